@@ -1,0 +1,325 @@
+"""What is accepted: one validation for every surface, before anything is written.
+
+Pure: no broker and no store is asked. Each refusal is a `MessageError` with a code, the field and
+the remedy.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import time
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+from delaybridge import amqp, times
+from delaybridge.errors import DelayOutOfRange, MessageError
+from delaybridge.message import (
+    OWN_HEADERS,
+    RESERVED_PREFIX,
+    Destination,
+    HeaderPairs,
+    Headers,
+    Limits,
+    Message,
+    Record,
+    encode_record,
+    new_id,
+    rank_of,
+)
+
+_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+
+
+class Accepted(NamedTuple):
+    """A checked message, ready for `schedule`. `when`: epoch ms, or `+` and a delay in ms."""
+
+    id: str
+    basis: bytes
+    when: str
+    rank: int
+    payload: bytes
+
+
+def accept(message: Message, kinds: Mapping[str, str], limits: Limits) -> Accepted:
+    """Check everything that can be checked without a broker; MessageError names the first fault.
+
+    kinds: name of each configured broker -> its kind.
+    """
+    id = new_id() if message.id is None else check_id(message.id, limits)
+    destination = parse_destination(message.destination, kinds)
+    key = _key_bytes(message.key)
+    record = Record(
+        str(destination),
+        _body_bytes(message.body, destination, limits),
+        _headers(message.headers, destination, limits),
+        _properties(message.properties, destination),
+        key,
+        _partition(message.properties, destination),
+        None if message.ttl is None else times.delay_ms(message.ttl, field="ttl"),
+        _flag(message.at_most_once, "at_most_once"),
+    )
+    return Accepted(
+        id,
+        id.encode() if key is None else key,
+        when(message.delay, message.at, limits),
+        rank_of(_priority(message.priority)),
+        encode_record(record),
+    )
+
+
+def when(delay: timedelta | float | str | None, at: datetime | str | None, limits: Limits) -> str:
+    """The time as the scripts take it: `+` and ms for a delay, epoch ms for a time."""
+    if delay is not None and at is not None:
+        raise MessageError("time_ambiguous", "delay", "both delay and at are given; give one")
+    if delay is not None:
+        wait_ms = times.delay_ms(delay)
+        _within(wait_ms, limits, "delay")
+        return f"+{wait_ms}"
+    if at is not None:
+        due_ms = times.at_ms(at)
+        _within(due_ms - time.time_ns() // 1_000_000, limits, "at")
+        return str(due_ms)
+    raise MessageError("time_required", "delay", "neither delay nor at is given; give one")
+
+
+def check_id(id: object, limits: Limits | None = None) -> str:
+    """`id` itself: 1 to 255 bytes of printable UTF-8, no space at either end. MessageError `bad_id`."""
+    most = (limits or Limits()).id_bytes
+    if not isinstance(id, str):
+        raise MessageError("bad_id", "id", f"got {type(id).__name__}; give text")
+    try:
+        size = len(id.encode())
+    except UnicodeEncodeError:
+        raise MessageError("bad_id", "id", "not valid UTF-8") from None
+    if not 1 <= size <= most:
+        raise MessageError("bad_id", "id", f"{size} bytes; give 1 to {most}")
+    if not id.isprintable() or id != id.strip():
+        raise MessageError(
+            "bad_id", "id", f"{id!r} holds an unprintable character, or a space at an end"
+        )
+    return id
+
+
+def parse_destination(text: object, kinds: Mapping[str, str]) -> Destination:
+    """`rabbitmq:EXCHANGE/ROUTING.KEY`, `kafka:TOPIC`, ...: MessageError for anything else.
+
+    The part before the colon is the name of a configured broker. An exchange whose name holds a
+    slash or a per cent sign is written with `%2F` and `%25`.
+    """
+    if not isinstance(text, str) or not text:
+        raise MessageError("bad_destination", "destination", "empty; write BROKER:ADDRESS")
+    broker, colon, address = text.partition(":")
+    if not colon:
+        raise MessageError(
+            "bad_destination", "destination", f"{text!r} has no colon: BROKER:ADDRESS"
+        )
+    kind = kinds.get(broker)
+    if kind is None or address.startswith("//"):
+        raise MessageError(
+            "unknown_destination", "destination", _unknown_broker(text, broker, kinds)
+        )
+    destination = (
+        _rabbitmq(broker, address) if kind == "rabbitmq" else Destination(broker, kind, address)
+    )
+    _check_address(destination)
+    return destination
+
+
+def _rabbitmq(broker: str, address: str) -> Destination:
+    exchange, slash, routing_key = address.partition("/")
+    if not slash:
+        raise MessageError(
+            "bad_destination",
+            "destination",
+            f"{address!r} has no slash: {broker}:EXCHANGE/ROUTING.KEY, or {broker}:/QUEUE",
+        )
+    return Destination(broker, "rabbitmq", unquote(exchange, errors="strict"), routing_key)
+
+
+def _check_address(destination: Destination) -> None:
+    address, routing_key = destination.address, destination.routing_key
+    if destination.kind == "rabbitmq":
+        for part, what in ((address, "exchange"), (routing_key, "routing key")):
+            _short_text(part, what)
+        if not address and not routing_key:
+            raise MessageError("bad_destination", "destination", "the queue's name is missing")
+    elif destination.kind == "kafka":
+        if not _TOPIC.fullmatch(address) or address in (".", ".."):
+            raise MessageError(
+                "bad_destination",
+                "destination",
+                f"{address!r} is no topic: 1 to 249 of a-z A-Z 0-9 . _ -",
+            )
+    else:
+        _short_text(address, "address")
+        if not address:
+            raise MessageError("bad_destination", "destination", "the address is empty")
+
+
+def _short_text(text: str, what: str) -> None:
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        raise MessageError("bad_destination", "destination", f"the {what} is not UTF-8") from None
+    if size > 255 or "\0" in text:
+        raise MessageError(
+            "bad_destination", "destination", f"the {what} has {size} bytes; at most 255, no NUL"
+        )
+
+
+def _unknown_broker(text: str, broker: str, kinds: Mapping[str, str]) -> str:
+    if "//" in text:
+        return "a URL is no destination; configure the broker and name it: BROKER:ADDRESS"
+    near = difflib.get_close_matches(broker, kinds, n=3, cutoff=0.5) or sorted(kinds)[:5]
+    return f"no broker is named {broker!r}; configured: {', '.join(near) or 'none'}"
+
+
+def _within(wait_ms: int, limits: Limits, name: str) -> None:
+    if wait_ms > limits.delay_ms:
+        raise DelayOutOfRange(
+            "too_far", name, f"{wait_ms} ms ahead; the limit (limits.delay) is {limits.delay_ms} ms"
+        )
+
+
+def _key_bytes(key: object) -> bytes | None:
+    if key is None or isinstance(key, bytes):
+        return key
+    if isinstance(key, str):
+        try:
+            return key.encode()
+        except UnicodeEncodeError:
+            raise MessageError("bad_key", "key", "not valid UTF-8; give bytes") from None
+    raise MessageError("bad_key", "key", f"got {type(key).__name__}; give text or bytes")
+
+
+def _body_bytes(body: object, destination: Destination, limits: Limits) -> bytes | None:
+    if body is None:
+        if destination.kind != "kafka":
+            raise MessageError("null_body", "body", "null; only Kafka knows null, give b''")
+        return None
+    if isinstance(body, str):
+        try:
+            body = body.encode()
+        except UnicodeEncodeError:
+            raise MessageError(
+                "bad_body", "body", "text with a lone surrogate; give bytes"
+            ) from None
+    elif isinstance(body, bytearray | memoryview):
+        body = bytes(body)
+    if not isinstance(body, bytes):
+        raise MessageError("bad_body", "body", f"got {type(body).__name__}; give bytes or text")
+    if len(body) > limits.body_bytes:
+        raise MessageError(
+            "body_too_large",
+            "body",
+            f"{len(body)} bytes for {destination.broker}; "
+            f"the limit (limits.body_bytes) is {limits.body_bytes}",
+        )
+    return body
+
+
+def _headers(headers: Headers, destination: Destination, limits: Limits) -> bytes | HeaderPairs:
+    pairs = _pairs(headers)
+    if len(pairs) > limits.headers:
+        raise MessageError(
+            "too_many_headers", "headers", f"{len(pairs)}; the limit is {limits.headers}"
+        )
+    for name, _ in pairs:
+        _check_header_name(name)
+    kept = [(name, value) for name, value in pairs if name not in OWN_HEADERS]
+    if destination.kind == "rabbitmq":
+        encoded: bytes | HeaderPairs = amqp.encode_table(kept)
+        size = len(encoded)
+    else:
+        encoded = tuple((name, _header_bytes(name, value)) for name, value in kept)
+        size = sum(len(name.encode()) + len(value or b"") for name, value in encoded)
+    if size > limits.headers_bytes:
+        raise MessageError(
+            "headers_too_large", "headers", f"{size} bytes; the limit is {limits.headers_bytes}"
+        )
+    return encoded
+
+
+def _pairs(headers: Headers) -> list[tuple[str, Any]]:
+    try:
+        return list(headers.items() if isinstance(headers, Mapping) else map(_pair, headers))
+    except TypeError:
+        raise MessageError(
+            "bad_header", "headers", f"got {type(headers).__name__}; give a mapping or pairs"
+        ) from None
+
+
+def _pair(pair: Any) -> tuple[str, Any]:
+    if isinstance(pair, tuple | list) and len(pair) == 2:
+        return pair[0], pair[1]
+    raise MessageError("bad_header", "headers", "a header is a pair of name and value")
+
+
+def _check_header_name(name: object) -> None:
+    if not isinstance(name, str) or not name:
+        raise MessageError("bad_header", "headers", "a header's name is text and not empty")
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        raise MessageError("bad_header", "headers", "a header's name is not UTF-8") from None
+    if size > 255 or not name.isprintable():
+        raise MessageError(
+            "bad_header", "headers", f"{name[:40]!r}: at most 255 bytes, all printable"
+        )
+    if name.startswith(RESERVED_PREFIX) and name not in OWN_HEADERS:
+        raise MessageError(
+            "reserved_header", "headers", f"{name!r}: the prefix {RESERVED_PREFIX!r} is ours"
+        )
+
+
+def _header_bytes(name: str, value: object) -> bytes | None:
+    if value is None or isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        try:
+            return value.encode()
+        except UnicodeEncodeError:
+            raise MessageError("bad_header", name, "text with a lone surrogate") from None
+    raise MessageError(
+        "unsupported_header_type", name, f"got {type(value).__name__}; give bytes, text or None"
+    )
+
+
+def _properties(
+    properties: Mapping[str, Any], destination: Destination
+) -> tuple[int, bytes, bytes] | None:
+    if not isinstance(properties, Mapping):
+        raise MessageError("bad_property", "properties", "give a mapping of names to values")
+    if destination.kind == "rabbitmq":
+        return amqp.encode_properties(properties) if properties else None
+    known = {"partition"} if destination.kind == "kafka" else set()
+    for name in properties:
+        if name not in known:
+            raise MessageError(
+                "bad_property", "properties", f"{name!r} is no property of {destination.kind}"
+            )
+    return None
+
+
+def _partition(properties: Mapping[str, Any], destination: Destination) -> int | None:
+    partition = properties.get("partition") if destination.kind == "kafka" else None
+    if partition is None:
+        return None
+    if isinstance(partition, bool) or not isinstance(partition, int) or not 0 <= partition < 2**31:
+        raise MessageError("bad_partition", "partition", f"got {partition!r}; give 0 or more")
+    return partition
+
+
+def _priority(priority: object) -> int:
+    if isinstance(priority, bool) or not isinstance(priority, int) or not 0 <= priority <= 255:
+        raise MessageError("bad_priority", "priority", f"got {priority!r}; give 0 to 255")
+    return priority
+
+
+def _flag(value: object, name: str) -> bool:
+    if not isinstance(value, bool):
+        raise MessageError("bad_flag", name, f"got {value!r}; give true or false")
+    return value

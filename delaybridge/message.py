@@ -1,0 +1,196 @@
+"""The message: what a caller hands in, what lies in the store, what a publisher is given.
+
+`Message` is the caller's view, unchecked (`accept.py` checks it). `Record` is what the store keeps.
+A `Delivery` is one claimed message on its way to the broker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+import msgspec
+import uuid_utils
+
+from delaybridge import times
+from delaybridge.errors import DecodeError
+
+HeaderPairs = tuple[tuple[str, bytes | None], ...]
+Headers = Mapping[str, Any] | Iterable[tuple[str, Any]]
+
+OWN_HEADERS = ("delaybridge-id", "delaybridge-due-ms", "delaybridge-attempt")
+RESERVED_PREFIX = "delaybridge-"
+MAX_PRIORITY = 255
+_BASE32HEX = "0123456789abcdefghijklmnopqrstuv"
+
+
+class Answer(StrEnum):
+    """What a call did: the words of the design, the same in Lua, Python, CLI and HTTP."""
+
+    CREATED = "created"
+    DUPLICATE = "duplicate"  # the id is pending already (with `fail`: with the same content)
+    CONFLICT = "conflict"  # the id is pending with other content; nothing was done
+    REPLACED = "replaced"
+    IN_FLIGHT = "in_flight"  # handed to the broker, or about to be: too late
+    CANCELLED = "cancelled"  # nothing of it is delivered after this answer
+    CANCELLED_MAYBE_DELIVERED = "cancelled_maybe_delivered"  # an earlier publish may have arrived
+    RESCHEDULED = "rescheduled"
+    RESCHEDULED_MAYBE_DELIVERED = "rescheduled_maybe_delivered"
+    DEAD = "dead"  # it lies in the dead set: kick it instead
+    KICKED = "kicked"
+    DISCARDED = "discarded"
+    UNKNOWN = "unknown"  # no such message is pending
+
+
+class State(StrEnum):
+    """Where a message is."""
+
+    DELAYED = "delayed"  # waits for its time
+    IN_FLIGHT = "in_flight"  # claimed by a worker: on its wheel or with the broker
+    PARKED = "parked"  # waits until its broker takes messages again
+    DEAD = "dead"  # given up, with a reason
+
+
+class OnConflict(StrEnum):
+    """What `schedule` does where the id is pending already."""
+
+    FAIL = "fail"
+    KEEP = "keep"
+    REPLACE = "replace"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What is accepted; sizes in bytes."""
+
+    body_bytes: int = 256 * 1024
+    headers: int = 64
+    headers_bytes: int = 32 * 1024
+    id_bytes: int = 255
+    delay_ms: int = 10 * times.YEAR_MS
+
+
+class Destination(NamedTuple):
+    """Where a message goes: a configured broker's name and an address inside it.
+
+    address: exchange (RabbitMQ; "" is the default exchange), topic, stream or queue.
+    routing_key: RabbitMQ only; for the default exchange the queue.
+    """
+
+    broker: str
+    kind: str
+    address: str
+    routing_key: str = ""
+
+    def __str__(self) -> str:
+        if self.kind != "rabbitmq":
+            return f"{self.broker}:{self.address}"
+        return f"{self.broker}:{quote(self.address, safe='')}/{self.routing_key}"
+
+    @property
+    def label(self) -> str:
+        """The destination without its routing key, for circuits, counters and lists."""
+        return str(self) if not self.address else str(self._replace(routing_key="")).rstrip("/")
+
+
+class Record(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """A message as it lies in the store, behind the head that the scripts read.
+
+    headers: for RabbitMQ the encoded field table, byte for byte; else pairs, order and
+    duplicates kept. properties: for RabbitMQ `(flags, before, after)`: the property list as
+    encoded, cut where the header table goes. ttl_ms counts from the due time.
+    """
+
+    destination: str
+    body: bytes | None
+    headers: bytes | HeaderPairs = ()
+    properties: tuple[int, bytes, bytes] | None = None
+    key: bytes | None = None
+    partition: int | None = None
+    ttl_ms: int | None = None
+    at_most_once: bool = False
+
+    @property
+    def size(self) -> int:
+        """Bytes that a window counts for this message."""
+        headers = self.headers
+        extra = (
+            len(headers)
+            if isinstance(headers, bytes)
+            else sum(len(n) + len(v or b"") for n, v in headers)
+        )
+        return len(self.body or b"") + len(self.key or b"") + extra + 128
+
+
+encode_record = msgspec.msgpack.Encoder().encode
+_decoder = msgspec.msgpack.Decoder(Record)
+
+
+def decode_record(data: bytes) -> Record:
+    """The record; DecodeError if the bytes are none."""
+    try:
+        return _decoder.decode(data)
+    except msgspec.MsgspecError as exc:
+        raise DecodeError("undecodable", "record", str(exc)) from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """A message to be delivered later, as a caller writes it; checked when it is scheduled.
+
+    Exactly one of `delay` and `at` is given. `key`: Kafka's record key, and for every broker the
+    order: messages of one key are delivered in due order. `headers`: a mapping, or pairs.
+    `properties`: AMQP's by name (content_type, ...); for Kafka `partition`. `priority`, 0..255,
+    orders messages due in the same millisecond. `ttl`: how long after its due time it is still
+    worth delivering. `at_most_once`: rather lost than twice.
+    """
+
+    destination: str
+    body: bytes | str | None
+    delay: timedelta | float | str | None = None
+    at: datetime | str | None = None
+    id: str | None = None
+    key: bytes | str | None = None
+    headers: Headers = field(default_factory=dict)
+    properties: Mapping[str, Any] = field(default_factory=dict)
+    priority: int = 0
+    ttl: timedelta | float | str | None = None
+    at_most_once: bool = False
+
+
+class Delivery:
+    """One claimed message on its way out. A publisher reads it and hands it back with an outcome."""
+
+    __slots__ = ("attempt", "destination", "due_ms", "id", "owner", "record", "size")
+
+    def __init__(
+        self,
+        id: str,
+        record: Record,
+        destination: Destination,
+        due_ms: int,
+        attempt: int,
+        owner: Any,
+    ) -> None:
+        self.id = id
+        self.record = record
+        self.destination = destination
+        self.due_ms = due_ms
+        self.attempt = attempt  # 1 for the first
+        self.owner = owner  # the scanner's own, opaque to a publisher
+        self.size = record.size
+
+
+def new_id() -> str:
+    """A uuid7 in 26 characters of base32hex: unique, and ids sort by time as text."""
+    number: int = uuid_utils.uuid7().int
+    return "".join(_BASE32HEX[number >> shift & 31] for shift in range(125, -1, -5))
+
+
+def rank_of(priority: int) -> int:
+    """What orders messages of one millisecond: 0 first. score = due_ms + rank / 256."""
+    return MAX_PRIORITY - priority

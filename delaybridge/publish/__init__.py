@@ -1,0 +1,135 @@
+"""What a publisher is: the port between the scanner and the brokers, and `connect`.
+
+A publisher takes deliveries in batches, hands them to its broker pipelined, and reports how each
+one ended, exactly once, in whatever order the broker answers:
+
+- CONFIRMED: the broker has it, with the durability it was asked for.
+- REFUSED: certainly not delivered, with the reason.
+- UNKNOWN: everything else (nack, time-out, lost connection, closed channel). It is never taken
+  for either of the two others.
+
+Which client error is which: docs/delivery.md, from the clients' and brokers' own sources.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+from delaybridge.errors import ConfigError
+from delaybridge.message import Delivery, Destination
+
+
+class Verdict(StrEnum):
+    """How one publish ended."""
+
+    CONFIRMED = "confirmed"
+    REFUSED = "refused"  # certainly not delivered
+    UNKNOWN = "unknown"  # may have been delivered
+
+
+class Fault(StrEnum):
+    """Who is at fault when it was not confirmed: what the scanner does next depends on it."""
+
+    MESSAGE = "message"  # this message: count an attempt, back off
+    DESTINATION = "destination"  # its exchange or topic refuses everything now: open its circuit
+    BROKER = "broker"  # the broker cannot be reached or takes nothing now: park, wait for it
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How one publish ended. reason: one word first, as `unroutable: 312 NO_ROUTE`."""
+
+    verdict: Verdict
+    reason: str = ""
+    fault: Fault = Fault.MESSAGE
+
+
+CONFIRMED = Outcome(Verdict.CONFIRMED)
+Report = Callable[[Sequence[Delivery], Outcome], None]
+
+
+class Publisher(Protocol):
+    """One connection to one configured broker. Lives on the worker's event loop.
+
+    `unavailable` is the reason why the broker takes nothing now, None while it does. It changes by
+    itself (the publisher reconnects with back-off, for ever); `on_change` is called then.
+    `publish` never blocks and never raises for a message: whatever happens is reported. While
+    `unavailable`, deliveries are reported REFUSED with Fault.BROKER: they were never written.
+    """
+
+    name: str
+    unavailable: str | None
+
+    async def connect(self) -> None:
+        """Try once to connect and warm up; PublishUnavailable if it failed (it goes on trying)."""
+
+    def publish(self, deliveries: Sequence[Delivery]) -> None:
+        """Hand a batch to the broker in this order; outcomes arrive through `report`."""
+
+    async def check(self, destination: Destination) -> str | None:
+        """Why this destination would be refused as things stand, None if nothing is known."""
+
+    def describe(self) -> str:
+        """One line for people: broker and version, what is on. No secrets."""
+
+    async def close(self, timeout_s: float) -> None:
+        """Wait at most `timeout_s` for what is unconfirmed, report the rest UNKNOWN, disconnect."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishOptions:
+    """What every publisher is told; times in seconds."""
+
+    confirm_timeout_s: float = 20.0
+    heartbeat_s: int = 15
+    blocked_connection_timeout_s: float = 20.0
+    linger_ms: int = 0
+
+
+_KINDS = {
+    "amqp": "rabbitmq",
+    "amqps": "rabbitmq",
+    "kafka": "kafka",
+    "kafkas": "kafka",
+    "memory": "memory",
+}
+ENTRY_POINTS = "delaybridge.publishers"
+
+
+def kind_of(url: str) -> str:
+    """The kind of broker behind a URL, from its scheme; ConfigError if nobody provides it."""
+    scheme = urlsplit(url).scheme
+    if scheme in _KINDS:
+        return _KINDS[scheme]
+    if any(entry.name == scheme for entry in entry_points(group=ENTRY_POINTS)):
+        return scheme
+    known = ", ".join(sorted(_KINDS))
+    raise ConfigError(f"brokers: the scheme {scheme!r} is unknown; use one of {known}")
+
+
+def connect(
+    name: str,
+    url: str,
+    *,
+    report: Report,
+    on_change: Callable[[], None],
+    options: PublishOptions,
+    **extra: Any,
+) -> Publisher:
+    """A publisher for the broker at `url`, not yet connected. Its module is imported only now."""
+    kind = kind_of(url)
+    if kind in _KINDS.values():
+        factory = import_module(f"delaybridge.publish.{kind}").publisher
+    else:
+        (entry,) = entry_points(group=ENTRY_POINTS, name=kind)
+        factory = entry.load()
+    made: Publisher = factory(
+        name, url, report=report, on_change=on_change, options=options, **extra
+    )
+    return made

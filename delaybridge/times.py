@@ -1,0 +1,165 @@
+"""Delays and due times as people and programs write them, turned into integer milliseconds.
+
+A delay is a `timedelta`, a number of seconds, or text with units (`15m`, `1h30m`, `500ms`,
+`1.5s`, ISO 8601 `PT15M`). A time is an aware `datetime` or RFC 3339 text. Text must be plain
+ASCII and exact: what a lenient parser would guess at is refused with the remedy named.
+Sub-millisecond parts are rounded up, so that nothing is ever due early.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+
+import msgspec
+
+from delaybridge.errors import DelayOutOfRange, MessageError
+
+YEAR_3000_MS = 32_503_680_000_000
+YEAR_MS = 31_557_600_000  # of 365.25 days
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_YEAR_2001_MS = 1_000_000_000_000  # a smaller number was meant as seconds
+_UNIT_MS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000, "ms": 1}
+_NUMBER = r"([0-9]{1,15}(?:\.[0-9]{1,9})?)"
+_DURATION = re.compile("".join(f"(?:{_NUMBER}{unit})?" for unit in _UNIT_MS))
+_RFC3339 = re.compile(
+    r"([0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ](?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9])"
+    r"(?:\.([0-9]{1,9}))?([Zz]|[+-][0-9]{2}:[0-9]{2})?"
+)
+_DELAY_HINT = "write a number with a unit, as 500ms, 15s, 15m, 1h30m, 7d or PT15M"
+_TIME_HINT = "write RFC 3339 with a zone, as 2030-01-31T09:00:00Z"
+
+
+def delay_ms(value: timedelta | float | str, *, field: str = "delay") -> int:
+    """A delay in whole milliseconds, at least 0.
+
+    MessageError `bad_time` for what is no delay; DelayOutOfRange `negative_delay`, `too_far`.
+    """
+    if isinstance(value, timedelta):
+        exact = Decimal(value // timedelta(microseconds=1)) / 1000
+    elif isinstance(value, bool):
+        raise MessageError("bad_time", field, f"got {value!r}; give seconds, not a truth value")
+    elif isinstance(value, int | float):
+        if not math.isfinite(value):
+            raise MessageError("bad_time", field, f"got {value!r}; give a finite number of seconds")
+        exact = Decimal(str(value)) * 1000 if abs(value) < YEAR_3000_MS else _far(value, field)
+    elif isinstance(value, str):
+        exact = _text_delay_ms(value, field)
+    else:
+        raise MessageError("bad_time", field, f"got {type(value).__name__}; {_DELAY_HINT}")
+    return _accepted(exact, field)
+
+
+def at_ms(value: datetime | str, *, field: str = "at") -> int:
+    """A due time in epoch milliseconds.
+
+    MessageError `bad_time`, `zone_required`, `looks_like_seconds`; DelayOutOfRange `too_far`.
+    """
+    if isinstance(value, datetime):
+        if value.utcoffset() is None:
+            raise MessageError("zone_required", field, "the datetime is naive; give it a tzinfo")
+        due_ms = -((_EPOCH - value) // timedelta(milliseconds=1))
+    elif isinstance(value, str):
+        due_ms = _text_at_ms(value, field)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        digits = len(str(abs(int(value)))) if math.isfinite(value) and abs(value) < 1e30 else 99
+        code = "looks_like_seconds" if digits <= 10 else "bad_time"
+        raise MessageError(code, field, f"got a number; give an aware datetime, or {_TIME_HINT}")
+    else:
+        raise MessageError("bad_time", field, f"got {type(value).__name__}; {_TIME_HINT}")
+    return epoch_ms(due_ms, field=field)
+
+
+def epoch_ms(due_ms: int, *, field: str) -> int:
+    """`due_ms` itself, if it lies between 2001 and 3000; else the error that says what it is."""
+    if due_ms < _YEAR_2001_MS:
+        raise MessageError(
+            "looks_like_seconds", field, f"{due_ms} ms lies before 2001; were seconds meant?"
+        )
+    if due_ms >= YEAR_3000_MS:
+        raise DelayOutOfRange(
+            "too_far", field, f"{due_ms} ms is the year 3000 or later; are these micro-seconds?"
+        )
+    return due_ms
+
+
+def format_duration(ms: int) -> str:
+    """`ms` in the two largest units that say it: 950ms, 12.3s, 14m59s, 3h05m, 6d23h."""
+    if ms < 0:
+        return "-" + format_duration(-ms)
+    if ms < 1000:
+        return f"{ms}ms"
+    if ms < 60_000:
+        return f"{ms / 1000:.3f}".rstrip("0").rstrip(".") + "s"
+    for unit, lower, size in (("d", "h", 86_400_000), ("h", "m", 3_600_000), ("m", "s", 60_000)):
+        if ms >= size:
+            rest = ms % size // _UNIT_MS[lower]
+            return f"{ms // size}{unit}{rest:02d}{lower}" if rest else f"{ms // size}{unit}"
+    raise AssertionError("unreachable")
+
+
+def format_time(due_ms: int) -> str:
+    """RFC 3339 in UTC with milliseconds; the number itself where no calendar reaches."""
+    try:
+        moment = _EPOCH + timedelta(milliseconds=due_ms)
+    except OverflowError:
+        return f"{due_ms}ms"
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{due_ms % 1000:03d}Z"
+
+
+def _text_delay_ms(text: str, field: str) -> Decimal:
+    if len(text) > 64 or not text.isascii():
+        raise MessageError("bad_time", field, f"{len(text)} characters; {_DELAY_HINT}")
+    negative = text.startswith("-")
+    bare = text[1:] if negative else text
+    found = _DURATION.fullmatch(bare) if bare else None
+    if found:
+        exact = sum(
+            (
+                Decimal(n) * size
+                for n, size in zip(found.groups(), _UNIT_MS.values(), strict=True)
+                if n
+            ),
+            Decimal(0),
+        )
+        if exact != int(exact):
+            raise MessageError("not_integer_ms", field, f"{text!r} is no whole number of ms")
+    elif bare.startswith("P"):
+        try:
+            span = msgspec.convert(bare, timedelta)
+        except msgspec.ValidationError:
+            raise MessageError("bad_time", field, f"got {text!r}; {_DELAY_HINT}") from None
+        exact = Decimal(span // timedelta(microseconds=1)) / 1000
+    else:
+        raise MessageError("bad_time", field, f"got {text!r}; {_DELAY_HINT}")
+    return -exact if negative else exact
+
+
+def _text_at_ms(text: str, field: str) -> int:
+    found = _RFC3339.fullmatch(text) if len(text) <= 64 else None
+    if not found:
+        raise MessageError("bad_time", field, f"got {text[:64]!r}; {_TIME_HINT}")
+    moment, fraction, zone = found.groups()
+    if zone is None:
+        raise MessageError("zone_required", field, f"{text!r} has no zone; {_TIME_HINT}")
+    try:
+        whole = datetime.fromisoformat(moment.upper() + zone.upper())
+    except ValueError:
+        raise MessageError("bad_time", field, f"{text!r} is in no calendar; {_TIME_HINT}") from None
+    seconds = (whole - _EPOCH) // timedelta(seconds=1)
+    return seconds * 1000 + math.ceil(Decimal(f"0.{fraction or 0}") * 1000)
+
+
+def _accepted(exact: Decimal, field: str) -> int:
+    if exact < 0:
+        raise DelayOutOfRange("negative_delay", field, "the delay is below zero; give 0 for now")
+    if exact >= YEAR_3000_MS:
+        raise DelayOutOfRange("too_far", field, "the delay reaches beyond the year 3000")
+    return math.ceil(exact)
+
+
+def _far(value: float, field: str) -> Decimal:
+    code = "negative_delay" if value < 0 else "too_far"
+    raise DelayOutOfRange(code, field, "the delay reaches beyond the year 3000")
