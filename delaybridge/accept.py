@@ -50,7 +50,7 @@ def accept(message: Message, kinds: Mapping[str, str], limits: Limits) -> Accept
     """
     id = new_id() if message.id is None else check_id(message.id, limits)
     destination = parse_destination(message.destination, kinds)
-    key = _key_bytes(message.key)
+    key = check_key(message.key)
     record = Record(
         str(destination),
         _body_bytes(message.body, destination, limits),
@@ -86,7 +86,7 @@ def when(delay: timedelta | float | str | None, at: datetime | str | None, limit
 
 
 def check_id(id: object, limits: Limits | None = None) -> str:
-    """`id` itself: 1 to 255 bytes of printable UTF-8, no space at either end. MessageError `bad_id`."""
+    """`id` itself: 1 to 255 bytes of printable UTF-8, no space at an end; else `bad_id`."""
     most = (limits or Limits()).id_bytes
     if not isinstance(id, str):
         raise MessageError("bad_id", "id", f"got {type(id).__name__}; give text")
@@ -184,7 +184,8 @@ def _within(wait_ms: int, limits: Limits, name: str) -> None:
         )
 
 
-def _key_bytes(key: object) -> bytes | None:
+def check_key(key: object) -> bytes | None:
+    """A key as bytes; MessageError `bad_key`."""
     if key is None or isinstance(key, bytes):
         return key
     if isinstance(key, str):

@@ -7,7 +7,7 @@ A `Delivery` is one claimed message on its way to the broker.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, NamedTuple
@@ -138,7 +138,7 @@ def decode_record(data: bytes) -> Record:
         raise DecodeError("undecodable", "record", str(exc)) from None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Message:
     """A message to be delivered later, as a caller writes it; checked when it is scheduled.
 
@@ -151,6 +151,7 @@ class Message:
 
     destination: str
     body: bytes | str | None
+    _: KW_ONLY
     delay: timedelta | float | str | None = None
     at: datetime | str | None = None
     id: str | None = None
@@ -163,7 +164,7 @@ class Message:
 
 
 class Delivery:
-    """One claimed message on its way out. A publisher reads it and hands it back with an outcome."""
+    """One claimed message on its way out. A publisher hands it back with an outcome."""
 
     __slots__ = ("attempt", "destination", "due_ms", "id", "owner", "record", "size")
 

@@ -1,19 +1,27 @@
-"""The timing wheel: waits in memory, to the millisecond, for what was claimed ahead of its due time."""
+"""The timing wheel: holds in memory, to the millisecond, what was claimed ahead of its due time."""
 
 import heapq
 import itertools
+import operator
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 
-# Due time in ms, insertion number, item. The number is unique, so sorting never compares items.
-_Entry = tuple[int, int, T]
+
+class _Moment(dict[K, T]):
+    """All items of one due millisecond, by key, in the order they were inserted."""
+
+    __slots__ = ("due_ms", "slot")
+
+    def __init__(self, due_ms: int, slot: "_Slot[K, T]") -> None:
+        self.due_ms = due_ms
+        self.slot = slot
 
 
-class _Slot(dict[K, _Entry[T]]):
-    """What waits in one place; knows the place, so that one look-up by key finds both."""
+class _Slot(dict[int, _Moment[K, T]]):
+    """The moments that wait in one place, by due time in ms; knows the place."""
 
     __slots__ = ("level", "number")
 
@@ -25,8 +33,8 @@ class _Slot(dict[K, _Entry[T]]):
 class _Level(Generic[K, T]):
     """One wheel of the hierarchy: `count` slots of `unit` ticks each, found by a bitmap.
 
-    A *step* is a time counted in this wheel's units. The wheel holds steps from its pointer's to
-    `count - 1` further, so a slot never mixes two turns and needs no round counter.
+    A *step* is a time counted in this wheel's slots. The wheel reaches from the step under its
+    pointer to `count - 1` further, so a slot never mixes two turns and needs no round counter.
     """
 
     __slots__ = ("count", "occupied", "slots", "unit")
@@ -37,49 +45,57 @@ class _Level(Generic[K, T]):
         self.slots: list[_Slot[K, T]] = [_Slot(number, slot) for slot in range(count)]
         self.occupied = 0
 
+    def slot(self, step: int) -> _Slot[K, T]:
+        """The slot of that step, marked as occupied: the caller is about to fill it."""
+        number = step % self.count
+        self.occupied |= 1 << number
+        return self.slots[number]
+
     def next_step(self, pointer: int) -> int | None:
-        """The first occupied step at or after `pointer`, a step too. None: the wheel is empty."""
+        """The first occupied step at or after the pointer's. None: nothing waits here."""
         here = pointer % self.count
         while self.occupied:
             bits = self.occupied >> here << here or self.occupied
             number = (bits & -bits).bit_length() - 1
             if self.slots[number]:
                 return pointer + (number - here) % self.count
-            # Emptied since by cancel or expiry: those leave the bit to whoever comes by.
+            # What empties a slot leaves its bit to whoever comes by: one bit, cleared once.
             self.occupied ^= 1 << number
         return None
 
 
 class Wheel(Generic[K, T]):
-    """Hands every item out once, never early, in due order; items of one ms as they were inserted.
+    """Hands every item out once, never early, in due order; those of one ms as they were inserted.
 
     A hierarchy of timing wheels (Varghese & Lauck, "Hashed and Hierarchical Timing Wheels", SOSP
-    1987, scheme 7). Insert, cancel and expiry cost O(1) each, however many items wait; a stretch of
-    time in which nothing is due costs nothing, however long.
+    1987, scheme 7). Insert, cancel and expiry cost O(1) each, however many items wait; a stretch
+    of time in which nothing is due costs nothing, however long it is.
 
-    A *slot* holds what is due in one interval, the *pointer* stands on the slot of the present, and
-    the *span* of a wheel is its slot count times its interval. The lowest wheel's interval is one
-    tick; that of each higher wheel is the span of the wheel below. Only the lowest wheel hands items
-    out. The wheels above are driven by it: when the lower wheel's pointer completes a turn, the
-    pointer above moves by one slot and that slot is demoted, that is, spread over the wheels below.
-    What lies beyond the span of the highest wheel waits in the overflow buffer, and is pulled as
-    soon as a step of that wheel makes it fit.
+    A *slot* holds what is due in one interval, the *pointer* stands on the slot of the present,
+    and the *span* of a wheel is its slot count times its interval. The lowest wheel's interval is
+    one tick; that of each wheel above is the span of the one below. Only the lowest wheel hands
+    items out. It drives the wheels above: each time a wheel has made a full turn, the pointer
+    above moves by one slot, and that slot is demoted, that is, spread over the wheels below. What
+    lies beyond the span of the highest wheel waits in the overflow buffer, and is pulled by the
+    step of that wheel which makes it fit.
 
-    A wheel is as exact as its tick: with `tick_ms` above 1 an item due between two ticks comes out
-    at the second one. Time is what `advance` is told, and does not go back.
+    What waits for the same millisecond is one *moment*, and the wheels turn moments: to demote a
+    burst costs as much as to demote one item, and nothing ever changes the order within it.
+
+    A wheel is as exact as its tick: with `tick_ms` above 1, what is due between two ticks comes
+    out at the second one. Time is what `advance` was told last, and never goes back.
     """
 
     def __init__(
         self, now_ms: int, *, tick_ms: int = 1, slots: Sequence[int] = (256, 64, 64)
     ) -> None:
         if tick_ms < 1:
-            raise ValueError(f"tick_ms must be at least 1, not {tick_ms}")
+            raise ValueError(f"tick_ms must be 1 or more, not {tick_ms}")
         if not slots or min(slots) < 2:
-            raise ValueError(f"slots must name one wheel or more, of 2 slots or more, not {slots}")
+            raise ValueError(f"slots must be one count or more, each 2 or more, not {slots}")
         self._tick_ms = tick_ms
-        self._now = now_ms // tick_ms
-        units = list(itertools.accumulate(slots, lambda span, count: span * count, initial=1))
-        self._span = units.pop()
+        self._tick = now_ms // tick_ms
+        units = itertools.accumulate(slots[:-1], operator.mul, initial=1)
         self._levels: list[_Level[K, T]] = [
             _Level(number, unit, count)
             for number, (unit, count) in enumerate(zip(units, slots, strict=True))
@@ -87,13 +103,14 @@ class Wheel(Generic[K, T]):
         # Beyond the span: one slot for each step of the highest wheel, and those steps as a heap.
         self._overflow: dict[int, _Slot[K, T]] = {}
         self._overflow_steps: list[int] = []
-        self._where: dict[K, _Slot[K, T]] = {}
-        self._numbers = itertools.count()
+        self._moments: dict[int, _Moment[K, T]] = {}
+        self._where: dict[K, _Moment[K, T]] = {}
 
     @property
     def span_ms(self) -> int:
-        """How far ahead the wheels reach together, in ms; beyond lies the overflow buffer."""
-        return self._span * self._tick_ms
+        """How far ahead the wheels reach, in ms; what is due later waits in the overflow buffer."""
+        highest = self._levels[-1]
+        return highest.unit * highest.count * self._tick_ms
 
     def __len__(self) -> int:
         return len(self._where)
@@ -102,137 +119,134 @@ class Wheel(Generic[K, T]):
         return key in self._where
 
     def items(self) -> Iterator[tuple[K, T]]:
-        """Every key and item, in the order of insertion."""
-        return ((key, slot[key][2]) for key, slot in self._where.items())
+        """Every key with its item, in the order of insertion."""
+        return ((key, moment[key]) for key, moment in self._where.items())
 
     def get(self, key: K) -> T | None:
-        slot = self._where.get(key)
-        return None if slot is None else slot[key][2]
+        moment = self._where.get(key)
+        return None if moment is None else moment[key]
 
     def place(self, key: K) -> tuple[int, int]:
-        """Level and slot where the item waits; KeyError if it is not on the wheel.
+        """The level and the slot where the item waits; KeyError if it is not on the wheel.
 
-        Level 0 is the lowest wheel. A level equal to the number of wheels is the overflow buffer;
-        its slots are numbered by the highest wheel's steps since time 0.
+        Level 0 is the lowest wheel. The level that equals the number of wheels is the overflow
+        buffer, whose slots are the highest wheel's steps, counted from time 0.
         """
-        slot = self._where[key]
+        slot = self._where[key].slot
         return slot.level, slot.number
 
     def insert(self, due_ms: int, key: K, item: T) -> None:
-        """Put the item on the wheel. Due already: the next `advance` hands it out.
+        """Put the item on the wheel. If it is due already, the next `advance` hands it out.
 
         Raises KeyError, and changes nothing, if the key is on the wheel.
         """
         if key in self._where:
             raise KeyError(key)
-        self._put(key, (due_ms, next(self._numbers), item))
+        moment = self._moments.get(due_ms)
+        if moment is None:
+            moment = _Moment(due_ms, self._slot(due_ms))
+            self._moments[due_ms] = moment.slot[due_ms] = moment
+        moment[key] = item
+        self._where[key] = moment
 
     def cancel(self, key: K) -> T | None:
-        """Take the item off the wheel. None: it is not there (any more)."""
-        slot = self._where.pop(key, None)
-        return None if slot is None else slot.pop(key)[2]
+        """Take the item off the wheel and return it. None: it is not there, or no longer."""
+        moment = self._where.pop(key, None)
+        if moment is None:
+            return None
+        item = moment.pop(key)
+        if not moment:
+            del self._moments[moment.due_ms], moment.slot[moment.due_ms]
+        return item
 
     def advance(self, now_ms: int) -> list[T]:
-        """Move time to `now_ms`; return all that is due by then, in due order.
+        """Move time on to `now_ms`; return all that is due by then, in due order.
 
         A time before the last one changes nothing and returns nothing.
         """
         now = now_ms // self._tick_ms
-        due: list[_Entry[T]] = []
+        due: list[T] = []
         while (tick := self._next_tick()) is not None and tick <= now:
-            self._now = tick
+            self._tick = tick
             self._demote()
-            due += self._expire()
-        self._now = max(self._now, now)
-        # Ticks come in order. Within one, what was overdue when it was inserted may not be, nor
-        # what was demoted, hence inserted earlier than what it joined; all of it is sorted runs.
-        due.sort()
-        return [item for _, _, item in due]
+            self._expire(due)
+        self._tick = max(self._tick, now)
+        return due
 
     def next_due_ms(self) -> int | None:
-        """When to `advance` next, in ms; None if nothing waits.
+        """When to `advance` next, in ms; None if nothing waits. Costs the same at any fill.
 
-        Never later than the tick at which the earliest item is due, and exactly that if it lies in
-        the lowest wheel's current turn. Otherwise it may be the time of a demotion, which hands
-        nothing out and tells more. At or before the present: something is due already.
+        Never later than the tick at which the earliest item comes out. Exactly that if it comes
+        out before the lowest wheel completes its turn and a second wheel stands above; else it may
+        be the time of a demotion or a pull, after which there is nothing to hand out, but more to
+        tell. At or before the present time: something is due already.
         """
         tick = self._next_tick()
         return None if tick is None else tick * self._tick_ms
 
     def clear(self) -> list[T]:
         """Take everything off the wheel; return it in due order."""
-        entries = sorted(slot[key] for key, slot in self._where.items())
-        for slot in self._where.values():
-            slot.clear()
+        items = [item for due in sorted(self._moments) for item in self._moments[due].values()]
+        for moment in self._moments.values():
+            del moment.slot[moment.due_ms]
+        self._moments.clear()
         self._where.clear()
-        return [item for _, _, item in entries]
+        return items
 
-    def _put(self, key: K, entry: _Entry[T]) -> None:
-        """Into the lowest wheel that reaches the due tick, else the overflow buffer."""
-        tick = -(-entry[0] // self._tick_ms)
-        now = self._now
-        if tick < now:
-            tick = now
+    def _slot(self, due_ms: int) -> _Slot[K, T]:
+        """In the lowest wheel that reaches the due time, else in the overflow buffer."""
+        tick = max(-(-due_ms // self._tick_ms), self._tick)
+        step = tick
         for level in self._levels:
-            number = tick // level.unit
-            if number - now // level.unit < level.count:
-                number %= level.count
-                slot = level.slots[number]
-                if not slot:
-                    level.occupied |= 1 << number
-                break
-        else:
-            slot = self._overflow_slot(number)
-        slot[key] = entry
-        self._where[key] = slot
-
-    def _overflow_slot(self, step: int) -> _Slot[K, T]:
-        slot = self._overflow.get(step)
-        if slot is None:
-            slot = self._overflow[step] = _Slot(len(self._levels), step)
+            step = tick // level.unit
+            if step - self._tick // level.unit < level.count:
+                return level.slot(step)
+        if step not in self._overflow:
+            self._overflow[step] = _Slot(len(self._levels), step)
             heapq.heappush(self._overflow_steps, step)
-        return slot
+        return self._overflow[step]
 
     def _next_tick(self) -> int | None:
-        """The first tick, from the present on, with something to hand out, demote or pull."""
+        """The first tick, from the present on, with anything to hand out, to demote or to pull."""
         ticks = [
             step * level.unit
             for level in self._levels
-            if (step := level.next_step(self._now // level.unit)) is not None
+            if (step := level.next_step(self._tick // level.unit)) is not None
         ]
-        while self._overflow_steps:
-            step = self._overflow_steps[0]
-            if self._overflow[step]:
-                highest = self._levels[-1]
-                ticks.append((step - highest.count + 1) * highest.unit)
-                break
+        while self._overflow_steps and not self._overflow[self._overflow_steps[0]]:
             del self._overflow[heapq.heappop(self._overflow_steps)]
+        if self._overflow_steps:
+            highest = self._levels[-1]
+            ticks.append((self._overflow_steps[0] - highest.count + 1) * highest.unit)
         return min(ticks, default=None)
 
     def _demote(self) -> None:
-        """Spread over the wheels below each slot whose wheel's pointer has just come to it."""
+        """Spread over the wheels below every slot that a pointer has just come to."""
         for level in self._levels[1:]:
-            step, rest = divmod(self._now, level.unit)
+            step, rest = divmod(self._tick, level.unit)
             if rest:
                 return
             self._spread(level.slots[step % level.count])
         highest = self._levels[-1]
-        reach = self._now // highest.unit + highest.count
+        reach = self._tick // highest.unit + highest.count
         while self._overflow_steps and self._overflow_steps[0] < reach:
             self._spread(self._overflow.pop(heapq.heappop(self._overflow_steps)))
 
     def _spread(self, slot: _Slot[K, T]) -> None:
-        entries = list(slot.items())
+        moments = list(slot.values())
         slot.clear()
-        for key, entry in entries:
-            self._put(key, entry)
+        for moment in moments:
+            moment.slot = self._slot(moment.due_ms)
+            moment.slot[moment.due_ms] = moment
 
-    def _expire(self) -> list[_Entry[T]]:
-        """Empty the slot under the lowest wheel's pointer."""
+    def _expire(self, due: list[T]) -> None:
+        """Move what is under the lowest wheel's pointer to the end of `due`."""
         lowest = self._levels[0]
-        slot = lowest.slots[self._now % lowest.count]
-        entries = list(slot.values())
-        for key in slot:
-            del self._where[key]
+        slot = lowest.slots[self._tick % lowest.count]
+        # More than one moment only where they came late, or where a tick has many milliseconds.
+        for due_ms in sorted(slot):
+            moment = self._moments.pop(due_ms)
+            due += moment.values()
+            for key in moment:
+                del self._where[key]
         slot.clear()
-        return entries

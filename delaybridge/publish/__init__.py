@@ -99,6 +99,7 @@ _KINDS = {
     "kafkas": "kafka",
     "memory": "memory",
 }
+DEFAULT_KINDS = {kind: kind for kind in _KINDS.values()}
 ENTRY_POINTS = "delaybridge.publishers"
 
 

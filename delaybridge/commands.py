@@ -1,0 +1,568 @@
+"""Every verb of the store, sans I/O: what is sent, and what the reply means.
+
+A `Command` is one script call or plain command; whoever has a connection runs it (`store.py`).
+The scripts are in lua/, one verb per file, under the same name. Each is safe to run twice, with
+anything in between, so that every command may be sent again when its reply was lost.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from delaybridge import keys
+from delaybridge.accept import Accepted
+from delaybridge.errors import DecodeError
+from delaybridge.message import Answer, OnConflict, State
+
+T = TypeVar("T")
+
+_OWNER = ("lease",)
+_WHOLE = ("messages", "due", "mirror", "attempts", "parked", "dead", "dead_reason", "marks")
+SCRIPT_KEYS: dict[str, tuple[str, ...]] = {
+    "schedule": (*_WHOLE, "revoked", "calls"),
+    "cancel": (*_WHOLE, "revoked", "calls"),
+    "reschedule": (
+        *("messages", "due", "mirror", "attempts", "parked", "dead", "marks"),
+        *("revoked", "calls"),
+    ),
+    "kick": ("messages", "due", "attempts", "dead", "dead_reason", "marks", "calls"),
+    "discard": ("messages", "attempts", "dead", "dead_reason", "calls"),
+    "get": _WHOLE,
+    "page": ("listed", "messages", "attempts", "dead_reason", "marks"),
+    "acquire": ("lease", "marks", "revoked"),
+    "renew": ("lease", "due"),
+    "release": ("lease",),
+    "claim": (*("lease", "due", "mirror", "messages", "attempts", "dead", "dead_reason", "marks"),),
+    "fire": ("lease", "marks", "revoked"),
+    "settle": ("lease", "mirror", "messages", "attempts", "calls"),
+    "retry": ("lease", "due", "mirror", "messages", "attempts"),
+    "park": ("lease", "mirror", "parked"),
+    "unpark": ("lease", "parked", "due"),
+    "bury": ("lease", "mirror", "attempts", "dead", "dead_reason"),
+    "reclaim": (
+        *("lease", "due", "mirror", "messages", "attempts", "dead", "dead_reason", "marks"),
+    ),
+    "announce": ("workers", "worker_info"),
+}
+LISTED = {
+    State.DELAYED: "due",
+    State.IN_FLIGHT: "mirror",
+    State.PARKED: "parked",
+    State.DEAD: "dead",
+}
+
+HEAD_SIZE = 13
+HEAD_VERSION = 1
+_HEAD = struct.Struct(">Bd")
+_ANSWERS = {
+    0: Answer.UNKNOWN,
+    1: Answer.CREATED,
+    2: Answer.DUPLICATE,
+    3: Answer.CONFLICT,
+    4: Answer.REPLACED,
+    5: Answer.IN_FLIGHT,
+    6: Answer.CANCELLED,
+    7: Answer.CANCELLED_MAYBE_DELIVERED,
+    8: Answer.RESCHEDULED,
+    9: Answer.RESCHEDULED_MAYBE_DELIVERED,
+    10: Answer.DEAD,
+    11: Answer.KICKED,
+    12: Answer.DISCARDED,
+}
+_POLICY = {OnConflict.FAIL: 0, OnConflict.KEEP: 1, OnConflict.REPLACE: 2}
+Arg = str | bytes | int | float
+
+
+@dataclass(frozen=True, slots=True)
+class Command(Generic[T]):
+    """One script call (`plain` false), or one plain Redis command; `parse` reads its reply."""
+
+    name: str
+    keys: tuple[str, ...]
+    args: Sequence[Arg]
+    parse: Callable[[Any], T]
+    plain: bool = False
+
+
+class Tried(NamedTuple):
+    """What is remembered of failed publishes. due_ms: as first asked for, None if never moved."""
+
+    failures: int = 0
+    maybe_delivered: bool = False
+    due_ms: int | None = None
+
+
+class Claimed(NamedTuple):
+    """The answer of a claim. records: head and payload; more: not everything due was taken."""
+
+    number: int
+    ids: list[bytes]
+    records: list[bytes]
+    tried: list[bytes]
+    next_score: float | None
+    more: bool
+
+
+class Fired(NamedTuple):
+    """The answer of a fire. claimed: the last claim number; revoked: id -> turn."""
+
+    claimed: int
+    revoked: dict[bytes, int]
+
+
+class Renewed(NamedTuple):
+    """The answer of a renewal. next_score: of the next due message, None if there is none."""
+
+    held: bool
+    next_score: float | None = None
+
+
+class Acquired(NamedTuple):
+    """The answer of an acquire. token: None if another holds the lease, for `left_ms` more."""
+
+    token: str | None
+    turn: int = 0
+    fresh: bool = False
+    left_ms: int = 0
+    holder: str = ""
+    stranger: bool = False  # the bucket was born in another namespace
+
+
+class Reclaimed(NamedTuple):
+    """The answer of a reclaim."""
+
+    left: int
+    moved: int
+    fired: int
+
+
+class Row(NamedTuple):
+    """One message as `get` and `page` show it. score: what its set is ordered by."""
+
+    id: str
+    state: State
+    score: float
+    record: bytes
+    tried: Tried
+    reason: str
+    fired: bool
+
+
+class Fleet(NamedTuple):
+    """The answer of an announcement. expires_ms: name -> when that worker's announcement ends."""
+
+    announced: bool
+    now_us: int
+    expires_ms: dict[str, int]
+
+
+class Item(NamedTuple):
+    """A claimed message as owner verbs name it."""
+
+    id: str
+    claim: int
+    score: float
+
+
+def split_record(record: bytes) -> tuple[float, bytes]:
+    """Score and payload of a stored record; DecodeError for a head that is not ours."""
+    if len(record) < HEAD_SIZE or record[0] != HEAD_VERSION:
+        raise DecodeError("undecodable", "record", "the head has another format version")
+    return _HEAD.unpack_from(record)[1], record[HEAD_SIZE:]
+
+
+def parse_tried(text: bytes) -> Tried:
+    """What the `attempts` hash says of one message."""
+    if not text:
+        return Tried()
+    count, maybe, due_ms = text.split(b":")
+    return Tried(int(count), maybe == b"1", int(due_ms) if due_ms else None)
+
+
+def new_stamp() -> bytes:
+    """A call stamp: drawn once a call, kept when the call is sent again."""
+    return os.urandom(4)
+
+
+class Bucket:
+    """The verbs of one bucket. Owner verbs return None where the lease is lost.
+
+    now_ms, wherever it appears: None is the store's clock; tests pass a number.
+    """
+
+    def __init__(self, namespace: str, number: int, birth: str) -> None:
+        self.number = number
+        self._birth = birth
+        self._wake = keys.wake(namespace)
+        name = {key: keys.bucket_key(namespace, number, key) for key in keys.BUCKET_KEYS}
+        self._keys = {
+            script: tuple(name[key] for key in used)
+            for script, used in SCRIPT_KEYS.items()
+            if script not in ("page", "announce")
+        }
+        self._page_keys = {
+            state: (name[listed], *(name[key] for key in SCRIPT_KEYS["page"][1:]))
+            for state, listed in LISTED.items()
+        }
+        self._name = name
+
+    # clients
+
+    def schedule(
+        self,
+        messages: Sequence[tuple[bytes, Accepted]],
+        policy: OnConflict = OnConflict.FAIL,
+        *,
+        first: bool = False,
+        now_ms: int | None = None,
+    ) -> Command[list[tuple[Answer, int]] | None]:
+        """Accept (stamp, message) pairs: answer and due time each; None: read the birth anew."""
+        args: list[Arg] = [
+            _now(now_ms),
+            _POLICY[policy],
+            self._birth,
+            int(first),
+            self._wake,
+            self.number,
+        ]
+        for stamp, message in messages:
+            args += (stamp, message.id, message.when, message.rank, message.payload)
+        return self._call("schedule", args, _scheduled)
+
+    def cancel(self, stamp: bytes, id: str, *, now_ms: int | None = None) -> Command[Answer]:
+        """Remove a message that was not fired."""
+        return self._call("cancel", (_now(now_ms), stamp, id), _answer)
+
+    def reschedule(
+        self, stamp: bytes, id: str, when: str, *, now_ms: int | None = None
+    ) -> Command[Answer]:
+        """Give a message that was not fired another due time."""
+        args = (_now(now_ms), stamp, id, when, self._wake, self.number)
+        return self._call("reschedule", args, _answer)
+
+    def kick(
+        self, stamp: bytes, id: str, delay_ms: int = 0, *, now_ms: int | None = None
+    ) -> Command[Answer]:
+        """Bring a message back from the dead set."""
+        args = (_now(now_ms), stamp, id, delay_ms, self._wake, self.number)
+        return self._call("kick", args, _answer)
+
+    def discard(self, stamp: bytes, id: str, *, now_ms: int | None = None) -> Command[Answer]:
+        """Forget a message of the dead set."""
+        return self._call("discard", (_now(now_ms), stamp, id), _answer)
+
+    def get(self, id: str) -> Command[Row | None]:
+        """Where a message is."""
+        return self._call("get", (id,), lambda reply: _got(id, reply))
+
+    def page(
+        self,
+        state: State,
+        *,
+        limit: int,
+        after: tuple[float, str] | None = None,
+        low: float | None = None,
+        high: float | None = None,
+        max_bytes: int = 4 * 2**20,
+    ) -> Command[tuple[list[Row], bool]]:
+        """Messages in one state by score and id, and whether there are more."""
+        args = (
+            "-inf" if low is None else repr(low),
+            "+inf" if high is None else repr(high),
+            *(("", "") if after is None else (repr(after[0]), after[1])),
+            limit,
+            max_bytes,
+        )
+        keys_ = self._page_keys[state]
+        return Command("page", keys_, args, lambda reply: _paged(state, reply))
+
+    # the lease
+
+    def acquire(self, owner: str, ttl_ms: int) -> Command[Acquired]:
+        """Take the lease if nobody holds it. owner: `worker:random`, random anew each time."""
+        args = (owner, ttl_ms, self._birth)
+        return self._call("acquire", args, lambda reply: _acquired(owner, reply))
+
+    def renew(self, token: str, ttl_ms: int) -> Command[Renewed]:
+        """Keep the lease, if it is still ours."""
+        return self._call("renew", (token, ttl_ms), _renewed)
+
+    def release(self, token: str) -> Command[bool]:
+        """Give the lease back: False if it was not ours any more."""
+        return self._call("release", (token, self._wake), bool)
+
+    # the owner
+
+    def claim(
+        self,
+        token: str,
+        ttl_ms: int,
+        have: int,
+        *,
+        ahead_ms: int,
+        limit: int,
+        max_bytes: int,
+        pace_ms: int = 0,
+        margin_ms: int = 0,
+        now_ms: int | None = None,
+    ) -> Command[Claimed | None]:
+        """Move what is due soon into the mirror and return it."""
+        args = (
+            *(token, ttl_ms, _now(now_ms), have, ahead_ms, limit, max_bytes),
+            *(pace_ms, margin_ms),
+        )
+        return self._call("claim", args, _claimed)
+
+    def fire(
+        self, token: str, ttl_ms: int, watermark: float, have: int, seen: int
+    ) -> Command[Fired | None]:
+        """Count everything up to the watermark as handed over; learn what was revoked."""
+        return self._call("fire", (token, ttl_ms, repr(watermark), have, seen), _fired)
+
+    def settle(
+        self, token: str, ttl_ms: int, groups: Iterable[tuple[int, Sequence[str]]]
+    ) -> Command[int | None]:
+        """Forget confirmed messages, given as (claim number, ids): how many were settled."""
+        return self._call("settle", _groups(token, ttl_ms, None, 0, groups), _number)
+
+    def settle_once(
+        self,
+        token: str,
+        ttl_ms: int,
+        groups: Iterable[tuple[int, Sequence[str]]],
+        *,
+        now_ms: int | None = None,
+    ) -> Command[set[str] | None]:
+        """Forget messages about to be published at most once: the ids that may be published."""
+        return self._call("settle", _groups(token, ttl_ms, now_ms, 1, groups), _ids)
+
+    def retry(
+        self,
+        token: str,
+        ttl_ms: int,
+        items: Iterable[tuple[Item, int | None, bool]],
+        *,
+        now_ms: int | None = None,
+    ) -> Command[int | None]:
+        """Put back (item, back-off in ms or None = not attempted, may have been delivered)."""
+        args: list[Arg] = [token, ttl_ms, _now(now_ms)]
+        for item, delay_ms, maybe in items:
+            delay: Arg = "" if delay_ms is None else delay_ms
+            args += (item.id, item.claim, repr(item.score), delay, int(maybe))
+        return self._call("retry", args, _number)
+
+    def park(self, token: str, ttl_ms: int, items: Iterable[Item]) -> Command[int | None]:
+        """Set items aside while their broker takes nothing."""
+        args: list[Arg] = [token, ttl_ms]
+        for item in items:
+            args += (item.id, item.claim, repr(item.score))
+        return self._call("park", args, _number)
+
+    def unpark(
+        self, token: str, ttl_ms: int, *, limit: int = 1000, ids: Sequence[str] = ()
+    ) -> Command[int | None]:
+        """Move parked messages back to due, those named or the earliest: how many are left."""
+        return self._call("unpark", (token, ttl_ms, limit, *ids), _number)
+
+    def bury(
+        self,
+        token: str,
+        ttl_ms: int,
+        items: Iterable[tuple[Item, bool, bool, str]],
+        *,
+        now_ms: int | None = None,
+    ) -> Command[int | None]:
+        """Give up (item, attempt counted, may have been delivered, reason)."""
+        args: list[Arg] = [token, ttl_ms, _now(now_ms)]
+        for item, counted, maybe, reason in items:
+            args += (item.id, item.claim, int(counted), int(maybe), reason)
+        return self._call("bury", args, _number)
+
+    def reclaim(
+        self, token: str, ttl_ms: int, limit: int = 500, *, now_ms: int | None = None
+    ) -> Command[Reclaimed | None]:
+        """Put back what dead sessions left in the mirror."""
+        args = (token, ttl_ms, _now(now_ms), limit)
+        return self._call("reclaim", args, lambda r: None if r is None else Reclaimed(*r))
+
+    # counts
+
+    def counts(self) -> list[Command[Any]]:
+        """ZCARD of due, mirror, parked, dead; the earliest due and parked score; lease and PTTL."""
+        name = self._name
+        sizes = [_plain("ZCARD", name[k], parse=int) for k in ("due", "mirror", "parked", "dead")]
+        heads = [
+            _plain("ZRANGE", name[k], 0, 0, "WITHSCORES", parse=_head_score)
+            for k in ("due", "parked")
+        ]
+        lease: list[Command[Any]] = [
+            _plain("GET", name["lease"], parse=lambda r: None if r is None else r.decode()),
+            _plain("PTTL", name["lease"], parse=int),
+        ]
+        return [*sizes, *heads, *lease]
+
+    def _call(self, script: str, args: Sequence[Arg], parse: Callable[[Any], T]) -> Command[T]:
+        return Command(script, self._keys[script], args, parse)
+
+
+def birth(namespace: str, buckets: int, id: str) -> list[Command[Any]]:
+    """Write the namespace's record if there is none, and read it: (bucket count, birth id)."""
+    name = keys.birth(namespace)
+    return [
+        _plain("SET", name, f"{buckets}:{id}", "NX", parse=bool),
+        _plain("GET", name, parse=_birth),
+    ]
+
+
+def read_birth(namespace: str) -> Command[tuple[int, str] | None]:
+    """The namespace's record, None if there is none."""
+    return _plain("GET", keys.birth(namespace), parse=_birth)
+
+
+def announce(
+    namespace: str,
+    name: str,
+    instance: str,
+    ttl_ms: int,
+    info: bytes = b"",
+    *,
+    now_ms: int | None = None,
+) -> Command[Fleet]:
+    """Say that this worker lives; with ttl_ms 0, that it leaves."""
+    args = (_now(now_ms), name, instance, ttl_ms, info, keys.wake(namespace))
+    keys_ = (keys.workers(namespace), keys.worker_info(namespace))
+    return Command("announce", keys_, args, _fleet)
+
+
+def fleet(namespace: str) -> list[Command[Any]]:
+    """What workers say of themselves, and when each one's word runs out."""
+    return [
+        _plain("HGETALL", keys.worker_info(namespace), parse=lambda reply: reply),
+        _plain("ZRANGE", keys.workers(namespace), 0, -1, "WITHSCORES", parse=lambda reply: reply),
+    ]
+
+
+def store_time() -> Command[int]:
+    """The store's clock in microseconds since the epoch."""
+    return _plain("TIME", parse=lambda reply: int(reply[0]) * 1_000_000 + int(reply[1]))
+
+
+def info(section: str) -> Command[dict[str, str]]:
+    """One section of INFO."""
+    return _plain("INFO", section, parse=_info)
+
+
+def _plain(name: str, *args: Arg, parse: Callable[[Any], T]) -> Command[T]:
+    return Command(name, (), args, parse, plain=True)
+
+
+def _now(now_ms: int | None) -> Arg:
+    return "" if now_ms is None else now_ms
+
+
+def _groups(
+    token: str,
+    ttl_ms: int,
+    now_ms: int | None,
+    once: int,
+    groups: Iterable[tuple[int, Sequence[str]]],
+) -> list[Arg]:
+    args: list[Arg] = [token, ttl_ms, _now(now_ms), once]
+    for claim, ids in groups:
+        args += (claim, len(ids), *ids)
+    return args
+
+
+def _answer(reply: int) -> Answer:
+    return _ANSWERS[reply]
+
+
+def _scheduled(reply: list[int]) -> list[tuple[Answer, int]] | None:
+    if reply and reply[0] < 0:
+        return None
+    return [(_ANSWERS[reply[i]], reply[i + 1]) for i in range(0, len(reply), 2)]
+
+
+def _number(reply: int | None) -> int | None:
+    return reply
+
+
+def _ids(reply: list[bytes] | None) -> set[str] | None:
+    return None if reply is None else {id.decode() for id in reply}
+
+
+def _acquired(owner: str, reply: list[Any]) -> Acquired:
+    if reply[0] == 1:
+        return Acquired(f"{owner}:{reply[1]}", reply[1], fresh=reply[2] == 1)
+    if reply[0] == 0:
+        return Acquired(None, left_ms=reply[1], holder=reply[2].decode())
+    return Acquired(None, stranger=True)
+
+
+def _renewed(reply: bytes | None) -> Renewed:
+    if reply is None:
+        return Renewed(held=False)
+    return Renewed(held=True, next_score=float(reply) if reply else None)
+
+
+def _claimed(reply: list[Any] | None) -> Claimed | None:
+    if reply is None:
+        return None
+    number, ids, records, tried, next_score, more = reply
+    return Claimed(
+        number, ids, records, tried, float(next_score) if next_score else None, more == 1
+    )
+
+
+def _fired(reply: list[Any] | None) -> Fired | None:
+    if reply is None:
+        return None
+    return Fired(reply[0], {reply[i]: int(reply[i + 1]) for i in range(1, len(reply), 2)})
+
+
+_STATES = (State.DELAYED, State.IN_FLIGHT, State.PARKED, State.DEAD)
+
+
+def _got(id: str, reply: list[Any] | None) -> Row | None:
+    if reply is None:
+        return None
+    state, record, tried, reason, buried, fired = reply
+    score = float(buried) if buried else _HEAD.unpack_from(record)[1]
+    return Row(id, _STATES[state], score, record, parse_tried(tried), reason.decode(), fired == 1)
+
+
+def _paged(state: State, reply: list[Any]) -> tuple[list[Row], bool]:
+    rows = []
+    for i in range(1, len(reply), 6):
+        id, score, record, tried, reason, fired = reply[i : i + 6]
+        rows.append(
+            Row(
+                *(id.decode(errors="replace"), state, float(score), record),
+                *(parse_tried(tried), reason.decode(errors="replace"), fired == 1),
+            )
+        )
+    return rows, reply[0] == 1
+
+
+def _fleet(reply: list[Any]) -> Fleet:
+    expires_ms = {reply[i].decode(): reply[i + 1] for i in range(3, len(reply), 2)}
+    return Fleet(reply[0] == 1, reply[1] * 1_000_000 + reply[2], expires_ms)
+
+
+def _birth(reply: bytes | None) -> tuple[int, str] | None:
+    if reply is None:
+        return None
+    buckets, _, id = reply.decode().partition(":")
+    return int(buckets), id
+
+
+def _head_score(reply: list[Any]) -> float | None:
+    return float(reply[1]) if reply else None
+
+
+def _info(reply: dict[str, Any]) -> dict[str, str]:
+    return {name: str(value) for name, value in reply.items()}

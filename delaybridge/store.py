@@ -1,0 +1,238 @@
+"""The store's connections: run commands on Redis, load the scripts, translate what goes wrong.
+
+`AsyncStore` (workers, AsyncClient) and `Store` (Client) differ in nothing but `await`: what they
+share is above them. Every command may be sent again, so a lost connection or reply is tried again,
+the very same bytes, until the time-out is used up; then `StoreUnavailable` is raised and the
+outcome is unknown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from hashlib import sha1
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import redis
+import redis.asyncio
+from redis.backoff import ExponentialWithJitterBackoff, NoBackoff
+from redis.exceptions import (
+    AuthenticationError,
+    BusyLoadingError,
+    ClusterDownError,
+    NoPermissionError,
+    NoScriptError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisError,
+    TryAgainError,
+)
+from redis.retry import Retry
+
+from delaybridge.commands import SCRIPT_KEYS, Command
+from delaybridge.errors import (
+    ConfigError,
+    DelayBridgeError,
+    StoreError,
+    StoreFull,
+    StoreUnavailable,
+    printable,
+)
+
+T = TypeVar("T")
+
+_AGAIN = (
+    redis.ConnectionError,
+    redis.TimeoutError,
+    BusyLoadingError,
+    ReadOnlyError,
+    ClusterDownError,
+    TryAgainError,
+    OSError,
+)
+_BACKOFF = ExponentialWithJitterBackoff(base=0.02, cap=0.5)
+
+
+@cache
+def scripts() -> dict[str, tuple[str, str]]:
+    """Verb -> (source, SHA-1) of every script; StoreError if the files are not those we know."""
+    sources = {
+        file.name.removesuffix(".lua"): file.read_text()
+        for file in _folder().iterdir()
+        if file.name.endswith(".lua")
+    }
+    if sources.keys() != SCRIPT_KEYS.keys():
+        odd = ", ".join(sorted(sources.keys() ^ SCRIPT_KEYS.keys()))
+        raise StoreError(f"the scripts installed are not those of this version: {odd}")
+    return {
+        verb: (source, sha1(source.encode(), usedforsecurity=False).hexdigest())
+        for verb, source in sources.items()
+    }
+
+
+def _folder() -> Traversable:
+    """lua/ inside the wheel; in an editable install the folder beside the package."""
+    inside = files("delaybridge") / "lua"
+    return inside if inside.is_dir() else Path(__file__).parent.parent / "lua"
+
+
+def translate(error: Exception) -> DelayBridgeError:
+    """What a client library's error means to our callers; without addresses or secrets in it."""
+    text = printable(str(error))[:200]
+    if isinstance(error, OutOfMemoryError) or text.startswith("OOM "):
+        return StoreFull()
+    if isinstance(error, AuthenticationError | NoPermissionError):
+        return StoreError(f"redis: access refused: {text}; check user, password and ACL")
+    if isinstance(error, _AGAIN):
+        reason = str(error) or type(error).__name__
+        return StoreUnavailable(f"redis: no answer: {printable(reason)[:160]}")
+    return StoreError(f"redis: {text}")
+
+
+def _options(timeout_s: float, from_url: Callable[..., T], url: str) -> T:
+    """A client of redis-py whose own re-sending is off: ours knows when to give up."""
+    try:
+        return from_url(
+            url,
+            protocol=2,
+            retry=Retry(NoBackoff(), 0),
+            socket_timeout=timeout_s / 2,
+            socket_connect_timeout=timeout_s / 2,
+            socket_keepalive=True,
+            health_check_interval=0,
+        )
+    except (ValueError, TypeError, RedisError) as exc:
+        raise ConfigError(f"redis.url: {printable(str(exc))[:120]}") from None
+
+
+class _Tries:
+    """How often one call is sent: again after a lost reply, while there is time for an answer."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._last_s = time.monotonic() + timeout_s / 2
+        self._failures = 0
+
+    def pause_s(self, error: Exception) -> float:
+        """How long to wait before sending again; raises what the error means if time is up."""
+        if isinstance(error, AuthenticationError) or not isinstance(error, _AGAIN):
+            raise translate(error) from error
+        self._failures += 1
+        pause_s = float(_BACKOFF.compute(self._failures))
+        if time.monotonic() + pause_s > self._last_s:
+            raise translate(error) from error
+        return pause_s
+
+
+def _queue(pipeline: Any, commands: Sequence[Command[Any]]) -> Any:
+    known = scripts()
+    for command in commands:
+        if command.plain:
+            pipeline.execute_command(command.name, *command.args)
+        else:
+            keys = command.keys
+            sha = known[command.name][1]
+            pipeline.execute_command("EVALSHA", sha, len(keys), *keys, *command.args)
+    return pipeline
+
+
+def _load(pipeline: Any) -> Any:
+    for source, _ in scripts().values():
+        pipeline.execute_command("SCRIPT LOAD", source)
+    return pipeline
+
+
+def _unloaded(replies: Sequence[Any]) -> list[int]:
+    """Which commands found their script missing (a new, restarted or flushed server)."""
+    return [i for i, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
+
+
+def _parsed(commands: Sequence[Command[Any]], replies: Sequence[Any]) -> Iterator[Any]:
+    for command, reply in zip(commands, replies, strict=True):
+        if isinstance(reply, Exception):
+            raise reply
+        yield command.parse(reply)
+
+
+class AsyncStore:
+    """Redis on an event loop. Any number of `run` calls may be under way at once."""
+
+    def __init__(self, url: str, *, timeout_s: float = 5.0) -> None:
+        self.timeout_s = timeout_s
+        self.redis: Any = _options(timeout_s, redis.asyncio.Redis.from_url, url)
+
+    async def run(self, commands: Sequence[Command[Any]]) -> list[Any]:
+        """One pipeline, one round trip; the parsed replies in order.
+
+        StoreUnavailable within the time-out; StoreFull; StoreError. An error of one command does
+        not undo the others of the pipeline: each is safe to send again.
+        """
+        tries = _Tries(self.timeout_s)
+        while True:
+            try:
+                return list(_parsed(commands, await self._send(commands)))
+            except (RedisError, OSError) as exc:
+                pause_s = tries.pause_s(exc)
+            await asyncio.sleep(pause_s)
+
+    async def one(self, command: Command[T]) -> T:
+        """The parsed reply of a single command."""
+        (reply,) = await self.run([command])
+        return reply  # type: ignore[no-any-return]
+
+    async def _send(self, commands: Sequence[Command[Any]]) -> list[Any]:
+        replies = await self._pipe(_queue, commands)
+        if missing := _unloaded(replies):
+            await self._pipe(lambda pipeline, _: _load(pipeline), ())
+            again = await self._pipe(_queue, [commands[i] for i in missing])
+            for i, reply in zip(missing, again, strict=True):
+                replies[i] = reply
+        return replies
+
+    async def _pipe(self, fill: Callable[..., Any], commands: Sequence[Command[Any]]) -> list[Any]:
+        async with self.redis.pipeline(transaction=False) as pipeline:
+            replies: list[Any] = await fill(pipeline, commands).execute(raise_on_error=False)
+            return replies
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await self.redis.aclose()
+
+
+class Store:
+    """Redis from ordinary code. Thread-safe: each call under way has its own connection."""
+
+    def __init__(self, url: str, *, timeout_s: float = 5.0) -> None:
+        self.timeout_s = timeout_s
+        self.redis: Any = _options(timeout_s, redis.Redis.from_url, url)
+
+    def run(self, commands: Sequence[Command[Any]]) -> list[Any]:
+        """As `AsyncStore.run`."""
+        tries = _Tries(self.timeout_s)
+        while True:
+            try:
+                return list(_parsed(commands, self._send(commands)))
+            except (RedisError, OSError) as exc:
+                time.sleep(tries.pause_s(exc))
+
+    def _send(self, commands: Sequence[Command[Any]]) -> list[Any]:
+        replies = self._pipe(_queue, commands)
+        if missing := _unloaded(replies):
+            self._pipe(lambda pipeline, _: _load(pipeline), ())
+            again = self._pipe(_queue, [commands[i] for i in missing])
+            for i, reply in zip(missing, again, strict=True):
+                replies[i] = reply
+        return replies
+
+    def _pipe(self, fill: Callable[..., Any], commands: Sequence[Command[Any]]) -> list[Any]:
+        with self.redis.pipeline(transaction=False) as pipeline:
+            replies: list[Any] = fill(pipeline, commands).execute(raise_on_error=False)
+            return replies
+
+    def close(self) -> None:
+        """Close every connection."""
+        self.redis.close()

@@ -1,0 +1,41 @@
+-- Say that a worker lives (or, with a ttl of 0, that it leaves) and return the living.
+--
+-- KEYS[1]  workers      zset
+-- KEYS[2]  worker_info  hash
+-- ARGV[1]  now          ms, empty = the store's clock
+-- ARGV[2]  name
+-- ARGV[3]  instance     random: one process among all that ever bear the name
+-- ARGV[4]  ttl          ms; 0: withdraw
+-- ARGV[5]  info         JSON
+-- ARGV[6]  channel      where the fleet listens
+-- returns  {1 announced or 0 the name is taken by another instance, seconds, microseconds of the
+--          store's clock, name, expiry ms, name, expiry ms, ...}
+-- cost     O(workers)
+local t = redis.call('TIME')
+local now = tonumber(ARGV[1]) or t[1] * 1000 + math.floor(t[2] / 1000)
+local name, instance, ttl = ARGV[2], ARGV[3], tonumber(ARGV[4])
+
+for _, gone in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', string.format('%.0f', now))) do
+  redis.call('ZREM', KEYS[1], gone)
+  redis.call('HDEL', KEYS[2], gone)
+end
+local other = redis.call('HGET', KEYS[2], name)
+local mine = not other or string.sub(other, 1, #instance) == instance
+if mine and ttl > 0 then
+  local expires = string.format('%.0f', now + ttl)
+  redis.call('HSET', KEYS[2], name, instance .. ARGV[5])
+  if redis.call('ZADD', KEYS[1], expires, name) == 1 then
+    redis.call('PUBLISH', ARGV[6], 'fleet')
+  end
+elseif mine and redis.call('ZREM', KEYS[1], name) == 1 then
+  redis.call('HDEL', KEYS[2], name)
+  redis.call('PUBLISH', ARGV[6], 'fleet')
+end
+
+local living = redis.call('ZRANGE', KEYS[1], 0, -1, 'WITHSCORES')
+local answer = {mine and 1 or 0, tonumber(t[1]), tonumber(t[2])}
+for i = 1, #living, 2 do
+  answer[#answer + 1] = living[i]
+  answer[#answer + 1] = tonumber(living[i + 1])
+end
+return answer

@@ -1,0 +1,62 @@
+-- Remove one message that was not handed to the broker yet; nothing of it is delivered afterwards.
+--
+-- KEYS[1]  messages     hash
+-- KEYS[2]  due          zset
+-- KEYS[3]  mirror       zset
+-- KEYS[4]  attempts     hash
+-- KEYS[5]  parked       zset
+-- KEYS[6]  dead         zset
+-- KEYS[7]  dead_reason  hash
+-- KEYS[8]  marks        hash
+-- KEYS[9]  revoked      zset
+-- KEYS[10] calls        zset
+-- ARGV[1]  now          ms, empty = the store's clock
+-- ARGV[2]  stamp        4 bytes, one a call, kept when the call is sent again
+-- ARGV[3]  id
+-- returns  answer: 0 unknown, 5 in flight, 6 cancelled, 7 cancelled, may have been delivered
+-- cost     O(log n)
+local UNKNOWN, IN_FLIGHT, CANCELLED, CANCELLED_MAYBE = 0, 5, 6, 7
+local KEEP_CALLS_MS = 600000
+local stamp, id = ARGV[2], ARGV[3]
+
+local past = redis.call('ZSCORE', KEYS[10], stamp .. id)
+if past then
+  return past % 1 * 256
+end
+local old = redis.call('HGET', KEYS[1], id)
+if not old then
+  return UNKNOWN
+end
+local claim = tonumber(redis.call('ZSCORE', KEYS[3], id) or '')
+if claim then
+  local fired = redis.call('HMGET', KEYS[8], 'fired_score', 'fired_claim')
+  local score = struct.unpack('>d', old, 2)
+  if claim <= tonumber(fired[2] or -1) and score <= tonumber(fired[1] or -1) then
+    return IN_FLIGHT
+  end
+end
+local tried = redis.call('HGET', KEYS[4], id)
+local answer = tried and string.match(tried, ':(%d)') == '1' and CANCELLED_MAYBE or CANCELLED
+local now = tonumber(ARGV[1])
+if not now then
+  local t = redis.call('TIME')
+  now = t[1] * 1000 + math.floor(t[2] / 1000)
+end
+
+-- The first write cannot grow memory: a full Redis still lets messages go.
+if redis.call('ZREM', KEYS[2], id) == 0 then
+  if claim then
+    redis.call('ZREM', KEYS[3], id)
+    redis.call('ZADD', KEYS[9], redis.call('HINCRBY', KEYS[8], 'turn', 1), id)
+  elseif redis.call('ZREM', KEYS[5], id) == 0 then
+    redis.call('ZREM', KEYS[6], id)
+    redis.call('HDEL', KEYS[7], id)
+  end
+end
+redis.call('HDEL', KEYS[1], id)
+redis.call('HDEL', KEYS[4], id)
+redis.call('ZREMRANGEBYSCORE', KEYS[10], '-inf', now - KEEP_CALLS_MS)
+redis.call('ZADD', KEYS[10],
+  string.format('%.17g', now + answer / 256), stamp .. id,
+  string.format('%.17g', now + CANCELLED / 256), string.sub(old, 10, 13) .. id)
+return answer

@@ -1,0 +1,104 @@
+-- Move messages due soon into the mirror and return them, with the next due time.
+--
+-- KEYS[1]  lease        string
+-- KEYS[2]  due          zset
+-- KEYS[3]  mirror       zset
+-- KEYS[4]  messages     hash
+-- KEYS[5]  attempts     hash
+-- KEYS[6]  dead         zset
+-- KEYS[7]  dead_reason  hash
+-- KEYS[8]  marks        hash
+-- ARGV[1]  token
+-- ARGV[2]  ttl          ms
+-- ARGV[3]  now          ms, empty = the store's clock
+-- ARGV[4]  have         the last claim number the owner received (at first its turn)
+-- ARGV[5]  ahead        ms: due <= now + ahead is claimed
+-- ARGV[6]  limit        messages
+-- ARGV[7]  bytes        of records; one message is always taken
+-- ARGV[8]  pace         ms: the owner looks again no sooner, unless woken or more is waiting
+-- ARGV[9]  margin       ms: what is due up to this long after the owner looks again wakes it
+-- returns  false where the lease is lost; else {claim number, {ids}, {records}, {attempts, empty if
+--          none}, score of the next due message or empty, 1 if more was due than was taken}
+-- cost     O(log n) a message, and their size
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then
+  return false
+end
+local claimed = tonumber(redis.call('HGET', KEYS[8], 'claimed'))
+local have, limit, bytes = tonumber(ARGV[4]), tonumber(ARGV[6]), tonumber(ARGV[7])
+if have > claimed then
+  return false -- the store lost writes: another history than the owner's
+end
+local now = tonumber(ARGV[3])
+if not now then
+  local t = redis.call('TIME')
+  now = t[1] * 1000 + math.floor(t[2] / 1000)
+end
+redis.call('PEXPIRE', KEYS[1], ARGV[2])
+
+local again = have < claimed -- an answer was lost: give the same batch again, move nothing
+local found
+if again then
+  found = redis.call('ZRANGEBYSCORE', KEYS[3], '(' .. ARGV[4], '+inf')
+  bytes = math.huge
+else
+  found = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf',
+    '(' .. string.format('%.0f', now + ARGV[5] + 1), 'LIMIT', 0, limit)
+end
+
+local ids, records, size, lost = {}, {}, 0, {}
+for i = 1, #found, 100 do
+  local got = redis.call('HMGET', KEYS[4], unpack(found, i, math.min(i + 99, #found)))
+  for j, record in ipairs(got) do
+    if not record then
+      lost[#lost + 1] = found[i + j - 1]
+    elseif size < bytes then
+      ids[#ids + 1] = found[i + j - 1]
+      records[#records + 1] = record
+      size = size + #record
+    end
+  end
+  if size >= bytes then
+    break
+  end
+end
+
+-- A record without payload is no reason to stop: it is buried and the others go on.
+for _, id in ipairs(lost) do
+  redis.call('ZREM', again and KEYS[3] or KEYS[2], id)
+  redis.call('ZADD', KEYS[6], now, id)
+  redis.call('HSET', KEYS[7], id, 'payload_missing')
+end
+local number = claimed
+if #ids > 0 and not again then
+  number = redis.call('HINCRBY', KEYS[8], 'turn', 1)
+  for i = 1, #ids, 500 do
+    local last = math.min(i + 499, #ids)
+    redis.call('ZREM', KEYS[2], unpack(ids, i, last))
+    local pairs_ = {}
+    for j = i, last do
+      pairs_[#pairs_ + 1] = number
+      pairs_[#pairs_ + 1] = ids[j]
+    end
+    redis.call('ZADD', KEYS[3], unpack(pairs_))
+  end
+end
+
+local tried = {}
+if redis.call('EXISTS', KEYS[5]) == 1 then
+  for i = 1, #ids, 500 do
+    local got = redis.call('HMGET', KEYS[5], unpack(ids, i, math.min(i + 499, #ids)))
+    for _, value in ipairs(got) do
+      tried[#tried + 1] = value or ''
+    end
+  end
+end
+
+local next_due = redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')[2] or ''
+local more = again or next_due ~= '' and tonumber(next_due) < now + ARGV[5] + 1
+local look = now
+if not more then
+  look = math.max((tonumber(next_due) or math.huge) - ARGV[5], now + ARGV[8])
+end
+redis.call('HSET', KEYS[8], 'claimed', number,
+  'look', string.format('%.0f', math.min(look + ARGV[9], 9e15)))
+return {number, ids, records, tried, next_due, more and 1 or 0}

@@ -1,0 +1,39 @@
+-- Forget one message of the dead set for good.
+--
+-- KEYS[1]  messages     hash
+-- KEYS[2]  attempts     hash
+-- KEYS[3]  dead         zset
+-- KEYS[4]  dead_reason  hash
+-- KEYS[5]  calls        zset
+-- ARGV[1]  now          ms, empty = the store's clock
+-- ARGV[2]  stamp        4 bytes, one a call, kept when the call is sent again
+-- ARGV[3]  id
+-- returns  answer: 0 not in the dead set, 12 discarded
+-- cost     O(log n)
+local UNKNOWN, CANCELLED, DISCARDED = 0, 6, 12
+local KEEP_CALLS_MS = 600000
+local stamp, id = ARGV[2], ARGV[3]
+
+local past = redis.call('ZSCORE', KEYS[5], stamp .. id)
+if past then
+  return past % 1 * 256
+elseif not redis.call('ZSCORE', KEYS[3], id) then
+  return UNKNOWN
+end
+local now = tonumber(ARGV[1])
+if not now then
+  local t = redis.call('TIME')
+  now = t[1] * 1000 + math.floor(t[2] / 1000)
+end
+local old = redis.call('HGET', KEYS[1], id)
+redis.call('ZREM', KEYS[3], id)
+redis.call('HDEL', KEYS[4], id)
+redis.call('HDEL', KEYS[1], id)
+redis.call('HDEL', KEYS[2], id)
+redis.call('ZREMRANGEBYSCORE', KEYS[5], '-inf', now - KEEP_CALLS_MS)
+redis.call('ZADD', KEYS[5], string.format('%.17g', now + DISCARDED / 256), stamp .. id)
+if old then
+  redis.call('ZADD', KEYS[5],
+    string.format('%.17g', now + CANCELLED / 256), string.sub(old, 10, 13) .. id)
+end
+return DISCARDED

@@ -1,0 +1,38 @@
+-- At the due instant: is the lease still ours, and which claimed messages were revoked meanwhile?
+-- What lies at or below the watermark counts as handed to the broker from here on.
+--
+-- KEYS[1]  lease        string
+-- KEYS[2]  marks        hash
+-- KEYS[3]  revoked      zset
+-- ARGV[1]  token
+-- ARGV[2]  ttl          ms
+-- ARGV[3]  watermark    highest score about to be published; never lower than before in a session
+-- ARGV[4]  have         the last claim number the owner received
+-- ARGV[5]  seen         the highest revocation turn the owner has acted upon
+-- returns  false where the lease is lost; else {last claim number, id, turn, id, turn, ...}
+-- cost     O(revoked)
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then
+  return false
+end
+local marks = redis.call('HMGET', KEYS[2], 'claimed', 'fired_score', 'fired_claim')
+local claimed, have = tonumber(marks[1]), tonumber(ARGV[4])
+if have > claimed then
+  return false
+end
+redis.call('PEXPIRE', KEYS[1], ARGV[2])
+
+-- The first fire of a session replaces the pair; inside a session neither part ever falls.
+local turn = tonumber(string.match(ARGV[1], ':(%d+)$'))
+local watermark, claim = ARGV[3], have
+if tonumber(marks[3] or -1) >= turn then
+  if tonumber(marks[2]) > tonumber(watermark) then
+    watermark = marks[2]
+  end
+  claim = math.max(claim, tonumber(marks[3]))
+end
+redis.call('HSET', KEYS[2], 'fired_score', watermark, 'fired_claim', claim)
+redis.call('ZREMRANGEBYSCORE', KEYS[3], '-inf', ARGV[5])
+
+local revoked = redis.call('ZRANGE', KEYS[3], 0, -1, 'WITHSCORES')
+table.insert(revoked, 1, claimed)
+return revoked

@@ -1,0 +1,56 @@
+-- Bring one message back from the dead set, with its attempts forgotten.
+--
+-- KEYS[1]  messages     hash
+-- KEYS[2]  due          zset
+-- KEYS[3]  attempts     hash
+-- KEYS[4]  dead         zset
+-- KEYS[5]  dead_reason  hash
+-- KEYS[6]  marks        hash
+-- KEYS[7]  calls        zset
+-- ARGV[1]  now          ms, empty = the store's clock
+-- ARGV[2]  stamp        4 bytes, one a call, kept when the call is sent again
+-- ARGV[3]  id
+-- ARGV[4]  delay        ms from now
+-- ARGV[5]  channel      where an idle owner is woken
+-- ARGV[6]  bucket       number
+-- returns  answer: 0 not in the dead set, 11 kicked
+-- cost     O(log n) and the size of the message
+local UNKNOWN, KICKED = 0, 11
+local KEEP_CALLS_MS = 600000
+local stamp, id = ARGV[2], ARGV[3]
+
+local past = redis.call('ZSCORE', KEYS[7], stamp .. id)
+if past then
+  return past % 1 * 256
+end
+local old = redis.call('HGET', KEYS[1], id)
+if not old or not redis.call('ZSCORE', KEYS[4], id) then
+  return UNKNOWN
+end
+local now = tonumber(ARGV[1])
+if not now then
+  local t = redis.call('TIME')
+  now = t[1] * 1000 + math.ceil(t[2] / 1000)
+end
+local new = now + ARGV[4] + struct.unpack('>d', old, 2) % 1
+local head = redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')[2]
+local tried = redis.call('HGET', KEYS[3], id)
+
+-- The first write cannot grow memory: a full Redis still lets messages be moved.
+redis.call('ZREM', KEYS[4], id)
+redis.call('HDEL', KEYS[5], id)
+redis.call('HSET', KEYS[1], id,
+  struct.pack('>Bd', string.byte(old), new) .. string.sub(old, 10))
+redis.call('ZADD', KEYS[2], string.format('%.17g', new), id)
+if tried and string.match(tried, ':(%d)') == '1' then
+  redis.call('HSET', KEYS[3], id, '0:1:')
+else
+  redis.call('HDEL', KEYS[3], id)
+end
+redis.call('ZREMRANGEBYSCORE', KEYS[7], '-inf', now - KEEP_CALLS_MS)
+redis.call('ZADD', KEYS[7], string.format('%.17g', now + KICKED / 256), stamp .. id)
+
+if new < tonumber(head or math.huge) and new < tonumber(redis.call('HGET', KEYS[6], 'look') or 0) then
+  redis.call('PUBLISH', ARGV[5], ARGV[6] .. ' ' .. string.format('%.0f', math.floor(new)))
+end
+return KICKED

@@ -1,0 +1,77 @@
+-- One page of a bucket's due, mirror, parked or dead set, by score and then id, after a cursor.
+--
+-- KEYS[1]  listed       zset: due, mirror, parked or dead
+-- KEYS[2]  messages     hash
+-- KEYS[3]  attempts     hash
+-- KEYS[4]  dead_reason  hash
+-- KEYS[5]  marks        hash
+-- ARGV[1]  from         lowest score, or -inf
+-- ARGV[2]  to           highest score, or +inf
+-- ARGV[3]  after_score  the cursor: what comes after it is returned; empty = from the beginning
+-- ARGV[4]  after_id
+-- ARGV[5]  limit        messages
+-- ARGV[6]  bytes        of records; one message is always returned
+-- returns  {1 if there is more, then six a message: id, score, record or empty, attempts or empty,
+--          reason or empty, 1 if fired}
+-- cost     O(log n) a message, and their size; O(log n * log n) for the cursor
+local listed, limit, bytes = KEYS[1], tonumber(ARGV[5]), tonumber(ARGV[6])
+
+-- Redis orders equal scores by the bytes of the members; Lua's own < goes by the server's locale.
+local function comes_before(a, b)
+  for i = 1, math.min(#a, #b) do
+    local x, y = string.byte(a, i), string.byte(b, i)
+    if x ~= y then
+      return x < y
+    end
+  end
+  return #a < #b
+end
+
+-- The rank of the first member behind the cursor, whether or not the cursor's own still exists.
+local function rank_behind(score, id)
+  local low = redis.call('ZCOUNT', listed, '-inf', '(' .. score)
+  local high = low + redis.call('ZCOUNT', listed, score, score)
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    local member = redis.call('ZRANGE', listed, middle, middle)[1]
+    if member == id or comes_before(member, id) then
+      low = middle + 1
+    else
+      high = middle
+    end
+  end
+  return low
+end
+
+local start = ARGV[1] == '-inf' and 0 or redis.call('ZCOUNT', listed, '-inf', '(' .. ARGV[1])
+if ARGV[3] ~= '' then
+  start = math.max(start, rank_behind(ARGV[3], ARGV[4]))
+end
+local stop = ARGV[2] == '+inf' and redis.call('ZCARD', listed)
+  or redis.call('ZCOUNT', listed, '-inf', ARGV[2])
+local found = redis.call('ZRANGE', listed, start, math.min(start + limit, stop) - 1, 'WITHSCORES')
+if math.min(start + limit, stop) <= start then
+  found = {}
+end
+local marks = redis.call('HMGET', KEYS[5], 'fired_score', 'fired_claim')
+local fired_score, fired_claim = tonumber(marks[1] or -1), tonumber(marks[2] or -1)
+local page, size, taken = {0}, 0, 0
+for i = 1, #found, 2 do
+  local id, score = found[i], found[i + 1]
+  local record = redis.call('HGET', KEYS[2], id) or ''
+  size = size + #record
+  if taken > 0 and size > bytes then
+    break
+  end
+  local fired = #record > 9 and tonumber(score) <= fired_claim
+    and struct.unpack('>d', record, 2) <= fired_score
+  page[#page + 1] = id
+  page[#page + 1] = score
+  page[#page + 1] = record
+  page[#page + 1] = redis.call('HGET', KEYS[3], id) or ''
+  page[#page + 1] = redis.call('HGET', KEYS[4], id) or ''
+  page[#page + 1] = fired and 1 or 0
+  taken = taken + 1
+end
+page[1] = start + taken < stop and 1 or 0
+return page

@@ -1,0 +1,51 @@
+-- On taking a lease: what dead sessions left in the mirror goes back to due.
+--
+-- KEYS[1]  lease        string
+-- KEYS[2]  due          zset
+-- KEYS[3]  mirror       zset
+-- KEYS[4]  messages     hash
+-- KEYS[5]  attempts     hash
+-- KEYS[6]  dead         zset
+-- KEYS[7]  dead_reason  hash
+-- KEYS[8]  marks        hash
+-- ARGV[1]  token
+-- ARGV[2]  ttl          ms
+-- ARGV[3]  now          ms, empty = the store's clock
+-- ARGV[4]  limit        messages
+-- returns  false where the lease is lost; else {left to reclaim, put back, of them fired}
+-- cost     O(log n) a message, and their size
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then
+  return false
+end
+redis.call('PEXPIRE', KEYS[1], ARGV[2])
+-- Only claims of dead sessions: a reclaim executed late must not touch the wheel of this one.
+local turn = '(' .. string.match(ARGV[1], ':(%d+)$')
+local marks = redis.call('HMGET', KEYS[8], 'fired_score', 'fired_claim')
+local fired_score, fired_claim = tonumber(marks[1] or -1), tonumber(marks[2] or -1)
+local found = redis.call('ZRANGEBYSCORE', KEYS[3], '-inf', turn, 'WITHSCORES', 'LIMIT', 0, ARGV[4])
+local fired = 0
+
+local function put_back(id, claim, record)
+  local score = struct.unpack('>d', record, 2)
+  if claim <= fired_claim and score <= fired_score then
+    local tried = redis.call('HGET', KEYS[5], id) or '0:0:'
+    local count, _, due_ms = string.match(tried, '(%d+):(%d):(%d*)')
+    redis.call('HSET', KEYS[5], id, (count + 1) .. ':1:' .. due_ms)
+    fired = fired + 1
+  end
+  redis.call('ZADD', KEYS[2], string.format('%.17g', score), id)
+end
+
+for i = 1, #found, 2 do
+  local id = found[i]
+  local record = redis.call('HGET', KEYS[4], id)
+  redis.call('ZREM', KEYS[3], id)
+  if record then
+    put_back(id, tonumber(found[i + 1]), record)
+  else
+    local t = redis.call('TIME')
+    redis.call('ZADD', KEYS[6], ARGV[3] ~= '' and ARGV[3] or t[1] * 1000, id)
+    redis.call('HSET', KEYS[7], id, 'payload_missing')
+  end
+end
+return {redis.call('ZCOUNT', KEYS[3], '-inf', turn), #found / 2, fired}

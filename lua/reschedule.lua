@@ -1,0 +1,71 @@
+-- Give one message that was not handed to the broker yet another due time; it wins over every older copy.
+--
+-- KEYS[1]  messages     hash
+-- KEYS[2]  due          zset
+-- KEYS[3]  mirror       zset
+-- KEYS[4]  attempts     hash
+-- KEYS[5]  parked       zset
+-- KEYS[6]  dead         zset
+-- KEYS[7]  marks        hash
+-- KEYS[8]  revoked      zset
+-- KEYS[9]  calls        zset
+-- ARGV[1]  now          ms, empty = the store's clock
+-- ARGV[2]  stamp        4 bytes, one a call, kept when the call is sent again
+-- ARGV[3]  id
+-- ARGV[4]  when         epoch ms, or + and a delay in ms
+-- ARGV[5]  channel      where an idle owner is woken
+-- ARGV[6]  bucket       number
+-- returns  answer: 0 unknown, 5 in flight, 8 rescheduled, 9 rescheduled, an earlier copy may have
+--          been delivered, 10 dead
+-- cost     O(log n) and the size of the message
+local UNKNOWN, IN_FLIGHT, RESCHEDULED, RESCHEDULED_MAYBE, DEAD = 0, 5, 8, 9, 10
+local KEEP_CALLS_MS = 600000
+local stamp, id, when = ARGV[2], ARGV[3], ARGV[4]
+
+local past = redis.call('ZSCORE', KEYS[9], stamp .. id)
+if past then
+  return past % 1 * 256
+end
+local old = redis.call('HGET', KEYS[1], id)
+if not old then
+  return UNKNOWN
+end
+local marks = redis.call('HMGET', KEYS[7], 'fired_score', 'fired_claim', 'look')
+local score = struct.unpack('>d', old, 2)
+local claim = tonumber(redis.call('ZSCORE', KEYS[3], id) or '')
+if claim and claim <= tonumber(marks[2] or -1) and score <= tonumber(marks[1] or -1) then
+  return IN_FLIGHT
+elseif redis.call('ZSCORE', KEYS[6], id) then
+  return DEAD
+end
+local now = tonumber(ARGV[1])
+if not now then
+  local t = redis.call('TIME')
+  now = t[1] * 1000 + math.ceil(t[2] / 1000)
+end
+local due_ms = string.byte(when) == 43 and now + string.sub(when, 2) or tonumber(when)
+local new = due_ms + score % 1
+local head = redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')[2]
+local tried = redis.call('HGET', KEYS[4], id)
+local count, maybe = string.match(tried or '0:0:', '(%d+):(%d)')
+
+-- The first write cannot grow memory: a full Redis still lets messages be moved.
+redis.call('ZREM', KEYS[5], id)
+if claim then
+  redis.call('ZREM', KEYS[3], id)
+  redis.call('ZADD', KEYS[8], redis.call('HINCRBY', KEYS[7], 'turn', 1), id)
+end
+redis.call('HSET', KEYS[1], id,
+  struct.pack('>Bd', string.byte(old), new) .. string.sub(old, 10))
+redis.call('ZADD', KEYS[2], string.format('%.17g', new), id)
+if tried then
+  redis.call('HSET', KEYS[4], id, count .. ':' .. maybe .. ':')
+end
+local answer = maybe == '1' and RESCHEDULED_MAYBE or RESCHEDULED
+redis.call('ZREMRANGEBYSCORE', KEYS[9], '-inf', now - KEEP_CALLS_MS)
+redis.call('ZADD', KEYS[9], string.format('%.17g', now + answer / 256), stamp .. id)
+
+if new < tonumber(head or math.huge) and new < tonumber(marks[3] or 0) then
+  redis.call('PUBLISH', ARGV[5], ARGV[6] .. ' ' .. string.format('%.0f', due_ms))
+end
+return answer

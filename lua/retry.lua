@@ -1,0 +1,56 @@
+-- Put claimed messages back: after a failed publish with a back-off, or as they were, never attempted.
+--
+-- KEYS[1]  lease        string
+-- KEYS[2]  due          zset
+-- KEYS[3]  mirror       zset
+-- KEYS[4]  messages     hash
+-- KEYS[5]  attempts     hash
+-- ARGV[1]  token
+-- ARGV[2]  ttl          ms
+-- ARGV[3]  now          ms, empty = the store's clock
+-- ARGV[4+] messages     five each: id, claim number, score it was claimed with, back-off in ms or
+--                       empty (not attempted: the score stays, nothing is counted), 1 if this
+--                       attempt may have arrived
+-- returns  false where the lease is lost; else how many were put back
+-- cost     O(log n) a message, and the size of what was attempted
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then
+  return false
+end
+local now = tonumber(ARGV[3])
+if not now then
+  local t = redis.call('TIME')
+  now = t[1] * 1000 + math.ceil(t[2] / 1000)
+end
+redis.call('PEXPIRE', KEYS[1], ARGV[2])
+
+-- The due time first asked for stays with the attempts: the score moves on with each back-off.
+local function back_off(id, score, delay, maybe)
+  local tried = redis.call('HGET', KEYS[5], id) or '0:0:'
+  local count, before, due_ms = string.match(tried, '(%d+):(%d):(%d*)')
+  if due_ms == '' then
+    due_ms = string.format('%.0f', math.floor(score))
+  end
+  if before == '1' then
+    maybe = '1'
+  end
+  redis.call('HSET', KEYS[5], id, (count + 1) .. ':' .. maybe .. ':' .. due_ms)
+  local record = redis.call('HGET', KEYS[4], id)
+  local new = now + delay + score % 1
+  redis.call('HSET', KEYS[4], id,
+    struct.pack('>Bd', string.byte(record), new) .. string.sub(record, 10))
+  return new
+end
+
+local count = 0
+for i = 4, #ARGV, 5 do
+  local id, score, delay = ARGV[i], tonumber(ARGV[i + 2]), ARGV[i + 3]
+  if tonumber(redis.call('ZSCORE', KEYS[3], id) or '') == tonumber(ARGV[i + 1]) then
+    if delay ~= '' then
+      score = back_off(id, score, delay, ARGV[i + 4])
+    end
+    redis.call('ZREM', KEYS[3], id)
+    redis.call('ZADD', KEYS[2], string.format('%.17g', score), id)
+    count = count + 1
+  end
+end
+return count

@@ -1,0 +1,132 @@
+-- Accept delayed messages of one bucket; a call sent again changes nothing and gives the same answers.
+--
+-- KEYS[1]  messages     hash
+-- KEYS[2]  due          zset
+-- KEYS[3]  mirror       zset
+-- KEYS[4]  attempts     hash
+-- KEYS[5]  parked       zset
+-- KEYS[6]  dead         zset
+-- KEYS[7]  dead_reason  hash
+-- KEYS[8]  marks        hash
+-- KEYS[9]  revoked      zset
+-- KEYS[10] calls        zset
+-- ARGV[1]  now          ms, empty = the store's clock
+-- ARGV[2]  policy       0 fail, 1 keep, 2 replace
+-- ARGV[3]  birth        the namespace's birth id
+-- ARGV[4]  first        1: the caller has just read the birth id, a bucket without one takes it
+-- ARGV[5]  channel      where an idle owner is woken
+-- ARGV[6]  bucket       number
+-- ARGV[7+] messages     five each: stamp (4 bytes), id, when (epoch ms, or + and a delay in ms),
+--                       rank (0..255), payload
+-- returns  {-1} where the birth id is not the bucket's; else two numbers a message: answer, due ms
+-- cost     O(log n) a message
+local CREATED, DUPLICATE, CONFLICT, REPLACED, IN_FLIGHT, CANCELLED = 1, 2, 3, 4, 5, 6
+local KEEP_CALLS_MS = 600000
+local messages, due, mirror, attempts, calls = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[10]
+local policy = tonumber(ARGV[2])
+
+local marks = redis.call('HMGET', KEYS[8], 'birth', 'look', 'fired_score', 'fired_claim')
+if marks[1] ~= ARGV[3] and (marks[1] or ARGV[4] ~= '1') then
+  return {-1}
+end
+
+-- A delay is counted from the end of the current millisecond, so that it is never cut short.
+local now = tonumber(ARGV[1])
+if not now then
+  local t = redis.call('TIME')
+  now = t[1] * 1000 + math.ceil(t[2] / 1000)
+end
+
+if not marks[1] then
+  redis.call('HSET', KEYS[8], 'birth', ARGV[3])
+end
+local head = redis.call('ZRANGE', due, 0, 0, 'WITHSCORES')[2]
+local undone = redis.call('EXISTS', calls) == 1
+local first_due = math.huge
+local added = {}
+
+local function flush()
+  for i = 1, #added, 1000 do
+    redis.call('ZADD', due, unpack(added, i, math.min(i + 999, #added)))
+  end
+  added = {}
+end
+
+local function remember(stamp, id, answer)
+  redis.call('ZADD', calls, string.format('%.17g', now + answer / 256), stamp .. id)
+end
+
+-- The old copy leaves the place it lies in; false if it was handed to the broker already.
+local function revoke(id, score)
+  local claim = tonumber(redis.call('ZSCORE', mirror, id) or '')
+  if claim then
+    if claim <= tonumber(marks[4] or -1) and score <= tonumber(marks[3] or -1) then
+      return false
+    end
+    redis.call('ZREM', mirror, id)
+    redis.call('ZADD', KEYS[9], redis.call('HINCRBY', KEYS[8], 'turn', 1), id)
+  elseif redis.call('ZREM', KEYS[5], id) == 0 and redis.call('ZREM', KEYS[6], id) == 1 then
+    redis.call('HDEL', KEYS[7], id)
+  end
+  return true
+end
+
+local function replace(stamp, id, old, score, record)
+  flush()
+  if not revoke(id, (struct.unpack('>d', old, 2))) then
+    return IN_FLIGHT
+  end
+  redis.call('HSET', messages, id, record)
+  added = {string.format('%.17g', score), id}
+  flush()
+  local tried = redis.call('HGET', attempts, id)
+  if tried and string.match(tried, ':(%d)') == '1' then
+    redis.call('HSET', attempts, id, '0:1:')
+  else
+    redis.call('HDEL', attempts, id)
+  end
+  redis.call('ZREMRANGEBYSCORE', calls, '-inf', now - KEEP_CALLS_MS)
+  remember(string.sub(old, 10, 13), id, CANCELLED)
+  remember(stamp, id, REPLACED)
+  undone = true
+  first_due = math.min(first_due, score)
+  return REPLACED
+end
+
+local function schedule(stamp, id, score, payload)
+  local past = undone and redis.call('ZSCORE', calls, stamp .. id)
+  if past then
+    return past % 1 * 256
+  end
+  local record = struct.pack('>Bdc4', 1, score, stamp) .. payload
+  if redis.call('HSETNX', messages, id, record) == 1 then
+    added[#added + 1] = string.format('%.17g', score)
+    added[#added + 1] = id
+    first_due = math.min(first_due, score)
+    return CREATED
+  end
+  local old = redis.call('HGET', messages, id)
+  if string.sub(old, 10, 13) == stamp then
+    return CREATED
+  elseif policy == 2 then
+    return replace(stamp, id, old, score, record)
+  elseif policy == 1 or string.sub(old, 14) == payload then
+    return DUPLICATE, struct.unpack('>d', old, 2)
+  end
+  return CONFLICT, struct.unpack('>d', old, 2)
+end
+
+local answers = {}
+for i = 7, #ARGV, 5 do
+  local when = ARGV[i + 2]
+  local due_ms = string.byte(when) == 43 and now + string.sub(when, 2) or tonumber(when)
+  local answer, other = schedule(ARGV[i], ARGV[i + 1], due_ms + ARGV[i + 3] / 256, ARGV[i + 4])
+  answers[#answers + 1] = answer
+  answers[#answers + 1] = math.floor(other or due_ms)
+end
+flush()
+
+if first_due < tonumber(head or math.huge) and first_due < tonumber(marks[2] or 0) then
+  redis.call('PUBLISH', ARGV[5], ARGV[6] .. ' ' .. string.format('%.0f', math.floor(first_due)))
+end
+return answers

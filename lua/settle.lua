@@ -1,0 +1,67 @@
+-- Forget messages that the broker confirmed.
+--
+-- KEYS[1]  lease        string
+-- KEYS[2]  mirror       zset
+-- KEYS[3]  messages     hash
+-- KEYS[4]  attempts     hash
+-- KEYS[5]  calls        zset
+-- ARGV[1]  token
+-- ARGV[2]  ttl          ms
+-- ARGV[3]  now          ms, empty = the store's clock
+-- ARGV[4]  once         1: at most once, not published yet; a schedule sent again must not revive it
+-- ARGV[5+] groups       claim number, count, that many ids
+-- returns  false where the lease is lost; else the ids that were settled now (once), or their number
+-- cost     O(log n) an id
+local CREATED = 1
+local KEEP_CALLS_MS = 600000
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then
+  return false
+end
+redis.call('PEXPIRE', KEYS[1], ARGV[2])
+local once = ARGV[4] == '1'
+local tried = redis.call('EXISTS', KEYS[4]) == 1
+local settled, count = {}, 0
+
+local function keep_stamps(ids)
+  local now = tonumber(ARGV[3])
+  if not now then
+    local t = redis.call('TIME')
+    now = t[1] * 1000 + math.floor(t[2] / 1000)
+  end
+  redis.call('ZREMRANGEBYSCORE', KEYS[5], '-inf', now - KEEP_CALLS_MS)
+  for _, id in ipairs(ids) do
+    local record = redis.call('HGET', KEYS[3], id)
+    if record then
+      redis.call('ZADD', KEYS[5],
+        string.format('%.17g', now + CREATED / 256), string.sub(record, 10, 13) .. id)
+    end
+    settled[#settled + 1] = id
+  end
+end
+
+local at = 5
+while at < #ARGV do
+  local claim, size = tonumber(ARGV[at]), tonumber(ARGV[at + 1])
+  for i = at + 2, at + 1 + size, 500 do
+    local last = math.min(i + 499, at + 1 + size)
+    local ids = {}
+    for j, of in ipairs(redis.call('ZMSCORE', KEYS[2], unpack(ARGV, i, last))) do
+      if tonumber(of or '') == claim then
+        ids[#ids + 1] = ARGV[i + j - 1]
+      end
+    end
+    if #ids > 0 then
+      if once then
+        keep_stamps(ids)
+      end
+      redis.call('ZREM', KEYS[2], unpack(ids))
+      redis.call('HDEL', KEYS[3], unpack(ids))
+      if tried then
+        redis.call('HDEL', KEYS[4], unpack(ids))
+      end
+      count = count + #ids
+    end
+  end
+  at = at + 2 + size
+end
+return once and settled or count

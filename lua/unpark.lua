@@ -1,0 +1,31 @@
+-- Move parked messages back to due: those named, else the earliest.
+--
+-- KEYS[1]  lease        string
+-- KEYS[2]  parked       zset
+-- KEYS[3]  due          zset
+-- ARGV[1]  token
+-- ARGV[2]  ttl          ms
+-- ARGV[3]  limit        messages, at most 1000
+-- ARGV[4+] ids          may be none: then the earliest
+-- returns  false where the lease is lost; else how many are left
+-- cost     O(log n) a message
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then
+  return false
+end
+redis.call('PEXPIRE', KEYS[1], ARGV[2])
+if #ARGV > 3 then
+  for i = 4, #ARGV do
+    local score = redis.call('ZSCORE', KEYS[2], ARGV[i])
+    if score then
+      redis.call('ZREM', KEYS[2], ARGV[i])
+      redis.call('ZADD', KEYS[3], score, ARGV[i])
+    end
+  end
+else
+  local found = redis.call('ZRANGE', KEYS[2], 0, ARGV[3] - 1, 'WITHSCORES')
+  for i = 1, #found, 2 do
+    redis.call('ZREM', KEYS[2], found[i])
+    redis.call('ZADD', KEYS[3], found[i + 1], found[i])
+  end
+end
+return redis.call('ZCARD', KEYS[2])
