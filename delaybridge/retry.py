@@ -1,0 +1,149 @@
+"""When to try again: a message after a failed publish, a destination after it stopped taking any."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+Random = Callable[[], float]
+"""Draws from [0, 1), as `random.random` does; passed in, so that a test can decide."""
+
+ATTEMPTS_LIMIT = 1000
+FACTOR_LIMIT = 100.0
+WAIT_LIMIT_MS = 24 * 3600 * 1000
+
+CIRCUIT_FACTOR = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryPolicy:
+    """How often a message is attempted in all, and how long it waits in between.
+
+    The wait starts at `base_ms`, grows by `factor` with each attempt up to `max_ms`, and is then
+    moved by up to a share of `jitter` to either side, so that what failed together does not come
+    back together. Raises ValueError, naming the field and what is allowed.
+    """
+
+    max_attempts: int = 16
+    base_ms: int = 1000
+    factor: float = 2.0
+    max_ms: int = 300_000
+    jitter: float = 0.2
+
+    def __post_init__(self) -> None:
+        # Stated as what is allowed: every comparison with NaN is false.
+        if not 1 <= self.max_attempts <= ATTEMPTS_LIMIT:
+            raise ValueError(f"max_attempts must be 1 to {ATTEMPTS_LIMIT}, not {self.max_attempts}")
+        if not 1 < self.factor <= FACTOR_LIMIT:
+            raise ValueError(f"factor must be above 1, at most {FACTOR_LIMIT}, not {self.factor}")
+        _check_waits(self.base_ms, self.max_ms, self.jitter)
+
+    def delay_ms(self, attempts: int, random: Random) -> int | None:
+        """The wait after that many failed attempts, from 1 on. None: they are used up, bury it."""
+        if attempts >= self.max_attempts:
+            return None
+        return _wait_ms(attempts, self.base_ms, self.factor, self.max_ms, self.jitter, random)
+
+
+class CircuitState(StrEnum):
+    CLOSED = "closed"  # the destination takes messages
+    OPEN = "open"  # it does not: its messages are parked until it is time to probe
+    PROBING = "probing"  # a handful is on its way; what becomes of it decides
+
+
+class Circuit:
+    """Keeps messages away from one destination that fails, and lets a handful through to probe it.
+
+    While `is_open`, park what is due, except for a handful each time `probe` says True. The first
+    failure opens; each failed probe doubles the wait for the next, from `base_ms` up to `max_ms`,
+    give or take the share `jitter`. Failures of what was already on its way when the circuit
+    opened change nothing: a burst of them counts as one.
+
+    Times are the caller's, in ms, on any one clock.
+    """
+
+    def __init__(
+        self,
+        random: Random,
+        *,
+        base_ms: int = 1000,
+        max_ms: int = 30_000,
+        jitter: float = 0.2,
+    ) -> None:
+        _check_waits(base_ms, max_ms, jitter)
+        self._random = random
+        self._base_ms = base_ms
+        self._max_ms = max_ms
+        self._jitter = jitter
+        self._failures = 0
+        self._wait_ms = 0
+        self.state = CircuitState.CLOSED
+        self.reason: str | None = None
+        """Why it opened, in the words of the last failure that counted; None while closed."""
+        self.probe_at_ms: int | None = None
+        """When `probe` next says True; None while closed."""
+
+    @property
+    def is_open(self) -> bool:
+        """Messages are to be parked: the circuit is open, or a probe has no outcome yet."""
+        return self.state is not CircuitState.CLOSED
+
+    def fail(self, now_ms: int, reason: str) -> bool:
+        """The destination failed. True: that opened the circuit, or opened it again."""
+        if self.state is CircuitState.OPEN:
+            return False
+        self.state = CircuitState.OPEN
+        self.reason = reason
+        self._failures += 1
+        self._wait_ms = _wait_ms(
+            self._failures,
+            self._base_ms,
+            CIRCUIT_FACTOR,
+            self._max_ms,
+            self._jitter,
+            self._random,
+        )
+        self.probe_at_ms = now_ms + self._wait_ms
+        return True
+
+    def probe(self, now_ms: int) -> bool:
+        """True once when it is time: a handful may pass. Until its outcome is known, no more.
+
+        A probe that has no outcome after one more wait (its messages were cancelled, or went to
+        another worker) is given up, and the next one may pass.
+        """
+        if self.probe_at_ms is None or now_ms < self.probe_at_ms:
+            return False
+        self.state = CircuitState.PROBING
+        self.probe_at_ms = now_ms + self._wait_ms
+        return True
+
+    def succeed(self) -> bool:
+        """The destination took a message: close. True: it was open, so unpark what waits."""
+        was_open = self.is_open
+        self.state = CircuitState.CLOSED
+        self.reason = None
+        self.probe_at_ms = None
+        self._failures = 0
+        return was_open
+
+
+def _check_waits(base_ms: int, max_ms: int, jitter: float) -> None:
+    if not 1 <= max_ms <= WAIT_LIMIT_MS:
+        raise ValueError(f"max_ms must be 1 to {WAIT_LIMIT_MS}, not {max_ms}")
+    if not 1 <= base_ms <= max_ms:
+        raise ValueError(f"base_ms must be 1 to {max_ms} (max_ms), not {base_ms}")
+    if not 0 <= jitter <= 1:
+        raise ValueError(f"jitter must be 0 to 1, not {jitter}")
+
+
+def _wait_ms(
+    failures: int, base_ms: int, factor: float, max_ms: int, jitter: float, random: Random
+) -> int:
+    if failures < 1:
+        raise ValueError(f"the first failure is number 1, not {failures}")
+    try:
+        grown_ms = base_ms * factor ** (failures - 1)
+    except OverflowError:
+        grown_ms = max_ms
+    # The jitter comes after the limit: it is needed most where all waits have grown alike.
+    return round(min(grown_ms, max_ms) * (1 + jitter * (2 * random() - 1)))
