@@ -1,4 +1,4 @@
-"""When to try again: a message after a failed publish, a destination after it stopped taking any."""
+"""When to try again: a message after a failed publish, a destination after it refused them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

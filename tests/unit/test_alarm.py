@@ -1,0 +1,350 @@
+"""The alarm, with both timers on both event loops, in asyncio's debug mode.
+
+Nothing here asserts how late it rings: only that it rings, and never before its instant.
+"""
+
+import asyncio
+import errno
+import os
+import socket
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import pytest
+import uvloop
+
+from delaybridge import alarm as alarm_module
+from delaybridge.alarm import Alarm, LoopTimer, Timer, TimerDescriptor, TimerFactory, best_timer
+
+DEADLINE_S = 10.0
+SOON_S = 0.02
+FAR_S = 3600.0
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="timer descriptors are Linux's")
+
+Run = Callable[[Callable[[], Awaitable[None]]], None]
+
+
+@pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def run(request: pytest.FixtureRequest) -> Iterator[Run]:
+    """Runs one coroutine function to its end; whatever the loop reports on the way is an error."""
+    complaints: list[object] = []
+    with asyncio.Runner(debug=True, loop_factory=request.param) as runner:
+        runner.get_loop().set_exception_handler(lambda _, context: complaints.append(context))
+
+        def run_one(test: Callable[[], Awaitable[None]]) -> None:
+            async def within_deadline() -> None:
+                await asyncio.wait_for(test(), DEADLINE_S)
+
+            runner.run(within_deadline())
+
+        yield run_one
+    assert complaints == []
+
+
+@pytest.fixture(params=[pytest.param(TimerDescriptor, marks=linux), LoopTimer])
+def timer(request: pytest.FixtureRequest) -> TimerFactory:
+    factory: TimerFactory = request.param
+    return factory
+
+
+class CountingTimer:
+    """Goes off when the test says so, and remembers what it was armed for."""
+
+    def __init__(self, went_off: Callable[[], None]) -> None:
+        self.go_off = went_off
+        self.armed: list[float | None] = []
+        self.closed = 0
+
+    def arm(self, at_s: float | None) -> None:
+        self.armed.append(at_s)
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def counting() -> tuple[Alarm, CountingTimer]:
+    made: list[CountingTimer] = []
+
+    def make(went_off: Callable[[], None]) -> Timer:
+        made.append(CountingTimer(went_off))
+        return made[0]
+
+    return Alarm(make), made[0]
+
+
+async def rings(alarm: Alarm) -> bool:
+    """Whether it has rung; takes the ring."""
+    waiting = asyncio.ensure_future(alarm.wait())
+    for _ in range(3):
+        await asyncio.sleep(0)
+    if waiting.done():
+        return True
+    waiting.cancel()
+    return False
+
+
+def test_it_rings_at_the_instant_and_never_before(run: Run, timer: TimerFactory) -> None:
+    async def test() -> None:
+        alarm = Alarm(timer)
+        for wait_s in (0.0, 1e-6, 0.0004, 0.001, 0.0014, 0.0036, SOON_S) * 5:
+            at_s = time.monotonic() + wait_s
+            alarm.set(at_s)
+            await alarm.wait()
+            assert time.monotonic() >= at_s
+        assert not await rings(alarm)
+        alarm.close()
+
+    run(test)
+
+
+def test_an_instant_in_the_past_rings_at_once(run: Run, timer: TimerFactory) -> None:
+    async def test() -> None:
+        alarm = Alarm(timer)
+        for at_s in (time.monotonic(), 0.0, -1.0):
+            alarm.set(at_s)
+            assert await rings(alarm)
+            assert not await rings(alarm)
+        alarm.close()
+
+    run(test)
+
+
+def test_many_rings_while_nobody_waits_are_one(run: Run, timer: TimerFactory) -> None:
+    async def test() -> None:
+        alarm = Alarm(timer)
+        for _ in range(3):
+            alarm.ring()
+        alarm.set(time.monotonic() - 1)
+        assert await rings(alarm)
+        assert not await rings(alarm)
+        alarm.close()
+
+    run(test)
+
+
+def test_a_ring_wakes_the_waiting_task_and_leaves_the_instant_set(
+    run: Run, timer: TimerFactory
+) -> None:
+    async def test() -> None:
+        alarm = Alarm(timer)
+        at_s = time.monotonic() + SOON_S
+        alarm.set(at_s)
+        waiting = asyncio.ensure_future(alarm.wait())
+        await asyncio.sleep(0)
+        alarm.ring()
+        await waiting
+        await alarm.wait()
+        assert time.monotonic() >= at_s
+        alarm.close()
+
+    run(test)
+
+
+def test_setting_again_replaces_the_instant(run: Run, timer: TimerFactory) -> None:
+    async def test() -> None:
+        alarm = Alarm(timer)
+        alarm.set(time.monotonic() + FAR_S)
+        alarm.set(time.monotonic() + SOON_S)
+        await alarm.wait()
+        alarm.set(time.monotonic() + SOON_S / 2)
+        later_s = time.monotonic() + 2 * SOON_S
+        alarm.set(later_s)
+        await alarm.wait()
+        assert time.monotonic() >= later_s
+        alarm.close()
+
+    run(test)
+
+
+def test_an_instant_taken_back_does_not_ring(run: Run, timer: TimerFactory) -> None:
+    async def test() -> None:
+        alarm, other = Alarm(timer), Alarm(timer)
+        at_s = time.monotonic() + SOON_S
+        alarm.set(at_s)
+        alarm.set(None)
+        other.set(at_s + SOON_S)
+        await other.wait()
+        assert not await rings(alarm)
+        alarm.close()
+        other.close()
+
+    run(test)
+
+
+def test_armed_anew_in_the_turn_in_which_it_went_off_it_waits_for_the_new_instant(
+    run: Run, timer: TimerFactory
+) -> None:
+    async def test() -> None:
+        alarm = Alarm(timer)
+        at_s = time.monotonic() + SOON_S
+        alarm.set(at_s)
+        later_s = at_s + 2 * SOON_S
+        while time.monotonic() <= at_s:
+            pass  # the loop does not come by: the timer has gone off, and nobody knows
+        alarm.set(later_s)
+        await alarm.wait()
+        assert time.monotonic() >= later_s
+        alarm.close()
+
+    run(test)
+
+
+def test_a_cancelled_wait_takes_no_ring_away(run: Run, timer: TimerFactory) -> None:
+    async def test() -> None:
+        alarm = Alarm(timer)
+        waiting = asyncio.ensure_future(alarm.wait())
+        await asyncio.sleep(0)
+        alarm.ring()
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert await rings(alarm)
+        alarm.close()
+
+    run(test)
+
+
+def test_after_close_nothing_can_be_set(run: Run, timer: TimerFactory) -> None:
+    async def test() -> None:
+        alarm = Alarm(timer)
+        alarm.set(time.monotonic() + SOON_S)
+        alarm.close()
+        alarm.close()
+        alarm.ring()
+        with pytest.raises(RuntimeError, match="closed"):
+            alarm.set(time.monotonic() + SOON_S)
+
+    run(test)
+
+
+@linux
+def test_closing_gives_every_descriptor_back(run: Run, timer: TimerFactory) -> None:
+    async def test() -> None:
+        def count() -> int:
+            return len(list(Path("/proc/self/fd").iterdir()))
+
+        Alarm(timer).close()  # what the loop itself opens at first use
+        before = count()
+        alarms = [Alarm(timer) for _ in range(20)]
+        for alarm in alarms:
+            alarm.set(time.monotonic() + SOON_S)
+        await alarms[0].wait()
+        for alarm in alarms:
+            alarm.close()
+        await asyncio.sleep(0)
+        assert count() == before
+
+    run(test)
+
+
+@linux
+def test_a_descriptor_that_is_reused_after_close_is_left_alone(run: Run) -> None:
+    async def test() -> None:
+        alarm = Alarm(TimerDescriptor)
+        alarm.set(time.monotonic() + SOON_S)
+        alarm.close()
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            theirs.send(b"not for the alarm")
+            other = Alarm(LoopTimer)
+            other.set(time.monotonic() + 2 * SOON_S)
+            await other.wait()
+            other.close()
+            assert ours.recv(64) == b"not for the alarm"
+
+    run(test)
+
+
+def test_the_instant_already_set_costs_no_call() -> None:
+    async def test() -> None:
+        alarm, timer = counting()
+        at_s = time.monotonic() + FAR_S
+        alarm.set(None)
+        alarm.set(at_s)
+        alarm.set(at_s)
+        alarm.set(time.monotonic())
+        alarm.set(time.monotonic())
+        alarm.set(None)
+        assert timer.armed == [at_s, None]
+        alarm.close()
+        alarm.close()
+        assert timer.closed == 1
+
+    asyncio.run(test(), debug=True)
+
+
+def test_a_timer_that_goes_off_early_or_for_nothing_is_armed_again_or_ignored() -> None:
+    async def test() -> None:
+        alarm, timer = counting()
+        at_s = time.monotonic() + FAR_S
+        alarm.set(at_s)
+        timer.go_off()
+        assert not await rings(alarm)
+        assert timer.armed == [at_s, at_s]
+        alarm.set(None)
+        timer.go_off()
+        assert not await rings(alarm)
+        alarm.close()
+
+    asyncio.run(test(), debug=True)
+
+
+@linux
+def test_linux_gets_a_timer_descriptor_that_children_do_not_inherit() -> None:
+    async def test() -> None:
+        timer = best_timer(lambda: None)
+        assert isinstance(timer, TimerDescriptor)
+        descriptors = [
+            int(path.name)
+            for path in Path("/proc/self/fd").iterdir()
+            if path.is_symlink() and "timerfd" in os.readlink(path)
+        ]
+        assert descriptors
+        assert not any(os.get_inheritable(descriptor) for descriptor in descriptors)
+        timer.close()
+
+    asyncio.run(test(), debug=True)
+
+
+@pytest.mark.parametrize(
+    "missing",
+    [AttributeError("timerfd_create"), OSError(errno.ENOSYS, ""), OSError(errno.EPERM, "")],
+    ids=["libc", "kernel", "sandbox"],
+)
+def test_without_timer_descriptors_the_loop_times(
+    monkeypatch: pytest.MonkeyPatch, missing: Exception
+) -> None:
+    def create() -> int:
+        raise missing
+
+    async def test() -> None:
+        monkeypatch.setattr(alarm_module, "_create", create)
+        timer = best_timer(lambda: None)
+        assert isinstance(timer, LoopTimer)
+        timer.close()
+
+    asyncio.run(test(), debug=True)
+
+
+@linux
+def test_out_of_descriptors_is_an_error_not_a_worse_alarm(monkeypatch: pytest.MonkeyPatch) -> None:
+    def create() -> int:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    async def test() -> None:
+        monkeypatch.setattr(alarm_module, "_create", create)
+        with pytest.raises(OSError, match="too many"):
+            Alarm()
+
+    asyncio.run(test(), debug=True)
+
+
+@linux
+@pytest.mark.skipif(sys.version_info >= (3, 13), reason="the os module does it there")
+def test_what_libc_refuses_is_raised_with_its_reason() -> None:
+    with pytest.raises(OSError, match="timerfd_settime") as refused:
+        alarm_module._arm(-1, 1)
+    assert refused.value.errno == errno.EBADF
