@@ -46,8 +46,6 @@ class Alarm:
         """
         if self._closed:
             raise RuntimeError("the alarm is closed")
-        if at_s == self._at_s:
-            return
         if at_s is not None and at_s <= time.monotonic():
             self.ring()
             at_s = None
@@ -98,8 +96,8 @@ class TimerDescriptor:
         self._loop.add_reader(self._descriptor, self._readable)
 
     def arm(self, at_s: float | None) -> None:
-        # To the kernel 0 means none.
-        _arm(self._descriptor, 0 if at_s is None else max(1, math.ceil(at_s * NS_PER_S)))
+        # To the kernel 0 means none, and what has passed means at once.
+        _arm(self._descriptor, 0 if at_s is None else math.ceil(at_s * NS_PER_S))
 
     def close(self) -> None:
         self._loop.remove_reader(self._descriptor)

@@ -174,19 +174,53 @@ def test_an_instant_taken_back_does_not_ring(run: Run, timer: TimerFactory) -> N
     run(test)
 
 
-def test_armed_anew_in_the_turn_in_which_it_went_off_it_waits_for_the_new_instant(
+def busy_until(at_s: float) -> None:
+    """The event loop does not come by: the timer goes off, and nobody knows yet."""
+    while time.monotonic() <= at_s:
+        pass
+
+
+def test_armed_anew_after_it_went_off_unseen_it_waits_for_the_new_instant(
     run: Run, timer: TimerFactory
 ) -> None:
     async def test() -> None:
         alarm = Alarm(timer)
         at_s = time.monotonic() + SOON_S
-        alarm.set(at_s)
         later_s = at_s + 2 * SOON_S
-        while time.monotonic() <= at_s:
-            pass  # the loop does not come by: the timer has gone off, and nobody knows
+        alarm.set(at_s)
+        busy_until(at_s)
         alarm.set(later_s)
         await alarm.wait()
         assert time.monotonic() >= later_s
+        alarm.close()
+
+    run(test)
+
+
+def test_armed_anew_just_before_the_loop_hears_that_it_went_off_it_does_not_block(
+    run: Run, timer: TimerFactory
+) -> None:
+    async def test() -> None:
+        alarm = Alarm(timer)
+        loop = asyncio.get_running_loop()
+        ours, theirs = socket.socketpair()
+
+        def set_anew() -> None:
+            ours.recv(1)
+            alarm.set(time.monotonic() + FAR_S)
+
+        with ours, theirs:
+            # Readable before the timer, so handled before it, in the same turn of the loop.
+            loop.add_reader(ours, set_anew)
+            at_s = time.monotonic() + SOON_S
+            alarm.set(at_s)
+            theirs.send(b"x")
+            busy_until(at_s)
+            for _ in range(5):
+                await asyncio.sleep(0)
+            loop.remove_reader(ours)
+        alarm.set(time.monotonic() + SOON_S)
+        await alarm.wait()
         alarm.close()
 
     run(test)
@@ -269,6 +303,12 @@ def test_the_instant_already_set_costs_no_call() -> None:
         alarm.set(time.monotonic())
         alarm.set(None)
         assert timer.armed == [at_s, None]
+        soon_s = time.monotonic() + SOON_S
+        alarm.set(soon_s)
+        busy_until(soon_s)
+        timer.go_off()
+        alarm.set(None)
+        assert timer.armed == [at_s, None, soon_s]
         alarm.close()
         alarm.close()
         assert timer.closed == 1
@@ -290,6 +330,23 @@ def test_a_timer_that_goes_off_early_or_for_nothing_is_armed_again_or_ignored() 
         alarm.close()
 
     asyncio.run(test(), debug=True)
+
+
+def test_a_timer_armed_twice_goes_off_once(run: Run, timer: TimerFactory) -> None:
+    async def test() -> None:
+        gone_off: list[float] = []
+        first = timer(lambda: gone_off.append(time.monotonic()))
+        last = Alarm(timer)
+        at_s = time.monotonic() + SOON_S
+        first.arm(at_s)
+        first.arm(at_s)
+        last.set(at_s + 2 * SOON_S)
+        await last.wait()
+        assert len(gone_off) == 1
+        first.close()
+        last.close()
+
+    run(test)
 
 
 @linux
