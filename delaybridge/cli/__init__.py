@@ -1,0 +1,153 @@
+"""The command line of delaybridge.
+
+Only click is imported here; a command's module when it is called, and what needs Redis or a
+broker when it is needed: `--help` must be quick.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+from typing import Any
+
+import click
+
+from delaybridge import __version__
+from delaybridge.cli.failure import (
+    Exit,
+    Report,
+    json_asked,
+    report_of,
+    show_traceback,
+)
+from delaybridge.cli.grammar import CONTEXT, Group
+from delaybridge.cli.output import Output, wants_color
+from delaybridge.cli.session import Session
+
+# name -> (module under delaybridge.cli, what it does)
+COMMANDS = {
+    "schedule": ("schedule", "Accept a message now, to be delivered later."),
+    "message": ("messages", "List, show, cancel and reschedule messages."),
+    "dead": ("dead", "Messages that were given up: look, bring back, discard."),
+    "scan": ("fleet", "Run a worker: publish messages when they are due."),
+    "stats": ("fleet", "Count messages by state."),
+    "worker": ("fleet", "The workers that run."),
+    "bucket": ("fleet", "The buckets and who owns them."),
+    "health": ("health", "Say by exit code whether messages are delivered on time."),
+    "doctor": ("doctor", "Check Redis, brokers, clock and workers; say what to change."),
+    "config": ("config", "Show and check the settings."),
+    "demo": ("demo", "Watch it work: two workers, one of them killed, a verdict."),
+}
+
+
+class Root(Group):
+    """The group of all commands, imported one by one."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """In the order in which they are met."""
+        return [*COMMANDS]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command, its module imported now."""
+        if cmd_name not in COMMANDS:
+            return None
+        module = import_module(f"delaybridge.cli.{COMMANDS[cmd_name][0]}")
+        command: click.Command = getattr(module, cmd_name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list in --help, from the table: nothing is imported for it."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, about) for name, (_, about) in COMMANDS.items()])
+
+
+@click.group(cls=Root, context_settings=CONTEXT, subcommand_metavar="COMMAND ...")
+@click.option("--redis", metavar="URL", help="Redis, as redis://127.0.0.1:6379/0.")
+@click.option("--namespace", metavar="NS", help="Which fleet: the prefix of every key.")
+@click.option(
+    "--broker",
+    "brokers",
+    metavar="[NAME=]URL",
+    multiple=True,
+    help="A broker, as amqp://HOST or kafka://HOST:9092; its kind is its name if none is given. "
+    "Once for each broker.",
+)
+@click.option(
+    "--config", metavar="FILE", help="Settings; else $DELAYBRIDGE_CONFIG, else ./delaybridge.toml."
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per line, errors too.")
+@click.option("--no-color", is_flag=True, help="No colour on a terminal either; as NO_COLOR.")
+@click.option("-v", "--verbose", is_flag=True, help="Log more; show where an error came from.")
+@click.version_option(__version__, message="delaybridge %(version)s")
+@click.pass_context
+def root(
+    ctx: click.Context,
+    /,
+    as_json: bool,
+    no_color: bool,
+    **options: Any,
+) -> None:
+    """Publish a message now, have it arrive on a RabbitMQ exchange or a Kafka topic later.
+
+    Durations are written 500ms, 15s, 15m, 1h30m, 7d or PT15M; times as 2030-01-31T09:00:00Z.
+    Every option of this page has its environment variable: DELAYBRIDGE_REDIS_URL,
+    DELAYBRIDGE_NAMESPACE, DELAYBRIDGE_BROKERS__RABBITMQ, DELAYBRIDGE_CONFIG.
+
+    Exit codes: 0 done, 1 failed, 2 refused (nothing was done), 3 not found, 4 conflict, 5 Redis or
+    broker unreachable, 6 partly done, 130 interrupted.
+    """
+    ctx.obj = Session(Output(as_json, wants_color(refused=no_color)), **options)
+
+
+def main(args: list[str] | None = None) -> int:
+    """Run one command line and return its exit code. Nothing is raised, no traceback shown."""
+    _never_fail_to_encode()
+    try:
+        code = _run(sys.argv[1:] if args is None else args)
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        _drop_stdout()
+        code = Exit.DONE
+    return int(code)
+
+
+def _run(args: list[str]) -> int:
+    try:
+        with root.make_context("delaybridge", list(args)) as ctx:
+            code = root.invoke(ctx)
+            return Exit.DONE if code is None else code
+    except click.exceptions.Exit as exc:
+        return exc.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        Report(Exit.INTERRUPTED, "interrupted", ["interrupted"]).show(as_json=json_asked(args))
+        return Exit.INTERRUPTED
+    except BrokenPipeError:
+        raise
+    except Exception as exc:
+        if _is_verbose(args):
+            show_traceback(exc)
+        report = report_of(exc)
+        report.show(as_json=json_asked(args))
+        return report.exit
+
+
+def _is_verbose(args: list[str]) -> bool:
+    return "-v" in args or "--verbose" in args
+
+
+def _never_fail_to_encode() -> None:
+    """In a C locale a result is printed with escapes rather than not at all."""
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="backslashreplace")
+
+
+def _drop_stdout() -> None:
+    """The reader has closed stdout: what Python still wants to flush at exit goes nowhere."""
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (OSError, ValueError, AttributeError):
+        sys.stdout = None

@@ -1,0 +1,115 @@
+"""`delaybridge config`: the settings in force, as the file that would say the same."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from delaybridge.cli.grammar import Group, pass_session
+from delaybridge.cli.session import Session
+
+if TYPE_CHECKING:
+    from delaybridge.settings import Settings
+
+_WIDTH = 100
+_SAMPLE_HEAD = """\
+# Every setting of delaybridge with its default. All of them may be left out.
+# A flag on the command line goes before the environment, the environment before this file, this
+# file before the default. In the environment [scan] batch_messages is
+# DELAYBRIDGE_SCAN__BATCH_MESSAGES; redis.url is also DELAYBRIDGE_REDIS_URL.
+# `delaybridge config show --sources` prints what is in force and where it came from.
+"""
+_SAMPLE_BROKERS = """\
+# rabbitmq = "amqp://guest:guest@127.0.0.1:5672/%2F"
+# kafka = "kafka://127.0.0.1:9092"
+"""
+
+
+@click.group(cls=Group)
+def config() -> None:
+    """Show and check the settings."""
+
+
+@config.command("show")
+@click.option("--sources", is_flag=True, help="Say where each value came from.")
+@pass_session
+def show(session: Session, sources: bool) -> None:
+    """Print the settings in force, as the file that would say the same; passwords are masked."""
+    settings = session.settings
+    origin = settings.sources()
+    if session.output.json:
+        for path, value in settings.items():
+            data = {"key": path, "value": _plain(value), "source": origin[path]}
+            session.output.result(data, "")
+        return
+    lines: list[str] = []
+    for section, _, items in _sections(settings):
+        lines += ["", f"[{section}]"] if section else []
+        for path, name, value in items:
+            note = f"  # {origin[path]}" if sources else ""
+            lines.append(f"{name} = {_toml(value)}{note}")
+    for line in lines:
+        session.output.line(line)
+
+
+@config.command("check")
+@pass_session
+def check(session: Session) -> None:
+    """Read the settings, refuse what is wrong (exit code 2), warn of what is risky."""
+    settings = session.settings
+    cautions = settings.cautions()
+    used = sorted({source for source in settings.sources().values() if source != "default"})
+    for caution in cautions:
+        session.output.line(f"{session.output.paint('WARN', fg='yellow')}  {caution}")
+    text = f"{session.output.paint('ok', fg='green')}    from {', '.join(used) or 'defaults only'}"
+    session.output.result({"ok": True, "warnings": cautions, "sources": used}, text)
+
+
+def sample() -> str:
+    """The text of config/delaybridge.toml: every setting, its default and what it means."""
+    from delaybridge.settings import Settings, fields
+
+    about = {".".join(path): field.description or "" for path, field in fields()}
+    lines = [_SAMPLE_HEAD]
+    for section, doc, items in _sections(Settings()):
+        if section:
+            lines += [*_comment(doc), f"[{section}]"]
+        for path, name, value in items:
+            lines += [*_comment(about[path]), f"{name} = {_toml(value)}", ""]
+        if section == "brokers":
+            lines.append(_SAMPLE_BROKERS)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _sections(settings: Settings) -> Iterator[tuple[str, str, list[tuple[str, str, Any]]]]:
+    """Each section with what it is about and its (key path, name, value); "" is the top level."""
+    items: dict[str, list[tuple[str, str, Any]]] = {"": []}
+    about = {"": ""}
+    for name, field in type(settings).model_fields.items():
+        doc = getattr(field.annotation, "__doc__", None) if name != "brokers" else None
+        value = getattr(settings, name)
+        if name == "brokers" or hasattr(value, "model_fields_set"):
+            items[name], about[name] = [], doc or field.description or ""
+    for path, value in settings.items():
+        section, dot, name = path.partition(".")
+        items[section if dot else ""].append((path, name if dot else section, value))
+    for section, listed in items.items():
+        yield section, about[section], listed
+
+
+def _comment(text: str) -> list[str]:
+    return textwrap.wrap(text, _WIDTH, initial_indent="# ", subsequent_indent="# ")
+
+
+def _plain(value: object) -> object:
+    """URLs redacted, all else as it is."""
+    return str(value) if isinstance(value, str) else value
+
+
+def _toml(value: object) -> str:
+    """A value as TOML writes it; JSON's text is TOML's."""
+    return json.dumps(_plain(value), ensure_ascii=False)

@@ -1,0 +1,128 @@
+"""How command lines are read: what click leaves open, refused here with one line."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import click
+
+from delaybridge.cli.failure import Exit, Failure
+from delaybridge.cli.session import Session
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+PAGE_LIMIT = 500
+_CURSOR = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,17})?):(.+)", re.DOTALL)
+pass_session = click.make_pass_decorator(Session)
+
+
+class Command(click.Command):
+    """A command that refuses an option given twice instead of dropping one of the two values."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click does, after the check."""
+        refuse_twice(self, ctx, args)
+        return super().parse_args(ctx, args)
+
+
+class Group(click.Group):
+    """A noun: without a verb it shows its help; an unknown verb is answered with the near ones."""
+
+    command_class = Command
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click does; no arguments at all is a question."""
+        if not args:
+            click.echo(ctx.get_help(), err=True)
+            ctx.exit(Exit.REFUSED)
+        refuse_twice(self, ctx, args)
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the verb, if there is one."""
+        if not ctx._protected_args:
+            what = f"missing; one of {', '.join(self.list_commands(ctx))}"
+            raise Failure(Exit.REFUSED, "usage", "command", what)
+        return super().invoke(ctx)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The verb that the first argument names."""
+        name = args[0]
+        command = self.get_command(ctx, name)
+        if command is None:
+            known = self.list_commands(ctx)
+            near = difflib.get_close_matches(name, known, n=2)
+            hint = f"did you mean {' or '.join(near)}?" if near else f"one of {', '.join(known)}"
+            raise Failure(Exit.REFUSED, "usage", name, f"no such command; {hint}")
+        return name, command, args[1:]
+
+
+def refuse_twice(command: click.Command, ctx: click.Context, args: Sequence[str]) -> None:
+    """Failure if an option that takes one value is given twice."""
+    _, _, order = command.make_parser(ctx).parse_args(args=list(args))
+    for param, count in Counter(order).items():
+        single = isinstance(param, click.Option) and not (param.multiple or param.is_flag)
+        if single and count > 1:
+            name = max(param.opts, key=len)
+            raise Failure(Exit.REFUSED, "usage", name, f"given {count} times; give it once")
+
+
+def key_option(function: F) -> F:
+    """`-k KEY` of the commands that look for an id."""
+    return click.option(
+        "-k",
+        "--key",
+        metavar="KEY",
+        help="Look only where messages of this key lie; without it everywhere.",
+    )(function)
+
+
+def page_options(function: F) -> F:
+    """`--limit` and `--cursor` of every list."""
+    limit = click.option(
+        "--limit",
+        metavar="N",
+        type=click.IntRange(min=1),
+        default=50,
+        show_default=True,
+        help=f"At most so many, and never more than {PAGE_LIMIT}.",
+    )
+    cursor = click.option(
+        "--cursor",
+        metavar="CURSOR",
+        callback=lambda _ctx, _param, text: None if text is None else parse_cursor(text),
+        help="Go on where a list ended; printed below it.",
+    )
+    return limit(cursor(function))
+
+
+def parse_cursor(text: str) -> tuple[float, str]:
+    """`1795197600450.99:ID` as lists print it."""
+    found = _CURSOR.fullmatch(text)
+    if found is None:
+        raise Failure(
+            Exit.REFUSED, "bad_cursor", "--cursor", f"got {text[:80]!r}; copy it from the list"
+        )
+    return float(found[1]), found[2]
+
+
+def argument_bytes(text: str) -> bytes:
+    """A command line argument as the bytes it was, UTF-8 or not."""
+    return os.fsencode(text)
+
+
+def text_or_bytes(text: str) -> str | bytes:
+    """A command line argument: text if it is UTF-8, else the bytes it was."""
+    raw = os.fsencode(text)
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return raw

@@ -1,0 +1,99 @@
+"""What the global options say, and what a command gets for it: settings, a client, an output."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from delaybridge.cli.failure import Exit, Failure
+from delaybridge.cli.output import Output
+
+if TYPE_CHECKING:
+    from delaybridge.client import Client
+    from delaybridge.settings import Settings
+
+_NAMED_URL = re.compile(r"([^=/:?#]*)=(.*)", re.DOTALL)
+
+
+@dataclass
+class Session:
+    """One run of the command line. Settings are read, and Redis is connected to, when asked for."""
+
+    output: Output
+    redis: str | None = None
+    namespace: str | None = None
+    brokers: tuple[str, ...] = ()
+    config: str | None = None
+    verbose: bool = False
+
+    @cached_property
+    def settings(self) -> Settings:
+        """The settings in force: these flags, the environment, the file, the defaults."""
+        return self.load({})
+
+    def load(self, overrides: dict[str, Any]) -> Settings:
+        """The settings in force under further flags."""
+        from delaybridge.settings import Settings
+
+        flags = {
+            "redis": {"url": self.redis},
+            "namespace": self.namespace,
+            "brokers": _named_brokers(self.brokers),
+        }
+        return Settings.load(self.config, {**flags, **overrides})
+
+    @contextmanager
+    def client(self) -> Iterator[Client]:
+        """A client as the settings say, closed at the end."""
+        settings = self.settings
+        from delaybridge.client import Client
+
+        with Client.from_settings(settings) as client:
+            yield client
+
+    def note(self, text: str) -> None:
+        """Something beside the result: on stderr, and not for programs."""
+        if not self.output.json:
+            self.output.error_line(text)
+
+    def confirm(self, what: str, *, yes: bool) -> None:
+        """Go on only if somebody wants it: `--yes`, or an answer on a terminal."""
+        import click
+
+        if yes:
+            return
+        if sys.stdin is None or not sys.stdin.isatty():
+            raise Failure(Exit.REFUSED, "confirm", "--yes", f"missing; needed to {what}")
+        if not click.confirm(f"{what}?", err=True):
+            raise Failure(Exit.REFUSED, "confirm", "--yes", "nothing was done")
+
+
+def _named_brokers(flags: tuple[str, ...]) -> dict[str, str]:
+    """`[NAME=]URL`, the name being the kind if left out."""
+    brokers: dict[str, str] = {}
+    for flag in flags:
+        found = _NAMED_URL.fullmatch(flag)
+        name, url = (found[1], found[2]) if found else (_kind(flag), flag)
+        if name in brokers:
+            what = f"two brokers are named {name!r}; name them: --broker NAME=URL"
+            raise Failure(Exit.REFUSED, "config", "--broker", what)
+        brokers[name] = url
+    return brokers
+
+
+def _kind(url: str) -> str:
+    """The name of a broker given without one; of an unknown scheme, the scheme itself."""
+    from delaybridge.urls import KINDS
+
+    scheme = url.partition("://")[0].lower() if "://" in url else ""
+    if not scheme:
+        from delaybridge.urls import redact
+
+        what = f"got {redact(url)!r}; give [NAME=]URL, as amqp://HOST or eu=kafka://HOST:9092"
+        raise Failure(Exit.REFUSED, "config", "--broker", what)
+    return KINDS.get(scheme, scheme)

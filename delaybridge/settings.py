@@ -1,0 +1,456 @@
+"""Every setting, its default and what is accepted; where each value came from.
+
+`Settings.load()` reads flags, the environment and one TOML file, field by field in that order, and
+refuses with every fault at once. Pydantic alone checks: what pydantic-settings would add (prefix,
+nesting, files) has rules of its own here, and its import costs every command 25 to 50 ms more.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+
+from delaybridge import keys, times
+from delaybridge.errors import ConfigError, MessageError, printable
+from delaybridge.message import Limits
+from delaybridge.settings_sources import Given, KeyPath, Shape, dotted, gather
+from delaybridge.urls import (
+    KINDS,
+    SecretUrl,
+    cautions,
+    check_broker_url,
+    check_redis_url,
+    has_secret,
+    redact,
+    redact_text,
+)
+
+DEFAULT = "default"
+_INTEGER = re.compile(r"-?[0-9]{1,18}")
+_NUMBER = re.compile(r"-?[0-9]{1,18}(\.[0-9]{1,9})?")
+_BROKER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+_BROKERS = ("brokers",)
+_URLS = (("redis", "url"),)
+_SHOWN_CHARS = 100
+LOW_HEARTBEAT_S = 5
+_DELAY_MOST_MS = 900 * times.YEAR_MS
+_LIMITS = Limits()
+_KIB, _MIB = 2**10, 2**20
+_DAY_MS = 86_400_000
+
+# The sum of the first, "<" or "<=", the last; seconds count as milliseconds.
+RELATIONS: tuple[tuple[tuple[str, ...], str, str], ...] = (
+    (("lease.renew_ms", "redis.timeout_s"), "<", "lease.ttl_ms"),
+    (("scan.fire_lead_ms",), "<=", "scan.claim_ahead_ms"),
+    (("publish.heartbeat_s",), "<=", "publish.confirm_timeout_s"),
+    (("publish.blocked_connection_timeout_s",), "<=", "publish.confirm_timeout_s"),
+    (("publish.confirm_timeout_s",), "<", "scan.drain_timeout_s"),
+    (("limits.body_bytes", "limits.headers_bytes"), "<=", "scan.batch_bytes"),
+    (("limits.body_bytes", "limits.headers_bytes"), "<=", "scan.wheel_bytes"),
+    (("limits.body_bytes", "limits.headers_bytes"), "<=", "publish.window_bytes"),
+    (("publish.window_messages",), "<=", "scan.wheel_messages"),
+    (("retry.base_ms",), "<=", "retry.max_ms"),
+)
+
+
+def whole(low: int, high: int) -> BeforeValidator:
+    """Accepts a whole number from `low` to `high`, also as text; no truth values, no 1_000."""
+
+    def check(value: object) -> int:
+        if isinstance(value, str) and _INTEGER.fullmatch(value):
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            raise ValueError(f"a whole number from {low} to {high}")
+        return value
+
+    return BeforeValidator(check)
+
+
+def number(low: float, high: float, *, above: bool = False) -> BeforeValidator:
+    """Accepts a number from `low` (with `above`: greater than it) to `high`, also as text."""
+
+    def check(value: object) -> float:
+        if isinstance(value, str) and _NUMBER.fullmatch(value):
+            value = float(value)
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not low <= value <= high
+            or (above and value == low)
+        ):
+            raise ValueError(f"a number {'above' if above else 'from'} {low:g} to {high:g}")
+        return float(value)
+
+    return BeforeValidator(check)
+
+
+def _namespace(value: object) -> str:
+    try:
+        return keys.check_namespace(value if isinstance(value, str) else "")
+    except ConfigError as exc:
+        raise ValueError(str(exc).partition("; use ")[2]) from None
+
+
+def _buckets(value: object) -> int:
+    if isinstance(value, str) and _INTEGER.fullmatch(value):
+        value = int(value)
+    try:
+        is_count = isinstance(value, int) and not isinstance(value, bool)
+        return keys.check_buckets(value if is_count else 0)  # type: ignore[arg-type]
+    except ConfigError as exc:
+        raise ValueError(str(exc).partition("; use ")[2]) from None
+
+
+def _delay(value: object) -> int:
+    try:
+        delay_ms = times.delay_ms(value if isinstance(value, str) else "")
+    except MessageError:
+        delay_ms = -1
+    if not 0 < delay_ms <= _DELAY_MOST_MS:
+        raise ValueError("a duration with a unit, as 90m, 30d or P1DT12H, up to 900 years")
+    return delay_ms
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", arbitrary_types_allowed=True, hide_input_in_errors=True
+    )
+
+
+class RedisSettings(_Section):
+    """Where delayed messages lie."""
+
+    url: Annotated[SecretUrl, BeforeValidator(check_redis_url)] = Field(
+        default=SecretUrl("redis://127.0.0.1:6379/0"),
+        description="redis://[USER:PASSWORD@]HOST[:PORT][/DB], rediss://... for TLS, or "
+        "unix:///PATH?db=DB. In a password write @ as %40 and / as %2F.",
+    )
+    timeout_s: Annotated[float, number(0.05, 60)] = Field(
+        default=5.0, description="Within this time a call has its answer, or fails."
+    )
+
+
+class LeaseSettings(_Section):
+    """The right of one worker to scan one bucket."""
+
+    ttl_ms: Annotated[int, whole(100, 600_000)] = Field(
+        default=10_000, description="The buckets of a worker that died wait at most this long."
+    )
+    renew_ms: Annotated[int, whole(10, 300_000)] = Field(
+        default=4000, description="How often it is renewed. renew_ms + redis.timeout_s < ttl_ms."
+    )
+
+
+class ScanSettings(_Section):
+    """The worker: what it takes from the store, and how far ahead."""
+
+    processes: Annotated[int, whole(1, 256)] = Field(
+        default=1,
+        description="Worker processes of one `delaybridge scan`; one per core is the most.",
+    )
+    claim_ahead_ms: Annotated[int, whole(0, 600_000)] = Field(
+        default=2000, description="How long before its due time a message is taken into memory."
+    )
+    wheel_messages: Annotated[int, whole(1, 10_000_000)] = Field(
+        default=100_000,
+        description="What one worker process may hold claimed; above it takes no more.",
+    )
+    wheel_bytes: Annotated[int, whole(_KIB, 2**40)] = Field(
+        default=64 * _MIB, description="The same in bytes."
+    )
+    batch_messages: Annotated[int, whole(1, 1000)] = Field(
+        default=500, description="The most messages of one claim."
+    )
+    batch_bytes: Annotated[int, whole(_KIB, 512 * _MIB)] = Field(
+        default=4 * _MIB, description="The same in bytes; a message must fit."
+    )
+    fire_lead_ms: Annotated[int, whole(0, 1000)] = Field(
+        default=5,
+        description="How long before the due time, at the most, a message is counted as handed "
+        "over and can no longer be cancelled; the measured round trip to Redis where that is "
+        "shorter. Nothing is ever published early.",
+    )
+    drain_timeout_s: Annotated[float, number(0.1, 3600)] = Field(
+        default=30.0, description="How long a stopping worker waits for the confirms it is owed."
+    )
+
+
+class PublishSettings(_Section):
+    """Handing messages to the brokers."""
+
+    window_messages: Annotated[int, whole(1, 500_000)] = Field(
+        default=10_000,
+        description="Handed to a broker and not confirmed yet, per worker process: the bound of "
+        "duplicates after a fault.",
+    )
+    window_bytes: Annotated[int, whole(_KIB, 2**40)] = Field(
+        default=32 * _MIB, description="The same in bytes; a message must fit."
+    )
+    confirm_timeout_s: Annotated[float, number(0.1, 3600)] = Field(
+        default=20.0,
+        description="Without a confirm for so long the outcome is unknown: tried again.",
+    )
+    heartbeat_s: Annotated[int, whole(1, 600)] = Field(
+        default=15, description="RabbitMQ: heartbeat; below 5 s it gives false alarms."
+    )
+    blocked_connection_timeout_s: Annotated[float, number(0.1, 3600)] = Field(
+        default=20.0,
+        description="RabbitMQ: how long it may block this connection (memory, disk alarm).",
+    )
+    linger_ms: Annotated[int, whole(0, 1000)] = Field(
+        default=0, description="Kafka: wait so long for more messages to send together."
+    )
+
+
+class RetrySettings(_Section):
+    """What happens after a failed publish. A broker that is down costs no attempts."""
+
+    max_attempts: Annotated[int, whole(1, 1000)] = Field(
+        default=16,
+        description="After so many the message goes to the dead set, with the last reason.",
+    )
+    base_ms: Annotated[int, whole(1, _DAY_MS)] = Field(
+        default=1000, description="The wait after the first failure."
+    )
+    factor: Annotated[float, number(1, 100, above=True)] = Field(
+        default=2.0, description="By how much each further wait is longer."
+    )
+    max_ms: Annotated[int, whole(1, _DAY_MS)] = Field(
+        default=300_000, description="The longest wait."
+    )
+    jitter: Annotated[float, number(0, 1)] = Field(
+        default=0.2,
+        description="The share by which each wait is shortened or lengthened at random.",
+    )
+
+
+class LimitsSettings(_Section):
+    """What is accepted. Never above the brokers' own limits."""
+
+    body_bytes: Annotated[int, whole(1, 512 * _MIB)] = Field(
+        default=_LIMITS.body_bytes, description="The largest body."
+    )
+    headers: Annotated[int, whole(0, 10_000)] = Field(
+        default=_LIMITS.headers, description="The most headers of one message."
+    )
+    headers_bytes: Annotated[int, whole(0, 128 * _KIB)] = Field(
+        default=_LIMITS.headers_bytes, description="The largest size of all its headers together."
+    )
+    id_bytes: Annotated[int, whole(1, 255)] = Field(
+        default=_LIMITS.id_bytes, description="The longest id."
+    )
+    delay_ms: Annotated[int, BeforeValidator(_delay)] = Field(
+        default=_LIMITS.delay_ms, alias="delay", description="The longest delay, with a unit."
+    )
+
+    def as_limits(self) -> Limits:
+        """The same as `accept` and the clients take it."""
+        return Limits(
+            body_bytes=self.body_bytes,
+            headers=self.headers,
+            headers_bytes=self.headers_bytes,
+            id_bytes=self.id_bytes,
+            delay_ms=self.delay_ms,
+        )
+
+
+class Settings(_Section):
+    """All settings. `Settings()`: the defaults; `Settings.load()`: as people have set them."""
+
+    namespace: Annotated[str, BeforeValidator(_namespace)] = Field(
+        default="delaybridge", description="Prefix of every key in Redis: one namespace, one fleet."
+    )
+    buckets: Annotated[int, BeforeValidator(_buckets)] = Field(
+        default=16,
+        description="Shards of the store, a power of two; fixed when the namespace is first used.",
+    )
+    redis: RedisSettings = RedisSettings()
+    brokers: dict[str, Annotated[SecretUrl, BeforeValidator(check_broker_url)]] = Field(
+        default_factory=dict,
+        description="Name = URL. The name is the first part of a destination, as in "
+        "rabbitmq:orders/close; a message can go to a broker named here and to no other. "
+        "In the environment: DELAYBRIDGE_BROKERS__RABBITMQ=amqp://...",
+    )
+    lease: LeaseSettings = LeaseSettings()
+    scan: ScanSettings = ScanSettings()
+    publish: PublishSettings = PublishSettings()
+    retry: RetrySettings = RetrySettings()
+    limits: LimitsSettings = LimitsSettings()
+    _sources: dict[str, str] = PrivateAttr(default_factory=dict)
+
+    @classmethod
+    def load(
+        cls,
+        config: str | Path | None = None,
+        overrides: Mapping[str, Any] | None = None,
+        *,
+        environ: Mapping[str, str] | None = None,
+    ) -> Self:
+        """Flags (`overrides`, nested like the file) before environment before file before default.
+
+        The file is `config`, else DELAYBRIDGE_CONFIG, else ./delaybridge.toml if there is one.
+        An empty variable counts as unset. ConfigError: one line for each fault, all of them.
+        """
+        surroundings = os.environ if environ is None else environ
+        chosen, faults = gather(_shape(), config, overrides or {}, surroundings)
+        faults += _refused_names(chosen)
+        try:
+            settings = cls.model_validate(_nested(chosen))
+        except ValidationError as exc:
+            faults += [_fault(chosen, error) for error in exc.errors()]
+            raise ConfigError("\n".join(faults)) from None
+        settings._sources.update({dotted(p): given.source for p, given in chosen.items()})
+        faults += _broken_relations(settings)
+        if faults:
+            raise ConfigError("\n".join(faults))
+        return settings
+
+    def sources(self) -> dict[str, str]:
+        """For each key path where its value came from: a flag, a variable, a file or `default`."""
+        return {path: self._sources.get(path, DEFAULT) for path, _ in self.items()}
+
+    def items(self) -> Iterator[tuple[str, Any]]:
+        """Every key path with its value as it is written in the file; URLs still as `SecretUrl`."""
+        for path, _ in fields():
+            if path == _BROKERS:
+                yield from ((f"brokers.{name}", url) for name, url in self.brokers.items())
+            else:
+                yield dotted(path), self.value(path)
+
+    def value(self, path: KeyPath) -> Any:
+        """The value of one key path; a delay as text with its units."""
+        if path == ("limits", "delay"):
+            return duration(self.limits.delay_ms)
+        return getattr(getattr(self, path[0]), path[1]) if len(path) > 1 else getattr(self, path[0])
+
+    def cautions(self) -> list[str]:
+        """What is accepted and yet deserves a warning at each start; without secrets."""
+        urls = [("redis.url", self.redis.url)]
+        urls += [(f"brokers.{name}", url) for name, url in self.brokers.items()]
+        found = [f"{path}: {text}" for path, url in urls for text in cautions(url)]
+        if self.publish.heartbeat_s < LOW_HEARTBEAT_S:
+            found.append(
+                f"publish.heartbeat_s: {self.publish.heartbeat_s} s gives false alarms; "
+                f"use {LOW_HEARTBEAT_S} or more"
+            )
+        secret_files = {self._sources.get(path) for path, url in urls if has_secret(url)}
+        for file in sorted(filter(None, secret_files)):
+            if _others_may_read(file):
+                found.append(f"{file}: holds a password and others may read it; chmod 600")
+        return found
+
+
+def fields() -> Iterator[tuple[KeyPath, FieldInfo]]:
+    """Every setting in the order of the file, with its description and default."""
+    for name, field in Settings.model_fields.items():
+        section = field.annotation
+        if isinstance(section, type) and issubclass(section, _Section):
+            for inner, described in section.model_fields.items():
+                yield (name, described.alias or inner), described
+        else:
+            yield (name,), field
+
+
+def duration(ms: int) -> str:
+    """`ms` as the file has it: exactly, in days, hours, minutes and the rest."""
+    parts = []
+    for unit, size in (("d", _DAY_MS), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)):
+        count, ms = divmod(ms, size)
+        parts.append(f"{count}{unit}" if count else "")
+    return "".join(parts) or "0ms"
+
+
+def _shape() -> Shape:
+    known: dict[str, list[str] | None] = {}
+    for path, _ in fields():
+        if len(path) > 1:
+            section = known.setdefault(path[0], [])
+            if section is not None:
+                section.append(path[1])
+        else:
+            known[path[0]] = [] if path == _BROKERS else None
+    return known
+
+
+def _nested(chosen: Mapping[KeyPath, Given]) -> dict[str, Any]:
+    tree: dict[str, Any] = {}
+    for path, given in chosen.items():
+        if len(path) > 1:
+            tree.setdefault(path[0], {})[path[1]] = given.value
+        else:
+            tree[path[0]] = given.value
+    return tree
+
+
+def _fault(chosen: Mapping[KeyPath, Given], error: ErrorDetails) -> str:
+    """One line for one refused value: where it was written, what, and what is allowed."""
+    path = tuple(str(part) for part in error["loc"])
+    given = chosen[path]
+    allowed = str(error.get("ctx", {}).get("error", error["msg"]))
+    return f"{given.source}: {dotted(path)}: got {_shown(path, given.value)}; allowed: {allowed}"
+
+
+def _shown(path: KeyPath, value: object) -> str:
+    if not isinstance(value, str):
+        text = repr(value)
+    else:
+        text = repr(redact(value) if path in _URLS or path[:1] == _BROKERS else redact_text(value))
+    text = printable(text)
+    return text if len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + "..."
+
+
+def _refused_names(chosen: dict[KeyPath, Given]) -> list[str]:
+    """Take brokers out whose names cannot be used, and say so."""
+    faults = []
+    for path in [path for path in chosen if path[:1] == _BROKERS]:
+        name, given = path[1], chosen[path]
+        scheme = str(given.value).partition("://")[0].lower()
+        if not _BROKER_NAME.fullmatch(name):
+            allowed = "1 to 64 letters, digits, '_' or '-'; a destination is NAME:ADDRESS"
+            got = f"the name {printable(name)[:_SHOWN_CHARS]!r}"
+        elif name in KINDS.values() and KINDS.get(scheme, name) != name:
+            allowed = f"under the name {name} a broker of that kind; choose another name"
+            got = _shown(path, given.value)
+        else:
+            continue
+        faults.append(f"{given.source}: brokers: got {got}; allowed: {allowed}")
+        del chosen[path]
+    return faults
+
+
+def _broken_relations(settings: Settings) -> Iterator[str]:
+    for left, sign, right in RELATIONS:
+        least = sum(_number_at(settings, path) for path in left)
+        most = _number_at(settings, right)
+        if least > most or (least == most and sign == "<"):
+            names = [*left, right]
+            written = [settings.sources()[name] for name in names]
+            source = next((name for name in written if name != DEFAULT), DEFAULT)
+            sum_ = " + ".join(f"{name} ({settings.value(_path(name))})" for name in left)
+            bound = "below" if sign == "<" else "at most"
+            yield f"{source}: {sum_}: allowed: {bound} {right} ({settings.value(_path(right))})"
+
+
+def _number_at(settings: Settings, name: str) -> float:
+    """The number behind a key path; seconds as milliseconds."""
+    value: float = settings.value(_path(name))
+    return value * 1000 if name.endswith("_s") else value
+
+
+def _path(name: str) -> KeyPath:
+    return tuple(name.split("."))
+
+
+def _others_may_read(file: str) -> bool:
+    try:
+        return bool(Path(file).stat().st_mode & (stat.S_IRGRP | stat.S_IROTH))
+    except OSError:
+        return False

@@ -1,0 +1,202 @@
+"""URLs of Redis and of brokers: checked when settings are read, redacted wherever they are shown.
+
+The checks raise ValueError with what is accepted; whoever knows where the value came from makes
+a ConfigError of it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator
+from importlib.metadata import entry_points
+from ipaddress import ip_address
+from typing import NamedTuple
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+MASK = "***"
+KINDS = {
+    "amqp": "rabbitmq",
+    "amqps": "rabbitmq",
+    "kafka": "kafka",
+    "kafkas": "kafka",
+    "memory": "memory",
+}
+ENTRY_POINTS = "delaybridge.publishers"
+_TLS_OPTIONS = frozenset(
+    f"ssl_{name}"
+    for name in (
+        *("cert_reqs", "ca_certs", "ca_path", "certfile", "keyfile", "password"),
+        *("check_hostname", "min_version"),
+    )
+)
+_REDIS_FORM = "redis://[USER:PASSWORD@]HOST[:PORT][/DB], rediss://... (TLS) or unix:///PATH?db=DB"
+_FORMS = {
+    "rabbitmq": "amqp[s]://[USER:PASSWORD@]HOST[:PORT][/VHOST]",
+    "kafka": "kafka[s]://[USER:PASSWORD@]HOST:PORT[,HOST:PORT]...",
+}
+_ESCAPES = "; in a user, password or vhost write @ as %40, / as %2F, : as %3A"
+_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,6}))?")
+_SECRET_NAME = re.compile(r"pass|pwd|secret|token|credential|jaas|key.?pem|oauth", re.IGNORECASE)
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"<>]+")
+_USERINFO = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)?(.*)@", re.DOTALL)
+
+
+class SecretUrl(str):
+    """The text of a URL that may hold a password; whatever prints it shows it redacted."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return redact(self)
+
+    def __repr__(self) -> str:
+        return repr(redact(self))
+
+    def __format__(self, spec: str) -> str:
+        return format(redact(self), spec)
+
+
+class _Parts(NamedTuple):
+    scheme: str
+    userinfo: str | None
+    hosts: str
+    path: str
+    query: str
+
+
+def redact(url: str) -> str:
+    """`url` without its passwords, also a malformed one: rather too much goes than too little.
+
+    A user name before a colon and what follows the last `@` stay, except secrets in the query.
+    """
+    text = str.__str__(url)
+    found = _USERINFO.match(text)
+    if found:
+        scheme, userinfo = found[1] or "", found[2]
+        user, colon, _ = userinfo.partition(":")
+        shown = f"{user}:{MASK}" if colon else MASK
+        text = f"{scheme}{shown}@{text[found.end() :]}"
+    base, mark, query = text.partition("?")
+    return base + mark + re.sub(r"[^&;#]+", _redacted_option, query)
+
+
+def redact_text(text: str) -> str:
+    """`text` with every URL in it redacted: for messages of client libraries."""
+    return _URL.sub(lambda found: redact(found[0]), text)
+
+
+def has_secret(url: str) -> bool:
+    """Whether the URL holds something that `redact` would hide."""
+    return redact(url) != str.__str__(url)
+
+
+def kind_of(url: str) -> str:
+    """The kind of broker behind a URL, from its scheme; ValueError if nobody provides it."""
+    scheme = urlsplit(url).scheme
+    if scheme in KINDS:
+        return KINDS[scheme]
+    if any(entry.name == scheme for entry in entry_points(group=ENTRY_POINTS)):
+        return scheme
+    raise ValueError("a URL whose scheme is one of " + ", ".join(sorted(KINDS)))
+
+
+def check_redis_url(value: object) -> SecretUrl:
+    """A URL of one Redis as the store takes it; ValueError says what is accepted."""
+    parts = _parts(value, _REDIS_FORM)
+    if parts.scheme not in ("redis", "rediss", "unix"):
+        raise ValueError(_REDIS_FORM)
+    if parts.scheme == "unix":
+        if parts.hosts or not parts.path.strip("/"):
+            raise ValueError(_REDIS_FORM)
+    else:
+        _check_hosts(parts, _REDIS_FORM)
+        if not re.fullmatch(r"(/[0-9]{0,5})?", parts.path):
+            raise ValueError(f"{_REDIS_FORM}; DB is a number{_escape_hint(parts)}")
+    _check_redis_options(parts)
+    return SecretUrl(value)
+
+
+def check_broker_url(value: object) -> SecretUrl:
+    """A URL of a broker; ValueError says what is accepted. What follows `?` is the publisher's."""
+    forms = " or ".join(_FORMS.values())
+    parts = _parts(value, forms)
+    kind = kind_of(f"{parts.scheme}://")
+    form = _FORMS.get(kind)
+    if form is not None:
+        _check_hosts(parts, form, many=kind == "kafka")
+        if "/" in parts.path[1:] or (kind == "kafka" and len(parts.path) > 1):
+            raise ValueError(form + _ESCAPES)
+    return SecretUrl(value)
+
+
+def cautions(url: str) -> Iterator[str]:
+    """What is allowed in a URL and yet deserves a warning, without secrets."""
+    parts = _parts(str.__str__(url), "")
+    plain = parts.scheme in ("redis", "amqp", "kafka")
+    if plain and not all(_is_loopback(host) for host in parts.hosts.split(",")):
+        tls = "rediss" if parts.scheme == "redis" else parts.scheme + "s"
+        yield f"{redact(url)}: not encrypted, and not on this host; use {tls}://"
+    if parts.scheme == "amqps" and parts.hosts.endswith(":5672"):
+        yield f"{redact(url)}: TLS on port 5672, which is RabbitMQ's plain one; 5671 is usual"
+    if dict(parse_qsl(parts.query)).get("ssl_cert_reqs") == "none":
+        yield f"{redact(url)}: ssl_cert_reqs=none: whoever is in between can read and change all"
+
+
+def _redacted_option(found: re.Match[str]) -> str:
+    name, equals, _ = found[0].partition("=")
+    return f"{name}={MASK}" if equals and _SECRET_NAME.search(unquote(name)) else found[0]
+
+
+def _parts(value: object, form: str) -> _Parts:
+    if not isinstance(value, str):
+        raise ValueError(form)
+    if not value.isprintable() or " " in value:
+        raise ValueError(f"{form}, without spaces and control characters")
+    scheme, mark, rest = value.partition("://")
+    if not mark:
+        raise ValueError(form)
+    found = re.fullmatch(r"([^/?#]*)([^?#]*)(?:\?([^#]*))?(#.*)?", rest)
+    if found is None or found[4]:
+        raise ValueError(f"{form}, without '#' (in a password write %23)")
+    userinfo, at, hosts = found[1].rpartition("@")
+    parts = _Parts(scheme.lower(), userinfo if at else None, hosts, found[2], found[3] or "")
+    if "@" in userinfo:
+        raise ValueError(f"{form}{_ESCAPES}")
+    return parts
+
+
+def _check_hosts(parts: _Parts, form: str, *, many: bool = False) -> None:
+    for host in parts.hosts.split(",") if many else [parts.hosts]:
+        found = _HOST.fullmatch(host)
+        if not found:
+            raise ValueError(form + _escape_hint(parts))
+        if found[2] and not 1 <= int(found[2]) <= 65535:
+            raise ValueError(f"{form}; a port is 1 to 65535{_escape_hint(parts)}")
+
+
+def _escape_hint(parts: _Parts) -> str:
+    """For what was cut in the wrong place: an unescaped character of a password did it."""
+    return _ESCAPES if "@" in parts.path + parts.query else ""
+
+
+def _check_redis_options(parts: _Parts) -> None:
+    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    known = {"client_name"}
+    known |= _TLS_OPTIONS if parts.scheme == "rediss" else set()
+    known |= {"db", "username", "password"} if parts.scheme == "unix" else set()
+    for name in options.keys() - known:
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise ValueError(f"after '?' only {', '.join(sorted(known))}{hint}{_escape_hint(parts)}")
+    if ("ssl_certfile" in options) != ("ssl_keyfile" in options):
+        raise ValueError("ssl_certfile and ssl_keyfile together, or neither")
+
+
+def _is_loopback(host: str) -> bool:
+    found = _HOST.fullmatch(host)
+    name = found[1].strip("[]") if found else host
+    try:
+        return ip_address(name).is_loopback
+    except ValueError:
+        return name == "localhost"

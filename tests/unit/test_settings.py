@@ -1,0 +1,511 @@
+"""Settings: defaults, where values come from, and what is refused, in words that help."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from delaybridge import publish, urls
+from delaybridge.cli.config import sample
+from delaybridge.errors import ConfigError
+from delaybridge.message import Limits
+from delaybridge.settings import RELATIONS, Settings, fields
+from delaybridge.settings_sources import CONFIG_VARIABLE, MAX_FILE_BYTES, dotted, variable
+from delaybridge.urls import SecretUrl, check_broker_url, check_redis_url, redact, redact_text
+
+SAMPLE = Path(__file__).parents[2] / "config" / "delaybridge.toml"
+CANARY = "S3CR3T-CANARY-77"
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory without a settings file."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def load(
+    text: str | None = None, *, env: dict[str, str] | None = None, flags: Any = None
+) -> Settings:
+    """Settings from a file with this text, these variables and these flags."""
+    if text is not None:
+        Path("settings.toml").write_text(text)
+    return Settings.load(None if text is None else "settings.toml", flags, environ=env or {})
+
+
+def refusal(text: str | None = None, **more: Any) -> list[str]:
+    """The lines of the ConfigError."""
+    with pytest.raises(ConfigError) as caught:
+        load(text, **more)
+    return str(caught.value).splitlines()
+
+
+# defaults and the sample file
+
+
+def test_sample_file_is_the_defaults() -> None:
+    assert Settings.load(SAMPLE, environ={}).model_dump() == Settings().model_dump()
+
+
+def test_sample_file_is_generated_from_the_descriptions() -> None:
+    assert SAMPLE.read_text() == sample()
+
+
+def test_sample_file_names_every_setting() -> None:
+    listed = Settings.load(SAMPLE, environ={}).sources()
+    assert {path for path, source in listed.items() if source == "default"} == set()
+
+
+def test_every_setting_is_described() -> None:
+    assert [path for path, field in fields() if not field.description] == []
+
+
+def test_defaults_are_those_of_the_parts_they_configure() -> None:
+    settings = Settings()
+    options = publish.PublishOptions()
+    assert settings.limits.as_limits() == Limits()
+    assert settings.publish.confirm_timeout_s == options.confirm_timeout_s
+    assert settings.publish.heartbeat_s == options.heartbeat_s
+    assert settings.publish.blocked_connection_timeout_s == options.blocked_connection_timeout_s
+    assert settings.publish.linger_ms == options.linger_ms
+
+
+def test_kinds_are_those_of_the_publishers() -> None:
+    for scheme, kind in urls.KINDS.items():
+        assert publish.kind_of(f"{scheme}://host") == kind
+    assert set(publish.DEFAULT_KINDS) == set(urls.KINDS.values())
+
+
+def test_settings_are_frozen_and_travel_to_other_processes() -> None:
+    settings = load(flags={"redis": {"url": f"redis://:{CANARY}@host"}})
+    with pytest.raises(ValueError, match="frozen"):
+        settings.lease.ttl_ms = 1  # type: ignore[misc]
+    copy = pickle.loads(pickle.dumps(settings))
+    assert copy == settings
+    assert copy.sources() == settings.sources()
+    assert copy.redis.url.partition("@")[0] == f"redis://:{CANARY}"
+
+
+# order and sources
+
+
+def test_flag_before_environment_before_file_before_default() -> None:
+    settings = load(
+        "[lease]\nttl_ms = 20001\nrenew_ms = 3001\n[scan]\nbatch_messages = 7\n",
+        env={
+            "DELAYBRIDGE_LEASE__TTL_MS": "20002",
+            "DELAYBRIDGE_LEASE__RENEW_MS": "3002",
+            "DELAYBRIDGE_REDIS_URL": "redis://from-env",
+        },
+        flags={"lease": {"ttl_ms": 20003}},
+    )
+    assert (settings.lease.ttl_ms, settings.lease.renew_ms) == (20003, 3002)
+    assert settings.scan.batch_messages == 7
+    assert settings.redis.url == "redis://from-env"
+    sources = settings.sources()
+    assert sources["lease.ttl_ms"] == "override"
+    assert sources["lease.renew_ms"] == "DELAYBRIDGE_LEASE__RENEW_MS"
+    assert sources["scan.batch_messages"] == "settings.toml"
+    assert sources["redis.url"] == "DELAYBRIDGE_REDIS_URL"
+    assert sources["namespace"] == "default"
+
+
+def test_spellings_that_others_script_against() -> None:
+    settings = load(
+        env={
+            "DELAYBRIDGE_REDIS_URL": "rediss://r:1",
+            "DELAYBRIDGE_NAMESPACE": "ns",
+            "DELAYBRIDGE_BROKERS__RABBITMQ": "amqp://b",
+            "DELAYBRIDGE_BROKERS__KAFKA": "kafka://h1:9092,h2:9092",
+        }
+    )
+    assert settings.redis.url == "rediss://r:1"
+    assert settings.namespace == "ns"
+    assert settings.brokers == {"rabbitmq": "amqp://b", "kafka": "kafka://h1:9092,h2:9092"}
+    assert settings.sources()["brokers.rabbitmq"] == "DELAYBRIDGE_BROKERS__RABBITMQ"
+
+
+def test_brokers_of_file_and_environment_are_merged_by_name() -> None:
+    settings = load(
+        '[brokers]\neu = "amqp://one"\nus = "amqp://two"\n',
+        env={"DELAYBRIDGE_BROKERS__EU": "amqp://three"},
+    )
+    assert settings.brokers == {"eu": "amqp://three", "us": "amqp://two"}
+
+
+def test_every_setting_has_a_variable() -> None:
+    for path, _ in fields():
+        if path == ("brokers",):
+            continue
+        value = dict(Settings().items())[dotted(path)]
+        settings = load(
+            env={variable(path): str.__str__(value) if path[-1] == "url" else f"{value}"}
+        )
+        assert settings.sources()[dotted(path)] == variable(path)
+        assert settings.model_dump() == Settings().model_dump()
+
+
+def test_file_by_variable_and_by_place() -> None:
+    Path("a.toml").write_text('namespace = "a"\n')
+    Path("delaybridge.toml").write_text('namespace = "here"\n')
+    assert Settings.load(environ={}).namespace == "here"
+    assert Settings.load(environ={CONFIG_VARIABLE: "a.toml"}).namespace == "a"
+    assert (
+        Settings.load("delaybridge.toml", environ={CONFIG_VARIABLE: "a.toml"}).namespace == "here"
+    )
+    assert Settings.load(environ={CONFIG_VARIABLE: ""}).namespace == "here"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "DELAYBRIDGE_TEST_REDIS_URL",
+        "DELAYBRIDGE_CACHE",
+        "DELAYBRIDGE_FAILPOINTS",
+        "DELAYBRIDGE_SERVICE_HOST",
+        "DELAYBRIDGE_SERVICE_PORT_HTTP",
+        "DELAYBRIDGE_PORT",
+        "DELAYBRIDGE_PORT_8645_TCP_ADDR",
+        "DELAYBRIDGE_REDIS_SERVICE_HOST",
+        "DELAYBRIDGE_REDIS_PORT_6379_TCP",
+        "OTHER_DELAYBRIDGE_X",
+    ],
+)
+def test_variables_that_are_not_settings_are_left_alone(name: str) -> None:
+    assert load(env={name: "tcp://10.0.0.1:80"}).model_dump() == Settings().model_dump()
+
+
+def test_empty_variable_is_unset() -> None:
+    assert load(env={"DELAYBRIDGE_NAMESPACE": "", "DELAYBRIDGE_NONSENSE": ""}) == Settings()
+
+
+# what a file may be
+
+
+@pytest.mark.parametrize("text", ["", "\ufeff", "\ufeffbuckets = 8\n", "# nothing\n"])
+def test_file_empty_or_with_a_byte_order_mark(text: str) -> None:
+    assert load(text).buckets == (8 if "8" in text else 16)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"x = \n", "is not TOML: Invalid value (at line 1"),
+        (b"[redis]\n[redis]\n", "is not TOML: Cannot declare"),
+        (b"buckets = 1\nbuckets = 1\n", "(at line 2"),
+        (b"namespace = '\xff'\n", "is not UTF-8 (at line 1)"),
+        (b"#" * (MAX_FILE_BYTES + 1), "is larger than 1 MiB"),
+        (b"x = " + b"[" * 20_000, "settings.toml: is "),
+        (b"buckets = " + b"9" * 5000, "is not TOML: "),
+    ],
+)
+def test_file_that_cannot_be_read(content: bytes, says: str) -> None:
+    Path("settings.toml").write_bytes(content)
+    with pytest.raises(ConfigError) as caught:
+        Settings.load("settings.toml", environ={})
+    assert str(caught.value).startswith("settings.toml: ")
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_file_that_is_missing_or_a_directory() -> None:
+    for asked, says in (("none.toml", "there is no such file"), (".", "is a directory")):
+        with pytest.raises(ConfigError, match=says):
+            Settings.load(asked, environ={})
+    with pytest.raises(ConfigError, match=r"none\.toml: there is no such file"):
+        Settings.load(environ={CONFIG_VARIABLE: "none.toml"})
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
+def test_file_that_may_not_be_read() -> None:
+    Path("closed.toml").write_text("")
+    Path("closed.toml").chmod(0)
+    with pytest.raises(ConfigError, match="Permission denied"):
+        Settings.load("closed.toml", environ={})
+
+
+# refusals
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("bukets = 8", "bukets: unknown; did you mean buckets?"),
+        ("[scan]\nttl_ms = 1", "scan.ttl_ms: unknown; did you mean lease.ttl_ms?"),
+        ("[scna]\nx = 1", "scna: unknown; "),
+        ("redis = 'redis://x'", "redis: is a section; write [redis] and its keys below"),
+        ("redis_url = 'redis://x'", "redis_url: unknown; did you mean redis.url?"),
+        ("[namespace]\nx = 1", "namespace: got {'x': 1}; allowed: 1 to 64 letters"),
+        ("[brokers]\neu.west = 'amqp://x'", "brokers.eu: got {'west': 'amqp://x'}; allowed: amqp"),
+        ("[brokers]\n'a:b' = 'amqp://x'", "brokers: got the name 'a:b'; allowed: 1 to 64"),
+        ("[brokers]\n'a/b' = 'amqp://x'", "brokers: got the name 'a/b'; allowed: 1 to 64"),
+        ("[brokers]\n'' = 'amqp://x'", "brokers"),
+        ("[brokers]\nkafka = 'amqp://x'", "allowed: under the name kafka a broker of that kind"),
+        ("[brokers]\nx = 'http://x'", "brokers.x: got 'http://x'; allowed: a URL whose scheme"),
+        ("namespace = ''", "namespace: got ''; allowed: 1 to 64 letters"),
+        ("namespace = '{x}'", "namespace: got '{x}'"),
+        ("namespace = 'a b'", "namespace: got 'a b'"),
+        (f"namespace = '{'x' * 200}'", "namespace: got 'xxx"),
+        ("buckets = 0", "buckets: got 0; allowed: a power of two from 1 to 16384"),
+        ("buckets = 3000000", "buckets: got 3000000"),
+        ("buckets = 12", "buckets: got 12"),
+        ("buckets = true", "buckets: got True"),
+        ("buckets = 16.0", "buckets: got 16.0"),
+        ("buckets = '1_6'", "buckets: got '1_6'"),
+        ("[lease]\nrenew_ms = 0", "lease.renew_ms: got 0; allowed: a whole number from 10"),
+        ("[scan]\nbatch_messages = 0", "scan.batch_messages: got 0"),
+        ("[scan]\nbatch_messages = 1000000", "scan.batch_messages: got 1000000"),
+        ("[scan]\nprocesses = 0", "scan.processes: got 0"),
+        ("[scan]\nprocesses = 1000000000", "scan.processes: got 1000000000"),
+        ("[retry]\nmax_attempts = 0", "retry.max_attempts: got 0"),
+        ("[retry]\nmax_attempts = -1", "retry.max_attempts: got -1"),
+        ("[retry]\nmax_attempts = 1000000000", "retry.max_attempts: got 1000000000"),
+        ("[retry]\nfactor = 1", "retry.factor: got 1; allowed: a number above 1 to 100"),
+        ("[retry]\nfactor = nan", "retry.factor: got nan"),
+        ("[retry]\njitter = 1.1", "retry.jitter: got 1.1; allowed: a number from 0 to 1"),
+        ("[publish]\nwindow_messages = 0", "publish.window_messages: got 0"),
+        ("[publish]\nwindow_messages = 1000000", "publish.window_messages: got 1000000"),
+        ("[redis]\ntimeout_s = inf", "redis.timeout_s: got inf"),
+        ("[limits]\ndelay = '5x'", "limits.delay: got '5x'; allowed: a duration with a unit"),
+        ("[limits]\ndelay = '-5s'", "limits.delay: got '-5s'"),
+        ("[limits]\ndelay = '∞'", "limits.delay: got '∞'"),
+        ("[limits]\ndelay = 5", "limits.delay: got 5"),
+        ("[limits]\ndelay = '400000d'", "limits.delay: got '400000d'"),
+        ("[limits]\nid_bytes = 256", "limits.id_bytes: got 256; allowed: a whole number from 1"),
+    ],
+)
+def test_refused_in_the_file(text: str, says: str) -> None:
+    (line,) = refusal(text)
+    assert line.startswith("settings.toml: ")
+    assert says in line
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("DELAYBRIDGE_LEASE__TTL_MS", "abc", "lease.ttl_ms: got 'abc'; allowed: a whole number"),
+        ("DELAYBRIDGE_LEASE__TTL_MS", " 10000", "lease.ttl_ms: got ' 10000'"),
+        ("DELAYBRIDGE_LEASE__TTL_MS", "10_000", "lease.ttl_ms: got '10_000'"),
+        ("DELAYBRIDGE_LEASE__TTL_MS", "1e4", "lease.ttl_ms: got '1e4'"),
+        ("DELAYBRIDGE_LEASE__TTL_MS", "١", "lease.ttl_ms: got '١'"),
+        ("DELAYBRIDGE_REDIS_TIMEOUT", "1", "unknown"),
+        ("DELAYBRIDGE_REDIS_ULR", "1", "unknown; did you mean DELAYBRIDGE_REDIS_URL"),
+        ("DELAYBRIDGE_REDIS__URL__X", "1", "unknown"),
+        ("DELAYBRIDGE_", "1", "unknown"),
+        ("DELAYBRIDGE_BROKERS", "amqp://x", "unknown; a broker is DELAYBRIDGE_BROKERS__NAME=URL"),
+        ("DELAYBRIDGE_BROKERS__", "amqp://x", "unknown; a broker is"),
+        ("DELAYBRIDGE_BROKER_RABBITMQ", "amqp://x", "unknown; a broker is"),
+        ("DELAYBRIDGE_REDIS_URL", "redis://\udcff", "redis.url: got"),
+    ],
+)
+def test_refused_in_the_environment(name: str, value: str, says: str) -> None:
+    (line,) = refusal(env={name: value})
+    assert line.startswith(f"{name}: ")
+    assert says in line
+    line.encode()
+
+
+def test_two_variables_for_one_setting() -> None:
+    same = {"DELAYBRIDGE_REDIS_URL": "redis://a", "DELAYBRIDGE_REDIS__URL": "redis://a"}
+    assert load(env=same).redis.url == "redis://a"
+    (line,) = refusal(env={**same, "DELAYBRIDGE_REDIS__URL": "redis://b"})
+    assert "differs from DELAYBRIDGE_REDIS_URL" in line
+
+
+def test_all_faults_at_once() -> None:
+    lines = refusal(
+        "bukets = 1\n[lease]\nttl_ms = 'x'\n[brokers]\n'a:b' = 'amqp://x'\nc = 'ftp://x'\n",
+        env={"DELAYBRIDGE_NONSENSE": "1", "DELAYBRIDGE_SCAN__PROCESSES": "0"},
+        flags={"namespace": "a b"},
+    )
+    assert [line.partition(": ")[0] for line in lines].count("settings.toml") == 4
+    assert any(line.startswith("DELAYBRIDGE_NONSENSE: ") for line in lines)
+    assert any(line.startswith("DELAYBRIDGE_SCAN__PROCESSES: scan.processes") for line in lines)
+    assert any(line.startswith("--namespace: namespace") for line in lines)
+    assert len(lines) == 7
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("[lease]\nrenew_ms = 5000", ["lease.renew_ms (5000)", "(5.0)", "lease.ttl_ms (10000)"]),
+        ("[redis]\ntimeout_s = 6", ["redis.timeout_s (6.0)", "below lease.ttl_ms (10000)"]),
+        ("[scan]\nclaim_ahead_ms = 4", ["scan.fire_lead_ms (5)", "scan.claim_ahead_ms (4)"]),
+        ("[publish]\nheartbeat_s = 21", ["publish.heartbeat_s (21)", "(20.0)"]),
+        ("[publish]\nblocked_connection_timeout_s = 21", ["(21.0)", "(20.0)"]),
+        ("[publish]\nconfirm_timeout_s = 30", ["(30.0)", "below scan.drain_timeout_s (30.0)"]),
+        ("[scan]\nbatch_bytes = 200000", ["(262144)", "(32768)", "scan.batch_bytes (200000)"]),
+        ("[scan]\nwheel_bytes = 200000", ["scan.wheel_bytes (200000)"]),
+        ("[publish]\nwindow_bytes = 200000", ["publish.window_bytes (200000)"]),
+        ("[publish]\nwindow_messages = 100001", ["(100001)", "scan.wheel_messages (100000)"]),
+        ("[retry]\nmax_ms = 999", ["retry.base_ms (1000)", "retry.max_ms (999)"]),
+    ],
+)
+def test_relations_name_both_numbers(text: str, names: list[str]) -> None:
+    (line,) = refusal(text)
+    assert line.startswith("settings.toml: ")
+    for name in names:
+        assert name in line
+
+
+def test_every_relation_is_of_settings_that_exist() -> None:
+    paths = {dotted(path) for path, _ in fields()}
+    for left, _, right in RELATIONS:
+        assert {*left, right} <= paths
+
+
+# URLs
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://h",
+        "redis://h:1/15",
+        "rediss://u:p%40w@h:6379/0?ssl_ca_certs=/ca.pem",
+        "redis://[::1]:6379/0",
+        "unix:///run/redis.sock?db=1",
+    ],
+)
+def test_redis_urls(url: str) -> None:
+    assert check_redis_url(url) == url
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("", "h:6379", "http://h", "redis:h", "redis://", "redis:///0", "redis://:6379/0"),
+        *("redis://h:0", "redis://h:70000", "redis://h:x", "redis://h:99999999999"),
+        *("redis://h/x", "redis://h/0/1", "redis://h/-1", "redis://h#0", "redis://h /0"),
+        *("redis://h?socket_timeout=9", "redis://h?ssl_cert_reqs=none", "unix://h/x", "unix://"),
+        *("rediss://h?ssl_certfile=/c", "rediss://h?ssl_keyfile=/k", "redis://a,b", 5, None, True),
+        "redis://h/0\x1b[31m",
+    ],
+)
+def test_redis_urls_refused(url: object) -> None:
+    with pytest.raises(ValueError, match=r"redis://|after '\?'|together"):
+        check_redis_url(url)
+
+
+@pytest.mark.parametrize(
+    ("section", "url"),
+    [
+        ("redis", "redis://:a@{}@h:1/0"),
+        ("redis", "redis://:{}/a@h:1/0"),
+        ("redis", "redis://:a?{}@h:1/0"),
+        ("brokers", "amqp://u:{}/a@h/"),
+        ("brokers", "kafka://u:a@{}@h:1"),
+    ],
+)
+def test_unescaped_password_is_hinted_at_and_not_shown(section: str, url: str) -> None:
+    (line,) = refusal(flags={section: {"url": url.format(CANARY)}})
+    assert "write @ as %40, / as %2F" in line
+    assert CANARY not in line
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "amqp://guest:guest@h:5672/%2F",
+        "amqps://h",
+        "amqp://h/vhost?x=1",
+        "kafka://a:9092,b:9093",
+        "kafkas://u:p@[::1]:9092",
+        "memory://",
+        "memory:///x",
+    ],
+)
+def test_broker_urls(url: str) -> None:
+    assert check_broker_url(url) == url
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("", "amqp:", "h:5672", "amqp://", "amqp:///v", "amqp://h/a/b", "amqp://h//", "ftp://h"),
+        *("amqp://h:0", "amqp://h:70000", "amqp://a,b", "kafka://", "kafka://a:1,", "kafka://,a:1"),
+        *("kafka://a:1/topic", "kafka://a:0", "kafka://a:1,b:x", "amqp://h#x", None, 1),
+    ],
+)
+def test_broker_urls_refused(url: object) -> None:
+    with pytest.raises(ValueError, match=r"amqp|kafka"):
+        check_broker_url(url)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://:{}@h:1/0",
+        "redis://{}@h",
+        "amqp://user:{}@h/v",
+        "amqp://user:a@{}@h/v",
+        "amqp://user:a/{}@h/v",
+        "amqp://user:{}?b@h/v",
+        "amqp://user:a#{}@h/v",
+        "user:{}@h",
+        "redis:{}@h",
+        "redis:/:{}@h",
+        "user:/{}@h",
+        "kafka://h:1?sasl_password={}&x=1",
+        "kafka://h:1?x=1;sasl.password={}",
+        "kafka://h:1?pass%77ord={}",
+        "rediss://h?ssl_password={}#x",
+        "unix:///s?password={}",
+    ],
+)
+def test_redact_hides_every_secret(url: str) -> None:
+    url = url.format(CANARY)
+    secret = SecretUrl(url)
+    for shown in (redact(url), f"{secret}", str(secret), repr(secret), f"{secret:>40}"):
+        assert CANARY not in shown
+        assert "***" in shown
+    assert CANARY not in redact_text(f"cannot reach {secret}!")
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://h:1/0", "redis://h:1/0"),
+        ("amqp://guest:guest@h/%2F", "amqp://guest:***@h/%2F"),
+        ("redis://:pw@h", "redis://:***@h"),
+        ("kafka://h:1?x=1&ssl_keyfile=/k", "kafka://h:1?x=1&ssl_keyfile=/k"),
+        ("", ""),
+    ],
+)
+def test_redact_keeps_what_helps(url: str, shown: str) -> None:
+    assert redact(url) == shown
+
+
+def test_no_secret_in_any_output_of_settings() -> None:
+    settings = load(
+        f'[redis]\nurl = "redis://:{CANARY}@h"\n',
+        env={"DELAYBRIDGE_BROKERS__RABBITMQ": f"amqp://u:{CANARY}@h"},
+    )
+    shown = [repr(settings), str(settings), f"{settings.brokers}", *settings.cautions()]
+    shown += [f"{value}" for _, value in settings.items()]
+    assert not [text for text in shown if CANARY in text]
+
+
+# cautions
+
+
+def test_cautions() -> None:
+    Path("settings.toml").touch(mode=0o644)
+    settings = load(
+        '[redis]\nurl = "redis://:pw@10.0.0.1"\n'
+        '[brokers]\na = "amqps://h:5672"\nb = "kafka://h:9092"\nc = "amqp://127.0.0.2"\n'
+        "[publish]\nheartbeat_s = 4\n"
+    )
+    found = settings.cautions()
+    assert [line.partition(":")[0] for line in found] == [
+        *("redis.url", "brokers.a", "brokers.b", "publish.heartbeat_s", "settings.toml"),
+    ]
+    Path("settings.toml").chmod(0o600)
+    assert len(settings.cautions()) == len(found) - 1
+    assert Settings().cautions() == []
+    open_door = load(flags={"redis": {"url": "rediss://h?ssl_cert_reqs=none"}})
+    assert "ssl_cert_reqs=none" in open_door.cautions()[0]
