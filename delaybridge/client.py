@@ -10,14 +10,14 @@ import asyncio
 import heapq
 import json
 import secrets
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from delaybridge import amqp, commands, keys
 from delaybridge.accept import Accepted, accept, check_id, check_key, when
-from delaybridge.commands import Bucket, Command, Row
+from delaybridge.commands import Bucket, Row
 from delaybridge.errors import ConfigError, DecodeError, MessageConflict, StoreWiped
 from delaybridge.message import (
     MAX_PRIORITY,
@@ -31,13 +31,11 @@ from delaybridge.message import (
     decode_record,
 )
 from delaybridge.publish import DEFAULT_KINDS, kind_of
-from delaybridge.store import AsyncStore, Store
+from delaybridge.store import AsyncStore, Steps, Store
 
 if TYPE_CHECKING:
     from delaybridge.settings import Settings
 
-T = TypeVar("T")
-Steps = Generator[Sequence[Command[Any]], list[Any], T]
 Delay = timedelta | float | str | None
 At = datetime | str | None
 Cursor = tuple[float, str]
@@ -174,6 +172,12 @@ class Calls:
         self.kinds = DEFAULT_KINDS if not brokers else {n: kind_of(u) for n, u in brokers.items()}
         self._asked = None if buckets is None else keys.check_buckets(buckets)
         self._buckets: list[Bucket] = []
+        self.birth = ""
+
+    @property
+    def buckets(self) -> list[Bucket]:
+        """Every bucket, once `open` has run."""
+        return self._buckets
 
     def open(self, *, again: bool = False) -> Steps[list[Bucket]]:
         """The buckets; the first call writes or reads the namespace's record, and checks Redis."""
@@ -189,13 +193,13 @@ class Calls:
             )
         if record is None:
             raise StoreWiped
-        found, birth = record
+        found, self.birth = record
         if self._asked not in (None, found):
             raise ConfigError(
                 f"buckets: the settings say {self._asked}, namespace {self.namespace!r} was born "
                 f"with {found}; the count is fixed at birth: set buckets = {found}"
             )
-        self._buckets = [Bucket(self.namespace, number, birth) for number in range(found)]
+        self._buckets = [Bucket(self.namespace, number, self.birth) for number in range(found)]
         return self._buckets
 
     def schedule(self, messages: Sequence[Accepted], policy: OnConflict) -> Steps[list[Receipt]]:
@@ -553,23 +557,23 @@ class Client:
         ids.
         """
         policy = _policy(on_conflict)
-        return self._run(self._calls.schedule(self._check.accept(messages), policy))
+        return self.store.complete(self._calls.schedule(self._check.accept(messages), policy))
 
     def cancel(self, id: str, *, key: bytes | str | None = None) -> Answer:
         """`cancelled`: nothing of it is delivered after this. Else in_flight, unknown, or
         cancelled_maybe_delivered (no further publish; an earlier one may have arrived)."""
-        return self._run(self._calls.cancel(self._check.id(id), check_key(key)))
+        return self.store.complete(self._calls.cancel(self._check.id(id), check_key(key)))
 
     def reschedule(
         self, id: str, *, delay: Delay = None, at: At = None, key: bytes | str | None = None
     ) -> Answer:
         """`rescheduled`: nothing is delivered between this answer and the new due time."""
         due = self._check.when(delay, at)
-        return self._run(self._calls.reschedule(self._check.id(id), check_key(key), due))
+        return self.store.complete(self._calls.reschedule(self._check.id(id), check_key(key), due))
 
     def get(self, id: str, *, key: bytes | str | None = None) -> Stored | None:
         """The message while it is pending, in flight or dead; None once it is settled."""
-        return self._run(self._calls.get(self._check.id(id), check_key(key)))
+        return self.store.complete(self._calls.get(self._check.id(id), check_key(key)))
 
     def pending(
         self,
@@ -583,7 +587,7 @@ class Client:
     ) -> Page:
         """Messages by due time (in flight: by claim), at most `limit` (1000) from the cursor on."""
         span_ms = (due_from_ms, due_to_ms)
-        return self._run(
+        return self.store.complete(
             self._calls.page(State(state), destination, span_ms, _limit(limit), cursor)
         )
 
@@ -593,27 +597,19 @@ class Client:
 
     def kick(self, id: str, *, key: bytes | str | None = None) -> Answer:
         """`kicked`: out of the dead set, due now, its attempts forgotten; else `unknown`."""
-        return self._run(self._calls.kick(self._check.id(id), check_key(key)))
+        return self.store.complete(self._calls.kick(self._check.id(id), check_key(key)))
 
     def discard(self, id: str, *, key: bytes | str | None = None) -> Answer:
         """`discarded`: out of the dead set for good; else `unknown`."""
-        return self._run(self._calls.discard(self._check.id(id), check_key(key)))
+        return self.store.complete(self._calls.discard(self._check.id(id), check_key(key)))
 
     def stats(self) -> Stats:
         """Counts by state and bucket, and the fleet."""
-        return self._run(self._calls.stats())
+        return self.store.complete(self._calls.stats())
 
     def close(self) -> None:
         """Close the connections."""
         self.store.close()
-
-    def _run(self, steps: Steps[T]) -> T:
-        try:
-            asked = next(steps)
-            while True:
-                asked = steps.send(self.store.run(asked))
-        except StopIteration as done:
-            return done.value  # type: ignore[no-any-return]
 
     def __enter__(self) -> Self:
         return self
@@ -685,22 +681,24 @@ class AsyncClient:
     ) -> list[Receipt]:
         """As `Client.schedule_many`."""
         policy = _policy(on_conflict)
-        return await self._run(self._calls.schedule(self._check.accept(messages), policy))
+        return await self.store.complete(self._calls.schedule(self._check.accept(messages), policy))
 
     async def cancel(self, id: str, *, key: bytes | str | None = None) -> Answer:
         """As `Client.cancel`."""
-        return await self._run(self._calls.cancel(self._check.id(id), check_key(key)))
+        return await self.store.complete(self._calls.cancel(self._check.id(id), check_key(key)))
 
     async def reschedule(
         self, id: str, *, delay: Delay = None, at: At = None, key: bytes | str | None = None
     ) -> Answer:
         """As `Client.reschedule`."""
         due = self._check.when(delay, at)
-        return await self._run(self._calls.reschedule(self._check.id(id), check_key(key), due))
+        return await self.store.complete(
+            self._calls.reschedule(self._check.id(id), check_key(key), due)
+        )
 
     async def get(self, id: str, *, key: bytes | str | None = None) -> Stored | None:
         """As `Client.get`."""
-        return await self._run(self._calls.get(self._check.id(id), check_key(key)))
+        return await self.store.complete(self._calls.get(self._check.id(id), check_key(key)))
 
     async def pending(
         self,
@@ -714,7 +712,7 @@ class AsyncClient:
     ) -> Page:
         """As `Client.pending`."""
         span_ms = (due_from_ms, due_to_ms)
-        return await self._run(
+        return await self.store.complete(
             self._calls.page(State(state), destination, span_ms, _limit(limit), cursor)
         )
 
@@ -724,15 +722,15 @@ class AsyncClient:
 
     async def kick(self, id: str, *, key: bytes | str | None = None) -> Answer:
         """As `Client.kick`."""
-        return await self._run(self._calls.kick(self._check.id(id), check_key(key)))
+        return await self.store.complete(self._calls.kick(self._check.id(id), check_key(key)))
 
     async def discard(self, id: str, *, key: bytes | str | None = None) -> Answer:
         """As `Client.discard`."""
-        return await self._run(self._calls.discard(self._check.id(id), check_key(key)))
+        return await self.store.complete(self._calls.discard(self._check.id(id), check_key(key)))
 
     async def stats(self) -> Stats:
         """As `Client.stats`."""
-        return await self._run(self._calls.stats())
+        return await self.store.complete(self._calls.stats())
 
     async def close(self) -> None:
         """Wait for schedules under way and close the connections."""
@@ -750,7 +748,9 @@ class AsyncClient:
         self, policy: OnConflict, calls: list[tuple[Accepted, asyncio.Future[Receipt]]]
     ) -> None:
         try:
-            receipts = await self._run(self._calls.schedule([a for a, _ in calls], policy))
+            receipts = await self.store.complete(
+                self._calls.schedule([a for a, _ in calls], policy)
+            )
         except Exception as exc:  # every caller learns of it
             for _, future in calls:
                 if not future.done():
@@ -759,14 +759,6 @@ class AsyncClient:
         for (_, future), receipt in zip(calls, receipts, strict=True):
             if not future.done():
                 future.set_result(receipt)
-
-    async def _run(self, steps: Steps[T]) -> T:
-        try:
-            asked = next(steps)
-            while True:
-                asked = steps.send(await self.store.run(asked))
-        except StopIteration as done:
-            return done.value  # type: ignore[no-any-return]
 
     async def __aenter__(self) -> Self:
         return self

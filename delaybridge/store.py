@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
 from functools import cache
 from hashlib import sha1
 from importlib.resources import files
@@ -43,8 +43,11 @@ from delaybridge.errors import (
     StoreUnavailable,
     printable,
 )
+from delaybridge.events import Emit, StoreSilent
 
 T = TypeVar("T")
+Steps = Generator[Sequence[Command[Any]], list[Any], T]
+"""A call of several commands, sans I/O: yields what to run, is sent the replies."""
 
 _AGAIN = (
     redis.ConnectionError,
@@ -94,15 +97,16 @@ def translate(error: Exception) -> DelayBridgeError:
     return StoreError(f"redis: {text}")
 
 
-def _options(timeout_s: float, from_url: Callable[..., T], url: str) -> T:
+def _connect(from_url: Callable[..., T], url: str, timeout_s: float | None) -> T:
     """A client of redis-py whose own re-sending is off: ours knows when to give up."""
+    half_s = None if timeout_s is None else timeout_s / 2
     try:
         return from_url(
             url,
             protocol=2,
             retry=Retry(NoBackoff(), 0),
-            socket_timeout=timeout_s / 2,
-            socket_connect_timeout=timeout_s / 2,
+            socket_timeout=half_s,
+            socket_connect_timeout=half_s or 5.0,
             socket_keepalive=True,
             health_check_interval=0,
         )
@@ -163,7 +167,9 @@ class AsyncStore:
 
     def __init__(self, url: str, *, timeout_s: float = 5.0) -> None:
         self.timeout_s = timeout_s
-        self.redis: Any = _options(timeout_s, redis.asyncio.Redis.from_url, url)
+        self.redis: Any = _connect(redis.asyncio.Redis.from_url, url, timeout_s)
+        # A subscription waits for as long as nobody says anything.
+        self._patient: Any = _connect(redis.asyncio.Redis.from_url, url, None)
 
     async def run(self, commands: Sequence[Command[Any]]) -> list[Any]:
         """One pipeline, one round trip; the parsed replies in order.
@@ -198,9 +204,47 @@ class AsyncStore:
             replies: list[Any] = await fill(pipeline, commands).execute(raise_on_error=False)
             return replies
 
+    async def complete(self, steps: Steps[T]) -> T:
+        """Run a call that is written sans I/O to its end."""
+        try:
+            asked = next(steps)
+            while True:
+                asked = steps.send(await self.run(asked))
+        except StopIteration as done:
+            return done.value  # type: ignore[no-any-return]
+
+    async def listen(self, channel: str) -> AsyncIterator[str | None]:
+        """What is said on a channel; None first, and again whenever something may be missed.
+
+        Subscribes anew for as long as it takes. No commands are sent while it listens.
+        """
+        while True:
+            subscription = self._patient.pubsub()
+            try:
+                await subscription.subscribe(channel)
+                yield None
+                async for said in subscription.listen():
+                    if said["type"] == "message":
+                        yield said["data"].decode(errors="replace")
+            except (RedisError, OSError):
+                await asyncio.sleep(0.5)
+            finally:
+                await subscription.aclose()
+
     async def close(self) -> None:
         """Close every connection."""
+        await self._patient.aclose()
         await self.redis.aclose()
+
+
+async def insist(store: AsyncStore, emit: Emit, commands: Sequence[Command[Any]]) -> list[Any]:
+    """Run commands until the store answers: each of them may be sent any number of times."""
+    while True:
+        try:
+            return await store.run(commands)
+        except StoreUnavailable as exc:
+            emit(StoreSilent(reason=str(exc)))
+            await asyncio.sleep(0.2)
 
 
 class Store:
@@ -208,7 +252,7 @@ class Store:
 
     def __init__(self, url: str, *, timeout_s: float = 5.0) -> None:
         self.timeout_s = timeout_s
-        self.redis: Any = _options(timeout_s, redis.Redis.from_url, url)
+        self.redis: Any = _connect(redis.Redis.from_url, url, timeout_s)
 
     def run(self, commands: Sequence[Command[Any]]) -> list[Any]:
         """As `AsyncStore.run`."""
@@ -218,6 +262,15 @@ class Store:
                 return list(_parsed(commands, self._send(commands)))
             except (RedisError, OSError) as exc:
                 time.sleep(tries.pause_s(exc))
+
+    def complete(self, steps: Steps[T]) -> T:
+        """As `AsyncStore.complete`."""
+        try:
+            asked = next(steps)
+            while True:
+                asked = steps.send(self.run(asked))
+        except StopIteration as done:
+            return done.value  # type: ignore[no-any-return]
 
     def _send(self, commands: Sequence[Command[Any]]) -> list[Any]:
         replies = self._pipe(_queue, commands)

@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 
 from delaybridge.errors import ConfigError
 from delaybridge.message import Delivery, Destination
+from delaybridge.urls import ENTRY_POINTS, KINDS
 
 
 class Verdict(StrEnum):
@@ -92,25 +93,17 @@ class PublishOptions:
     linger_ms: int = 0
 
 
-_KINDS = {
-    "amqp": "rabbitmq",
-    "amqps": "rabbitmq",
-    "kafka": "kafka",
-    "kafkas": "kafka",
-    "memory": "memory",
-}
-DEFAULT_KINDS = {kind: kind for kind in _KINDS.values()}
-ENTRY_POINTS = "delaybridge.publishers"
+DEFAULT_KINDS = {kind: kind for kind in KINDS.values()}
 
 
 def kind_of(url: str) -> str:
     """The kind of broker behind a URL, from its scheme; ConfigError if nobody provides it."""
     scheme = urlsplit(url).scheme
-    if scheme in _KINDS:
-        return _KINDS[scheme]
+    if scheme in KINDS:
+        return KINDS[scheme]
     if any(entry.name == scheme for entry in entry_points(group=ENTRY_POINTS)):
         return scheme
-    known = ", ".join(sorted(_KINDS))
+    known = ", ".join(sorted(KINDS))
     raise ConfigError(f"brokers: the scheme {scheme!r} is unknown; use one of {known}")
 
 
@@ -125,7 +118,7 @@ def connect(
 ) -> Publisher:
     """A publisher for the broker at `url`, not yet connected. Its module is imported only now."""
     kind = kind_of(url)
-    if kind in _KINDS.values():
+    if kind in KINDS.values():
         factory = import_module(f"delaybridge.publish.{kind}").publisher
     else:
         (entry,) = entry_points(group=ENTRY_POINTS, name=kind)

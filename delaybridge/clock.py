@@ -1,0 +1,54 @@
+"""The store's clock as a worker knows it: an offset to its own monotonic clock, never too early.
+
+A reading taken between `sent` and `received` says that the offset (store minus monotonic) lies
+between reading - received and reading - sent. The clock goes by the largest of the recent lower
+bounds: the true store time is never behind what it says, so nothing judged due by it is early, and
+it errs by at most the fastest recent round trip.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+
+STEP_MS = 100  # a disagreement with all earlier readings by this much is a step, not drift
+_READINGS = 8
+
+
+class StoreClock:
+    """The store's time, read from a monotonic clock (seconds; passed in for tests)."""
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self.monotonic = monotonic
+        self._lower_s: deque[float] = deque(maxlen=_READINGS)
+        self._offset_s: float | None = None
+
+    @property
+    def is_set(self) -> bool:
+        """Whether a reading was ever taken; before, there is no time."""
+        return self._offset_s is not None
+
+    def observe(self, store_us: int, sent_s: float, received_s: float) -> int:
+        """Take a reading of the store's clock; the step in ms if it disagrees with those before."""
+        lower_s, upper_s = store_us / 1e6 - received_s, store_us / 1e6 - sent_s
+        before_s = self._offset_s
+        if before_s is not None and (upper_s < before_s or lower_s - before_s > STEP_MS / 1000):
+            self._lower_s.clear()  # the store's clock was set: earlier readings speak of another
+        self._lower_s.append(lower_s)
+        self._offset_s = max(self._lower_s)
+        step_ms = 0 if before_s is None else round((self._offset_s - before_s) * 1000)
+        return step_ms if abs(step_ms) > STEP_MS else 0
+
+    def now_ms(self) -> int:
+        """The store's time in whole ms, rounded down; at most a round trip behind the truth."""
+        return int((self.monotonic() + self._offset()) * 1000)
+
+    def monotonic_at(self, store_ms: int) -> float:
+        """The monotonic instant from which on `now_ms` is at least `store_ms`."""
+        return store_ms / 1000 - self._offset() + 1e-6
+
+    def _offset(self) -> float:
+        if self._offset_s is None:
+            raise RuntimeError("the store's clock was never read")
+        return self._offset_s

@@ -1,0 +1,310 @@
+"""Lanes: each destination's way out, apart from the others'.
+
+A lane is one exchange, topic or default-exchange queue. It holds what is fired for that destination
+until its broker has answered, so that one that fails, blocks or stalls delays no other: its
+messages are parked, in order and without an attempt being counted, and come back when it takes
+messages again.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from delaybridge.accept import parse_destination
+from delaybridge.errors import MessageError
+from delaybridge.events import (
+    Buried,
+    CircuitClosed,
+    CircuitOpened,
+    Dropped,
+    Emit,
+    Published,
+    Retried,
+)
+from delaybridge.message import Delivery, Destination
+from delaybridge.publish import Fault, Outcome, Publisher, Verdict
+from delaybridge.retry import Circuit, RetryPolicy
+from delaybridge.session import Copy, Session
+
+_PROBES = 5  # messages that may pass while a circuit is probed
+_STALLED_MS = 500  # a full lane without a confirm for so long makes room for the others
+_PARKED_IDS = 100_000  # ids remembered per lane and bucket, to unpark those and no others
+_ROUTES = 10_000
+_NOWHERE = Destination("", "", "")
+
+
+class Broker(NamedTuple):
+    """A configured broker. publisher: how messages get there."""
+
+    kind: str
+    publisher: Publisher
+
+
+class Lane:
+    """One destination. load: fired and without outcome; unconfirmed: the broker's part of it."""
+
+    def __init__(self, label: str, publisher: Publisher | None, now_ms: int) -> None:
+        self.label = label
+        self.publisher = publisher  # None: no broker of that name is configured here
+        self.circuit = Circuit(random.random)
+        self.probes = 0
+        self.ready: list[Copy] = []
+        self.load = self.load_bytes = self.unconfirmed = 0
+        self.moved_ms = now_ms  # when an outcome last came, or the first publish since
+        self.parked: dict[Session, list[str] | None] = {}  # None: more than we remember
+
+    @property
+    def is_shut(self) -> bool:
+        """Whether its messages must be parked; a circuit being probed lets a handful pass."""
+        if self.publisher is None or self.publisher.unavailable is not None:
+            return True
+        return self.circuit.is_open and self.probes == 0
+
+    def is_stalled(self, now_ms: int) -> bool:
+        """Whether the broker keeps messages without a word."""
+        return self.unconfirmed > 0 and now_ms - self.moved_ms > _STALLED_MS
+
+
+class Lanes:
+    """All lanes of a worker, and the window that they share."""
+
+    def __init__(
+        self,
+        brokers: Mapping[str, Broker],
+        retry: RetryPolicy,
+        emit: Emit,
+        *,
+        window_messages: int,
+        window_bytes: int,
+    ) -> None:
+        self._brokers = brokers
+        self._kinds = {name: broker.kind for name, broker in brokers.items()}
+        self._retry, self._emit = retry, emit
+        self._window, self._window_bytes = window_messages, window_bytes
+        self._lanes: dict[str, Lane] = {}
+        self._routes: dict[str, tuple[Destination, Lane]] = {}
+        self._waiting: dict[Lane, None] = {}  # lanes with something ready
+        self._troubled: dict[Lane, None] = {}  # lanes with a circuit open, or messages parked
+        self._load = self._load_bytes = self._unconfirmed = 0
+        self.moved_ms = 0  # when anything was last published or answered
+
+    # on the way in
+
+    def route(self, text: str, now_ms: int) -> tuple[Destination, Lane]:
+        """Destination and lane of a stored destination."""
+        route = self._routes.get(text)
+        if route is None:
+            if len(self._routes) >= _ROUTES:  # routing keys may be without number
+                self._routes.clear()
+            route = self._routes[text] = self._find(text, now_ms)
+        return route
+
+    def _find(self, text: str, now_ms: int) -> tuple[Destination, Lane]:
+        try:
+            destination = parse_destination(text, self._kinds)
+        except MessageError:
+            destination, label, publisher = _NOWHERE, text, None
+        else:
+            label = destination.label
+            publisher = self._brokers[destination.broker].publisher
+        return destination, self._lanes.setdefault(label, Lane(label, publisher, now_ms))
+
+    def exit_unpublished(self, copy: Copy, now_ms: int) -> bool:
+        """Whether the copy left without being fired: too late, used up, nowhere to go, parked."""
+        record, lane = copy.record, _lane(copy)
+        if record.ttl_ms is not None and now_ms > copy.due_ms + record.ttl_ms:
+            reason = f"expired: {now_ms - copy.due_ms} ms late, its ttl is {record.ttl_ms} ms"
+            self._bury(copy, reason, counted=False)
+        elif copy.tried.failures >= self._retry.max_attempts:
+            self._bury(copy, "used_up: workers ended while they published it", counted=False)
+        elif lane.publisher is None:
+            self._attempt_failed(copy, "unknown_destination: no broker of that name here")
+        elif lane.is_shut or (self._is_full(lane) and lane.is_stalled(now_ms)):
+            self._park(copy)
+        else:
+            return False
+        return True
+
+    def admit(self, copy: Copy, *, may_wait: bool) -> bool:
+        """Count the copy into its lane; False if it must wait for room there.
+
+        A lane may hold as much as is free (dynamic thresholds, Choudhury & Hahne 1998): alone it
+        gets half of the window, and no number of stuck ones can take all of it.
+        """
+        lane = _lane(copy)
+        if may_wait and self._is_full(lane):
+            return False
+        if lane.probes:
+            lane.probes -= 1
+        self._count(lane, 1, copy.size)
+        return True
+
+    def _is_full(self, lane: Lane) -> bool:
+        return lane.load >= self._window - self._load or (
+            lane.load > 0 and lane.load_bytes >= self._window_bytes - self._load_bytes
+        )
+
+    # on the way out
+
+    def ready(self, copy: Copy) -> None:
+        """The copy is fired and due."""
+        lane = _lane(copy)
+        if not lane.ready:
+            self._waiting[lane] = None
+        lane.ready.append(copy)
+
+    def publish(self, now_ms: int) -> None:
+        """Hand to the brokers what is ready, within the window."""
+        for lane in list(self._waiting):
+            room = self._window - self._unconfirmed
+            if room <= 0:
+                return
+            batch, lane.ready = lane.ready[:room], lane.ready[room:]
+            if not lane.ready:
+                del self._waiting[lane]
+            self._hand_over(lane, batch, now_ms)
+
+    def _hand_over(self, lane: Lane, batch: list[Copy], now_ms: int) -> None:
+        ours = [copy for copy in batch if copy.session.alive]
+        for copy in batch:
+            if not copy.session.alive:
+                self.give_back(copy)
+        if not ours or lane.publisher is None:
+            return
+        if lane.unconfirmed == 0:
+            lane.moved_ms = now_ms
+        lane.unconfirmed += len(ours)
+        self._unconfirmed += len(ours)
+        self.moved_ms = now_ms
+        lane.publisher.publish(ours)
+
+    def give_back(self, copy: Copy) -> None:
+        """An admitted copy will not be published after all: its room is free again."""
+        self._count(_lane(copy), -1, -copy.size)
+
+    def outcome(self, deliveries: Sequence[Delivery], outcome: Outcome, now_ms: int) -> None:
+        """How publishes ended: each copy gets its exit."""
+        self.moved_ms = now_ms
+        for lane, copies in _by_lane(deliveries):
+            self._count(lane, -len(copies), -sum(copy.size for copy in copies))
+            lane.unconfirmed -= len(copies)
+            self._unconfirmed -= len(copies)
+            lane.moved_ms = now_ms
+            if outcome.verdict is Verdict.CONFIRMED:
+                self._confirmed(lane, copies, now_ms)
+            else:
+                self._failed(lane, copies, outcome, now_ms)
+
+    def _confirmed(self, lane: Lane, copies: Sequence[Copy], now_ms: int) -> None:
+        for copy in copies:
+            if copy.record.at_most_once:
+                copy.session.gone(1)  # settled before it was published
+            else:
+                copy.session.settle(copy.claim, copy.id)
+        late_ms = now_ms - copies[0].due_ms
+        self._emit(Published(destination=lane.label, messages=len(copies), late_ms=late_ms))
+        if lane.circuit.is_open and lane.circuit.succeed():
+            self._emit(CircuitClosed(destination=lane.label))
+
+    def _failed(self, lane: Lane, copies: Sequence[Copy], outcome: Outcome, now_ms: int) -> None:
+        """Not confirmed: park what was never written, count an attempt for the rest."""
+        if outcome.fault is Fault.DESTINATION:
+            lane.probes = 0
+            self._troubled[lane] = None
+            if lane.circuit.fail(now_ms, outcome.reason):
+                self._emit(CircuitOpened(destination=lane.label, reason=outcome.reason))
+        maybe = outcome.verdict is Verdict.UNKNOWN
+        for copy in copies:
+            if copy.record.at_most_once:
+                copy.session.gone(1)
+                self._emit(Dropped(destination=lane.label, messages=1, reason=outcome.reason))
+            elif maybe or outcome.fault is Fault.MESSAGE:
+                self._attempt_failed(copy, outcome.reason, maybe=maybe)
+            else:
+                self._park(copy)
+
+    # exits
+
+    def _attempt_failed(self, copy: Copy, reason: str, *, maybe: bool = False) -> None:
+        """Count a failed attempt: back off, or bury when they are used up."""
+        delay_ms = self._retry.delay_ms(copy.tried.failures + 1, random.random)
+        if delay_ms is None:
+            self._bury(copy, reason, counted=True, maybe=maybe)
+        else:
+            copy.session.retry(copy.item, delay_ms, maybe=maybe)
+            self._emit(Retried(destination=_lane(copy).label, messages=1, reason=reason))
+
+    def _bury(self, copy: Copy, reason: str, *, counted: bool, maybe: bool = False) -> None:
+        copy.session.bury(copy.item, reason[:500], counted=counted, maybe=maybe)
+        self._emit(Buried(destination=_lane(copy).label, messages=1, reason=reason))
+
+    def _park(self, copy: Copy) -> None:
+        copy.session.park(copy.item)
+        lane = _lane(copy)
+        self._troubled[lane] = None
+        ids = lane.parked.setdefault(copy.session, [])
+        if ids is not None and len(ids) < _PARKED_IDS:
+            ids.append(copy.id)
+        else:
+            lane.parked[copy.session] = None
+
+    # back to normal
+
+    def recover(self, now_ms: int) -> None:
+        """Let a handful pass where a circuit's time has come, and all where the way is free."""
+        for lane in list(self._troubled):
+            if lane.publisher is None or lane.publisher.unavailable is not None:
+                continue
+            if lane.circuit.is_open:
+                if lane.circuit.probe(now_ms):
+                    lane.probes = _PROBES
+                    _unpark(lane, _PROBES)
+            elif not lane.is_stalled(now_ms):
+                _unpark(lane)
+                del self._troubled[lane]
+
+    def forget(self, session: Session) -> None:
+        """The session is over: what it parked is for the next one to bring back."""
+        for lane in self._troubled:
+            lane.parked.pop(session, None)
+
+    def next_looks_ms(self, now_ms: int, *, waiting: bool) -> Iterable[int]:
+        """When time alone makes something possible. waiting: copies wait for room in a lane."""
+        looks = [lane.circuit.probe_at_ms for lane in self._troubled]
+        if waiting or self._troubled:
+            lanes = self._lanes.values()
+            looks += [lane.moved_ms + _STALLED_MS + 1 for lane in lanes if lane.unconfirmed]
+        return [at_ms for at_ms in looks if at_ms is not None and at_ms > now_ms]
+
+    def _count(self, lane: Lane, copies: int, size: int) -> None:
+        lane.load += copies
+        lane.load_bytes += size
+        self._load += copies
+        self._load_bytes += size
+
+
+def _lane(delivery: Delivery) -> Lane:
+    lane: Lane = delivery.owner
+    return lane
+
+
+def _by_lane(deliveries: Sequence[Delivery]) -> Iterable[tuple[Lane, Sequence[Copy]]]:
+    lanes: dict[Lane, list[Copy]] = {}
+    for copy in deliveries:
+        lanes.setdefault(copy.owner, []).append(copy)  # type: ignore[arg-type]
+    return lanes.items()
+
+
+def _unpark(lane: Lane, most: int | None = None) -> None:
+    """Bring parked messages back to due: those that are known; all, where they are too many."""
+    for session, ids in list(lane.parked.items()):
+        if ids is None:
+            session.unpark(None)
+            del lane.parked[session]
+        else:
+            session.unpark(ids[:most])
+            lane.parked[session] = ids[most:] if most is not None else []
+            if not lane.parked[session]:
+                del lane.parked[session]

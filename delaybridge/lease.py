@@ -1,0 +1,266 @@
+"""Leases: which worker scans which bucket.
+
+Nobody leads. Every worker announces itself, sees the same list of the living, and computes the
+same fair share; it takes what is its own and free, gives surplus back drained, and takes over what
+a dead worker held as soon as that lease runs out. Safety does not depend on any of it: every owner
+verb compares the token inside its script.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import secrets
+from collections.abc import Callable, Collection, Sequence
+from typing import Protocol
+
+from delaybridge import commands
+from delaybridge.client import Calls
+from delaybridge.clock import StoreClock
+from delaybridge.commands import Acquired, Bucket
+from delaybridge.errors import StoreUnavailable, StoreWiped
+from delaybridge.events import ClockStepped, Emit, LeaseLost, LeaseReleased, StoreSilent
+from delaybridge.session import Session
+from delaybridge.store import AsyncStore, insist
+
+_BLOCKED_RETRY_MS = 20  # after a foreign lease was to run out
+
+
+class Holder(Protocol):
+    """Who works on the buckets that leases give: the scanner."""
+
+    def begin(self, session: Session) -> None:
+        """Work on a bucket from now on."""
+
+    async def drain(self, session: Session) -> None:
+        """Return when nothing of the session is claimed any more and its lease may be given up."""
+
+    def lose(self, session: Session) -> None:
+        """The session is over: publish nothing more of it."""
+
+    def wake(self, bucket: int, due_ms: int) -> None:
+        """Something due at that time may have come into a bucket."""
+
+
+def fair_share(workers: Collection[str], buckets: int) -> dict[int, str]:
+    """Bucket -> worker: even to within one, and few move when a worker joins or leaves.
+
+    Rendezvous (highest random weight, Thaler & Ravishankar 1998) with bounded load: pairs of
+    worker and bucket by descending weight, each worker up to its share. All who see the same
+    workers compute the same answer.
+    """
+    if not workers:
+        return {}
+    weights = sorted(((_weight(w, b), w, b) for w in workers for b in range(buckets)), reverse=True)
+    floor, extra = divmod(buckets, len(workers))
+    share: dict[int, str] = {}
+    load = dict.fromkeys(workers, 0)
+    for _, worker, bucket in weights:
+        full = load[worker] > floor or (load[worker] == floor and extra == 0)
+        if bucket not in share and not full:
+            extra -= load[worker] == floor
+            load[worker] += 1
+            share[bucket] = worker
+    return share
+
+
+def _weight(worker: str, bucket: int) -> bytes:
+    return hashlib.blake2b(f"{bucket}:{worker}".encode(), digest_size=8).digest()
+
+
+class Leases:
+    """Keeps this worker's leases. `keep` runs until cancelled; `give_up` ends it gracefully."""
+
+    def __init__(
+        self,
+        store: AsyncStore,
+        calls: Calls,
+        clock: StoreClock,
+        emit: Emit,
+        *,
+        name: str,
+        instance: str,
+        info: bytes,
+        ttl_ms: int,
+        renew_ms: int,
+        on_token: Callable[[int, str | None], None],
+    ) -> None:
+        """calls: an opened namespace. on_token: told of each lease taken, and (None) ended."""
+        self._store, self._clock, self._emit = store, clock, emit
+        self._namespace, self._buckets, self._birth = calls.namespace, calls.buckets, calls.birth
+        self.name, self._instance, self._info = name, instance, info
+        self._ttl_ms, self._renew_ms = ttl_ms, renew_ms
+        self._on_token = on_token
+        self._holder: Holder
+        self._changed = asyncio.Event()
+        self._leaving = False
+        self._draining: dict[int, asyncio.Task[None]] = {}
+        self._blocked_s: dict[int, float] = {}  # bucket -> when a foreign lease runs out
+        self._share: set[int] | None = None  # the buckets that ought to be held
+        self.sessions: dict[int, Session] = {}
+        self.beat_s = clock.monotonic()  # when `keep` last came round, for the watchdog
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether every bucket of this worker's share is held, and none beyond."""
+        return self._share == self.sessions.keys() and not self._draining
+
+    async def announce(self) -> commands.Fleet:
+        """Say that this worker lives; the store's clock is read by the way."""
+        sent_s = self._clock.monotonic()
+        ttl_ms = 0 if self._leaving else self._ttl_ms
+        said = commands.announce(self._namespace, self.name, self._instance, ttl_ms, self._info)
+        fleet = await self._store.one(said)
+        self._observe(fleet.now_us, sent_s)
+        return fleet
+
+    async def read_clock(self, readings: int = 5) -> None:
+        """Read the store's clock a few times: the fastest round trip bounds the error."""
+        for _ in range(readings):
+            sent_s = self._clock.monotonic()
+            self._observe(await self._store.one(commands.store_time()), sent_s)
+
+    def changed(self) -> None:
+        """Shares may have changed: look again at once."""
+        self._changed.set()
+
+    async def keep(self, holder: Holder) -> None:
+        """Announce, renew, give back, take; then sleep until one of them is next."""
+        self._holder = holder
+        while True:
+            self._changed.clear()
+            self.beat_s = self._clock.monotonic()
+            try:
+                wait_s = await self._round()
+            except StoreUnavailable as exc:
+                self._emit(StoreSilent(reason=str(exc)))
+                self._forget_stale()
+                wait_s = min(1.0, self._renew_ms / 1000)
+            try:
+                async with asyncio.timeout(max(wait_s, 0.001)):
+                    await self._changed.wait()
+            except TimeoutError:
+                pass
+
+    async def give_up(self) -> None:
+        """Leave the fleet and tell it, drain every bucket, release it: no gap, no duplicate.
+
+        `keep` must go on meanwhile: what is not drained yet still needs its leases.
+        """
+        self._leaving = True
+        self._changed.set()
+        for session in list(self.sessions.values()):
+            self._drain(session)
+        await asyncio.gather(*self._draining.values())
+
+    async def release_all(self) -> None:
+        """Release whatever is held, drained or not; the next owner reclaims: a scanner failed."""
+        for session in list(self.sessions.values()):
+            self._end(session)
+            await self._store.one(session.bucket.release(session.token))
+
+    async def _round(self) -> float:
+        """One pass; how long until the next is needed, in seconds."""
+        fleet = await self.announce()
+        if not fleet.announced:
+            raise NameTaken(self.name)
+        await self._renew()
+        others_ms = [t for name, t in fleet.expires_ms.items() if name != self.name]
+        living = [*(n for n in fleet.expires_ms if n != self.name), self.name]
+        share = {} if self._leaving else fair_share(living, len(self._buckets))
+        mine = self._share = {b for b, worker in share.items() if worker == self.name}
+        for bucket, session in list(self.sessions.items()):
+            if bucket not in mine:
+                self._drain(session)
+        await self._acquire([self._buckets[b] for b in sorted(mine - self.sessions.keys())])
+        now_s = self._clock.monotonic()
+        next_s = [now_s + self._renew_ms / 1000]
+        next_s += [self._clock.monotonic_at(t) + 0.002 for t in others_ms]
+        next_s += self._blocked_s.values()
+        return min(next_s) - now_s
+
+    async def _renew(self) -> None:
+        """Renew what no owner verb has renewed lately."""
+        now_s = self._clock.monotonic()
+        fresh_s = now_s - self._renew_ms / 2000
+        stale = [s for s in self.sessions.values() if s.alive and s.touched_s < fresh_s]
+        asked = [s.bucket.renew(s.token, self._ttl_ms) for s in stale]
+        for session, answer in zip(
+            stale, await self._store.run(asked) if asked else (), strict=True
+        ):
+            if not answer.held:
+                await self._lost(session)
+                continue
+            session.touched_s = now_s
+            if answer.next_score is not None:
+                self._holder.wake(session.bucket.number, int(answer.next_score))
+
+    async def _acquire(self, wanted: Sequence[Bucket]) -> None:
+        """Try to take buckets that are ours to have."""
+        self._blocked_s = {}
+        if not wanted:
+            return
+        now_s = self._clock.monotonic()
+        owners = [f"{self.name}:{secrets.token_hex(8)}" for _ in wanted]
+        answers: list[Acquired] = await self._store.run(
+            [b.acquire(o, self._ttl_ms) for b, o in zip(wanted, owners, strict=True)]
+        )
+        for bucket, answer in zip(wanted, answers, strict=True):
+            if answer.stranger:
+                raise StoreWiped(f"bucket {bucket.number} was born in another namespace")
+            if answer.token is None:
+                self._blocked_s[bucket.number] = now_s + (answer.left_ms + _BLOCKED_RETRY_MS) / 1000
+                continue
+            session = Session(bucket, answer.token, answer.turn, self._ttl_ms, now_s)
+            self.sessions[bucket.number] = session
+            self._on_token(bucket.number, answer.token)
+            self._holder.begin(session)
+
+    def lost(self, session: Session, reason: str = "lease ran out") -> None:
+        """A verb was refused: the session is over. Looked into, and taken again, at once."""
+        if session.alive:
+            self._end(session)
+            self._emit(LeaseLost(bucket=session.bucket.number, reason=reason))
+            self._changed.set()
+
+    async def _lost(self, session: Session) -> None:
+        self.lost(session)
+        record = await self._store.one(commands.read_birth(self._namespace))
+        if record is None or record[1] != self._birth:
+            raise StoreWiped
+
+    def _forget_stale(self) -> None:
+        """Without an answer for a whole lease the bucket may be somebody else's: stop first."""
+        now_s = self._clock.monotonic()
+        for session in list(self.sessions.values()):
+            if now_s - session.touched_s > self._ttl_ms / 1000:
+                self.lost(session, "not renewed in time")
+
+    def _drain(self, session: Session) -> None:
+        number = session.bucket.number
+        if number not in self._draining and session.alive:
+            task = asyncio.create_task(self._drain_and_release(session))
+            self._draining[number] = task
+            task.add_done_callback(lambda _: self._draining.pop(number, None))
+
+    async def _drain_and_release(self, session: Session) -> None:
+        await self._holder.drain(session)
+        if session.alive:
+            self._end(session)
+            await insist(self._store, self._emit, [session.bucket.release(session.token)])
+            self._emit(LeaseReleased(bucket=session.bucket.number))
+
+    def _end(self, session: Session) -> None:
+        session.alive = False
+        self.sessions.pop(session.bucket.number, None)
+        self._on_token(session.bucket.number, None)
+        self._holder.lose(session)
+
+    def _observe(self, store_us: int, sent_s: float) -> None:
+        step_ms = self._clock.observe(store_us, sent_s, self._clock.monotonic())
+        if step_ms:
+            self._emit(ClockStepped(step_ms=step_ms))
+
+
+class NameTaken(Exception):
+    """Another living worker bears the same name."""

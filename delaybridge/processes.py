@@ -1,0 +1,223 @@
+"""Several workers on one machine: a parent that starts them, and restarts those that die.
+
+The parent touches no message. It knows its children's lease tokens, so that a dead child's buckets
+are free at once instead of after a lease.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from typing import Any
+
+from delaybridge import commands
+from delaybridge.client import Calls
+from delaybridge.errors import DelayBridgeError, StoreError
+from delaybridge.lease import NameTaken
+from delaybridge.settings import Settings
+from delaybridge.store import Store
+from delaybridge.worker import Identity, run_one
+
+_log = logging.getLogger("delaybridge")
+_spawn = multiprocessing.get_context("spawn")
+_STEADY_S = 5.0  # a child that lived longer is replaced at once
+_PAUSES_S = (0.0, 0.5, 2.0, 5.0, 10.0)
+_PR_SET_PDEATHSIG = 1
+
+
+def run(
+    settings: Settings,
+    *,
+    processes: int = 1,
+    name: str | None = None,
+    burst: bool = False,
+    exit_code: Callable[[BaseException], int],
+    prepare: Callable[[], None] = lambda: None,
+) -> int:
+    """Scan in so many processes until SIGTERM or Ctrl-C; 0 once they have drained.
+
+    exit_code: what an error of a child means, for the one that cannot be mended by another try.
+    prepare: run first in each child (logging); picklable, as `exit_code` is.
+    """
+    if processes == 1:
+        run_one(settings, name=name, burst=burst)
+        return 0
+    return _Parent(settings, processes, name, burst, exit_code, prepare).run()
+
+
+class _Child:
+    """One worker process and what it told us."""
+
+    def __init__(self, number: int, name: str | None, failures: int) -> None:
+        self.number, self.name, self.failures = number, name, failures
+        self.started_s = time.monotonic()
+        self.identity: Identity | None = None
+        self.tokens: dict[int, str] = {}
+        self.error: int | None = None
+        self.process: SpawnProcess
+        self.pipe: Connection
+
+    def start(self, *arguments: Any) -> None:
+        """Start the process; its end of the pipe stays open only there."""
+        self.pipe, theirs = _spawn.Pipe(duplex=False)
+        self.process = _spawn.Process(
+            target=_work, args=(theirs, self.name, *arguments), name=f"worker-{self.number}"
+        )
+        self.process.start()
+        theirs.close()
+
+    def hear(self) -> bool:
+        """Take in what it said; False once it has ended."""
+        try:
+            while self.pipe.poll():
+                self._heard(*self.pipe.recv())
+        except (EOFError, OSError):
+            return False
+        return True
+
+    def _heard(self, what: str, *said: Any) -> None:
+        if what == "identity":
+            (self.identity,) = said
+        elif what == "error":
+            (self.error,) = said
+        else:
+            bucket, token = said
+            if token is None:
+                self.tokens.pop(bucket, None)
+            else:
+                self.tokens[bucket] = token
+
+
+class _Parent:
+    def __init__(self, settings: Settings, processes: int, name: str | None, *rest: Any) -> None:
+        self._settings, self._processes, self._name = settings, processes, name
+        self._burst, self._exit_code, self._prepare = rest
+        self._children: list[_Child] = []
+        self._due: list[tuple[float, _Child]] = []  # replacements that wait for their time
+        self._signals = 0
+        self._code = 0
+
+    def run(self) -> int:
+        read_end, write_end = os.pipe()
+        os.set_blocking(write_end, False)
+        signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._signalled)
+        for number in range(self._processes):
+            self._start(_Child(number, self._child_name(number), 0))
+        while self._children or self._due:
+            pipes = {child.pipe: child for child in self._children}
+            pause_s = min((at_s - time.monotonic() for at_s, _ in self._due), default=None)
+            for ready in wait([*pipes, read_end], None if pause_s is None else max(0.0, pause_s)):
+                if ready == read_end:
+                    os.read(read_end, 4096)
+                elif not pipes[ready].hear():  # type: ignore[index]
+                    self._ended(pipes[ready])  # type: ignore[index]
+            self._start_due()
+        return self._code
+
+    def _child_name(self, number: int) -> str | None:
+        return None if self._name is None else f"{self._name}-{number}"
+
+    def _start(self, child: _Child) -> None:
+        child.start(self._settings, self._burst, self._exit_code, self._prepare, os.getpid())
+        self._children.append(child)
+
+    def _signalled(self, number: int, frame: object) -> None:
+        """Pass it on: the first drains, the second ends at once."""
+        self._signals += 1
+        self._due.clear()
+        for child in self._children:
+            if child.process.pid is not None:
+                child.process.terminate()
+
+    def _ended(self, child: _Child) -> None:
+        """A child is gone: free what it held; replace it, unless it ended as it should."""
+        child.process.join()
+        self._children.remove(child)
+        code = child.process.exitcode or 0
+        self._release(child)
+        if self._signals or code == 0:
+            return
+        if child.error is not None:
+            self._code = child.error
+            self._signalled(signal.SIGTERM, None)
+            return
+        lived_s = time.monotonic() - child.started_s
+        failures = 0 if lived_s > _STEADY_S else child.failures + 1
+        pause_s = _PAUSES_S[min(failures, len(_PAUSES_S) - 1)]
+        _log.error("worker_died pid=%s code=%s restart_in=%ss", child.process.pid, code, pause_s)
+        heir = _Child(child.number, child.name, failures)
+        self._due.append((time.monotonic() + pause_s, heir))
+
+    def _start_due(self) -> None:
+        now_s = time.monotonic()
+        ripe = [child for at_s, child in self._due if at_s <= now_s]
+        self._due = [(at_s, child) for at_s, child in self._due if at_s > now_s]
+        for child in ripe:
+            child.started_s = now_s
+            self._start(child)
+
+    def _release(self, child: _Child) -> None:
+        """Give a dead child's leases back and take it off the list of the living."""
+        if child.identity is None:
+            return
+        store = Store(self._settings.redis.url, timeout_s=self._settings.redis.timeout_s)
+        try:
+            calls = Calls(self._settings.namespace, None, None, self._settings.limits.as_limits())
+            buckets = store.complete(calls.open())
+            who = child.identity
+            store.run(
+                [
+                    commands.announce(self._settings.namespace, who.name, who.instance, 0),
+                    *(buckets[b].release(token) for b, token in child.tokens.items()),
+                ]
+            )
+        except StoreError as exc:
+            _log.warning("leases of a dead worker run out by themselves: %s", exc)
+        finally:
+            store.close()
+
+
+def _work(
+    pipe: Connection,
+    name: str | None,
+    settings: Settings,
+    burst: bool,
+    exit_code: Callable[[BaseException], int],
+    prepare: Callable[[], None],
+    parent: int,
+) -> None:
+    """The child's whole life. Ctrl-C reaches it too: only the parent decides what it means."""
+    _end_with(parent)
+    prepare()
+    try:
+        run_one(
+            settings,
+            name=name,
+            burst=burst,
+            ignore=[signal.SIGINT],
+            on_start=lambda identity: pipe.send(("identity", identity)),
+            on_token=lambda bucket, token: pipe.send(("token", bucket, token)),
+        )
+    except (DelayBridgeError, NameTaken) as exc:
+        _log.error("%s", exc)
+        code = exit_code(exc)
+        pipe.send(("error", code))
+        sys.exit(code)
+
+
+def _end_with(parent: int) -> None:
+    """Have this process drained when its parent dies, however it dies (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:
+            os.kill(os.getpid(), signal.SIGTERM)

@@ -1,0 +1,189 @@
+"""One taking of one bucket's lease, from acquire to release: what the protocol remembers of it.
+
+When the lease is lost the session is over, with everything on its wheel. What became of claimed
+messages gathers here until the store is told, as its `exits`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from math import inf
+from typing import Any
+
+from delaybridge.commands import Bucket, Command, Fired, Item, Tried
+from delaybridge.message import Delivery, Destination, Record
+
+_CALL_ITEMS = 1000
+
+
+class Session:
+    """The owner's side of one bucket. Everything it holds is void once `alive` is False.
+
+    have: the last claim number received. seen: the highest revocation turn acted upon.
+    watermark: the highest score ever fired; it never falls.
+    """
+
+    def __init__(self, bucket: Bucket, token: str, turn: int, ttl_ms: int, taken_s: float) -> None:
+        self.bucket, self.token, self.ttl_ms = bucket, token, ttl_ms
+        self.touched_s = taken_s  # when the last answer that renewed the lease was asked for
+        self.alive = True
+        self.ready = False  # reclaimed to the end: claims may begin
+        self.draining = False
+        # the protocol
+        self.have = turn
+        self.seen = 0
+        self.watermark = -1.0
+        self._reach = -1.0  # the highest score received
+        self._revoked: dict[str, tuple[int, float]] = {}  # id -> turn, score until which it counts
+        # when to claim
+        self.look_at_ms = -inf
+        self.claimed_at_ms = 0
+        self.next_score = inf
+        # what is under way
+        self.copies = 0
+        self.calls = 0
+        self.moved = asyncio.Event()  # one of the two above fell
+        # what the store is to be told
+        self._settled: dict[int, list[str]] = {}
+        self._retried: list[tuple[Item, int | None, bool]] = []
+        self._buried: list[tuple[Item, bool, bool, str]] = []
+        self._parked: list[Item] = []
+        self._unpark_ids: list[str] = []
+        self._unpark_all = True  # nobody here knows what earlier sessions parked
+
+    def __repr__(self) -> str:
+        return f"Session(bucket={self.bucket.number}, token={self.token!r}, alive={self.alive})"
+
+    # revocations
+
+    def received(self, number: int, highest_score: float) -> None:
+        """A claim arrived."""
+        self.have = number
+        self._reach = max(self._reach, highest_score)
+
+    def revoke(self, fired: Fired) -> None:
+        """Remember what a fire reported, until no copy that it means can be left.
+
+        It is acknowledged only by an owner that holds every claim made before the report: one
+        still on its way may hold a copy that the revocation means.
+        """
+        for id, turn in fired.revoked.items():
+            self._revoked[id.decode()] = turn, self._reach
+        if fired.revoked and self.have >= fired.claimed:
+            self.seen = max(self.seen, *fired.revoked.values())
+
+    def is_revoked(self, id: str, claim: int) -> bool:
+        """Whether the copy of that claim was cancelled, rescheduled or replaced on the wheel."""
+        revoked = self._revoked.get(id) if self._revoked else None
+        return revoked is not None and claim < revoked[0]
+
+    def forget_revoked(self) -> None:
+        """Drop what the watermark has passed: every copy it meant has left the wheel."""
+        if self._revoked:
+            mark = self.watermark
+            self._revoked = {i: r for i, r in self._revoked.items() if r[1] > mark}
+
+    # exits: what became of copies
+
+    def settle(self, claim: int, id: str) -> None:
+        """The broker confirmed it."""
+        ids = self._settled.get(claim)
+        if ids is None:
+            self._settled[claim] = [id]
+        else:
+            ids.append(id)
+
+    def retry(self, item: Item, delay_ms: int | None, *, maybe: bool = False) -> None:
+        """Back to due after a back-off; with None as it was, never attempted."""
+        self._retried.append((item, delay_ms, maybe))
+
+    def bury(self, item: Item, reason: str, *, counted: bool, maybe: bool = False) -> None:
+        """To the dead set. counted: an attempt failed just now."""
+        self._buried.append((item, counted, maybe, reason))
+
+    def park(self, item: Item) -> None:
+        """Aside, until its broker takes messages again."""
+        self._parked.append(item)
+
+    def unpark(self, ids: list[str] | None) -> None:
+        """Back from aside: those named, or all."""
+        if ids is None:
+            self._unpark_all = True
+        else:
+            self._unpark_ids += ids
+
+    @property
+    def has_exits(self) -> bool:
+        """Whether the store must be told something."""
+        return (
+            bool(self._settled or self._retried or self._buried or self._parked) or self._may_unpark
+        )
+
+    @property
+    def _may_unpark(self) -> bool:
+        wanted = self._unpark_all or bool(self._unpark_ids)
+        return wanted and self.ready and not self.draining
+
+    def exits(self) -> tuple[list[Command[Any]], int]:
+        """The commands that tell the store, and how many copies end with them."""
+        told: list[Command[Any]] = []
+        bucket, owner = self.bucket, (self.token, self.ttl_ms)
+        count = sum(map(len, self._settled.values()))
+        count += len(self._retried) + len(self._buried) + len(self._parked)
+        if self._parked:
+            told += (bucket.park(*owner, part) for part in _parts(self._parked))
+        if self._settled:
+            told.append(bucket.settle(*owner, self._settled.items()))
+        if self._retried:
+            told += (bucket.retry(*owner, part) for part in _parts(self._retried))
+        if self._buried:
+            told += (bucket.bury(*owner, part) for part in _parts(self._buried))
+        self._settled, self._retried, self._buried, self._parked = {}, [], [], []
+        return told, count
+
+    def unparking(self) -> list[Command[Any]]:
+        """The command that brings the next parked messages back, if any are wanted."""
+        if not self._may_unpark:
+            return []
+        ids, self._unpark_ids = self._unpark_ids[:_CALL_ITEMS], self._unpark_ids[_CALL_ITEMS:]
+        return [self.bucket.unpark(self.token, self.ttl_ms, limit=_CALL_ITEMS, ids=ids)]
+
+    def unparked(self, left: int) -> None:
+        """The answer to that: so many are still parked, whether or not they are wanted."""
+        if left == 0:
+            self._unpark_all = False
+        self.look_at_ms = -inf
+
+    def gone(self, copies: int) -> None:
+        """So many copies came to their end."""
+        self.copies -= copies
+        self.moved.set()
+
+
+class Copy(Delivery):
+    """A claimed message in a worker's hands. Named by (id, claim number), as in the store."""
+
+    __slots__ = ("claim", "score", "session", "tried")
+
+    def __init__(
+        self,
+        session: Session,
+        claim: int,
+        id: str,
+        score: float,
+        tried: Tried,
+        record: Record,
+        destination: Destination,
+        lane: Any,
+    ) -> None:
+        due_ms = int(score) if tried.due_ms is None else tried.due_ms
+        super().__init__(id, record, destination, due_ms, tried.failures + 1, lane)
+        self.session, self.claim, self.score, self.tried = session, claim, score, tried
+
+    @property
+    def item(self) -> Item:
+        return Item(self.id, self.claim, self.score)
+
+
+def _parts(items: list[Any]) -> list[list[Any]]:
+    return [items[i : i + _CALL_ITEMS] for i in range(0, len(items), _CALL_ITEMS)]

@@ -1,0 +1,325 @@
+"""The worker process: builds a scanner with its leases and publishers, and keeps it alive."""
+
+from __future__ import annotations
+
+import asyncio
+import faulthandler
+import json
+import logging
+import os
+import secrets
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from delaybridge import __version__, keys
+from delaybridge.alarm import Alarm
+from delaybridge.client import Calls
+from delaybridge.clock import StoreClock
+from delaybridge.errors import ConfigError, PublishUnavailable, StoreError, StoreWiped
+from delaybridge.eventlog import EventLog
+from delaybridge.events import ScannerFailed
+from delaybridge.lanes import Broker, Lanes
+from delaybridge.lease import Leases, NameTaken
+from delaybridge.publish import PublishOptions, connect, kind_of
+from delaybridge.retry import RetryPolicy
+from delaybridge.scanner import Scanner, ScanOptions
+from delaybridge.settings import Settings
+from delaybridge.store import AsyncStore
+
+_log = logging.getLogger("delaybridge")
+_RESTART_S = (0.1, 10.0)  # pause before a failed scanner begins anew: first, at most
+_ABORTED = 130
+
+OnToken = Callable[[int, str | None], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who a worker is. instance: random, what tells it from any other that bore its name."""
+
+    name: str
+    instance: str
+    info: bytes
+
+    @classmethod
+    def of_this_process(cls, name: str | None) -> Identity:
+        """Named host:pid unless a name is given."""
+        host, pid = socket.gethostname(), os.getpid()
+        started_ms = time.time_ns() // 1_000_000
+        about = {"host": host, "pid": pid, "version": __version__, "started_ms": started_ms}
+        return cls(name or f"{host}:{pid}", secrets.token_hex(8), json.dumps(about).encode())
+
+
+class Worker:
+    """One process' work, from start to drained."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        identity: Identity,
+        *,
+        burst: bool = False,
+        on_token: OnToken = lambda bucket, token: None,
+    ) -> None:
+        """burst: end when nothing is due. on_token: told of each lease taken, and (None) ended."""
+        self.settings, self.identity, self.on_token = settings, identity, on_token
+        self.burst = burst
+        self.emit = EventLog()
+        self.stopping = asyncio.Event()
+
+    def stop(self) -> None:
+        """Drain and end. A second time: end at once, without draining."""
+        if self.stopping.is_set():
+            _log.warning("aborted: not drained; the next owner reclaims")
+            os._exit(_ABORTED)
+        _log.info("draining: again to stop at once")
+        self.stopping.set()
+
+    async def work(self) -> None:
+        """Scan until stopped. Raises only what beginning anew cannot mend."""
+        s = self.settings
+        store = AsyncStore(s.redis.url, timeout_s=s.redis.timeout_s)
+        if not s.brokers:
+            raise ConfigError("brokers: none is configured; add --broker amqp://... or kafka://...")
+        calls = Calls(s.namespace, s.brokers, s.buckets, s.limits.as_limits())
+        pause_s, most_s = _RESTART_S
+        started_s = time.monotonic()
+        try:
+            await store.complete(calls.open())
+            while not self.stopping.is_set():
+                try:
+                    await Shift(self, store, calls).run()
+                except (ConfigError, StoreWiped):
+                    raise
+                except NameTaken:
+                    # A dead predecessor's announcement ends with its leases; a living one stays.
+                    if time.monotonic() - started_s > s.lease.ttl_ms / 1000 + 1:
+                        raise
+                    await self.pause(0.5)
+                except Exception as exc:
+                    # Whatever it was: the leases were given up, and whoever takes them, perhaps
+                    # this very process, begins with a reclaim.
+                    self.emit(ScannerFailed(reason=f"{type(exc).__name__}: {exc}"))
+                    _log.debug("the scanner failed", exc_info=exc)
+                    await self.pause(pause_s)
+                    pause_s = min(pause_s * 2, most_s)
+        finally:
+            self.emit.flush()
+            await store.close()
+
+    async def pause(self, pause_s: float) -> None:
+        """Wait so long, or until stopped."""
+        try:
+            async with asyncio.timeout(pause_s):
+                await self.stopping.wait()
+        except TimeoutError:
+            pass
+
+
+class Shift:
+    """One try at working: scanner, publishers and leases, built and ended together."""
+
+    def __init__(self, worker: Worker, store: AsyncStore, calls: Calls) -> None:
+        self._worker, self._store, self._calls = worker, store, calls
+        self._s = worker.settings
+        self._clock = StoreClock()
+        self._alarm = Alarm()
+        self._leases = Leases(
+            *(store, calls, self._clock, worker.emit),
+            name=worker.identity.name,
+            instance=worker.identity.instance,
+            info=worker.identity.info,
+            ttl_ms=self._s.lease.ttl_ms,
+            renew_ms=self._s.lease.renew_ms,
+            on_token=worker.on_token,
+        )
+        self._brokers: dict[str, Broker] = {}
+
+    async def run(self) -> None:
+        """Work until the worker is stopped, then drain. Raises what ended it before."""
+        await self._leases.read_clock()
+        self._scanner = self._build()
+        await self._connect()
+        work: list[asyncio.Task[Any]] = [
+            asyncio.create_task(part)
+            for part in (
+                self._scanner.run(),
+                self._leases.keep(self._scanner),
+                self._listen(),
+                self._watch(),
+            )
+        ]
+        watchdog = _Watchdog(lambda: self._leases.beat_s, self._s.lease.ttl_ms * 3 / 1000)
+        try:
+            await _until(asyncio.create_task(self._ended()), work)
+            await _until(asyncio.create_task(self._drain()), work)
+        finally:
+            watchdog.stop()
+            await self._close()
+            for task in work:
+                task.cancel()
+            await asyncio.gather(*work, return_exceptions=True)
+            self._alarm.close()
+
+    def _build(self) -> Scanner:
+        s, emit = self._s, self._worker.emit
+        options = PublishOptions(
+            confirm_timeout_s=s.publish.confirm_timeout_s,
+            heartbeat_s=s.publish.heartbeat_s,
+            blocked_connection_timeout_s=s.publish.blocked_connection_timeout_s,
+            linger_ms=s.publish.linger_ms,
+        )
+        for name, url in s.brokers.items():
+            publisher = connect(
+                *(name, url),
+                report=lambda deliveries, outcome: self._scanner.report(deliveries, outcome),
+                on_change=self._alarm.ring,
+                options=options,
+            )
+            self._brokers[name] = Broker(kind_of(url), publisher)
+        lanes = Lanes(
+            *(self._brokers, RetryPolicy(**s.retry.model_dump()), emit),
+            window_messages=s.publish.window_messages,
+            window_bytes=s.publish.window_bytes,
+        )
+        bounds = ScanOptions(
+            claim_ahead_ms=s.scan.claim_ahead_ms,
+            wheel_messages=s.scan.wheel_messages,
+            wheel_bytes=s.scan.wheel_bytes,
+            batch_messages=s.scan.batch_messages,
+            batch_bytes=s.scan.batch_bytes,
+            fire_lead_ms=s.scan.fire_lead_ms,
+        )
+        return Scanner(
+            *(self._store, lanes, self._clock, self._alarm, emit, bounds), lost=self._leases.lost
+        )
+
+    async def _connect(self) -> None:
+        """Connect and warm up before anything is due; a broker that is away is waited for."""
+        for name, broker in self._brokers.items():
+            try:
+                await broker.publisher.connect()
+            except PublishUnavailable as exc:
+                _log.warning("broker_unavailable name=%s reason=%r", name, str(exc))
+            else:
+                _log.info("broker %s: %s", name, broker.publisher.describe())
+
+    async def _listen(self) -> None:
+        """Wake-ups: a message due soon in a bucket, or a change in the fleet."""
+        async for said in self._store.listen(keys.wake(self._s.namespace)):
+            if said is None:
+                self._scanner.wake_all()
+                self._leases.changed()
+            elif said == "fleet":
+                self._leases.changed()
+            else:
+                bucket, _, due_ms = said.partition(" ")
+                self._scanner.wake(int(bucket), int(due_ms))
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(self._s.lease.renew_ms / 1000)
+            self._scanner.check_moving(self._s.lease.ttl_ms)
+
+    async def _ended(self) -> None:
+        """Return when the worker is stopped; in a burst also when nothing is due any more."""
+        while self._worker.burst:
+            if self._leases.is_settled and self._scanner.is_idle():
+                self._worker.stopping.set()
+                return
+            await self._worker.pause(0.05)
+            if self._worker.stopping.is_set():
+                return
+        await self._worker.stopping.wait()
+
+    async def _drain(self) -> None:
+        """Give every bucket back; what the brokers do not answer in time is unknown, so retried."""
+        giving = asyncio.create_task(self._leases.give_up())
+        done, _ = await asyncio.wait([giving], timeout=self._s.scan.drain_timeout_s)
+        if not done:
+            _log.warning("drain_timeout: unconfirmed messages will be published again")
+            await self._close_publishers()
+            await asyncio.wait([giving], timeout=2.0)
+        giving.cancel()
+
+    async def _close(self) -> None:
+        await self._close_publishers()
+        try:
+            await self._leases.release_all()
+        except StoreError as exc:
+            _log.warning("leases not released, they run out: %s", exc)
+
+    async def _close_publishers(self) -> None:
+        brokers, self._brokers = self._brokers, {}
+        for broker in brokers.values():
+            await broker.publisher.close(0.5)
+
+
+class _Watchdog:
+    """A thread that says so, with every stack, when the event loop stands still."""
+
+    def __init__(self, beat_s: Callable[[], float], limit_s: float) -> None:
+        self._beat_s, self._limit_s = beat_s, limit_s
+        self._stopped = threading.Event()
+        threading.Thread(target=self._look, name="watchdog", daemon=True).start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    def _look(self) -> None:
+        while not self._stopped.wait(self._limit_s / 3):
+            still_s = time.monotonic() - self._beat_s()
+            if still_s > self._limit_s:
+                _log.error("stuck: the event loop has stood still for %.0f s", still_s)
+                faulthandler.dump_traceback(all_threads=True)
+
+
+async def _until(done: asyncio.Task[None], work: Iterable[asyncio.Task[Any]]) -> None:
+    """Wait for `done`; raise what ends any of the work before."""
+    tasks = [done, *work]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            if task.done():
+                task.result()
+    finally:
+        done.cancel()
+
+
+def run_one(
+    settings: Settings,
+    *,
+    name: str | None = None,
+    burst: bool = False,
+    ignore: Iterable[signal.Signals] = (),
+    on_start: Callable[[Identity], None] = lambda identity: None,
+    on_token: OnToken = lambda bucket, token: None,
+) -> None:
+    """Work in this process until SIGTERM or Ctrl-C, and drain; the second of them ends at once."""
+    identity = Identity.of_this_process(name)
+    on_start(identity)
+
+    async def main() -> None:
+        worker = Worker(settings, identity, burst=burst, on_token=on_token)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, (lambda: None) if number in ignore else worker.stop)
+        await worker.work()
+
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.run(main())
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop where it is installed."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
