@@ -97,6 +97,7 @@ class Leases:
         self._draining: dict[int, asyncio.Task[None]] = {}
         self._blocked_s: dict[int, float] = {}  # bucket -> when a foreign lease runs out
         self._share: set[int] | None = None  # the buckets that ought to be held
+        self._known: set[int] = set()  # every bucket ever held
         self.sessions: dict[int, Session] = {}
         self.beat_s = clock.monotonic()  # when `keep` last came round, for the watchdog
 
@@ -189,7 +190,7 @@ class Leases:
             stale, await self._store.run(asked) if asked else (), strict=True
         ):
             if not answer.held:
-                await self._lost(session)
+                self.lost(session)
                 continue
             session.touched_s = now_s
             if answer.next_score is not None:
@@ -200,19 +201,23 @@ class Leases:
         self._blocked_s = {}
         if not wanted:
             return
+        record = await self._store.one(commands.read_birth(self._namespace))
+        if record is None or record[1] != self._birth:
+            raise StoreWiped
         now_s = self._clock.monotonic()
         owners = [f"{self.name}:{secrets.token_hex(8)}" for _ in wanted]
         answers: list[Acquired] = await self._store.run(
             [b.acquire(o, self._ttl_ms) for b, o in zip(wanted, owners, strict=True)]
         )
         for bucket, answer in zip(wanted, answers, strict=True):
-            if answer.stranger:
-                raise StoreWiped(f"bucket {bucket.number} was born in another namespace")
+            if answer.stranger or (answer.fresh and bucket.number in self._known):
+                raise StoreWiped(f"bucket {bucket.number} is not the one it was: data was wiped")
             if answer.token is None:
                 self._blocked_s[bucket.number] = now_s + (answer.left_ms + _BLOCKED_RETRY_MS) / 1000
                 continue
             session = Session(bucket, answer.token, answer.turn, self._ttl_ms, now_s)
             self.sessions[bucket.number] = session
+            self._known.add(bucket.number)
             self._on_token(bucket.number, answer.token)
             self._holder.begin(session)
 
@@ -222,12 +227,6 @@ class Leases:
             self._end(session)
             self._emit(LeaseLost(bucket=session.bucket.number, reason=reason))
             self._changed.set()
-
-    async def _lost(self, session: Session) -> None:
-        self.lost(session)
-        record = await self._store.one(commands.read_birth(self._namespace))
-        if record is None or record[1] != self._birth:
-            raise StoreWiped
 
     def _forget_stale(self) -> None:
         """Without an answer for a whole lease the bucket may be somebody else's: stop first."""

@@ -109,8 +109,8 @@ class _Parent:
         read_end, write_end = os.pipe()
         os.set_blocking(write_end, False)
         signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._signalled)
+        for stop in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(stop, self._signalled)
         for number in range(self._processes):
             self._start(_Child(number, self._child_name(number), 0))
         while self._children or self._due:

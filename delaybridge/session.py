@@ -7,6 +7,7 @@ messages gathers here until the store is told, as its `exits`.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from math import inf
 from typing import Any
 
@@ -132,8 +133,7 @@ class Session:
         count += len(self._retried) + len(self._buried) + len(self._parked)
         if self._parked:
             told += (bucket.park(*owner, part) for part in _parts(self._parked))
-        if self._settled:
-            told.append(bucket.settle(*owner, self._settled.items()))
+        told += (bucket.settle(*owner, part) for part in _groups(self._settled))
         if self._retried:
             told += (bucket.retry(*owner, part) for part in _parts(self._retried))
         if self._buried:
@@ -183,6 +183,22 @@ class Copy(Delivery):
     @property
     def item(self) -> Item:
         return Item(self.id, self.claim, self.score)
+
+
+def _groups(settled: dict[int, list[str]]) -> Iterator[list[tuple[int, list[str]]]]:
+    """(claim number, ids) groups in calls of a bounded size."""
+    call: list[tuple[int, list[str]]] = []
+    room = _CALL_ITEMS
+    for claim, ids in settled.items():
+        while ids:
+            call.append((claim, ids[:room]))
+            ids = ids[room:]
+            room -= len(call[-1][1])
+            if room == 0:
+                yield call
+                call, room = [], _CALL_ITEMS
+    if call:
+        yield call
 
 
 def _parts(items: list[Any]) -> list[list[Any]]:

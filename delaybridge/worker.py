@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from delaybridge import __version__, keys
@@ -178,7 +179,7 @@ class Shift:
             publisher = connect(
                 *(name, url),
                 report=lambda deliveries, outcome: self._scanner.report(deliveries, outcome),
-                on_change=self._alarm.ring,
+                on_change=partial(self._broker_changed, name),
                 options=options,
             )
             self._brokers[name] = Broker(kind_of(url), publisher)
@@ -208,6 +209,16 @@ class Shift:
                 _log.warning("broker_unavailable name=%s reason=%r", name, str(exc))
             else:
                 _log.info("broker %s: %s", name, broker.publisher.describe())
+
+    def _broker_changed(self, name: str) -> None:
+        """A broker went away, blocks, or is back: say so, and have the scanner look."""
+        if name in self._brokers:
+            reason = self._brokers[name].publisher.unavailable
+            if reason is None:
+                _log.info("broker_available name=%s", name)
+            else:
+                _log.warning("broker_unavailable name=%s reason=%r", name, reason)
+        self._alarm.ring()
 
     async def _listen(self) -> None:
         """Wake-ups: a message due soon in a bucket, or a change in the fleet."""
