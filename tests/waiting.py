@@ -17,13 +17,22 @@ class DeadlineExceeded(AssertionError):
     """What the test waited for did not become true before the deadline."""
 
 
-def wait_until(predicate: Callable[[], T], deadline_s: float, what: str | None = None) -> T:
-    """Return the first true answer of ``predicate``; past the deadline raise, naming ``what``."""
+def wait_until(
+    predicate: Callable[[], T],
+    deadline_s: float,
+    what: str | None = None,
+    *,
+    interval_s: float = POLL_INTERVAL_S,
+) -> T:
+    """Return the first true answer of ``predicate``; past the deadline raise, naming ``what``.
+
+    A predicate that is costly to ask is asked less often, by `interval_s`.
+    """
     deadline = time.monotonic() + deadline_s
     while not (answer := predicate()):
         if time.monotonic() >= deadline:
             raise DeadlineExceeded(_complaint(predicate, deadline_s, what, answer))
-        time.sleep(POLL_INTERVAL_S)
+        time.sleep(interval_s)
     return answer
 
 

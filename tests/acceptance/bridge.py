@@ -1,0 +1,236 @@
+"""A whole bridge for acceptance tests: Redis, worker processes, plain consumers, a checker."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pika
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from delaybridge import Client, Message
+from tests.acceptance.history import Delivery, Promise, Verdict, check, read
+from tests.waiting import wait_until
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
+
+
+class Bridge:
+    """Workers are real `delaybridge scan` processes; consumers import only their client library.
+
+    brokers: name -> URL. Everything ends with `close`, whatever happened.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        redis_url: str,
+        namespace: str,
+        brokers: Mapping[str, str],
+        *,
+        lease_ttl_ms: int = 2000,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        self.folder, self.redis_url, self.namespace, self.brokers = (
+            *(folder, redis_url, namespace, dict(brokers)),
+        )
+        self.client = Client(redis_url, namespace=namespace, brokers=brokers, timeout_s=10)
+        self.environment = {
+            **os.environ,
+            "DELAYBRIDGE_LEASE__TTL_MS": str(lease_ttl_ms),
+            "DELAYBRIDGE_LEASE__RENEW_MS": str(lease_ttl_ms // 4),
+            "DELAYBRIDGE_REDIS__TIMEOUT_S": str(lease_ttl_ms / 4000),
+            **(settings or {}),
+        }
+        self.promises: dict[str, Promise] = {}
+        self.random = random.Random(7)
+        self._workers: dict[str, subprocess.Popen[bytes]] = {}
+        self._consumers: list[subprocess.Popen[bytes]] = []
+        self._files: list[Path] = []
+        self._count = 0
+
+    # workers
+
+    def start_worker(self, redis_url: str | None = None) -> str:
+        """One more worker; its name."""
+        self._count += 1
+        name = f"w{self._count}"
+        brokers = [f"--broker={name}={url}" for name, url in self.brokers.items()]
+        with (self.folder / f"{name}.log").open("wb") as log:
+            self._workers[name] = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "delaybridge", "--redis", redis_url or self.redis_url),
+                    *("--namespace", self.namespace, *brokers, "scan", "--name", name),
+                ],
+                stdout=log,
+                stderr=log,
+                env=self.environment,
+                cwd=self.folder,
+            )
+        return name
+
+    def start_workers(self, count: int, redis_url: str | None = None) -> list[str]:
+        """So many workers; returns once every bucket has an owner and all have a share."""
+        names = [self.start_worker(redis_url) for _ in range(count)]
+        wait_until(
+            lambda: {b.owner for b in self.client.stats().buckets} == set(self._workers),
+            20,
+            "a full fleet",
+            interval_s=0.05,
+        )
+        return names
+
+    def signal_worker(self, name: str, number: signal.Signals) -> None:
+        self._workers[name].send_signal(number)
+
+    def kill_worker(self, name: str) -> None:
+        """SIGKILL."""
+        process = self._workers.pop(name)
+        process.kill()
+        process.wait()
+
+    def has_ended(self, name: str) -> bool:
+        return self._workers[name].poll() is not None
+
+    def exit_code(self, name: str) -> int | None:
+        """Of a worker that has ended, which is forgotten with that."""
+        return self._workers.pop(name).returncode
+
+    def log_of(self, name: str) -> str:
+        return (self.folder / f"{name}.log").read_text(errors="replace")
+
+    @property
+    def workers(self) -> list[str]:
+        return list(self._workers)
+
+    # destinations and their consumers
+
+    def rabbitmq_queue(self, name: str, broker: str = "rabbitmq", *, consume: bool = True) -> str:
+        """An exchange `name` bound to a quorum queue `name`, with a plain consumer."""
+        with rabbitmq_channel(self.brokers[broker]) as channel:
+            channel.exchange_declare(name, "topic", durable=True)
+            channel.queue_declare(name, durable=True, arguments={"x-queue-type": "quorum"})
+            channel.queue_bind(name, name, "#")
+        if consume:
+            self._consume("consume_rabbitmq.py", self.brokers[broker], name)
+        return f"{broker}:{name}/key"
+
+    def kafka_topic(self, name: str, broker: str = "kafka", partitions: int = 4) -> str:
+        """A topic with a plain consumer."""
+        servers = urlsplit(self.brokers[broker]).netloc
+        admin = AdminClient({"bootstrap.servers": servers})
+        for future in admin.create_topics([NewTopic(name, partitions, 1)]).values():
+            future.result(20)
+        self._consume("consume_kafka.py", servers, name)
+        return f"{broker}:{name}"
+
+    def _consume(self, script: str, *arguments: str) -> None:
+        path = self.folder / f"received-{len(self._files)}.jsonl"
+        self._files.append(path)
+        process = subprocess.Popen(
+            [sys.executable, str(HERE / script), *arguments, str(path)], stdout=subprocess.PIPE
+        )
+        self._consumers.append(process)
+        if process.stdout is None or process.stdout.readline() != b"ready\n":
+            raise RuntimeError(f"{script} did not start")
+
+    # messages
+
+    def schedule(
+        self, destination: str, count: int, *, seconds: float, first_s: float = 0.0
+    ) -> list[str]:
+        """So many messages due at random within `seconds`; every answer is noted as a promise."""
+        bodies = [self.random.randbytes(self.random.randrange(200)) for _ in range(count)]
+        messages = [
+            Message(destination, body, delay=first_s + self.random.random() * seconds)
+            for body in bodies
+        ]
+        ids = []
+        for i in range(0, count, 500):
+            receipts = self.client.schedule_many(messages[i : i + 500])
+            for receipt, body in zip(receipts, bodies[i : i + 500], strict=True):
+                sha = hashlib.sha1(body).hexdigest()
+                self.promises[receipt.id] = Promise(receipt.id, destination, receipt.due_ms, sha)
+                ids.append(receipt.id)
+        return ids
+
+    def cancel(self, id: str) -> str:
+        """Cancel, and note the answer."""
+        answer = self.client.cancel(id)
+        if answer.startswith("cancelled"):
+            self.promises[id].cancelled = answer.value
+        return answer.value
+
+    def reschedule(self, id: str, delay_s: float) -> str:
+        """Reschedule, and note the answer and when it came."""
+        before_ms = time.time_ns() // 1_000_000
+        answer = self.client.reschedule(id, delay=delay_s)
+        if answer == "rescheduled":
+            # The new due time lies at least so far ahead of the moment before the call.
+            due_ms = before_ms + int(delay_s * 1000)
+            self.promises[id].moved.append((time.time_ns() // 1000, due_ms))
+        return answer.value
+
+    # the verdict
+
+    def deliveries(self) -> list[Delivery]:
+        return [delivery for path in self._files for delivery in read(path)]
+
+    def wait_delivered(self, deadline_s: float = 60) -> None:
+        """Until nothing is delayed, in flight or parked, and all that must be was received."""
+
+        def arrived() -> bool:
+            stats = self.client.stats()
+            if stats.delayed + stats.in_flight + stats.parked:
+                return False
+            received = {d.id for d in self.deliveries()}
+            owed = {id for id, p in self.promises.items() if p.cancelled is None}
+            return owed <= received | self.dead()
+
+        wait_until(arrived, deadline_s, "everything delivered", interval_s=0.3)
+
+    def dead(self) -> set[str]:
+        """Every id in the dead set."""
+        ids: set[str] = set()
+        cursor = None
+        while True:
+            page = self.client.dead(limit=1000, cursor=cursor)
+            ids |= {message.id for message in page.items}
+            if page.cursor is None:
+                return ids
+            cursor = page.cursor
+
+    def verdict(self) -> Verdict:
+        """The checker's word; printed, so that `-s` and a failure show it."""
+        verdict = check(self.promises, self.deliveries(), self.dead())
+        print(f"\n{self.namespace}: {verdict}")
+        return verdict
+
+    def close(self) -> None:
+        """End every process that was started here."""
+        for process in [*self._workers.values(), *self._consumers]:
+            process.kill()
+            process.wait()
+            if process.stdout is not None:
+                process.stdout.close()
+        self.client.close()
+
+
+@contextlib.contextmanager
+def rabbitmq_channel(url: str) -> Iterator[pika.adapters.blocking_connection.BlockingChannel]:
+    """A channel for declarations."""
+    connection = pika.BlockingConnection(pika.URLParameters(url))
+    try:
+        yield connection.channel()
+    finally:
+        connection.close()

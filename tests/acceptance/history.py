@@ -1,0 +1,105 @@
+"""The checker: what was promised against what plain consumers received.
+
+As in Jepsen, a call without an answer is unknown, never a failure: the message may or may not
+arrive. Times are this machine's, which Redis and the consumers share.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass
+class Promise:
+    """What the store answered for one id. due_ms: the time in force, by its latest answer."""
+
+    id: str
+    destination: str
+    due_ms: int
+    sha: str
+    cancelled: str | None = None  # the answer, if it was cancelled
+    # (answered at, new due): nothing plain may be delivered in between
+    moved: list[tuple[int, int]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Delivery:
+    id: str
+    due_ms: int
+    attempt: int
+    at_us: int
+    sha: str
+
+
+@dataclass
+class Verdict:
+    """What a run came to. Every list holds ids."""
+
+    accepted: int
+    delivered: int
+    lost: list[str]
+    early: list[str]
+    duplicates: list[str]
+    after_cancel: list[str]
+    before_new_time: list[str]
+    changed: list[str]
+    lateness_ms: list[float]  # of first deliveries, sorted
+
+    def late(self, share: float) -> float:
+        """A percentile of the lateness in ms."""
+        return self.lateness_ms[min(int(len(self.lateness_ms) * share), len(self.lateness_ms) - 1)]
+
+    def __str__(self) -> str:
+        parts = [f"accepted {self.accepted}", f"delivered {self.delivered}"]
+        for name in ("lost", "early", "duplicates", "after_cancel", "before_new_time", "changed"):
+            parts.append(f"{name} {len(getattr(self, name))}")
+        if self.lateness_ms:
+            parts.append(
+                f"lateness p50 {self.late(0.5):.2f} p99 {self.late(0.99):.2f} "
+                f"max {self.lateness_ms[-1]:.1f} ms"
+            )
+        return "  ".join(parts)
+
+
+def read(path: Path) -> list[Delivery]:
+    """What a consumer wrote; a line cut off by a kill is left out."""
+    lines = path.read_text().splitlines() if path.exists() else []
+    found = []
+    for line in lines:
+        try:
+            found.append(Delivery(**json.loads(line)))
+        except json.JSONDecodeError:
+            continue
+    return found
+
+
+def check(promises: dict[str, Promise], deliveries: list[Delivery], dead: set[str]) -> Verdict:
+    """Fold by id. dead: what lies in the dead set is not lost."""
+    by_id: dict[str, list[Delivery]] = defaultdict(list)
+    for delivery in sorted(deliveries, key=lambda d: d.at_us):
+        by_id[delivery.id].append(delivery)
+    counts = Counter({id: len(found) for id, found in by_id.items()})
+    plain = {id: p for id, p in promises.items() if p.cancelled is None}
+    return Verdict(
+        accepted=len(promises),
+        delivered=sum(1 for id in promises if counts[id]),
+        lost=[id for id in plain if not counts[id] and id not in dead],
+        early=[d.id for d in deliveries if d.at_us < d.due_ms * 1000],
+        duplicates=[id for id, n in counts.items() if n > 1],
+        after_cancel=[
+            id for id, p in promises.items() if p.cancelled == "cancelled" and counts[id]
+        ],
+        before_new_time=[
+            id
+            for id, p in promises.items()
+            for answered_us, due_ms in p.moved
+            if any(answered_us < d.at_us < due_ms * 1000 for d in by_id[id])
+        ],
+        changed=[d.id for d in deliveries if d.id in promises and d.sha != promises[d.id].sha],
+        lateness_ms=sorted(
+            found[0].at_us / 1000 - found[0].due_ms for found in by_id.values() if found
+        ),
+    )

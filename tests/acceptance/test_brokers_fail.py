@@ -1,0 +1,134 @@
+"""A broker stops, blocks, loses an exchange or routes nothing: nothing is lost, others go on."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.acceptance.bridge import Bridge, rabbitmq_channel
+from tests.acceptance.conftest import MakeBridge
+from tests.acceptance.history import check
+from tests.servers.kafka import KafkaNode
+from tests.servers.rabbitmq import RabbitMQNode
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.timeout(180)
+
+OUTAGE_S = 10
+QUICK_RETRY = {
+    "DELAYBRIDGE_RETRY__MAX_ATTEMPTS": "3",
+    "DELAYBRIDGE_RETRY__BASE_MS": "100",
+}
+
+
+def wait_s(seconds: float) -> None:
+    """An outage lasts as long as it lasts."""
+    until_s = time.monotonic() + seconds
+    wait_until(lambda: time.monotonic() >= until_s, seconds + 5, interval_s=0.05)
+
+
+def lateness_p99_ms(bridge: Bridge, destination: str) -> float:
+    """Of one destination alone."""
+    promises = {id: p for id, p in bridge.promises.items() if p.destination == destination}
+    mine = [d for d in bridge.deliveries() if d.id in promises]
+    return check(promises, mine, set()).late(0.99)
+
+
+def check_nothing_lost(bridge: Bridge) -> None:
+    verdict = bridge.verdict()
+    assert not verdict.lost
+    assert not verdict.early
+    assert not verdict.changed
+
+
+def test_rabbitmq_stops_for_ten_seconds(
+    make_bridge: MakeBridge, own_rabbitmq: RabbitMQNode, real_kafka_url: str, namespace: str
+) -> None:
+    bridge = make_bridge({"rabbitmq": own_rabbitmq.url, "kafka": real_kafka_url})
+    to_rabbitmq = bridge.rabbitmq_queue(namespace)
+    to_kafka = bridge.kafka_topic(namespace)
+    bridge.start_workers(2)
+    bridge.schedule(to_rabbitmq, 3_000, seconds=16, first_s=1)
+    bridge.schedule(to_kafka, 1_500, seconds=16, first_s=1)
+    wait_s(3)
+    own_rabbitmq.ctl("stop_app")
+    wait_s(OUTAGE_S)
+    # what falls due meanwhile is parked: no attempt is counted
+    assert bridge.client.stats().parked > 0
+    own_rabbitmq.ctl("start_app")
+    bridge.wait_delivered(90)
+    check_nothing_lost(bridge)
+    assert not bridge.dead()
+    # and Kafka's messages did not wait for RabbitMQ
+    assert lateness_p99_ms(bridge, to_kafka) < 1000
+
+
+def test_kafka_stops_for_ten_seconds(
+    make_bridge: MakeBridge, own_kafka: KafkaNode, rabbitmq_url: str, namespace: str
+) -> None:
+    bridge = make_bridge({"kafka": own_kafka.url, "rabbitmq": rabbitmq_url})
+    to_kafka = bridge.kafka_topic(namespace)
+    to_rabbitmq = bridge.rabbitmq_queue(namespace)
+    bridge.start_workers(2)
+    bridge.schedule(to_kafka, 3_000, seconds=16, first_s=1)
+    bridge.schedule(to_rabbitmq, 1_500, seconds=16, first_s=1)
+    wait_s(3)
+    own_kafka.kill()
+    wait_s(OUTAGE_S)
+    own_kafka.start()
+    bridge.wait_delivered(90)
+    check_nothing_lost(bridge)
+    assert not bridge.dead()
+    assert lateness_p99_ms(bridge, to_rabbitmq) < 1000
+
+
+def test_a_memory_alarm_lasts_ten_seconds(
+    make_bridge: MakeBridge, own_rabbitmq: RabbitMQNode, real_kafka_url: str, namespace: str
+) -> None:
+    bridge = make_bridge({"rabbitmq": own_rabbitmq.url, "kafka": real_kafka_url})
+    to_rabbitmq = bridge.rabbitmq_queue(namespace)
+    to_kafka = bridge.kafka_topic(namespace)
+    bridge.start_workers(2)
+    bridge.schedule(to_rabbitmq, 3_000, seconds=16, first_s=1)
+    bridge.schedule(to_kafka, 1_500, seconds=16, first_s=1)
+    wait_s(3)
+    own_rabbitmq.ctl("set_vm_memory_high_watermark", "0.00000001")
+    wait_s(OUTAGE_S)
+    own_rabbitmq.ctl("set_vm_memory_high_watermark", "0.6")
+    bridge.wait_delivered(90)
+    check_nothing_lost(bridge)
+    assert not bridge.dead()
+    assert lateness_p99_ms(bridge, to_kafka) < 1000
+
+
+def test_an_exchange_is_deleted_and_messages_are_unroutable(
+    make_bridge: MakeBridge, rabbitmq_url: str, namespace: str
+) -> None:
+    # given three destinations: one fine, one whose exchange goes, one that nothing is bound to
+    bridge = make_bridge({"rabbitmq": rabbitmq_url}, settings=QUICK_RETRY)
+    fine = bridge.rabbitmq_queue(f"{namespace}-fine")
+    gone = bridge.rabbitmq_queue(f"{namespace}-gone", consume=False)
+    with rabbitmq_channel(rabbitmq_url) as channel:
+        channel.exchange_declare(f"{namespace}-unbound", "topic", durable=True)
+    unbound = f"rabbitmq:{namespace}-unbound/key"
+    bridge.start_workers(2)
+    bridge.schedule(fine, 2_000, seconds=8, first_s=1)
+    going = bridge.schedule(gone, 300, seconds=3, first_s=4)
+    lost_ids = bridge.schedule(unbound, 300, seconds=6, first_s=1)
+    # when the exchange is deleted under load
+    with rabbitmq_channel(rabbitmq_url) as channel:
+        channel.exchange_delete(f"{namespace}-gone")
+    bridge.wait_delivered(90)
+    # then nothing is lost: reasons are in the dead set, and the others were on time
+    check_nothing_lost(bridge)
+    assert set(lost_ids) | set(going) == bridge.dead()
+    assert "unroutable" in (bridge.client.get(lost_ids[0]).reason or "")
+    assert "exchange" in (bridge.client.get(going[0]).reason or "")
+    assert bridge.client.get(lost_ids[0]).attempts == 3
+    assert lateness_p99_ms(bridge, fine) < 1000
+    # and once the exchange is back a kick delivers them
+    bridge.rabbitmq_queue(f"{namespace}-gone")
+    for id in going:
+        assert bridge.client.kick(id) == "kicked"
+    wait_until(lambda: {d.id for d in bridge.deliveries()} >= set(going), 60, interval_s=0.2)

@@ -1,0 +1,60 @@
+"""Redis is killed, or swallows everything: nothing is lost, and workers resume by themselves."""
+
+from __future__ import annotations
+
+import pytest
+
+from delaybridge.errors import StoreError
+from tests.acceptance.conftest import MakeBridge
+from tests.acceptance.test_brokers_fail import wait_s
+from tests.servers.proxy import Proxy
+from tests.servers.redis import RedisServer
+
+pytestmark = pytest.mark.timeout(150)
+
+
+def test_redis_is_killed_under_load_and_restarted(
+    make_bridge: MakeBridge, own_redis: RedisServer, rabbitmq_url: str, namespace: str
+) -> None:
+    bridge = make_bridge({"rabbitmq": rabbitmq_url}, redis_url=own_redis.url)
+    destination = bridge.rabbitmq_queue(namespace)
+    bridge.start_workers(2)
+    for _ in range(3):
+        bridge.schedule(destination, 1_000, seconds=6, first_s=0.5)
+        wait_s(1.5)
+        own_redis.kill()
+        own_redis.start()
+    bridge.wait_delivered()
+    verdict = bridge.verdict()
+    assert not verdict.lost
+    assert not verdict.early
+    assert not verdict.changed
+
+
+def test_redis_swallows_everything_for_ten_seconds(
+    make_bridge: MakeBridge, own_redis: RedisServer, rabbitmq_url: str, namespace: str
+) -> None:
+    bridge = make_bridge({"rabbitmq": rabbitmq_url}, redis_url=own_redis.url)
+    destination = bridge.rabbitmq_queue(namespace)
+    with Proxy(own_redis.port) as proxy:
+        bridge.start_workers(2, redis_url=f"redis://127.0.0.1:{proxy.port}/0")
+        bridge.schedule(destination, 3_000, seconds=14, first_s=1)
+        wait_s(3)
+        proxy.mode = "blackhole"
+        wait_s(10)
+        proxy.mode = "pass"
+        bridge.wait_delivered()
+        verdict = bridge.verdict()
+    assert not verdict.lost
+    assert not verdict.early
+    assert not verdict.changed
+
+
+def test_without_redis_a_client_says_so_in_time(
+    make_bridge: MakeBridge, own_redis: RedisServer, rabbitmq_url: str
+) -> None:
+    bridge = make_bridge({"rabbitmq": rabbitmq_url}, redis_url=own_redis.url)
+    bridge.client.stats()
+    own_redis.kill()
+    with pytest.raises(StoreError):
+        bridge.client.schedule("rabbitmq:/q", b"x", delay=1)

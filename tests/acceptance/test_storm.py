@@ -1,0 +1,48 @@
+"""Cancel and reschedule against claim and fire: the answer is the truth."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.acceptance.bridge import Bridge
+from tests.acceptance.conftest import MakeBridge
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.timeout(150)
+
+
+def check_storm(bridge: Bridge, destination: str) -> None:
+    # given workers, and messages that all fall due within a few seconds
+    bridge.start_workers(2)
+    ids = bridge.schedule(destination, 3_000, seconds=4, first_s=0.5)
+    by_due = sorted(ids, key=lambda id: bridge.promises[id].due_ms)
+    # when each second one is cancelled or moved just about when it is fired
+    answers: dict[str, int] = {}
+    for i, id in enumerate(by_due[::2]):
+        call_ms = bridge.promises[id].due_ms + bridge.random.randrange(-40, 3)
+        wait_until(lambda at=call_ms: time.time_ns() // 1_000_000 >= at, 30, "about the due time")
+        answer = bridge.cancel(id) if i % 2 else bridge.reschedule(id, bridge.random.random() * 2)
+        answers[answer] = answers.get(answer, 0) + 1
+    bridge.wait_delivered()
+    # then nothing arrives after `cancelled`, nor between `rescheduled` and the new time
+    verdict = bridge.verdict()
+    print(answers)
+    assert answers.get("cancelled")
+    assert answers.get("rescheduled")
+    assert not verdict.after_cancel
+    assert not verdict.before_new_time
+    assert not verdict.lost
+    assert not verdict.early
+    assert not verdict.duplicates
+
+
+def test_rabbitmq(make_bridge: MakeBridge, rabbitmq_url: str, namespace: str) -> None:
+    bridge = make_bridge({"rabbitmq": rabbitmq_url}, lease_ttl_ms=10_000)
+    check_storm(bridge, bridge.rabbitmq_queue(namespace))
+
+
+def test_kafka(make_bridge: MakeBridge, real_kafka_url: str, namespace: str) -> None:
+    bridge = make_bridge({"kafka": real_kafka_url}, lease_ttl_ms=10_000)
+    check_storm(bridge, bridge.kafka_topic(namespace))

@@ -1,0 +1,97 @@
+"""Workers die without a word, one each second, and others take their place."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+import pytest
+
+from tests.acceptance.bridge import Bridge
+from tests.acceptance.conftest import MakeBridge
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.timeout(150)
+
+LEASE_TTL_MS = 2000
+WINDOW = 200
+KILLS = 8
+SLACK_MS = 5000  # two cores, five processes starting: what a busy machine adds to one lease
+
+
+def check_kills(bridge: Bridge, destination: str) -> None:
+    # given four workers with a small window, and load
+    bridge.start_workers(4)
+    bridge.schedule(destination, 8_000, seconds=12, first_s=1)
+    # when one is killed each second and replaced at once
+    for kill in range(KILLS):
+        at_s = time.monotonic() + 1
+        wait_until(lambda at_s=at_s: time.monotonic() >= at_s, 5, "the next second")
+        bridge.kill_worker(bridge.workers[kill % 4])
+        bridge.start_worker()
+    bridge.wait_delivered()
+    # then none is lost, none early, duplicates stay within the window of each kill
+    verdict = bridge.verdict()
+    assert not verdict.lost
+    assert not verdict.early
+    assert not verdict.changed
+    assert len(verdict.duplicates) <= KILLS * WINDOW
+    # and a dead worker's buckets waited at most one lease
+    assert verdict.lateness_ms[-1] < LEASE_TTL_MS + SLACK_MS
+
+
+def test_rabbitmq(make_bridge: MakeBridge, rabbitmq_url: str, namespace: str) -> None:
+    settings = {"DELAYBRIDGE_PUBLISH__WINDOW_MESSAGES": str(WINDOW)}
+    bridge = make_bridge({"rabbitmq": rabbitmq_url}, lease_ttl_ms=LEASE_TTL_MS, settings=settings)
+    check_kills(bridge, bridge.rabbitmq_queue(namespace))
+
+
+def test_kafka(make_bridge: MakeBridge, real_kafka_url: str, namespace: str) -> None:
+    settings = {"DELAYBRIDGE_PUBLISH__WINDOW_MESSAGES": str(WINDOW)}
+    bridge = make_bridge({"kafka": real_kafka_url}, lease_ttl_ms=LEASE_TTL_MS, settings=settings)
+    check_kills(bridge, bridge.kafka_topic(namespace))
+
+
+def test_a_rolling_restart_delays_and_repeats_nothing(
+    make_bridge: MakeBridge, rabbitmq_url: str, namespace: str
+) -> None:
+    bridge = make_bridge({"rabbitmq": rabbitmq_url}, lease_ttl_ms=10_000)
+    destination = bridge.rabbitmq_queue(namespace)
+    bridge.start_workers(3)
+    bridge.schedule(destination, 4_000, seconds=8, first_s=1)
+    # when each worker is replaced in turn, the new one first
+    for name in bridge.workers:
+        bridge.start_worker()
+        bridge.signal_worker(name, signal.SIGTERM)
+        wait_until(lambda name=name: bridge.has_ended(name), 20, f"{name} drained")
+        assert bridge.exit_code(name) == 0
+    bridge.wait_delivered()
+    verdict = bridge.verdict()
+    assert not verdict.lost
+    assert not verdict.early
+    assert not verdict.duplicates
+
+
+def test_a_paused_worker_publishes_nothing_stale(
+    make_bridge: MakeBridge, rabbitmq_url: str, namespace: str
+) -> None:
+    bridge = make_bridge({"rabbitmq": rabbitmq_url}, lease_ttl_ms=1000)
+    destination = bridge.rabbitmq_queue(namespace)
+    first, _ = bridge.start_workers(2)
+    ids = bridge.schedule(destination, 2_000, seconds=6, first_s=2)
+    # when a worker stands still for longer than its lease, and messages are cancelled meanwhile
+    bridge.signal_worker(first, signal.SIGSTOP)
+    wait_until(
+        lambda: {b.owner for b in bridge.client.stats().buckets} == {bridge.workers[1]},
+        20,
+        "the other took over",
+    )
+    for id in ids[::10]:
+        bridge.cancel(id)
+    bridge.signal_worker(first, signal.SIGCONT)
+    bridge.wait_delivered()
+    # then nothing comes that was cancelled, and nothing is lost
+    verdict = bridge.verdict()
+    assert not verdict.lost
+    assert not verdict.early
+    assert not verdict.after_cancel
