@@ -1,0 +1,266 @@
+"""What was written on a channel and is not confirmed, and what may be written next. Pure: no I/O.
+
+A publisher confirm names a number, a basic.return names our header, and a closed channel names
+nobody. `ExchangeLine` makes outcomes of the three, one for each delivery and never two:
+
+- On a channel no two unconfirmed messages have the same id, so a return's `delaybridge-id` says
+  for certain which one came back. The second waits, and all behind it, so the order is kept.
+- A broker refuses some messages by closing the channel, and all that is unconfirmed on it becomes
+  unknown. So the first message on a channel goes alone, and so does each one that was unconfirmed
+  when a channel was closed: the next time the one at fault is alone, and certainly refused.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+from delaybridge.errors import DETAIL_LIMIT, printable
+from delaybridge.message import Delivery
+from delaybridge.publish import CONFIRMED, Fault, Outcome, Verdict
+from delaybridge.publish.reports import Reports
+
+CAREFUL_MESSAGES = 16  # go one at a time after the broker closed a channel on us
+MAX_SUSPECTS = 10_000  # ids remembered per exchange
+ACCESS_REFUSED, NOT_FOUND, PRECONDITION_FAILED = 403, 404, 406
+
+NACKED = Outcome(Verdict.UNKNOWN, "nacked: a queue did not take it, another one may have")
+_COMPACT_AT = 4096
+
+
+class Unconfirmed:
+    """What was written on one channel, by delivery tag: the first is 1, each next one more."""
+
+    def __init__(self) -> None:
+        # _slots[i] holds tag _first + i, None once it is settled. All before _head are settled.
+        self._slots: list[Delivery | None] = []
+        self._first = 1
+        self._head = 0
+        self._ids: set[str] = set()
+        self._batches: deque[tuple[int, float]] = deque()  # (last tag, when written)
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def __contains__(self, id: str) -> bool:
+        return id in self._ids
+
+    @property
+    def last(self) -> Delivery | None:
+        """The one written last, None if it is settled."""
+        return self._slots[-1] if self._slots else None
+
+    def ids(self) -> set[str]:
+        """The ids of all that is unconfirmed."""
+        return set(self._ids)
+
+    def is_disjoint(self, ids: Iterable[str]) -> bool:
+        """Whether none of the ids is unconfirmed here."""
+        return self._ids.isdisjoint(ids)
+
+    def wrote(self, deliveries: Sequence[Delivery], now_s: float) -> None:
+        """They went out in this order, behind all that went out before."""
+        self._slots.extend(deliveries)
+        self._ids.update([delivery.id for delivery in deliveries])
+        self._batches.append((self._first + len(self._slots) - 1, now_s))
+
+    def take(self, tag: int, multiple: bool) -> list[Delivery]:
+        """What the broker settles with this tag; nothing for a tag that is settled or unknown."""
+        end = tag - self._first + 1 if tag or not multiple else len(self._slots)
+        start = self._head if multiple else end - 1
+        if not self._head <= start < end <= len(self._slots):
+            return []
+        if multiple:
+            taken = [delivery for delivery in self._slots[start:end] if delivery is not None]
+            self._head = end
+        else:
+            delivery, self._slots[start] = self._slots[start], None
+            taken = [] if delivery is None else [delivery]
+        self._ids.difference_update([delivery.id for delivery in taken])
+        self._advance()
+        return taken
+
+    def oldest_s(self) -> float | None:
+        """When the oldest unconfirmed message was written; None if all are settled."""
+        while self._batches and self._batches[0][0] < self._first + self._head:
+            self._batches.popleft()
+        return self._batches[0][1] if self._batches else None
+
+    def _advance(self) -> None:
+        slots, head = self._slots, self._head
+        while head < len(slots) and slots[head] is None:
+            head += 1
+        if head >= _COMPACT_AT or head == len(slots):
+            del slots[:head]
+            self._first += head
+            head = 0
+        self._head = head
+
+
+class ExchangeLine:
+    """All deliveries of one exchange that have no outcome yet; outlives its channels."""
+
+    def __init__(self, reports: Reports) -> None:
+        self._reports = reports
+        self._waiting: deque[Delivery] = deque()
+        self._unconfirmed = Unconfirmed()
+        self._returned: dict[str, str] = {}
+        self._suspects: dict[str, None] = {}
+        self._careful = 1  # so many still go one at a time
+        self._is_alone = False  # the one unconfirmed message went alone
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether something was not written yet."""
+        return bool(self._waiting)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether every delivery has its outcome."""
+        return not self._waiting and not self._unconfirmed
+
+    def oldest_s(self) -> float | None:
+        """When the oldest unconfirmed message was written; None if there is none."""
+        return self._unconfirmed.oldest_s()
+
+    # on the way out
+
+    def add(self, deliveries: Iterable[Delivery]) -> None:
+        """They are to be written, behind those that wait."""
+        self._waiting.extend(deliveries)
+
+    def next_batch(self) -> list[Delivery]:
+        """Take what may be written now, in order; then call `wrote` with what of it was written."""
+        waiting, unconfirmed = self._waiting, self._unconfirmed
+        if not waiting or self._is_alone or waiting[0].id in unconfirmed:
+            return []
+        if not self._careful and not self._suspects:
+            ids = {delivery.id for delivery in waiting}
+            if len(ids) == len(waiting) and unconfirmed.is_disjoint(ids):
+                batch = list(waiting)
+                waiting.clear()
+                return batch
+        return self._careful_batch()
+
+    def _careful_batch(self) -> list[Delivery]:
+        batch: list[Delivery] = []
+        ids: set[str] = set()
+        while self._waiting:
+            id = self._waiting[0].id
+            if id in ids or id in self._unconfirmed:
+                break
+            if self._goes_alone(id):
+                if not batch and not self._unconfirmed:
+                    batch.append(self._waiting.popleft())
+                break
+            ids.add(id)
+            batch.append(self._waiting.popleft())
+        return batch
+
+    def _goes_alone(self, id: str) -> bool:
+        return self._careful > 0 or id in self._suspects
+
+    def wrote(self, batch: Sequence[Delivery], now_s: float) -> None:
+        """These of the last `next_batch` were written, in this order."""
+        if batch:
+            self._unconfirmed.wrote(batch, now_s)
+            self._is_alone = self._goes_alone(batch[0].id)
+
+    def be_careful(self) -> None:
+        """The next message goes alone: nothing is known of the channel or the exchange yet."""
+        self._careful = max(self._careful, 1)
+
+    # what the broker says
+
+    def settle(self, tag: int, multiple: bool, *, confirmed: bool) -> None:
+        """An ack or a nack."""
+        taken = self._unconfirmed.take(tag, multiple)
+        if not taken:
+            return
+        if self._is_alone:
+            self._is_alone = False
+            self._careful = max(self._careful - 1, 0)
+            self._suspects.pop(taken[0].id, None)
+        if self._returned:
+            taken = self._without_returned(taken)
+        self._reports.add(taken, CONFIRMED if confirmed else NACKED)
+
+    def returned(self, id: str, reason: str) -> None:
+        """The broker gave the message back; its ack is still to come."""
+        if id in self._unconfirmed:
+            self._returned[id] = reason
+
+    def _without_returned(self, taken: list[Delivery]) -> list[Delivery]:
+        kept = []
+        for delivery in taken:
+            reason = self._returned.pop(delivery.id, None)
+            if reason is None:
+                kept.append(delivery)
+            else:
+                self._reports.add([delivery], Outcome(Verdict.REFUSED, f"unroutable: {reason}"))
+        return kept
+
+    # what ends a channel
+
+    def closed_by_broker(self, code: int, text: str) -> Outcome:
+        """The broker closed the channel; what this says of a message that was on it alone."""
+        refused = refusal(code, text)
+        last = self._unconfirmed.last
+        if last is not None and len(self._unconfirmed) == 1 and refused is not None:
+            # Alone, and the last one written: it was this one that the broker refused.
+            self._suspects.pop(last.id, None)
+            self._end(refused)
+        else:
+            fault = Fault.MESSAGE if refused is None else refused.fault
+            unknown = Outcome(Verdict.UNKNOWN, f"channel_closed: {_shown(code, text)}", fault)
+            self._suspect()
+            self._end(unknown)
+            refused = refused or unknown
+        self._careful = CAREFUL_MESSAGES
+        return refused
+
+    def lost(self, outcome: Outcome, *, is_suspicious: bool = False) -> None:
+        """The channel is gone: what is unconfirmed ends in `outcome`, what waits goes on waiting.
+
+        is_suspicious: a message on it may have been the reason.
+        """
+        if is_suspicious:
+            self._suspect()
+            self._careful = CAREFUL_MESSAGES
+        self._end(outcome)
+        self.be_careful()
+
+    def refuse_waiting(self, outcome: Outcome) -> None:
+        """What was never written ends in `outcome`."""
+        waiting, self._waiting = self._waiting, deque()
+        self._reports.add(waiting, outcome)
+
+    def _end(self, outcome: Outcome) -> None:
+        left = self._unconfirmed.take(0, multiple=True)
+        self._reports.add(self._without_returned(left), outcome)
+        self._unconfirmed = Unconfirmed()
+        self._returned.clear()
+        self._is_alone = False
+
+    def _suspect(self) -> None:
+        self._suspects.update(dict.fromkeys(self._unconfirmed.ids()))
+        while len(self._suspects) > MAX_SUSPECTS:
+            del self._suspects[next(iter(self._suspects))]
+
+
+def refusal(code: int, text: str) -> Outcome | None:
+    """What a channel error means for the publish that caused it; None if it proves nothing."""
+    shown = _shown(code, text)
+    if code == NOT_FOUND:
+        return Outcome(Verdict.REFUSED, f"exchange_missing: {shown}")
+    if code == PRECONDITION_FAILED:
+        return Outcome(Verdict.REFUSED, f"precondition_failed: {shown}")
+    if code == ACCESS_REFUSED:
+        # A right to a topic is one routing key's; any other is the whole exchange's.
+        fault = Fault.MESSAGE if "access to topic" in text else Fault.DESTINATION
+        return Outcome(Verdict.REFUSED, f"access_refused: {shown}", fault)
+    return None
+
+
+def _shown(code: int, text: str) -> str:
+    return f"{code} {printable(text)}"[:DETAIL_LIMIT]
