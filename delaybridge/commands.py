@@ -31,7 +31,7 @@ SCRIPT_KEYS: dict[str, tuple[str, ...]] = {
     ),
     "kick": ("messages", "due", "attempts", "dead", "dead_reason", "marks", "calls"),
     "discard": ("messages", "attempts", "dead", "dead_reason", "calls"),
-    "get": _WHOLE,
+    "get": ("messages", "mirror", "attempts", "parked", "dead", "dead_reason", "marks"),
     "page": ("listed", "messages", "attempts", "dead_reason", "marks"),
     "acquire": ("lease", "marks", "revoked"),
     "renew": ("lease", "due"),

@@ -1,5 +1,5 @@
--- At the due instant: is the lease still ours, and which claimed messages were revoked meanwhile?
--- What lies at or below the watermark counts as handed to the broker from here on.
+-- At the due instant, count all up to the watermark as handed to the broker, unless the lease is
+-- lost, and say which claimed messages were revoked meanwhile.
 --
 -- KEYS[1]  lease        string
 -- KEYS[2]  marks        hash

@@ -1,13 +1,12 @@
 -- Where one message is and all that is known of it, read in one moment.
 --
 -- KEYS[1]  messages     hash
--- KEYS[2]  due          zset
--- KEYS[3]  mirror       zset
--- KEYS[4]  attempts     hash
--- KEYS[5]  parked       zset
--- KEYS[6]  dead         zset
--- KEYS[7]  dead_reason  hash
--- KEYS[8]  marks        hash
+-- KEYS[2]  mirror       zset
+-- KEYS[3]  attempts     hash
+-- KEYS[4]  parked       zset
+-- KEYS[5]  dead         zset
+-- KEYS[6]  dead_reason  hash
+-- KEYS[7]  marks        hash
 -- ARGV[1]  id
 -- returns  false where it is unknown; else {0 delayed, 1 in flight, 2 parked or 3 dead, record,
 --          attempts or empty, reason or empty, buried at (ms or empty), 1 if fired}
@@ -17,18 +16,18 @@ local record = redis.call('HGET', KEYS[1], id)
 if not record then
   return false
 end
-local tried = redis.call('HGET', KEYS[4], id) or ''
-local buried = redis.call('ZSCORE', KEYS[6], id)
+local tried = redis.call('HGET', KEYS[3], id) or ''
+local buried = redis.call('ZSCORE', KEYS[5], id)
 if buried then
-  return {3, record, tried, redis.call('HGET', KEYS[7], id) or '', buried, 0}
-elseif redis.call('ZSCORE', KEYS[5], id) then
+  return {3, record, tried, redis.call('HGET', KEYS[6], id) or '', buried, 0}
+elseif redis.call('ZSCORE', KEYS[4], id) then
   return {2, record, tried, '', '', 0}
 end
-local claim = tonumber(redis.call('ZSCORE', KEYS[3], id) or '')
+local claim = tonumber(redis.call('ZSCORE', KEYS[2], id) or '')
 if not claim then
   return {0, record, tried, '', '', 0}
 end
-local marks = redis.call('HMGET', KEYS[8], 'fired_score', 'fired_claim')
+local marks = redis.call('HMGET', KEYS[7], 'fired_score', 'fired_claim')
 local fired = claim <= tonumber(marks[2] or -1)
   and struct.unpack('>d', record, 2) <= tonumber(marks[1] or -1)
 return {1, record, tried, '', '', fired and 1 or 0}

@@ -1,0 +1,99 @@
+"""Names of keys: one hash tag per bucket, and docs/keys.md says what keys.py makes."""
+
+from __future__ import annotations
+
+import re
+from binascii import crc_hqx
+from pathlib import Path
+from zlib import crc32
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from delaybridge import keys
+from delaybridge.commands import LISTED, SCRIPT_KEYS, Bucket
+from delaybridge.errors import ConfigError
+
+PAGE = (Path(__file__).parents[2] / "docs" / "keys.md").read_text()
+OF_BUCKET, OF_NAMESPACE = PAGE.split("## Of the namespace")
+ROW = re.compile(r"^\| `(\w+)` \|", re.M)
+SLOTS = 16_384
+
+
+def slot(key: str) -> int:
+    """The slot of a Redis Cluster: CRC-16 (XMODEM) of what stands in the first braces."""
+    tag = re.search(r"\{([^}]+)\}", key)
+    return crc_hqx((tag.group(1) if tag else key).encode(), 0) % SLOTS
+
+
+@given(st.binary(), st.sampled_from([2**n for n in range(15)]))
+def test_the_bucket_is_zlibs_crc32_modulo_the_count(basis: bytes, buckets: int) -> None:
+    assert keys.bucket_of(basis, buckets) == crc32(basis) % buckets
+
+
+@pytest.mark.parametrize(
+    ("basis", "bucket"), [(b"", 0), (b"123456789", 0xCBF43926 % 16), ("é€".encode(), 13)]
+)
+def test_the_bucket_of_a_message_never_changes_between_versions(basis: bytes, bucket: int) -> None:
+    assert keys.bucket_of(basis, 16) == bucket
+
+
+@pytest.mark.parametrize("namespace", ["delaybridge", "a", "x.y_z-1", "N" * 64])
+@pytest.mark.parametrize("number", [0, 15, keys.MAX_BUCKETS - 1])
+def test_the_keys_of_a_bucket_lie_in_one_slot(namespace: str, number: int) -> None:
+    names = [keys.bucket_key(namespace, number, name) for name in keys.BUCKET_KEYS]
+    assert len(set(names)) == len(keys.BUCKET_KEYS)
+    assert {slot(name) for name in names} == {slot(f"{{{namespace}:{number}}}")}
+    assert all(name.startswith(f"{{{namespace}:{number}}}:") for name in names)
+
+
+def test_the_keys_of_the_namespace_lie_in_one_slot_too() -> None:
+    names = [of("ns") for of in (keys.birth, keys.workers, keys.worker_info, keys.wake)]
+    assert {slot(name) for name in names} == {slot("ns")}
+
+
+def test_the_keys_of_two_namespaces_or_buckets_are_never_the_same() -> None:
+    names = {
+        keys.bucket_key(namespace, number, name)
+        for namespace in ("a", "a.1", "a-1")
+        for number in (1, 11)
+        for name in keys.BUCKET_KEYS
+    }
+    assert len(names) == 3 * 2 * len(keys.BUCKET_KEYS)
+
+
+def test_every_key_of_every_verb_is_one_of_its_bucket() -> None:
+    bucket = Bucket("ns", 7, "birth")
+    made = [bucket.cancel(b"1234", "x"), *(bucket.page(s, limit=1) for s in LISTED)]
+    assert all(key.startswith("{ns:7}:") for command in made for key in command.keys)
+    used = {name for names in SCRIPT_KEYS.values() for name in names}
+    known = {*keys.BUCKET_KEYS, "listed", "workers", "worker_info"}
+    assert used <= known
+
+
+@pytest.mark.parametrize(
+    "namespace",
+    ["", "{x}", "a b", "a:b", ".a", "-a", "é", "a" * 65, "a\n", "a*", "a/b", "\0", "٥"],
+)
+def test_a_namespace_that_could_not_be_part_of_a_key_is_refused(namespace: str) -> None:
+    with pytest.raises(ConfigError, match="namespace"):
+        keys.check_namespace(namespace)
+
+
+@pytest.mark.parametrize("buckets", [0, -1, 3, 12, 3_000_000, 2**15])
+def test_a_bucket_count_that_is_no_power_of_two_is_refused(buckets: int) -> None:
+    with pytest.raises(ConfigError, match="buckets"):
+        keys.check_buckets(buckets)
+
+
+def test_the_page_of_keys_names_every_key_of_a_bucket_and_no_other() -> None:
+    assert tuple(ROW.findall(OF_BUCKET)) == keys.BUCKET_KEYS
+    assert keys.bucket_key("ns", 3, "due") == "{ns:3}:due"
+    assert "`{ns:b}:KEY`" in OF_BUCKET
+
+
+def test_the_page_of_keys_names_every_key_of_the_namespace_and_no_other() -> None:
+    names = [of("ns").removeprefix("{ns}:") for of in (keys.birth, keys.workers)]
+    names += [of("ns").removeprefix("{ns}:") for of in (keys.worker_info, keys.wake)]
+    assert ROW.findall(OF_NAMESPACE) == names

@@ -1,0 +1,230 @@
+"""Each script says what it does, and its callers hold to it: headers, SCRIPT_KEYS, arguments."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from delaybridge import commands
+from delaybridge.accept import Accepted
+from delaybridge.commands import SCRIPT_KEYS, Bucket, Command, Item
+from delaybridge.message import State
+from delaybridge.store import scripts
+
+ROOT = Path(__file__).parents[2]
+FILES = {path.stem: path for path in (ROOT / "lua").glob("*.lua")}
+VERBS = sorted(FILES)
+KEYS_PAGE = (ROOT / "docs" / "keys.md").read_text()
+
+DECLARED = re.compile(r"^-- (KEYS|ARGV)\[(\d+)(\+?)\]\s+(\w+)\s*(.*)$")
+CALL = re.compile(r"redis\.call\('(\w+)',?\s*([^,)]*)")
+ALIAS = re.compile(r"(\w+) = KEYS\[(\d+)\]")
+KEYLESS = {"TIME", "PUBLISH"}
+FORBIDDEN = {"KEYS", "SCAN", "SMEMBERS", "HGETALL", "HKEYS", "HVALS", "EVAL", "FLUSHALL", "SELECT"}
+WRITING = {"SET", "DEL", "HSET", "HSETNX", "HDEL", "HINCRBY", "ZADD", "ZREM", "ZREMRANGEBYSCORE"}
+EACH = {"two": 2, "three": 3, "four": 4, "five": 5}
+
+
+@dataclass(frozen=True)
+class Declared:
+    """One KEYS or ARGV line of a header. more: it stands for all that follow, too."""
+
+    number: int
+    more: bool
+    name: str
+    text: str
+
+
+@cache
+def header(verb: str) -> tuple[str, ...]:
+    """The comment that a script begins with, line by line."""
+    lines = FILES[verb].read_text().splitlines()
+    end = next(i for i, line in enumerate(lines) if not line.startswith("--"))
+    return tuple(lines[:end])
+
+
+def code(verb: str) -> str:
+    """The script without its comments."""
+    lines = FILES[verb].read_text().splitlines()
+    return "\n".join(re.sub(r"(^|\s)--.*$", "", line) for line in lines)
+
+
+def declared(verb: str, kind: str) -> list[Declared]:
+    found = (DECLARED.match(line) for line in header(verb))
+    return [
+        Declared(int(m[2]), m[3] == "+", m[4], m[5])
+        for m in found
+        if m is not None and m[1] == kind
+    ]
+
+
+def key_numbers(verb: str, operand: str) -> set[int]:
+    """Which keys a command's first operand may stand for."""
+    aliases = {name: int(number) for name, number in _aliases(verb).items()}
+    direct = {int(number) for number in re.findall(r"KEYS\[(\d+)\]", operand)}
+    return direct | {aliases[word] for word in re.findall(r"\w+", operand) if word in aliases}
+
+
+def _aliases(verb: str) -> dict[str, str]:
+    """Local names of keys: `local a, b = KEYS[1], KEYS[2]`."""
+    aliases = {}
+    for names, values in re.findall(r"^local ([\w, ]+) = (.*KEYS\[.*)$", code(verb), re.M):
+        for name, value in zip(names.split(","), values.split(","), strict=False):
+            if number := re.fullmatch(r"\s*KEYS\[(\d+)\]\s*", value):
+                aliases[name.strip()] = number[1]
+    return aliases
+
+
+BUCKET = Bucket("ns", 3, "birth")
+ACCEPTED = Accepted("id", b"id", "+0", 255, b"payload")
+ITEM = Item("id", 7, 1.5)
+
+# How each verb is called, for a number of messages.
+SAMPLES: dict[str, Callable[[int], Command[object]]] = {
+    "schedule": lambda n: BUCKET.schedule([(b"1234", ACCEPTED)] * n),
+    "cancel": lambda n: BUCKET.cancel(b"1234", "id"),
+    "reschedule": lambda n: BUCKET.reschedule(b"1234", "id", "+5"),
+    "kick": lambda n: BUCKET.kick(b"1234", "id"),
+    "discard": lambda n: BUCKET.discard(b"1234", "id"),
+    "get": lambda n: BUCKET.get("id"),
+    "page": lambda n: BUCKET.page(State.PARKED, limit=9),
+    "acquire": lambda n: BUCKET.acquire("w:1", 1000),
+    "renew": lambda n: BUCKET.renew("w:1:1", 1000),
+    "release": lambda n: BUCKET.release("w:1:1"),
+    "claim": lambda n: BUCKET.claim("w:1:1", 1000, 1, ahead_ms=9, limit=9, max_bytes=9),
+    "fire": lambda n: BUCKET.fire("w:1:1", 1000, 1.5, 1, 0),
+    "settle": lambda n: BUCKET.settle("w:1:1", 1000, [(1, ["id"] * n)] * n),
+    "retry": lambda n: BUCKET.retry("w:1:1", 1000, [(ITEM, None, False)] * n),
+    "park": lambda n: BUCKET.park("w:1:1", 1000, [ITEM] * n),
+    "unpark": lambda n: BUCKET.unpark("w:1:1", 1000, ids=["id"] * n),
+    "bury": lambda n: BUCKET.bury("w:1:1", 1000, [(ITEM, True, False, "why")] * n),
+    "reclaim": lambda n: BUCKET.reclaim("w:1:1", 1000),
+    "announce": lambda n: commands.announce("ns", "w", "instance", 1000),
+}
+
+
+def each(verb: str, last: Declared, messages: int) -> int:
+    """How many arguments so many messages take, as the header puts it."""
+    if last.name == "groups":
+        return messages * (2 + messages)
+    if last.name == "ids":
+        return messages
+    return messages * EACH[last.text.split()[0]]
+
+
+def test_the_scripts_are_the_verbs() -> None:
+    assert scripts().keys() == FILES.keys() == SCRIPT_KEYS.keys() == SAMPLES.keys()
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_each_script_bears_the_name_of_the_method_that_calls_it(verb: str) -> None:
+    assert callable(getattr(Bucket, verb, None) or getattr(commands, verb))
+    assert SAMPLES[verb](1).name == verb
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_header_says_in_one_sentence_what_the_script_does(verb: str) -> None:
+    lines = header(verb)
+    sentence = " ".join(line.removeprefix("--").strip() for line in lines[: lines.index("--")])
+    assert sentence[0].isupper() and sentence.endswith(".")
+    assert not re.search(r"[.?!] ", sentence)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_header_goes_on_with_keys_arguments_answer_and_cost(verb: str) -> None:
+    body = header(verb)[header(verb).index("--") + 1 :]
+    begins = [line[3:7] for line in body if not line.startswith("--   ")]
+    assert begins == sorted(begins, key=["KEYS", "ARGV", "retu", "cost"].index)
+    assert set(begins) == {"KEYS", "ARGV", "retu", "cost"}
+    assert begins.count("retu") == begins.count("cost") == 1
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_keys_are_those_that_the_caller_passes(verb: str) -> None:
+    keys = declared(verb, "KEYS")
+    assert [key.number for key in keys] == list(range(1, len(keys) + 1))
+    assert tuple(key.name for key in keys) == SCRIPT_KEYS[verb]
+    passed = [name.rpartition(":")[2] for name in SAMPLES[verb](1).keys]
+    assert passed == ["parked" if key.name == "listed" else key.name for key in keys]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_keys_have_the_types_that_the_page_of_keys_gives(verb: str) -> None:
+    types = dict(re.findall(r"^\| `(\w+)` \| (\w+)", KEYS_PAGE, re.M)) | {"listed": "zset"}
+    for key in declared(verb, "KEYS"):
+        assert re.match(r"\w+", key.text)[0] == types[key.name]  # type: ignore[index]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("messages", [0, 1, 3])
+def test_the_arguments_are_as_many_as_the_caller_passes(verb: str, messages: int) -> None:
+    args = declared(verb, "ARGV")
+    assert [arg.number for arg in args] == list(range(1, len(args) + 1))
+    assert not any(arg.more for arg in args[:-1])
+    expected = len(args)
+    if args[-1].more:
+        expected += each(verb, args[-1], messages) - 1
+    assert len(SAMPLES[verb](messages).args) == expected
+
+
+def test_settling_at_most_once_is_the_same_call() -> None:
+    once, often = (
+        settle("w:1:1", 1000, [(1, ["a", "b"])]) for settle in (BUCKET.settle_once, BUCKET.settle)
+    )
+    assert (once.name, once.keys, len(once.args)) == (often.name, often.keys, len(often.args))
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_key_and_argument_declared_is_used_and_no_other(verb: str) -> None:
+    text = code(verb)
+    for kind in ("KEYS", "ARGV"):
+        known = declared(verb, kind)
+        used = {int(number) for number in re.findall(rf"{kind}\[(\d+)\]", text)}
+        fixed = {item.number for item in known if not item.more}
+        assert used <= {item.number for item in known}
+        assert fixed <= used
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_script_touches_declared_keys_only_and_never_all_of_anything(verb: str) -> None:
+    text = code(verb)
+    assert text.count("redis.call(") == len(CALL.findall(text))
+    assert "redis.pcall" not in text
+    for command, operand in CALL.findall(text):
+        assert command not in FORBIDDEN
+        assert command in KEYLESS or key_numbers(verb, operand), f"{command} {operand}"
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_no_script_has_a_first_line_that_redis_62_would_choke_on(verb: str) -> None:
+    # `#!lua` would also make a full Redis refuse what drains it.
+    assert not FILES[verb].read_text().startswith("#!")
+
+
+def test_the_page_of_keys_says_which_scripts_write_each_key() -> None:
+    page = {}
+    for key, writers in re.findall(r"^\| `(\w+)` \|.*\| ([\w, ]*) \|$", KEYS_PAGE, re.M):
+        page[key] = sorted(writers.replace(" ", "").split(",")) if writers else []
+    written = {key: [] for key in page}
+    for verb in VERBS:
+        for key in sorted(_written(verb)):
+            written[key].append(verb)
+    assert page == written
+
+
+def _written(verb: str) -> set[str]:
+    """Keys whose content a script may change; renewing a time to live does not count."""
+    names = SCRIPT_KEYS[verb]
+    calls = CALL.findall(code(verb))
+    found = {
+        names[number - 1]
+        for command, operand in calls
+        if command in WRITING
+        for number in key_numbers(verb, operand)
+    }
+    return found | ({"wake"} if any(command == "PUBLISH" for command, _ in calls) else set())
