@@ -130,8 +130,8 @@ class RedisSettings(_Section):
 
     url: Annotated[SecretUrl, BeforeValidator(check_redis_url)] = Field(
         default=SecretUrl("redis://127.0.0.1:6379/0"),
-        description="redis://[USER:PASSWORD@]HOST[:PORT][/DB], rediss://... for TLS, or "
-        "unix:///PATH?db=DB. In a password write @ as %40 and / as %2F.",
+        description="redis://HOST[:PORT][/DB], rediss://... for TLS, or unix:///PATH?db=DB; "
+        "USER:PASSWORD@ before HOST, in a password @ as %40 and / as %2F.",
     )
     timeout_s: Annotated[float, number(0.05, 60)] = Field(
         default=5.0, description="Within this time a call has its answer, or fails."

@@ -30,10 +30,12 @@ _TLS_OPTIONS = frozenset(
         *("check_hostname", "min_version"),
     )
 )
-_REDIS_FORM = "redis://[USER:PASSWORD@]HOST[:PORT][/DB], rediss://... (TLS) or unix:///PATH?db=DB"
+_REDIS_FORM = (
+    "redis://HOST[:PORT][/DB], rediss://... (TLS) or unix:///PATH?db=DB; USER:PASSWORD@ before HOST"
+)
 _FORMS = {
-    "rabbitmq": "amqp[s]://[USER:PASSWORD@]HOST[:PORT][/VHOST]",
-    "kafka": "kafka[s]://[USER:PASSWORD@]HOST:PORT[,HOST:PORT]...",
+    "rabbitmq": "amqp[s]://HOST[:PORT][/VHOST], USER:PASSWORD@ before HOST",
+    "kafka": "kafka[s]://HOST:PORT[,HOST:PORT]..., USER:PASSWORD@ before the first",
 }
 _ESCAPES = "; in a user, password or vhost write @ as %40, / as %2F, : as %3A"
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,6}))?")
@@ -112,7 +114,7 @@ def check_redis_url(value: object) -> SecretUrl:
     else:
         _check_hosts(parts, _REDIS_FORM)
         if not re.fullmatch(r"(/[0-9]{0,5})?", parts.path):
-            raise ValueError(f"{_REDIS_FORM}; DB is a number{_escape_hint(parts)}")
+            raise ValueError(_REDIS_FORM + _escape_hint(parts))
     _check_redis_options(parts)
     return SecretUrl(value)
 

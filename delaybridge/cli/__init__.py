@@ -19,7 +19,7 @@ from delaybridge.cli.failure import (
     Report,
     json_asked,
     report_of,
-    show_traceback,
+    show_origin,
 )
 from delaybridge.cli.grammar import CONTEXT, Group
 from delaybridge.cli.output import Output, wants_color
@@ -127,7 +127,7 @@ def _run(args: list[str]) -> int:
         raise
     except Exception as exc:
         if _is_verbose(args):
-            show_traceback(exc)
+            show_origin(exc)
         report = report_of(exc)
         report.show(as_json=json_asked(args))
         return report.exit

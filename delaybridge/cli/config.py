@@ -49,6 +49,7 @@ def show(session: Session, sources: bool) -> None:
     lines: list[str] = []
     for section, _, items in _sections(settings):
         lines += ["", f"[{section}]"] if section else []
+        lines += ["# none"] if not items else []
         for path, name, value in items:
             note = f"  # {origin[path]}" if sources else ""
             lines.append(f"{name} = {_toml(value)}{note}")

@@ -13,14 +13,12 @@
 from __future__ import annotations
 
 import json
-import sys
 import traceback
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
 import click
-from click.exceptions import NoArgsIsHelpError, NoSuchCommand
 
 from delaybridge.errors import (
     ConfigError,
@@ -41,7 +39,7 @@ GLOBAL_OPTIONS = (
     *("--json", "--no-color", "--verbose", "-v"),
 )
 _LINE_CHARS = 600
-_FLAG_OF_FIELD = {"delay": "--in", "at": "--at", "ttl": "--ttl", "priority": "--priority"}
+_FLAG_OF_FIELD = {"delay": "--in", "at": "--at", "ttl": "--ttl"}
 _CODES: tuple[tuple[type[DelayBridgeError], str], ...] = (
     (ConfigError, "config"),
     (StoreUnavailable, "store_unavailable"),
@@ -121,11 +119,18 @@ def report_of(exc: Exception) -> Report:
     return _unexpected(exc)
 
 
-def show_traceback(exc: BaseException) -> None:
-    """For -v: the whole story, without secrets and escaped line by line."""
-    for part in traceback.format_exception(exc):
-        for line in part.splitlines():
-            click.echo(_clean(line), err=True)
+def show_origin(exc: Exception) -> None:
+    """For -v: what the error came from; of a defect the whole traceback. Escaped, no secrets."""
+    if report_of(exc).code == "internal":
+        lines = [line for part in traceback.format_exception(exc) for line in part.splitlines()]
+    else:
+        lines = []
+        cause = exc.__cause__ or exc.__context__
+        while cause is not None:
+            lines.append(f"caused by: {type(cause).__name__}: {cause}")
+            cause = cause.__cause__ or cause.__context__
+    for line in lines:
+        click.echo(_clean(line), err=True)
 
 
 def _unexpected(exc: Exception) -> Report:
@@ -140,8 +145,6 @@ def _usage(exc: click.UsageError) -> tuple[str, str]:
     """Field and words of what click refuses, with the remedy."""
     path = exc.ctx.command_path if exc.ctx else "delaybridge"
     see = f"see: {path} --help"
-    if isinstance(exc, NoSuchCommand):
-        return exc.command_name, f"no such command{_alike(exc.possibilities) or '; ' + see}"
     if isinstance(exc, click.NoSuchOption):
         return exc.option_name, _no_such_option(exc, see)
     if isinstance(exc, click.MissingParameter):
@@ -190,11 +193,6 @@ def _clean(text: str) -> str:
     return shown if len(shown) <= _LINE_CHARS else shown[:_LINE_CHARS] + "..."
 
 
-def is_help(exc: BaseException) -> bool:
-    """A group called without a command: its help is the answer."""
-    return isinstance(exc, NoArgsIsHelpError)
-
-
-def json_asked(args: list[str] | None) -> bool:
-    """Whether --json stands among the global options, where they could not even be parsed."""
-    return "--json" in (sys.argv[1:] if args is None else args)
+def json_asked(args: list[str]) -> bool:
+    """Whether --json is among the arguments, also where they could not be parsed."""
+    return "--json" in args

@@ -16,7 +16,8 @@ from delaybridge.cli.session import Session
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+HELP_NAMES = ["-h", "--help"]
+CONTEXT = {"help_option_names": HELP_NAMES, "max_content_width": 100}
 PAGE_LIMIT = 500
 _CURSOR = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,17})?):(.+)", re.DOTALL)
 pass_session = click.make_pass_decorator(Session)
@@ -43,6 +44,10 @@ class Group(click.Group):
             ctx.exit(Exit.REFUSED)
         refuse_twice(self, ctx, args)
         return super().parse_args(ctx, args)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """In the order in which they are defined."""
+        return [*self.commands]
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the verb, if there is one."""

@@ -56,6 +56,7 @@ class Output:
         if self.json:
             for data, _ in listed:
                 click.echo(json.dumps(data))
+        if self.json or not listed:
             return len(listed)
         lines = [list(titles), *(cells for _, cells in listed)]
         widths = [max(len(line[i]) for line in lines) for i in range(len(titles))]

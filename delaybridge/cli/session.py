@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from delaybridge.client import Client
     from delaybridge.settings import Settings
 
-_NAMED_URL = re.compile(r"([^=/:?#]*)=(.*)", re.DOTALL)
+_START_REDIS = "start it, or say where it is: --redis URL"
+_NAMED_URL = re.compile(r"([^=:?#]*)=(.*)", re.DOTALL)
 
 
 @dataclass
@@ -48,13 +49,26 @@ class Session:
         return Settings.load(self.config, {**flags, **overrides})
 
     @contextmanager
-    def client(self) -> Iterator[Client]:
-        """A client as the settings say, closed at the end."""
+    def client(self, *, remedy: str = "") -> Iterator[Client]:
+        """A client as the settings say, closed at the end. remedy: for an outcome unknown."""
         settings = self.settings
         from delaybridge.client import Client
+        from delaybridge.errors import ConfigError, StoreUnavailable
 
-        with Client.from_settings(settings) as client:
-            yield client
+        try:
+            with Client.from_settings(settings) as client:
+                yield client
+        except StoreUnavailable as exc:
+            reason = str(exc).removeprefix("redis: ").rstrip(".")
+            hint = "; ".join(filter(None, [_START_REDIS, "" if never_sent(exc) else remedy]))
+            what = f"{reason} ({settings.redis.url}); {hint}"
+            raise Failure(Exit.UNREACHABLE, "store_unavailable", "redis", what) from exc
+        except ConfigError as exc:
+            field, _, what = str(exc).partition(": ")
+            if field != "redis":
+                raise
+            # Not our settings are wrong but those of the Redis that answered.
+            raise Failure(Exit.UNREACHABLE, "store_refused", field, what) from exc
 
     def note(self, text: str) -> None:
         """Something beside the result: on stderr, and not for programs."""
@@ -71,6 +85,15 @@ class Session:
             raise Failure(Exit.REFUSED, "confirm", "--yes", f"missing; needed to {what}")
         if not click.confirm(f"{what}?", err=True):
             raise Failure(Exit.REFUSED, "confirm", "--yes", "nothing was done")
+
+
+def never_sent(exc: BaseException | None) -> bool:
+    """Whether nobody listened, so that nothing can have arrived."""
+    while exc is not None:
+        if isinstance(exc, ConnectionRefusedError | FileNotFoundError):
+            return True
+        exc = exc.__cause__ or exc.__context__
+    return False
 
 
 def _named_brokers(flags: tuple[str, ...]) -> dict[str, str]:

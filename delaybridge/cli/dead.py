@@ -1,0 +1,150 @@
+"""`delaybridge dead`: messages that were given up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+from delaybridge.cli.failure import Exit, Failure
+from delaybridge.cli.grammar import PAGE_LIMIT, Group, key_option, page_options, pass_session
+from delaybridge.cli.messages import each, end_of_page, key_bytes, page_limit, show_stored
+from delaybridge.cli.output import described, moment
+from delaybridge.cli.session import Session
+
+if TYPE_CHECKING:
+    from delaybridge.client import Client, Stored
+
+_TITLES = ("DEAD SINCE", "ID", "DESTINATION", "TRY", "REASON")
+_REASON_CHARS = 80
+_NOT_DEAD = "not in the dead set"
+
+
+@click.group(cls=Group)
+def dead() -> None:
+    """Messages that were given up: look, bring back, discard."""
+
+
+@dead.command("ls")
+@click.option("--by-reason", is_flag=True, help="Count them by reason instead.")
+@page_options
+@pass_session
+def ls(session: Session, by_reason: bool, limit: int, cursor: tuple[float, str] | None) -> None:
+    """List dead messages, the oldest on top."""
+    with session.client() as client:
+        if by_reason:
+            _show_reasons(session, client)
+            return
+        page = client.dead(limit=page_limit(session, limit), cursor=cursor)
+    rows = ((described(item), _cells(item)) for item in page.items)
+    session.output.table(_TITLES, rows, right=("TRY",))
+    end_of_page(session, page, "no dead messages")
+
+
+@dead.command("show")
+@click.argument("id")
+@click.option(
+    "--body",
+    "form",
+    type=click.Choice(["text", "json", "hex", "raw"]),
+    default="text",
+    show_default=True,
+    help="How the body is printed; raw: nothing but its bytes.",
+)
+@key_option
+@pass_session
+def show(session: Session, id: str, form: str, key: str | None) -> None:
+    """Show one dead message."""
+    with session.client() as client:
+        stored = client.get(id, key=key_bytes(key))
+    if stored is None or stored.state.value != "dead":
+        where = "" if stored is None else f"; it is {stored.state.value}"
+        raise Failure(Exit.NOT_FOUND, "unknown", id, _NOT_DEAD + where)
+    show_stored(session, stored, form)
+
+
+@dead.command("kick")
+@click.argument("ids", nargs=-1, required=True, metavar="ID...")
+@key_option
+@pass_session
+def kick(session: Session, ids: tuple[str, ...], key: str | None) -> int:
+    """Bring messages back: due now, their attempts forgotten."""
+    return each(
+        session, ids, lambda client, id: client.kick(id, key=key_bytes(key)), unknown=_NOT_DEAD
+    )
+
+
+@dead.command("discard")
+@click.argument("ids", nargs=-1, required=True, metavar="ID...")
+@key_option
+@click.option("--yes", is_flag=True, help="Do not ask, also for more than one message.")
+@pass_session
+def discard(session: Session, ids: tuple[str, ...], key: str | None, yes: bool) -> int:
+    """Forget messages of the dead set for good."""
+    if len(ids) > 1:
+        session.confirm(f"discard {len(ids)} messages", yes=yes)
+    return each(
+        session, ids, lambda client, id: client.discard(id, key=key_bytes(key)), unknown=_NOT_DEAD
+    )
+
+
+@dataclass
+class _Reason:
+    """What died of one reason."""
+
+    count: int
+    oldest_ms: int
+    example: str
+
+
+def _show_reasons(session: Session, client: Client) -> None:
+    groups: dict[tuple[str, str], _Reason] = {}
+    for item in _all_dead(client):
+        group = (_first_word(item.reason or "?"), item.destination or "?")
+        found = groups.setdefault(group, _Reason(0, item.dead_ms or 0, item.reason or "?"))
+        found.count += 1
+    rows = [
+        (
+            {
+                "reason": word,
+                "destination": destination,
+                "count": of.count,
+                "oldest_ms": of.oldest_ms,
+                "example": of.example,
+            },
+            [str(of.count), word, destination, moment(of.oldest_ms) or "", _cut(of.example)],
+        )
+        for (word, destination), of in sorted(groups.items(), key=lambda g: -g[1].count)
+    ]
+    titles = ("COUNT", "REASON", "DESTINATION", "OLDEST", "EXAMPLE")
+    if not session.output.table(titles, rows, right=("COUNT",)):
+        session.note("no dead messages")
+
+
+def _all_dead(client: Client) -> Iterator[Stored]:
+    page = client.dead(limit=PAGE_LIMIT)
+    yield from page.items
+    while page.cursor is not None:
+        page = client.dead(limit=PAGE_LIMIT, cursor=page.cursor)
+        yield from page.items
+
+
+def _first_word(reason: str) -> str:
+    """`unroutable` of `unroutable: 312 NO_ROUTE`."""
+    return reason.partition(":")[0]
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _REASON_CHARS else text[: _REASON_CHARS - 3] + "..."
+
+
+def _cells(item: Stored) -> list[str]:
+    return [
+        moment(item.dead_ms) or "",
+        item.id,
+        item.destination or "?",
+        str(item.attempts),
+        _cut(item.reason or ""),
+    ]

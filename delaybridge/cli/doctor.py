@@ -1,0 +1,212 @@
+"""`delaybridge doctor`: everything a deployment needs, looked at once; and what to change."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from delaybridge import commands
+from delaybridge.cli.failure import Exit
+from delaybridge.cli.fleet import overdue_text, unowned
+from delaybridge.cli.grammar import Command, pass_session
+from delaybridge.cli.session import Session
+from delaybridge.errors import (
+    DelayBridgeError,
+    PublishError,
+    StoreError,
+    StoreUnavailable,
+)
+
+if TYPE_CHECKING:
+    from delaybridge.client import Client
+    from delaybridge.settings import Settings
+
+OK, WARN, FAIL = "ok", "WARN", "FAIL"
+_COLORS = {OK: "green", WARN: "yellow", FAIL: "red"}
+_OLDEST_REDIS = (6, 2)
+_MAX_SKEW_MS = 2000
+_MAX_LATENCY_MS = 20.0
+_PINGS = 5
+_CONNECT_TIMEOUT_S = 10.0
+_CLOSE_TIMEOUT_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the doctor. about: redis, clock, scripts, broker name, ..."""
+
+    level: str
+    about: str
+    text: str
+
+
+@click.command("doctor", cls=Command)
+@pass_session
+def doctor(session: Session) -> int:
+    """Check Redis, brokers, clock and workers; say what to change. Exits with 1 if one fails.
+
+    Nothing is changed: scripts are tried out on a bucket of their own, which is removed.
+    """
+    settings = session.settings
+    if session.verbose:
+        from delaybridge.cli.logs import configure
+
+        configure(as_json=session.output.json, verbose=True)
+    else:
+        logging.basicConfig(handlers=[logging.NullHandler()])
+    failed = False
+    for finding in _findings(settings):
+        failed |= finding.level == FAIL
+        word = session.output.paint(finding.level.ljust(4), fg=_COLORS[finding.level])
+        data = {"level": finding.level.lower(), "about": finding.about, "text": finding.text}
+        session.output.result(data, f"{word}  {finding.about}: {finding.text}")
+    return Exit.FAILED if failed else Exit.DONE
+
+
+def _findings(settings: Settings) -> Iterator[Finding]:
+    for caution in settings.cautions():
+        yield Finding(WARN, "settings", caution)
+    yield from _redis(settings)
+    yield from _brokers(settings)
+
+
+def _redis(settings: Settings) -> Iterator[Finding]:
+    from delaybridge.client import Client
+
+    with Client.from_settings(settings) as client:
+        try:
+            yield from _server(client)
+            yield from _clock(client)
+            yield from _scripts(client, settings)
+            yield from _namespace(client, settings)
+        except DelayBridgeError as exc:
+            yield Finding(FAIL, "redis", f"{_reason(exc)} ({settings.redis.url})")
+
+
+def _reason(exc: DelayBridgeError) -> str:
+    return str(exc).removeprefix("redis: ").rstrip(".")
+
+
+def _server(client: Client) -> Iterator[Finding]:
+    sections = [commands.info(name) for name in ("server", "memory", "persistence")]
+    server, memory, persistence = client.store.run(sections)
+    version = server.get("valkey_version") or server.get("redis_version", "?")
+    name = "valkey" if "valkey_version" in server else "redis"
+    if _numbers(server.get("redis_version", "")) < _OLDEST_REDIS:
+        yield Finding(FAIL, "redis", f"{name} {version} is too old; 6.2 or newer is needed")
+    else:
+        yield Finding(OK, "redis", f"{name} {version}")
+    policy = memory.get("maxmemory_policy", "?")
+    if policy == "noeviction":
+        yield Finding(OK, "redis", "maxmemory-policy noeviction")
+    else:
+        what = f"maxmemory-policy is {policy}: a full Redis would drop messages. Set: noeviction"
+        yield Finding(FAIL, "redis", what)
+    if persistence.get("aof_enabled") == "1":
+        yield Finding(OK, "redis", "appendonly yes")
+    else:
+        what = "appendonly is no: a restart loses delayed messages. Set: appendonly yes"
+        yield Finding(WARN, "redis", what)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+
+
+def _clock(client: Client) -> Iterator[Finding]:
+    """Latency and the difference of the clocks, from the quickest of some round trips."""
+    trips = []
+    for _ in range(_PINGS):
+        sent_s, sent_ns = time.perf_counter(), time.time_ns()
+        (store_us,) = client.store.run([commands.store_time()])
+        trip_ms = (time.perf_counter() - sent_s) * 1000
+        trips.append((trip_ms, sent_ns / 1e6 + trip_ms / 2 - store_us / 1000))
+    trip_ms, ahead_ms = min(trips)
+    latency = f"latency {trip_ms:.2f} ms"
+    if trip_ms > _MAX_LATENCY_MS:
+        latency += ": every due message waits for it. Bring workers and Redis closer together"
+    yield Finding(WARN if trip_ms > _MAX_LATENCY_MS else OK, "redis", latency)
+    side = "ahead of" if ahead_ms > 0 else "behind"
+    difference = f"this host's clock is {abs(ahead_ms):.0f} ms {side} that of Redis"
+    if abs(ahead_ms) > _MAX_SKEW_MS:
+        what = f"{difference}: times given here by --at are off by as much. Fix NTP"
+        yield Finding(WARN, "clock", what)
+    else:
+        yield Finding(OK, "clock", difference)
+
+
+def _scripts(client: Client, settings: Settings) -> Iterator[Finding]:
+    from delaybridge.cli.selftest import run_scripts
+
+    try:
+        count = run_scripts(client.store, settings.namespace)
+        yield Finding(OK, "redis", f"all {count} scripts run")
+    except StoreUnavailable:
+        raise
+    except StoreError as exc:
+        yield Finding(FAIL, "redis", f"{_reason(exc)}. Check the version and the user's rights")
+
+
+def _namespace(client: Client, settings: Settings) -> Iterator[Finding]:
+    """Bucket count, owners, lateness; a namespace that nobody used yet is not born by looking."""
+    (record,) = client.store.run([commands.read_birth(settings.namespace)])
+    if record is None:
+        yield Finding(OK, "namespace", f"{settings.namespace} is new: nobody has used it yet")
+        return
+    count = record[0]
+    if count != settings.buckets:
+        what = f"{settings.namespace} was born with {count} buckets. Set: buckets = {count}"
+        yield Finding(FAIL, "namespace", what)
+        return
+    found = client.stats()
+    alone = unowned(found)
+    held = f"{count - len(alone)} of {count} buckets owned by {len(found.workers)} workers"
+    if not alone:
+        yield Finding(OK, "workers", held)
+    else:
+        pending = found.delayed + found.in_flight
+        what = f"{held}, {pending} messages pending. Start a worker: delaybridge scan"
+        yield Finding(FAIL if pending else WARN, "workers", what)
+    if found.overdue_ms > _MAX_SKEW_MS:
+        what = f"the oldest message is {overdue_text(found)} overdue. See: delaybridge bucket ls"
+        yield Finding(WARN, "lateness", what)
+    if found.dead:
+        what = f"{found.dead} messages are dead. See: delaybridge dead ls --by-reason"
+        yield Finding(WARN, "dead", what)
+
+
+def _brokers(settings: Settings) -> Iterator[Finding]:
+    if not settings.brokers:
+        what = "none is configured; a worker needs one. Add --broker amqp://HOST or [brokers]"
+        yield Finding(WARN, "brokers", what)
+    for name, url in settings.brokers.items():
+        yield asyncio.run(_broker(name, url, settings))
+
+
+async def _broker(name: str, url: str, settings: Settings) -> Finding:
+    from delaybridge import publish
+
+    options = publish.PublishOptions(
+        confirm_timeout_s=settings.publish.confirm_timeout_s,
+        heartbeat_s=settings.publish.heartbeat_s,
+        blocked_connection_timeout_s=settings.publish.blocked_connection_timeout_s,
+    )
+    nothing: Callable[..., Any] = lambda *_: None  # noqa: E731
+    publisher = publish.connect(name, url, report=nothing, on_change=nothing, options=options)
+    try:
+        async with asyncio.timeout(_CONNECT_TIMEOUT_S):
+            await publisher.connect()
+        return Finding(OK, f"broker {name}", publisher.describe())
+    except TimeoutError:
+        what = f"no answer within {_CONNECT_TIMEOUT_S:.0f} s ({url}). Check host, port and firewall"
+        return Finding(FAIL, f"broker {name}", what)
+    except PublishError as exc:
+        return Finding(FAIL, f"broker {name}", f"{exc} ({url})")
+    finally:
+        await publisher.close(_CLOSE_TIMEOUT_S)

@@ -1,0 +1,199 @@
+"""`delaybridge scan`, and what the fleet looks like: stats, workers, buckets."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import click
+
+from delaybridge.cli.failure import Exit, Failure, report_of
+from delaybridge.cli.grammar import Command, Group, pass_session
+from delaybridge.cli.output import in_time, moment
+from delaybridge.cli.session import Session
+
+if TYPE_CHECKING:
+    from delaybridge.client import BucketStats, Stats, WorkerInfo
+    from delaybridge.settings import Settings
+
+_BUCKET_TITLES = (
+    *("BUCKET", "DELAYED", "IN FLIGHT", "PARKED", "DEAD", "NEXT DUE", "OVERDUE", "OWNER", "LEASE"),
+)
+_WORKER_TITLES = ("NAME", "HOST", "PID", "VERSION", "BUCKETS", "STARTED", "EXPIRES IN")
+
+
+@click.command("scan", cls=Command)
+@click.option(
+    "--processes",
+    type=click.IntRange(1, 256),
+    metavar="N",
+    help="Worker processes; one per core is the most that helps. [default: scan.processes, 1]",
+)
+@click.option("--name", metavar="W", help="The worker's name; its host and pid if left out.")
+@click.option("--burst", is_flag=True, help="Exit when nothing is due any more.")
+@pass_session
+def scan(session: Session, processes: int | None, name: str | None, burst: bool) -> int:
+    """Run a worker: publish messages when they are due.
+
+    Start as many as you like, on as many hosts: they share the buckets out among themselves.
+    SIGTERM and Ctrl-C drain: what is under way is finished, the buckets are given to the others. A
+    second one stops at once.
+    """
+    settings = session.load({"scan": {"processes": processes}})
+    if not settings.brokers:
+        what = (
+            "none is configured, so nothing could be published; add --broker amqp://HOST, "
+            "DELAYBRIDGE_BROKERS__RABBITMQ or [brokers]"
+        )
+        raise Failure(Exit.REFUSED, "config", "brokers", what)
+    for caution in settings.cautions():
+        session.note(f"warning: {caution}")
+    return _work(session, settings, name, burst)
+
+
+def _work(session: Session, settings: Settings, name: str | None, burst: bool) -> int:
+    from delaybridge.cli.logs import configure
+    from delaybridge.lease import NameTaken
+    from delaybridge.processes import run
+
+    prepare = partial(configure, as_json=session.output.json, verbose=session.verbose)
+    prepare()
+    try:
+        return run(
+            settings,
+            processes=settings.scan.processes,
+            name=name,
+            burst=burst,
+            exit_code=worker_exit_code,
+            prepare=prepare,
+        )
+    except NameTaken as exc:
+        what = f"{exc} is the name of a worker that runs{_whereabouts(session, str(exc))}"
+        raise Failure(Exit.CONFLICT, "name_taken", "--name", f"{what}; choose another") from exc
+
+
+def worker_exit_code(exc: BaseException) -> int:
+    """What an error that ended a worker process means to whoever started it."""
+    from delaybridge.lease import NameTaken
+
+    if isinstance(exc, NameTaken):
+        return Exit.CONFLICT
+    return report_of(exc).exit if isinstance(exc, Exception) else Exit.FAILED
+
+
+def _whereabouts(session: Session, name: str) -> str:
+    with session.client() as client:
+        found = [each for each in client.stats().workers if each.name == name]
+    return "".join(f" on {each.host}, pid {each.pid}" for each in found)
+
+
+@click.command("stats", cls=Command)
+@pass_session
+def stats(session: Session) -> None:
+    """Count messages by state."""
+    with session.client() as client:
+        found = client.stats()
+    if session.output.json:
+        session.output.result(_stats_data(found), "")
+        return
+    counts = (
+        ("delayed", found.delayed),
+        ("in_flight", found.in_flight),
+        ("parked", found.parked),
+        ("dead", found.dead),
+    )
+    rows = [({"state": state}, [state, f"{count:,}"]) for state, count in counts]
+    session.output.table(("STATE", "MESSAGES"), rows, right=("MESSAGES",))
+    session.output.line()
+    session.output.fields(_stats_facts(found))
+
+
+@click.group(cls=Group)
+def worker() -> None:
+    """The workers that run."""
+
+
+@worker.command("ls")
+@pass_session
+def worker_ls(session: Session) -> None:
+    """List the workers and how many buckets each of them owns."""
+    with session.client() as client:
+        found = client.stats()
+    rows = ((each._asdict(), _worker_cells(each, found.now_ms)) for each in found.workers)
+    if not session.output.table(_WORKER_TITLES, rows, right=("PID", "BUCKETS")):
+        session.note("no worker runs; start one: delaybridge scan")
+
+
+@click.group(cls=Group)
+def bucket() -> None:
+    """The buckets and who owns them."""
+
+
+@bucket.command("ls")
+@pass_session
+def bucket_ls(session: Session) -> None:
+    """List the buckets: what lies in them, who owns them and for how long."""
+    with session.client() as client:
+        found = client.stats()
+    rows = ((each._asdict(), _bucket_cells(each, found.now_ms)) for each in found.buckets)
+    session.output.table(_BUCKET_TITLES, rows, right=_BUCKET_TITLES[:5])
+
+
+def unowned(found: Stats) -> list[int]:
+    """Buckets that nobody scans."""
+    return [each.bucket for each in found.buckets if each.owner is None]
+
+
+def overdue_text(found: Stats) -> str:
+    """How late the oldest waiting message is."""
+    return in_time(found.overdue_ms).removeprefix("in ") if found.overdue_ms else "nothing"
+
+
+def _stats_data(found: Stats) -> dict[str, object]:
+    return {
+        "now_ms": found.now_ms,
+        "delayed": found.delayed,
+        "in_flight": found.in_flight,
+        "parked": found.parked,
+        "dead": found.dead,
+        "next_due": moment(found.next_due_ms),
+        "next_due_ms": found.next_due_ms,
+        "overdue_ms": found.overdue_ms,
+        "buckets": len(found.buckets),
+        "buckets_unowned": len(unowned(found)),
+        "workers": len(found.workers),
+    }
+
+
+def _stats_facts(found: Stats) -> list[tuple[str, str]]:
+    next_due = "-"
+    if found.next_due_ms is not None:
+        wait = in_time(found.next_due_ms - found.now_ms)
+        next_due = f"{wait}  {moment(found.next_due_ms)}"
+    owned = len(found.buckets) - len(unowned(found))
+    return [
+        ("next due", next_due),
+        ("overdue", overdue_text(found)),
+        ("buckets", f"{owned}/{len(found.buckets)} owned"),
+        ("workers", str(len(found.workers))),
+    ]
+
+
+def _worker_cells(each: WorkerInfo, now_ms: int) -> list[str]:
+    return [
+        each.name,
+        each.host,
+        str(each.pid),
+        each.version,
+        str(each.buckets),
+        in_time(each.started_ms - now_ms),
+        in_time(each.expires_ms - now_ms).removeprefix("in "),
+    ]
+
+
+def _bucket_cells(each: BucketStats, now_ms: int) -> list[str]:
+    counts = (each.bucket, each.delayed, each.in_flight, each.parked, each.dead)
+    next_due = "-" if each.next_due_ms is None else in_time(each.next_due_ms - now_ms)
+    overdue = in_time(each.overdue_ms).removeprefix("in ") if each.overdue_ms else "-"
+    lease = "-" if each.lease_ms is None else in_time(each.lease_ms).removeprefix("in ")
+    return [*map(str, counts), next_due, overdue, each.owner or "nobody", lease]

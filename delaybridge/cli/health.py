@@ -1,0 +1,75 @@
+"""`delaybridge health`: is everything delivered on time? The exit code says it to Kubernetes."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from delaybridge.cli.failure import Exit
+from delaybridge.cli.fleet import overdue_text, unowned
+from delaybridge.cli.grammar import Command, pass_session
+from delaybridge.cli.session import Session
+
+if TYPE_CHECKING:
+    from delaybridge.client import Client, Stats
+
+_LOOK_AGAIN_S = 0.5
+
+
+@click.command("health", cls=Command)
+@click.option(
+    "--max-overdue",
+    metavar="DURATION",
+    default="5s",
+    show_default=True,
+    help="How late the oldest waiting message may be.",
+)
+@click.option(
+    "--max-unowned",
+    metavar="DURATION",
+    default="0s",
+    show_default=True,
+    help="How long a bucket may be without a worker; waited for.",
+)
+@pass_session
+def health(session: Session, max_overdue: str, max_unowned: str) -> int:
+    """Exit with 0 if messages are delivered on time, with 1 if not, with 5 if Redis is away."""
+    from delaybridge.times import delay_ms, format_duration
+
+    overdue_ms = delay_ms(max_overdue, field="--max-overdue")
+    unowned_ms = delay_ms(max_unowned, field="--max-unowned")
+    with session.client() as client:
+        found, alone = _watch(client, unowned_ms)
+    faults = []
+    if found.overdue_ms > overdue_ms:
+        most = format_duration(overdue_ms)
+        faults.append(f"the oldest waiting message is {overdue_text(found)} overdue, over {most}")
+    if alone:
+        faults.append(f"{len(alone)} of {len(found.buckets)} buckets have no worker")
+    data = {
+        "healthy": not faults,
+        "overdue_ms": found.overdue_ms,
+        "buckets": len(found.buckets),
+        "unowned": sorted(alone),
+        "faults": faults,
+    }
+    verdict = "; ".join(faults) or "every bucket has its worker, nothing is late"
+    word = (
+        session.output.paint("FAIL", fg="red") if faults else session.output.paint("ok", fg="green")
+    )
+    session.output.result(data, f"{word}  {verdict}")
+    return Exit.FAILED if faults else Exit.DONE
+
+
+def _watch(client: Client, patience_ms: int) -> tuple[Stats, set[int]]:
+    """The stats, and the buckets that were without a worker for as long as was looked."""
+    until_s = time.monotonic() + patience_ms / 1000
+    found = client.stats()
+    alone = set(unowned(found))
+    while alone and (left_s := until_s - time.monotonic()) > 0:
+        time.sleep(min(left_s, _LOOK_AGAIN_S))
+        found = client.stats()
+        alone &= set(unowned(found))
+    return found, alone

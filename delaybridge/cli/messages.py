@@ -1,0 +1,313 @@
+"""`delaybridge message`: list, show, cancel, reschedule, publish now."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from delaybridge.cli.failure import Exit, Failure
+from delaybridge.cli.grammar import (
+    PAGE_LIMIT,
+    Group,
+    argument_bytes,
+    key_option,
+    page_options,
+    pass_session,
+)
+from delaybridge.cli.output import (
+    body_field,
+    described,
+    headers_text,
+    in_time,
+    moment,
+    value_text,
+)
+from delaybridge.cli.session import Session
+
+if TYPE_CHECKING:
+    from delaybridge.client import Client, Page, Stored
+    from delaybridge.message import Answer
+
+_TITLES = ("DUE", "IN", "ID", "DESTINATION", "TRY", "BYTES", "HEADERS")
+_HEX_BYTES = 16
+# What keeps a verb from taking effect: exit code and words. All other answers are good news.
+_OBSTACLES = {
+    "unknown": (Exit.NOT_FOUND, ""),
+    "in_flight": (Exit.CONFLICT, "too late: it is handed to the broker"),
+    "dead": (Exit.CONFLICT, "it is in the dead set; bring it back: delaybridge dead kick"),
+}
+
+
+@click.group(cls=Group)
+def message() -> None:
+    """List, show, cancel and reschedule messages."""
+
+
+@message.command("ls")
+@click.option("--destination", metavar="D", help="Only messages to exactly this destination.")
+@click.option(
+    "--state",
+    type=click.Choice(["delayed", "in_flight", "parked", "dead"]),
+    default="delayed",
+    show_default=True,
+    help="Where they are.",
+)
+@click.option("--due-from", metavar="TIME", help="Due at this time or later.")
+@click.option("--due-to", metavar="TIME", help="Due at this time or earlier.")
+@page_options
+@pass_session
+def ls(
+    session: Session,
+    destination: str | None,
+    state: str,
+    due_from: str | None,
+    due_to: str | None,
+    limit: int,
+    cursor: tuple[float, str] | None,
+) -> None:
+    """List messages, the one due first on top."""
+    from delaybridge.message import State
+    from delaybridge.times import at_ms
+
+    span = {
+        "due_from_ms": None if due_from is None else at_ms(due_from, field="--due-from"),
+        "due_to_ms": None if due_to is None else at_ms(due_to, field="--due-to"),
+    }
+    with session.client() as client:
+        page = client.pending(
+            state=State(state),
+            destination=destination,
+            limit=page_limit(session, limit),
+            cursor=cursor,
+            **span,
+        )
+    now_ms = time.time_ns() // 1_000_000
+    rows = ((described(item), _cells(item, now_ms)) for item in page.items)
+    session.output.table(_TITLES, rows, right=("IN", "TRY", "BYTES"))
+    end_of_page(session, page, f"no {state} messages")
+
+
+@message.command("show")
+@click.argument("id")
+@click.option(
+    "--body",
+    "form",
+    type=click.Choice(["text", "json", "hex", "raw"]),
+    default="text",
+    show_default=True,
+    help="How the body is printed; raw: nothing but its bytes.",
+)
+@key_option
+@pass_session
+def show(session: Session, id: str, form: str, key: str | None) -> None:
+    """Show one message, wherever it is."""
+    with session.client() as client:
+        stored = client.get(id, key=key_bytes(key))
+    if stored is None:
+        raise Failure(Exit.NOT_FOUND, "unknown", id, "no such message is pending or dead")
+    show_stored(session, stored, form)
+
+
+@message.command("cancel")
+@click.argument("ids", nargs=-1, required=True, metavar="ID...")
+@key_option
+@click.option("--yes", is_flag=True, help="Do not ask, also for more than one message.")
+@pass_session
+def cancel(session: Session, ids: tuple[str, ...], key: str | None, yes: bool) -> int:
+    """Cancel messages that are not yet handed to the broker.
+
+    `cancelled`: nothing of it is delivered, ever. `cancelled_maybe_delivered`: nothing more is
+    sent, but an earlier attempt, whose outcome nobody knows, may have arrived.
+    """
+    if len(ids) > 1:
+        session.confirm(f"cancel {len(ids)} messages", yes=yes)
+    return each(session, ids, lambda client, id: client.cancel(id, key=key_bytes(key)))
+
+
+@message.command("reschedule")
+@click.argument("ids", nargs=-1, required=True, metavar="ID...")
+@click.option("--in", "delay", metavar="DURATION", help="How long from now, as 15m or 1h30m.")
+@click.option("--at", metavar="TIME", help="When, as 2030-01-31T09:00:00Z.")
+@key_option
+@pass_session
+def reschedule(
+    session: Session, ids: tuple[str, ...], delay: str | None, at: str | None, key: str | None
+) -> int:
+    """Give messages another due time.
+
+    `rescheduled`: nothing of it is delivered before that time. `rescheduled_maybe_delivered`: but
+    an earlier attempt, whose outcome nobody knows, may have arrived.
+    """
+    if (delay is None) == (at is None):
+        code = "time_required" if delay is None else "time_ambiguous"
+        raise Failure(Exit.REFUSED, code, "--in", "give either --in DURATION or --at TIME")
+    return each(
+        session,
+        ids,
+        lambda client, id: client.reschedule(id, delay=delay, at=at, key=key_bytes(key)),
+    )
+
+
+@message.command("publish-now")
+@click.argument("ids", nargs=-1, required=True, metavar="ID...")
+@key_option
+@pass_session
+def publish_now(session: Session, ids: tuple[str, ...], key: str | None) -> int:
+    """Make messages due now."""
+    return each(session, ids, lambda client, id: client.reschedule(id, delay=0, key=key_bytes(key)))
+
+
+def each(
+    session: Session,
+    ids: Sequence[str],
+    verb: Callable[[Client, str], Answer],
+    *,
+    unknown: str = "no such message is pending",
+) -> int:
+    """Do it to every id and say what became of it; the exit code.
+
+    All ids are checked first. Some done and some not: 6.
+    """
+    from delaybridge.accept import check_id
+
+    for id in ids:
+        check_id(id, session.settings.limits.as_limits())
+    failures: list[Failure] = []
+    with session.client() as client:
+        for id in dict.fromkeys(ids):
+            answer = verb(client, id).value
+            if answer in _OBSTACLES:
+                exit, what = _OBSTACLES[answer]
+                failures.append(Failure(exit, answer, id, what or unknown))
+            if answer not in _OBSTACLES or len(ids) > 1:
+                session.output.result({"id": id, "answer": answer}, f"{id}  {answer}")
+    if not failures:
+        return Exit.DONE
+    if len(ids) == 1:
+        raise failures[0]
+    done = len(dict.fromkeys(ids)) - len(failures)
+    return Exit.PARTLY if done else max(failure.exit for failure in failures)
+
+
+def key_bytes(key: str | None) -> bytes | None:
+    """`-k` as the client takes it."""
+    return None if key is None else argument_bytes(key)
+
+
+def page_limit(session: Session, limit: int) -> int:
+    """At most a page."""
+    if limit > PAGE_LIMIT:
+        session.note(f"--limit is capped to {PAGE_LIMIT}; go on with --cursor")
+    return min(limit, PAGE_LIMIT)
+
+
+def end_of_page(session: Session, page: Page, nothing: str) -> None:
+    """Below a list: how to go on, or that there was nothing."""
+    if page.cursor is not None:
+        cursor = cursor_text(page.cursor)
+        if session.output.json:
+            session.output.error_line(json.dumps({"next": {"cursor": cursor}}))
+        else:
+            session.output.line(f"next: --cursor {shlex.quote(cursor)}")
+    elif not page.items:
+        session.note(nothing)
+
+
+def cursor_text(cursor: tuple[float, str]) -> str:
+    """`1795197600450.99:ID`."""
+    score, id = cursor
+    return f"{int(score) if score.is_integer() else repr(score)}:{id}"
+
+
+def show_stored(session: Session, stored: Stored, form: str) -> None:
+    """One message with its body."""
+    if form == "raw":
+        _write_raw(stored.body or b"")
+        return
+    if session.output.json:
+        session.output.result({**described(stored), **body_field(stored.body)}, "")
+        return
+    body = _body_lines(stored.body, form)
+    session.output.fields(_facts(stored))
+    if stored.body is None:
+        session.output.line("body is null")
+    elif body:
+        session.output.line()
+        for line in body:
+            session.output.line(line)
+
+
+def _cells(item: Stored, now_ms: int) -> list[str]:
+    size = "null" if item.body is None else str(len(item.body))
+    return [
+        moment(item.due_ms) or "",
+        in_time(item.due_ms - now_ms),
+        item.id,
+        item.destination or "?",
+        str(item.attempts),
+        size,
+        headers_text(item),
+    ]
+
+
+def _facts(stored: Stored) -> list[tuple[str, str]]:
+    now_ms = time.time_ns() // 1_000_000
+    facts: list[tuple[str, Any]] = [
+        ("id", stored.id),
+        ("state", stored.state.value + (", fired" if stored.fired else "")),
+        ("destination", stored.destination or "?"),
+        ("due", f"{moment(stored.due_ms)}  {in_time(stored.due_ms - now_ms)}"),
+        ("dead since", moment(stored.dead_ms)),
+        ("reason", stored.reason),
+        ("attempts", f"{stored.attempts}{', may have arrived' if stored.maybe_delivered else ''}"),
+        ("priority", stored.priority or None),
+        ("ttl", None if stored.ttl_ms is None else in_time(stored.ttl_ms).removeprefix("in ")),
+        ("delivery", "at most once" if stored.at_most_once else None),
+        ("key", None if stored.key is None else value_text(stored.key)),
+        ("bucket", stored.bucket),
+        ("bytes", None if stored.body is None else len(stored.body)),
+    ]
+    facts += [("property", f"{name}={value_text(v)}") for name, v in stored.properties.items()]
+    facts += [("header", f"{name}={value_text(value)}") for name, value in stored.headers]
+    return [(name, str(value)) for name, value in facts if value is not None]
+
+
+def _body_lines(body: bytes | None, form: str) -> list[str]:
+    if not body:
+        return []
+    if form == "hex":
+        return list(_hex_dump(body))
+    if form == "json":
+        try:
+            return json.dumps(json.loads(body), indent=2).split("\n")
+        except (ValueError, RecursionError):
+            what = "the body is no JSON; show it as --body text or hex"
+            raise Failure(Exit.REFUSED, "bad_body", "--body", what) from None
+    return body.decode(errors="backslashreplace").split("\n")
+
+
+def _hex_dump(body: bytes) -> list[str]:
+    width = _HEX_BYTES * 3 - 1
+    lines = []
+    for at in range(0, len(body), _HEX_BYTES):
+        part = body[at : at + _HEX_BYTES]
+        text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in part)
+        lines.append(f"{at:08x}  {part.hex(' ').ljust(width)}  {text}")
+    return lines
+
+
+def _write_raw(body: bytes) -> None:
+    if sys.stdout is None:
+        return
+    if sys.stdout.isatty():
+        what = "raw bytes could steer this terminal; redirect stdout, or use text or hex"
+        raise Failure(Exit.REFUSED, "usage", "--body", what)
+    sys.stdout.flush()
+    sys.stdout.buffer.write(body)
+    sys.stdout.buffer.flush()

@@ -1,0 +1,93 @@
+"""Every script of the store, run once on a bucket that no message ever lies in.
+
+A missing right or command shows here, and not in the middle of a worker's script.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any
+
+from delaybridge import commands, keys
+from delaybridge.accept import accept
+from delaybridge.commands import SCRIPT_KEYS, Acquired, Bucket, Command, Item
+from delaybridge.errors import StoreError
+from delaybridge.message import Limits, Message, State
+
+if TYPE_CHECKING:
+    from delaybridge.store import Store
+
+_TTL_MS = 10_000
+_BIRTH = "doctor"
+_ID = "doctor"
+_AHEAD_MS = 3_600_000
+
+
+def run_scripts(store: Store, namespace: str) -> int:
+    """Run every script once; how many. StoreError for one that fails. Nothing stays behind."""
+    number = keys.MAX_BUCKETS + 1 + secrets.randbelow(2**30)
+    seen: set[str] = set()
+    steps = _life(Bucket(namespace, number, _BIRTH), namespace)
+    reply: Any = None
+    try:
+        while True:
+            command = steps.send(reply)
+            seen.add(command.name)
+            (reply,) = store.run([command])
+            if reply is None:
+                raise StoreError(f"redis: the script {command.name} did not do its work")
+    except StopIteration:
+        pass
+    finally:
+        left = [keys.bucket_key(namespace, number, name) for name in keys.BUCKET_KEYS]
+        store.run([Command("DEL", (), left, int, plain=True)])
+    if untried := SCRIPT_KEYS.keys() - seen:
+        raise StoreError(f"redis: not tried: {', '.join(sorted(untried))}")
+    return len(seen)
+
+
+def _life(bucket: Bucket, namespace: str) -> Generator[Command[Any], Any, None]:
+    """A message that meets everything: rescheduled, retried, parked, buried, kicked, settled."""
+    who = f"doctor:{secrets.token_hex(8)}"
+    held: Acquired = yield bucket.acquire(who, _TTL_MS)
+    token = held.token or ""
+    yield _schedule(bucket)
+    yield bucket.get(_ID)
+    yield bucket.page(State.DELAYED, limit=1)
+    yield bucket.reschedule(commands.new_stamp(), _ID, "+0")
+    item = yield from _fired(bucket, token, held.turn)
+    yield bucket.retry(token, _TTL_MS, [(item, 0, False)])
+    item = yield from _fired(bucket, token, item.claim)
+    yield bucket.park(token, _TTL_MS, [item])
+    yield bucket.unpark(token, _TTL_MS)
+    item = yield from _fired(bucket, token, item.claim)
+    yield bucket.bury(token, _TTL_MS, [(item, False, False, "doctor")])
+    yield bucket.kick(commands.new_stamp(), _ID)
+    item = yield from _fired(bucket, token, item.claim)
+    yield bucket.settle(token, _TTL_MS, [(item.claim, [_ID])])
+    yield bucket.reclaim(token, _TTL_MS)
+    yield bucket.renew(token, _TTL_MS)
+    yield _schedule(bucket)
+    yield bucket.cancel(commands.new_stamp(), _ID)
+    yield bucket.discard(commands.new_stamp(), _ID)
+    yield commands.announce(namespace, who, who, 0)
+    yield bucket.release(token)
+
+
+def _schedule(bucket: Bucket) -> Command[Any]:
+    message = Message("memory:doctor", b"", delay=0, id=_ID)
+    accepted = accept(message, {"memory": "memory"}, Limits())
+    return bucket.schedule([(commands.new_stamp(), accepted)], first=True)
+
+
+def _fired(bucket: Bucket, token: str, have: int) -> Generator[Command[Any], Any, Item]:
+    """The message, claimed and fired."""
+    claimed = yield bucket.claim(
+        *(token, _TTL_MS, have), ahead_ms=_AHEAD_MS, limit=1, max_bytes=2**20
+    )
+    if not claimed.records:
+        raise StoreError("redis: the script claim did not find what was scheduled")
+    item = Item(_ID, claimed.number, commands.split_record(claimed.records[0])[0])
+    yield bucket.fire(token, _TTL_MS, item.score, claimed.number, 0)
+    return item

@@ -1,0 +1,939 @@
+"""The command line without a server: what is read, refused and printed, and the exit codes."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import click
+import pytest
+
+from delaybridge import cli
+from delaybridge.cli import doctor, failure, health, lines, messages, output
+from delaybridge.cli.failure import Exit, Failure, report_of
+from delaybridge.cli.grammar import parse_cursor
+from delaybridge.cli.logs import FIELD_CHARS, shown
+from delaybridge.cli.reference import reference
+from delaybridge.cli.session import Session
+from delaybridge.client import BucketStats, Stats, Stored
+from delaybridge.errors import (
+    ConfigError,
+    MessageConflict,
+    MessageError,
+    PublishUnavailable,
+    StoreError,
+    StoreFull,
+    StoreUnavailable,
+    StoreWiped,
+)
+from delaybridge.message import Message, State
+
+DOCS = Path(__file__).parents[2] / "docs" / "cli.md"
+NOWHERE = ("--redis", "redis://127.0.0.1:1/0")
+CANARY = "S3CR3T-CANARY-88"
+WHEN = ("--in", "5m")
+
+
+@dataclass
+class Result:
+    """What one run of the command line gave."""
+
+    code: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A working directory without settings, a terminal without wishes."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("NO_COLOR", "COLUMNS"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Redis is not waited for."""
+    monkeypatch.setenv("DELAYBRIDGE_REDIS__TIMEOUT_S", "0.05")
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs a command line in this process, with these bytes on stdin."""
+
+    def call(*args: str, stdin: bytes = b"") -> Result:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        code = cli.main(list(args))
+        out, err = capsys.readouterr()
+        return Result(code, out, err)
+
+    return call
+
+
+def spawn(*args: str | bytes, env: dict[str, str] | None = None, **options: Any) -> Result:
+    """Runs a command line in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-m", "delaybridge", *args],
+        env={**os.environ, **(env or {})},
+        capture_output=True,
+        timeout=20,
+        **options,
+    )
+    return Result(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+# quick
+
+
+def test_importing_the_command_line_imports_nothing_heavy() -> None:
+    heavy = "redis pika confluent_kafka pydantic rich msgspec asyncio delaybridge.settings".split()
+    code = f"import sys, delaybridge.cli; print([m for m in {heavy!r} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_help_of_the_whole_imports_no_command() -> None:
+    code = (
+        "import sys, delaybridge.cli as c; c.main(['--help']);"
+        "print([m for m in sys.modules if m.startswith('delaybridge.cli.')])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    used = done.stdout.splitlines()[-1]
+    assert "schedule" not in used
+    assert "output" in used
+
+
+def test_help_says_of_each_command_what_the_command_says() -> None:
+    context = click.Context(cli.root)
+    for name, (_, about) in cli.COMMANDS.items():
+        command = cli.root.get_command(context, name)
+        assert command is not None
+        if isinstance(command, click.Group):
+            assert (command.help or "").splitlines()[0] == about
+
+
+def test_docs_are_the_help() -> None:
+    assert DOCS.read_text() == reference(), "python -m delaybridge.cli.reference > docs/cli.md"
+
+
+def every_command(
+    command: click.Command = cli.root, path: tuple[str, ...] = ()
+) -> Iterator[tuple[str, ...]]:
+    """The words of every command."""
+    yield path
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            inner = command.get_command(context, name)
+            assert inner is not None
+            yield from every_command(inner, (*path, name))
+
+
+@pytest.mark.parametrize("path", [*every_command()], ids=" ".join)
+@pytest.mark.parametrize("flag", ["--help", "-h"])
+def test_help_at_every_level(run: Run, path: tuple[str, ...], flag: str) -> None:
+    result = run(*path, flag)
+    assert result.code == 0
+    assert result.out.startswith(f"Usage: {' '.join(['delaybridge', *path])} ")
+    assert result.err == ""
+
+
+@pytest.mark.parametrize("columns", ["1", "20", "300", "x"])
+def test_help_on_any_terminal(run: Run, monkeypatch: pytest.MonkeyPatch, columns: str) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    assert run("schedule", "--help").code == 0
+
+
+def test_version(run: Run) -> None:
+    assert run("--version").out == "delaybridge 0.1.0\n"
+
+
+@pytest.mark.parametrize("path", [(), ("message",), ("dead",), ("worker",), ("config",)])
+def test_a_noun_alone_shows_its_help(run: Run, path: tuple[str, ...]) -> None:
+    result = run(*path)
+    assert (result.code, result.out) == (2, "")
+    assert "Commands:" in result.err
+
+
+# refusals: exit code 2, one line, the field first
+
+
+def shortened(value: object) -> str:
+    """A test id from arguments."""
+    return (" ".join(value) if isinstance(value, tuple) else str(value))[:50]
+
+
+REFUSED: list[tuple[tuple[str, ...], str, str]] = [
+    (("statz",), "statz", "no such command; did you mean stats?"),
+    (("x",), "x", "no such command; one of schedule, message"),
+    (("message", "lst"), "lst", "no such command; did you mean ls?"),
+    (("message", "frobnicate"), "frobnicate", "no such command; one of"),
+    (("--namespace", "x"), "command", "missing; one of"),
+    (("--jsn", "stats"), "--jsn", "no such option; did you mean --json?"),
+    (("stats", "--frobnicate"), "--frobnicate", "no such option"),
+    (("stats", "--json"), "--json", "goes before the command"),
+    (("stats", "--redis", "redis://x"), "--redis", "goes before the command"),
+    (("stats", "extra"), "usage", "got unexpected extra argument (extra)"),
+    (("--redis",), "--redis", "requires an argument"),
+    (("--redis", "redis://a", "--redis", "redis://b", "stats"), "--redis", "given 2 times"),
+    (("schedule",), "DESTINATION", "missing; see: delaybridge schedule --help"),
+    (("schedule", "kafka:t", "x"), "--in", "missing; say when"),
+    (("schedule", "kafka:t", *WHEN), "BODY", "missing; give it as an argument, or -"),
+    (("schedule", "kafka:t", "x", *WHEN, *WHEN), "--in", "given 2 times"),
+    (("schedule", "kafka:t", "x", "y", *WHEN), "usage", "got unexpected extra argument (y)"),
+    (
+        ("schedule", "kafka:t", "x", *WHEN, "--at", "2030-01-31T09:00:00Z"),
+        "--in",
+        "given together with --at",
+    ),
+    (("schedule", "kafka:t", "x", *WHEN, "--lines"), "BODY", "given together with --lines"),
+    (("schedule", "kafka:t", "-", *WHEN, "--lines"), "BODY", "given together with --lines"),
+    (("schedule", "kafka:t", *WHEN, "--lines", "--id", "a"), "--id", "one id, many messages"),
+    (("schedule", "kafka:t", "x", *WHEN, "--keep-going"), "--keep-going", "only together with"),
+    (("schedule", "kafka:t", *WHEN, "-5"), "-5", "write -- before what begins with '-'"),
+    (("schedule", "kafka:t", "x", *WHEN, "-H", "a"), "-H", "got 'a'; write NAME=VALUE"),
+    (("schedule", "kafka:t", "x", *WHEN, "-P", "a"), "-P", "got 'a'; write NAME=VALUE"),
+    (("schedule", "kafka:t", "x", *WHEN, "-P", "a=1", "-P", "a=2"), "-P", "a is given twice"),
+    (("schedule", "rabbitmq:/q", "x", *WHEN, "-P", "priority=high"), "-P", "give a whole number"),
+    (("schedule", "rabbitmq:/q", "x", *WHEN, "-P", "priority=٥"), "-P", "give a whole number"),
+    (("schedule", "kafka:t", "x", *WHEN, "--priority", "1.5"), "--priority", "is not a valid int"),
+    (("schedule", "kafka:t", "x", *WHEN, "--on-conflict", "x"), "--on-conflict", "is not one of"),
+    (("message", "show"), "ID", "missing"),
+    (("message", "cancel"), "ID", "missing"),
+    (("message", "cancel", "a", "b"), "--yes", "missing; needed to cancel 2 messages"),
+    (("dead", "discard", "a", "b"), "--yes", "missing; needed to discard 2 messages"),
+    (("message", "reschedule", "a"), "--in", "give either --in DURATION or --at TIME"),
+    (("message", "reschedule", "a", *WHEN, "--at", "x"), "--in", "give either"),
+    (("message", "ls", "--limit", "-1"), "--limit", "not in the range"),
+    (("message", "ls", "--limit", "0"), "--limit", "not in the range"),
+    (("message", "ls", "--limit", "x"), "--limit", "not a valid integer"),
+    (("message", "ls", "--cursor", "x"), "--cursor", "copy it from the list"),
+    (("message", "ls", "--cursor", "nan:a"), "--cursor", "copy it from the list"),
+    (("message", "ls", "--state", "published"), "--state", "is not one of"),
+    (("message", "ls", "--due-from", "tomorrow"), "--due-from", "write RFC 3339"),
+    (("message", "ls", "--due-to", "2030-01-01T00:00:00"), "--due-to", "has no zone"),
+    (("message", "show", "x", "--body", "html"), "--body", "is not one of"),
+    (("scan",), "brokers", "none is configured"),
+    (("scan", "--processes", "0"), "--processes", "not in the range"),
+    (("scan", "--processes", "-1"), "--processes", "not in the range"),
+    (("scan", "--processes", "1.5"), "--processes", "not a valid integer"),
+    (("scan", "--processes", "abc"), "--processes", "not a valid integer"),
+    (("scan", "--processes", "1000000000"), "--processes", "not in the range"),
+    (("health", "--max-overdue", "5"), "--max-overdue", "write a number with a unit"),
+    (("health", "--max-unowned", "-1s"), "--max-unowned", "below zero"),
+    (("demo", "--messages", "0"), "--messages", "not in the range"),
+    (("--redis", "http://h", "stats"), "--redis", "redis.url: got 'http://h'; allowed: redis://"),
+    (("--redis", "redis://", "stats"), "--redis", "allowed: redis://HOST"),
+    (("--redis", "redis://h:0", "stats"), "--redis", "a port is 1 to 65535"),
+    (("--redis", "redis://h:70000", "stats"), "--redis", "a port is 1 to 65535"),
+    (("--redis", f"redis://:a@{CANARY}@h", "stats"), "--redis", "write @ as %40"),
+    (("--broker", "foo", "stats"), "--broker", "give [NAME=]URL"),
+    (("--broker", "ftp://h", "stats"), "--broker", "a URL whose scheme is one of amqp"),
+    (("--broker", "eu=ftp://h", "stats"), "--broker", "brokers.eu: got 'ftp://h'"),
+    (("--broker", "amqp://", "stats"), "--broker", "allowed: amqp[s]://HOST"),
+    (("--broker", "amqp://h:70000", "stats"), "--broker", "a port is 1 to 65535"),
+    (("--broker", f"amqp://u:{CANARY}/a@h", "stats"), "--broker", "write @ as %40"),
+    (("--broker", f"u:{CANARY}@h", "stats"), "--broker", "give [NAME=]URL"),
+    (("--broker", "a/b=amqp://h", "stats"), "--broker", "the name 'a/b'"),
+    (
+        ("--broker", "amqp://a", "--broker", "amqp://b", "stats"),
+        "--broker",
+        "two brokers are named",
+    ),
+    (("--namespace", "a b", "stats"), "--namespace", "allowed: 1 to 64 letters"),
+    (("--config", "none.toml", "stats"), "none.toml", "there is no such file"),
+    (("--config", ".", "stats"), ".", "is a directory"),
+]
+
+
+@pytest.mark.parametrize(("args", "field", "says"), REFUSED, ids=shortened)
+def test_refused(run: Run, args: tuple[str, ...], field: str, says: str) -> None:
+    result = run(*args)
+    assert result.code == 2
+    assert result.out == ""
+    (line,) = result.err.splitlines()
+    if "--json" not in args:
+        assert line.startswith(f"error: {field}: ")
+    assert says in line
+    assert CANARY not in line
+
+
+@pytest.mark.parametrize(("args", "field", "says"), REFUSED, ids=shortened)
+def test_refused_in_json(run: Run, args: tuple[str, ...], field: str, says: str) -> None:
+    result = run("--json", *args)
+    error = json.loads(result.err)["error"]
+    assert result.code == 2
+    assert error["code"]
+    assert says in error["message"]
+    assert CANARY not in result.err
+
+
+TIMES: list[tuple[str, str]] = [
+    *(("--in", bad) for bad in ("", "5", "5 s", " 5s", "5s\n", "1_000s", "٥s", "0x10s", "+5s")),
+    *(("--in", bad) for bad in ("1e3s", "NaN", "Infinity", "-1s", "9" * 10_000, "tomorrow")),
+    *(("--in", bad) for bad in ("* * * * *", "5x", "1.0001ms", "20000d", "true", "PT", "5S")),
+    *(("--at", bad) for bad in ("", "5", "2030-01-01T00:00:00", "2024-02-30T00:00:00Z")),
+    *(("--at", bad) for bad in ("2030-01-01T24:00:00Z", "2030-01-01T00:00:60Z", "tomorrow")),
+    *(("--at", bad) for bad in ("2030-W01-1", "20300101T000000Z", "9999-12-31T23:59:59-14:00")),
+    *(("--at", bad) for bad in ("3000-01-01T00:00:00Z", "1970-01-01T00:00:00Z", "1795197600450")),
+    ("--ttl", "5"),
+]
+
+
+@pytest.mark.parametrize(("flag", "value"), TIMES, ids=lambda v: v[:30])
+def test_times_refused(run: Run, flag: str, value: str) -> None:
+    when = (flag, value) if flag != "--ttl" else (*WHEN, flag, value)
+    result = run(*NOWHERE, "schedule", "kafka:t", "x", *when)
+    assert (result.code, result.out) == (2, "")
+    (line,) = result.err.splitlines()
+    assert line.startswith(f"error: {flag}: ")
+    assert len(line) < 400
+
+
+@pytest.mark.parametrize(
+    ("args", "field"),
+    [
+        (("nope:t", "x"), "destination"),
+        (("", "x"), "destination"),
+        (("kafka", "x"), "destination"),
+        (("https://evil/", "x"), "destination"),
+        (("kafka:..", "x"), "destination"),
+        (("rabbitmq:x", "x"), "destination"),
+        (("kafka:t", "x", "--id", ""), "id"),
+        (("kafka:t", "x", "--id", "a\x1b[31m"), "id"),
+        (("kafka:t", "x", "--id", "x" * 256), "id"),
+        (("kafka:t", "x", "--id", "\udcff\udcfe"), "id"),
+        (("kafka:t", "x", "--priority", "-1"), "priority"),
+        (("kafka:t", "x", "--priority", "256"), "priority"),
+        (("kafka:t", "x", "-H", "=v"), "headers"),
+        (("kafka:t", "x", "-H", "delaybridge-foo=v"), "headers"),
+        (("kafka:t", "x", *["-H", "a=b"] * 65), "headers"),
+        (("rabbitmq:/q", "x", "-P", "nonsense=1"), "properties"),
+        (("rabbitmq:/q", "x", "-P", "delivery_mode=7"), "delivery_mode"),
+        (("rabbitmq:/q", "x", "-P", "expiration=abc"), "expiration"),
+        (("kafka:t", "x", "-P", "partition=-5"), "partition"),
+        (("kafka:t", "x" * 262_145), "body"),
+    ],
+)
+def test_messages_refused(run: Run, args: tuple[str, ...], field: str) -> None:
+    result = run(*NOWHERE, "schedule", *WHEN, "--", *args)
+    if "--" in args or any(arg.startswith("-") for arg in args):
+        result = run(*NOWHERE, "schedule", *WHEN, *args)
+    assert (result.code, result.out) == (2, "")
+    (line,) = result.err.splitlines()
+    assert line.startswith("error: ")
+    assert field in line
+    assert "\x1b" not in line
+    line.encode()
+
+
+@pytest.mark.usefixtures("impatient")
+def test_all_ids_are_checked_before_anything_is_done(run: Run) -> None:
+    result = run(*NOWHERE, "message", "cancel", "--yes", "good", "b\x07d")
+    assert (result.code, result.out) == (2, "")
+    assert "\\x07" in result.err
+
+
+# Redis away
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("schedule", "kafka:t", "x", *WHEN),
+        ("message", "ls"),
+        ("message", "show", "x"),
+        ("message", "cancel", "x"),
+        ("dead", "kick", "x"),
+        ("stats",),
+        ("worker", "ls"),
+        ("bucket", "ls"),
+        ("health",),
+    ],
+    ids=" ".join,
+)
+def test_redis_away(run: Run, args: tuple[str, ...]) -> None:
+    result = run("--redis", f"redis://:{CANARY}@127.0.0.1:1/0", *args)
+    assert (result.code, result.out) == (5, "")
+    (line,) = result.err.splitlines()
+    assert line.startswith("error: redis: no answer")
+    assert "redis://:***@127.0.0.1:1/0" in line
+    assert "--redis URL" in line
+    assert CANARY not in line
+
+
+@pytest.mark.usefixtures("impatient")
+def test_redis_away_for_lines(run: Run) -> None:
+    result = run(*NOWHERE, "schedule", "kafka:t", *WHEN, "--lines", stdin=b"a\nb\n")
+    assert (result.code, result.out) == (5, "")
+    assert "lines 1 to 2: not scheduled" in result.err
+    assert "0 scheduled" in result.err
+
+
+@pytest.mark.usefixtures("impatient")
+def test_doctor_says_that_redis_is_away(run: Run) -> None:
+    result = run(*NOWHERE, "doctor")
+    assert result.code == 1
+    assert result.out.startswith("FAIL  redis: no answer")
+    assert result.err == ""
+
+
+@pytest.mark.usefixtures("impatient")
+def test_verbose_names_the_causes_and_keeps_the_secret(run: Run) -> None:
+    result = run("-v", "--redis", f"redis://:{CANARY}@127.0.0.1:1/0", "stats")
+    assert "caused by: ConnectionRefusedError" in result.err
+    assert CANARY not in result.err
+
+
+# reading stdin
+
+
+def test_stdin_closed() -> None:
+    result = spawn(*NOWHERE, "schedule", "kafka:t", "-", *WHEN, preexec_fn=lambda: os.close(0))
+    assert result.code == 2
+    assert result.err == "error: BODY: stdin is closed; pipe the input into it\n"
+
+
+def test_stdin_endless_is_read_to_the_limit() -> None:
+    with open("/dev/zero", "rb") as zero:
+        result = spawn(*NOWHERE, "schedule", "kafka:t", "-", *WHEN, stdin=zero)
+    assert result.code == 2
+    assert "BODY: longer than 262144 bytes" in result.err
+
+
+class Keyboard(io.TextIOWrapper):
+    """A terminal on which nothing is typed."""
+
+    def isatty(self) -> bool:
+        """It is one."""
+        return True
+
+
+@pytest.mark.usefixtures("impatient")
+def test_stdin_is_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", Keyboard(io.BytesIO()))
+    assert cli.main([*NOWHERE, "schedule", "kafka:t", "-", *WHEN]) == 5
+    assert "reading the body from the terminal; Ctrl-D ends it" in capsys.readouterr().err
+
+
+class Trickle(io.RawIOBase):
+    """A stream that hands out what it is told to, and counts."""
+
+    def __init__(self, *chunks: bytes) -> None:
+        self.chunks = list(chunks)
+        self.read_bytes = 0
+
+    def read1(self, size: int = -1) -> bytes:
+        """The next chunk."""
+        chunk = self.chunks.pop(0) if self.chunks else b""
+        self.read_bytes += len(chunk)
+        return chunk
+
+
+def bodies(*chunks: bytes, limit: int = 10) -> list[tuple[int, bytes | None]]:
+    """Number and body of each line."""
+    stream: Any = Trickle(*chunks)
+    found = lines.read_lines(stream, limit)
+    return [(line.number, line.body) for line in found if line is not None]
+
+
+@pytest.mark.parametrize(
+    ("chunks", "expected"),
+    [
+        ((), []),
+        ((b"a",), [(1, b"a")]),
+        ((b"a\nb\n",), [(1, b"a"), (2, b"b")]),
+        ((b"a\r\nb\r\n",), [(1, b"a"), (2, b"b")]),
+        ((b"\xef\xbb\xbfa\n\xef\xbb\xbfb\n",), [(1, b"a"), (2, b"\xef\xbb\xbfb")]),
+        ((b"\n\r\n\na\n\n",), [(4, b"a")]),
+        ((b"a", b"b\nc", b"\n", b"d"), [(1, b"ab"), (2, b"c"), (3, b"d")]),
+        (
+            (
+                b"\xef",
+                b"\xbb\xbfa",
+            ),
+            [(1, b"a")],
+        ),
+        ((b"x" * 10 + b"\r\n",), [(1, b"x" * 10)]),
+        ((b"x" * 11 + b"\nb",), [(1, None), (2, b"b")]),
+        ((b"x" * 11,), [(1, None)]),
+        ((b"x" * 100, b"x" * 100, b"\nb\n"), [(1, None), (2, b"b")]),
+        ((b"a\n" + b"x" * 30 + b"\n", b"c"), [(1, b"a"), (2, None), (3, b"c")]),
+        ((b"a\x00\xff\n",), [(1, b"a\x00\xff")]),
+        ((b" a \n",), [(1, b" a ")]),
+    ],
+)
+def test_lines(chunks: tuple[bytes, ...], expected: list[tuple[int, bytes | None]]) -> None:
+    assert bodies(*chunks) == expected
+
+
+def test_a_line_without_end_is_refused_before_it_ends() -> None:
+    stream: Any = Trickle(*[b"x" * 1000] * 1000)
+    first = next(lines.read_lines(stream, 1500))
+    assert first is not None
+    assert (first.number, first.body) == (1, None)
+    assert stream.read_bytes == 2000
+
+
+def test_lines_pause_where_the_input_does() -> None:
+    read_end, write_end = os.pipe()
+    with os.fdopen(read_end, "rb") as stream, os.fdopen(write_end, "wb", 0) as sink:
+        found = lines.read_lines(stream, 10)
+        sink.write(b"a\nb")
+        first = next(found)
+        assert first is not None
+        assert first.body == b"a"
+        assert next(found) is None
+        sink.write(b"c\n")
+        second = next(found)
+        assert second is not None
+        assert second.body == b"bc"
+
+
+class FakeClient:
+    """Counts what is scheduled."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[Message]] = []
+
+    def schedule_many(self, messages: list[Message], *, on_conflict: str) -> list[str]:
+        """One answer each."""
+        self.batches.append(messages)
+        return ["created"] * len(messages)
+
+
+def drain(data: bytes, *, keep_going: bool, limit: int = 10) -> tuple[int, FakeClient, lines.Bulk]:
+    """Run --lines over the data without a store."""
+    client: Any = FakeClient()
+    session: Any = Session(output.Output())
+    arguments = {"destination": "kafka:t", "delay": "1m"}
+    bulk = lines.Bulk(session, client, arguments, "fail", quiet=True)
+    stream: IO[bytes] = io.BytesIO(data)
+    found = lines.read_lines(stream, limit)
+    code = lines.drain(bulk, found, limit, keep_going, lambda size: None)
+    return code, client, bulk
+
+
+@pytest.mark.parametrize(
+    ("data", "keep_going", "code", "scheduled"),
+    [
+        (b"", False, Exit.DONE, 0),
+        (b"\n\n", False, Exit.DONE, 0),
+        (b"a\nb\n", False, Exit.DONE, 2),
+        (b"a\n" + b"x" * 11 + b"\nb\n", False, Exit.PARTLY, 1),
+        (b"a\n" + b"x" * 11 + b"\nb\n", True, Exit.PARTLY, 2),
+        (b"x" * 11 + b"\nb\n", False, Exit.REFUSED, 0),
+        (b"x" * 11 + b"\n", True, Exit.REFUSED, 0),
+    ],
+)
+def test_lines_exit_codes(data: bytes, keep_going: bool, code: int, scheduled: int) -> None:
+    found, _, bulk = drain(data, keep_going=keep_going)
+    assert (found, bulk.scheduled) == (code, scheduled)
+
+
+def test_lines_name_the_one_that_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    drain(b"a\n\n" + b"x" * 11 + b"\n", keep_going=True)
+    assert capsys.readouterr().err.startswith("error: line 3: longer than 10 bytes, the limit")
+
+
+def test_lines_travel_in_batches() -> None:
+    _, client, _ = drain(b"a\n" * 1201, keep_going=False)
+    assert [len(batch) for batch in client.batches] == [500, 500, 201]
+    _, client, _ = drain((b"x" * 2**20 + b"\n") * 9, keep_going=False, limit=2**20)
+    assert max(len(batch) for batch in client.batches) <= 4
+
+
+# printing
+
+
+def stored(**more: Any) -> Stored:
+    """A message as it lies in the store."""
+    fields = {"state": State.DELAYED, "due_ms": 1_900_000_000_000, "priority": 0, "bucket": 3}
+    return Stored(**{"id": "x", "destination": "kafka:t", "body": b"", **fields, **more})
+
+
+HOSTILE = "\x1b[31m\u202e\r\n\x07\x9b"
+
+
+def test_hostile_bytes_are_escaped_in_text_and_json(capsys: pytest.CaptureFixture[str]) -> None:
+    message = stored(
+        id=HOSTILE,
+        destination=HOSTILE,
+        body=HOSTILE.encode(),
+        headers=[(HOSTILE, HOSTILE), ("b", b"\xff\x1b")],
+        properties={"app_id": HOSTILE},
+        reason=HOSTILE,
+        key=HOSTILE.encode(),
+    )
+    session = Session(output.Output())
+    messages.show_stored(session, message, "text")
+    session.output.table(messages._TITLES, [({}, messages._cells(message, 0))])
+    session.note(HOSTILE)
+    messages.show_stored(Session(output.Output(json=True)), message, "text")
+    report_of(StoreError(HOSTILE)).show(as_json=False)
+    report_of(StoreError(HOSTILE)).show(as_json=True)
+    out, err = capsys.readouterr()
+    for char in ("\x1b", "\u202e", "\x07", "\x9b", "\r"):
+        assert char not in out + err
+    assert "\\x1b[31m\\u202e" in out
+    assert shown(f"log {HOSTILE}").count("\n") == 0
+
+
+@pytest.mark.parametrize(
+    ("body", "form", "expected"),
+    [
+        (b"a\tb\nc", "text", ["a\\x09b", "c"]),
+        (b"\xff", "text", ["\\xff"]),
+        (b'{"a":[1]}', "json", ["{", '  "a": [', "    1", "  ]", "}"]),
+        (b"A\x00", "hex", ["00000000  41 00" + " " * 44 + "A."]),
+    ],
+)
+def test_bodies(
+    capsys: pytest.CaptureFixture[str], body: bytes, form: str, expected: list[str]
+) -> None:
+    messages.show_stored(Session(output.Output()), stored(body=body), form)
+    assert capsys.readouterr().out.splitlines()[-len(expected) :] == expected
+
+
+@pytest.mark.parametrize("body", [b"{", b"\xff", b"[" * 100_000])
+def test_body_that_is_no_json(body: bytes) -> None:
+    with pytest.raises(Failure, match="no JSON"):
+        messages.show_stored(Session(output.Output()), stored(body=body), "json")
+
+
+def test_body_raw_is_the_bytes(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    messages.show_stored(Session(output.Output()), stored(body=b"\xff\x1b\n"), "raw")
+    assert capfdbinary.readouterr().out == b"\xff\x1b\n"
+
+
+def test_body_raw_not_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    with pytest.raises(Failure, match="steer this terminal"):
+        messages.show_stored(Session(output.Output()), stored(body=b"x"), "raw")
+
+
+def test_null_body_is_not_an_empty_one(capsys: pytest.CaptureFixture[str]) -> None:
+    for body in (None, b""):
+        messages.show_stored(Session(output.Output()), stored(body=body), "text")
+    out = capsys.readouterr().out
+    assert out.count("body is null") == 1
+
+
+@pytest.mark.parametrize(
+    ("env", "tty", "refused", "colored"),
+    [
+        ({"TERM": "xterm"}, True, False, True),
+        ({"TERM": "xterm"}, False, False, False),
+        ({"TERM": "xterm"}, True, True, False),
+        ({"TERM": "xterm", "NO_COLOR": "1"}, True, False, False),
+        ({"TERM": "xterm", "NO_COLOR": ""}, True, False, True),
+        ({"TERM": "dumb"}, True, False, False),
+        ({}, True, False, False),
+    ],
+)
+def test_colour(
+    monkeypatch: pytest.MonkeyPatch, env: dict[str, str], tty: bool, refused: bool, colored: bool
+) -> None:
+    monkeypatch.delenv("TERM", raising=False)
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    stream = io.StringIO()
+    monkeypatch.setattr(stream, "isatty", lambda: tty)
+    assert output.wants_color(refused=refused, stream=stream) is colored
+
+
+def test_tables_are_aligned(capsys: pytest.CaptureFixture[str]) -> None:
+    rows: list[tuple[dict[str, str], list[str]]] = [({}, ["a", "1"]), ({}, ["long", "1000"])]
+    assert output.Output().table(("NAME", "N"), rows, right=("N",)) == 2
+    assert capsys.readouterr().out == "NAME     N\na        1\nlong  1000\n"
+
+
+def test_an_empty_table_is_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert output.Output().table(("NAME",), []) == 0
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    "cursor", [(1795197600450.9961, "a:b c"), (5.0, "é"), (1795197600450.0, "x")]
+)
+def test_cursors_survive_the_way_through_a_shell(cursor: tuple[float, str]) -> None:
+    assert parse_cursor(messages.cursor_text(cursor)) == cursor
+
+
+def test_a_field_of_a_log_line_is_bounded_and_without_secrets() -> None:
+    line = shown(f"lost url=redis://:{CANARY}@h reason={'x' * 1000}\nnext")
+    assert CANARY not in line
+    assert max(map(len, line.split(" "))) <= FIELD_CHARS + 3
+    assert "\n" not in line
+
+
+# exit codes
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "word"),
+    [
+        (ConfigError("x: y"), 2, "config"),
+        (MessageError("bad_id", "id", "x"), 2, "bad_id"),
+        (MessageConflict("conflict", "id", "x"), 4, "conflict"),
+        (StoreUnavailable("redis: x"), 5, "store_unavailable"),
+        (StoreFull(), 5, "store_full"),
+        (StoreWiped(), 5, "store_wiped"),
+        (StoreError("redis: x"), 5, "store_error"),
+        (PublishUnavailable("x"), 5, "publish_unavailable"),
+        (ZeroDivisionError("x"), 1, "internal"),
+        (FileNotFoundError(2, "No such file", "x"), 1, "os_error"),
+    ],
+)
+def test_exit_code_by_error(error: Exception, code: int, word: str) -> None:
+    report = report_of(error)
+    assert (report.exit, report.code) == (code, word)
+
+
+def test_all_faults_of_the_settings_are_shown(run: Run) -> None:
+    Path("delaybridge.toml").write_text("bukets = 1\n[scan]\nprocesses = 0\n")
+    result = run("stats")
+    assert result.code == 2
+    assert len(result.err.splitlines()) == 2
+    error = json.loads(run("--json", "stats").err)["error"]
+    assert len(error["messages"]) == 2
+
+
+def test_a_defect_is_one_line_and_a_traceback_on_demand(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError(f"redis://:{CANARY}@h {HOSTILE}")
+
+    monkeypatch.setattr(Session, "load", broken)
+    result = run("stats")
+    assert result.code == 1
+    (line,) = result.err.splitlines()
+    assert line.startswith("error: internal: RuntimeError: ")
+    assert CANARY not in line
+    loud = run("-v", "stats")
+    assert "Traceback (most recent call last)" in loud.err
+    assert CANARY not in loud.err
+
+
+def test_interrupted(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Session, "load", interrupted)
+    result = run("stats")
+    assert (result.code, result.err) == (130, "error: interrupted\n")
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    done = subprocess.run(
+        ["sh", "-c", f"{sys.executable} -m delaybridge config show; echo $? >&2"],
+        stdout=closed_pipe(),
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=20,
+    )
+    assert done.stderr == "0\n"
+
+
+def closed_pipe() -> int:
+    """The writing end of a pipe that nobody reads."""
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    return write_end
+
+
+def test_stdout_closed() -> None:
+    assert spawn("config", "show", preexec_fn=lambda: os.close(1)).code == 0
+
+
+def test_stdout_full() -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "delaybridge", "config", "show"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=20,
+        )
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+
+
+def test_argv_that_is_not_utf8() -> None:
+    result = spawn(*NOWHERE, "message", "show", b"\xff\xfe")
+    assert result.code == 2
+    assert result.err == "error: id: not valid UTF-8 (bad_id)\n"
+
+
+def test_c_locale() -> None:
+    Path("delaybridge.toml").write_text('namespace = "é"\n')
+    plain = {"LC_ALL": "C", "PYTHONIOENCODING": "ascii", "PYTHONCOERCECLOCALE": "0"}
+    result = spawn("stats", env=plain)
+    assert result.code == 2
+    assert "namespace: got 'é'; allowed" in result.err
+
+
+# settings
+
+
+def test_config_show_is_a_file_that_says_the_same(run: Run) -> None:
+    flags = ("--namespace", "n", "--broker", "amqp://h/%2F", "--broker", "eu=kafka://h:9092")
+    text = run(*flags, "config", "show").out
+    Path("shown.toml").write_text(text)
+    assert run("--config", "shown.toml", "config", "show").out == text
+    assert 'rabbitmq = "amqp://h/%2F"' in text
+    assert 'eu = "kafka://h:9092"' in text
+
+
+def test_config_show_sources(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DELAYBRIDGE_LEASE__RENEW_MS", "3000")
+    monkeypatch.setenv("DELAYBRIDGE_REDIS_URL", f"redis://:{CANARY}@h")
+    out = run("--namespace", "n", "config", "show", "--sources").out
+    assert 'namespace = "n"  # --namespace' in out
+    assert "renew_ms = 3000  # DELAYBRIDGE_LEASE__RENEW_MS" in out
+    assert 'url = "redis://:***@h"  # DELAYBRIDGE_REDIS_URL' in out
+    assert "ttl_ms = 10000  # default" in out
+    listed = [json.loads(line) for line in run("--json", "config", "show").out.splitlines()]
+    assert {"key": "buckets", "value": 16, "source": "default"} in listed
+    assert CANARY not in json.dumps(listed)
+
+
+def test_config_check(run: Run) -> None:
+    fine = run("config", "check")
+    assert (fine.code, fine.out) == (0, "ok    from defaults only\n")
+    risky = run("--redis", f"redis://:{CANARY}@10.1.2.3", "config", "check")
+    assert risky.code == 0
+    assert "WARN  redis.url: redis://:***@10.1.2.3: not encrypted" in risky.out
+    assert json.loads(run("--json", "config", "check").out)["ok"] is True
+    assert run("--namespace", "a b", "config", "check").code == 2
+
+
+# health and doctor
+
+
+def stats(*, owners: list[str | None], overdue_ms: int = 0, delayed: int = 0) -> Stats:
+    """Stats with these owners of the buckets."""
+    buckets = [
+        BucketStats(i, delayed, 0, 0, 0, None, overdue_ms, owner, 1000)
+        for i, owner in enumerate(owners)
+    ]
+    return Stats(0, delayed, 0, 0, 0, None, overdue_ms, buckets, [])
+
+
+class FakeStats:
+    """A client whose stats come from a list, the last one for ever."""
+
+    def __init__(self, *answers: Stats) -> None:
+        self.answers = list(answers)
+
+    def stats(self) -> Stats:
+        """The next one."""
+        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+
+    def __enter__(self) -> FakeStats:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("answers", "args", "code", "says"),
+    [
+        ([stats(owners=["w", "w"])], (), 0, "ok  every bucket has its worker"),
+        ([stats(owners=["w", None])], (), 1, "1 of 2 buckets have no worker"),
+        ([stats(owners=["w"], overdue_ms=6000)], (), 1, "6s overdue, over 5s"),
+        ([stats(owners=["w"], overdue_ms=6000)], ("--max-overdue", "10s"), 0, "ok"),
+        ([stats(owners=[None]), stats(owners=["w"])], ("--max-unowned", "2s"), 0, "ok"),
+        ([stats(owners=[None])], ("--max-unowned", "20ms"), 1, "1 of 1 buckets"),
+    ],
+)
+def test_health(
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+    answers: list[Stats],
+    args: tuple[str, ...],
+    code: int,
+    says: str,
+) -> None:
+    monkeypatch.setattr(health, "_LOOK_AGAIN_S", 0.001)
+    monkeypatch.setattr(Session, "client", lambda self: FakeStats(*answers))
+    result = run("health", *args)
+    assert result.code == code
+    assert says in result.out
+    as_json = run("--json", "health", *args)
+    assert json.loads(as_json.out)["healthy"] is (code == 0)
+
+
+class FakeStore:
+    """Replies by name of the command."""
+
+    def __init__(self, *, version: str = "7.0.15", policy: str = "noeviction", aof: str = "1"):
+        self.ahead_us = 0
+        self.info = {
+            "server": {"redis_version": version},
+            "memory": {"maxmemory_policy": policy},
+            "persistence": {"aof_enabled": aof},
+        }
+
+    def run(self, asked: Any) -> list[Any]:
+        """INFO and TIME."""
+        return [
+            time.time_ns() // 1000 + self.ahead_us if c.name == "TIME" else self.info[c.args[0]]
+            for c in asked
+        ]
+
+
+class FakeRedis:
+    """What the doctor asks a client for."""
+
+    def __init__(self, **server: str) -> None:
+        self.store = FakeStore(**server)
+
+
+@pytest.mark.parametrize(
+    ("server", "level", "says"),
+    [
+        ({}, "ok", "redis 7.0.15"),
+        ({"version": "6.2.0"}, "ok", "redis 6.2.0"),
+        ({"version": "6.0.16"}, "FAIL", "too old; 6.2 or newer"),
+        ({"version": "2.8"}, "FAIL", "too old"),
+        ({"policy": "allkeys-lru"}, "FAIL", "maxmemory-policy is allkeys-lru"),
+        ({"aof": "0"}, "WARN", "appendonly is no"),
+    ],
+)
+def test_doctor_looks_at_the_server(server: dict[str, str], level: str, says: str) -> None:
+    client: Any = FakeRedis(**server)
+    found = [f.level for f in doctor._server(client) if says in f.text]
+    assert found == [level]
+
+
+@pytest.mark.parametrize(
+    ("ahead_ms", "level"), [(0, "ok"), (1500, "ok"), (2500, "WARN"), (-2500, "WARN")]
+)
+def test_doctor_looks_at_the_clock(ahead_ms: int, level: str) -> None:
+    client: Any = FakeRedis()
+    client.store.ahead_us = ahead_ms * 1000
+    (found,) = [f for f in doctor._clock(client) if f.about == "clock"]
+    assert found.level == level
+    assert ("behind" if ahead_ms > 0 else "ahead of") in found.text or ahead_ms == 0
+
+
+def test_global_options_are_those_of_the_command_line() -> None:
+    options = {name for p in cli.root.params for name in p.opts if p.name != "version"}
+    assert options == set(failure.GLOBAL_OPTIONS)
