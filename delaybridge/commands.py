@@ -122,7 +122,10 @@ class Renewed(NamedTuple):
 
 
 class Acquired(NamedTuple):
-    """The answer of an acquire. token: None if another holds the lease, for `left_ms` more."""
+    """The answer of an acquire. token: None if another holds the lease, for `left_ms` more.
+
+    fresh: nobody ever took this bucket before; if somebody did, its data was wiped.
+    """
 
     token: str | None
     turn: int = 0
@@ -497,7 +500,7 @@ def _ids(reply: list[bytes] | None) -> set[str] | None:
 
 def _acquired(owner: str, reply: list[Any]) -> Acquired:
     if reply[0] == 1:
-        return Acquired(f"{owner}:{reply[1]}", reply[1], fresh=reply[2] == 1)
+        return Acquired(f"{owner}:{reply[1]}", reply[1], fresh=reply[1] == 1)
     if reply[0] == 0:
         return Acquired(None, left_ms=reply[1], holder=reply[2].decode())
     return Acquired(None, stranger=True)

@@ -6,15 +6,15 @@
 -- ARGV[1]  owner        worker name, colon, a random part that is new for each taking
 -- ARGV[2]  ttl          ms
 -- ARGV[3]  birth        the namespace's birth id
--- returns  {1, turn, fresh} taken, or taken by this very call before; the token is owner:turn;
---          fresh = 1 where the bucket had no birth id. {0, ms left, holder} held by another.
+-- returns  {1, turn} taken, or taken by this very call before; the token is owner:turn, and turn 1
+--          is the first that the bucket ever had. {0, ms left, holder} held by another.
 --          {-1} where the birth id is not the bucket's
 -- cost     O(revoked)
 local held = redis.call('GET', KEYS[1])
 if held then
   local turn = string.match(held, ':(%d+)$')
   if held == ARGV[1] .. ':' .. turn then
-    return {1, tonumber(turn), 0}
+    return {1, tonumber(turn)}
   end
   -- A clock that stepped back makes a PTTL longer than any lease: a dead owner would keep its bucket.
   local left = redis.call('PTTL', KEYS[1])
@@ -35,4 +35,4 @@ redis.call('DEL', KEYS[3])
 local turn = redis.call('HINCRBY', KEYS[2], 'turn', 1)
 redis.call('HSET', KEYS[2], 'claimed', turn, 'birth', ARGV[3])
 redis.call('SET', KEYS[1], ARGV[1] .. ':' .. turn, 'PX', ARGV[2])
-return {1, turn, birth and 0 or 1}
+return {1, turn}

@@ -19,6 +19,7 @@
 -- ARGV[7+] messages     five each: stamp (4 bytes), id, when (epoch ms, or + and a delay in ms),
 --                       rank (0..255), payload
 -- returns  {-1} where the birth id is not the bucket's; else two numbers a message: answer, due ms
+--          (of what is pending under the id, else as asked for)
 -- cost     O(log n) a message
 local CREATED, DUPLICATE, CONFLICT, REPLACED, IN_FLIGHT, CANCELLED = 1, 2, 3, 4, 5, 6
 local KEEP_CALLS_MS = 600000
@@ -73,8 +74,9 @@ end
 
 local function replace(stamp, id, old, score, record)
   flush()
-  if not revoke(id, (struct.unpack('>d', old, 2))) then
-    return IN_FLIGHT
+  local old_score = struct.unpack('>d', old, 2)
+  if not revoke(id, old_score) then
+    return IN_FLIGHT, old_score
   end
   redis.call('HSET', messages, id, record)
   added = {string.format('%.17g', score), id}
@@ -96,7 +98,8 @@ end
 local function schedule(stamp, id, score, payload)
   local past = undone and redis.call('ZSCORE', calls, stamp .. id)
   if past then
-    return past % 1 * 256
+    local mine = redis.call('HGET', messages, id) or ''
+    return past % 1 * 256, string.sub(mine, 10, 13) == stamp and struct.unpack('>d', mine, 2) or nil
   end
   local record = struct.pack('>Bdc4', 1, score, stamp) .. payload
   if redis.call('HSETNX', messages, id, record) == 1 then
@@ -107,7 +110,7 @@ local function schedule(stamp, id, score, payload)
   end
   local old = redis.call('HGET', messages, id)
   if string.sub(old, 10, 13) == stamp then
-    return CREATED
+    return CREATED, struct.unpack('>d', old, 2)
   elseif policy == 2 then
     return replace(stamp, id, old, score, record)
   elseif policy == 1 or string.sub(old, 14) == payload then

@@ -1,0 +1,300 @@
+"""One bucket on a real Redis, as tests drive it: calls one by one, the time passed in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, Self, TypeVar
+
+import redis
+
+from delaybridge import keys
+from delaybridge.accept import Accepted
+from delaybridge.commands import Bucket, Claimed, Command, Fired, Item, split_record
+from delaybridge.message import Answer, OnConflict, rank_of
+from delaybridge.store import Store
+
+T = TypeVar("T")
+State = dict[str, Any]
+
+TTL_MS = 600_000
+BIRTH = "0123456789abcdef"
+NUMBER = 3
+
+
+class World:
+    """A bucket, a connection, and numbers for stamps: two worlds used alike end alike."""
+
+    def __init__(self, url: str, namespace: str, now_ms: int) -> None:
+        self.store = Store(url)
+        self.namespace = namespace
+        self.bucket = Bucket(namespace, NUMBER, BIRTH)
+        self.now_ms = now_ms
+        self._stamps = 0
+        self._owners = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.redis.delete(*(self.key(name) for name in keys.BUCKET_KEYS))
+        self.store.close()
+
+    @property
+    def redis(self) -> redis.Redis:
+        client: redis.Redis = self.store.redis
+        return client
+
+    def key(self, name: str) -> str:
+        return keys.bucket_key(self.namespace, NUMBER, name)
+
+    def run(self, command: Command[T]) -> T:
+        (answer,) = self.store.run([command])
+        return answer
+
+    def stamp(self) -> bytes:
+        self._stamps += 1
+        return self._stamps.to_bytes(4)
+
+    # what clients send
+
+    def scheduling(
+        self,
+        id: str,
+        due_ms: int,
+        *,
+        priority: int = 0,
+        payload: bytes = b"payload",
+        policy: OnConflict = OnConflict.FAIL,
+    ) -> Command[list[tuple[Answer, int]] | None]:
+        accepted = Accepted(id, id.encode(), str(due_ms), rank_of(priority), payload)
+        return self.bucket.schedule(
+            [(self.stamp(), accepted)], policy, first=True, now_ms=self.now_ms
+        )
+
+    def canceling(self, id: str) -> Command[Answer]:
+        return self.bucket.cancel(self.stamp(), id, now_ms=self.now_ms)
+
+    def rescheduling(self, id: str, due_ms: int) -> Command[Answer]:
+        return self.bucket.reschedule(self.stamp(), id, str(due_ms), now_ms=self.now_ms)
+
+    def kicking(self, id: str) -> Command[Answer]:
+        return self.bucket.kick(self.stamp(), id, now_ms=self.now_ms)
+
+    def discarding(self, id: str) -> Command[Answer]:
+        return self.bucket.discard(self.stamp(), id, now_ms=self.now_ms)
+
+    def schedule(self, id: str, due_ms: int, **fields: Any) -> Answer:
+        answers = self.run(self.scheduling(id, due_ms, **fields))
+        assert answers is not None
+        return answers[0][0]
+
+    def replace(self, id: str, due_ms: int, payload: bytes = b"other") -> Answer:
+        return self.schedule(id, due_ms, payload=payload, policy=OnConflict.REPLACE)
+
+    def cancel(self, id: str) -> Answer:
+        return self.run(self.canceling(id))
+
+    def reschedule(self, id: str, due_ms: int) -> Answer:
+        return self.run(self.rescheduling(id, due_ms))
+
+    def kick(self, id: str) -> Answer:
+        return self.run(self.kicking(id))
+
+    def discard(self, id: str) -> Answer:
+        return self.run(self.discarding(id))
+
+    # owners
+
+    def owner(self, name: str = "worker") -> Owner:
+        """Whoever takes the lease now; it must be free."""
+        self._owners += 1
+        acquired = self.run(self.bucket.acquire(f"{name}:{self._owners:016x}", TTL_MS))
+        assert acquired.token is not None, "the lease is held"
+        return Owner(self, acquired.token, acquired.turn)
+
+    def successor(self) -> Owner:
+        """The next owner, after the lease ran out; it has reclaimed everything."""
+        self.end_lease()
+        owner = self.owner()
+        owner.reclaim()
+        return owner
+
+    def end_lease(self) -> None:
+        """The lease runs out."""
+        self.redis.delete(self.key("lease"))
+
+    # what lies in the store
+
+    def state(self) -> State:
+        """Everything in the bucket, by key; what does not exist is left out."""
+        found = {name: self._content(name) for name in keys.BUCKET_KEYS}
+        return {name: content for name, content in found.items() if content}
+
+    def _content(self, name: str) -> Any:
+        key = self.key(name)
+        kind = self.redis.type(key)
+        if kind == b"zset":
+            return dict(self.redis.zrange(key, 0, -1, withscores=True))
+        if kind == b"hash":
+            return self.redis.hgetall(key)
+        return self.redis.get(key)
+
+    def place(self, id: str) -> str | None:
+        """The one place a message lies in, None if nowhere."""
+        raw = id.encode()
+        places = ("due", "mirror", "parked", "dead")
+        found = [place for place in places if self.redis.zscore(self.key(place), raw) is not None]
+        assert len(found) == self.redis.hexists(self.key("messages"), raw)
+        return found[0] if found else None
+
+    def score(self, id: str) -> float | None:
+        """The score a message has in `due`."""
+        score: float | None = self.redis.zscore(self.key("due"), id)
+        return score
+
+    def tried(self, id: str) -> str | None:
+        """What `attempts` says of a message."""
+        found: bytes | None = self.redis.hget(self.key("attempts"), id)
+        return None if found is None else found.decode()
+
+
+class Copy(NamedTuple):
+    """A claimed message on an owner's wheel."""
+
+    id: str
+    claim: int
+    score: float
+
+    @property
+    def item(self) -> Item:
+        return Item(*self)
+
+
+class Firing(NamedTuple):
+    """A fire as it was sent."""
+
+    command: Command[Fired | None]
+    watermark: float
+    have: int
+
+
+class Owner:
+    """One session of one worker, as design.md section 3 says that an owner behaves."""
+
+    def __init__(self, world: World, token: str, turn: int) -> None:
+        self.world, self.token, self.turn = world, token, turn
+        self.have = turn
+        self.seen = 0
+        self.watermark = -1.0
+        self.wheel: list[Copy] = []
+
+    @property
+    def bucket(self) -> Bucket:
+        return self.world.bucket
+
+    # claim
+
+    def claiming(
+        self, *, ahead_ms: int = 10_000, limit: int = 100, max_bytes: int = 10**6, **fields: Any
+    ) -> Command[Claimed | None]:
+        """A claim, ready to be sent (and sent again)."""
+        return self.bucket.claim(
+            *(self.token, TTL_MS, self.have),
+            ahead_ms=ahead_ms,
+            limit=limit,
+            max_bytes=max_bytes,
+            now_ms=self.world.now_ms,
+            **fields,
+        )
+
+    def received(self, claimed: Claimed | None) -> list[Copy]:
+        """A claim's answer arrives."""
+        assert claimed is not None
+        self.have = claimed.number
+        records = zip(claimed.ids, claimed.records, strict=True)
+        copies = [Copy(i.decode(), claimed.number, split_record(r)[0]) for i, r in records]
+        self.wheel += copies
+        return copies
+
+    def claim(self, **fields: Any) -> list[Copy]:
+        return self.received(self.world.run(self.claiming(**fields)))
+
+    # fire
+
+    def firing(self, up_to: float) -> Firing:
+        """A fire, ready to be sent: never lower than the one before."""
+        self.watermark = max(self.watermark, up_to)
+        fire = self.bucket.fire(self.token, TTL_MS, self.watermark, self.have, self.seen)
+        return Firing(fire, self.watermark, self.have)
+
+    def publishes(self, firing: Firing, fired: Fired | None) -> list[Copy]:
+        """A fire's answer arrives: what goes to the broker now."""
+        assert fired is not None
+        turns = {id.decode(): turn for id, turn in fired.revoked.items()}
+        if turns and self.have >= fired.claimed:
+            self.seen = max(self.seen, *turns.values())
+        self.wheel = [c for c in self.wheel if c.claim > turns.get(c.id, -1)]
+        out = [c for c in self.wheel if c.score <= firing.watermark and c.claim <= firing.have]
+        self.wheel = [c for c in self.wheel if c not in out]
+        return out
+
+    def fire(self, up_to: float) -> list[Copy]:
+        firing = self.firing(up_to)
+        return self.publishes(firing, self.world.run(firing.command))
+
+    # exits
+
+    def settling(self, *copies: Copy) -> Command[Any]:
+        return self.bucket.settle(self.token, TTL_MS, grouped(copies))
+
+    def settling_once(self, *copies: Copy) -> Command[Any]:
+        return self.bucket.settle_once(
+            self.token, TTL_MS, grouped(copies), now_ms=self.world.now_ms
+        )
+
+    def retrying(
+        self, *copies: Copy, delay_ms: int | None = None, maybe: bool = False
+    ) -> Command[Any]:
+        items = [(copy.item, delay_ms, maybe) for copy in copies]
+        return self.bucket.retry(self.token, TTL_MS, items, now_ms=self.world.now_ms)
+
+    def burying(self, *copies: Copy, counted: bool = True, maybe: bool = False) -> Command[Any]:
+        items = [(copy.item, counted, maybe, "refused: by a test") for copy in copies]
+        return self.bucket.bury(self.token, TTL_MS, items, now_ms=self.world.now_ms)
+
+    def parking(self, *copies: Copy) -> Command[Any]:
+        return self.bucket.park(self.token, TTL_MS, [copy.item for copy in copies])
+
+    def unparking(self, *, limit: int = 100, ids: Sequence[str] = ()) -> Command[Any]:
+        return self.bucket.unpark(self.token, TTL_MS, limit=limit, ids=ids)
+
+    def reclaiming(self, *, limit: int = 100) -> Command[Any]:
+        return self.bucket.reclaim(self.token, TTL_MS, limit, now_ms=self.world.now_ms)
+
+    def settle(self, *copies: Copy) -> None:
+        self._end(self.settling(*copies), copies)
+
+    def retry(self, *copies: Copy, delay_ms: int | None = None, maybe: bool = False) -> None:
+        self._end(self.retrying(*copies, delay_ms=delay_ms, maybe=maybe), copies)
+
+    def bury(self, *copies: Copy, counted: bool = True, maybe: bool = False) -> None:
+        self._end(self.burying(*copies, counted=counted, maybe=maybe), copies)
+
+    def park(self, *copies: Copy) -> None:
+        self._end(self.parking(*copies), copies)
+
+    def _end(self, command: Command[Any], copies: Iterable[Copy]) -> None:
+        assert self.world.run(command) is not None, "the lease is lost"
+        self.wheel = [copy for copy in self.wheel if copy not in copies]
+
+    def reclaim(self) -> None:
+        while self.world.run(self.reclaiming()).left:
+            pass
+
+
+def grouped(copies: Iterable[Copy]) -> list[tuple[int, list[str]]]:
+    """Copies as settle names them: claim number, ids."""
+    groups: dict[int, list[str]] = {}
+    for copy in copies:
+        groups.setdefault(copy.claim, []).append(copy.id)
+    return list(groups.items())

@@ -1,0 +1,1012 @@
+"""The bucket protocol on real Redis: every line of "Why this is right" (design.md, section 3).
+
+"Executed late" and "sent again" are the identical command once more: what a re-send, or a request
+that was given up and still lay in a socket, looks like to the store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from delaybridge.commands import Command
+from delaybridge.message import Answer
+from tests.integration.bucket import TTL_MS, Copy, Owner, World
+from tests.servers.redis import RedisServer
+from tests.unit.test_lua_headers import SAMPLES
+
+
+@pytest.fixture
+def world(any_redis_url: str, namespace: str, now_ms: int) -> Iterator[World]:
+    with World(any_redis_url, namespace, now_ms) as world:
+        yield world
+
+
+@pytest.fixture
+def now(now_ms: int) -> int:
+    return now_ms
+
+
+def fired(world: World, id: str, due_ms: int) -> tuple[Owner, Copy]:
+    """A message that was claimed and handed to the broker, and whoever did it."""
+    world.schedule(id, due_ms)
+    owner = world.owner()
+    owner.claim()
+    (copy,) = owner.fire(due_ms + 0.999)
+    return owner, copy
+
+
+# "fired" is a pair: a score and a claim number
+
+
+def test_what_is_claimed_below_the_watermark_is_not_in_flight_before_the_next_fire(
+    world: World, now: int
+) -> None:
+    owner, _ = fired(world, "y", now + 1000)
+    world.schedule("x", now)
+    (x,) = owner.claim()
+    assert x.score < owner.watermark
+    assert world.cancel("x") == Answer.CANCELLED
+
+
+def test_what_is_rescheduled_to_now_and_claimed_again_is_not_in_flight(
+    world: World, now: int
+) -> None:
+    owner, _ = fired(world, "y", now + 1000)
+    world.schedule("x", now + 5000)
+    owner.claim()
+    assert world.reschedule("x", now) == Answer.RESCHEDULED
+    owner.claim()
+    assert world.reschedule("x", now + 1) == Answer.RESCHEDULED
+
+
+def test_a_crash_counts_no_attempt_for_what_was_claimed_below_the_watermark_and_never_fired(
+    world: World, now: int
+) -> None:
+    owner, _ = fired(world, "y", now + 1000)
+    world.schedule("x", now)
+    owner.claim()
+    world.successor()
+    assert world.tried("x") is None
+    assert world.tried("y") == "1:1:"
+
+
+def test_a_crash_in_a_backlog_counts_no_attempt_for_what_waits_above_the_watermark(
+    world: World, now: int
+) -> None:
+    for n in range(5):
+        world.schedule(f"x{n}", now - 500 + n)
+    owner = world.owner()
+    owner.claim()
+    owner.fire(now - 499 + 0.999)
+    world.successor()
+    assert [world.tried(f"x{n}") for n in range(5)] == ["1:1:", "1:1:", None, None, None]
+
+
+# a wheel copy is named (id, claim number); a revocation hits what was claimed before its turn
+
+
+def test_an_id_used_again_for_the_same_millisecond_outlives_the_revocation_of_its_first_copy(
+    world: World, now: int
+) -> None:
+    world.schedule("x", now)
+    owner = world.owner()
+    owner.claim()
+    assert world.cancel("x") == Answer.CANCELLED
+    world.schedule("x", now)
+    (anew,) = owner.claim()
+    assert owner.fire(anew.score) == [anew]
+    owner.settle(anew)
+    assert world.place("x") is None
+
+
+def test_two_revocations_of_one_id_both_count(world: World, now: int) -> None:
+    world.schedule("x", now + 10)
+    owner = world.owner()
+    owner.claim()
+    world.cancel("x")
+    world.schedule("x", now + 20)
+    owner.claim()
+    world.cancel("x")
+    assert len(owner.wheel) == 2
+    assert owner.fire(now + 30) == []
+    assert owner.wheel == []
+
+
+def test_a_copy_revoked_for_a_later_time_is_not_taken_for_the_one_that_came_after(
+    world: World, now: int
+) -> None:
+    world.schedule("x", now)
+    owner = world.owner()
+    owner.claim()
+    assert world.reschedule("x", now + 100) == Answer.RESCHEDULED
+    (later,) = owner.claim()
+    assert owner.fire(now + 0.999) == []
+    assert owner.wheel == [later]
+    assert owner.fire(now + 100.999) == [later]
+
+
+# "seen" is a turn, and a revocation leaves only when it was acknowledged
+
+
+def test_acknowledging_one_revocation_does_not_hide_a_second_of_the_same_id(
+    world: World, now: int
+) -> None:
+    world.schedule("x", now + 100)
+    world.schedule("y", now)
+    owner = world.owner()
+    owner.claim()
+    world.cancel("x")
+    owner.fire(now + 0.999)
+    world.schedule("x", now + 100)
+    owner.claim()
+    assert world.cancel("x") == Answer.CANCELLED
+    assert owner.fire(now + 100.999) == []
+
+
+def test_a_revocation_stays_until_its_report_is_acknowledged(world: World, now: int) -> None:
+    world.schedule("x", now + 100)
+    owner = world.owner()
+    owner.claim()
+    world.cancel("x")
+    world.run(owner.firing(now).command)  # its reply is lost
+    assert "revoked" in world.state()
+    assert owner.fire(now + 100.999) == []
+    owner.fire(now + 100.999)
+    assert "revoked" not in world.state()
+
+
+def test_a_report_is_not_acknowledged_while_a_claim_is_on_its_way(world: World, now: int) -> None:
+    owner = world.owner()
+    world.schedule("x", now + 100)
+    late = world.run(owner.claiming())
+    world.cancel("x")
+    assert owner.fire(now) == []
+    assert owner.seen == 0
+    owner.received(late)
+    assert owner.fire(now + 100.999) == []
+
+
+def test_a_fire_executed_late_forgets_no_revocation_that_is_newer(world: World, now: int) -> None:
+    world.schedule("x", now + 100)
+    owner = world.owner()
+    owner.claim()
+    world.cancel("x")
+    owner.fire(now)
+    early = owner.firing(now)
+    owner.publishes(early, world.run(early.command))
+    world.schedule("x", now + 100)
+    owner.claim()
+    world.cancel("x")
+    world.run(early.command)
+    assert owner.fire(now + 100.999) == []
+
+
+# claim names what the owner has: a lost batch is given again, and is not fired unseen
+
+
+def test_a_claim_sent_again_gives_the_same_batch_and_moves_nothing_more(
+    world: World, now: int
+) -> None:
+    owner = world.owner()
+    world.schedule("x", now)
+    claim = owner.claiming()
+    first = world.run(claim)
+    world.schedule("y", now)
+    before = world.state()
+    assert world.run(claim)[:4] == first[:4]  # type: ignore[index]
+    assert {**world.state(), "marks": None} == {**before, "marks": None}
+    assert [copy.id for copy in owner.received(first)] == ["x"]
+    assert [copy.id for copy in owner.claim()] == ["y"]
+
+
+def test_a_claim_executed_twice_leaves_no_batch_without_an_owner(world: World, now: int) -> None:
+    owner = world.owner()
+    claim = owner.claiming()
+    owner.received(world.run(claim))
+    world.schedule("x", now)
+    world.run(claim)  # once more, answered to nobody
+    assert world.place("x") == "mirror"
+    assert [copy.id for copy in owner.claim()] == ["x"]
+    assert [copy.id for copy in owner.fire(now + 0.999)] == ["x"]
+
+
+def test_what_was_cancelled_out_of_a_lost_batch_is_not_in_the_batch_given_again(
+    world: World, now: int
+) -> None:
+    owner = world.owner()
+    world.schedule("x", now)
+    world.schedule("y", now)
+    world.run(owner.claiming())  # its reply is lost
+    world.cancel("x")
+    assert [copy.id for copy in owner.claim()] == ["y"]
+
+
+def test_a_fire_does_not_count_a_batch_that_the_owner_has_not_received(
+    world: World, now: int
+) -> None:
+    owner = world.owner()
+    world.schedule("x", now)
+    late = world.run(owner.claiming())
+    owner.fire(now + 100)
+    assert world.cancel("x") == Answer.CANCELLED
+    owner.received(late)
+    assert owner.fire(now + 100) == []
+
+
+def test_a_batch_that_arrives_while_a_fire_is_under_way_waits_for_the_next(
+    world: World, now: int
+) -> None:
+    owner = world.owner()
+    world.schedule("x", now)
+    late = world.run(owner.claiming())
+    firing = owner.firing(now + 100)
+    answer = world.run(firing.command)
+    owner.received(late)
+    assert owner.publishes(firing, answer) == []
+    assert world.cancel("x") == Answer.CANCELLED
+    assert owner.fire(now + 100) == []
+
+
+# settle, retry, bury, park name (id, claim number); reclaim stays below the token's turn
+
+
+def _settling(owner: Owner, copy: Copy) -> Command[Any]:
+    return owner.settling(copy)
+
+
+def _settling_once(owner: Owner, copy: Copy) -> Command[Any]:
+    return owner.settling_once(copy)
+
+
+def _retrying(owner: Owner, copy: Copy) -> Command[Any]:
+    return owner.retrying(copy, delay_ms=5)
+
+
+def _putting_back(owner: Owner, copy: Copy) -> Command[Any]:
+    return owner.retrying(copy)
+
+
+def _burying(owner: Owner, copy: Copy) -> Command[Any]:
+    return owner.burying(copy)
+
+
+def _parking(owner: Owner, copy: Copy) -> Command[Any]:
+    return owner.parking(copy)
+
+
+EXITS = [_settling, _settling_once, _retrying, _putting_back, _burying, _parking]
+Exit = Callable[[Owner, Copy], Command[Any]]
+
+
+@pytest.mark.parametrize("ending", EXITS)
+def test_the_end_of_an_old_claim_executed_late_does_not_touch_the_new_message_of_the_id(
+    world: World, now: int, ending: Exit
+) -> None:
+    owner, x = fired(world, "x", now)
+    late = ending(owner, x)
+    owner.settle(x)
+    world.schedule("x", now)
+    (anew,) = owner.claim()
+    before = world.state()
+    assert anew.score == x.score
+    assert world.run(late) is not None
+    assert world.state() == before
+    assert owner.fire(anew.score) == [anew]
+
+
+@pytest.mark.parametrize("ending", EXITS)
+def test_the_end_of_an_old_claim_executed_late_leaves_a_copy_on_the_wheel_revocable(
+    world: World, now: int, ending: Exit
+) -> None:
+    owner, x = fired(world, "x", now)
+    late = ending(owner, x)
+    owner.retry(x, delay_ms=0)
+    owner.claim()
+    world.run(late)
+    assert world.cancel("x") == Answer.CANCELLED
+    assert owner.fire(now + 1000) == []
+
+
+@pytest.mark.parametrize("ending", EXITS)
+def test_the_end_of_a_claim_counts_once_however_often_it_is_executed(
+    world: World, now: int, ending: Exit
+) -> None:
+    owner, x = fired(world, "x", now)
+    world.run(ending(owner, x))
+    before = world.state()
+    world.run(ending(owner, x))
+    assert world.state() == before
+
+
+def test_a_reclaim_executed_late_does_not_touch_the_wheel_of_its_own_session(
+    world: World, now: int
+) -> None:
+    owner, _ = fired(world, "x", now)
+    owner = world.successor()
+    late = owner.reclaiming()
+    owner.claim()
+    before = world.state()
+    assert world.run(late).left == 0
+    assert world.state() == before
+    assert world.cancel("x") == Answer.CANCELLED_MAYBE_DELIVERED
+    assert owner.fire(now + 1000) == []
+
+
+# every taking of the lease is a new session, and renewing never creates one
+
+
+def test_a_lease_that_ran_out_is_not_renewed_even_if_nobody_used_the_moment(
+    world: World, now: int
+) -> None:
+    world.schedule("x", now)
+    owner = world.owner()
+    owner.claim()
+    world.end_lease()
+    before = world.state()
+    assert not world.run(world.bucket.renew(owner.token, TTL_MS)).held
+    assert world.state() == before
+    assert world.run(owner.firing(now + 1).command) is None
+
+
+def test_an_acquire_executed_late_is_a_new_session_and_no_renewal_of_the_old(
+    world: World, now: int
+) -> None:
+    taking = world.bucket.acquire("worker:same", TTL_MS)
+    first = world.run(taking)
+    owner = Owner(world, first.token or "", first.turn)
+    world.schedule("x", now)
+    owner.claim()
+    world.end_lease()
+    world.successor()
+    world.end_lease()
+    assert world.cancel("x") == Answer.CANCELLED
+    again = world.run(taking)
+    assert again.turn > first.turn
+    assert world.run(owner.firing(now + 1).command) is None
+
+
+def test_an_acquire_sent_again_while_it_holds_is_answered_with_the_same_token(
+    world: World, now: int
+) -> None:
+    taking = world.bucket.acquire("worker:same", TTL_MS)
+    first = world.run(taking)
+    before = world.state()
+    assert world.run(taking) == first
+    assert world.state() == before
+
+
+def test_another_owner_is_told_who_holds_the_lease_and_for_how_long(world: World) -> None:
+    owner = world.owner("first")
+    answer = world.run(world.bucket.acquire("second:1", TTL_MS))
+    assert answer.token is None
+    assert answer.holder == owner.token
+    assert 0 < answer.left_ms <= TTL_MS
+
+
+def test_a_time_to_live_made_longer_by_a_step_of_the_clock_is_cut_to_the_lease(
+    world: World,
+) -> None:
+    world.owner()
+    world.redis.pexpire(world.key("lease"), 7_229_654)
+    answer = world.run(world.bucket.acquire("second:1", 30_000))
+    assert answer.left_ms <= 30_000
+    assert 0 < world.redis.pttl(world.key("lease")) <= 30_000
+
+
+def test_a_bucket_of_another_birth_is_not_taken(world: World) -> None:
+    world.owner()
+    world.end_lease()
+    world.redis.hset(world.key("marks"), "birth", "another")
+    before = world.state()
+    assert world.run(world.bucket.acquire("worker:1", TTL_MS)).stranger
+    assert world.state() == before
+
+
+def test_only_the_first_taking_of_a_bucket_ever_is_fresh_and_says_so_when_sent_again(
+    world: World, now: int
+) -> None:
+    world.schedule("x", now)
+    taking = world.bucket.acquire("worker:same", TTL_MS)
+    assert world.run(taking).fresh
+    assert world.run(taking).fresh
+    world.end_lease()
+    assert not world.run(world.bucket.acquire("worker:other", TTL_MS)).fresh
+
+
+def test_a_release_executed_late_leaves_the_next_session_its_lease(world: World) -> None:
+    first = world.owner("same")
+    release = world.bucket.release(first.token)
+    world.run(release)
+    second = world.owner("same")
+    world.run(release)
+    assert world.run(world.bucket.renew(second.token, TTL_MS)).held
+
+
+def owner_verbs(owner: Owner, copy: Copy) -> dict[str, Command[Any]]:
+    """Everything that an owner may send."""
+    endings = {make.__name__: make(owner, copy) for make in EXITS}
+    return endings | {
+        "claim": owner.claiming(),
+        "fire": owner.firing(copy.score).command,
+        "unpark": owner.unparking(),
+        "unpark ids": owner.unparking(ids=[copy.id]),
+        "reclaim": owner.reclaiming(),
+        "renew": owner.bucket.renew(owner.token, TTL_MS),
+        "release": owner.bucket.release(owner.token),
+    }
+
+
+def test_a_stale_owner_changes_nothing_and_is_told(world: World, now: int) -> None:
+    world.schedule("x", now)
+    stale = world.owner()
+    (x,) = stale.claim()
+    sent = owner_verbs(stale, x)
+    fresh = world.successor()
+    world.schedule("p", now)
+    copies = fresh.claim()
+    fresh.park(*(copy for copy in copies if copy.id == "p"))
+    world.cancel("x")
+    before = world.state()
+    for name, command in sent.items():
+        answer = world.run(command)
+        if name == "renew":
+            assert not answer.held
+        elif name != "release":
+            assert answer is None, name
+        assert world.state() == before, name
+
+
+def test_an_owner_without_a_lease_changes_nothing_though_nobody_else_has_it(
+    world: World, now: int
+) -> None:
+    owner, x = fired(world, "x", now)
+    sent = owner_verbs(owner, x)
+    world.end_lease()
+    before = world.state()
+    for command in sent.values():
+        world.run(command)
+        assert world.state() == before, command.name
+
+
+@pytest.mark.parametrize("verb", ["claim", "fire"])
+def test_an_owner_that_has_more_than_the_store_was_rolled_back_and_lost(
+    world: World, now: int, verb: str
+) -> None:
+    world.schedule("x", now)
+    owner = world.owner()
+    owner.claim()
+    owner.have += 1
+    before = world.state()
+    sent = owner.claiming() if verb == "claim" else owner.firing(now).command
+    assert world.run(sent) is None
+    assert world.state() == before
+
+
+def test_every_owner_verb_renews_the_lease_by_the_way(world: World, now: int) -> None:
+    owner, x = fired(world, "x", now)
+    for name, command in owner_verbs(owner, x).items():
+        world.redis.pexpire(world.key("lease"), 1000)
+        world.run(command)
+        left_ms = world.redis.pttl(world.key("lease"))
+        assert left_ms > 1000 or name == "release", name
+
+
+# the watermark: replaced by the first fire of a session, never lowered within one
+
+
+def test_the_first_fire_of_a_session_replaces_the_watermark_of_the_one_before(
+    world: World, now: int
+) -> None:
+    fired(world, "high", now + 9000)
+    owner = world.successor()
+    world.schedule("z", now)
+    world.schedule("y", now + 5000)
+    owner.claim()
+    assert [copy.id for copy in owner.fire(now + 0.999)] == ["z"]
+    assert world.cancel("y") == Answer.CANCELLED
+
+
+def test_before_its_first_fire_a_session_has_nothing_in_flight(world: World, now: int) -> None:
+    fired(world, "high", now + 9000)
+    owner = world.successor()
+    world.schedule("y", now)
+    owner.claim()
+    assert world.cancel("y") == Answer.CANCELLED
+
+
+def test_reclaim_goes_on_until_nothing_of_dead_sessions_is_left(world: World, now: int) -> None:
+    for n in range(5):
+        world.schedule(f"x{n}", now + n)
+    dead = world.owner()
+    dead.claim()
+    dead.fire(now + 1.999)
+    world.end_lease()
+    owner = world.owner()
+    assert [world.run(owner.reclaiming(limit=2)).left for _ in range(3)] == [3, 1, 0]
+    assert [world.tried(f"x{n}") for n in range(5)] == ["1:1:", "1:1:", None, None, None]
+    assert {world.place(f"x{n}") for n in range(5)} == {"due"}
+
+
+def test_what_was_reclaimed_has_the_score_it_was_claimed_with(world: World, now: int) -> None:
+    world.schedule("x", now + 7, priority=9)
+    score = world.score("x")
+    world.owner().claim()
+    world.successor()
+    assert world.score("x") == score == now + 7 + 246 / 256
+
+
+def test_a_fire_executed_late_does_not_lower_the_watermark(world: World, now: int) -> None:
+    world.schedule("x", now)
+    world.schedule("y", now + 1000)
+    owner = world.owner()
+    owner.claim()
+    low = owner.firing(now + 0.999)
+    owner.publishes(low, world.run(low.command))
+    owner.fire(now + 1000.999)
+    world.run(low.command)
+    assert world.cancel("y") == Answer.IN_FLIGHT
+
+
+def test_what_comes_below_the_watermark_of_its_session_goes_along_with_the_next_fire(
+    world: World, now: int
+) -> None:
+    owner, _ = fired(world, "y", now + 1000)
+    world.schedule("x", now)
+    world.schedule("z", now + 500)
+    owner.claim()
+    published = owner.fire(now + 0.999)  # sent as high as the one before
+    assert [copy.id for copy in published] == ["x", "z"]
+    assert world.cancel("z") == Answer.IN_FLIGHT
+
+
+# the priority's fraction belongs to the watermark
+
+
+def test_a_message_of_priority_0_is_in_flight_once_it_is_fired(world: World, now: int) -> None:
+    world.schedule("x", now, priority=0)
+    owner = world.owner()
+    (x,) = owner.claim()
+    assert x.score == now + 255 / 256
+    assert owner.fire(x.score) == [x]
+    assert world.cancel("x") == Answer.IN_FLIGHT
+
+
+def test_a_lower_priority_of_the_same_millisecond_is_not_fired_with_a_higher(
+    world: World, now: int
+) -> None:
+    world.schedule("low", now, priority=0)
+    world.schedule("high", now, priority=255)
+    owner = world.owner()
+    high, _ = owner.claim()
+    assert high.id == "high"
+    assert owner.fire(high.score) == [high]
+    assert world.cancel("low") == Answer.CANCELLED
+
+
+# an earlier publish may have arrived
+
+
+def test_after_a_pause_between_fire_and_publish_a_reschedule_says_maybe(
+    world: World, now: int
+) -> None:
+    fired(world, "x", now)
+    world.successor()
+    assert world.reschedule("x", now + 1000) == Answer.RESCHEDULED_MAYBE_DELIVERED
+
+
+def test_after_a_pause_between_fire_and_publish_a_cancel_says_maybe(world: World, now: int) -> None:
+    fired(world, "x", now)
+    world.successor()
+    assert world.cancel("x") == Answer.CANCELLED_MAYBE_DELIVERED
+    assert world.tried("x") is None
+
+
+def test_a_replacement_keeps_the_memory_that_an_earlier_publish_may_have_arrived(
+    world: World, now: int
+) -> None:
+    fired(world, "x", now)
+    world.successor()
+    assert world.replace("x", now + 1) == Answer.REPLACED
+    assert world.tried("x") == "0:1:"
+    assert world.cancel("x") == Answer.CANCELLED_MAYBE_DELIVERED
+
+
+@pytest.mark.parametrize(
+    ("maybe", "answer"), [(False, Answer.CANCELLED), (True, Answer.CANCELLED_MAYBE_DELIVERED)]
+)
+def test_a_failed_publish_is_remembered_by_whether_it_may_have_arrived(
+    world: World, now: int, maybe: bool, answer: Answer
+) -> None:
+    owner, x = fired(world, "x", now)
+    owner.retry(x, delay_ms=100, maybe=maybe)
+    assert world.tried("x") == f"1:{int(maybe)}:{now}"
+    assert world.cancel("x") == answer
+
+
+def test_maybe_delivered_is_not_forgotten_by_a_later_certain_failure(
+    world: World, now: int
+) -> None:
+    owner, x = fired(world, "x", now)
+    owner.retry(x, delay_ms=0, maybe=True)
+    (x,) = owner.claim()
+    owner.fire(x.score)
+    owner.retry(x, delay_ms=0, maybe=False)
+    assert world.tried("x") == f"2:1:{now}"
+
+
+# call stamps: a client's call sent again changes nothing twice
+
+
+def test_a_schedule_sent_again_after_a_cancel_does_not_revive_the_message(
+    world: World, now: int
+) -> None:
+    schedule = world.scheduling("x", now)
+    world.run(schedule)
+    world.cancel("x")
+    assert world.run(schedule) == [(Answer.CANCELLED, now)]
+    assert world.place("x") is None
+
+
+def test_a_cancel_sent_again_does_not_remove_the_message_that_came_after(
+    world: World, now: int
+) -> None:
+    world.schedule("x", now)
+    cancel = world.canceling("x")
+    assert world.run(cancel) == Answer.CANCELLED
+    world.schedule("x", now + 1)
+    before = world.state()
+    assert world.run(cancel) == Answer.CANCELLED
+    assert world.state() == before
+
+
+def test_a_reschedule_sent_again_does_not_undo_a_later_one(world: World, now: int) -> None:
+    world.schedule("x", now)
+    reschedule = world.rescheduling("x", now + 100)
+    assert world.run(reschedule) == Answer.RESCHEDULED
+    world.reschedule("x", now + 200)
+    assert world.run(reschedule) == Answer.RESCHEDULED
+    assert world.score("x") == now + 200 + 255 / 256
+
+
+def test_a_replace_sent_again_does_not_undo_a_later_change(world: World, now: int) -> None:
+    world.schedule("x", now)
+    replace = world.scheduling("x", now + 100, payload=b"b", policy="replace")
+    assert world.run(replace) == [(Answer.REPLACED, now + 100)]
+    world.reschedule("x", now + 200)
+    before = world.state()
+    assert world.run(replace) == [(Answer.REPLACED, now + 200)]
+    assert world.state() == before
+    world.replace("x", now + 300, b"c")
+    before = world.state()
+    assert world.run(replace)[0][0] == Answer.CANCELLED  # type: ignore[index]
+    assert world.state() == before
+
+
+def test_a_schedule_sent_again_after_its_message_was_replaced_is_answered_as_undone(
+    world: World, now: int
+) -> None:
+    schedule = world.scheduling("x", now)
+    world.run(schedule)
+    world.replace("x", now + 100)
+    before = world.state()
+    assert world.run(schedule)[0][0] == Answer.CANCELLED  # type: ignore[index]
+    assert world.state() == before
+
+
+@pytest.mark.parametrize("verb", ["kick", "discard"])
+def test_a_call_on_the_dead_set_sent_again_does_not_touch_what_was_buried_after(
+    world: World, now: int, verb: str
+) -> None:
+    owner, x = fired(world, "x", now)
+    owner.bury(x)
+    call = world.kicking("x") if verb == "kick" else world.discarding("x")
+    first = world.run(call)
+    world.cancel("x")
+    world.schedule("x", now)
+    (again,) = owner.claim()
+    owner.bury(again)
+    before = world.state()
+    assert world.run(call) == first
+    assert world.state() == before
+
+
+def test_an_at_most_once_schedule_sent_again_after_the_publish_schedules_nothing(
+    world: World, now: int
+) -> None:
+    schedule = world.scheduling("x", now)
+    world.run(schedule)
+    owner = world.owner()
+    owner.claim()
+    (x,) = owner.fire(now + 0.999)
+    assert world.run(owner.settling_once(x)) == {"x"}
+    assert world.run(schedule) == [(Answer.CREATED, now)]
+    assert world.place("x") is None
+
+
+def test_a_schedule_sent_again_after_the_publish_schedules_once_more_as_designed(
+    world: World, now: int
+) -> None:
+    schedule = world.scheduling("x", now)
+    world.run(schedule)
+    owner = world.owner()
+    owner.claim()
+    owner.settle(*owner.fire(now + 0.999))
+    assert world.run(schedule) == [(Answer.CREATED, now)]
+    assert world.place("x") == "due"
+
+
+def test_stamps_are_forgotten_after_ten_minutes(world: World, now: int) -> None:
+    world.schedule("x", now)
+    world.cancel("x")
+    assert len(world.state()["calls"]) == 2
+    world.now_ms += 10 * 60 * 1000 + 1
+    world.schedule("y", now)
+    world.cancel("y")
+    assert all(b"y" in call for call in world.state()["calls"])
+
+
+def test_schedule_and_plain_settle_write_no_stamps(world: World, now: int) -> None:
+    owner, x = fired(world, "x", now)
+    owner.settle(x)
+    assert "calls" not in world.state()
+    assert world.state().keys() == {"lease", "marks"}
+
+
+# what each call answers, wherever the message is
+
+
+def _delayed(world: World, now: int) -> None:
+    world.schedule("x", now)
+
+
+def _parked(world: World, now: int) -> None:
+    world.schedule("x", now)
+    owner = world.owner()
+    owner.park(*owner.claim())
+
+
+def _on_the_wheel(world: World, now: int) -> None:
+    world.schedule("x", now)
+    world.owner().claim()
+
+
+def _in_flight(world: World, now: int) -> None:
+    fired(world, "x", now)
+
+
+def _dead(world: World, now: int) -> None:
+    owner, x = fired(world, "x", now)
+    owner.bury(x)
+
+
+def _nowhere(world: World, now: int) -> None:
+    pass
+
+
+ANSWERS = [
+    (_delayed, "cancelled", "rescheduled", "replaced", "unknown", "unknown"),
+    (_parked, "cancelled", "rescheduled", "replaced", "unknown", "unknown"),
+    (_on_the_wheel, "cancelled", "rescheduled", "replaced", "unknown", "unknown"),
+    (_in_flight, "in_flight", "in_flight", "in_flight", "unknown", "unknown"),
+    (_dead, "cancelled", "dead", "replaced", "kicked", "discarded"),
+    (_nowhere, "unknown", "unknown", "created", "unknown", "unknown"),
+]
+VERBS = ("cancel", "reschedule", "replace", "kick", "discard")
+CASES = [
+    pytest.param(where, verb, answer, id=f"{verb} {where.__name__[1:]}")
+    for where, *answers in ANSWERS
+    for verb, answer in zip(VERBS, answers, strict=True)
+]
+AFTER = {
+    **{"cancelled": None, "discarded": None, "created": "due"},
+    **{"rescheduled": "due", "replaced": "due", "kicked": "due"},
+}
+
+
+@pytest.mark.parametrize(("where", "verb", "answer"), CASES)
+def test_each_call_answers_the_truth_wherever_the_message_is(
+    world: World, now: int, where: Callable[[World, int], None], verb: str, answer: str
+) -> None:
+    where(world, now)
+    before, place = world.state(), world.place("x")
+    due = () if verb in ("cancel", "kick", "discard") else (now + 50,)
+    assert getattr(world, verb)("x", *due) == answer
+    if answer in AFTER:
+        assert world.place("x") == AFTER[answer]
+    else:
+        assert (world.state(), world.place("x")) == (before, place)
+    revoked = where is _on_the_wheel and verb in ("cancel", "reschedule", "replace")
+    assert ("revoked" in world.state()) == revoked
+
+
+@pytest.mark.parametrize(
+    ("policy", "payload", "answer"),
+    [
+        ("fail", b"same", Answer.DUPLICATE),
+        ("fail", b"other", Answer.CONFLICT),
+        ("keep", b"same", Answer.DUPLICATE),
+        ("keep", b"other", Answer.DUPLICATE),
+        ("replace", b"same", Answer.REPLACED),
+        ("replace", b"other", Answer.REPLACED),
+    ],
+)
+def test_the_conflict_policy_decides_about_an_id_that_is_pending(
+    world: World, now: int, policy: Any, payload: bytes, answer: Answer
+) -> None:
+    world.schedule("x", now, payload=b"same")
+    second = world.scheduling("x", now + 50, payload=payload, policy=policy)
+    moved = answer is Answer.REPLACED
+    assert world.run(second) == [(answer, now + 50 if moved else now)]
+    assert world.score("x") == now + (50 if moved else 0) + 255 / 256
+
+
+def test_one_call_may_hold_an_id_twice(world: World, now: int) -> None:
+    first = world.scheduling("x", now, payload=b"a")
+    second = world.scheduling("x", now + 5, payload=b"b", policy="replace")
+    both = Command(second.name, second.keys, [*second.args, *first.args[6:]], second.parse)
+    assert [answer for answer, _ in world.run(both) or ()] == ["created", "replaced"]
+    assert world.place("x") == "due"
+
+
+# claim: limits, order, what nobody can read
+
+
+def test_claims_go_by_score_within_their_limits_and_say_what_is_next(
+    world: World, now: int
+) -> None:
+    for n in range(4):
+        world.schedule(f"x{n}", now + n, payload=b"." * 87)  # 100 bytes with the head
+    world.schedule("far", now + 60_000)
+    owner = world.owner()
+    two = world.run(owner.claiming(limit=2))
+    assert [copy.id for copy in owner.received(two)] == ["x0", "x1"]
+    assert two is not None and two.more and two.next_score == now + 2 + 255 / 256
+    one = world.run(owner.claiming(max_bytes=1))
+    assert [copy.id for copy in owner.received(one)] == ["x2"]
+    last = world.run(owner.claiming())
+    assert [copy.id for copy in owner.received(last)] == ["x3"]
+    assert last is not None and not last.more and last.next_score == now + 60_000 + 255 / 256
+
+
+def test_what_is_due_just_beyond_the_horizon_is_not_claimed(world: World, now: int) -> None:
+    world.schedule("in", now + 100, priority=0)
+    world.schedule("out", now + 101, priority=255)
+    assert [copy.id for copy in world.owner().claim(ahead_ms=100)] == ["in"]
+
+
+def test_a_message_without_payload_is_buried_and_stops_nothing(world: World, now: int) -> None:
+    world.schedule("gone", now)
+    world.schedule("x", now + 1)
+    world.redis.hdel(world.key("messages"), "gone")
+    assert [copy.id for copy in world.owner().claim()] == ["x"]
+    assert world.state()["dead_reason"] == {b"gone": b"payload_missing"}
+
+
+def test_a_batch_given_again_buries_what_lost_its_payload_meanwhile(world: World, now: int) -> None:
+    world.schedule("gone", now)
+    world.schedule("x", now + 1)
+    owner = world.owner()
+    world.run(owner.claiming())
+    world.redis.hdel(world.key("messages"), "gone")
+    assert [copy.id for copy in owner.claim()] == ["x"]
+    assert b"gone" in world.state()["dead"]
+    assert world.place("x") == "mirror"
+
+
+def test_reclaim_buries_what_has_no_payload(world: World, now: int) -> None:
+    world.schedule("gone", now)
+    world.owner().claim()
+    world.redis.hdel(world.key("messages"), "gone")
+    world.successor()
+    assert world.state()["dead_reason"] == {b"gone": b"payload_missing"}
+
+
+def test_a_claim_passes_on_what_is_remembered_of_failures(world: World, now: int) -> None:
+    owner, x = fired(world, "x", now)
+    owner.retry(x, delay_ms=10, maybe=True)
+    world.schedule("y", now)
+    claimed = world.run(owner.claiming())
+    assert claimed is not None
+    assert dict(zip(claimed.ids, claimed.tried, strict=True)) == {
+        b"x": f"1:1:{now}".encode(),
+        b"y": b"",
+    }
+
+
+def test_many_messages_go_through_every_verb_at_once(world: World, now: int) -> None:
+    names = [f"x{n:04}" for n in range(2500)]
+    calls = [world.scheduling(name, now + n % 7) for n, name in enumerate(names)]
+    args = [*calls[0].args[:6], *(arg for call in calls for arg in call.args[6:])]
+    world.run(Command("schedule", calls[0].keys, args, calls[0].parse))
+    owner = world.owner()
+    copies = owner.claim(limit=5000)
+    assert len(copies) == 2500
+    owner.retry(*copies)
+    copies = owner.claim(limit=5000)
+    owner.park(*copies)
+    world.run(owner.unparking(limit=5000))
+    copies = owner.claim(limit=5000)
+    assert len(owner.fire(now + 10)) == 2500
+    owner.settle(*copies)
+    assert world.state().keys() == {"lease", "marks"}
+
+
+# parked
+
+
+def test_parked_messages_are_not_claimed_and_come_back_in_order(world: World, now: int) -> None:
+    for n in range(4):
+        world.schedule(f"x{n}", now + n)
+    owner = world.owner()
+    owner.park(*owner.claim())
+    assert owner.claim() == []
+    assert world.run(owner.unparking(limit=2)) == 2
+    assert [copy.id for copy in owner.claim()] == ["x0", "x1"]
+    assert world.run(owner.unparking(ids=["x3", "unheard of"])) == 1
+    assert [copy.id for copy in owner.claim()] == ["x3"]
+    assert world.tried("x0") is None
+
+
+def test_what_is_parked_before_the_fire_that_would_cover_it_can_still_be_cancelled(
+    world: World, now: int
+) -> None:
+    world.schedule("x", now)
+    world.schedule("y", now)
+    owner = world.owner()
+    x, y = owner.claim()
+    owner.park(x)
+    assert owner.fire(now + 0.999) == [y]
+    assert world.cancel("x") == Answer.CANCELLED
+    assert owner.fire(now + 0.999) == []
+
+
+# the dead set
+
+
+def test_a_kicked_message_is_due_now_with_its_failures_forgotten(world: World, now: int) -> None:
+    owner, x = fired(world, "x", now - 5000)
+    owner.bury(x, maybe=False)
+    assert world.tried("x") == "1:0:"
+    assert world.kick("x") == Answer.KICKED
+    assert world.score("x") == now + 255 / 256
+    assert world.tried("x") is None
+
+
+def test_a_kicked_message_remembers_that_it_may_have_been_delivered(world: World, now: int) -> None:
+    owner, x = fired(world, "x", now)
+    owner.bury(x, maybe=True)
+    world.kick("x")
+    assert world.tried("x") == "0:1:"
+
+
+# one slot of a cluster
+
+
+def test_every_script_loads_and_its_keys_are_in_one_slot(now_ms: int) -> None:
+    cluster = ["--cluster-enabled", "yes", "--cluster-require-full-coverage", "no"]
+    with RedisServer(cluster) as server, World(server.url, "slots", now_ms) as world:
+        world.redis.execute_command("CLUSTER ADDSLOTS", *range(16_384))
+        for verb, sample in SAMPLES.items():
+            slots = {world.redis.execute_command("CLUSTER KEYSLOT", k) for k in sample(1).keys}
+            assert len(slots) == 1, verb
+            world.run(sample(2))
+
+
+def test_a_whole_life_runs_on_a_node_of_a_cluster(now_ms: int) -> None:
+    with RedisServer(["--cluster-enabled", "yes"]) as server:
+        with World(server.url, "life", now_ms) as world:
+            world.redis.execute_command("CLUSTER ADDSLOTS", *range(16_384))
+            owner, x = fired(world, "x", now_ms)
+            owner.bury(x)
+            world.kick("x")
+            (x,) = owner.claim()
+            owner.park(x)
+            world.run(owner.unparking())
+            owner.claim()
+            world.reschedule("x", now_ms)
+            owner = world.successor()
+            owner.settle(*owner.claim())
+            assert world.place("x") is None
