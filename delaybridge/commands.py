@@ -11,7 +11,7 @@ import os
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from delaybridge import keys
 from delaybridge.accept import Accepted
@@ -19,6 +19,8 @@ from delaybridge.errors import DecodeError
 from delaybridge.message import Answer, OnConflict, State
 
 T = TypeVar("T")
+Held = Literal[True] | None
+"""What an owner's verb says whose effect is the same however often it is executed."""
 
 _OWNER = ("lease",)
 _WHOLE = ("messages", "due", "mirror", "attempts", "parked", "dead", "dead_reason", "marks")
@@ -136,7 +138,7 @@ class Acquired(NamedTuple):
 
 
 class Reclaimed(NamedTuple):
-    """The answer of a reclaim."""
+    """The answer of a reclaim: how many are left. moved, fired: by this execution, for the log."""
 
     left: int
     moved: int
@@ -194,6 +196,7 @@ def new_stamp() -> bytes:
 class Bucket:
     """The verbs of one bucket. Owner verbs return None where the lease is lost.
 
+    A command sent again, because its reply was lost, gives the answer that the lost reply carried.
     now_ms, wherever it appears: None is the store's clock; tests pass a number.
     """
 
@@ -294,9 +297,9 @@ class Bucket:
         """Keep the lease, if it is still ours."""
         return self._call("renew", (token, ttl_ms), _renewed)
 
-    def release(self, token: str) -> Command[bool]:
-        """Give the lease back: False if it was not ours any more."""
-        return self._call("release", (token, self._wake), bool)
+    def release(self, token: str) -> Command[Literal[True]]:
+        """Give the lease back; True: it is not held under this token (any more)."""
+        return self._call("release", (token, self._wake), _done)
 
     # the owner
 
@@ -328,9 +331,9 @@ class Bucket:
 
     def settle(
         self, token: str, ttl_ms: int, groups: Iterable[tuple[int, Sequence[str]]]
-    ) -> Command[int | None]:
-        """Forget confirmed messages, given as (claim number, ids): how many were settled."""
-        return self._call("settle", _groups(token, ttl_ms, None, 0, groups), _number)
+    ) -> Command[Held]:
+        """Forget confirmed messages, given as (claim number, ids)."""
+        return self._call("settle", _groups(token, ttl_ms, None, 0, groups), _held)
 
     def settle_once(
         self,
@@ -340,7 +343,12 @@ class Bucket:
         *,
         now_ms: int | None = None,
     ) -> Command[set[str] | None]:
-        """Forget messages about to be published at most once: the ids that may be published."""
+        """Forget messages about to be published at most once: the ids that may be published.
+
+        They are those that these claims settled, in this execution or an earlier one of the same
+        call, whose reply was lost. So whoever gets an answer publishes each copy once; a copy whose
+        answer never comes (its session is over) is not published at all.
+        """
         return self._call("settle", _groups(token, ttl_ms, now_ms, 1, groups), _ids)
 
     def retry(
@@ -350,20 +358,20 @@ class Bucket:
         items: Iterable[tuple[Item, int | None, bool]],
         *,
         now_ms: int | None = None,
-    ) -> Command[int | None]:
+    ) -> Command[Held]:
         """Put back (item, back-off in ms or None = not attempted, may have been delivered)."""
         args: list[Arg] = [token, ttl_ms, _now(now_ms)]
         for item, delay_ms, maybe in items:
             delay: Arg = "" if delay_ms is None else delay_ms
             args += (item.id, item.claim, repr(item.score), delay, int(maybe))
-        return self._call("retry", args, _number)
+        return self._call("retry", args, _held)
 
-    def park(self, token: str, ttl_ms: int, items: Iterable[Item]) -> Command[int | None]:
+    def park(self, token: str, ttl_ms: int, items: Iterable[Item]) -> Command[Held]:
         """Set items aside while their broker takes nothing."""
         args: list[Arg] = [token, ttl_ms]
         for item in items:
             args += (item.id, item.claim, repr(item.score))
-        return self._call("park", args, _number)
+        return self._call("park", args, _held)
 
     def unpark(
         self, token: str, ttl_ms: int, *, limit: int = 1000, ids: Sequence[str] = ()
@@ -378,12 +386,12 @@ class Bucket:
         items: Iterable[tuple[Item, bool, bool, str]],
         *,
         now_ms: int | None = None,
-    ) -> Command[int | None]:
+    ) -> Command[Held]:
         """Give up (item, attempt counted, may have been delivered, reason)."""
         args: list[Arg] = [token, ttl_ms, _now(now_ms)]
         for item, counted, maybe, reason in items:
             args += (item.id, item.claim, int(counted), int(maybe), reason)
-        return self._call("bury", args, _number)
+        return self._call("bury", args, _held)
 
     def reclaim(
         self, token: str, ttl_ms: int, limit: int = 500, *, now_ms: int | None = None
@@ -488,6 +496,14 @@ def _scheduled(reply: list[int]) -> list[tuple[Answer, int]] | None:
     if reply and reply[0] < 0:
         return None
     return [(_ANSWERS[reply[i]], reply[i + 1]) for i in range(0, len(reply), 2)]
+
+
+def _done(_: Any) -> Literal[True]:
+    return True
+
+
+def _held(reply: int | None) -> Held:
+    return None if reply is None else True
 
 
 def _number(reply: int | None) -> int | None:

@@ -10,7 +10,8 @@
 -- ARGV[3]  now          ms, empty = the store's clock
 -- ARGV[4]  once         1: at most once, not published yet; a schedule sent again must not revive it
 -- ARGV[5+] groups       claim number, count, that many ids
--- returns  false where the lease is lost; else the ids that were settled now (once), or their number
+-- returns  false where the lease is lost; else how many were settled; with once the ids that these
+--          claims settled, now or when this very call was executed before
 -- cost     O(log n) an id
 local CREATED = 1
 local KEEP_CALLS_MS = 600000
@@ -21,20 +22,27 @@ redis.call('PEXPIRE', KEYS[1], ARGV[2])
 local once = ARGV[4] == '1'
 local tried = redis.call('EXISTS', KEYS[4]) == 1
 local settled, count = {}, 0
+local now = tonumber(ARGV[3])
+if once and not now then
+  local t = redis.call('TIME')
+  now = t[1] * 1000 + math.floor(t[2] / 1000)
+end
 
-local function keep_stamps(ids)
-  local now = tonumber(ARGV[3])
-  if not now then
-    local t = redis.call('TIME')
-    now = t[1] * 1000 + math.floor(t[2] / 1000)
-  end
+-- A claim that was settled leaves a note, so that the same call sent again allows the same ids.
+-- It ends in NUL, which no id holds: no stamp and id look like it.
+local function note(claim, id)
+  return claim .. ':' .. id .. '\0'
+end
+
+local function remember(claim, ids)
   redis.call('ZREMRANGEBYSCORE', KEYS[5], '-inf', now - KEEP_CALLS_MS)
+  local score = string.format('%.17g', now + CREATED / 256)
   for _, id in ipairs(ids) do
     local record = redis.call('HGET', KEYS[3], id)
     if record then
-      redis.call('ZADD', KEYS[5],
-        string.format('%.17g', now + CREATED / 256), string.sub(record, 10, 13) .. id)
+      redis.call('ZADD', KEYS[5], score, string.sub(record, 10, 13) .. id)
     end
+    redis.call('ZADD', KEYS[5], score, note(claim, id))
     settled[#settled + 1] = id
   end
 end
@@ -46,13 +54,16 @@ while at < #ARGV do
     local last = math.min(i + 499, at + 1 + size)
     local ids = {}
     for j, of in ipairs(redis.call('ZMSCORE', KEYS[2], unpack(ARGV, i, last))) do
+      local id = ARGV[i + j - 1]
       if tonumber(of or '') == claim then
-        ids[#ids + 1] = ARGV[i + j - 1]
+        ids[#ids + 1] = id
+      elseif once and redis.call('ZSCORE', KEYS[5], note(claim, id)) then
+        settled[#settled + 1] = id
       end
     end
     if #ids > 0 then
       if once then
-        keep_stamps(ids)
+        remember(claim, ids)
       end
       redis.call('ZREM', KEYS[2], unpack(ids))
       redis.call('HDEL', KEYS[3], unpack(ids))

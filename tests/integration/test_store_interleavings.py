@@ -726,6 +726,28 @@ def test_an_at_most_once_schedule_sent_again_after_the_publish_schedules_nothing
     assert world.place("x") is None
 
 
+def test_an_at_most_once_settle_sent_again_still_allows_the_one_publish(
+    world: World, now: int
+) -> None:
+    owner, x = fired(world, "x", now)
+    settle = owner.settling_once(x)
+    assert world.run(settle) == {"x"}
+    world.schedule("x", now)
+    owner.claim()
+    before = world.state()
+    assert world.run(settle) == {"x"}
+    assert world.state() == before
+
+
+def test_an_at_most_once_settle_allows_nothing_that_another_verb_ended(
+    world: World, now: int
+) -> None:
+    owner, x = fired(world, "x", now)
+    owner.retry(x, delay_ms=0)
+    assert world.run(owner.settling_once(x)) == set()
+    assert world.place("x") == "due"
+
+
 def test_a_schedule_sent_again_after_the_publish_schedules_once_more_as_designed(
     world: World, now: int
 ) -> None:
@@ -800,10 +822,9 @@ CASES = [
     for where, *answers in ANSWERS
     for verb, answer in zip(VERBS, answers, strict=True)
 ]
-AFTER = {
-    **{"cancelled": None, "discarded": None, "created": "due"},
-    **{"rescheduled": "due", "replaced": "due", "kicked": "due"},
-}
+AFTER = dict.fromkeys(("cancelled", "discarded")) | dict.fromkeys(
+    ("created", "rescheduled", "replaced", "kicked"), "due"
+)
 
 
 @pytest.mark.parametrize(("where", "verb", "answer"), CASES)
