@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-STEP_MS = 100  # a disagreement with all earlier readings by this much is a step, not drift
+STEP_MS = 100  # a reading that contradicts an earlier one by this much is a step, not drift
 _READINGS = 8
 
 
@@ -21,7 +21,7 @@ class StoreClock:
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self.monotonic = monotonic
-        self._lower_s: deque[float] = deque(maxlen=_READINGS)
+        self._bounds_s: deque[tuple[float, float]] = deque(maxlen=_READINGS)
         self._offset_s: float | None = None
 
     @property
@@ -30,14 +30,19 @@ class StoreClock:
         return self._offset_s is not None
 
     def observe(self, store_us: int, sent_s: float, received_s: float) -> int:
-        """Take a reading of the store's clock; the step in ms if it disagrees with those before."""
+        """Take a reading of the store's clock; the step in ms if it contradicts those before.
+
+        A slow reading contradicts nothing: only one does that shares no offset with an earlier one.
+        """
         lower_s, upper_s = store_us / 1e6 - received_s, store_us / 1e6 - sent_s
-        before_s = self._offset_s
-        if before_s is not None and (upper_s < before_s or lower_s - before_s > STEP_MS / 1000):
-            self._lower_s.clear()  # the store's clock was set: earlier readings speak of another
-        self._lower_s.append(lower_s)
-        self._offset_s = max(self._lower_s)
-        step_ms = 0 if before_s is None else round((self._offset_s - before_s) * 1000)
+        highest_s = max((lower for lower, _ in self._bounds_s), default=lower_s)
+        lowest_s = min((upper for _, upper in self._bounds_s), default=upper_s)
+        step_s = min(0.0, upper_s - highest_s) + max(0.0, lower_s - lowest_s)
+        if step_s:
+            self._bounds_s.clear()  # the store's clock was set: they speak of another
+        self._bounds_s.append((lower_s, upper_s))
+        self._offset_s = max(lower for lower, _ in self._bounds_s)
+        step_ms = round(step_s * 1000)
         return step_ms if abs(step_ms) > STEP_MS else 0
 
     def now_ms(self) -> int:

@@ -41,16 +41,16 @@ class EventLog:
 
     def __init__(self) -> None:
         self._counts: Counter[tuple[type[Event], str, str]] = Counter()
-        self._late_ms = 0
+        self._late_ms: Counter[str] = Counter()  # the latest of each destination
         self._timer: asyncio.TimerHandle | None = None
 
     def __call__(self, event: Event) -> None:
         if not isinstance(event, _SUMMED):
             self._say(type(event), _pairs(event))
             return
-        if isinstance(event, Published):
-            self._late_ms = max(self._late_ms, event.late_ms)
         destination = printable(getattr(event, "destination", ""))
+        if isinstance(event, Published):
+            self._late_ms[destination] = max(self._late_ms[destination], event.late_ms)
         reason = printable(getattr(event, "reason", ""))[:200]
         self._counts[type(event), destination, reason] += getattr(event, "messages", 1)
         if self._timer is None:
@@ -63,12 +63,12 @@ class EventLog:
             self._timer.cancel()
             self._timer = None
         counts, self._counts = self._counts, Counter()
-        late_ms, self._late_ms = self._late_ms, 0
+        late_ms, self._late_ms = self._late_ms, Counter()
         for (kind, destination, reason), number in counts.items():
             parts = [f"n={number}"]
             parts += [f"destination={destination}"] if destination else []
             parts += [f"reason={reason!r}"] if reason else []
-            parts += [f"latest={late_ms}ms"] if kind is Published else []
+            parts += [f"latest={late_ms[destination]}ms"] if kind is Published else []
             self._say(kind, parts)
 
     def _say(self, kind: type[Event], parts: list[str]) -> None:
