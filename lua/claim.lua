@@ -94,7 +94,7 @@ if redis.call('EXISTS', KEYS[5]) == 1 then
 end
 
 local next_due = redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')[2] or ''
-local more = again or next_due ~= '' and tonumber(next_due) < now + ARGV[5] + 1
+local more = next_due ~= '' and tonumber(next_due) < now + ARGV[5] + 1
 local look = now
 if not more then
   look = math.max((tonumber(next_due) or math.huge) - ARGV[5], now + ARGV[8])

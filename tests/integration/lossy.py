@@ -1,0 +1,86 @@
+"""A TCP proxy in front of Redis that loses replies, as a cut or a stalled connection does."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from typing import Self
+
+LOOPBACK = "127.0.0.1"
+
+
+class LossyProxy:
+    """Passes everything on to `port` of this machine, but for the replies it is told to lose.
+
+    dropped: how many replies were lost so far. swallowing: lose every reply in silence.
+    """
+
+    def __init__(self, port: int) -> None:
+        self._target = port
+        self._listener = socket.create_server((LOOPBACK, 0))
+        self.port: int = self._listener.getsockname()[1]
+        self._to_drop = 0
+        self.dropped = 0
+        self.swallowing = False
+        self._sockets: list[socket.socket] = [self._listener]
+        self._threads: list[threading.Thread] = []
+        self._start(self._accept)
+
+    @property
+    def url(self) -> str:
+        return f"redis://{LOOPBACK}:{self.port}/0"
+
+    def drop_next_replies(self, count: int) -> None:
+        """Lose the next replies: each is read from the server, then its connection is cut."""
+        self._to_drop = count
+
+    def close(self) -> None:
+        for each in self._sockets:
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
+        for thread in self._threads:
+            thread.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _start(self, work: object, *args: object) -> None:
+        thread = threading.Thread(target=work, args=args, daemon=True)  # type: ignore[arg-type]
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                server = socket.create_connection((LOOPBACK, self._target))
+                self._sockets += [client, server]
+                self._start(self._pass_requests, client, server)
+                self._start(self._pass_replies, server, client)
+
+    def _pass_requests(self, client: socket.socket, server: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := client.recv(65_536):
+                server.sendall(data)
+        self._cut(client, server)
+
+    def _pass_replies(self, server: socket.socket, client: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := server.recv(65_536):
+                if self._to_drop:
+                    self._to_drop -= 1
+                    self.dropped += 1
+                    break
+                if not self.swallowing:
+                    client.sendall(data)
+        self._cut(client, server)
+
+    def _cut(self, *both: socket.socket) -> None:
+        for each in both:
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)

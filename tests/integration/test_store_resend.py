@@ -1,0 +1,357 @@
+"""Every verb, its reply lost once: sent again, it gives the answer that the lost reply carried.
+
+Two buckets are brought into the same state. On one the call is made; on the other it is made
+through a proxy that lets the store execute it and swallows the reply, so that the store is asked
+twice. Answer and bucket must be the same. Three numbers are what this execution did and no answer
+to act upon: `moved` and `fired` of a reclaim, and the clock of an announcement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from delaybridge import commands, keys
+from delaybridge.commands import SCRIPT_KEYS, Command, Fleet, Reclaimed
+from delaybridge.message import Answer, OnConflict, State
+from delaybridge.store import AsyncStore, Store
+from tests.integration.bucket import TTL_MS, Copy, Owner, World
+from tests.integration.lossy import LossyProxy
+
+Case = Callable[[World], Command[Any]]
+
+
+def _claimed(world: World, *ids: str) -> tuple[Owner, list[Copy]]:
+    for id in ids:
+        world.schedule(id, world.now_ms)
+    owner = world.owner()
+    return owner, owner.claim()
+
+
+def _fired(world: World, *ids: str) -> tuple[Owner, list[Copy]]:
+    owner, _ = _claimed(world, *ids)
+    return owner, owner.fire(world.now_ms + 0.999)
+
+
+def _buried(world: World) -> None:
+    owner, copies = _fired(world, "x")
+    owner.bury(*copies, maybe=True)
+
+
+def schedule(world: World) -> Command[Any]:
+    return world.scheduling("x", world.now_ms)
+
+
+def schedule_replacing(world: World) -> Command[Any]:
+    _claimed(world, "x")
+    return world.scheduling("x", world.now_ms + 5, payload=b"other", policy=OnConflict.REPLACE)
+
+
+def schedule_conflicting(world: World) -> Command[Any]:
+    world.schedule("x", world.now_ms)
+    return world.scheduling("x", world.now_ms + 5, payload=b"other")
+
+
+def schedule_duplicate(world: World) -> Command[Any]:
+    world.schedule("x", world.now_ms)
+    return world.scheduling("x", world.now_ms + 5)
+
+
+def cancel(world: World) -> Command[Any]:
+    world.schedule("x", world.now_ms)
+    return world.canceling("x")
+
+
+def cancel_on_the_wheel(world: World) -> Command[Any]:
+    _claimed(world, "x", "y")
+    return world.canceling("x")
+
+
+def cancel_in_flight(world: World) -> Command[Any]:
+    _fired(world, "x")
+    return world.canceling("x")
+
+
+def cancel_unknown(world: World) -> Command[Any]:
+    return world.canceling("x")
+
+
+def reschedule(world: World) -> Command[Any]:
+    world.schedule("x", world.now_ms)
+    return world.rescheduling("x", world.now_ms + 5)
+
+
+def reschedule_maybe_delivered(world: World) -> Command[Any]:
+    _fired(world, "x")
+    world.successor()
+    return world.rescheduling("x", world.now_ms + 5)
+
+
+def reschedule_dead(world: World) -> Command[Any]:
+    _buried(world)
+    return world.rescheduling("x", world.now_ms + 5)
+
+
+def kick(world: World) -> Command[Any]:
+    _buried(world)
+    return world.kicking("x")
+
+
+def discard(world: World) -> Command[Any]:
+    _buried(world)
+    return world.discarding("x")
+
+
+def get(world: World) -> Command[Any]:
+    _claimed(world, "x")
+    return world.bucket.get("x")
+
+
+def page(world: World) -> Command[Any]:
+    _claimed(world, "x", "y", "z")
+    return world.bucket.page(State.IN_FLIGHT, limit=2)
+
+
+def acquire(world: World) -> Command[Any]:
+    _claimed(world, "x")
+    world.end_lease()
+    return world.bucket.acquire("worker:9", TTL_MS)
+
+
+def acquire_first(world: World) -> Command[Any]:
+    return world.bucket.acquire("worker:9", TTL_MS)
+
+
+def renew(world: World) -> Command[Any]:
+    world.schedule("x", world.now_ms)
+    return world.bucket.renew(world.owner().token, TTL_MS)
+
+
+def release(world: World) -> Command[Any]:
+    return world.bucket.release(world.owner().token)
+
+
+def claim(world: World) -> Command[Any]:
+    for n in range(5):
+        world.schedule(f"x{n}", world.now_ms + n)
+    return world.owner().claiming(limit=3)
+
+
+def claim_all(world: World) -> Command[Any]:
+    world.schedule("x", world.now_ms)
+    world.schedule("y", world.now_ms + 60_000)
+    return world.owner().claiming()
+
+
+def claim_nothing(world: World) -> Command[Any]:
+    return world.owner().claiming()
+
+
+def fire(world: World) -> Command[Any]:
+    owner, (x, y) = _claimed(world, "x", "y")
+    world.cancel(x.id)
+    return owner.firing(y.score).command
+
+
+def fire_acknowledging(world: World) -> Command[Any]:
+    owner, (x, y) = _claimed(world, "x", "y")
+    world.cancel(x.id)
+    owner.fire(0.0)
+    world.cancel(y.id)
+    return owner.firing(y.score).command
+
+
+def settle(world: World) -> Command[Any]:
+    owner, copies = _fired(world, "x", "y")
+    return owner.settling(*copies)
+
+
+def settle_at_most_once(world: World) -> Command[Any]:
+    owner, (x, y) = _fired(world, "x", "y")
+    owner.settle(y)
+    return owner.settling_once(x, y)
+
+
+def retry(world: World) -> Command[Any]:
+    owner, copies = _fired(world, "x", "y")
+    return owner.retrying(*copies, delay_ms=100, maybe=True)
+
+
+def retry_not_attempted(world: World) -> Command[Any]:
+    owner, copies = _claimed(world, "x", "y")
+    return owner.retrying(*copies)
+
+
+def park(world: World) -> Command[Any]:
+    owner, copies = _claimed(world, "x", "y")
+    return owner.parking(*copies)
+
+
+def unpark(world: World) -> Command[Any]:
+    owner, copies = _claimed(world, "x", "y")
+    owner.park(*copies)
+    return owner.unparking()
+
+
+def unpark_named(world: World) -> Command[Any]:
+    owner, copies = _claimed(world, "x", "y")
+    owner.park(*copies)
+    return owner.unparking(ids=["x"])
+
+
+def bury(world: World) -> Command[Any]:
+    owner, copies = _fired(world, "x", "y")
+    return owner.burying(*copies, maybe=True)
+
+
+def reclaim(world: World) -> Command[Any]:
+    _fired(world, "x", "y")
+    world.end_lease()
+    return world.owner().reclaiming()
+
+
+def announce(world: World) -> Command[Any]:
+    return commands.announce(
+        world.namespace, "worker", "instance", TTL_MS, b"{}", now_ms=world.now_ms
+    )
+
+
+def announce_leaving(world: World) -> Command[Any]:
+    world.run(announce(world))
+    return commands.announce(world.namespace, "worker", "instance", 0, now_ms=world.now_ms)
+
+
+CASES: list[Case] = [
+    *(schedule, schedule_replacing, schedule_conflicting, schedule_duplicate),
+    *(cancel, cancel_on_the_wheel, cancel_in_flight, cancel_unknown),
+    *(reschedule, reschedule_maybe_delivered, reschedule_dead, kick, discard, get, page),
+    *(
+        acquire,
+        acquire_first,
+        renew,
+        release,
+        claim,
+        claim_all,
+        claim_nothing,
+        fire,
+        fire_acknowledging,
+    ),
+    *(settle, settle_at_most_once, retry, retry_not_attempted),
+    *(park, unpark, unpark_named, bury, reclaim, announce, announce_leaving),
+]
+
+
+@pytest.fixture
+def twins(any_redis_url: str, namespace: str, now_ms: int) -> Iterator[tuple[World, World]]:
+    with (
+        World(any_redis_url, f"{namespace}-a", now_ms) as one,
+        World(any_redis_url, f"{namespace}-b", now_ms) as other,
+    ):
+        yield one, other
+        fleets = [keys.workers(f"{namespace}-{x}") for x in "ab"]
+        fleets += [keys.worker_info(f"{namespace}-{x}") for x in "ab"]
+        one.redis.delete(*fleets)
+
+
+@pytest.fixture
+def proxy(any_redis_url: str) -> Iterator[LossyProxy]:
+    with LossyProxy(urlsplit(any_redis_url).port or 0) as proxy:
+        yield proxy
+
+
+def everything(world: World) -> dict[str, Any]:
+    """The bucket, and what the namespace says of its workers."""
+    workers = world.redis.zrange(keys.workers(world.namespace), 0, -1, withscores=True)
+    info = world.redis.hgetall(keys.worker_info(world.namespace))
+    return world.state() | {"workers": workers, "worker_info": info}
+
+
+def told(answer: Any) -> Any:
+    """The part of an answer that anybody acts upon."""
+    if isinstance(answer, Reclaimed):
+        return answer.left
+    return answer._replace(now_us=0) if isinstance(answer, Fleet) else answer
+
+
+def test_there_is_a_case_for_every_verb(now_ms: int) -> None:
+    verbs = {case.__name__.partition("_")[0] for case in CASES}
+    assert verbs == SCRIPT_KEYS.keys()
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+def test_a_verb_whose_reply_is_lost_gives_the_same_answer_and_leaves_the_same_bucket(
+    twins: tuple[World, World], proxy: LossyProxy, case: Case
+) -> None:
+    one, other = twins
+    answer = one.run(case(one))
+    command = case(other)
+    store = Store(proxy.url)
+    try:
+        store.run([commands.store_time()])  # connected
+        proxy.drop_next_replies(1)
+        (again,) = store.run([command])
+    finally:
+        store.close()
+    assert proxy.dropped == 1
+    assert told(again) == told(answer)
+    assert everything(other) == everything(one)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+def test_a_verb_executed_three_times_is_executed_once(
+    twins: tuple[World, World], case: Case
+) -> None:
+    one, other = twins
+    answer = one.run(case(one))
+    command = case(other)
+    answers = [told(other.run(command)) for _ in range(3)]
+    assert answers == [told(answer)] * 3
+    assert everything(other) == everything(one)
+
+
+async def test_a_whole_pipeline_whose_replies_are_lost_is_sent_again_by_the_async_store(
+    twins: tuple[World, World], proxy: LossyProxy
+) -> None:
+    one, other = twins
+    pipelines = []
+    for world in twins:
+        owner, copies = _fired(world, "x", "y", "z")
+        world.schedule("new", world.now_ms)
+        world.schedule("gone", world.now_ms + 60_000)
+        pipelines.append(
+            [
+                owner.parking(copies[0]),
+                owner.settling(copies[1]),
+                owner.retrying(copies[2], delay_ms=60_000),
+                owner.claiming(),
+                owner.firing(world.now_ms + 1).command,
+                world.canceling("gone"),
+            ]
+        )
+    expected = one.store.run(pipelines[0])
+    store = AsyncStore(proxy.url)
+    try:
+        await store.run([commands.store_time()])
+        proxy.drop_next_replies(2)
+        assert await store.run(pipelines[1]) == expected
+    finally:
+        await store.close()
+    assert proxy.dropped == 2
+    assert everything(other) == everything(one)
+
+
+def test_a_delay_counted_on_the_stores_clock_is_not_counted_anew_when_sent_again(
+    twins: tuple[World, World], proxy: LossyProxy
+) -> None:
+    world, _ = twins
+    relative = world.scheduling("x", 0)
+    args = [*relative.args]
+    args[8] = "+60000"
+    args[0] = world.now_ms
+    first = world.run(Command("schedule", relative.keys, args, relative.parse))
+    args[0] = world.now_ms + 777  # the store's clock when it is executed again
+    again = world.run(Command("schedule", relative.keys, args, relative.parse))
+    assert again == first == [(Answer.CREATED, world.now_ms + 60_000)]
