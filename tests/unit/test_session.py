@@ -1,0 +1,291 @@
+"""The owner's side of one bucket: what it remembers of revocations, and what it tells the store."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from delaybridge.commands import Bucket, Command, Fired, Item
+from delaybridge.session import Session
+
+TURN = 10
+CALL_ITEMS = 1000
+MANY = 2500
+
+
+@pytest.fixture
+def session() -> Session:
+    return new_session()
+
+
+def new_session() -> Session:
+    session = Session(Bucket("ns", 3, "birth"), f"w:random:{TURN}", TURN, 1000, 0.0)
+    session.unparked(0)  # nothing was parked by earlier sessions
+    return session
+
+
+def item(number: int) -> Item:
+    return Item(f"id{number}", TURN + 1, 5.0)
+
+
+def ids_of(command: Command[Any]) -> list[str]:
+    """The ids that an owner verb names."""
+    if command.name == "settle":
+        ids, at = [], 4
+        while at < len(command.args):
+            size = command.args[at + 1]
+            ids += command.args[at + 2 : at + 2 + size]
+            at += 2 + size
+        return ids
+    first, step = {"retry": (3, 5), "bury": (3, 5), "park": (2, 3), "unpark": (3, 1)}[command.name]
+    return list(command.args[first::step])
+
+
+# revocations
+
+
+def test_a_revocation_means_the_claims_before_it_and_no_later_one(session: Session) -> None:
+    session.received(TURN + 1, 100.0)
+    session.revoke(Fired(TURN + 1, {b"x": TURN + 2}))
+    assert session.is_revoked("x", TURN + 1)
+    assert not session.is_revoked("x", TURN + 3)
+    assert not session.is_revoked("y", TURN + 1)
+
+
+def test_a_second_revocation_of_one_id_means_both_copies(session: Session) -> None:
+    session.received(TURN + 3, 100.0)
+    session.revoke(Fired(TURN + 3, {b"x": TURN + 2}))
+    session.revoke(Fired(TURN + 3, {b"x": TURN + 4}))
+    assert session.is_revoked("x", TURN + 1)
+    assert session.is_revoked("x", TURN + 3)
+
+
+def test_it_is_kept_until_the_watermark_has_passed_everything_received(session: Session) -> None:
+    session.received(TURN + 1, 100.5)
+    session.revoke(Fired(TURN + 1, {b"x": TURN + 2}))
+    session.watermark = 100.25
+    session.forget_revoked()
+    assert session.is_revoked("x", TURN + 1)
+    session.watermark = 100.5
+    session.forget_revoked()
+    assert not session.is_revoked("x", TURN + 1)
+
+
+def test_it_is_acknowledged_when_every_claim_made_before_it_has_arrived(session: Session) -> None:
+    session.received(TURN + 1, 100.0)
+    session.revoke(Fired(TURN + 2, {b"x": TURN + 3}))
+    assert session.seen == 0, "claim TURN + 2 is on its way and may hold x"
+    session.received(TURN + 2, 101.0)
+    session.revoke(Fired(TURN + 2, {b"x": TURN + 3}))
+    assert session.seen == TURN + 3
+    session.revoke(Fired(TURN + 2, {}))
+    assert session.seen == TURN + 3
+
+
+class SmallStore:
+    """What of one bucket decides over revocations: mirror, turns, watermark."""
+
+    def __init__(self) -> None:
+        self.turn = self.claimed = TURN
+        self.mirror: dict[str, tuple[int, float]] = {}
+        self.revoked: dict[str, int] = {}
+        self.fired = (-1.0, -1)
+
+    def claim(self, id: str, score: float) -> int | None:
+        if id in self.mirror:
+            return None
+        self.turn += 1
+        self.claimed = self.turn
+        self.mirror[id] = self.claimed, score
+        return self.claimed
+
+    def cancel(self, id: str) -> None:
+        claim, score = self.mirror.get(id, (inf, inf))
+        if id in self.mirror and not (score <= self.fired[0] and claim <= self.fired[1]):
+            del self.mirror[id]
+            self.turn += 1
+            self.revoked[id] = self.turn
+
+    def fire(self, watermark: float, have: int, seen: int) -> Fired:
+        self.fired = max(watermark, self.fired[0]), max(have, self.fired[1])
+        self.revoked = {id: turn for id, turn in self.revoked.items() if turn > seen}
+        return Fired(self.claimed, {id.encode(): turn for id, turn in self.revoked.items()})
+
+
+class Owner:
+    """A session with its wheel; a claim and a fire may each be on their way back."""
+
+    def __init__(self) -> None:
+        self.store = SmallStore()
+        self.session = new_session()
+        self.wheel: list[tuple[str, int, float]] = []
+        self.claiming: tuple[str, int, float] | None = None
+        self.firing: tuple[Fired, list[tuple[str, int, float]]] | None = None
+
+    def claim(self, id: str, score: float) -> None:
+        if self.claiming is None and (number := self.store.claim(id, score)) is not None:
+            self.claiming = id, number, score
+
+    def claim_arrives(self) -> None:
+        if self.claiming is not None:
+            self.wheel.append(self.claiming)
+            self.session.received(*self.claiming[1:])
+            self.claiming = None
+
+    def fire(self, up_to: float) -> None:
+        covered = [copy for copy in self.wheel if copy[2] <= max(up_to, self.session.watermark)]
+        if self.firing is None and covered:
+            session = self.session
+            session.watermark = max(session.watermark, *(score for *_, score in covered))
+            fired = self.store.fire(session.watermark, session.have, session.seen)
+            self.firing = fired, covered
+            self.wheel = [copy for copy in self.wheel if copy not in covered]
+
+    def fire_answers(self) -> None:
+        """Publish what the fire covered and nobody revoked."""
+        if self.firing is None:
+            return
+        fired, covered = self.firing
+        self.firing = None
+        self.session.revoke(fired)
+        for id, claim, _ in covered:
+            if not self.session.is_revoked(id, claim):
+                assert self.store.mirror.pop(id, (None, 0))[0] == claim, "published though revoked"
+        self.session.forget_revoked()
+
+    def finish(self) -> None:
+        for _ in range(2):
+            self.fire_answers()
+            self.claim_arrives()
+            self.fire(inf)
+
+
+IDS, SCORES = st.sampled_from("xy"), st.integers(1, 6).map(float)
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("claim"), IDS, SCORES),
+        st.tuples(st.just("claim_arrives")),
+        st.tuples(st.just("fire"), SCORES),
+        st.tuples(st.just("fire_answers")),
+        st.tuples(st.just("cancel"), IDS),
+    ),
+    max_size=40,
+)
+
+
+@given(STEPS)
+def test_nothing_revoked_is_published_however_claims_and_fires_overlap(
+    steps: list[tuple[Any, ...]],
+) -> None:
+    owner = Owner()
+    for verb, *arguments in steps:
+        getattr(owner.store if verb == "cancel" else owner, verb)(*arguments)
+    owner.finish()
+    assert owner.store.mirror == {}, "what was not revoked was published"
+
+
+@given(STEPS)
+def test_nothing_is_remembered_for_ever(steps: list[tuple[Any, ...]]) -> None:
+    owner = Owner()
+    for verb, *arguments in steps:
+        getattr(owner.store if verb == "cancel" else owner, verb)(*arguments)
+    owner.finish()
+    for id in "ab":  # two more fires: one reports what is left, one acknowledges it
+        owner.claim(id, 9.0)
+        owner.finish()
+    assert owner.store.revoked == {}
+    assert not any(owner.session.is_revoked(id, 0) for id in "xy")
+
+
+# exits
+
+
+def test_what_became_of_copies_is_told_once_in_calls_of_a_bounded_size(session: Session) -> None:
+    for number in range(MANY):
+        session.settle(TURN + 1 + number // 300, f"s{number}")
+        session.retry(Item(f"r{number}", TURN + 1, 5.0), 1000)
+        session.bury(Item(f"b{number}", TURN + 1, 5.0), "unroutable", counted=True)
+        session.park(Item(f"p{number}", TURN + 1, 5.0))
+    assert session.has_exits
+    told, ended = session.exits()
+    assert ended == 4 * MANY
+    assert max(len(ids_of(call)) for call in told) == CALL_ITEMS
+    for verb in ("settle", "retry", "bury", "park"):
+        ids = [id for call in told if call.name == verb for id in ids_of(call)]
+        assert ids == [f"{verb[0]}{number}" for number in range(MANY)]
+    assert not session.has_exits
+    assert session.exits() == ([], 0)
+
+
+def test_a_settled_id_keeps_the_number_of_its_claim(session: Session) -> None:
+    session.settle(11, "x")
+    session.settle(12, "y")
+    session.settle(11, "z")
+    ((settle,), _) = session.exits()
+    assert list(settle.args[4:]) == [11, 2, "x", "z", 12, 1, "y"]
+
+
+def test_what_is_parked_is_told_first_so_that_a_fire_behind_it_cannot_cover_it(
+    session: Session,
+) -> None:
+    session.settle(11, "s")
+    session.retry(item(1), None)
+    session.bury(item(2), "expired", counted=False)
+    session.park(item(3))
+    told, _ = session.exits()
+    assert told[0].name == "park"
+
+
+def test_ended_copies_wake_whoever_waits_for_the_last(session: Session) -> None:
+    session.copies = 3
+    session.moved.clear()
+    session.gone(2)
+    assert session.copies == 1
+    assert session.moved.is_set()
+
+
+# unparking
+
+
+def test_a_new_session_brings_back_whatever_earlier_ones_parked() -> None:
+    session = Session(Bucket("ns", 3, "birth"), "w:r:10", 10, 1000, 0.0)
+    assert not session.has_exits, "not before it has reclaimed"
+    session.ready = True
+    assert session.has_exits
+    (unpark,) = session.unparking()
+    assert (unpark.name, ids_of(unpark)) == ("unpark", [])
+    session.unparked(7)
+    assert session.has_exits, "seven are left"
+    session.unparked(0)
+    assert not session.has_exits
+
+
+def test_known_ids_come_back_in_the_order_they_were_parked_and_the_bucket_is_looked_at(
+    session: Session,
+) -> None:
+    session.ready = True
+    session.look_at_ms = inf
+    ids = [f"id{number}" for number in range(MANY)]
+    session.unpark(ids[:10])
+    session.unpark(ids[10:])
+    back: list[str] = []
+    while session.has_exits:
+        (unpark,) = session.unparking()
+        assert len(ids_of(unpark)) <= CALL_ITEMS
+        back += ids_of(unpark)
+        session.unparked(MANY)
+    assert back == ids
+    assert session.look_at_ms == -inf
+
+
+def test_a_session_that_drains_leaves_the_parked_to_the_next_owner(session: Session) -> None:
+    session.ready = True
+    session.unpark(["x"])
+    session.unpark(None)
+    session.draining = True
+    assert not session.has_exits
+    assert session.unparking() == []
