@@ -1,0 +1,101 @@
+"""What Kafka's errors mean for a message: a table, pure.
+
+librdkafka gives no status of a failed message. So an error proves that nothing was written only
+while no connection was lost since the message was handed over: else an earlier try of
+librdkafka's own, of which nobody told us, may have been. Everything else is unknown, also what
+was purged: librdkafka puts what it will send a second time back into the same queue.
+"""
+
+from __future__ import annotations
+
+from confluent_kafka import KafkaError, KafkaException
+
+from delaybridge.errors import DETAIL_LIMIT, printable
+from delaybridge.message import Delivery
+from delaybridge.publish import Fault, Outcome, Verdict
+
+MISSING = frozenset(
+    {
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError.TOPIC_EXCEPTION,  # the name is none
+        KafkaError._UNKNOWN_TOPIC,
+        KafkaError._UNKNOWN_PARTITION,
+    }
+)
+DOWN = frozenset(
+    {
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._AUTHENTICATION,
+        KafkaError._SSL,
+        KafkaError._RESOLVE,
+        KafkaError._TIMED_OUT,
+        KafkaError._TRANSPORT,
+        KafkaError._DESTROY,
+        KafkaError.SASL_AUTHENTICATION_FAILED,
+    }
+)
+# Code -> first word of the reason, and who is at fault.
+_REFUSALS = {
+    **dict.fromkeys(MISSING, ("topic_missing", Fault.MESSAGE)),
+    KafkaError.MSG_SIZE_TOO_LARGE: ("message_too_large", Fault.MESSAGE),
+    KafkaError.RECORD_LIST_TOO_LARGE: ("message_too_large", Fault.MESSAGE),
+    KafkaError.INVALID_RECORD: ("rejected", Fault.MESSAGE),
+    KafkaError._INVALID_DIFFERENT_RECORD: ("rejected_with_another", Fault.MESSAGE),
+    KafkaError.INVALID_TIMESTAMP: ("rejected", Fault.MESSAGE),
+    KafkaError.POLICY_VIOLATION: ("rejected", Fault.MESSAGE),
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: ("access_refused", Fault.DESTINATION),
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED: ("access_refused", Fault.DESTINATION),
+}
+
+
+def answer(delivery: Delivery, error: KafkaError, *, is_proof: bool) -> Outcome:
+    """The outcome of a failed delivery. is_proof: no connection was lost meanwhile."""
+    refused = _refusal(error)
+    if refused is not None and is_proof:
+        if error.code() == KafkaError._UNKNOWN_PARTITION and delivery.record.partition is not None:
+            return Outcome(Verdict.REFUSED, f"partition_missing: {shown(error)}")
+        return refused
+    word = "confirm_timeout" if error.code() == KafkaError._MSG_TIMED_OUT else "failed"
+    fault = Fault.MESSAGE if refused is None else refused.fault
+    return Outcome(Verdict.UNKNOWN, f"{word}: {shown(error)}", fault)
+
+
+def not_queued(exc: Exception) -> Outcome:
+    """The outcome of a delivery that librdkafka did not take."""
+    error = error_of(exc)
+    if error is None:
+        return Outcome(Verdict.REFUSED, f"unencodable: {type(exc).__name__}")
+    return _refusal(error) or Outcome(Verdict.REFUSED, f"refused: {shown(error)}")
+
+
+def not_found(error: KafkaError) -> Outcome:
+    """The outcome of deliveries that waited for a topic which cannot be had."""
+    if (refused := _refusal(error)) is not None:
+        return refused
+    fault = Fault.BROKER if error.code() in DOWN else Fault.DESTINATION
+    word = "unreachable" if fault is Fault.BROKER else "topic_unavailable"
+    return Outcome(Verdict.REFUSED, f"{word}: {shown(error)}", fault)
+
+
+def broker_refusal(reason: str) -> Outcome:
+    """The outcome of deliveries that were not handed over for want of a broker."""
+    return Outcome(Verdict.REFUSED, reason, Fault.BROKER)
+
+
+def error_of(exc: BaseException) -> KafkaError | None:
+    """The error inside an exception of librdkafka's."""
+    found = exc.args[0] if isinstance(exc, KafkaException) else None
+    return found if isinstance(found, KafkaError) else None
+
+
+def shown(error: KafkaError) -> str:
+    """The error for people, printable and short."""
+    return printable(f"{error.name().lstrip('_')} {error.str()}")[:DETAIL_LIMIT]
+
+
+def _refusal(error: KafkaError) -> Outcome | None:
+    found = _REFUSALS.get(error.code())
+    if found is None:
+        return None
+    word, fault = found
+    return Outcome(Verdict.REFUSED, f"{word}: {shown(error)}", fault)

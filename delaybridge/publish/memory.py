@@ -1,0 +1,92 @@
+"""A broker in memory, for tests: keeps what was published, and answers as it is told to."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from delaybridge.message import Delivery, Destination
+from delaybridge.publish import CONFIRMED, Fault, Outcome, PublishOptions, Report, Verdict
+from delaybridge.publish.reports import Reports
+
+
+class MemoryPublisher:
+    """A `Publisher` that reaches no network.
+
+    published: everything confirmed, in order. next_outcomes: scripted answers, taken one per
+    delivery before CONFIRMED is the answer again. hold: keep deliveries in `held` until `confirm`.
+    """
+
+    def __init__(self, name: str, report: Report, on_change: Callable[[], None]) -> None:
+        self.name = name
+        self.published: list[Delivery] = []
+        self.held: deque[Delivery] = deque()
+        self.hold = False
+        self.next_outcomes: deque[Outcome] = deque()
+        self._reports = Reports(report)
+        self._on_change = on_change
+        self._unavailable: str | None = None
+
+    @property
+    def unavailable(self) -> str | None:
+        """Why nothing is taken now; set it to play an outage, to None to end it."""
+        return self._unavailable
+
+    @unavailable.setter
+    def unavailable(self, reason: str | None) -> None:
+        if reason != self._unavailable:
+            self._unavailable = reason
+            self._on_change()
+
+    async def connect(self) -> None:
+        """There is nothing to connect to."""
+
+    def publish(self, deliveries: Sequence[Delivery]) -> None:
+        """Confirm them, or what was scripted."""
+        if self.unavailable is not None:
+            outcome = Outcome(Verdict.REFUSED, self.unavailable, Fault.BROKER)
+            self._reports.add(deliveries, outcome)
+            return
+        self.held.extend(deliveries)
+        if not self.hold:
+            self.confirm()
+
+    def confirm(self, count: int | None = None) -> None:
+        """Answer the first `count` of what is held, all by default."""
+        for _ in range(len(self.held) if count is None else min(count, len(self.held))):
+            delivery = self.held.popleft()
+            outcome = self.next_outcomes.popleft() if self.next_outcomes else CONFIRMED
+            if outcome.verdict is Verdict.CONFIRMED:
+                self.published.append(delivery)
+            self._reports.add([delivery], outcome)
+
+    def lose(self, reason: str = "connection_lost: told to") -> None:
+        """End all that is held as a lost connection would."""
+        held, self.held = self.held, deque()
+        self._reports.add(held, Outcome(Verdict.UNKNOWN, reason, Fault.BROKER))
+
+    async def check(self, destination: Destination) -> str | None:
+        """Every destination exists."""
+        return self.unavailable
+
+    def describe(self) -> str:
+        """One line for people."""
+        return "memory: nothing leaves this process"
+
+    async def close(self, timeout_s: float) -> None:
+        """Report what is held UNKNOWN, and refuse from now on."""
+        self.unavailable = "not_connected: closed"
+        self.lose("closed: before it was confirmed")
+        self._reports.flush()
+
+
+def publisher(
+    name: str,
+    url: str,
+    *,
+    report: Report,
+    on_change: Callable[[], None],
+    options: PublishOptions,
+) -> MemoryPublisher:
+    """A publisher for memory://."""
+    return MemoryPublisher(name, report, on_change)

@@ -1,0 +1,86 @@
+"""A TCP proxy on the test's own loop that can swallow bytes, reset connections and refuse new ones."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import struct
+from typing import Self
+
+LOOPBACK = "127.0.0.1"
+_RESET_ON_CLOSE = struct.pack("ii", 1, 0)
+
+
+class FaultProxy:
+    """Forwards `port` to `target` until it is told otherwise.
+
+    mode: "pass"; "blackhole" swallows both ways, "blackhole_up" what clients send,
+    "blackhole_down" what the server answers; "refuse" takes no new connection.
+    """
+
+    def __init__(self, port: int, target: int) -> None:
+        self.port, self.target = port, target
+        self.mode = "pass"
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._server: asyncio.Server | None = None
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._accept, LOOPBACK, self.port)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._server is not None:
+            self._server.close()
+        self.reset()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def reset(self) -> None:
+        """Reset all connections, both ends."""
+        for writer in list(self._writers):
+            sock = writer.get_extra_info("socket")
+            with contextlib.suppress(OSError):
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+            writer.transport.abort()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        if task is not None:
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        self._writers.add(writer)
+        try:
+            if self.mode == "refuse":
+                return
+            up_reader, up_writer = await asyncio.open_connection(LOOPBACK, self.target)
+            self._writers.add(up_writer)
+            try:
+                await asyncio.gather(
+                    self._pump(reader, up_writer, "blackhole_up"),
+                    self._pump(up_reader, writer, "blackhole_down"),
+                )
+            finally:
+                self._close(up_writer)
+        except OSError:
+            pass
+        finally:
+            self._close(writer)
+
+    async def _pump(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, swallow: str
+    ) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(65536):
+                if self.mode not in ("blackhole", swallow):
+                    writer.write(data)
+                    await writer.drain()
+        if writer.can_write_eof():
+            with contextlib.suppress(OSError):
+                writer.write_eof()
+
+    def _close(self, writer: asyncio.StreamWriter) -> None:
+        self._writers.discard(writer)
+        writer.transport.abort()
