@@ -10,6 +10,7 @@ import os
 import secrets
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -162,9 +163,7 @@ class Shift:
         finally:
             watchdog.stop()
             await self._close()
-            for task in work:
-                task.cancel()
-            await asyncio.gather(*work, return_exceptions=True)
+            await _end(work)
             self._alarm.close()
 
     def _build(self) -> Scanner:
@@ -302,6 +301,19 @@ async def _until(done: asyncio.Task[None], work: Iterable[asyncio.Task[Any]]) ->
         done.cancel()
 
 
+async def _end(work: Iterable[asyncio.Task[Any]]) -> None:
+    """Cancel tasks until they have ended.
+
+    Once is not enough: Python 3.11's `wait_for`, which redis-py sends with, drops a cancellation
+    that arrives in the moment it completes (python/cpython#81839).
+    """
+    pending = set(work)
+    while pending:
+        for task in pending:
+            task.cancel()
+        _, pending = await asyncio.wait(pending, timeout=0.1)
+
+
 def run_one(
     settings: Settings,
     *,
@@ -320,10 +332,17 @@ def run_one(
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, (lambda: None) if number in ignore else worker.stop)
+        loop.add_signal_handler(signal.SIGUSR1, _dump_tasks, loop)
         await worker.work()
 
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(main())
+
+
+def _dump_tasks(loop: asyncio.AbstractEventLoop) -> None:
+    """For whoever asks what a worker waits for: `kill -USR1`, and look at its standard error."""
+    for task in asyncio.all_tasks(loop):
+        task.print_stack(file=sys.stderr)
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
