@@ -311,7 +311,10 @@ async def _end(work: Iterable[asyncio.Task[Any]]) -> None:
     while pending:
         for task in pending:
             task.cancel()
-        _, pending = await asyncio.wait(pending, timeout=0.1)
+        ended, pending = await asyncio.wait(pending, timeout=0.1)
+        for task in ended:
+            if not task.cancelled():
+                task.exception()  # raised already if it was the one that mattered
 
 
 def run_one(
