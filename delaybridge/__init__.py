@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from delaybridge.client import AsyncClient, Client, Receipt, Stored
+    from delaybridge.calls import Receipt, Stored
+    from delaybridge.client import AsyncClient, Client
     from delaybridge.errors import (
         ConfigError,
         DelayBridgeError,
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "client": ("AsyncClient", "Client", "Receipt", "Stored"),
+    "calls": ("Receipt", "Stored"),
+    "client": ("AsyncClient", "Client"),
     "errors": (
         *("ConfigError", "DelayBridgeError", "MessageConflict", "MessageError"),
         *("StoreError", "StoreFull", "StoreUnavailable"),

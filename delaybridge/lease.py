@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 from delaybridge import commands
-from delaybridge.client import Calls
+from delaybridge.calls import Calls
 from delaybridge.clock import StoreClock
 from delaybridge.commands import Acquired, Bucket
 from delaybridge.errors import StoreUnavailable, StoreWiped

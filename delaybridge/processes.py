@@ -19,7 +19,7 @@ from multiprocessing.context import SpawnProcess
 from typing import Any
 
 from delaybridge import commands
-from delaybridge.client import Calls
+from delaybridge.calls import Calls
 from delaybridge.errors import DelayBridgeError, StoreError
 from delaybridge.lease import NameTaken
 from delaybridge.settings import Settings

@@ -20,7 +20,7 @@ from typing import Any
 
 from delaybridge import __version__, keys
 from delaybridge.alarm import Alarm
-from delaybridge.client import Calls
+from delaybridge.calls import Calls
 from delaybridge.clock import StoreClock
 from delaybridge.errors import ConfigError, PublishUnavailable, StoreError, StoreWiped
 from delaybridge.eventlog import EventLog

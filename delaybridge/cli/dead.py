@@ -15,7 +15,8 @@ from delaybridge.cli.output import described, moment
 from delaybridge.cli.session import Session
 
 if TYPE_CHECKING:
-    from delaybridge.client import Client, Stored
+    from delaybridge.calls import Stored
+    from delaybridge.client import Client
 
 _TITLES = ("DEAD SINCE", "ID", "DESTINATION", "TRY", "REASON")
 _REASON_CHARS = 80

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ from delaybridge import commands
 from delaybridge.cli.failure import Exit
 from delaybridge.cli.fleet import overdue_text, unowned
 from delaybridge.cli.grammar import Command, pass_session
+from delaybridge.cli.measure import measured, server_name
 from delaybridge.cli.session import Session
 from delaybridge.errors import (
     DelayBridgeError,
@@ -32,7 +32,6 @@ _COLORS = {OK: "green", WARN: "yellow", FAIL: "red"}
 _OLDEST_REDIS = (6, 2)
 _MAX_SKEW_MS = 2000
 _MAX_LATENCY_MS = 20.0
-_PINGS = 5
 _CONNECT_TIMEOUT_S = 10.0
 _CLOSE_TIMEOUT_S = 1.0
 
@@ -96,12 +95,11 @@ def _reason(exc: DelayBridgeError) -> str:
 def _server(client: Client) -> Iterator[Finding]:
     sections = [commands.info(name) for name in ("server", "memory", "persistence")]
     server, memory, persistence = client.store.run(sections)
-    version = server.get("valkey_version") or server.get("redis_version", "?")
-    name = "valkey" if "valkey_version" in server else "redis"
+    name = server_name(server)
     if _numbers(server.get("redis_version", "")) < _OLDEST_REDIS:
-        yield Finding(FAIL, "redis", f"{name} {version} is too old; 6.2 or newer is needed")
+        yield Finding(FAIL, "redis", f"{name} is too old; 6.2 or newer is needed")
     else:
-        yield Finding(OK, "redis", f"{name} {version}")
+        yield Finding(OK, "redis", name)
     policy = memory.get("maxmemory_policy", "?")
     if policy == "noeviction":
         yield Finding(OK, "redis", "maxmemory-policy noeviction")
@@ -120,14 +118,8 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def _clock(client: Client) -> Iterator[Finding]:
-    """Latency and the difference of the clocks, from the quickest of some round trips."""
-    trips = []
-    for _ in range(_PINGS):
-        sent_s, sent_ns = time.perf_counter(), time.time_ns()
-        (store_us,) = client.store.run([commands.store_time()])
-        trip_ms = (time.perf_counter() - sent_s) * 1000
-        trips.append((trip_ms, sent_ns / 1e6 + trip_ms / 2 - store_us / 1000))
-    trip_ms, ahead_ms = min(trips)
+    """Latency, and the difference of the clocks."""
+    trip_ms, ahead_ms = measured(client)
     latency = f"latency {trip_ms:.2f} ms"
     if trip_ms > _MAX_LATENCY_MS:
         latency += ": every due message waits for it. Bring workers and Redis closer together"

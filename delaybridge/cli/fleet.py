@@ -13,7 +13,7 @@ from delaybridge.cli.output import in_time, moment
 from delaybridge.cli.session import Session
 
 if TYPE_CHECKING:
-    from delaybridge.client import BucketStats, Stats, WorkerInfo
+    from delaybridge.calls import BucketStats, Stats, WorkerInfo
     from delaybridge.settings import Settings
 
 _BUCKET_TITLES = (
@@ -46,6 +46,9 @@ def scan(session: Session, processes: int | None, name: str | None, burst: bool)
             "DELAYBRIDGE_BROKERS__RABBITMQ or [brokers]"
         )
         raise Failure(Exit.REFUSED, "config", "brokers", what)
+    from delaybridge.cli.banner import show_banner
+
+    show_banner(session, settings, name)
     for caution in settings.cautions():
         session.note(f"warning: {caution}")
     return _work(session, settings, name, burst)

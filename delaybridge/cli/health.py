@@ -13,7 +13,8 @@ from delaybridge.cli.grammar import Command, pass_session
 from delaybridge.cli.session import Session
 
 if TYPE_CHECKING:
-    from delaybridge.client import Client, Stats
+    from delaybridge.calls import Stats
+    from delaybridge.client import Client
 
 _LOOK_AGAIN_S = 0.5
 

@@ -31,7 +31,8 @@ from delaybridge.cli.output import (
 from delaybridge.cli.session import Session
 
 if TYPE_CHECKING:
-    from delaybridge.client import Client, Page, Stored
+    from delaybridge.calls import Page, Stored
+    from delaybridge.client import Client
     from delaybridge.message import Answer
 
 _TITLES = ("DUE", "IN", "ID", "DESTINATION", "TRY", "BYTES", "HEADERS")

@@ -18,7 +18,7 @@ import click
 from delaybridge.errors import printable
 
 if TYPE_CHECKING:
-    from delaybridge.client import Stored
+    from delaybridge.calls import Stored
 
 _GAP = "  "
 _HEADERS_CHARS = 60

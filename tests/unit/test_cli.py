@@ -17,13 +17,13 @@ import click
 import pytest
 
 from delaybridge import cli
+from delaybridge.calls import BucketStats, Stats, Stored
 from delaybridge.cli import doctor, failure, health, lines, messages, output
 from delaybridge.cli.failure import Exit, Failure, report_of
 from delaybridge.cli.grammar import parse_cursor
 from delaybridge.cli.logs import FIELD_CHARS, shown
 from delaybridge.cli.reference import reference
 from delaybridge.cli.session import Session
-from delaybridge.client import BucketStats, Stats, Stored
 from delaybridge.errors import (
     ConfigError,
     MessageConflict,

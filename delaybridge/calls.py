@@ -1,0 +1,439 @@
+"""What each call of a client does, written once, sans I/O; and what the answers look like.
+
+`Calls` holds generators that yield lists of commands and are sent their replies; a store drives
+them (`Store.complete`, `AsyncStore.complete`).
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from delaybridge import amqp, commands, keys
+from delaybridge.accept import Accepted
+from delaybridge.commands import Bucket, Row
+from delaybridge.errors import ConfigError, DecodeError, StoreWiped
+from delaybridge.message import (
+    MAX_PRIORITY,
+    Answer,
+    HeaderPairs,
+    Limits,
+    OnConflict,
+    State,
+    decode_record,
+)
+from delaybridge.publish import DEFAULT_KINDS, kind_of
+from delaybridge.store import Steps
+
+if TYPE_CHECKING:
+    pass
+
+Delay = timedelta | float | str | None
+At = datetime | str | None
+Cursor = tuple[float, str]
+
+DEFAULT_BUCKETS = 16
+_CALL_MESSAGES = 1000
+_CALL_BYTES = 4 * 2**20
+_EVICTION = "noeviction"
+# How far a message had gone, for one id found in several buckets (under several keys).
+_FURTHEST = (
+    Answer.IN_FLIGHT,
+    Answer.CANCELLED_MAYBE_DELIVERED,
+    Answer.RESCHEDULED_MAYBE_DELIVERED,
+    Answer.CANCELLED,
+    Answer.RESCHEDULED,
+    Answer.KICKED,
+    Answer.DISCARDED,
+    Answer.DEAD,
+    Answer.UNKNOWN,
+)
+
+
+class Receipt(str):
+    """The answer of one `schedule`: the word itself, and what became of the message.
+
+    It is a `str` equal to an `Answer` (`created`, `duplicate`, ...). id: the message's.
+    due_ms: when it is due, by the store's clock; of a duplicate or conflict, when the message
+    already pending is. bucket: where it lies.
+    """
+
+    __slots__ = ("answer", "bucket", "due_ms", "id")
+    answer: Answer
+    id: str
+    due_ms: int
+    bucket: int
+
+    def __new__(cls, answer: Answer, id: str, due_ms: int, bucket: int) -> Receipt:
+        made = super().__new__(cls, answer.value)
+        made.answer, made.id, made.due_ms, made.bucket = answer, id, due_ms, bucket
+        return made
+
+    def __repr__(self) -> str:
+        return (
+            f"Receipt({self.answer.value!r}, id={self.id!r}, due_ms={self.due_ms}, "
+            f"bucket={self.bucket})"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """A message as it lies in the store. due_ms: when it is (next) due.
+
+    fired: handed to the broker, or about to be. reason, dead_ms: why and when it was buried.
+    """
+
+    id: str
+    state: State
+    due_ms: int
+    priority: int
+    destination: str
+    body: bytes | None
+    headers: list[tuple[str, Any]] = field(default_factory=list)
+    properties: dict[str, Any] = field(default_factory=dict)
+    key: bytes | None = None
+    ttl_ms: int | None = None
+    at_most_once: bool = False
+    attempts: int = 0
+    maybe_delivered: bool = False
+    reason: str | None = None
+    dead_ms: int | None = None
+    bucket: int = 0
+    fired: bool = False
+
+
+class Page(NamedTuple):
+    """Some messages in order, and where the next page begins (None: this was the last)."""
+
+    items: list[Stored]
+    cursor: Cursor | None
+
+
+class BucketStats(NamedTuple):
+    """One bucket. owner: the lease's holder, None if nobody; lease_ms: what is left of it."""
+
+    bucket: int
+    delayed: int
+    in_flight: int
+    parked: int
+    dead: int
+    next_due_ms: int | None
+    overdue_ms: int
+    owner: str | None
+    lease_ms: int | None
+
+
+class WorkerInfo(NamedTuple):
+    """One living worker, as it announced itself."""
+
+    name: str
+    host: str
+    pid: int
+    version: str
+    started_ms: int
+    buckets: int
+    expires_ms: int
+
+
+class Stats(NamedTuple):
+    """The whole namespace. overdue_ms: how late the oldest message still waiting is; 0 if none."""
+
+    now_ms: int
+    delayed: int
+    in_flight: int
+    parked: int
+    dead: int
+    next_due_ms: int | None
+    overdue_ms: int
+    buckets: list[BucketStats]
+    workers: list[WorkerInfo]
+
+
+class Calls:
+    """What each call of a client does, sans I/O."""
+
+    def __init__(
+        self,
+        namespace: str,
+        brokers: Mapping[str, str] | None,
+        buckets: int | None,
+        limits: Limits,
+    ) -> None:
+        self.namespace = keys.check_namespace(namespace)
+        self.limits = limits
+        self.kinds = DEFAULT_KINDS if not brokers else {n: kind_of(u) for n, u in brokers.items()}
+        self._asked = None if buckets is None else keys.check_buckets(buckets)
+        self._buckets: list[Bucket] = []
+        self.birth = ""
+
+    @property
+    def buckets(self) -> list[Bucket]:
+        """Every bucket, once `open` has run."""
+        return self._buckets
+
+    def open(self, *, again: bool = False) -> Steps[list[Bucket]]:
+        """The buckets; the first call writes or reads the namespace's record, and checks Redis."""
+        if self._buckets and not again:
+            return self._buckets
+        count = self._asked or DEFAULT_BUCKETS
+        born = commands.birth(self.namespace, count, secrets.token_hex(8))
+        _, record, memory = yield [*born, commands.info("memory")]
+        if memory.get("maxmemory_policy", _EVICTION) != _EVICTION:
+            raise ConfigError(
+                f"redis: maxmemory-policy is {memory['maxmemory_policy']}: Redis would drop "
+                f"messages when full; set: maxmemory-policy {_EVICTION}"
+            )
+        if record is None:
+            raise StoreWiped
+        found, self.birth = record
+        if self._asked not in (None, found):
+            raise ConfigError(
+                f"buckets: the settings say {self._asked}, namespace {self.namespace!r} was born "
+                f"with {found}; the count is fixed at birth: set buckets = {found}"
+            )
+        self._buckets = [Bucket(self.namespace, number, self.birth) for number in range(found)]
+        return self._buckets
+
+    def schedule(self, messages: Sequence[Accepted], policy: OnConflict) -> Steps[list[Receipt]]:
+        """One script call per bucket and thousand messages, all in one pipeline."""
+        stamps = [commands.new_stamp() for _ in messages]
+        receipts: list[Receipt | None] = [None] * len(messages)
+        todo = list(range(len(messages)))
+        for again in (False, True):
+            buckets = yield from self.open(again=again)
+            calls = list(_calls(messages, todo, len(buckets)))
+            replies = yield [
+                buckets[number].schedule(
+                    [(stamps[i], messages[i]) for i in call], policy, first=again
+                )
+                for number, call in calls
+            ]
+            todo = []
+            for (number, call), reply in zip(calls, replies, strict=True):
+                if reply is None:  # born in another namespace, or not yet: read the record anew
+                    todo += call
+                    continue
+                for i, (answer, due_ms) in zip(call, reply, strict=True):
+                    receipts[i] = Receipt(answer, messages[i].id, due_ms, number)
+            if not todo:
+                return [receipt for receipt in receipts if receipt is not None]
+        raise StoreWiped
+
+    def cancel(self, id: str, key: bytes | None) -> Steps[Answer]:
+        """Cancel by id in its own bucket and, without a key, in every other."""
+        stamp = commands.new_stamp()
+        return (yield from self._furthest(id, key, lambda b: b.cancel(stamp, id)))
+
+    def reschedule(self, id: str, key: bytes | None, due: str) -> Steps[Answer]:
+        """Reschedule by id, likewise."""
+        stamp = commands.new_stamp()
+        return (yield from self._furthest(id, key, lambda b: b.reschedule(stamp, id, due)))
+
+    def kick(self, id: str, key: bytes | None) -> Steps[Answer]:
+        """Kick by id, likewise."""
+        stamp = commands.new_stamp()
+        return (yield from self._furthest(id, key, lambda b: b.kick(stamp, id)))
+
+    def discard(self, id: str, key: bytes | None) -> Steps[Answer]:
+        """Discard by id, likewise."""
+        stamp = commands.new_stamp()
+        return (yield from self._furthest(id, key, lambda b: b.discard(stamp, id)))
+
+    def get(self, id: str, key: bytes | None) -> Steps[Stored | None]:
+        """The message, wherever it is."""
+        asked = yield from self._asked_for(id, key)
+        rows = yield [bucket.get(id) for bucket in asked]
+        for bucket, row in zip(asked, rows, strict=True):
+            if row is not None:
+                return stored(row, bucket.number)
+        return None
+
+    def page(
+        self,
+        state: State,
+        destination: str | None,
+        span_ms: tuple[int | None, int | None],
+        limit: int,
+        cursor: Cursor | None,
+    ) -> Steps[Page]:
+        """One page over all buckets, merged."""
+        buckets = yield from self.open()
+        low, high = _scores(state, span_ms)
+        items: list[Stored] = []
+        while True:
+            pages = yield [
+                bucket.page(state, limit=limit, after=cursor, low=low, high=high)
+                for bucket in buckets
+            ]
+            rows, more = _merged(buckets, pages)
+            for score, _, number, row in rows:
+                cursor = (score, row.id)
+                item = stored(row, number)
+                if destination in (None, item.destination) and _within(item, span_ms):
+                    items.append(item)
+                    if len(items) == limit:
+                        return Page(items, cursor)
+            if not more:
+                return Page(items, None)
+
+    def stats(self) -> Steps[Stats]:
+        """Counts of every bucket, and the fleet, in one pipeline."""
+        buckets = yield from self.open()
+        asked = [c for bucket in buckets for c in bucket.counts()]
+        per_bucket = len(asked) // len(buckets)
+        oldest = [bucket.page(State.IN_FLIGHT, limit=1) for bucket in buckets]
+        replies = yield [*asked, *oldest, *commands.fleet(self.namespace), commands.store_time()]
+        now_ms = replies[-1] // 1000
+        counts = [
+            _bucket_stats(number, replies[number * per_bucket :], flying, now_ms)
+            for number, (flying, _) in enumerate(replies[len(asked) : len(asked) + len(buckets)])
+        ]
+        return Stats(
+            now_ms,
+            sum(c.delayed for c in counts),
+            sum(c.in_flight for c in counts),
+            sum(c.parked for c in counts),
+            sum(c.dead for c in counts),
+            min((c.next_due_ms for c in counts if c.next_due_ms is not None), default=None),
+            max(c.overdue_ms for c in counts),
+            counts,
+            _workers(replies[-3], replies[-2], counts, now_ms),
+        )
+
+    def _furthest(self, id: str, key: bytes | None, verb: Any) -> Steps[Answer]:
+        asked = yield from self._asked_for(id, key)
+        answers: list[Answer] = yield [verb(bucket) for bucket in asked]
+        return min(answers, key=_FURTHEST.index)
+
+    def _asked_for(self, id: str, key: bytes | None) -> Steps[list[Bucket]]:
+        """The id's own bucket, then all others: a message with a key lies in the key's bucket."""
+        buckets = yield from self.open()
+        number = keys.bucket_of(id.encode() if key is None else key, len(buckets))
+        if key is not None:
+            return [buckets[number]]
+        return [buckets[number], *buckets[:number], *buckets[number + 1 :]]
+
+
+def stored(row: Row, bucket: int) -> Stored:
+    """A row of the store, decoded as far as it can be."""
+    try:
+        score, payload = commands.split_record(row.record)
+        record = decode_record(payload)
+        headers = _headers(record.headers)
+        properties = amqp.decode_properties(*record.properties) if record.properties else {}
+        if record.partition is not None:
+            properties["partition"] = record.partition
+    except DecodeError as exc:
+        return Stored(
+            id=row.id, state=row.state, due_ms=int(row.score), priority=0, destination="",
+            body=row.record, reason=row.reason or str(exc), bucket=bucket,
+        )  # fmt: skip
+    return Stored(
+        id=row.id,
+        state=row.state,
+        due_ms=int(score),
+        priority=MAX_PRIORITY - round(score % 1 * 256),
+        destination=record.destination,
+        body=record.body,
+        headers=headers,
+        properties=properties,
+        key=record.key,
+        ttl_ms=record.ttl_ms,
+        at_most_once=record.at_most_once,
+        attempts=row.tried.failures,
+        maybe_delivered=row.tried.maybe_delivered,
+        reason=row.reason or None,
+        dead_ms=int(row.score) if row.state is State.DEAD else None,
+        bucket=bucket,
+        fired=row.fired,
+    )
+
+
+def _headers(headers: bytes | HeaderPairs) -> list[tuple[str, Any]]:
+    return amqp.decode_table(headers) if isinstance(headers, bytes) else list(headers)
+
+
+def _calls(
+    messages: Sequence[Accepted], todo: Iterable[int], buckets: int
+) -> Iterable[tuple[int, list[int]]]:
+    """Positions by bucket, in order, cut where a script call would grow too large."""
+    by_bucket: dict[int, list[int]] = {}
+    for i in todo:
+        by_bucket.setdefault(keys.bucket_of(messages[i].basis, buckets), []).append(i)
+    for number, places in by_bucket.items():
+        call: list[int] = []
+        size = 0
+        for i in places:
+            size += len(messages[i].payload)
+            if call and (len(call) == _CALL_MESSAGES or size > _CALL_BYTES):
+                yield number, call
+                call, size = [], len(messages[i].payload)
+            call.append(i)
+        yield number, call
+
+
+def _merged(buckets: Sequence[Bucket], pages: Sequence[Any]) -> tuple[Iterable[Any], bool]:
+    """Rows of all buckets by (score, id), up to where a bucket that has more was cut off."""
+    cuts = [(rows[-1].score, rows[-1].id.encode()) for rows, more in pages if more and rows]
+    cut = min(cuts) if cuts else None
+    lists = [
+        [(row.score, row.id.encode(), bucket.number, row) for row in rows]
+        for bucket, (rows, _) in zip(buckets, pages, strict=True)
+    ]
+    merged = heapq.merge(*lists, key=lambda r: r[:3])
+    if cut is None:
+        return merged, False
+    return (r for r in merged if (r[0], r[1]) <= cut), True
+
+
+def _scores(state: State, span_ms: tuple[int | None, int | None]) -> tuple[Any, Any]:
+    """Score bounds for a span of due times; only what is ordered by due time has them."""
+    if state not in (State.DELAYED, State.PARKED):
+        return None, None
+    low, high = span_ms
+    return low, None if high is None else high + MAX_PRIORITY / 256
+
+
+def _within(item: Stored, span_ms: tuple[int | None, int | None]) -> bool:
+    low, high = span_ms
+    return (low is None or item.due_ms >= low) and (high is None or item.due_ms <= high)
+
+
+def _bucket_stats(number: int, replies: list[Any], flying: list[Row], now_ms: int) -> BucketStats:
+    delayed, in_flight, parked, dead, head, parked_head, lease, left_ms = replies[:8]
+    waiting = [score for score in (head, parked_head) if score is not None]
+    waiting += [commands.split_record(row.record)[0] for row in flying if row.record]
+    return BucketStats(
+        number,
+        delayed,
+        in_flight,
+        parked,
+        dead,
+        None if head is None else int(head),
+        max(0, now_ms - int(min(waiting, default=now_ms))),
+        None if lease is None else lease.rsplit(":", 2)[0],
+        left_ms if lease is not None else None,
+    )
+
+
+def _workers(
+    info: dict[bytes, bytes], expiries: list[bytes], counts: list[BucketStats], now_ms: int
+) -> list[WorkerInfo]:
+    workers = []
+    for name, expires in zip(expiries[::2], expiries[1::2], strict=True):
+        said = info.get(name, b"")
+        if float(expires) > now_ms and said:
+            about = json.loads(said[said.index(b"{") :])
+            held = sum(c.owner == name.decode() for c in counts)
+            workers.append(
+                WorkerInfo(
+                    *(name.decode(), about["host"], about["pid"], about["version"]),
+                    *(about["started_ms"], held, int(float(expires))),
+                )
+            )
+    return workers

@@ -1,0 +1,38 @@
+"""What a worker says of itself when it starts: where it works, and with what."""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import TYPE_CHECKING
+
+from delaybridge import __version__, commands
+from delaybridge.cli.measure import measured, server_name
+from delaybridge.cli.output import in_time
+from delaybridge.cli.session import Session
+
+if TYPE_CHECKING:
+    from delaybridge.settings import Settings
+
+
+def show_banner(session: Session, settings: Settings, name: str | None) -> None:
+    """Print it on stderr. Redis away: Failure, before anything is started."""
+    with session.client() as client:
+        asked = [commands.info(section) for section in ("server", "persistence")]
+        server, persistence = client.store.run(asked)
+        trip_ms, ahead_ms = measured(client)
+    aof = "on" if persistence.get("aof_enabled") == "1" else "off"
+    who = name or f"{socket.gethostname()}:{os.getpid()}"
+    scan = settings.scan
+    session.note(f"delaybridge {__version__} worker {who}  (Ctrl-C drains, twice aborts)")
+    session.note(
+        f" store    {settings.redis.url}  {server_name(server)}  aof {aof}  "
+        f"latency {trip_ms:.2f} ms  clock {round(ahead_ms):+d} ms"
+    )
+    for broker, url in settings.brokers.items():
+        session.note(f" broker   {broker}  {url}")
+    lease = in_time(settings.lease.ttl_ms).removeprefix("in ")
+    session.note(
+        f" buckets  {settings.buckets} in {settings.namespace}  processes {scan.processes}  "
+        f"batch {scan.batch_messages}  lease {lease}"
+    )
