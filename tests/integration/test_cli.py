@@ -1,0 +1,603 @@
+"""The command line on a real Redis: what each command does, and how it fails."""
+
+from __future__ import annotations
+
+import http.server
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from delaybridge import Client, cli, commands, keys
+from delaybridge.commands import Bucket, Item
+from delaybridge.message import new_id
+from tests.servers.redis import RedisServer
+from tests.waiting import wait_until
+
+CANARY = "S3CR3T-CANARY-99"
+HOUR = ("--in", "1h")
+HOSTILE = "\x1b[31mred\u202e"
+# As in docs and security.md, and HSETNX, which schedule.lua uses.
+SECURITY_ACL = (
+    "on ~{NS:* ~{NS}* resetchannels &{NS}* -@all +ping +hello +auth +client|setname +evalsha "
+    "+script|load +time +info +zadd +zrem +zscore +zmscore +zcard +zcount +zrange +zrangebyscore "
+    "+zremrangebyscore +hset +hget +hmget +hdel +hincrby +hexists +hlen +get +set +del +exists "
+    "+pexpire +pttl +publish +subscribe +unsubscribe +hsetnx"
+)
+
+
+@dataclass
+class Result:
+    """What one run of the command line gave."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def objects(self) -> list[dict[str, Any]]:
+        """stdout of --json."""
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+@pytest.fixture
+def flags(redis_url: str, namespace: str, tmp_path: Path) -> list[str]:
+    """Global options for a namespace of this test's own."""
+    return ["--redis", redis_url, "--namespace", namespace]
+
+
+@pytest.fixture
+def run(
+    flags: list[str],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> Callable[..., Result]:
+    """Runs a command line in this process; global options of its own come first."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*args: str, stdin: bytes = b"") -> Result:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        code = cli.main([*flags, *args])
+        out, err = capsys.readouterr()
+        return Result(code, out, err)
+
+    return call
+
+
+@pytest.fixture
+def client(redis_url: str, namespace: str) -> Iterator[Client]:
+    """A client in the same namespace."""
+    with Client(redis_url, namespace=namespace) as client:
+        yield client
+
+
+Run = Callable[..., Result]
+
+
+class Owner:
+    """A worker's session on the bucket of one id, without the worker."""
+
+    def __init__(self, client: Client, namespace: str, id: str) -> None:
+        self.store = client.store
+        birth = self.ask(commands.read_birth(namespace))
+        self.bucket = Bucket(namespace, keys.bucket_of(id.encode(), birth[0]), birth[1])
+        held = self.ask(self.bucket.acquire("test:1", 60_000))
+        self.token, self.have, self.id = held.token, held.turn, id
+
+    def ask(self, command: Any) -> Any:
+        """One reply."""
+        (reply,) = self.store.run([command])
+        return reply
+
+    def fire(self) -> Item:
+        """Claim the message and hand it over."""
+        claimed = self.ask(
+            self.bucket.claim(
+                self.token, 60_000, self.have, ahead_ms=86_400_000, limit=10, max_bytes=2**20
+            )
+        )
+        self.have = claimed.number
+        at = claimed.ids.index(self.id.encode())
+        item = Item(self.id, self.have, commands.split_record(claimed.records[at])[0])
+        self.ask(self.bucket.fire(self.token, 60_000, item.score, self.have, 0))
+        return item
+
+    def bury(self, reason: str) -> None:
+        """Claim, fire, and give up."""
+        item = self.fire()
+        self.ask(self.bucket.bury(self.token, 60_000, [(item, True, False, reason)]))
+
+
+# a message's life
+
+
+def test_schedule_show_reschedule_cancel(run: Run, client: Client) -> None:
+    made = run(
+        *("schedule", "kafka:orders", '{"order":42}', "--in", "15m", "--id", "order 42"),
+        *("-k", "42", "-H", "a=1", "-H", "a=2", "--priority", "9", "--ttl", "1m"),
+        *("-P", "partition=3", "--at-most-once"),
+    )
+    assert (made.code, made.err) == (0, "")
+    assert made.out.startswith("order 42  due 20")
+    assert "  in 15m  bucket " in made.out or "  in 14m59s  bucket " in made.out
+
+    stored = client.get("order 42")
+    assert stored is not None
+    assert stored.body == b'{"order":42}'
+    assert stored.headers == [("a", b"1"), ("a", b"2")]
+    assert (stored.key, stored.priority, stored.ttl_ms) == (b"42", 9, 60_000)
+    assert stored.properties == {"partition": 3}
+    assert stored.at_most_once
+
+    shown = run("message", "show", "order 42")
+    assert shown.code == 0
+    for words in ("state        delayed", "kafka:orders", "header       a=2", '{"order":42}'):
+        assert words in shown.out
+
+    again = run("message", "reschedule", "order 42", "--at", "2030-01-31T09:00:00.5Z")
+    assert again.out == "order 42  rescheduled\n"
+    (listed,) = run("--json", "message", "ls").objects
+    assert listed["due"] == "2030-01-31T09:00:00.500Z"
+
+    assert run("message", "publish-now", "order 42").out == "order 42  rescheduled\n"
+    assert run("message", "cancel", "order 42", "-k", "43").code == 3
+    assert run("message", "cancel", "order 42", "-k", "42").out == "order 42  cancelled\n"
+    gone = run("message", "cancel", "order 42")
+    assert (gone.code, gone.err) == (3, "error: order 42: no such message is pending\n")
+
+
+def test_schedule_in_json(run: Run) -> None:
+    (made,) = run("--json", "schedule", "rabbitmq:/q", "x", *HOUR).objects
+    assert made["answer"] == "created"
+    assert made["due"].endswith("Z")
+    assert abs(made["due_ms"] - wall_ms() - 3_600_000) < 30_000
+    (shown,) = run("--json", "message", "show", made["id"]).objects
+    assert shown["body"] == "x"
+    assert shown["state"] == "delayed"
+
+
+def wall_ms() -> float:
+    """This host's clock."""
+    import time
+
+    return time.time() * 1000
+
+
+def test_bodies_are_bytes(run: Run, client: Client) -> None:
+    body = bytes(range(256))
+    (made,) = run("--json", "schedule", "rabbitmq:/q", "-", *HOUR, stdin=body).objects
+    stored = client.get(made["id"])
+    assert stored is not None
+    assert stored.body == body
+    (shown,) = run("--json", "message", "show", made["id"]).objects
+    assert "body" not in shown
+    assert shown["body_base64"]
+    assert run("schedule", "rabbitmq:/q", "", *HOUR).code == 0
+    largest = b"x" * 262_144
+    assert run("schedule", "rabbitmq:/q", "-", *HOUR, stdin=largest).code == 0
+    assert run("schedule", "rabbitmq:/q", "-", *HOUR, stdin=largest + b"x").code == 2
+
+
+def test_what_is_pending_already(run: Run, client: Client) -> None:
+    same = ("schedule", "rabbitmq:/q", "x", *HOUR, "--id", "a")
+    other = ("schedule", "rabbitmq:/q", "y", *HOUR, "--id", "a")
+    assert run(*same).code == 0
+    duplicate = run(*same)
+    assert (duplicate.code, duplicate.out.split()[-1]) == (0, "duplicate")
+    conflict = run(*other)
+    assert conflict.code == 4
+    assert "--on-conflict replace" in conflict.err
+    assert json.loads(run("--json", *other).err)["error"]["code"] == "conflict"
+    assert run(*other, "--on-conflict", "keep").out.split()[-1] == "duplicate"
+    assert run(*other, "--on-conflict", "replace").out.split()[-1] == "replaced"
+    stored = client.get("a")
+    assert stored is not None
+    assert stored.body == b"y"
+
+
+@pytest.mark.parametrize("bad", ["'); redis.call('FLUSHALL') --", "../../etc", "{x}", "S|x", "é€"])
+def test_ids_are_text(run: Run, bad: str) -> None:
+    run("schedule", "rabbitmq:/q", "x", *HOUR, "--id", bad)
+    assert run("message", "cancel", "--", bad).out == f"{bad}  cancelled\n"
+
+
+def test_in_flight_is_too_late(run: Run, client: Client, namespace: str) -> None:
+    run("schedule", "rabbitmq:/q", "x", *HOUR, "--id", "a")
+    Owner(client, namespace, "a").fire()
+    for command in (("cancel", "a"), ("reschedule", "a", *HOUR), ("publish-now", "a")):
+        late = run("message", *command)
+        assert (late.code, late.out) == (4, "")
+        assert late.err == "error: a: too late: it is handed to the broker\n"
+    assert json.loads(run("--json", "message", "cancel", "a").err)["error"]["code"] == "in_flight"
+    (shown,) = run("--json", "message", "ls", "--state", "in_flight").objects
+    assert shown["fired"] is True
+
+
+def test_many_at_once(run: Run) -> None:
+    for id in ("a", "b", "c"):
+        run("schedule", "rabbitmq:/q", "x", *HOUR, "--id", id)
+    partly = run("message", "cancel", "--yes", "a", "zz", "a")
+    assert partly.code == 6
+    assert partly.out == "a  cancelled\nzz  unknown\n"
+    assert run("message", "cancel", "--yes", "zz", "yy").code == 3
+    assert run("message", "reschedule", "b", "c", *HOUR).code == 0
+    assert run("--json", "message", "cancel", "--yes", "b", "c").objects == [
+        {"id": "b", "answer": "cancelled"},
+        {"id": "c", "answer": "cancelled"},
+    ]
+
+
+# lists
+
+
+def test_pages_hold_every_message_once_and_in_order(run: Run, client: Client) -> None:
+    ids = [f"{'x y' if i % 2 else 'é'}-{i}" for i in range(25)]
+    for number, id in enumerate(ids):
+        client.schedule("rabbitmq:/q", b"", delay=3600 + number // 3, id=id, priority=number % 3)
+    found: list[dict[str, Any]] = []
+    cursor: list[str] = []
+    for _ in range(10):
+        page = run("--json", "message", "ls", "--limit", "4", *cursor)
+        found += page.objects
+        if not page.err:
+            break
+        cursor = ["--cursor", json.loads(page.err)["next"]["cursor"]]
+    assert sorted(item["id"] for item in found) == sorted(ids)
+    assert [item["due_ms"] for item in found] == sorted(item["due_ms"] for item in found)
+    text = run("message", "ls", "--limit", "4")
+    assert text.out.splitlines()[-1].startswith("next: --cursor '") or "next: --cursor" in text.out
+
+
+def test_filters(run: Run) -> None:
+    run("schedule", "rabbitmq:/q", "x", "--at", "2030-01-01T00:00:00Z", "--id", "early")
+    run("schedule", "kafka:t", "x", "--at", "2031-01-01T00:00:00Z", "--id", "late")
+
+    def ids(*args: str) -> list[str]:
+        return [item["id"] for item in run("--json", "message", "ls", *args).objects]
+
+    assert ids() == ["early", "late"]
+    assert ids("--destination", "kafka:t") == ["late"]
+    assert ids("--due-from", "2030-06-01T00:00:00Z") == ["late"]
+    assert ids("--due-to", "2030-06-01T00:00:00Z") == ["early"]
+    assert ids("--state", "dead") == []
+    nothing = run("message", "ls", "--state", "parked")
+    assert (nothing.out, nothing.err) == ("", "no parked messages\n")
+
+
+def test_limit_is_capped(run: Run) -> None:
+    assert "capped to 500" in run("message", "ls", "--limit", "1000000000").err
+
+
+def test_the_dead_set(run: Run, client: Client, namespace: str) -> None:
+    for id, reason in (("a", "unroutable: 312 NO_ROUTE"), ("b", "unroutable: x"), ("c", HOSTILE)):
+        run("schedule", "rabbitmq:/q", "x", *HOUR, "--id", id)
+        owner = Owner(client, namespace, id)
+        owner.bury(reason)
+        owner.ask(owner.bucket.release(owner.token))
+    listed = run("dead", "ls")
+    assert "unroutable: 312 NO_ROUTE" in listed.out
+    assert "\x1b" not in listed.out
+    (first, *_) = run("--json", "dead", "ls", "--by-reason").objects
+    assert (first["reason"], first["count"]) == ("unroutable", 2)
+    assert "dead since" in run("dead", "show", "a").out
+    assert run("message", "show", "a").code == 0
+    blocked = run("message", "reschedule", "a", *HOUR)
+    assert (blocked.code, "delaybridge dead kick" in blocked.err) == (4, True)
+    assert run("dead", "kick", "a").out == "a  kicked\n"
+    assert run("dead", "kick", "a").code == 3
+    assert run("dead", "show", "a").err == "error: a: not in the dead set; it is delayed\n"
+    assert run("dead", "discard", "b").out == "b  discarded\n"
+    assert run("dead", "discard", "b").code == 3
+    assert run("dead", "show", "b").err == "error: b: not in the dead set\n"
+
+
+def test_hostile_content_is_escaped(run: Run) -> None:
+    run("schedule", "kafka:t", HOSTILE, *HOUR, "-H", f"h={HOSTILE}", "-k", HOSTILE, "--id", "a")
+    for command in (("message", "ls"), ("message", "show", "a")):
+        for flag in ((), ("--json",)):
+            shown = run(*flag, *command)
+            assert shown.code == 0
+            assert "\x1b" not in shown.out
+            assert "\u202e" not in shown.out
+
+
+# --lines
+
+
+def test_lines(run: Run, client: Client) -> None:
+    data = b"\xef\xbb\xbf" + b"".join(b"body %d\r\n" % i for i in range(1203)) + b"\n\n"
+    done = run("--json", "schedule", "kafka:t", *HOUR, "--lines", stdin=data)
+    assert done.code == 0
+    assert len({item["id"] for item in done.objects}) == 1203
+    assert json.loads(done.err) == {"summary": {"scheduled": 1203, "refused": 0}}
+    assert client.stats().delayed == 1203
+    bodies = {item.body for item in client.pending(limit=1000).items}
+    assert b"body 0" in bodies or len(bodies) == 1000
+
+
+@pytest.mark.parametrize("data", [b"", b"\n\n", b"\r\n"])
+def test_lines_of_nothing(run: Run, data: bytes) -> None:
+    done = run("schedule", "kafka:t", *HOUR, "--lines", stdin=data)
+    assert (done.code, done.out, done.err) == (0, "", "0 scheduled\n")
+
+
+def test_lines_that_are_refused(run: Run, client: Client) -> None:
+    data = b"a\n" + b"x" * 300_000 + b"\nb\n"
+    stopped = run("schedule", "kafka:t", *HOUR, "--lines", stdin=data)
+    assert stopped.code == 6
+    assert "error: line 2: longer than 262144 bytes" in stopped.err
+    assert "1 scheduled, 1 refused" in stopped.err
+    assert client.stats().delayed == 1
+    assert run("schedule", "kafka:t", *HOUR, "--lines", "--keep-going", stdin=data).code == 6
+    assert client.stats().delayed == 3
+    assert run("schedule", "nope:t", *HOUR, "--lines", stdin=b"a\n").code == 2
+
+
+@contextmanager
+def start(flags: list[str], *args: str, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
+    """A command line in a process of its own, which does not outlive the test."""
+    command = [sys.executable, "-m", "delaybridge", *flags, *args]
+    with subprocess.Popen(command, **options) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_lines_that_trickle_in_are_not_held_back(flags: list[str], client: Client) -> None:
+    pipe = subprocess.PIPE
+    with start(flags, "schedule", "kafka:t", *HOUR, "--lines", stdin=pipe, stdout=pipe) as process:
+        assert process.stdin is not None
+        process.stdin.write(b"first\nsec")
+        process.stdin.flush()
+        wait_until(lambda: client.stats().delayed == 1, 10)
+        process.stdin.write(b"ond\n")
+        process.stdin.close()
+        wait_until(lambda: client.stats().delayed == 2, 10)
+        assert process.wait(10) == 0
+
+
+def test_lines_interrupted(flags: list[str], client: Client) -> None:
+    pipe = subprocess.PIPE
+    streams = {"stdin": pipe, "stdout": pipe, "stderr": pipe}
+    with start(flags, "schedule", "kafka:t", *HOUR, "--lines", **streams) as process:
+        assert process.stdin is not None
+        assert process.stderr is not None
+        process.stdin.write(b"first\n")
+        process.stdin.flush()
+        wait_until(lambda: client.stats().delayed == 1, 10)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 130
+        assert process.stderr.read() == b"error: interrupted\n1 scheduled\n"
+
+
+# the fleet
+
+
+def test_stats_and_buckets(run: Run, client: Client, namespace: str) -> None:
+    run("schedule", "rabbitmq:/q", "x", *HOUR, "--id", "a")
+    counted = run("stats")
+    assert counted.out.splitlines()[1].split() == ["delayed", "1"]
+    assert "buckets   0/16 owned" in counted.out
+    (data,) = run("--json", "stats").objects
+    assert (data["delayed"], data["buckets_unowned"], data["workers"]) == (1, 16, 0)
+    Owner(client, namespace, "a")
+    owned = [each for each in run("--json", "bucket", "ls").objects if each["owner"]]
+    assert [(each["owner"], each["delayed"]) for each in owned] == [("test", 1)]
+    assert run("bucket", "ls").out.count("nobody") == 15
+    assert run("worker", "ls").err == "no worker runs; start one: delaybridge scan\n"
+    sick = run("health")
+    assert (sick.code, sick.out) == (1, "FAIL  15 of 16 buckets have no worker\n")
+
+
+@pytest.fixture
+def worker_flags(flags: list[str]) -> list[str]:
+    """A broker that is away is enough for a worker to start."""
+    return [*flags, "--broker", "amqp://127.0.0.1:1"]
+
+
+def test_scan_burst_with_nothing_due(worker_flags: list[str]) -> None:
+    with start(worker_flags, "scan", "--burst", stderr=subprocess.PIPE) as process:
+        assert process.wait(20) == 0
+        assert process.stderr is not None
+        said = process.stderr.read().decode()
+    assert "(Ctrl-C drains, twice aborts)" in said
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_scan_drains(
+    run: Run, worker_flags: list[str], client: Client, number: int, processes: str
+) -> None:
+    arguments = ("scan", "--processes", processes, "--name", "w")
+    with start(worker_flags, *arguments, stderr=subprocess.DEVNULL) as process:
+        wait_until(lambda: len(client.stats().workers) == int(processes), 20)
+        wait_until(lambda: run("health").code == 0, 20)
+        assert len(run("--json", "worker", "ls").objects) == int(processes)
+        process.send_signal(number)
+        assert process.wait(20) == 0
+    assert not any(each.owner for each in client.stats().buckets)
+
+
+def test_two_workers_of_one_name(
+    worker_flags: list[str], client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DELAYBRIDGE_LEASE__TTL_MS", "2000")
+    monkeypatch.setenv("DELAYBRIDGE_LEASE__RENEW_MS", "300")
+    monkeypatch.setenv("DELAYBRIDGE_REDIS__TIMEOUT_S", "1")
+    scan = ("scan", "--name", "twin")
+    with start(worker_flags, *scan, stderr=subprocess.DEVNULL) as first:
+        wait_until(lambda: len(client.stats().workers) == 1, 20)
+        with start(worker_flags, *scan, stderr=subprocess.PIPE) as second:
+            assert second.wait(20) == 4
+            assert second.stderr is not None
+            error = second.stderr.read().decode().splitlines()[-1]
+        first.terminate()
+        assert first.wait(20) == 0
+    assert error.startswith("error: --name: twin is the name of a worker that runs on ")
+    assert f"pid {first.pid}" in error
+
+
+# doctor
+
+
+def levels(result: Result) -> dict[str, list[str]]:
+    """Level -> what is said."""
+    found: dict[str, list[str]] = {}
+    for item in result.objects:
+        found.setdefault(item["level"], []).append(f"{item['about']}: {item['text']}")
+    return found
+
+
+def test_doctor_on_every_redis(
+    any_redis_url: str,
+    namespace: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    flags = ["--json", "--redis", any_redis_url, "--namespace", namespace]
+    code = cli.main([*flags, "doctor"])
+    said = levels(Result(code, *capsys.readouterr()))
+    assert code == 0
+    assert any("scripts run" in text for text in said["ok"])
+    assert any("is new" in text for text in said["ok"])
+    assert any("appendonly is no" in text for text in said["warn"])
+    with redis.Redis.from_url(any_redis_url) as connection:
+        assert [*connection.scan_iter(f"{{{namespace}*")] == []
+
+
+def test_doctor_finds_what_is_wrong(run: Run, client: Client) -> None:
+    run("schedule", "rabbitmq:/q", "x", *HOUR, "--id", "a")
+    lonely = run("--json", "doctor")
+    assert lonely.code == 1
+    (text,) = levels(lonely)["fail"]
+    assert text.startswith("workers: 0 of 16 buckets owned by 0 workers, 1 messages pending. Start")
+    broker = run("--json", "--broker", f"amqp://u:{CANARY}@127.0.0.1:1", "doctor")
+    assert any(text.startswith("broker rabbitmq: ") for text in levels(broker)["fail"])
+    assert CANARY not in broker.out + broker.err
+
+
+def test_another_bucket_count(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    run("schedule", "rabbitmq:/q", "x", *HOUR)
+    monkeypatch.setenv("DELAYBRIDGE_BUCKETS", "8")
+    refused = run("stats")
+    assert refused.code == 2
+    assert "set buckets = 16" in refused.err
+    doctor = run("--json", "doctor")
+    assert doctor.code == 1
+    assert any("Set: buckets = 16" in text for text in levels(doctor)["fail"])
+
+
+# a Redis that refuses
+
+
+@pytest.fixture
+def one_shot(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Callable[..., Result]:
+    """Runs a command line against any URL, impatiently."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DELAYBRIDGE_REDIS__TIMEOUT_S", "1")
+
+    def call(url: str, *args: str) -> Result:
+        code = cli.main(["--redis", url, "--namespace", "x", *args])
+        return Result(code, *capsys.readouterr())
+
+    return call
+
+
+def test_wrong_password(one_shot: Run) -> None:
+    with RedisServer(["--requirepass", "right"]) as server:
+        for secret in (f":{CANARY}@", ""):
+            url = f"redis://{secret}127.0.0.1:{server.port}/0"
+            for args in (("stats",), ("schedule", "kafka:t", "x", *HOUR), ("doctor",)):
+                refused = one_shot(url, *args)
+                assert refused.code == (1 if args == ("doctor",) else 5)
+                assert "password" in refused.out + refused.err
+                assert CANARY not in refused.out + refused.err
+        right = f"redis://:right@127.0.0.1:{server.port}/0"
+        assert one_shot(right, "stats").code == 0
+
+
+def test_as_the_restricted_user_of_the_worker(one_shot: Run) -> None:
+    with RedisServer() as server, redis.Redis.from_url(server.url) as connection:
+        rules = SECURITY_ACL.replace("{NS", "{x").split()
+        connection.execute_command("ACL", "SETUSER", "db-worker", *rules, ">pw")
+        url = f"redis://db-worker:pw@127.0.0.1:{server.port}/0"
+        healthy = one_shot(url, "--json", "doctor")
+        assert levels(healthy).get("fail") is None
+        connection.execute_command("ACL", "SETUSER", "db-worker", "-zrem")
+        poor = one_shot(url, "--json", "doctor")
+        assert poor.code == 1
+        assert any("rights" in text for text in levels(poor)["fail"])
+
+
+def test_a_redis_that_would_evict(one_shot: Run) -> None:
+    with RedisServer(["--maxmemory-policy", "allkeys-lru"]) as server:
+        refused = one_shot(server.url, "schedule", "kafka:t", "x", *HOUR)
+        assert refused.code == 5
+        assert "maxmemory-policy noeviction" in refused.err
+        doctor = one_shot(server.url, "--json", "doctor")
+        assert doctor.code == 1
+        assert any("allkeys-lru" in text for text in levels(doctor)["fail"])
+
+
+def test_a_redis_that_is_full(one_shot: Run) -> None:
+    with RedisServer() as server, redis.Redis.from_url(server.url) as connection:
+        assert one_shot(server.url, "stats").code == 0
+        connection.config_set("maxmemory", "1mb")
+        full = one_shot(server.url, "schedule", "kafka:t", "x" * 100_000, *HOUR)
+        assert full.code == 5
+        assert "out of memory" in full.err
+
+
+def test_not_a_redis(one_shot: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    handler = http.server.BaseHTTPRequestHandler
+    monkeypatch.setattr(handler, "log_message", lambda *_: None)
+    server = http.server.HTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        refused = one_shot(f"redis://127.0.0.1:{server.server_port}", "stats")
+        assert refused.code == 5
+        assert len(refused.err.splitlines()) == 1
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+# the way in and out
+
+
+def test_head_closes_the_pipe(flags: list[str], client: Client) -> None:
+    for _ in range(200):
+        client.schedule("kafka:t", b"x" * 100, delay=3600, id=new_id())
+    line = " ".join([sys.executable, "-m", "delaybridge", *flags, "--json", "message", "ls"])
+    done = subprocess.run(
+        ["bash", "-c", f"{line} --limit 500 | head -n 1; echo ${{PIPESTATUS[0]}} >&2"],
+        capture_output=True,
+        timeout=20,
+    )
+    assert done.stderr.decode().splitlines()[-1] == "0"
+    assert b"BrokenPipe" not in done.stderr
+
+
+def test_a_narrow_terminal(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    run("schedule", "rabbitmq:/q", "x", *HOUR, "--id", "a-rather-long-id-that-is-not-cut")
+    assert "a-rather-long-id-that-is-not-cut" in run("message", "ls").out
+
+
+def test_no_temporary_files_and_no_leftovers(run: Run, tmp_path: Path) -> None:
+    run("schedule", "rabbitmq:/q", "x", *HOUR)
+    assert os.listdir(tmp_path) == []
