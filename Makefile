@@ -1,0 +1,55 @@
+# Two commands do everything from a bare clone: `make demo` and `make test`.
+# REQUIRE=redis,rabbitmq,kafka turns a stand-in or a missing server into a failure; CI sets it.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PYTEST_ARGS ?=
+REQUIRE ?=
+
+.PHONY: help demo test check unit format servers clean
+
+help: ## what there is
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+
+demo: $(VENV)/.demo ## install, then watch it work: two workers, one killed, a verdict
+	$(BIN)/delaybridge demo
+
+test: $(VENV)/.test servers ## install, obtain the servers, run every test
+	$(BIN)/pytest $(if $(REQUIRE),--require=$(REQUIRE)) $(PYTEST_ARGS)
+
+check: $(VENV)/.test luacheck ## lint, format, types, Lua, unit tests
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	luacheck --quiet lua
+	$(BIN)/pytest tests/unit -q
+
+unit: $(VENV)/.test ## unit tests alone
+	$(BIN)/pytest tests/unit -q
+
+format: $(VENV)/.test ## let ruff put the code in order
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+servers: $(VENV)/.test ## real Redis, RabbitMQ and Kafka for the tests, built once into a cache
+	$(BIN)/python -m tests.servers
+
+luacheck: $(VENV)/.test
+	@command -v luacheck >/dev/null || $(BIN)/python -c "from tests.servers.debian import install; install('lua-check')"
+
+clean: ## remove what make made (not the servers' cache)
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.demo: $(VENV)/bin/python pyproject.toml
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[demo]'
+	@touch $@
+
+$(VENV)/.test: $(VENV)/bin/python pyproject.toml
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[test]'
+	@touch $@ $(VENV)/.demo
+
+.PHONY: luacheck
