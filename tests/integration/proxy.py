@@ -1,4 +1,4 @@
-"""A TCP proxy on the test's own loop that can swallow bytes, reset connections and refuse new ones."""
+"""A TCP proxy on the test's own loop that swallows bytes, resets connections, refuses new ones."""
 
 from __future__ import annotations
 
@@ -46,11 +46,12 @@ class FaultProxy:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
             writer.transport.abort()
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        if task is not None:
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(self._serve(reader, writer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.add(writer)
         try:
             if self.mode == "refuse":

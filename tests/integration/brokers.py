@@ -1,0 +1,379 @@
+"""The brokers of the publisher contract: what each one needs to play its part in every test.
+
+A new publisher is one class here and one line in `test_publish_contract.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, Self
+
+import confluent_kafka
+import pika
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from delaybridge.message import Delivery, Destination, Record
+from delaybridge.publish import Outcome, Publisher, PublishOptions, Verdict, connect
+from delaybridge.publish.memory import MemoryPublisher
+from tests.integration.proxy import FaultProxy
+from tests.servers.kafka import KafkaNode
+from tests.servers.process import LOOPBACK, free_port
+from tests.servers.rabbitmq import RabbitMQNode
+from tests.waiting import wait_until_async
+
+DUE_MS = 1_800_000_000_000
+CONFIRM_TIMEOUT_S = 2.0
+OPTIONS = PublishOptions(
+    confirm_timeout_s=CONFIRM_TIMEOUT_S, heartbeat_s=5, blocked_connection_timeout_s=20.0
+)
+
+
+class Received(NamedTuple):
+    """What a plain consumer got."""
+
+    id: str
+    body: bytes | None
+    attempt: int
+
+
+class Sink:
+    """Takes a publisher's reports: each delivery once."""
+
+    def __init__(self) -> None:
+        self.outcomes: dict[Delivery, Outcome] = {}
+        self.changes: list[str | None] = []
+        self.publisher: Publisher | None = None
+
+    def report(self, deliveries: Sequence[Delivery], outcome: Outcome) -> None:
+        """The publisher's `report`."""
+        for delivery in deliveries:
+            assert delivery not in self.outcomes, f"{delivery.id} reported twice"
+            self.outcomes[delivery] = outcome
+
+    def changed(self) -> None:
+        """The publisher's `on_change`."""
+        if self.publisher is not None:
+            self.changes.append(self.publisher.unavailable)
+
+    async def all_of(self, deliveries: Iterable[Delivery], deadline_s: float = 10.0) -> None:
+        """Wait until each of them has its outcome."""
+        wanted = set(deliveries)
+        await wait_until_async(lambda: wanted <= self.outcomes.keys(), deadline_s, "all reported")
+
+    def verdicts(self, deliveries: Iterable[Delivery]) -> set[Verdict]:
+        """The verdicts of these."""
+        return {self.outcomes[delivery].verdict for delivery in deliveries}
+
+    def reasons(self, deliveries: Iterable[Delivery]) -> set[str]:
+        """The first words of their reasons."""
+        return {self.outcomes[delivery].reason.split(":")[0] for delivery in deliveries}
+
+
+class Rig(ABC):
+    """One kind of broker: a server of its own, behind a proxy, with faults at hand."""
+
+    kind: str
+    missing_reason = ""
+    oversize = 20 * 1024 * 1024
+
+    @abstractmethod
+    def url(self) -> str:
+        """Where the publisher connects: through the proxy."""
+
+    @abstractmethod
+    def make(self, name: str | None = None) -> str:
+        """A new address that exists."""
+
+    @abstractmethod
+    def read(self, address: str, at_least: int) -> list[Received]:
+        """What a plain consumer gets from it, in order: everything there, `at_least` so many."""
+
+    async def new_destination(self) -> Destination:
+        """Somewhere to publish to."""
+        return self.destination(await asyncio.to_thread(self.make))
+
+    def missing_destination(self) -> Destination:
+        """Somewhere that does not exist."""
+        return self.destination(f"missing-{uuid.uuid4().hex}")
+
+    def destination(self, address: str) -> Destination:
+        """The destination of an address."""
+        return Destination(self.kind, self.kind, address)
+
+    def delivery(self, to: Destination, body: bytes = b"body", **record: Any) -> Delivery:
+        """A delivery with an id of its own."""
+        made = Record(str(to), body, **record)
+        return Delivery(uuid.uuid4().hex, made, to, DUE_MS, 1, None)
+
+    def deliveries(self, to: Destination, count: int) -> list[Delivery]:
+        """Many, with their number as body."""
+        return [self.delivery(to, str(number).encode()) for number in range(count)]
+
+    # a session of one test
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        return
+
+    @abstractmethod
+    def close(self) -> None:
+        """End what lives longer than a test."""
+
+    @contextlib.asynccontextmanager
+    async def connected(self, options: PublishOptions = OPTIONS, url: str | None = None) -> Any:
+        """A connected publisher and its sink."""
+        sink = Sink()
+        made = connect(
+            self.kind,
+            url or self.url(),
+            report=sink.report,
+            on_change=sink.changed,
+            options=options,
+        )
+        sink.publisher = made
+        try:
+            await made.connect()
+            yield made, sink
+        finally:
+            await made.close(0.0)
+
+    @abstractmethod
+    async def stop(self) -> None:
+        """The broker ends."""
+
+    @abstractmethod
+    async def start(self) -> None:
+        """The broker comes back with what it had."""
+
+    @abstractmethod
+    async def swallow_confirms(self, publisher: Publisher) -> None:
+        """What the broker answers is lost from now on."""
+
+    @abstractmethod
+    async def reset(self, publisher: Publisher) -> None:
+        """All connections are reset."""
+
+    @abstractmethod
+    async def heal(self, publisher: Publisher) -> None:
+        """The network is well again."""
+
+
+class NetworkRig(Rig):
+    """A rig whose broker is a process, reached through a proxy on a port that stays the same."""
+
+    def __init__(self) -> None:
+        self.proxy_port = free_port()
+        self.node: Any = None
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        self.proxy = FaultProxy(self.proxy_port, self.node.port)
+        await self.proxy.__aenter__()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.proxy.__aexit__()
+
+    def close(self) -> None:
+        self.node.close()
+
+    async def stop(self) -> None:
+        # Not killed: RabbitMQ 4.3 forgets what it confirmed for a quorum queue that was declared
+        # within the last second or two before a SIGKILL.
+        await asyncio.to_thread(self.node.stop)
+
+    async def start(self) -> None:
+        await asyncio.to_thread(self.node.start)
+
+    async def swallow_confirms(self, publisher: Publisher) -> None:
+        self.proxy.mode = "blackhole_down"
+
+    async def reset(self, publisher: Publisher) -> None:
+        self.proxy.reset()
+
+    async def heal(self, publisher: Publisher) -> None:
+        self.proxy.mode = "pass"
+
+
+class RabbitMQRig(NetworkRig):
+    """RabbitMQ 4.3: an exchange with one quorum queue per destination."""
+
+    kind = "rabbitmq"
+    missing_reason = "exchange_missing"
+
+    def __init__(self, config: str = "") -> None:
+        super().__init__()
+        self.node = RabbitMQNode(config)
+
+    def url(self) -> str:
+        return f"amqp://guest:guest@{LOOPBACK}:{self.proxy_port}/%2F"
+
+    @contextlib.contextmanager
+    def channel(self) -> Iterator[Any]:
+        """A channel of plain pika, past the proxy."""
+        connection = pika.BlockingConnection(pika.URLParameters(self.node.url))
+        try:
+            yield connection.channel()
+        finally:
+            with contextlib.suppress(pika.exceptions.AMQPError):
+                connection.close()
+
+    def make(self, name: str | None = None) -> str:
+        name = name or f"x-{uuid.uuid4().hex}"
+        with self.channel() as channel:
+            channel.exchange_declare(name, "direct", durable=True)
+            channel.queue_declare(name, durable=True, arguments={"x-queue-type": "quorum"})
+            channel.queue_bind(name, name, "key")
+        return name
+
+    def destination(self, address: str) -> Destination:
+        return Destination(self.kind, self.kind, address, "key")
+
+    def read(self, address: str, at_least: int) -> list[Received]:
+        return [
+            Received(
+                properties.headers["delaybridge-id"],
+                body,
+                properties.headers["delaybridge-attempt"],
+            )
+            for properties, body in self.read_raw(address, at_least)
+        ]
+
+    def read_raw(self, queue: str, at_least: int, deadline_s: float = 10.0) -> list[Any]:
+        """Properties and bodies, as pika gives them."""
+        found: list[Any] = []
+        deadline = time.monotonic() + deadline_s
+        with self.channel() as channel:
+            while time.monotonic() < deadline:
+                method, properties, body = channel.basic_get(queue, auto_ack=True)
+                if method is not None:
+                    found.append((properties, body))
+                elif len(found) >= at_least:
+                    return found
+                else:
+                    time.sleep(0.01)
+        return found
+
+
+class KafkaRig(NetworkRig):
+    """Apache Kafka 4.3, one node: a topic with one partition per destination."""
+
+    kind = "kafka"
+    missing_reason = "topic_missing"
+    partitions = 1
+
+    def __init__(self, properties: dict[str, str] | None = None) -> None:
+        super().__init__()
+        advertised = {"advertised.listeners": f"PLAINTEXT://{LOOPBACK}:{self.proxy_port}"}
+        no_creation = {"auto.create.topics.enable": "false"}
+        self.node = KafkaNode({**advertised, **no_creation, **(properties or {})})
+
+    def url(self) -> str:
+        return f"kafka://{LOOPBACK}:{self.proxy_port}"
+
+    def make(self, name: str | None = None, **config: str) -> str:
+        name = name or f"t-{uuid.uuid4().hex}"
+        admin = AdminClient(self._settings())
+        topic = NewTopic(name, self.partitions, 1, config=config)
+        admin.create_topics([topic])[name].result(10)
+        return name
+
+    def read(self, address: str, at_least: int) -> list[Received]:
+        found = []
+        for record in self.read_raw(address, at_least):
+            headers = dict(record.headers())
+            attempt = int(headers["delaybridge-attempt"])
+            found.append(Received(headers["delaybridge-id"].decode(), record.value(), attempt))
+        return found
+
+    def read_raw(self, topic: str, at_least: int, deadline_s: float = 10.0) -> list[Any]:
+        """Records, as confluent_kafka gives them, partition by partition."""
+        consumer = confluent_kafka.Consumer(
+            {**self._settings(), "group.id": uuid.uuid4().hex, "enable.partition.eof": True}
+        )
+        assigned = [confluent_kafka.TopicPartition(topic, n, 0) for n in range(self.partitions)]
+        consumer.assign(assigned)
+        found: list[Any] = []
+        ended: set[int] = set()
+        deadline = time.monotonic() + deadline_s
+        try:
+            while time.monotonic() < deadline:
+                record = consumer.poll(0.1)
+                if record is None:
+                    continue
+                if record.error() is None:
+                    found.append(record)
+                elif record.error().code() == confluent_kafka.KafkaError._PARTITION_EOF:
+                    ended.add(record.partition())
+                if len(ended) == self.partitions and len(found) >= at_least:
+                    break
+        finally:
+            consumer.close()
+        return found
+
+    def _settings(self) -> dict[str, Any]:
+        return {"bootstrap.servers": f"{LOOPBACK}:{self.proxy_port}", "log_level": 0}
+
+
+class MemoryRig(Rig):
+    """The memory publisher plays along with what its own switches offer."""
+
+    kind = "memory"
+
+    def __init__(self) -> None:
+        self.publisher: MemoryPublisher | None = None
+
+    def close(self) -> None:
+        self.publisher = None
+
+    def url(self) -> str:
+        return "memory://"
+
+    def make(self, name: str | None = None) -> str:
+        return name or uuid.uuid4().hex
+
+    def read(self, address: str, at_least: int) -> list[Received]:
+        return [
+            Received(one.id, one.record.body, one.attempt)
+            for one in self.made.published
+            if one.destination.address == address
+        ]
+
+    @contextlib.asynccontextmanager
+    async def connected(self, options: PublishOptions = OPTIONS, url: str | None = None) -> Any:
+        async with super().connected(options, url) as (made, sink):
+            self.publisher = made
+            yield made, sink
+
+    @property
+    def made(self) -> MemoryPublisher:
+        """The publisher of this test."""
+        assert self.publisher is not None
+        return self.publisher
+
+    async def stop(self) -> None:
+        self.made.unavailable = "unreachable: told to"
+        self.made.lose()
+
+    async def start(self) -> None:
+        if self.publisher is not None:
+            self.publisher.unavailable = None
+
+    async def swallow_confirms(self, publisher: Publisher) -> None:
+        self.made.hold = True
+        asyncio.get_running_loop().call_later(
+            CONFIRM_TIMEOUT_S, self.made.lose, "confirm_timeout: told to"
+        )
+
+    async def reset(self, publisher: Publisher) -> None:
+        self.made.lose()
+
+    async def heal(self, publisher: Publisher) -> None:
+        self.made.hold = False

@@ -1,0 +1,302 @@
+"""What every publisher promises, on the real broker; then what each one alone can show.
+
+Faults come from a proxy in front of the broker and from killing the broker's process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from delaybridge.errors import PublishUnavailable
+from delaybridge.message import Delivery, Destination
+from delaybridge.publish import CONFIRMED, Fault, Publisher, Verdict, connect
+from tests.integration.brokers import (
+    CONFIRM_TIMEOUT_S,
+    OPTIONS,
+    KafkaRig,
+    MemoryRig,
+    NetworkRig,
+    RabbitMQRig,
+    Rig,
+    Sink,
+)
+from tests.waiting import wait_until_async
+
+RIGS: dict[str, type[Rig]] = {"memory": MemoryRig, "rabbitmq": RabbitMQRig, "kafka": KafkaRig}
+
+
+@pytest.fixture(scope="module", params=RIGS)
+def broker(request: pytest.FixtureRequest) -> Iterator[Rig]:
+    """A broker of each kind, one after the other."""
+    try:
+        made = RIGS[request.param]()
+    except FileNotFoundError as missing:
+        pytest.skip(str(missing))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+async def rig(broker: Rig) -> AsyncIterator[Rig]:
+    """The broker up and well."""
+    async with broker:
+        yield broker
+
+
+class TestEveryPublisher:
+    async def test_what_is_published_is_confirmed_and_arrives_once_and_in_order(
+        self, rig: Rig
+    ) -> None:
+        to, other = await rig.new_destination(), await rig.new_destination()
+        async with rig.connected() as (publisher, sink):
+            deliveries = rig.deliveries(to, 1000)
+            others = rig.deliveries(other, 10)
+            for start in range(0, 1000, 100):
+                publisher.publish([*deliveries[start : start + 100], others[start // 100]])
+            await sink.all_of([*deliveries, *others])
+            assert set(sink.outcomes.values()) == {CONFIRMED}
+            arrived = await asyncio.to_thread(rig.read, to.address, 1000)
+            assert [one.id for one in arrived] == [one.id for one in deliveries]
+            arrived = await asyncio.to_thread(rig.read, other.address, 10)
+            assert [one.id for one in arrived] == [one.id for one in others]
+            assert publisher.unavailable is None
+            assert sink.changes == [None] if rig.kind != "memory" else sink.changes == []
+
+    async def test_an_empty_body_arrives_empty(self, rig: Rig) -> None:
+        to = await rig.new_destination()
+        async with rig.connected() as (publisher, sink):
+            deliveries = [rig.delivery(to, b""), rig.delivery(to, bytes(range(256)))]
+            publisher.publish(deliveries)
+            await sink.all_of(deliveries)
+            arrived = await asyncio.to_thread(rig.read, to.address, 2)
+            assert [one.body for one in arrived] == [b"", bytes(range(256))]
+
+    async def test_our_headers_say_id_and_attempt(self, rig: Rig) -> None:
+        to = await rig.new_destination()
+        async with rig.connected() as (publisher, sink):
+            one = rig.delivery(to)
+            one.id, one.attempt = "é-id", 3
+            publisher.publish([one])
+            await sink.all_of([one])
+            arrived = await asyncio.to_thread(rig.read, to.address, 1)
+            assert [(a.id, a.attempt) for a in arrived] == [("é-id", 3)]
+
+    async def test_the_same_id_twice_gives_two_messages(self, rig: Rig) -> None:
+        to = await rig.new_destination()
+        async with rig.connected() as (publisher, sink):
+            deliveries = rig.deliveries(to, 4)
+            deliveries[2].id = deliveries[0].id
+            publisher.publish(deliveries)
+            await sink.all_of(deliveries)
+            arrived = await asyncio.to_thread(rig.read, to.address, 4)
+            assert [one.body for one in arrived] == [b"0", b"1", b"2", b"3"]
+
+    async def test_one_that_is_too_large_is_refused_and_the_others_are_not(self, rig: Rig) -> None:
+        to = await rig.new_destination()
+        async with rig.connected() as (publisher, sink):
+            deliveries = rig.deliveries(to, 9)
+            large = rig.delivery(to, bytes(rig.oversize))
+            if rig.kind == "memory":
+                pytest.skip("memory has no limit")
+            publisher.publish([*deliveries[:4], large, *deliveries[4:]])
+            await sink.all_of([large, *deliveries])
+            assert sink.verdicts(deliveries) == {Verdict.CONFIRMED}
+            assert sink.verdicts([large]) == {Verdict.REFUSED}
+            assert sink.reasons([large]) == {"message_too_large"}
+            assert sink.outcomes[large].fault is Fault.MESSAGE
+
+    async def test_a_missing_destination_is_refused_and_the_others_go_on(self, rig: Rig) -> None:
+        if rig.kind == "memory":
+            pytest.skip("everything exists in memory")
+        to, missing = await rig.new_destination(), rig.missing_destination()
+        async with rig.connected() as (publisher, sink):
+            lost, kept = rig.deliveries(missing, 20), rig.deliveries(to, 20)
+            publisher.publish([d for pair in zip(lost, kept, strict=True) for d in pair])
+            await sink.all_of([*lost, *kept])
+            assert sink.verdicts(kept) == {Verdict.CONFIRMED}
+            assert sink.verdicts(lost) == {Verdict.REFUSED}
+            assert sink.reasons(lost) == {rig.missing_reason}
+            assert {sink.outcomes[one].fault for one in lost} == {Fault.MESSAGE}
+            assert await publisher.check(to) is None
+            assert (await publisher.check(missing) or "").startswith(rig.missing_reason)
+
+    async def test_a_destination_made_later_is_found(self, rig: Rig) -> None:
+        if rig.kind == "memory":
+            pytest.skip("everything exists in memory")
+        missing = rig.missing_destination()
+        async with rig.connected() as (publisher, sink):
+            early = rig.deliveries(missing, 1)
+            publisher.publish(early)
+            await sink.all_of(early)
+            await asyncio.to_thread(rig.make, missing.address)
+
+            async def is_taken() -> bool:
+                late = rig.deliveries(missing, 1)
+                publisher.publish(late)
+                await sink.all_of(late)
+                await asyncio.sleep(0.1)
+                return sink.verdicts(late) == {Verdict.CONFIRMED}
+
+            await wait_until_async(is_taken, 5.0)
+
+    async def test_a_broker_that_ends_and_comes_back(self, rig: Rig) -> None:
+        async with rig.connected() as (publisher, sink):
+            to = await rig.new_destination()
+            before = rig.deliveries(to, 50)
+            publisher.publish(before)
+            await sink.all_of(before)
+            await rig.stop()
+            meanwhile = await publish_until_unavailable(rig, publisher, to)
+            assert publisher.unavailable is not None
+            await sink.all_of(meanwhile)
+            assert Verdict.CONFIRMED not in sink.verdicts(meanwhile[-5:])
+            refused = rig.deliveries(to, 5)
+            publisher.publish(refused)
+            await sink.all_of(refused)
+            assert sink.verdicts(refused) == {Verdict.REFUSED}
+            assert {sink.outcomes[one].fault for one in refused} == {Fault.BROKER}
+            assert sink.changes[-1] is not None
+            await rig.start()
+            await wait_until_async(lambda: publisher.unavailable is None, 15.0, "it is back")
+            assert sink.changes[-1] is None
+            after = rig.deliveries(to, 50)
+            publisher.publish(after)
+            await sink.all_of(after)
+            assert sink.verdicts(after) == {Verdict.CONFIRMED}
+            confirmed = {d.id for d, outcome in sink.outcomes.items() if outcome == CONFIRMED}
+            read = await asyncio.to_thread(rig.read, to.address, len(confirmed))
+            arrived = {one.id for one in read}
+            certainly_not = {
+                d.id for d, outcome in sink.outcomes.items() if outcome.verdict is Verdict.REFUSED
+            }
+            assert confirmed <= arrived
+            assert not certainly_not & arrived
+
+    async def test_a_reset_makes_what_is_unconfirmed_unknown_at_worst(self, rig: Rig) -> None:
+        async with rig.connected() as (publisher, sink):
+            to = await rig.new_destination()
+            first = rig.deliveries(to, 5)
+            publisher.publish(first)
+            await sink.all_of(first)
+            await rig.swallow_confirms(publisher)
+            deliveries = rig.deliveries(to, 50)
+            publisher.publish(deliveries)
+            await asyncio.sleep(0.2)
+            assert not sink.outcomes.keys() & set(deliveries)
+            await rig.reset(publisher)
+            await rig.heal(publisher)
+            await sink.all_of(deliveries)
+            # librdkafka sends them again itself, and its broker drops what it has already.
+            wanted = {Verdict.CONFIRMED} if rig.kind == "kafka" else {Verdict.UNKNOWN}
+            assert sink.verdicts(deliveries) == wanted
+            await wait_until_async(lambda: publisher.unavailable is None, 10.0)
+            after = rig.deliveries(to, 5)
+            publisher.publish(after)
+            await sink.all_of(after)
+            assert sink.verdicts(after) == {Verdict.CONFIRMED}
+            arrived = [one.id for one in await asyncio.to_thread(rig.read, to.address, 10)]
+            assert len(arrived) == len(set(arrived))
+
+    async def test_swallowed_confirms_are_unknown_in_time_and_then_it_works_again(
+        self, rig: Rig
+    ) -> None:
+        async with rig.connected() as (publisher, sink):
+            to = await rig.new_destination()
+            first = rig.deliveries(to, 5)
+            publisher.publish(first)
+            await sink.all_of(first)
+            await rig.swallow_confirms(publisher)
+            deliveries = rig.deliveries(to, 50)
+            started_s = asyncio.get_running_loop().time()
+            publisher.publish(deliveries)
+            await sink.all_of(deliveries, CONFIRM_TIMEOUT_S + 3.0)
+            took_s = asyncio.get_running_loop().time() - started_s
+            assert sink.verdicts(deliveries) == {Verdict.UNKNOWN}
+            assert sink.reasons(deliveries) == {"confirm_timeout"}
+            assert took_s >= CONFIRM_TIMEOUT_S - 0.1
+            await rig.heal(publisher)
+            await takes_again(rig, publisher, sink)
+
+    async def test_closed_with_unconfirmed(self, rig: Rig) -> None:
+        async with rig.connected() as (publisher, sink):
+            to = await rig.new_destination()
+            first = rig.deliveries(to, 5)
+            publisher.publish(first)
+            await sink.all_of(first)
+            await rig.swallow_confirms(publisher)
+            deliveries = rig.deliveries(to, 50)
+            publisher.publish(deliveries)
+            await publisher.close(0.3)
+            assert sink.verdicts(deliveries) == {Verdict.UNKNOWN}
+            assert sink.reasons(deliveries) == {"closed"}
+            late = rig.deliveries(to, 5)
+            publisher.publish(late)
+            await sink.all_of(late)
+            assert sink.verdicts(late) == {Verdict.REFUSED}
+            await rig.heal(publisher)
+
+    async def test_closed_after_the_last_confirm(self, rig: Rig) -> None:
+        async with rig.connected() as (publisher, sink):
+            deliveries = rig.deliveries(await rig.new_destination(), 500)
+            publisher.publish(deliveries)
+            await publisher.close(10.0)
+            assert sink.verdicts(deliveries) == {Verdict.CONFIRMED}
+
+    async def test_no_broker_at_first(self, rig: Rig) -> None:
+        if not isinstance(rig, NetworkRig):
+            pytest.skip("memory is always there")
+        rig.proxy.mode = "refuse"
+        sink = Sink()
+        publisher = connect(
+            rig.kind, rig.url(), report=sink.report, on_change=sink.changed, options=OPTIONS
+        )
+        sink.publisher = publisher
+        try:
+            with pytest.raises(PublishUnavailable, match=f"{rig.kind}: "):
+                await publisher.connect()
+            refused = rig.deliveries(rig.missing_destination(), 3)
+            publisher.publish(refused)
+            await sink.all_of(refused)
+            assert {sink.outcomes[one].fault for one in refused} == {Fault.BROKER}
+            rig.proxy.mode = "pass"
+            await wait_until_async(lambda: publisher.unavailable is None, 10.0, "it connects")
+            await takes_again(rig, publisher, sink)
+        finally:
+            await publisher.close(0.0)
+
+    async def test_it_describes_itself(self, rig: Rig) -> None:
+        async with rig.connected() as (publisher, _):
+            assert rig.kind in publisher.describe().lower()
+            assert "guest:guest" not in publisher.describe()
+
+
+async def publish_until_unavailable(
+    rig: Rig, publisher: Publisher, to: Destination
+) -> list[Delivery]:
+    """Publish small batches until the publisher knows that its broker is gone."""
+    published: list[Delivery] = []
+
+    def another() -> bool:
+        batch = rig.deliveries(to, 5)
+        published.extend(batch)
+        publisher.publish(batch)
+        return publisher.unavailable is not None
+
+    await wait_until_async(another, 10.0, "the publisher knows")
+    return published
+
+
+async def takes_again(rig: Rig, publisher: Publisher, sink: Sink) -> None:
+    """The publisher confirms again, by itself."""
+    to = await rig.new_destination()
+
+    async def is_taken() -> bool:
+        batch = rig.deliveries(to, 5)
+        publisher.publish(batch)
+        await sink.all_of(batch)
+        return sink.verdicts(batch) == {Verdict.CONFIRMED}
+
+    await wait_until_async(is_taken, 10.0, "confirmed again")
