@@ -247,7 +247,7 @@ def returned_id(payload: bytes) -> str | None:
         table = decode_table(split_content_header(payload).table)
     except DecodeError:
         return None
-    # Ours is the last: it was added to what was there.
+    # Where a sender smuggled one in, ours is the last: it was added to what was there.
     ids = [value for name, value in table if name == OWN_ID and isinstance(value, str)]
     return ids[-1] if ids else None
 

@@ -16,7 +16,8 @@ class FaultProxy:
     """Forwards `port` to `target` until it is told otherwise.
 
     mode: "pass"; "blackhole" swallows both ways, "blackhole_up" what clients send,
-    "blackhole_down" what the server answers; "refuse" takes no new connection.
+    "blackhole_down" what the server answers; "hold_down" keeps what the server answers until the
+    mode changes; "refuse" takes no new connection.
     """
 
     def __init__(self, port: int, target: int) -> None:
@@ -75,6 +76,8 @@ class FaultProxy:
     ) -> None:
         with contextlib.suppress(OSError):
             while data := await reader.read(65536):
+                while self.mode == "hold_down" == swallow.replace("blackhole", "hold"):
+                    await asyncio.sleep(0.01)
                 if self.mode not in ("blackhole", swallow):
                     writer.write(data)
                     await writer.drain()

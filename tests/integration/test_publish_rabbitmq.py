@@ -1,0 +1,419 @@
+"""What only RabbitMQ can show: bytes on the wire, returns, alarms, nacks, rights, poison, TLS."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import uuid
+from collections.abc import AsyncIterator, Iterator, Sequence
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import pika
+import pytest
+
+from delaybridge import amqp
+from delaybridge.errors import PublishUnavailable
+from delaybridge.message import Delivery, Destination
+from delaybridge.publish import CONFIRMED, Fault, PublishOptions, Verdict
+from tests.integration import certificates
+from tests.integration.brokers import RabbitMQRig, Sink
+from tests.servers.process import LOOPBACK, free_port
+from tests.waiting import wait_until_async
+
+MAX_MESSAGE_BYTES = 100_000  # of the broker here: below what we take RabbitMQ's limit for
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[RabbitMQRig]:
+    """A RabbitMQ of this module's own."""
+    try:
+        made = RabbitMQRig(f"max_message_size = {MAX_MESSAGE_BYTES}\n")
+    except FileNotFoundError as missing:
+        pytest.skip(str(missing))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+async def rig(broker: RabbitMQRig) -> AsyncIterator[RabbitMQRig]:
+    """The broker up and well."""
+    async with broker:
+        yield broker
+
+
+def to_queue(name: str) -> Destination:
+    """A queue by the default exchange."""
+    return Destination("rabbitmq", "rabbitmq", "", name)
+
+
+async def publish(publisher: Any, sink: Sink, deliveries: Sequence[Delivery]) -> None:
+    """Publish and wait for all outcomes."""
+    publisher.publish(deliveries)
+    await sink.all_of(deliveries)
+
+
+class TestBytes:
+    ALL_TYPES = (
+        ("text", "é€𐍈"),
+        ("bytes", b"\x00\xff"),
+        ("yes", True),
+        ("no", False),
+        ("int32", -(2**31)),
+        ("int64", 2**63 - 1),
+        ("double", 1.9),
+        ("tiny", 5e-324),
+        ("none", None),
+        ("when", datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC)),
+        ("decimal", Decimal("-1.50")),
+        ("list", [1, "a", [None, 2.5]]),
+        ("dict", {"a": {"b": {"c": 1}}}),
+        ("x-death", [{"count": 1, "queue": "q"}]),
+    )
+    ALL_PROPERTIES = {
+        "content_type": "application/json",
+        "content_encoding": "gzip",
+        "delivery_mode": 2,
+        "priority": 7,
+        "correlation_id": b"\xff\x00 not text",
+        "reply_to": "back",
+        "expiration": "60000",
+        "message_id": "é-1",
+        "timestamp": 1_700_000_000,
+        "type": "order",
+        "app_id": "shop",
+        "cluster_id": "c",
+    }
+
+    async def arriving(
+        self,
+        rig: RabbitMQRig,
+        monkeypatch: pytest.MonkeyPatch,
+        queue_type: str = "classic",
+        **record: Any,
+    ) -> tuple[amqp.ContentHeader, bytes]:
+        """The content header a consumer gets, as raw bytes cut in pieces, and the body."""
+        name = f"q-{uuid.uuid4().hex}"
+        with rig.channel() as channel:
+            channel.queue_declare(name, durable=True, arguments={"x-queue-type": queue_type})
+        raw: list[bytes] = []
+
+        def keep(properties: Any, encoded: bytes, offset: int = 0) -> Any:
+            raw.append(encoded[offset:])
+            return properties
+
+        async with rig.connected() as (publisher, sink):
+            one = rig.delivery(to_queue(name), b"the body", **record)
+            one.id = "the-id"
+            await publish(publisher, sink, [one])
+            assert sink.outcomes[one] == CONFIRMED
+            # pika's own decoder changes numbers and dies of some times.
+            monkeypatch.setattr(pika.BasicProperties, "decode", keep)
+            ((_, body),) = await asyncio.to_thread(rig.read_raw, name, 1)
+        payload = struct.pack(">HHQ", 60, 0, len(body)) + raw[-1]
+        return amqp.split_content_header(payload), body
+
+    @pytest.mark.parametrize("queue_type", ["classic", "quorum"])
+    async def test_headers_of_every_type_arrive_as_the_bytes_they_were(
+        self, rig: RabbitMQRig, monkeypatch: pytest.MonkeyPatch, queue_type: str
+    ) -> None:
+        entries = {name: amqp.encode_table([(name, value)]) for name, value in self.ALL_TYPES}
+        table = b"".join(entries.values())
+        header, body = await self.arriving(rig, monkeypatch, queue_type, headers=table)
+        assert body == b"the body"
+        assert header.table == self.as_the_broker_sorts(entries)
+
+    async def test_types_that_only_other_clients_send_arrive_too(
+        self, rig: RabbitMQRig, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        entries = {
+            "b": b"\x01bb\xff",
+            "B": b"\x01BB\xff",
+            "s": b"\x01ss\xff\xfe",
+            "u": b"\x01uu\xff\xfe",
+            "i": b"\x01ii\xff\xff\xff\xfe",
+            "f": b"\x01ff" + struct.pack(">f", 1.5),
+            "t": b"\x01tT" + (1_700_000_000_000).to_bytes(8, "big"),  # ms, sent by mistake
+            "n": b"\x01nS\x00\x00\x00\x02\xff\xfe",
+        }
+        header, _ = await self.arriving(rig, monkeypatch, headers=b"".join(entries.values()))
+        assert header.table == self.as_the_broker_sorts(entries)
+
+    def as_the_broker_sorts(self, entries: dict[str, bytes]) -> bytes:
+        """RabbitMQ 4 orders every table by name, and leaves each entry as it is."""
+        ours = {
+            "delaybridge-id": "the-id",
+            "delaybridge-due-ms": 1_800_000_000_000,
+            "delaybridge-attempt": 1,
+        }
+        added = {name: amqp.encode_table([(name, value)]) for name, value in ours.items()}
+        return b"".join(data for _, data in sorted((entries | added).items()))
+
+    async def test_properties_arrive_as_the_bytes_they_were(
+        self, rig: RabbitMQRig, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        properties = amqp.encode_properties(self.ALL_PROPERTIES)
+        header, _ = await self.arriving(rig, monkeypatch, properties=properties)
+        assert (header.flags, header.before, header.after) == properties
+
+    async def test_without_properties_it_is_persistent(
+        self, rig: RabbitMQRig, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        header, _ = await self.arriving(rig, monkeypatch)
+        read = amqp.decode_properties(header.flags, header.before, header.after)
+        assert read == {"delivery_mode": 2}
+
+    @pytest.mark.parametrize(("user", "kept"), [("guest", True), ("somebody", False)])
+    async def test_a_user_id_other_than_ours_is_left_out(
+        self, rig: RabbitMQRig, monkeypatch: pytest.MonkeyPatch, user: str, kept: bool
+    ) -> None:
+        properties = amqp.encode_properties({"user_id": user})
+        header, _ = await self.arriving(rig, monkeypatch, properties=properties)
+        read = amqp.decode_properties(header.flags, header.before, header.after)
+        assert ("user_id" in read) is kept
+
+
+class TestRefusals:
+    async def test_returned_ones_are_told_apart_inside_a_window(self, rig: RabbitMQRig) -> None:
+        to = await rig.new_destination()
+        nowhere = to._replace(routing_key="nobody")
+        async with rig.connected() as (publisher, sink):
+            deliveries = [rig.delivery(nowhere if n % 3 == 0 else to) for n in range(2000)]
+            await publish(publisher, sink, deliveries)
+            lost, kept = deliveries[::3], [d for n, d in enumerate(deliveries) if n % 3]
+            assert sink.verdicts(kept) == {Verdict.CONFIRMED}
+            assert {sink.outcomes[one].reason for one in lost} == {"unroutable: 312 NO_ROUTE"}
+            assert {sink.outcomes[one].fault for one in lost} == {Fault.MESSAGE}
+            arrived = await asyncio.to_thread(rig.read, to.address, len(kept))
+            assert [one.id for one in arrived] == [one.id for one in kept]
+
+    async def test_a_missing_queue_is_unroutable(self, rig: RabbitMQRig) -> None:
+        async with rig.connected() as (publisher, sink):
+            one = rig.delivery(to_queue("nobody"))
+            await publish(publisher, sink, [one])
+            assert sink.outcomes[one].reason == "unroutable: 312 NO_ROUTE"
+            reason = await publisher.check(one.destination)
+            assert reason is not None and reason.startswith("queue_missing: 404")
+
+    async def test_a_returned_header_that_pika_cannot_read_costs_nothing(
+        self, rig: RabbitMQRig
+    ) -> None:
+        async with rig.connected() as (publisher, sink):
+            odd = b"\x01tT" + (1_700_000_000_000).to_bytes(8, "big")
+            one = rig.delivery(to_queue("nobody"), headers=odd)
+            await publish(publisher, sink, [one])
+            assert sink.reasons([one]) == {"unroutable"}
+            assert sink.changes == [None]
+
+    async def test_headers_above_a_frame_are_refused_before_they_are_written(
+        self, rig: RabbitMQRig
+    ) -> None:
+        to = await rig.new_destination()
+        async with rig.connected() as (publisher, sink):
+            large = rig.delivery(to, headers=amqp.encode_table([("h", b"x" * 130_990)]))
+            small = rig.delivery(to, headers=amqp.encode_table([("h", b"x" * 130_000)]))
+            await publish(publisher, sink, [large, small])
+            assert sink.reasons([large]) == {"headers_too_large"}
+            assert sink.outcomes[small] == CONFIRMED
+
+    async def test_a_poison_message_is_found_and_the_others_get_through(
+        self, rig: RabbitMQRig
+    ) -> None:
+        to = await rig.new_destination()
+        async with rig.connected() as (publisher, sink):
+            warm = rig.deliveries(to, 1)
+            await publish(publisher, sink, warm)
+            deliveries = rig.deliveries(to, 200)
+            # The broker's limit is lower than the one we know of.
+            poison = deliveries[100] = rig.delivery(to, bytes(MAX_MESSAGE_BYTES + 1))
+            await publish(publisher, sink, deliveries)
+            first = dict(sink.outcomes)
+            assert first[poison].verdict is Verdict.UNKNOWN
+            assert first[poison].reason.startswith("channel_closed: 406 PRECONDITION_FAILED")
+            assert Verdict.REFUSED not in {outcome.verdict for outcome in first.values()}
+            again = [d for d in deliveries if first[d].verdict is Verdict.UNKNOWN]
+            for one in again:
+                del sink.outcomes[one]
+            await publish(publisher, sink, again)
+            assert sink.outcomes[poison].verdict is Verdict.REFUSED
+            assert sink.reasons([poison]) == {"precondition_failed"}
+            assert sink.verdicts([d for d in again if d is not poison]) == {Verdict.CONFIRMED}
+
+    async def test_a_deleted_exchange(self, rig: RabbitMQRig) -> None:
+        to = await rig.new_destination()
+        async with rig.connected() as (publisher, sink):
+            await publish(publisher, sink, rig.deliveries(to, 100))
+            with rig.channel() as channel:
+                channel.exchange_delete(to.address)
+            window = rig.deliveries(to, 100)
+            await publish(publisher, sink, window)
+            assert sink.verdicts(window) == {Verdict.UNKNOWN}
+            assert sink.reasons(window) == {"channel_closed"}
+            late = rig.deliveries(to, 100)
+            await publish(publisher, sink, late)
+            assert sink.verdicts(late) == {Verdict.REFUSED}
+            assert sink.reasons(late) == {"exchange_missing"}
+
+    async def test_a_full_queue_that_rejects_is_unknown(self, rig: RabbitMQRig) -> None:
+        name = f"full-{uuid.uuid4().hex}"
+        with rig.channel() as channel:
+            arguments = {"x-max-length": 1, "x-overflow": "reject-publish"}
+            channel.queue_declare(name, durable=True, arguments=arguments)
+        async with rig.connected() as (publisher, sink):
+            deliveries = [rig.delivery(to_queue(name)) for _ in range(10)]
+            await publish(publisher, sink, deliveries)
+            assert Verdict.REFUSED not in sink.verdicts(deliveries)
+            nacked = [d for d in deliveries if sink.outcomes[d] != CONFIRMED]
+            assert len(nacked) >= 8
+            assert sink.verdicts(nacked) == {Verdict.UNKNOWN}
+            assert sink.reasons(nacked) == {"nacked"}
+
+
+class TestRights:
+    @pytest.fixture
+    async def user(self, rig: RabbitMQRig) -> str:
+        """A user who may write to exchanges `open-...` only, and there not to every topic."""
+        name = f"u-{uuid.uuid4().hex[:8]}"
+
+        def make() -> None:
+            rig.node.ctl("add_user", name, "pass")
+            rig.node.ctl("set_permissions", name, "^$", "^open-", "^$")
+
+        await asyncio.to_thread(make)
+        return name
+
+    async def test_an_exchange_that_may_not_be_written(self, rig: RabbitMQRig, user: str) -> None:
+        to = await rig.new_destination()
+        async with rig.connected(url=rig.url().replace("guest:guest", f"{user}:pass")) as (
+            publisher,
+            sink,
+        ):
+            deliveries = rig.deliveries(to, 100)
+            await publish(publisher, sink, deliveries)
+            assert sink.verdicts(deliveries) == {Verdict.REFUSED}
+            assert sink.reasons(deliveries) == {"access_refused"}
+            assert {sink.outcomes[one].fault for one in deliveries} == {Fault.DESTINATION}
+            assert publisher.unavailable is None
+
+    async def test_a_topic_that_may_not_be_written_is_that_messages_fault(
+        self, rig: RabbitMQRig, user: str
+    ) -> None:
+        exchange = f"open-{uuid.uuid4().hex}"
+        with rig.channel() as channel:
+            channel.exchange_declare(exchange, "topic", durable=True)
+            channel.queue_declare(exchange, durable=True)
+            channel.queue_bind(exchange, exchange, "#")
+        await asyncio.to_thread(
+            rig.node.ctl, "set_topic_permissions", user, exchange, "^allowed", "^$"
+        )
+        to = Destination("rabbitmq", "rabbitmq", exchange, "allowed.a")
+        async with rig.connected(url=rig.url().replace("guest:guest", f"{user}:pass")) as (
+            publisher,
+            sink,
+        ):
+            good, bad = rig.deliveries(to, 3), rig.delivery(to._replace(routing_key="no"))
+            await publish(publisher, sink, [bad, *good])
+            assert sink.outcomes[bad].verdict is Verdict.REFUSED
+            assert sink.outcomes[bad].fault is Fault.MESSAGE
+            assert sink.verdicts(good) == {Verdict.CONFIRMED}
+
+    async def test_a_wrong_password_is_not_shown(self, rig: RabbitMQRig) -> None:
+        with pytest.raises(PublishUnavailable, match="ACCESS_REFUSED|Authentication") as caught:
+            async with rig.connected(url=rig.url().replace("guest:guest", "guest:s3cret")):
+                pass
+        assert "s3cret" not in str(caught.value)
+
+
+class TestAlarm:
+    async def test_blocked_by_a_memory_alarm_and_back(self, rig: RabbitMQRig) -> None:
+        to = await rig.new_destination()
+        options = PublishOptions(confirm_timeout_s=20.0, heartbeat_s=5)
+        async with rig.connected(options) as (publisher, sink):
+            await publish(publisher, sink, rig.deliveries(to, 10))
+            await asyncio.to_thread(rig.node.ctl, "set_vm_memory_high_watermark", "0.00000001")
+            caught = rig.deliveries(to, 10)
+            publisher.publish(caught)
+            await wait_until_async(lambda: publisher.unavailable is not None, 5.0, "blocked")
+            assert publisher.unavailable == "blocked: low on memory"
+            assert sink.changes == [None, "blocked: low on memory"]
+            refused = rig.deliveries(to, 10)
+            await publish(publisher, sink, refused)
+            assert sink.verdicts(refused) == {Verdict.REFUSED}
+            assert {sink.outcomes[one].fault for one in refused} == {Fault.BROKER}
+            await asyncio.to_thread(rig.node.ctl, "set_vm_memory_high_watermark", "0.6")
+            await wait_until_async(lambda: publisher.unavailable is None, 5.0, "unblocked")
+            await sink.all_of(caught)
+            assert sink.verdicts(caught) == {Verdict.CONFIRMED}
+
+    async def test_blocked_for_too_long_is_unknown(self, rig: RabbitMQRig) -> None:
+        to = await rig.new_destination()
+        options = PublishOptions(
+            confirm_timeout_s=20.0, heartbeat_s=5, blocked_connection_timeout_s=1.0
+        )
+        async with rig.connected(options) as (publisher, sink):
+            await publish(publisher, sink, rig.deliveries(to, 10))
+            await asyncio.to_thread(rig.node.ctl, "set_vm_memory_high_watermark", "0.00000001")
+            try:
+                caught = rig.deliveries(to, 10)
+                await publish(publisher, sink, caught)
+                assert sink.verdicts(caught) == {Verdict.UNKNOWN}
+                assert sink.reasons(caught) == {"connection_lost"}
+            finally:
+                await asyncio.to_thread(rig.node.ctl, "set_vm_memory_high_watermark", "0.6")
+
+
+class TestConnection:
+    async def test_a_late_ack_confirms_nothing(self, rig: RabbitMQRig) -> None:
+        """After a confirm timeout the channel is another one, on the same connection."""
+        to = await rig.new_destination()
+        options = PublishOptions(confirm_timeout_s=1.0, heartbeat_s=20)
+        async with rig.connected(options) as (publisher, sink):
+            await publish(publisher, sink, rig.deliveries(to, 5))
+            # Nothing passes for longer than the timeout, and then all of it at once.
+            rig.proxy.mode = "hold_down"
+            held = rig.deliveries(to, 5)
+            publisher.publish(held)
+            await sink.all_of(held)
+            assert sink.reasons(held) == {"confirm_timeout"}
+            rig.proxy.mode = "pass"
+            again = rig.deliveries(to, 5)
+            await publish(publisher, sink, again)
+            assert sink.verdicts(again) == {Verdict.CONFIRMED}
+            assert sink.changes == [None]
+            arrived = await asyncio.to_thread(rig.read, to.address, 15)
+            assert len(arrived) == 15
+
+    async def test_tls_verifies_the_broker(self) -> None:
+        try:
+            rig = RabbitMQRig()
+        except FileNotFoundError as missing:
+            pytest.skip(str(missing))
+        with rig.node as node:
+            node.stop()
+            made = certificates.make(node.folder)
+            inside = node.environment()["HOME"]
+            port = free_port()
+            with (node.folder / "rabbitmq.conf").open("a") as config:
+                config.write(
+                    f"listeners.ssl.1 = {LOOPBACK}:{port}\n"
+                    f"ssl_options.cacertfile = {inside}/{made.authority.name}\n"
+                    f"ssl_options.certfile = {inside}/{made.certificate.name}\n"
+                    f"ssl_options.keyfile = {inside}/{made.key.name}\n"
+                )
+            await asyncio.to_thread(node.start)
+            to = await rig.new_destination()
+            url = f"amqps://guest:guest@{LOOPBACK}:{port}/%2F"
+            trusting = f"{url}?ssl_options={{'ca_certs':'{made.authority}'}}"
+            async with rig.connected(url=trusting) as (publisher, sink):
+                deliveries = rig.deliveries(to, 1000)
+                await publish(publisher, sink, deliveries)
+                assert sink.verdicts(deliveries) == {Verdict.CONFIRMED}
+                assert "TLS" in publisher.describe() and "no TLS" not in publisher.describe()
+            with pytest.raises(PublishUnavailable, match="CERTIFICATE_VERIFY_FAILED"):
+                async with rig.connected(url=url):
+                    pass
+            with pytest.raises(PublishUnavailable, match="(?i)mismatch"):
+                elsewhere = trusting.replace(LOOPBACK, "localhost", 1)
+                async with rig.connected(url=elsewhere):
+                    pass
