@@ -9,6 +9,8 @@ import pytest
 
 pytest_plugins = [
     "tests.servers.redis",
+    "tests.servers.rabbitmq",
+    "tests.servers.kafka",
     "tests.servers.plugin",  # last: it imports the others, which pytest must do first
 ]
 

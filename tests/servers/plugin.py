@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.servers import redis
+from tests.servers import kafka, rabbitmq, redis
 from tests.servers.sources import Source
 
 SOURCES: dict[str, Callable[[], Iterator[Source]]] = {
     "redis": redis.sources,
+    "rabbitmq": rabbitmq.sources,
+    "kafka": kafka.sources,
 }
 
 

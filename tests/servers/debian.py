@@ -1,0 +1,53 @@
+"""What the recipes take from Debian: packages, and the mirror this machine already uses."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+from tests.servers.folders import cache_folder, locked
+
+LOCK_TIMEOUT_S = 300
+
+
+def is_debian_root() -> bool:
+    """Whether the recipes that install Debian packages may be used."""
+    return os.geteuid() == 0 and Path("/etc/debian_version").exists()
+
+
+def install(*packages: str) -> None:
+    """Install the packages that are missing; ask the mirror for news only if one is."""
+    with locked(cache_folder() / "apt.lock"):
+        missing = [package for package in packages if not _is_installed(package)]
+        if missing:
+            _apt_get("update", "-qq")
+            _apt_get("install", "-qq", "--no-install-recommends", *missing)
+
+
+def mirror() -> str:
+    """The address of the Debian archive in this machine's apt sources."""
+    asked = ["apt-get", "indextargets", "--format", "$(REPO_URI) $(LABEL) $(COMPONENT)"]
+    targets = subprocess.run(
+        [*asked, "Created-By: Packages"], capture_output=True, text=True, check=True
+    ).stdout
+    for target in targets.splitlines():
+        uri, *kind = target.split()
+        if kind == ["Debian", "main"]:
+            return uri
+    raise LookupError("apt's sources name no Debian archive")
+
+
+def _is_installed(package: str) -> bool:
+    asked = ["dpkg-query", "--show", "--showformat", "${db:Status-Status}", package]
+    return subprocess.run(asked, capture_output=True, check=False).stdout == b"installed"
+
+
+def _apt_get(*arguments: str) -> None:
+    subprocess.run(
+        ["apt-get", "-y", "-o", f"DPkg::Lock::Timeout={LOCK_TIMEOUT_S}", *arguments],
+        env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        check=True,
+    )

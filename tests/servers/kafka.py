@@ -1,0 +1,252 @@
+"""Kafka for tests: Apache Kafka from its Maven jars as a private node, controller and broker.
+
+Where there is no Java, librdkafka's mock cluster stands in: good for contracts and error paths,
+never for latency or exactly-once claims.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Self
+
+import confluent_kafka
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from tests.servers import debian
+from tests.servers.docker import Container
+from tests.servers.folders import cache_folder, locked
+from tests.servers.process import LOOPBACK, ServerProcess, accepts, free_port
+from tests.servers.sources import Source, docker_answers, from_environment, serve
+
+POM = Path(__file__).with_name("kafka.pom.xml")
+IMAGE = "apache/kafka:4.3.1"
+CLUSTER_ID = "delaybridge-tests-0000"  # 22 characters of base64, as Kafka wants it
+REPLY_TIMEOUT_S = 2.0
+
+# One node, one partition for each internal topic: small and quick to start.
+SINGLE_NODE = {
+    "process.roles": "broker,controller",
+    "node.id": "1",
+    "controller.listener.names": "CONTROLLER",
+    "inter.broker.listener.name": "PLAINTEXT",
+    "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+    "offsets.topic.num.partitions": "1",
+    "offsets.topic.replication.factor": "1",
+    "transaction.state.log.num.partitions": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "share.coordinator.state.topic.num.partitions": "1",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+    "group.initial.rebalance.delay.ms": "0",
+    "log.cleaner.dedupe.buffer.size": "4194304",
+}
+
+
+class KafkaNode(ServerProcess):
+    """A private Apache Kafka; topics, offsets and transactions survive `restart` and `kill`.
+
+    `properties` are added to its server.properties and win over ours.
+    """
+
+    name = "kafka"
+
+    def __init__(
+        self, properties: Mapping[str, str] | None = None, *, libs: Path | None = None
+    ) -> None:
+        super().__init__()
+        found = libs or cached_libs() or path_libs()
+        if found is None:
+            self.close()
+            raise FileNotFoundError("no Kafka: run `python -m tests.servers`")
+        self.libs = found
+        self._properties = self.folder / "server.properties"
+        wanted = {**SINGLE_NODE, **self._addresses(), **(properties or {})}
+        self._properties.write_text("".join(f"{key}={value}\n" for key, value in wanted.items()))
+
+    @property
+    def url(self) -> str:
+        """Where it answers, as the settings of delaybridge write it."""
+        return kafka_url_of(self.port)
+
+    @property
+    def version(self) -> str:
+        """The version of its jars."""
+        return libs_version(self.libs)
+
+    def command(self) -> Sequence[str]:
+        """Broker and controller in one foreground process."""
+        return self._java("kafka.Kafka", str(self._properties))
+
+    def is_ready(self) -> bool:
+        """Whether it tells a client about itself."""
+        return serves_metadata(self.port)
+
+    def start(self) -> Self:
+        """Start the node and return once it serves, after formatting its storage if it is new."""
+        if not (self.folder / "data").exists():
+            arguments = ["format", "-t", CLUSTER_ID, "-c", str(self._properties)]
+            command = self._java("kafka.tools.StorageTool", *arguments)
+            with self.log.open("ab") as log:
+                subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=True)
+        return super().start()
+
+    def _addresses(self) -> Mapping[str, str]:
+        controller = f"{LOOPBACK}:{free_port()}"
+        return {
+            "controller.quorum.voters": f"1@{controller}",
+            "listeners": f"PLAINTEXT://{LOOPBACK}:{self.port},CONTROLLER://{controller}",
+            "advertised.listeners": f"PLAINTEXT://{LOOPBACK}:{self.port}",
+            "log.dirs": str(self.folder / "data"),
+        }
+
+    def _java(self, *arguments: str) -> Sequence[str]:
+        options = ["-Xmx512m", "-Djava.net.preferIPv4Stack=true"]
+        quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
+        return ["java", *options, quiet, "-cp", f"{self.libs}/*", *arguments]
+
+
+class KafkaStandIn:
+    """librdkafka's mock cluster, in this process but reachable from others."""
+
+    def __init__(self) -> None:
+        self._owner = confluent_kafka.Producer({"test.mock.num.brokers": 1})
+        broker = next(iter(self._owner.list_topics(timeout=REPLY_TIMEOUT_S).brokers.values()))
+        self.url = kafka_url_of(broker.port)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        del self._owner  # the cluster lives as long as the client that made it
+
+
+def kafka_url_of(port: int) -> str:
+    """The URL of a Kafka on this machine."""
+    return f"kafka://{LOOPBACK}:{port}"
+
+
+def serves_metadata(port: int) -> bool:
+    """Whether a broker on the port answers and counts itself in."""
+    if not accepts(port):
+        return False  # asked first, for librdkafka prints every refusal
+    client = AdminClient({"bootstrap.servers": f"{LOOPBACK}:{port}"})
+    try:
+        return bool(client.list_topics(timeout=REPLY_TIMEOUT_S).brokers)
+    except confluent_kafka.KafkaException:
+        return False
+
+
+def cached_libs() -> Path | None:
+    """The jars that `install` fetched, where there is a Java to run them."""
+    libs = cache_folder() / f"kafka-{pom_version()}"
+    return libs if libs.exists() and shutil.which("java") else None
+
+
+def path_libs() -> Path | None:
+    """The jars beside a Kafka whose start script is on PATH."""
+    script = shutil.which("kafka-server-start.sh") or shutil.which("kafka-server-start")
+    if script is None:
+        return None
+    libs = Path(script).resolve().parent.parent / "libs"
+    return libs if libs.exists() else None
+
+
+def libs_version(libs: Path) -> str:
+    """The version of Kafka among the jars."""
+    jars = (re.fullmatch(r"kafka_[\d.]+-([\d.]+)\.jar", jar.name) for jar in libs.glob("*.jar"))
+    return next((jar.group(1) for jar in jars if jar), "of unknown version")
+
+
+def pom_version() -> str:
+    """The version of Kafka that our pom asks for."""
+    found = re.search(r"<artifactId>kafka_[\d.]+</artifactId>\s*<version>([^<]+)", POM.read_text())
+    if found is None:
+        raise LookupError(f"{POM} asks for no Kafka")
+    return found.group(1)
+
+
+def install() -> None:
+    """Fetch the jars, once; a half-fetched set is never seen."""
+    libs = cache_folder() / f"kafka-{pom_version()}"
+    with locked(cache_folder() / "kafka.lock"):
+        if debian.is_debian_root():
+            _install_java()
+        if libs.exists() or not shutil.which("mvn"):
+            return
+        with tempfile.TemporaryDirectory(prefix="kafka-", dir=cache_folder()) as unfinished:
+            fetched = Path(unfinished) / "libs"
+            _fetch(fetched)
+            fetched.rename(libs)
+
+
+def _install_java() -> None:
+    wanted = {"java": "default-jre-headless", "mvn": "maven"}
+    if missing := [package for program, package in wanted.items() if not shutil.which(program)]:
+        debian.install(*missing)
+
+
+def _fetch(folder: Path) -> None:
+    what = ["-DincludeScope=runtime", f"-DoutputDirectory={folder}"]
+    subprocess.run(
+        ["mvn", "-q", "-B", "-f", str(POM), "dependency:copy-dependencies", *what],
+        stdin=subprocess.DEVNULL,
+        check=True,
+    )
+
+
+def sources() -> Iterator[Source]:
+    """Where a Kafka can come from, best first."""
+    yield from from_environment("kafka")
+    if docker_answers():
+        yield Source(what=f"{IMAGE} (docker)", open=_container)
+    for libs, origin in ((cached_libs(), "private node"), (path_libs(), "PATH")):
+        if libs is not None:
+            yield _private(libs, origin)
+    mock = f"librdkafka {confluent_kafka.libversion()[0]} mock"
+    yield Source(what=mock, open=KafkaStandIn, stand_in=True)
+
+
+def _private(libs: Path, origin: str) -> Source:
+    return Source(what=f"{libs_version(libs)} ({origin})", open=lambda: KafkaNode(libs=libs))
+
+
+def _container() -> Container:
+    # A client comes back to the advertised address, so the port is the same inside and outside.
+    return Container(
+        IMAGE,
+        None,
+        is_ready=serves_metadata,
+        url_of=kafka_url_of,
+        environment=_container_environment,
+    )
+
+
+def _container_environment(port: int) -> Mapping[str, str]:
+    addresses = {
+        "controller.quorum.voters": "1@localhost:9093",
+        "listeners": f"PLAINTEXT://:{port},CONTROLLER://:9093",
+        "advertised.listeners": f"PLAINTEXT://{LOOPBACK}:{port}",
+    }
+    properties = {**SINGLE_NODE, **addresses}
+    return {f"KAFKA_{key.replace('.', '_').upper()}": text for key, text in properties.items()}
+
+
+@pytest.fixture(scope="session")
+def kafka_url() -> Iterator[str]:
+    """A Kafka that the whole session shares; name topics and groups after `namespace`."""
+    yield from serve("kafka", sources())
+
+
+@pytest.fixture(scope="session")
+def real_kafka_url(kafka_url: str) -> str:
+    """`kafka_url`, but never a stand-in: for latency, transactions, admin calls."""
+    if next(sources()).stand_in:
+        pytest.skip("this test needs a real Kafka")
+    return kafka_url
