@@ -1,0 +1,158 @@
+"""`delaybridge demo`: the whole bridge on one screen, one of its workers killed, and a verdict.
+
+A private Redis, two `delaybridge scan` processes, a consumer that imports only its client library.
+Whatever happens, all of it is ended and removed.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import NoReturn
+
+from delaybridge import __version__
+from delaybridge.client import Client
+from delaybridge.demo.brokers import Target, target
+from delaybridge.demo.play import Plan, Play
+from delaybridge.demo.servers import Child, private_redis, python, surroundings
+from delaybridge.demo.show import Screen, verdict_lines
+from delaybridge.demo.verdict import POISON, Verdict, judge
+from delaybridge.demo.watch import Failed
+
+_NAMESPACE = "demo"
+_WORKERS = ("w1", "w2")
+_TIMEOUT_S = 5.0
+# What differs from the defaults, as a worker's environment has it.
+_SETTINGS = {
+    "BUCKETS": 8,
+    "LEASE__TTL_MS": 1000,
+    "LEASE__RENEW_MS": 300,
+    "RETRY__MAX_ATTEMPTS": 3,
+    "RETRY__BASE_MS": 400,
+    "RETRY__MAX_MS": 1000,
+}
+
+
+def run(
+    *,
+    broker: str | None = None,
+    messages: int = 300,
+    seconds: int = 10,
+    kill: bool = True,
+    color: bool = True,
+) -> int:
+    """Show it and judge it: 0 if the verdict is PASS, else 1.
+
+    broker: an amqp:// or kafka:// URL; without one a stand-in for Kafka. kill: one worker gets a
+    SIGKILL on the way. ConfigError, PublishUnavailable: it cannot begin. Ctrl-C goes through.
+    """
+    return perform(Plan(messages=messages, seconds=seconds, kill=kill), broker, color=color)
+
+
+def perform(plan: Plan, broker: str | None, *, color: bool = False) -> int:
+    """The same for any plan."""
+    with _ended_by_signals(), ExitStack() as stack:
+        screen = stack.enter_context(Screen(sys.stdout, color=color))
+        screen.line(f"{f'delaybridge {__version__} demo':<61}(Ctrl-C to stop)", bold=True)
+        try:
+            place, play = _set_up(stack, screen, plan, broker)
+            faults = _tell(screen, judge(play.run()), place)
+        except Failed as failure:
+            faults = [str(failure)]
+        screen.foot(())
+        if faults:
+            screen.line(f"FAIL: {'; '.join(faults)}", color="red", bold=True)
+            return 1
+        screen.line("PASS", color="green", bold=True)
+        return 0
+
+
+def _tell(screen: Screen, verdict: Verdict, place: Target) -> list[str]:
+    """The verdict's figures; returns why it is no PASS."""
+    screen.foot(())
+    screen.line()
+    for line in verdict_lines(verdict):
+        screen.line(line)
+    if place.stand_in:
+        screen.line("(lateness of a stand-in, librdkafka's mock; of a real broker: --broker URL)")
+    return verdict.faults()
+
+
+def _set_up(
+    stack: ExitStack, screen: Screen, plan: Plan, broker: str | None
+) -> tuple[Target, Play]:
+    """Start everything and say what it is; it ends with the stack."""
+    place = stack.enter_context(target(broker))
+    store = stack.enter_context(private_redis())
+    screen.line(f"store     {store.about}  {store.url}  nothing on disk")
+    screen.line(f"broker    {place.about}")
+    screen.line(f"          {place.own}")
+    settings = surroundings(
+        **_SETTINGS,
+        NAMESPACE=_NAMESPACE,
+        REDIS_URL=store.url,
+        REDIS__TIMEOUT_S=0.5,
+        **{f"BROKERS__{place.kind.upper()}": place.url},
+    )
+    workers = []
+    for name in _WORKERS:
+        command = python("-m", "delaybridge", "--json", "scan", "--name", name)
+        workers.append(stack.enter_context(Child(name, command, settings)))
+    consumer = stack.enter_context(
+        Child(
+            *("consumer", python(str(plan.consumer)), surroundings()),
+            told=json.dumps(place.consume) + "\n",
+        )
+    )
+    brokers = {place.kind: place.url}
+    client = stack.enter_context(
+        Client(
+            store.url,
+            namespace=_NAMESPACE,
+            brokers=brokers,
+            buckets=_SETTINGS["BUCKETS"],
+            timeout_s=_TIMEOUT_S,
+        )
+    )
+    for line in _cast_lines(plan, workers, consumer, place):
+        screen.line(line)
+    return place, Play(plan, screen, client, place, workers, consumer)
+
+
+def _cast_lines(plan: Plan, workers: list[Child], consumer: Child, place: Target) -> list[str]:
+    """Who takes part, and what will happen."""
+    pids = "  ".join(f"{worker.name} (pid {worker.pid})" for worker in workers)
+    library = {"kafka": "confluent_kafka", "rabbitmq": "pika"}[place.kind]
+    buckets, lease_s = _SETTINGS["BUCKETS"], _SETTINGS["LEASE__TTL_MS"] // 1000
+    lines = [
+        f"workers   {pids}  {buckets} buckets, lease {lease_s} s",
+        f"consumer  pid {consumer.pid}, imports {library} and nothing of delaybridge",
+        f"plan      {plan.messages:,} messages within {plan.seconds} s, "
+        f"one of them undeliverable ({POISON});",
+        f"          {plan.cancelled} cancelled, {plan.rescheduled} rescheduled",
+    ]
+    if plan.kill:
+        lines[-1] += f"; at {plan.kill_at_s:g} s a worker is killed"
+    return lines
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """SIGTERM and SIGHUP end it as Ctrl-C does: cleanly."""
+
+    def end(number: int, _: object) -> NoReturn:
+        raise SystemExit(128 + number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,165 @@
+"""Where the demo's messages go: a queue or topic of its own, removed at the end.
+
+On a broker that was given nothing else is touched; without one librdkafka's mock cluster stands in
+for Kafka, in this very process.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import confluent_kafka
+import pika
+from confluent_kafka import KafkaException, Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+from pika.exceptions import AMQPError
+
+from delaybridge.errors import ConfigError, PublishUnavailable, printable
+from delaybridge.publish import PublishOptions
+from delaybridge.publish.amqp_wire import reason_of
+from delaybridge.publish.kafka_client import configuration
+from delaybridge.urls import check_broker_url, kind_of, redact
+
+_PARTITIONS = 4
+_NO_SUCH_PARTITION = 99
+_ANSWER_S = 10.0
+_QUEUE_EXPIRES_MS = 60_000  # unused for so long it goes by itself, should the demo be killed
+# Of the settings for a publisher, those that say how to reach the cluster.
+_CONNECTING = (
+    *("bootstrap.", "security.", "sasl.", "ssl.", "socket.", "client.", "broker."),
+    *("reconnect.", "connections."),
+)
+_QUIET = {"log_level": 0}  # librdkafka would write to our standard error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A queue or topic of the demo's own.
+
+    url: the broker, as a worker's settings take it. about: the same for people, without secrets.
+    own: what is the demo's there. consume: what the consumer is told. poison: a destination, and
+    properties, that nobody can deliver.
+    """
+
+    kind: str
+    url: str
+    about: str
+    own: str
+    destination: str
+    consume: Mapping[str, Any]
+    poison: str
+    poison_properties: Mapping[str, Any] = field(default_factory=dict)
+    stand_in: bool = False
+
+
+@contextmanager
+def target(url: str | None) -> Iterator[Target]:
+    """The demo's own queue or topic on the broker at `url`, or on a stand-in for Kafka.
+
+    ConfigError for what is no URL of a RabbitMQ or Kafka; PublishUnavailable if it cannot be used.
+    """
+    name = f"delaybridge-demo-{secrets.token_hex(4)}"
+    if url is None:
+        opened = _stand_in(name)
+    else:
+        try:
+            kind = kind_of(check_broker_url(url))
+        except ValueError as exc:
+            raise ConfigError(f"--broker: {redact(url)!r} is not accepted; use {exc}") from None
+        if kind not in ("rabbitmq", "kafka"):
+            raise ConfigError("--broker: the demo knows amqp[s]:// and kafka[s]:// only")
+        # What the check returns hides its password from whoever prints it; a client needs it.
+        opened = _rabbitmq(url, name) if kind == "rabbitmq" else _kafka(url, name)
+    with opened as found:
+        yield found
+
+
+@contextmanager
+def _stand_in(topic: str) -> Iterator[Target]:
+    """librdkafka's mock cluster; other processes reach it for as long as its owner lives."""
+    owner = Producer({"test.mock.num.brokers": 1, **_QUIET})
+    brokers = owner.list_topics(topic, timeout=_ANSWER_S).brokers  # asking creates the topic
+    servers = ",".join(f"{broker.host}:{broker.port}" for broker in brokers.values())
+    version = confluent_kafka.libversion()[0]
+    yield Target(
+        kind="kafka",
+        url=f"kafka://{servers}",
+        about=f"kafka mock {version} (a stand-in, in this process)  {servers}",
+        own=f"topic {topic}",
+        destination=f"kafka:{topic}",
+        consume={"kind": "kafka", "settings": {"bootstrap.servers": servers}, "topic": topic},
+        poison=f"kafka:{topic}",
+        poison_properties={"partition": _NO_SUCH_PARTITION},
+        stand_in=True,
+    )
+    owner.purge()
+
+
+@contextmanager
+def _kafka(url: str, topic: str) -> Iterator[Target]:
+    given = configuration("kafka", url, PublishOptions())
+    settings = {name: v for name, v in given.items() if name.startswith(_CONNECTING)}
+    admin = AdminClient({**settings, **_QUIET})
+    try:
+        admin.list_topics(timeout=_ANSWER_S / 2)
+        new = admin.create_topics([NewTopic(topic, _PARTITIONS)], operation_timeout=_ANSWER_S)
+        new[topic].result(_ANSWER_S)
+    except KafkaException as exc:
+        reason = printable(exc.args[0].str())
+        raise PublishUnavailable(f"--broker {redact(url)}: {reason}") from exc
+    try:
+        yield Target(
+            kind="kafka",
+            url=url,
+            about=f"kafka  {redact(url)}",
+            own=f"topic {topic}, deleted at the end",
+            destination=f"kafka:{topic}",
+            consume={"kind": "kafka", "settings": settings, "topic": topic},
+            poison=f"kafka:{topic}",
+            poison_properties={"partition": _NO_SUCH_PARTITION},
+        )
+    finally:
+        admin.delete_topics([topic])[topic].result(_ANSWER_S)
+
+
+@contextmanager
+def _rabbitmq(url: str, queue: str) -> Iterator[Target]:
+    logging.getLogger("pika").setLevel(logging.CRITICAL)  # what it logs is raised as well
+    with _channel(url) as (channel, server):
+        channel.queue_declare(queue, durable=True, arguments={"x-expires": _QUEUE_EXPIRES_MS})
+    try:
+        yield Target(
+            kind="rabbitmq",
+            url=url,
+            about=f"rabbitmq {server}  {redact(url)}",
+            own=f"queue {queue}, deleted at the end",
+            destination=f"rabbitmq:/{queue}",
+            consume={"kind": "rabbitmq", "url": url, "queue": queue},
+            poison=f"rabbitmq:/{queue}.nowhere",
+        )
+    finally:
+        with _channel(url) as (channel, _):
+            channel.queue_delete(queue)
+
+
+@contextmanager
+def _channel(url: str) -> Iterator[tuple[Any, str]]:
+    """A channel and the server's version; PublishUnavailable for whatever goes wrong with it."""
+    connection = None
+    try:
+        connection = pika.BlockingConnection(pika.URLParameters(url))
+        properties = connection._impl.server_properties or {}
+        yield connection.channel(), printable(str(properties.get("version", "")))
+    except (AMQPError, OSError) as exc:
+        cause = exc.args[0] if exc.args else exc  # pika wraps what happened once more
+        reason = reason_of(cause if isinstance(cause, BaseException) else exc)
+        raise PublishUnavailable(f"--broker {redact(url)}: {reason}") from exc
+    finally:
+        if connection is not None and connection.is_open:
+            connection.close()

@@ -1,0 +1,72 @@
+"""A plain consumer: it imports its broker's client library, and nothing of delaybridge.
+
+Run by path. Reads one line of JSON that says what to consume, and writes one for each message at
+the moment it comes.
+"""
+
+import json
+import sys
+import time
+from typing import Any
+
+
+def main() -> None:
+    """Consume until killed."""
+    told = json.loads(sys.stdin.readline())
+    if told["kind"] == "kafka":
+        consume_kafka(told["settings"], told["topic"])
+    else:
+        consume_rabbitmq(told["url"], told["queue"])
+
+
+def consume_kafka(settings: dict[str, Any], topic: str) -> None:
+    """From the beginning of every partition; assigned, for joining a group takes seconds."""
+    from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+
+    eager = {"fetch.wait.max.ms": 10, "enable.auto.commit": False, "log_level": 0}
+    consumer = Consumer({**settings, **eager, "group.id": topic})
+    partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
+    consumer.assign([TopicPartition(topic, p, OFFSET_BEGINNING) for p in partitions])
+    tell(ready=True)
+    while True:
+        record = consumer.poll(1.0)
+        at_us = time.time_ns() // 1000
+        if record is not None and not record.error():
+            received(dict(record.headers() or []), at_us)
+
+
+def consume_rabbitmq(url: str, queue: str) -> None:
+    """With acknowledgements, as an ordinary consumer does."""
+    import pika
+
+    channel = pika.BlockingConnection(pika.URLParameters(url)).channel()
+    channel.basic_qos(prefetch_count=1000)
+
+    def on_message(_channel: Any, method: Any, properties: Any, _body: bytes) -> None:
+        received(properties.headers, time.time_ns() // 1000)
+        channel.basic_ack(method.delivery_tag)
+
+    channel.basic_consume(queue, on_message)
+    tell(ready=True)
+    channel.start_consuming()
+
+
+def received(headers: dict[str, Any], at_us: int) -> None:
+    """One message: the three headers that delaybridge adds, and when it came."""
+    id = headers["delaybridge-id"]
+    tell(
+        id=id if isinstance(id, str) else id.decode(),
+        due_ms=int(headers["delaybridge-due-ms"]),
+        attempt=int(headers["delaybridge-attempt"]),
+        at_us=at_us,
+    )
+
+
+def tell(**said: object) -> None:
+    """One line of JSON."""
+    sys.stdout.write(json.dumps(said) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

