@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from delaybridge.cli.grammar import Group, pass_session
+from delaybridge.cli.output import OK, WARN
 from delaybridge.cli.session import Session
 
 if TYPE_CHECKING:
@@ -64,10 +65,11 @@ def check(session: Session) -> None:
     settings = session.settings
     cautions = settings.cautions()
     used = sorted({source for source in settings.sources().values() if source != "default"})
-    for caution in cautions:
-        session.output.line(f"{session.output.paint('WARN', fg='yellow')}  {caution}")
-    text = f"{session.output.paint('ok', fg='green')}    from {', '.join(used) or 'defaults only'}"
-    session.output.result({"ok": True, "warnings": cautions, "sources": used}, text)
+    if not session.output.json:
+        for caution in cautions:
+            session.output.verdict({}, WARN, caution)
+    data = {"ok": True, "warnings": cautions, "sources": used}
+    session.output.verdict(data, OK, f"from {', '.join(used) or 'defaults only'}")
 
 
 def sample() -> str:

@@ -15,6 +15,7 @@ from delaybridge.cli.failure import Exit
 from delaybridge.cli.fleet import overdue_text, unowned
 from delaybridge.cli.grammar import Command, pass_session
 from delaybridge.cli.measure import measured, server_name
+from delaybridge.cli.output import FAIL, OK, WARN
 from delaybridge.cli.session import Session
 from delaybridge.errors import (
     DelayBridgeError,
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
     from delaybridge.client import Client
     from delaybridge.settings import Settings
 
-OK, WARN, FAIL = "ok", "WARN", "FAIL"
-_COLORS = {OK: "green", WARN: "yellow", FAIL: "red"}
 _OLDEST_REDIS = (6, 2)
 _MAX_SKEW_MS = 2000
 _MAX_LATENCY_MS = 20.0
@@ -62,9 +61,8 @@ def doctor(session: Session) -> int:
     failed = False
     for finding in _findings(settings):
         failed |= finding.level == FAIL
-        word = session.output.paint(finding.level.ljust(4), fg=_COLORS[finding.level])
         data = {"level": finding.level.lower(), "about": finding.about, "text": finding.text}
-        session.output.result(data, f"{word}  {finding.about}: {finding.text}")
+        session.output.verdict(data, finding.level, f"{finding.about}: {finding.text}")
     return Exit.FAILED if failed else Exit.DONE
 
 

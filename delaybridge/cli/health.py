@@ -10,6 +10,7 @@ import click
 from delaybridge.cli.failure import Exit
 from delaybridge.cli.fleet import overdue_text, unowned
 from delaybridge.cli.grammar import Command, pass_session
+from delaybridge.cli.output import FAIL, OK
 from delaybridge.cli.session import Session
 
 if TYPE_CHECKING:
@@ -57,10 +58,7 @@ def health(session: Session, max_overdue: str, max_unowned: str) -> int:
         "faults": faults,
     }
     verdict = "; ".join(faults) or "every bucket has its worker, nothing is late"
-    word = (
-        session.output.paint("FAIL", fg="red") if faults else session.output.paint("ok", fg="green")
-    )
-    session.output.result(data, f"{word}  {verdict}")
+    session.output.verdict(data, FAIL if faults else OK, verdict)
     return Exit.FAILED if faults else Exit.DONE
 
 

@@ -139,14 +139,14 @@ def schedule_lines(
     limit = session.settings.limits.body_bytes
     stream = stdin_bytes(session, "one message per line")
     on_terminal = _is_terminal(sys.stdout) and not session.output.json
-    with session.client() as client, _progress(stream, on_terminal) as advance:
+    with session.client() as client:
         bulk = Bulk(session, client, arguments, on_conflict, quiet=on_terminal)
         try:
-            return drain(bulk, read_lines(stream, limit), limit, keep_going, advance)
+            with _progress(stream, on_terminal) as advance:
+                return drain(bulk, read_lines(stream, limit), limit, keep_going, advance)
         except KeyboardInterrupt:
-            Report(Exit.INTERRUPTED, "interrupted", ["interrupted"]).show(
-                as_json=session.output.json
-            )
+            interrupted = Report(Exit.INTERRUPTED, "interrupted", ["interrupted"])
+            interrupted.show(as_json=session.output.json)
             return Exit.INTERRUPTED
         finally:
             bulk.summary()

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 _GAP = "  "
 _HEADERS_CHARS = 60
+OK, WARN, FAIL = "ok", "WARN", "FAIL"
+_LEVEL_COLORS = {OK: "green", WARN: "yellow", FAIL: "red"}
+_LEVEL_WIDTH = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,11 @@ class Output:
     def result(self, data: Mapping[str, Any], text: str) -> None:
         """One result: the data as JSON, or the text."""
         click.echo(json.dumps(data) if self.json else self.escaped(text))
+
+    def verdict(self, data: Mapping[str, Any], level: str, text: str) -> None:
+        """One result of a check: `ok`, `WARN` or `FAIL`, coloured, and the text."""
+        word = self.paint(level.ljust(_LEVEL_WIDTH), fg=_LEVEL_COLORS[level])
+        click.echo(json.dumps(data) if self.json else f"{word}  {self.escaped(text)}")
 
     def line(self, text: str = "") -> None:
         """A line for people; programs do not get it."""

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import click
+
 from delaybridge.cli.failure import Exit, Failure
 from delaybridge.cli.output import Output
 
@@ -77,13 +79,16 @@ class Session:
 
     def confirm(self, what: str, *, yes: bool) -> None:
         """Go on only if somebody wants it: `--yes`, or an answer on a terminal."""
-        import click
-
         if yes:
             return
         if sys.stdin is None or not sys.stdin.isatty():
             raise Failure(Exit.REFUSED, "confirm", "--yes", f"missing; needed to {what}")
-        if not click.confirm(f"{what}?", err=True):
+        try:
+            wanted = click.confirm(f"{what}?", err=True)
+        except click.Abort:
+            click.echo(err=True)
+            raise
+        if not wanted:
             raise Failure(Exit.REFUSED, "confirm", "--yes", "nothing was done")
 
 

@@ -656,6 +656,13 @@ def test_colour(
     assert output.wants_color(refused=refused, stream=stream) is colored
 
 
+def test_a_verdict_is_coloured_and_its_text_escaped(capsys: pytest.CaptureFixture[str]) -> None:
+    output.Output(color=True).verdict({}, output.FAIL, HOSTILE)
+    out = capsys.readouterr().out
+    assert out.startswith("\x1b[31mFAIL\x1b[0m  \\x1b[31m")
+    assert out.count("\x1b") == 2
+
+
 def test_tables_are_aligned(capsys: pytest.CaptureFixture[str]) -> None:
     rows: list[tuple[dict[str, str], list[str]]] = [({}, ["a", "1"]), ({}, ["long", "1000"])]
     assert output.Output().table(("NAME", "N"), rows, right=("N",)) == 2
@@ -855,7 +862,7 @@ class FakeStats:
 @pytest.mark.parametrize(
     ("answers", "args", "code", "says"),
     [
-        ([stats(owners=["w", "w"])], (), 0, "ok  every bucket has its worker"),
+        ([stats(owners=["w", "w"])], (), 0, "ok    every bucket has its worker"),
         ([stats(owners=["w", None])], (), 1, "1 of 2 buckets have no worker"),
         ([stats(owners=["w"], overdue_ms=6000)], (), 1, "6s overdue, over 5s"),
         ([stats(owners=["w"], overdue_ms=6000)], ("--max-overdue", "10s"), 0, "ok"),

@@ -83,7 +83,7 @@ def test_kinds_are_those_of_the_publishers() -> None:
 def test_settings_are_frozen_and_travel_to_other_processes() -> None:
     settings = load(flags={"redis": {"url": f"redis://:{CANARY}@host"}})
     with pytest.raises(ValueError, match="frozen"):
-        settings.lease.ttl_ms = 1  # type: ignore[misc]
+        settings.lease.ttl_ms = 1
     copy = pickle.loads(pickle.dumps(settings))
     assert copy == settings
     assert copy.sources() == settings.sources()
