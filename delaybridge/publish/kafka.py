@@ -20,6 +20,7 @@ from delaybridge.message import OWN_HEADERS, Delivery, Destination
 from delaybridge.publish import CONFIRMED, Fault, Outcome, PublishOptions, Report, Verdict
 from delaybridge.publish.kafka_client import Answers, KafkaClient, check, configuration
 from delaybridge.publish.kafka_outcomes import (
+    DOUBTFUL,
     MISSING,
     answer,
     broker_refusal,
@@ -234,7 +235,7 @@ class KafkaPublisher:
             except BufferError:
                 self._no_room(delivery)
             except Exception as exc:
-                self._reports.add([delivery], not_queued(exc))
+                self._reports.add([delivery], not_queued(delivery, exc))
                 self._doubt(delivery.destination.address, error_of(exc))
             else:
                 self._flying[delivery] = now_s
@@ -269,8 +270,8 @@ class KafkaPublisher:
     # topics
 
     def _doubt(self, name: str, error: KafkaError | None) -> None:
-        """The topic is looked up before the next record if the error says that it is missing."""
-        if error is not None and error.code() in MISSING:
+        """The topic is looked up before the next record if it may be the reason of the error."""
+        if error is not None and error.code() in DOUBTFUL:
             self._topic(name).proved_s = None
 
     def _topic(self, name: str) -> Topic:

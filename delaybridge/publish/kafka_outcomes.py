@@ -22,6 +22,8 @@ MISSING = frozenset(
         KafkaError._UNKNOWN_PARTITION,
     }
 )
+# After these the topic is looked up before it is believed in again.
+DOUBTFUL = MISSING | {KafkaError._MSG_TIMED_OUT}
 DOWN = frozenset(
     {
         KafkaError._ALL_BROKERS_DOWN,
@@ -50,22 +52,20 @@ _REFUSALS = {
 
 def answer(delivery: Delivery, error: KafkaError, *, is_proof: bool) -> Outcome:
     """The outcome of a failed delivery. is_proof: no connection was lost meanwhile."""
-    refused = _refusal(error)
+    refused = _refusal(error, delivery)
     if refused is not None and is_proof:
-        if error.code() == KafkaError._UNKNOWN_PARTITION and delivery.record.partition is not None:
-            return Outcome(Verdict.REFUSED, f"partition_missing: {shown(error)}")
         return refused
     word = "confirm_timeout" if error.code() == KafkaError._MSG_TIMED_OUT else "failed"
     fault = Fault.MESSAGE if refused is None else refused.fault
     return Outcome(Verdict.UNKNOWN, f"{word}: {shown(error)}", fault)
 
 
-def not_queued(exc: Exception) -> Outcome:
+def not_queued(delivery: Delivery, exc: Exception) -> Outcome:
     """The outcome of a delivery that librdkafka did not take."""
     error = error_of(exc)
     if error is None:
         return Outcome(Verdict.REFUSED, f"unencodable: {type(exc).__name__}")
-    return _refusal(error) or Outcome(Verdict.REFUSED, f"refused: {shown(error)}")
+    return _refusal(error, delivery) or Outcome(Verdict.REFUSED, f"refused: {shown(error)}")
 
 
 def not_found(error: KafkaError) -> Outcome:
@@ -93,9 +93,12 @@ def shown(error: KafkaError) -> str:
     return printable(f"{error.name().lstrip('_')} {error.str()}")[:DETAIL_LIMIT]
 
 
-def _refusal(error: KafkaError) -> Outcome | None:
+def _refusal(error: KafkaError, delivery: Delivery | None = None) -> Outcome | None:
     found = _REFUSALS.get(error.code())
     if found is None:
         return None
     word, fault = found
+    asked = None if delivery is None else delivery.record.partition
+    if asked is not None and error.code() == KafkaError._UNKNOWN_PARTITION:
+        word = "partition_missing"
     return Outcome(Verdict.REFUSED, f"{word}: {shown(error)}", fault)

@@ -1,0 +1,266 @@
+"""What only Kafka can show: keys, headers, partitions, timestamps, limits, rights, warm-up, TLS."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from delaybridge.errors import PublishUnavailable
+from delaybridge.message import Delivery, Destination
+from delaybridge.publish import CONFIRMED, Fault, Verdict
+from tests.integration import certificates
+from tests.integration.brokers import KafkaRig, Sink
+from tests.servers.kafka import KafkaStandIn
+from tests.servers.process import LOOPBACK, free_port
+from tests.waiting import wait_until_async
+
+RIGHTS = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "allow.everyone.if.no.acl.found": "true",
+}
+
+
+class ThreePartitions(KafkaRig):
+    """Topics of three partitions, on a broker that asks who may write."""
+
+    partitions = 3
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[KafkaRig]:
+    """A Kafka of this module's own."""
+    try:
+        made = ThreePartitions(RIGHTS)
+    except FileNotFoundError as missing:
+        pytest.skip(str(missing))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+async def rig(broker: KafkaRig) -> AsyncIterator[KafkaRig]:
+    """The broker up and well."""
+    async with broker:
+        yield broker
+
+
+async def publish(publisher: Any, sink: Sink, deliveries: Sequence[Delivery]) -> None:
+    """Publish and wait for all outcomes."""
+    publisher.publish(deliveries)
+    await sink.all_of(deliveries)
+
+
+class TestRecords:
+    async def test_a_record_arrives_as_it_was_given(self, rig: KafkaRig) -> None:
+        to = await rig.new_destination()
+        pairs = (("b", b"1"), ("a", None), ("b", b""), ("b", b"\xff\x00"), ("é", "€".encode()))
+        async with rig.connected() as (publisher, sink):
+            one = rig.delivery(to, b"\x00body\xff", headers=pairs, key=b"\xffkey", partition=2)
+            one.id = "é-id"
+            before_ms = time.time_ns() // 1_000_000
+            await publish(publisher, sink, [one])
+            (record,) = await asyncio.to_thread(rig.read_raw, to.address, 1)
+            assert record.value() == b"\x00body\xff"
+            assert record.key() == b"\xffkey"
+            assert record.partition() == 2
+            assert record.headers() == [
+                *pairs,
+                ("delaybridge-id", "é-id".encode()),
+                ("delaybridge-due-ms", b"1800000000000"),
+                ("delaybridge-attempt", b"1"),
+            ]
+            _, stamp_ms = record.timestamp()
+            assert before_ms - 1 <= stamp_ms <= time.time_ns() // 1_000_000
+
+    async def test_null_and_empty_are_different(self, rig: KafkaRig) -> None:
+        to = await rig.new_destination()
+        async with rig.connected() as (publisher, sink):
+            deliveries = [
+                rig.delivery(to, None, partition=0),  # type: ignore[arg-type]
+                rig.delivery(to, b"", partition=0, key=b""),
+            ]
+            await publish(publisher, sink, deliveries)
+            records = await asyncio.to_thread(rig.read_raw, to.address, 2)
+            assert [record.value() for record in records] == [None, b""]
+            assert [record.key() for record in records] == [None, b""]
+
+    async def test_records_of_one_key_stay_in_order_in_one_partition(self, rig: KafkaRig) -> None:
+        to = await rig.new_destination()
+        async with rig.connected() as (publisher, sink):
+            deliveries = [
+                rig.delivery(to, str(n).encode(), key=f"key-{n % 7}".encode()) for n in range(700)
+            ]
+            await publish(publisher, sink, deliveries)
+            records = await asyncio.to_thread(rig.read_raw, to.address, 700)
+            for key in range(7):
+                mine = [r for r in records if r.key() == f"key-{key}".encode()]
+                assert [int(r.value()) for r in mine] == list(range(key, 700, 7))
+                assert len({r.partition() for r in mine}) == 1
+
+
+class TestRefusals:
+    async def test_a_partition_that_does_not_exist(self, rig: KafkaRig) -> None:
+        to = await rig.new_destination()
+        async with rig.connected() as (publisher, sink):
+            bad, good = rig.delivery(to, partition=99), rig.delivery(to)
+            await publish(publisher, sink, [bad, good])
+            assert sink.outcomes[bad].verdict is Verdict.REFUSED
+            assert sink.reasons([bad]) == {"partition_missing"}
+            assert sink.outcomes[good] == CONFIRMED
+
+    async def test_the_brokers_own_limit(self, rig: KafkaRig) -> None:
+        address = await asyncio.to_thread(rig.make, None, **{"max.message.bytes": "2000"})
+        to = rig.destination(address)
+        async with rig.connected() as (publisher, sink):
+            large, small = rig.delivery(to, bytes(5000)), rig.delivery(to)
+            await publish(publisher, sink, [large])
+            await publish(publisher, sink, [small])
+            assert sink.outcomes[large].verdict is Verdict.REFUSED
+            assert sink.reasons([large]) == {"message_too_large"}
+            assert sink.outcomes[small] == CONFIRMED
+
+    async def test_a_topic_that_may_not_be_written(self, rig: KafkaRig) -> None:
+        to, other = await rig.new_destination(), await rig.new_destination()
+
+        def deny() -> None:
+            admin = AdminClient({"bootstrap.servers": f"{LOOPBACK}:{rig.proxy_port}"})
+            rule = AclBinding(
+                ResourceType.TOPIC,
+                to.address,
+                ResourcePatternType.LITERAL,
+                "User:ANONYMOUS",
+                "*",
+                AclOperation.WRITE,
+                AclPermissionType.DENY,
+            )
+            admin.create_acls([rule])[rule].result(10)
+
+        await asyncio.to_thread(deny)
+        async with rig.connected() as (publisher, sink):
+            refused, taken = rig.deliveries(to, 10), rig.deliveries(other, 10)
+            await publish(publisher, sink, [*refused, *taken])
+            assert sink.verdicts(refused) == {Verdict.REFUSED}
+            assert sink.reasons(refused) == {"access_refused"}
+            assert {sink.outcomes[one].fault for one in refused} == {Fault.DESTINATION}
+            assert sink.verdicts(taken) == {Verdict.CONFIRMED}
+
+    async def test_a_deleted_topic(self, rig: KafkaRig) -> None:
+        to = await rig.new_destination()
+        async with rig.connected() as (publisher, sink):
+            await publish(publisher, sink, rig.deliveries(to, 10))
+
+            def delete() -> None:
+                admin = AdminClient({"bootstrap.servers": f"{LOOPBACK}:{rig.proxy_port}"})
+                admin.delete_topics([to.address])[to.address].result(10)
+
+            await asyncio.to_thread(delete)
+            caught = rig.deliveries(to, 10)
+            publisher.publish(caught)
+            await sink.all_of(caught, 15.0)
+            assert Verdict.CONFIRMED not in sink.verdicts(caught)
+            late = rig.deliveries(to, 10)
+            await publish(publisher, sink, late)
+            assert sink.verdicts(late) == {Verdict.REFUSED}
+            assert sink.reasons(late) == {"topic_missing"}
+
+    async def test_a_broker_that_creates_topics_does(self) -> None:
+        with KafkaStandIn() as stand_in:
+            rig = KafkaRig.__new__(KafkaRig)  # only what makes deliveries
+            async with rig.connected(url=stand_in.url) as (publisher, sink):
+                deliveries = rig.deliveries(Destination("kafka", "kafka", "never-made"), 10)
+                await publish(publisher, sink, deliveries)
+                assert sink.verdicts(deliveries) == {Verdict.CONFIRMED}
+
+
+class TestConnection:
+    async def test_the_first_publish_does_not_wait_for_a_producer_id(self, rig: KafkaRig) -> None:
+        to = await rig.new_destination()
+        async with rig.connected() as (publisher, sink):
+            started_s = time.perf_counter()
+            await publish(publisher, sink, rig.deliveries(to, 1))
+            assert time.perf_counter() - started_s < 0.3  # cold it takes 0.5 to 1 s
+
+    async def test_a_fatal_error_ends_what_is_in_flight_and_a_new_producer_takes_over(
+        self, rig: KafkaRig
+    ) -> None:
+        to = await rig.new_destination()
+        async with rig.connected() as (publisher, sink):
+            await publish(publisher, sink, rig.deliveries(to, 10))
+            rig.proxy.mode = "blackhole_down"
+            caught = rig.deliveries(to, 10)
+            publisher.publish(caught)
+            fatal = KafkaError(KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER, "sequence", fatal=True)
+            publisher._erred(publisher._client, fatal)
+            await sink.all_of(caught)
+            assert sink.verdicts(caught) == {Verdict.UNKNOWN}
+            assert sink.reasons(caught) == {"fatal"}
+            assert publisher.unavailable is not None
+            rig.proxy.mode = "pass"
+            rig.proxy.reset()
+            await wait_until_async(lambda: publisher.unavailable is None, 10.0, "it is back")
+            after = rig.deliveries(to, 10)
+            await publish(publisher, sink, after)
+            assert sink.verdicts(after) == {Verdict.CONFIRMED}
+
+    async def test_more_than_librdkafka_queues_waits_and_stays_in_order(
+        self, rig: KafkaRig
+    ) -> None:
+        to = await rig.new_destination()
+        url = f"{rig.url()}?queue.buffering.max.messages=50"
+        async with rig.connected(url=url) as (publisher, sink):
+            deliveries = [rig.delivery(to, str(n).encode(), partition=0) for n in range(1000)]
+            await publish(publisher, sink, deliveries)
+            assert sink.verdicts(deliveries) == {Verdict.CONFIRMED}
+            records = await asyncio.to_thread(rig.read_raw, to.address, 1000)
+            assert [int(record.value()) for record in records] == list(range(1000))
+
+    async def test_tls_verifies_the_broker(self) -> None:
+        port = free_port()
+        tls = {
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SSL:SSL",
+            "ssl.keystore.type": "PEM",
+        }
+        try:
+            rig = KafkaRig(tls)
+        except FileNotFoundError as missing:
+            pytest.skip(str(missing))
+        made = certificates.make(rig.node.folder)
+        keystore = rig.node.folder / "keystore.pem"
+        keystore.write_text(made.key.read_text() + made.certificate.read_text())
+        settings = rig.node.folder / "server.properties"
+        more = f",SSL://{LOOPBACK}:{port}"
+        lines = [
+            line + more if line.startswith(("listeners=", "advertised.listeners=")) else line
+            for line in settings.read_text().splitlines()
+        ]
+        settings.write_text("\n".join([*lines, f"ssl.keystore.location={keystore}", ""]))
+        try:
+            async with rig:
+                to = await rig.new_destination()
+                url = f"kafkas://{LOOPBACK}:{port}"
+                async with rig.connected(url=f"{url}?ssl.ca.location={made.authority}") as (
+                    publisher,
+                    sink,
+                ):
+                    deliveries = rig.deliveries(to, 100)
+                    await publish(publisher, sink, deliveries)
+                    assert sink.verdicts(deliveries) == {Verdict.CONFIRMED}
+                    assert "ssl" in publisher.describe()
+                with pytest.raises(PublishUnavailable, match="unreachable"):
+                    async with rig.connected(url=url):
+                        pass
+        finally:
+            rig.close()

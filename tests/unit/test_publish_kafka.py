@@ -1,0 +1,186 @@
+"""Kafka's settings from a URL, and what its errors mean."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from delaybridge.errors import ConfigError
+from delaybridge.message import Delivery, Destination, Record
+from delaybridge.publish import Fault, Outcome, PublishOptions, Verdict
+from delaybridge.publish.kafka import publisher
+from delaybridge.publish.kafka_client import configuration
+from delaybridge.publish.kafka_outcomes import answer, not_found, not_queued
+
+OPTIONS = PublishOptions(confirm_timeout_s=20.0, linger_ms=1)
+
+
+def settings(url: str) -> dict[str, Any]:
+    """What the URL makes."""
+    return configuration("kafka", url, OPTIONS)
+
+
+class TestConfiguration:
+    def test_hosts_get_their_port(self) -> None:
+        found = settings("kafka://a,b:9093,[::1],[::1]:9094")["bootstrap.servers"]
+        assert found == "a:9092,b:9093,[::1]:9092,[::1]:9094"
+
+    def test_what_a_confirm_depends_on_is_fixed(self) -> None:
+        found = settings("kafka://a")
+        assert found["enable.idempotence"] is True
+        assert found["acks"] == "all"
+        assert found["message.timeout.ms"] == 20_000
+        assert found["linger.ms"] == 1
+
+    @pytest.mark.parametrize(
+        ("url", "protocol"),
+        [
+            ("kafka://a", "plaintext"),
+            ("kafkas://a", "ssl"),
+            ("kafka://u:p@a", "sasl_plaintext"),
+            ("kafkas://u:p@a", "sasl_ssl"),
+            ("kafkas://a?sasl.mechanism=OAUTHBEARER", "sasl_ssl"),
+        ],
+    )
+    def test_the_protocol(self, url: str, protocol: str) -> None:
+        assert settings(url)["security.protocol"] == protocol
+
+    def test_user_and_password_are_unquoted_and_plain_by_default(self) -> None:
+        found = settings("kafkas://us%40er:p%3A%40ss@a,b")
+        assert (found["sasl.username"], found["sasl.password"]) == ("us@er", "p:@ss")
+        assert found["sasl.mechanism"] == "PLAIN"
+        found = settings("kafkas://u:p@a?sasl.mechanism=SCRAM-SHA-512")
+        assert found["sasl.mechanism"] == "SCRAM-SHA-512"
+
+    def test_an_allowed_option_wins_over_the_default(self) -> None:
+        found = settings("kafka://a?linger.ms=7&partitioner=murmur2_random")
+        assert (found["linger.ms"], found["partitioner"]) == ("7", "murmur2_random")
+
+    @pytest.mark.parametrize(
+        "option",
+        [
+            "acks=1",
+            "enable.idempotence=false",
+            "max.in.flight=10",
+            "max.in.flight.requests.per.connection=10",
+            "transactional.id=x",
+            "nonsense=1",
+            "plugin.library.paths=/tmp/evil.so",
+            "enable.ssl.certificate.verification=false",
+            "bootstrap.servers=elsewhere",
+            "debug=all",
+        ],
+    )
+    def test_other_options_are_refused_by_name(self, option: str) -> None:
+        with pytest.raises(ConfigError, match=option.partition("=")[0]):
+            settings(f"kafka://u:s3cret@a?{option}")
+
+    @pytest.mark.parametrize("url", ["kafka://", "kafka://a,,b", "kafka://u:s3cret@"])
+    def test_a_missing_host_is_refused(self, url: str) -> None:
+        with pytest.raises(ConfigError) as caught:
+            settings(url)
+        assert "s3cret" not in str(caught.value)
+
+    def test_a_value_that_librdkafka_refuses_is_refused_at_once(self) -> None:
+        with pytest.raises(ConfigError, match="Invalid value") as caught:
+            publisher(
+                "kafka",
+                "kafka://u:s3cret@a?linger.ms=soon",
+                report=lambda *_: None,
+                on_change=lambda: None,
+                options=OPTIONS,
+            )
+        assert "s3cret" not in str(caught.value)
+
+    def test_no_password_is_shown(self) -> None:
+        made = publisher(
+            "kafka",
+            "kafka://u:s3cret@a",
+            report=lambda *_: None,
+            on_change=lambda: None,
+            options=OPTIONS,
+        )
+        assert "s3cret" not in made.describe()
+
+
+def delivery(partition: int | None = None) -> Delivery:
+    """A delivery to topic `t`."""
+    record = Record("kafka:t", b"", partition=partition)
+    return Delivery("id", record, Destination("kafka", "kafka", "t"), 1, 1, None)
+
+
+def outcome(code: int, *, is_proof: bool = True) -> Outcome:
+    """Of one delivery that failed so."""
+    return answer(delivery(), KafkaError(code), is_proof=is_proof)
+
+
+class TestOutcomes:
+    @pytest.mark.parametrize(
+        ("code", "reason", "fault"),
+        [
+            (KafkaError.MSG_SIZE_TOO_LARGE, "message_too_large", Fault.MESSAGE),
+            (KafkaError._UNKNOWN_PARTITION, "topic_missing", Fault.MESSAGE),
+            (KafkaError._UNKNOWN_TOPIC, "topic_missing", Fault.MESSAGE),
+            (KafkaError.UNKNOWN_TOPIC_OR_PART, "topic_missing", Fault.MESSAGE),
+            (KafkaError.INVALID_RECORD, "rejected", Fault.MESSAGE),
+            (KafkaError.TOPIC_AUTHORIZATION_FAILED, "access_refused", Fault.DESTINATION),
+            (KafkaError.CLUSTER_AUTHORIZATION_FAILED, "access_refused", Fault.DESTINATION),
+        ],
+    )
+    def test_a_refusal_is_certain_only_while_no_connection_was_lost(
+        self, code: int, reason: str, fault: Fault
+    ) -> None:
+        refused = outcome(code)
+        assert (refused.verdict, refused.fault) == (Verdict.REFUSED, fault)
+        assert refused.reason.startswith(f"{reason}: ")
+        unknown = outcome(code, is_proof=False)
+        assert (unknown.verdict, unknown.fault) == (Verdict.UNKNOWN, fault)
+
+    @pytest.mark.parametrize(
+        "code",
+        [
+            KafkaError._MSG_TIMED_OUT,
+            KafkaError._TIMED_OUT_QUEUE,
+            KafkaError._PURGE_QUEUE,
+            KafkaError._PURGE_INFLIGHT,
+            KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+            KafkaError.REQUEST_TIMED_OUT,
+            KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER,
+            KafkaError._TRANSPORT,
+            KafkaError.UNKNOWN,
+        ],
+    )
+    def test_everything_else_is_unknown(self, code: int) -> None:
+        assert outcome(code).verdict is Verdict.UNKNOWN
+
+    def test_a_time_out_says_so(self) -> None:
+        assert outcome(KafkaError._MSG_TIMED_OUT).reason.startswith("confirm_timeout: ")
+
+    def test_a_partition_asked_for_is_named(self) -> None:
+        error = KafkaError(KafkaError._UNKNOWN_PARTITION)
+        found = answer(delivery(9), error, is_proof=True)
+        assert found.reason.startswith("partition_missing: ")
+        assert not_queued(delivery(9), KafkaException(error)) == found
+
+    def test_what_was_never_queued_is_refused(self) -> None:
+        too_large = KafkaException(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE))
+        assert not_queued(delivery(), too_large).reason.startswith("message_too_large: ")
+        other = KafkaException(KafkaError(KafkaError._STATE))
+        assert not_queued(delivery(), other).verdict is Verdict.REFUSED
+        assert not_queued(delivery(), TypeError("a header")).reason == "unencodable: TypeError"
+
+    @pytest.mark.parametrize(
+        ("code", "fault"),
+        [
+            (KafkaError.UNKNOWN_TOPIC_OR_PART, Fault.MESSAGE),
+            (KafkaError.TOPIC_AUTHORIZATION_FAILED, Fault.DESTINATION),
+            (KafkaError.LEADER_NOT_AVAILABLE, Fault.DESTINATION),
+            (KafkaError._TRANSPORT, Fault.BROKER),
+            (KafkaError._TIMED_OUT, Fault.BROKER),
+        ],
+    )
+    def test_who_is_at_fault_when_a_topic_cannot_be_had(self, code: int, fault: Fault) -> None:
+        found = not_found(KafkaError(code))
+        assert (found.verdict, found.fault) == (Verdict.REFUSED, fault)
