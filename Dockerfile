@@ -1,0 +1,17 @@
+# One image, every command: `docker run delaybridge scan`, `docker run delaybridge stats`, ...
+FROM python:3.12-slim AS build
+WORKDIR /src
+COPY pyproject.toml README.md LICENSE CHANGELOG.md ./
+COPY delaybridge delaybridge
+COPY lua lua
+COPY config config
+RUN pip install --no-cache-dir --prefix=/install '.[fast]'
+
+FROM python:3.12-slim
+COPY --from=build /install /usr/local
+RUN useradd --system --no-create-home delaybridge
+USER delaybridge
+# SIGTERM drains: what is under way is finished, the buckets are given to the other workers.
+STOPSIGNAL SIGTERM
+ENTRYPOINT ["delaybridge"]
+CMD ["scan"]

@@ -1,0 +1,58 @@
+"""The wheel carries the scripts and the sample settings, and works where nothing else is."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built from the sdist as a release is."""
+    out = tmp_path_factory.mktemp("dist")
+    subprocess.run(
+        [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out), str(ROOT)],
+        check=True,
+        capture_output=True,
+    )
+    (built,) = out.glob("*.whl")
+    return built
+
+
+@pytest.mark.timeout(120)
+def test_the_wheel_holds_the_repository_s_scripts_and_settings(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as packed:
+        inside = {
+            name.removeprefix("delaybridge/lua/"): packed.read(name)
+            for name in packed.namelist()
+            if name.startswith("delaybridge/lua/")
+        }
+        settings = packed.read("delaybridge/delaybridge.toml")
+        assert "delaybridge/py.typed" in packed.namelist()
+    assert inside == {path.name: path.read_bytes() for path in (ROOT / "lua").glob("*.lua")}
+    assert settings == (ROOT / "config" / "delaybridge.toml").read_bytes()
+
+
+@pytest.mark.timeout(180)
+def test_an_empty_environment_with_the_wheel_runs_the_cli(wheel: Path, tmp_path: Path) -> None:
+    venv = tmp_path / "venv"
+    subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)
+    python = venv / "bin" / "python"
+    pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, str(wheel)], check=True, capture_output=True)
+    shown = subprocess.run(
+        [venv / "bin" / "delaybridge", "--version"],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=tmp_path,
+    )
+    assert "0.1.0" in shown.stdout
+    loaded = "from delaybridge.store import scripts; assert len(scripts()) > 10"
+    subprocess.run([python, "-c", loaded], check=True, cwd=tmp_path)

@@ -1,0 +1,102 @@
+"""docker-compose.yml, Dockerfile and config/: no engine here, so what they name is checked."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from delaybridge.cli import main as cli
+from delaybridge.settings import Settings
+
+ROOT = Path(__file__).parent.parent.parent
+COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+SERVICES: dict[str, Any] = COMPOSE["services"]
+WORKERS = [name for name in SERVICES if name.startswith("worker")]
+
+
+def test_every_mounted_file_exists_and_every_volume_is_declared() -> None:
+    for service in SERVICES.values():
+        for mount in service.get("volumes", []):
+            source = mount.split(":")[0]
+            if source.startswith("./"):
+                assert (ROOT / source).is_file(), source
+            else:
+                assert source in COMPOSE["volumes"]
+
+
+def test_servers_have_pinned_tags_health_checks_and_loopback_ports() -> None:
+    for name, service in SERVICES.items():
+        if name in WORKERS:
+            continue
+        image, _, tag = service["image"].rpartition(":")
+        assert re.match(r"\d", tag), service["image"]
+        assert "." not in image.split("/")[0], "an image is named without a registry host"
+        assert service["healthcheck"]["test"]
+        assert all(port.startswith("127.0.0.1:") for port in service["ports"])
+
+
+@pytest.mark.parametrize("name", WORKERS)
+def test_a_worker_waits_for_healthy_servers_of_its_own_profile(name: str) -> None:
+    service = SERVICES[name]
+    for server, wanted in service["depends_on"].items():
+        assert wanted == {"condition": "service_healthy"}
+        profiles = SERVICES[server].get("profiles", service["profiles"])
+        assert profiles == service["profiles"]
+
+
+@pytest.mark.parametrize("name", WORKERS)
+def test_a_worker_runs_a_command_there_is_with_settings_there_are(name: str) -> None:
+    service = SERVICES[name]
+    settings = Settings.load(environ=service["environment"])
+    assert settings.brokers
+    assert settings.redis.url == "redis://redis:6379/0"
+    command, *arguments = service["command"]
+    assert_is_a_command(command, arguments)
+
+
+def test_a_worker_is_given_more_time_to_drain_than_it_takes() -> None:
+    for name in WORKERS:
+        grace_s = int(SERVICES[name]["stop_grace_period"].removesuffix("s"))
+        assert grace_s > Settings().scan.drain_timeout_s
+
+
+def test_the_image_installs_and_runs_what_the_project_has() -> None:
+    lines = (ROOT / "Dockerfile").read_text().splitlines()
+    for line in lines:
+        if line.startswith("COPY ") and "--from" not in line:
+            for source in line.split()[1:-1]:
+                assert (ROOT / source).exists(), source
+    assert 'ENTRYPOINT ["delaybridge"]' in lines
+    (command,) = json.loads(next(x for x in lines if x.startswith("CMD ")).removeprefix("CMD "))
+    assert_is_a_command(command, [])
+    assert any(line.startswith("USER ") for line in lines)
+    assert "STOPSIGNAL SIGTERM" in lines
+
+
+def test_redis_is_configured_as_the_client_demands() -> None:
+    lines = (ROOT / "config/redis.conf").read_text().splitlines()
+    options = dict(line.split(maxsplit=1) for line in lines if line and line[0] != "#")
+    assert options["maxmemory-policy"] == "noeviction"
+    assert options["appendonly"] == "yes"
+
+
+def test_the_user_of_the_workers_is_defined_and_may_only_write() -> None:
+    definitions = json.loads((ROOT / "config/rabbitmq-definitions.json").read_text())
+    (url,) = (
+        SERVICES[name]["environment"]["DELAYBRIDGE_BROKERS__RABBITMQ"]
+        for name in WORKERS
+        if "rabbitmq" in name
+    )
+    user, password = url.removeprefix("amqp://").split("@")[0].split(":")
+    assert {"name": user, "password": password, "tags": [], "limits": {}} in definitions["users"]
+    (rights,) = (r for r in definitions["permissions"] if r["user"] == user)
+    assert (rights["configure"], rights["read"]) == ("^$", "^$")
+
+
+def assert_is_a_command(command: str, arguments: list[str]) -> None:
+    assert cli([command, *arguments, "--help"]) == 0
