@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from delaybridge.errors import StoreError
 from tests.acceptance.conftest import MakeBridge
 from tests.acceptance.test_brokers_fail import wait_s
-from tests.servers.proxy import Proxy
+from tests.integration.proxy import FaultProxy
+from tests.servers.process import free_port
 from tests.servers.redis import RedisServer
 
 pytestmark = pytest.mark.timeout(150)
@@ -31,20 +34,21 @@ def test_redis_is_killed_under_load_and_restarted(
     assert not verdict.changed
 
 
-def test_redis_swallows_everything_for_ten_seconds(
+async def test_redis_swallows_everything_for_ten_seconds(
     make_bridge: MakeBridge, own_redis: RedisServer, rabbitmq_url: str, namespace: str
 ) -> None:
     bridge = make_bridge({"rabbitmq": rabbitmq_url}, redis_url=own_redis.url)
     destination = bridge.rabbitmq_queue(namespace)
-    with Proxy(own_redis.port) as proxy:
-        bridge.start_workers(2, redis_url=f"redis://127.0.0.1:{proxy.port}/0")
-        bridge.schedule(destination, 3_000, seconds=14, first_s=1)
-        wait_s(3)
+    async with FaultProxy(free_port(), own_redis.port) as proxy:
+        through_proxy = f"redis://127.0.0.1:{proxy.port}/0"
+        await asyncio.to_thread(bridge.start_workers, 2, redis_url=through_proxy)
+        await asyncio.to_thread(bridge.schedule, destination, 3_000, seconds=14, first_s=1)
+        await asyncio.to_thread(wait_s, 3)
         proxy.mode = "blackhole"
-        wait_s(10)
+        await asyncio.to_thread(wait_s, 10)
         proxy.mode = "pass"
-        bridge.wait_delivered()
-        verdict = bridge.verdict()
+        await asyncio.to_thread(bridge.wait_delivered)
+    verdict = bridge.verdict()
     assert not verdict.lost
     assert not verdict.early
     assert not verdict.changed
