@@ -125,7 +125,11 @@ def _kafka(url: str, topic: str) -> Iterator[Target]:
             poison_properties={"partition": _NO_SUCH_PARTITION},
         )
     finally:
-        admin.delete_topics([topic])[topic].result(_ANSWER_S)
+        try:
+            admin.delete_topics([topic])[topic].result(_ANSWER_S)
+        except KafkaException as exc:
+            reason = f"topic {topic} is left behind: {printable(exc.args[0].str())}"
+            raise PublishUnavailable(f"--broker {redact(url)}: {reason}") from exc
 
 
 @contextmanager

@@ -144,12 +144,13 @@ def verdict_lines(verdict: Verdict) -> list[str]:
     """The verdict's figures."""
     dead = f"dead {len(verdict.dead)}" + (f" ({verdict.dead[0]})" if verdict.dead else "")
     repeated, after_kill = len(verdict.duplicates), len(verdict.after_kill)
-    explained = f" ({'all' if after_kill == repeated else after_kill} after the kill)"
+    share = "all" if after_kill == repeated else after_kill or "none"
+    explained = f" ({share} after the kill)" if repeated else ""
     lines = [
         f"scheduled {verdict.scheduled:,}  cancelled {verdict.cancelled}  "
         f"rescheduled {verdict.rescheduled}  published {verdict.published:,}  {dead}",
         f"received {verdict.received:,} of {verdict.published:,}  "
-        f"duplicates {repeated}{explained if repeated else ''}  "
+        f"duplicates {repeated}{explained}  "
         f"early {len(verdict.early)}  lost {len(verdict.lost)}",
     ]
     if steady := verdict.steady_ms:
