@@ -60,8 +60,11 @@ class Publisher(Protocol):
 
     `unavailable` is the reason why the broker takes nothing now, None while it does. It changes by
     itself (the publisher reconnects with back-off, for ever); `on_change` is called then.
-    `publish` never blocks and never raises for a message: whatever happens is reported. While
-    `unavailable`, deliveries are reported REFUSED with Fault.BROKER: they were never written.
+    `publish` never blocks and never raises for a message: whatever happens is reported, in a later
+    turn of the loop, never from inside `publish`, and many deliveries of one outcome in one call.
+    While `unavailable`, and once `close` was called, deliveries are reported REFUSED with
+    Fault.BROKER: they were never written. No other refusal carries that fault. UNKNOWN carries a
+    fault too: the broker's after a lost connection, the destination's where it refuses everything.
     """
 
     name: str

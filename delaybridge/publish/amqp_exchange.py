@@ -20,7 +20,7 @@ from delaybridge.publish.amqp_wire import (
 )
 from delaybridge.publish.reports import Reports
 
-ANSWER_TIMEOUT_S = 5.0  # for a channel to open; a broker that needs longer is taken for dead
+ANSWER_TIMEOUT_S = 10.0  # for a channel to open; a broker that takes longer is given up
 PROOF_TTL_S = 30.0  # after so long without a confirm the exchange may be gone
 MISSING_TTL_S = 1.0  # how long an exchange is taken for missing without asking again
 
@@ -109,10 +109,7 @@ class Exchange:
     async def _open_channel(self, connection: WireConnection) -> None:
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
-                channel = await connection.open_channel(self._on_closed)
-                if self.name:
-                    await connection.look_up(channel, self.name)
-                await connection.select_confirms(channel)
+                channel = await self._prepared(connection)
         except TimeoutError:
             if not connection.is_blocked:
                 connection.abort(f"no answer within {ANSWER_TIMEOUT_S:g} s")
@@ -125,6 +122,18 @@ class Exchange:
                 self._opening = None
         if self._channel is not None:
             self._write()
+
+    async def _prepared(self, connection: WireConnection) -> Channel:
+        """A channel in confirm mode, the exchange having been seen. Raises what is in the way."""
+        channel = await connection.open_channel(self._on_closed)
+        try:
+            if self.name:
+                await connection.look_up(channel, self.name)
+            await connection.select_confirms(channel)
+        except BaseException:
+            close_channel(channel)
+            raise
+        return channel
 
     def _opened(self, connection: WireConnection, channel: Channel) -> None:
         number = int(channel.channel_number)

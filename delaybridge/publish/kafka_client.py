@@ -182,7 +182,11 @@ class KafkaClient:
         """Forget what is queued and in flight, and end; call it once."""
         self._producer.purge(in_queue=True, in_flight=True, blocking=False)
         self._is_stopped = True
-        await asyncio.to_thread(self._thread.join)
+        await asyncio.to_thread(self._end)
+
+    def _end(self) -> None:
+        self._thread.join()
+        del self._producer  # which takes a moment: not on the loop
 
     # in the polling thread
 
