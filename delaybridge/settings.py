@@ -19,27 +19,20 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from delaybridge import keys, times
-from delaybridge.errors import ConfigError, MessageError, printable
+from delaybridge.errors import ConfigError, MessageError
 from delaybridge.message import Limits
-from delaybridge.settings_sources import Given, KeyPath, Shape, dotted, gather
+from delaybridge.settings_sources import BROKERS, Given, KeyPath, Shape, dotted, gather, shown
 from delaybridge.urls import (
-    KINDS,
     SecretUrl,
     cautions,
     check_broker_url,
     check_redis_url,
     has_secret,
-    redact,
-    redact_text,
 )
 
 DEFAULT = "default"
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
 _NUMBER = re.compile(r"-?[0-9]{1,18}(\.[0-9]{1,9})?")
-_BROKER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
-_BROKERS = ("brokers",)
-_URLS = (("redis", "url"),)
-_SHOWN_CHARS = 100
 LOW_HEARTBEAT_S = 5
 _DELAY_MOST_MS = 900 * times.YEAR_MS
 _LIMITS = Limits()
@@ -301,7 +294,6 @@ class Settings(_Section):
         """
         surroundings = os.environ if environ is None else environ
         chosen, faults = gather(_shape(), config, overrides or {}, surroundings)
-        faults += _refused_names(chosen)
         try:
             settings = cls.model_validate(_nested(chosen))
         except ValidationError as exc:
@@ -320,7 +312,7 @@ class Settings(_Section):
     def items(self) -> Iterator[tuple[str, Any]]:
         """Every key path with its value as it is written in the file; URLs still as `SecretUrl`."""
         for path, _ in fields():
-            if path == _BROKERS:
+            if path == BROKERS:
                 yield from ((f"brokers.{name}", url) for name, url in self.brokers.items())
             else:
                 yield dotted(path), self.value(path)
@@ -376,7 +368,7 @@ def _shape() -> Shape:
             if section is not None:
                 section.append(path[1])
         else:
-            known[path[0]] = [] if path == _BROKERS else None
+            known[path[0]] = [] if path == BROKERS else None
     return known
 
 
@@ -395,35 +387,7 @@ def _fault(chosen: Mapping[KeyPath, Given], error: ErrorDetails) -> str:
     path = tuple(str(part) for part in error["loc"])
     given = chosen[path]
     allowed = str(error.get("ctx", {}).get("error", error["msg"]))
-    return f"{given.source}: {dotted(path)}: got {_shown(path, given.value)}; allowed: {allowed}"
-
-
-def _shown(path: KeyPath, value: object) -> str:
-    if not isinstance(value, str):
-        text = repr(value)
-    else:
-        text = repr(redact(value) if path in _URLS or path[:1] == _BROKERS else redact_text(value))
-    text = printable(text)
-    return text if len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + "..."
-
-
-def _refused_names(chosen: dict[KeyPath, Given]) -> list[str]:
-    """Take brokers out whose names cannot be used, and say so."""
-    faults = []
-    for path in [path for path in chosen if path[:1] == _BROKERS]:
-        name, given = path[1], chosen[path]
-        scheme = str(given.value).partition("://")[0].lower()
-        if not _BROKER_NAME.fullmatch(name):
-            allowed = "1 to 64 letters, digits, '_' or '-'; a destination is NAME:ADDRESS"
-            got = f"the name {printable(name)[:_SHOWN_CHARS]!r}"
-        elif name in KINDS.values() and KINDS.get(scheme, name) != name:
-            allowed = f"under the name {name} a broker of that kind; choose another name"
-            got = _shown(path, given.value)
-        else:
-            continue
-        faults.append(f"{given.source}: brokers: got {got}; allowed: {allowed}")
-        del chosen[path]
-    return faults
+    return f"{given.source}: {dotted(path)}: got {shown(path, given.value)}; allowed: {allowed}"
 
 
 def _broken_relations(settings: Settings) -> Iterator[str]:

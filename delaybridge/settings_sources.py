@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from delaybridge.errors import printable
+from delaybridge.urls import KINDS, redact, redact_text
 
 PREFIX = "DELAYBRIDGE_"
 NESTED = "__"
@@ -25,6 +26,10 @@ KeyPath = tuple[str, ...]
 Shape = Mapping[str, Sequence[str] | None]
 """Top-level key -> None for a plain setting, a section's keys, or () for one with free keys."""
 
+BROKERS = ("brokers",)
+_URLS = (("redis", "url"),)
+_BROKER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+_SHOWN_CHARS = 100
 _SHORT_NAMES = {"REDIS_URL": ("redis", "url")}
 _FLAGS = {
     ("namespace",): "--namespace",
@@ -66,6 +71,7 @@ def gather(
     for path, value in _leaves(flags, shape, "flag", faults):
         flag = _FLAGS.get(path) or _FLAGS.get(path[:1]) or "override"
         chosen[path] = Given(value, flag)
+    faults += _refused_names(chosen)
     return chosen, faults
 
 
@@ -211,3 +217,32 @@ def _near_variable(name: str, shape: Shape) -> str:
         return f"; a broker is {PREFIX}BROKERS{NESTED}NAME=URL"
     near = difflib.get_close_matches(name, names, n=2, cutoff=0.7)
     return f"; did you mean {' or '.join(near)}?" if near else ""
+
+
+def shown(path: KeyPath, value: object) -> str:
+    """A refused value as it was written; without secrets, bounded."""
+    if not isinstance(value, str):
+        text = repr(value)
+    else:
+        text = repr(redact(value) if path in _URLS or path[:1] == BROKERS else redact_text(value))
+    text = printable(text)
+    return text if len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + "..."
+
+
+def _refused_names(chosen: dict[KeyPath, Given]) -> list[str]:
+    """Take brokers out whose names cannot be used, and say so."""
+    faults = []
+    for path in [path for path in chosen if path[:1] == BROKERS]:
+        name, given = path[1], chosen[path]
+        scheme = str(given.value).partition("://")[0].lower()
+        if not _BROKER_NAME.fullmatch(name):
+            allowed = "1 to 64 letters, digits, '_' or '-'; a destination is NAME:ADDRESS"
+            got = f"the name {printable(name)[:_SHOWN_CHARS]!r}"
+        elif name in KINDS.values() and KINDS.get(scheme, name) != name:
+            allowed = f"under the name {name} a broker of that kind; choose another name"
+            got = shown(path, given.value)
+        else:
+            continue
+        faults.append(f"{given.source}: brokers: got {got}; allowed: {allowed}")
+        del chosen[path]
+    return faults

@@ -10,9 +10,10 @@ import click
 
 from delaybridge.cli.failure import Exit, Failure
 from delaybridge.cli.grammar import PAGE_LIMIT, Group, key_option, page_options, pass_session
-from delaybridge.cli.messages import each, end_of_page, key_bytes, page_limit, show_stored
+from delaybridge.cli.messages import each, end_of_page, key_bytes, page_limit
 from delaybridge.cli.output import described, moment
 from delaybridge.cli.session import Session
+from delaybridge.cli.stored import show_stored
 
 if TYPE_CHECKING:
     from delaybridge.calls import Stored

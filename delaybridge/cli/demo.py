@@ -36,4 +36,10 @@ def demo(session: Session, broker: str | None, messages: int, seconds: int, no_k
     """
     from delaybridge.demo import run
 
-    return run(broker=broker, messages=messages, seconds=seconds, kill=not no_kill)
+    return run(
+        broker=broker,
+        messages=messages,
+        seconds=seconds,
+        kill=not no_kill,
+        color=session.output.color,
+    )

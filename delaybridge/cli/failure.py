@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import traceback
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
@@ -81,7 +81,7 @@ class Report:
 
     exit: Exit
     code: str
-    lines: list[str] = field(default_factory=list)
+    lines: list[str]
     field: str | None = None
 
     def show(self, *, as_json: bool) -> None:

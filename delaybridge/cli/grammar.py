@@ -42,19 +42,16 @@ class Group(click.Group):
         if not args:
             click.echo(ctx.get_help(), err=True)
             ctx.exit(Exit.REFUSED)
-        refuse_twice(self, ctx, args)
-        return super().parse_args(ctx, args)
+        verb = refuse_twice(self, ctx, args)
+        rest = super().parse_args(ctx, args)
+        if not verb:
+            what = f"missing; one of {', '.join(self.list_commands(ctx))}"
+            raise Failure(Exit.REFUSED, "usage", "command", what)
+        return rest
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """In the order in which they are defined."""
         return [*self.commands]
-
-    def invoke(self, ctx: click.Context) -> Any:
-        """Run the verb, if there is one."""
-        if not ctx._protected_args:
-            what = f"missing; one of {', '.join(self.list_commands(ctx))}"
-            raise Failure(Exit.REFUSED, "usage", "command", what)
-        return super().invoke(ctx)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -70,14 +67,15 @@ class Group(click.Group):
         return name, command, args[1:]
 
 
-def refuse_twice(command: click.Command, ctx: click.Context, args: Sequence[str]) -> None:
-    """Failure if an option that takes one value is given twice."""
-    _, _, order = command.make_parser(ctx).parse_args(args=list(args))
+def refuse_twice(command: click.Command, ctx: click.Context, args: Sequence[str]) -> list[str]:
+    """Failure if an option that takes one value is given twice; what is left after the options."""
+    _, left, order = command.make_parser(ctx).parse_args(args=list(args))
     for param, count in Counter(order).items():
         single = isinstance(param, click.Option) and not (param.multiple or param.is_flag)
         if single and count > 1:
             name = max(param.opts, key=len)
             raise Failure(Exit.REFUSED, "usage", name, f"given {count} times; give it once")
+    return left
 
 
 def key_option(function: F) -> F:

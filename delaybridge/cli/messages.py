@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import shlex
-import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -21,14 +20,13 @@ from delaybridge.cli.grammar import (
     pass_session,
 )
 from delaybridge.cli.output import (
-    body_field,
     described,
     headers_text,
     in_time,
     moment,
-    value_text,
 )
 from delaybridge.cli.session import Session
+from delaybridge.cli.stored import show_stored
 
 if TYPE_CHECKING:
     from delaybridge.calls import Page, Stored
@@ -36,7 +34,6 @@ if TYPE_CHECKING:
     from delaybridge.message import Answer
 
 _TITLES = ("DUE", "IN", "ID", "DESTINATION", "TRY", "BYTES", "HEADERS")
-_HEX_BYTES = 16
 # What keeps a verb from taking effect: exit code and words. All other answers are good news.
 _OBSTACLES = {
     "unknown": (Exit.NOT_FOUND, ""),
@@ -226,24 +223,6 @@ def cursor_text(cursor: tuple[float, str]) -> str:
     return f"{int(score) if score.is_integer() else repr(score)}:{id}"
 
 
-def show_stored(session: Session, stored: Stored, form: str) -> None:
-    """One message with its body."""
-    if form == "raw":
-        _write_raw(stored.body or b"")
-        return
-    if session.output.json:
-        session.output.result({**described(stored), **body_field(stored.body)}, "")
-        return
-    body = _body_lines(stored.body, form)
-    session.output.fields(_facts(stored))
-    if stored.body is None:
-        session.output.line("body is null")
-    elif body:
-        session.output.line()
-        for line in body:
-            session.output.line(line)
-
-
 def _cells(item: Stored, now_ms: int) -> list[str]:
     size = "null" if item.body is None else str(len(item.body))
     return [
@@ -255,60 +234,3 @@ def _cells(item: Stored, now_ms: int) -> list[str]:
         size,
         headers_text(item),
     ]
-
-
-def _facts(stored: Stored) -> list[tuple[str, str]]:
-    now_ms = time.time_ns() // 1_000_000
-    facts: list[tuple[str, Any]] = [
-        ("id", stored.id),
-        ("state", stored.state.value + (", fired" if stored.fired else "")),
-        ("destination", stored.destination or "?"),
-        ("due", f"{moment(stored.due_ms)}  {in_time(stored.due_ms - now_ms)}"),
-        ("dead since", moment(stored.dead_ms)),
-        ("reason", stored.reason),
-        ("attempts", f"{stored.attempts}{', may have arrived' if stored.maybe_delivered else ''}"),
-        ("priority", stored.priority or None),
-        ("ttl", None if stored.ttl_ms is None else in_time(stored.ttl_ms).removeprefix("in ")),
-        ("delivery", "at most once" if stored.at_most_once else None),
-        ("key", None if stored.key is None else value_text(stored.key)),
-        ("bucket", stored.bucket),
-        ("bytes", None if stored.body is None else len(stored.body)),
-    ]
-    facts += [("property", f"{name}={value_text(v)}") for name, v in stored.properties.items()]
-    facts += [("header", f"{name}={value_text(value)}") for name, value in stored.headers]
-    return [(name, str(value)) for name, value in facts if value is not None]
-
-
-def _body_lines(body: bytes | None, form: str) -> list[str]:
-    if not body:
-        return []
-    if form == "hex":
-        return list(_hex_dump(body))
-    if form == "json":
-        try:
-            return json.dumps(json.loads(body), indent=2).split("\n")
-        except (ValueError, RecursionError):
-            what = "the body is no JSON; show it as --body text or hex"
-            raise Failure(Exit.REFUSED, "bad_body", "--body", what) from None
-    return body.decode(errors="backslashreplace").split("\n")
-
-
-def _hex_dump(body: bytes) -> list[str]:
-    width = _HEX_BYTES * 3 - 1
-    lines = []
-    for at in range(0, len(body), _HEX_BYTES):
-        part = body[at : at + _HEX_BYTES]
-        text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in part)
-        lines.append(f"{at:08x}  {part.hex(' ').ljust(width)}  {text}")
-    return lines
-
-
-def _write_raw(body: bytes) -> None:
-    if sys.stdout is None:
-        return
-    if sys.stdout.isatty():
-        what = "raw bytes could steer this terminal; redirect stdout, or use text or hex"
-        raise Failure(Exit.REFUSED, "usage", "--body", what)
-    sys.stdout.flush()
-    sys.stdout.buffer.write(body)
-    sys.stdout.buffer.flush()

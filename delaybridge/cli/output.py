@@ -41,7 +41,8 @@ class Output:
     def verdict(self, data: Mapping[str, Any], level: str, text: str) -> None:
         """One result of a check: `ok`, `WARN` or `FAIL`, coloured, and the text."""
         word = self.paint(level.ljust(_LEVEL_WIDTH), fg=_LEVEL_COLORS[level])
-        click.echo(json.dumps(data) if self.json else f"{word}  {self.escaped(text)}")
+        line = json.dumps(data) if self.json else f"{word}  {self.escaped(text)}"
+        click.echo(line, color=self.color)
 
     def line(self, text: str = "") -> None:
         """A line for people; programs do not get it."""
@@ -74,7 +75,8 @@ class Output:
                 for cell, width, title in zip(cells, widths, titles, strict=True)
             ]
             text = _GAP.join(padded).rstrip()
-            click.echo(self.paint(text, bold=True) if number == 0 else text)
+            line = self.paint(text, bold=True) if number == 0 else text
+            click.echo(line, color=self.color)
         return len(listed)
 
     def fields(self, pairs: Iterable[tuple[str, str]]) -> None:

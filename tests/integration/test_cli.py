@@ -416,6 +416,16 @@ def test_scan_burst_with_nothing_due(worker_flags: list[str]) -> None:
     assert "(Ctrl-C drains, twice aborts)" in said
 
 
+def test_scan_burst_publishes_what_is_due(run: Run, flags: list[str], client: Client) -> None:
+    memory = ("--broker", "memory://")
+    for delay in ("0s", "1ms", "1h"):
+        assert run(*memory, "schedule", "memory:x", "body", "--in", delay).code == 0
+    with start([*flags, *memory], "scan", "--burst", stderr=subprocess.DEVNULL) as process:
+        assert process.wait(20) == 0
+    left = client.stats()
+    assert (left.delayed, left.in_flight, left.dead) == (1, 0, 0)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("processes", ["1", "2"])
 def test_scan_drains(
@@ -488,6 +498,12 @@ def test_doctor_finds_what_is_wrong(run: Run, client: Client) -> None:
     broker = run("--json", "--broker", f"amqp://u:{CANARY}@127.0.0.1:1", "doctor")
     assert any(text.startswith("broker rabbitmq: ") for text in levels(broker)["fail"])
     assert CANARY not in broker.out + broker.err
+
+
+def test_doctor_asks_the_brokers(run: Run) -> None:
+    well = run("--json", "--broker", "memory://", "doctor")
+    assert well.code == 0
+    assert any(text.startswith("broker memory: ") for text in levels(well)["ok"])
 
 
 def test_another_bucket_count(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

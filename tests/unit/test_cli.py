@@ -19,6 +19,7 @@ import pytest
 from delaybridge import cli
 from delaybridge.calls import BucketStats, Stats, Stored
 from delaybridge.cli import doctor, failure, health, lines, messages, output
+from delaybridge.cli import stored as stored_page
 from delaybridge.cli.failure import Exit, Failure, report_of
 from delaybridge.cli.grammar import parse_cursor
 from delaybridge.cli.logs import FIELD_CHARS, shown
@@ -580,10 +581,10 @@ def test_hostile_bytes_are_escaped_in_text_and_json(capsys: pytest.CaptureFixtur
         key=HOSTILE.encode(),
     )
     session = Session(output.Output())
-    messages.show_stored(session, message, "text")
+    stored_page.show_stored(session, message, "text")
     session.output.table(messages._TITLES, [({}, messages._cells(message, 0))])
     session.note(HOSTILE)
-    messages.show_stored(Session(output.Output(json=True)), message, "text")
+    stored_page.show_stored(Session(output.Output(json=True)), message, "text")
     report_of(StoreError(HOSTILE)).show(as_json=False)
     report_of(StoreError(HOSTILE)).show(as_json=True)
     out, err = capsys.readouterr()
@@ -605,30 +606,30 @@ def test_hostile_bytes_are_escaped_in_text_and_json(capsys: pytest.CaptureFixtur
 def test_bodies(
     capsys: pytest.CaptureFixture[str], body: bytes, form: str, expected: list[str]
 ) -> None:
-    messages.show_stored(Session(output.Output()), stored(body=body), form)
+    stored_page.show_stored(Session(output.Output()), stored(body=body), form)
     assert capsys.readouterr().out.splitlines()[-len(expected) :] == expected
 
 
 @pytest.mark.parametrize("body", [b"{", b"\xff", b"[" * 100_000])
 def test_body_that_is_no_json(body: bytes) -> None:
     with pytest.raises(Failure, match="no JSON"):
-        messages.show_stored(Session(output.Output()), stored(body=body), "json")
+        stored_page.show_stored(Session(output.Output()), stored(body=body), "json")
 
 
 def test_body_raw_is_the_bytes(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
-    messages.show_stored(Session(output.Output()), stored(body=b"\xff\x1b\n"), "raw")
+    stored_page.show_stored(Session(output.Output()), stored(body=b"\xff\x1b\n"), "raw")
     assert capfdbinary.readouterr().out == b"\xff\x1b\n"
 
 
 def test_body_raw_not_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     with pytest.raises(Failure, match="steer this terminal"):
-        messages.show_stored(Session(output.Output()), stored(body=b"x"), "raw")
+        stored_page.show_stored(Session(output.Output()), stored(body=b"x"), "raw")
 
 
 def test_null_body_is_not_an_empty_one(capsys: pytest.CaptureFixture[str]) -> None:
     for body in (None, b""):
-        messages.show_stored(Session(output.Output()), stored(body=body), "text")
+        stored_page.show_stored(Session(output.Output()), stored(body=body), "text")
     out = capsys.readouterr().out
     assert out.count("body is null") == 1
 
