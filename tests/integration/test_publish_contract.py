@@ -200,6 +200,28 @@ class TestEveryPublisher:
             arrived = [one.id for one in await asyncio.to_thread(rig.read, to.address, 10)]
             assert len(arrived) == len(set(arrived))
 
+    async def test_resets_under_load(self, rig: Rig) -> None:
+        async with rig.connected() as (publisher, sink):
+            to = await rig.new_destination()
+            published: list[Delivery] = []
+            for number in range(150):
+                batch = rig.deliveries(to, 20)
+                published += batch
+                publisher.publish(batch)
+                if number % 30 == 15:
+                    await rig.reset(publisher)
+                await asyncio.sleep(0.02)
+            await sink.all_of(published)
+            by_verdict: dict[Verdict, set[str]] = {verdict: set() for verdict in Verdict}
+            for delivery, outcome in sink.outcomes.items():
+                by_verdict[outcome.verdict].add(delivery.id)
+            assert by_verdict[Verdict.CONFIRMED]
+            read = await asyncio.to_thread(rig.read, to.address, len(by_verdict[Verdict.CONFIRMED]))
+            arrived = [one.id for one in read]
+            assert len(arrived) == len(set(arrived))
+            assert by_verdict[Verdict.CONFIRMED] <= set(arrived)
+            assert not by_verdict[Verdict.REFUSED] & set(arrived)
+
     async def test_swallowed_confirms_are_unknown_in_time_and_then_it_works_again(
         self, rig: Rig
     ) -> None:
