@@ -19,6 +19,7 @@ State = dict[str, Any]
 TTL_MS = 600_000
 BIRTH = "0123456789abcdef"
 NUMBER = 3
+HASHES = ("messages", "attempts", "dead_reason", "marks", "sources")
 
 
 class World:
@@ -127,17 +128,20 @@ class World:
 
     def state(self) -> State:
         """Everything in the bucket, by key; what does not exist is left out."""
-        found = {name: self._content(name) for name in keys.BUCKET_KEYS}
-        return {name: content for name, content in found.items() if content}
-
-    def _content(self, name: str) -> Any:
-        key = self.key(name)
-        kind = self.redis.type(key)
-        if kind == b"zset":
-            return dict(self.redis.zrange(key, 0, -1, withscores=True))
-        if kind == b"hash":
-            return self.redis.hgetall(key)
-        return self.redis.get(key)
+        with self.redis.pipeline(transaction=False) as pipeline:
+            for name in keys.BUCKET_KEYS:
+                if name in HASHES:
+                    pipeline.hgetall(self.key(name))
+                elif name == "lease":
+                    pipeline.get(self.key(name))
+                else:
+                    pipeline.zrange(self.key(name), 0, -1, withscores=True)
+            found = dict(zip(keys.BUCKET_KEYS, pipeline.execute(), strict=True))
+        return {
+            name: dict(content) if isinstance(content, list) else content
+            for name, content in found.items()
+            if content
+        }
 
     def place(self, id: str) -> str | None:
         """The one place a message lies in, None if nowhere."""

@@ -228,18 +228,8 @@ CASES: list[Case] = [
     *(schedule, schedule_replacing, schedule_conflicting, schedule_duplicate),
     *(cancel, cancel_on_the_wheel, cancel_in_flight, cancel_unknown),
     *(reschedule, reschedule_maybe_delivered, reschedule_dead, kick, discard, get, page),
-    *(
-        acquire,
-        acquire_first,
-        renew,
-        release,
-        claim,
-        claim_all,
-        claim_nothing,
-        fire,
-        fire_acknowledging,
-    ),
-    *(settle, settle_at_most_once, retry, retry_not_attempted),
+    *(acquire, acquire_first, renew, release, claim, claim_all, claim_nothing),
+    *(fire, fire_acknowledging, settle, settle_at_most_once, retry, retry_not_attempted),
     *(park, unpark, unpark_named, bury, reclaim, announce, announce_leaving),
 ]
 

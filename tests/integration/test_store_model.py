@@ -1,0 +1,465 @@
+"""A bucket on real Redis against a plain Python model, after every step of random stories.
+
+Two owners follow the protocol of design.md, section 3, while leases run out, replies are lost or
+come late, and any call is executed again at any later time. After each step answer and whole state
+are the model's, and what an owner would publish is what a fire really allowed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from math import inf
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import HealthCheck, note, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
+
+from delaybridge.accept import Accepted
+from delaybridge.commands import Acquired, Claimed, Fired, Item, split_record
+from delaybridge.message import OnConflict, rank_of
+from tests.integration.bucket import BIRTH, TTL_MS, World, grouped
+from tests.integration.bucket import Copy as PlainCopy
+from tests.integration.bucket_model import Model
+
+START_MS = 1_800_000_000_000
+AHEAD_MS = 1000
+AGAIN = 30  # calls remembered, to be executed once more
+UNTIMED = False  # a verb that takes no time
+TIMEOUT_S = 120
+
+IDS = st.sampled_from(["x", "y", "z"])
+OFFSETS_MS = st.sampled_from([0, 1, 1, 2, -5, 500, 5000])
+MESSAGES = st.tuples(
+    IDS, OFFSETS_MS, st.sampled_from([0, 1, 255]), st.sampled_from([b"", b"p", b"q"])
+)
+POLICIES = st.sampled_from([OnConflict.FAIL, OnConflict.KEEP, OnConflict.REPLACE])
+LIMITS = st.sampled_from([100, 2, 1])
+REPLY = st.sampled_from(["arrives", "arrives", "late", "lost"])
+LOSABLE = st.sampled_from(["arrives", "arrives", "arrives", "lost"])
+
+
+class Call(NamedTuple):
+    """One verb with its arguments, to be made, and made again."""
+
+    verb: str
+    args: tuple[Any, ...]
+    fields: dict[str, Any]
+    timed: bool
+
+
+class Copy(NamedTuple):
+    """A claimed message on an owner's wheel. once: at most once, settled before the publish."""
+
+    id: str
+    claim: int
+    score: float
+    stamp: bytes
+
+    @property
+    def item(self) -> Item:
+        return Item(self.id, self.claim, self.score)
+
+    @property
+    def plain(self) -> PlainCopy:
+        return PlainCopy(self.id, self.claim, self.score)
+
+    @property
+    def once(self) -> bool:
+        return self.stamp[-1] % 3 == 0
+
+
+class Firing(NamedTuple):
+    """A fire under way: what was sent, what it really allowed, and its answer."""
+
+    watermark: float
+    have: int
+    allowed: frozenset[Copy]
+    fired: Fired
+
+
+class Session:
+    """What an owner knows of its bucket."""
+
+    def __init__(self, token: str, turn: int) -> None:
+        self.token = token
+        self.have = turn
+        self.seen = 0
+        self.watermark = -1.0
+        self.ready = False
+        self.wheel: list[Copy] = []
+        self.out: list[Copy] = []  # with the broker
+        self.once: list[Copy] = []  # to be settled before they go there
+        self.ending: list[tuple[Copy, Call]] = []  # no answer yet: to be sent again
+        self.late_claim: Claimed | None = None
+        self.late_fire: Firing | None = None
+
+
+class BucketMachine(RuleBasedStateMachine):
+    """Stories of one bucket."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self.world = world
+        world.redis.delete(*(world.key(name) for name in _KEYS))
+        self.model = Model(BIRTH)
+        self.now_ms = START_MS
+        self.sessions: list[Session] = []
+        self.past: list[Call] = []
+        self.published_once: set[bytes] = set()
+        self.drawn = 0
+
+    # one call, on both
+
+    def call(self, verb: str, *args: Any, timed: bool = True, **fields: Any) -> Any:
+        """Make a call on Redis and on the model; their answers and states are one."""
+        call = Call(verb, args, fields, timed)
+        self.past = [*self.past[-AGAIN:], call]
+        return self.make(call)
+
+    def make(self, call: Call) -> Any:
+        fields = call.fields | ({"now_ms": self.now_ms} if call.timed else {})
+        more = {"first": True} if call.verb == "schedule" else {}
+        expected = getattr(self.model, call.verb)(*call.args, **fields)
+        command = getattr(self.world.bucket, call.verb)(*call.args, **fields, **more)
+        answer = comparable(self.world.run(command))
+        assert answer == expected, call.verb
+        return answer
+
+    @invariant()
+    def the_bucket_is_the_models(self) -> None:
+        state = self.world.state()
+        if marks := state.get("marks"):
+            state["marks"] = {n: v if n == b"birth" else float(v) for n, v in marks.items()}
+        assert state == self.model.state()
+        self.model.check()
+
+    def draw_stamp(self) -> bytes:
+        self.drawn += 1
+        return self.drawn.to_bytes(4)
+
+    # what may happen next
+
+    @rule(data=st.data())
+    def something_happens(self, data: st.DataObject) -> None:
+        owners, others, rarely = (list(self.steps(table)) for table in (OWNERS, OTHERS, RARELY))
+        # Hypothesis likes what comes first: let that be what moves messages on.
+        steps = owners + others + rarely
+        name, session = data.draw(st.sampled_from(steps))
+        note(name)
+        arguments = (data,) if session is None else (data, session)
+        getattr(self, name)(*arguments)
+
+    def steps(self, table: Table) -> Iterator[tuple[str, Session | None]]:
+        """What can happen now, as often as it is likely."""
+        for name, weight, may in table:
+            for session in self.sessions if name in OF_A_SESSION else (None,):
+                yield from ((name, session) for _ in range(weight * may(self, session)))
+
+    # clients
+
+    def message(self, id: str, offset_ms: int, priority: int, payload: bytes) -> Any:
+        due_ms = str(self.now_ms + offset_ms)
+        accepted = Accepted(id, id.encode(), due_ms, rank_of(priority), payload)
+        return self.draw_stamp(), accepted
+
+    def schedule(self, data: st.DataObject) -> None:
+        messages = data.draw(st.lists(MESSAGES, min_size=1, max_size=2))
+        policy = data.draw(POLICIES)
+        self.call("schedule", [self.message(*message) for message in messages], policy)
+
+    def pending(self, data: st.DataObject) -> str:
+        """An id in the store, one that an owner has in hand as a rule."""
+        ids = sorted(self.model.messages)
+        claimed = sorted(self.model.mirror)
+        return data.draw(st.sampled_from(claimed * 3 + ids))
+
+    def cancel(self, data: st.DataObject) -> None:
+        self.call("cancel", self.draw_stamp(), self.pending(data))
+
+    def reschedule(self, data: st.DataObject) -> None:
+        due_ms = self.now_ms + data.draw(OFFSETS_MS)
+        self.call("reschedule", self.draw_stamp(), self.pending(data), str(due_ms))
+
+    def kick(self, data: st.DataObject) -> None:
+        self.call("kick", self.draw_stamp(), data.draw(st.sampled_from(sorted(self.model.dead))))
+
+    def discard(self, data: st.DataObject) -> None:
+        id = data.draw(st.sampled_from(sorted(self.model.dead)))
+        self.call("discard", self.draw_stamp(), id)
+
+    def get(self, data: st.DataObject) -> None:
+        id = data.draw(IDS)
+        assert self.world.run(self.world.bucket.get(id)) == self.model.get(id)
+
+    # time and trouble
+
+    def time_passes(self, data: st.DataObject) -> None:
+        self.now_ms += data.draw(st.sampled_from([1, 2, 500, 3000]))
+
+    def once_more(self, data: st.DataObject) -> None:
+        call = self.past[-data.draw(st.integers(1, len(self.past)))]
+        note(f"{call.verb} {call.args} {call.fields}")
+        self.make(call)
+
+    def lease_runs_out(self, _: st.DataObject) -> None:
+        self.world.end_lease()
+        self.model.lease = None
+
+    # leases
+
+    def acquire(self, data: st.DataObject) -> None:
+        self.take_lease(arrives=data.draw(LOSABLE) == "arrives")
+
+    def take_lease(self, *, arrives: bool) -> None:
+        self.drawn += 1
+        acquired: Acquired = self.call("acquire", f"w:{self.drawn}", TTL_MS, timed=False)
+        if acquired.token is not None and arrives:
+            self.sessions = [*self.sessions[-1:], Session(acquired.token, acquired.turn)]
+
+    def renew(self, _: st.DataObject, session: Session) -> None:
+        if not self.call("renew", session.token, TTL_MS, timed=False).held:
+            self.sessions.remove(session)
+
+    def give_up(self, data: st.DataObject, session: Session) -> None:
+        """Released, or a crash."""
+        self.sessions.remove(session)
+        if data.draw(st.booleans()):
+            self.call("release", session.token, timed=False)
+
+    def has_living_owner(self) -> bool:
+        return any(session.token == self.model.lease for session in self.sessions)
+
+    def ask(
+        self, session: Session, verb: str, *args: Any, timed: bool = True, **fields: Any
+    ) -> Any:
+        """An owner's verb; None, and the end of the session, where the lease is lost."""
+        answer = self.call(verb, session.token, TTL_MS, *args, timed=timed, **fields)
+        if answer is None:
+            self.sessions.remove(session)
+        return answer
+
+    # an owner's round
+
+    def reclaim(self, data: st.DataObject, session: Session) -> None:
+        answer = self.ask(session, "reclaim", data.draw(LIMITS))
+        session.ready = answer is not None and answer.left == 0
+
+    def claim(self, data: st.DataObject, session: Session) -> None:
+        limit, max_bytes = data.draw(LIMITS), data.draw(st.sampled_from([10_000, 30, 1]))
+        self.send_claim(session, limit, max_bytes, data.draw(REPLY))
+
+    def send_claim(self, session: Session, limit: int, max_bytes: int, reply: str) -> None:
+        bounds = {"ahead_ms": AHEAD_MS, "limit": limit, "max_bytes": max_bytes}
+        paces = {"pace_ms": 250, "margin_ms": 20}
+        claimed = self.ask(session, "claim", session.have, **bounds, **paces)
+        if claimed is not None and reply != "lost":
+            session.late_claim = claimed
+            if reply == "arrives":
+                self.claim_arrives(None, session)
+
+    def claim_arrives(self, _: Any, session: Session) -> None:
+        claimed, session.late_claim = session.late_claim, None
+        assert claimed is not None
+        session.have = claimed.number
+        for id, record in zip(claimed.ids, claimed.records, strict=True):
+            score, stamp = split_record(record)[0], record[9:13]
+            session.wheel.append(Copy(id.decode(), claimed.number, score, stamp))
+
+    def has_claimable(self, session: Session) -> bool:
+        lost = session.have < self.model.marks.claimed
+        return lost or min(self.model.due.values(), default=inf) < self.now_ms + AHEAD_MS
+
+    def ripe(self, session: Session) -> list[float]:
+        """What may be fired up to, now."""
+        return sorted({c.score for c in session.wheel if c.score <= self.now_ms + 5})
+
+    def fire(self, data: st.DataObject, session: Session) -> None:
+        self.send_fire(session, data.draw(st.sampled_from(self.ripe(session))), data.draw(REPLY))
+
+    def send_fire(self, session: Session, up_to: float, reply: str) -> None:
+        watermark = session.watermark = max(session.watermark, up_to)
+        have, mirror = session.have, dict(self.model.mirror)
+        covered = [c for c in session.wheel if c.score <= watermark]
+        fired = self.ask(session, "fire", watermark, have, session.seen, timed=False)
+        if fired is None:
+            return
+        allowed = frozenset(c for c in covered if mirror.get(c.id) == c.claim)
+        self.model.fired |= {(c.id, c.claim) for c in allowed}
+        if reply != "lost":
+            session.late_fire = Firing(watermark, have, allowed, fired)
+            if reply == "arrives":
+                self.fire_arrives(None, session)
+
+    def fire_arrives(self, _: Any, session: Session) -> None:
+        assert session.late_fire is not None
+        (watermark, have, allowed, fired), session.late_fire = session.late_fire, None
+        turns = {id.decode(): turn for id, turn in fired.revoked.items()}
+        if turns and session.have >= fired.claimed:
+            session.seen = max(session.seen, *turns.values())
+        wheel = [c for c in session.wheel if c.claim > turns.get(c.id, -1)]
+        out = [c for c in wheel if c.score <= watermark and c.claim <= have]
+        session.wheel = [c for c in wheel if c not in out]
+        session.out += [c for c in out if not c.once]
+        session.once += [c for c in out if c.once]
+        assert set(out) == allowed, "an owner publishes what the store allowed, and all of it"
+
+    # how claims end: a copy leaves the owner's hands, and its end is sent until it is answered
+
+    def end(self, data: st.DataObject, session: Session, copy: Copy, *ending: Any) -> None:
+        for copies in (session.wheel, session.out, session.once):
+            if copy in copies:
+                copies.remove(copy)
+        verb, what, *timed = ending
+        call = Call(verb, (session.token, TTL_MS, what), {}, timed=not timed)
+        self.send_end(session, copy, call, data.draw(LOSABLE))
+
+    def send_end(self, session: Session, copy: Copy, call: Call, reply: str) -> None:
+        self.past.append(call)
+        answer = self.make(call)
+        if answer is None:
+            self.sessions.remove(session)
+        elif reply == "lost":
+            session.ending.append((copy, call))
+        elif call.verb == "settle_once":
+            assert answer == {copy.id}, "only its owner could have ended it"
+            assert copy.stamp not in self.published_once
+            self.published_once.add(copy.stamp)
+
+    def end_again(self, data: st.DataObject, session: Session) -> None:
+        copy, call = session.ending.pop(0)
+        self.send_end(session, copy, call, data.draw(LOSABLE))
+
+    def settle(self, data: st.DataObject, session: Session) -> None:
+        copy = data.draw(st.sampled_from(session.out))
+        self.end(data, session, copy, "settle", grouped([copy.plain]), UNTIMED)
+
+    def settle_once(self, data: st.DataObject, session: Session) -> None:
+        copy = data.draw(st.sampled_from(session.once))
+        self.end(data, session, copy, "settle_once", grouped([copy.plain]))
+
+    def retry(self, data: st.DataObject, session: Session) -> None:
+        copy = data.draw(st.sampled_from(session.out))
+        delay_ms = data.draw(st.sampled_from([0, 1, 700]))
+        self.end(data, session, copy, "retry", [(copy.item, delay_ms, data.draw(st.booleans()))])
+
+    def bury_fired(self, data: st.DataObject, session: Session) -> None:
+        copy = data.draw(st.sampled_from(session.out))
+        maybe = data.draw(st.booleans())
+        self.end(data, session, copy, "bury", [(copy.item, True, maybe, "refused")])
+
+    def put_back(self, data: st.DataObject, session: Session) -> None:
+        copy = data.draw(st.sampled_from(session.wheel))
+        self.end(data, session, copy, "retry", [(copy.item, None, False)])
+
+    def park(self, data: st.DataObject, session: Session) -> None:
+        copy = data.draw(st.sampled_from(session.wheel))
+        self.end(data, session, copy, "park", [copy.item], UNTIMED)
+
+    def bury(self, data: st.DataObject, session: Session) -> None:
+        copy = data.draw(st.sampled_from(session.wheel))
+        self.end(data, session, copy, "bury", [(copy.item, False, False, "undecodable")])
+
+    def unpark(self, data: st.DataObject, session: Session) -> None:
+        ids = data.draw(st.lists(IDS, max_size=2))
+        self.ask(session, "unpark", limit=data.draw(LIMITS), ids=ids, timed=False)
+
+    # whatever happened, the bucket can be drained
+
+    def teardown(self) -> None:
+        self.sessions = []
+        self.now_ms += 10_000
+        self.world.end_lease()
+        self.model.lease = None
+        self.take_lease(arrives=True)
+        (session,) = self.sessions
+        self.ask(session, "reclaim", 100)
+        self.ask(session, "unpark", limit=100, timed=False)
+        self.send_claim(session, 100, 10_000, "arrives")
+        if ripe := self.ripe(session):
+            self.send_fire(session, ripe[-1], "arrives")
+        out = [copy.plain for copy in session.out + session.once]
+        self.ask(session, "settle", grouped(out), timed=False)
+        self.the_bucket_is_the_models()
+        assert not (self.model.due or self.model.mirror or self.model.parked)
+
+
+# What may happen: how likely, and when it can.
+Table = list[tuple[str, int, Callable[[BucketMachine, Any], bool]]]
+
+OWNERS: Table = [
+    ("fire", 8, lambda m, s: s.ready and not s.late_fire and bool(m.ripe(s))),
+    ("fire_arrives", 6, lambda m, s: bool(s.late_fire)),
+    ("claim_arrives", 4, lambda m, s: bool(s.late_claim)),
+    ("settle", 4, lambda m, s: bool(s.out)),
+    ("settle_once", 6, lambda m, s: bool(s.once)),
+    ("claim", 8, lambda m, s: s.ready and not s.late_claim and m.has_claimable(s)),
+    ("retry", 4, lambda m, s: bool(s.out)),
+    ("bury_fired", 3, lambda m, s: bool(s.out)),
+    ("end_again", 6, lambda m, s: bool(s.ending)),
+    # What a fire under way may cover is not ended otherwise meanwhile.
+    ("put_back", 2, lambda m, s: bool(s.wheel) and not s.late_fire),
+    ("park", 2, lambda m, s: bool(s.wheel) and not s.late_fire),
+    ("bury", 1, lambda m, s: bool(s.wheel) and not s.late_fire),
+    ("unpark", 3, lambda m, s: s.ready and bool(m.model.parked)),
+    ("reclaim", 12, lambda m, s: not s.ready),
+]
+OTHERS: Table = [
+    ("lease_runs_out", 12, lambda m, _: bool(m.model.lease) and not m.has_living_owner()),
+    ("acquire", 15, lambda m, _: not m.model.lease),
+    ("schedule", 6, lambda m, _: len(m.model.messages) < 3),
+    ("time_passes", 3, lambda m, _: True),
+    ("cancel", 3, lambda m, _: bool(m.model.messages)),
+    ("reschedule", 3, lambda m, _: bool(m.model.messages)),
+    ("schedule", 2, lambda m, _: True),
+    ("kick", 3, lambda m, _: bool(m.model.dead)),
+    ("discard", 2, lambda m, _: bool(m.model.dead)),
+    ("once_more", 6, lambda m, _: bool(m.past)),
+    ("get", 1, lambda m, _: True),
+]
+RARELY: Table = [
+    ("claim", 1, lambda m, s: s.ready and not s.late_claim),
+    ("renew", 1, lambda m, s: True),
+    ("give_up", 1, lambda m, s: s.ready),
+    ("acquire", 1, lambda m, _: bool(m.model.lease)),
+    ("lease_runs_out", 1, lambda m, _: bool(m.model.lease)),
+]
+OF_A_SESSION = {name for name, _, _ in OWNERS} | {"renew", "give_up"}
+
+_KEYS = ("due", "messages", "mirror", "attempts", "parked", "dead", "dead_reason", "lease",
+         "marks", "revoked", "calls")  # fmt: skip
+
+
+def comparable(answer: Any) -> Any:
+    """An answer without what real time put into it."""
+    if isinstance(answer, Acquired) and answer.token is None:
+        return answer._replace(left_ms=TTL_MS)
+    return answer
+
+
+def run(machine: Callable[[], BucketMachine], **options: Any) -> None:
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            deadline=None,
+            derandomize="CI" in os.environ,
+            print_blob=True,
+            suppress_health_check=list(HealthCheck),
+            **options,
+        ),
+    )
+
+
+@pytest.mark.timeout(TIMEOUT_S)
+def test_stories_of_a_bucket_go_as_in_the_model(
+    redis_url: str, namespace: str, now_ms: int
+) -> None:
+    with World(redis_url, namespace, now_ms) as world:
+        run(lambda: BucketMachine(world), max_examples=150, stateful_step_count=100)
