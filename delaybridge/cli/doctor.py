@@ -197,6 +197,7 @@ async def _broker(name: str, url: str, settings: Settings) -> Finding:
         what = f"no answer within {_CONNECT_TIMEOUT_S:.0f} s ({url}). Check host, port and firewall"
         return Finding(FAIL, f"broker {name}", what)
     except PublishError as exc:
-        return Finding(FAIL, f"broker {name}", f"{exc} ({url})")
+        reason = str(exc).removeprefix(f"{name}: ")
+        return Finding(FAIL, f"broker {name}", f"{reason} ({url})")
     finally:
         await publisher.close(_CLOSE_TIMEOUT_S)

@@ -548,6 +548,42 @@ def test_wrong_password(one_shot: Run) -> None:
         assert one_shot(right, "stats").code == 0
 
 
+@pytest.fixture(scope="module")
+def guarded_port() -> Iterator[int]:
+    """A Redis whose password must not be seen."""
+    with RedisServer(["--requirepass", CANARY]) as server:
+        yield server.port
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *("stats", "schedule kafka:t x --in 1h", "doctor", "config show --sources"),
+        *("config check", "scan --burst", "worker ls", "health", "message show nothing"),
+    ],
+)
+@pytest.mark.parametrize("options", ["", "-v --json"])
+def test_no_secret_in_any_output(
+    guarded_port: int, tmp_path: Path, command: str, options: str
+) -> None:
+    urls = {
+        "DELAYBRIDGE_REDIS_URL": f"redis://:{CANARY}@127.0.0.1:{guarded_port}/0",
+        "DELAYBRIDGE_BROKERS__RABBITMQ": f"amqp://u:{CANARY}@127.0.0.1:1/%2F",
+        "DELAYBRIDGE_BROKERS__KAFKA": f"kafka://u:{CANARY}@127.0.0.1:1",
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "delaybridge", *options.split(), *command.split()],
+        env={**os.environ, **urls},
+        cwd=tmp_path,
+        capture_output=True,
+        timeout=25,
+    )
+    said = done.stdout + done.stderr
+    assert done.returncode in (0, 1, 3)
+    assert CANARY.encode() not in said
+    assert b"Traceback" not in said
+
+
 def test_as_the_restricted_user_of_the_worker(one_shot: Run) -> None:
     with RedisServer() as server, redis.Redis.from_url(server.url) as connection:
         rules = SECURITY_ACL.replace("{NS", "{x").split()
