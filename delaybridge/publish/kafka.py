@@ -217,8 +217,8 @@ class KafkaPublisher:
             topic.waiting.extend(batch)
             self._look_up(name, topic)
         else:
-            self._hand_over(batch, now_s)
-            if now_s - topic.proved_s > TOPIC_TTL_S:
+            self._hand_over(batch, now_s)  # what is refused there leaves the topic in doubt
+            if topic.proved_s is None or now_s - topic.proved_s > TOPIC_TTL_S:
                 self._look_up(name, topic)
 
     def _hand_over(self, batch: Iterable[Delivery], now_s: float) -> None:

@@ -20,23 +20,23 @@ def main(servers: str, topic: str, path: str) -> None:
     print("ready", flush=True)
     with open(path, "a", buffering=1) as history:
         while True:
-            for record in consumer.consume(500, timeout=0.05):
-                at = time.time_ns() // 1000
-                if record.error():
-                    continue
-                headers = dict(record.headers() or [])
-                history.write(
-                    json.dumps(
-                        {
-                            "id": headers["delaybridge-id"].decode(),
-                            "due_ms": int(headers["delaybridge-due-ms"]),
-                            "attempt": int(headers["delaybridge-attempt"]),
-                            "at_us": at,
-                            "sha": hashlib.sha1(record.value() or b"").hexdigest(),
-                        }
-                    )
-                    + "\n"
+            record = consumer.poll(1.0)
+            at = time.time_ns() // 1000
+            if record is None or record.error():
+                continue
+            headers = dict(record.headers() or [])
+            history.write(
+                json.dumps(
+                    {
+                        "id": headers["delaybridge-id"].decode(),
+                        "due_ms": int(headers["delaybridge-due-ms"]),
+                        "attempt": int(headers["delaybridge-attempt"]),
+                        "at_us": at,
+                        "sha": hashlib.sha1(record.value() or b"").hexdigest(),
+                    }
                 )
+                + "\n"
+            )
 
 
 if __name__ == "__main__":

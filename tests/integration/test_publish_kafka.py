@@ -112,6 +112,16 @@ class TestRecords:
 
 
 class TestRefusals:
+    async def test_a_missing_partition_of_a_topic_in_use_stops_nothing(self, rig: KafkaRig) -> None:
+        to = await rig.new_destination()
+        async with rig.connected() as (publisher, sink):
+            await publish(publisher, sink, [rig.delivery(to)])  # the topic is known to exist now
+            bad, good = rig.delivery(to, partition=99), rig.delivery(to)
+            await publish(publisher, sink, [bad])
+            await publish(publisher, sink, [good])
+            assert sink.reasons([bad]) == {"partition_missing"}
+            assert sink.outcomes[good] == CONFIRMED
+
     async def test_a_partition_that_does_not_exist(self, rig: KafkaRig) -> None:
         to = await rig.new_destination()
         async with rig.connected() as (publisher, sink):
