@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, inf
@@ -30,7 +31,7 @@ from delaybridge.events import Claimed as ClaimedEvent
 from delaybridge.lanes import Lanes
 from delaybridge.message import Delivery, decode_record
 from delaybridge.publish import Outcome
-from delaybridge.session import Copy, Session
+from delaybridge.session import Copy, Exits, Session
 from delaybridge.store import AsyncStore, insist
 from delaybridge.wheel import Wheel
 
@@ -73,11 +74,13 @@ class Scanner:
         """lost: told of a session that a verb found to be over."""
         self._store, self._lanes, self._clock, self._alarm = store, lanes, clock, alarm
         self._emit, self._o, self._lost = emit, options, lost
-        self._wheel_ms = clock.now_ms()
+        self._wheel_ms = clock.now_ms()  # how far the wheel was turned
         self._wheel: Wheel[Copy, Copy] = Wheel(self._wheel_ms)
         self._ripe: list[Copy] = []  # off the wheel, by score, to be fired
         self._fired: list[Copy] = []  # fired, due in a moment
         self._sessions: dict[int, Session] = {}
+        self._begun: list[Session] = []
+        self._swept = True  # nothing that a lost session left waits here
         self._held = self._held_bytes = 0  # claimed, not fired
         self._claiming: Sequence[Session] = ()
         self._firing = self._telling = False
@@ -102,6 +105,8 @@ class Scanner:
 
     def scan(self, now_ms: int) -> int | None:
         """One pass at this time; when to look again (None: only when something happens)."""
+        self._sweep()
+        self._reclaim()
         self._claim(now_ms)
         self._ripen(now_ms)
         self._fire(now_ms)
@@ -115,12 +120,14 @@ class Scanner:
     def begin(self, session: Session) -> None:
         """Work on a bucket from now on: reclaim first, to the end, then claim."""
         self._sessions[session.bucket.number] = session
-        self._start(self._reclaim(session))
+        self._begun.append(session)
+        self._alarm.ring()
 
     def lose(self, session: Session) -> None:
-        """The session is over; its copies are thrown away where they turn up."""
+        """The session is over, and with it every copy it holds."""
         if self._sessions.get(session.bucket.number) is session:
             del self._sessions[session.bucket.number]
+        self._swept = False
         self._lanes.forget(session)
         session.moved.set()
         self._alarm.ring()
@@ -128,12 +135,7 @@ class Scanner:
     async def drain(self, session: Session) -> None:
         """Claim no more, put back what is not fired, wait until all else is settled."""
         session.draining = True
-        waiting = [copy for copy in self._ripe if copy.session is session]
-        waiting += [copy for _, copy in self._wheel.items() if copy.session is session]
-        self._ripe = [copy for copy in self._ripe if copy.session is not session]
-        for copy in waiting:
-            self._wheel.cancel(copy)
-            self._let_go(copy)
+        for copy in self._remove(lambda copy: copy.session is session):
             session.retry(copy.item, None)
         self._alarm.ring()
         while session.alive and (session.copies or session.calls):
@@ -151,6 +153,7 @@ class Scanner:
         session = self._sessions.get(bucket)
         if session is None:
             return
+        session.next_score = min(session.next_score, due_ms)
         paced_ms = max(session.claimed_at_ms + self._o.pace_ms, due_ms - self._o.claim_ahead_ms)
         look_at_ms = min(due_ms - _MARGIN_MS, paced_ms)
         if look_at_ms < session.look_at_ms:
@@ -173,7 +176,9 @@ class Scanner:
         sessions = self._sessions.values()
         busy = self._tasks or self._ripe or self._fired or any(s.has_exits for s in sessions)
         flying = sum(s.copies for s in sessions) - self._held
-        return not busy and not flying and all(s.ready and s.next_score > now_ms for s in sessions)
+        wheel_ms = self._wheel.next_due_ms()
+        due = [s.next_score for s in sessions] + ([] if wheel_ms is None else [wheel_ms])
+        return not busy and not flying and all(due_ms > now_ms for due_ms in due)
 
     # claim: due soon -> mirror and wheel
 
@@ -182,14 +187,17 @@ class Scanner:
         room, room_bytes = self._room
         if self._claiming or room <= 0 or room_bytes <= 0:
             return
-        asked = [s for s in self._sessions.values() if s.ready and s.look_at_ms <= now_ms]
-        asked = [s for s in asked if not s.draining]
+        asked = sorted(self._wanting(now_ms), key=attrgetter("next_score"))[:room]
         if asked:
-            asked.sort(key=attrgetter("next_score"))
             self._claiming = asked
-            limit = max(1, min(self._o.batch_messages, room // len(asked)))
+            limit = min(self._o.batch_messages, room // len(asked))
             max_bytes = max(1, min(self._o.batch_bytes, room_bytes) // len(asked))
             self._start(self._claim_from(asked, limit, max_bytes, now_ms))
+
+    def _wanting(self, now_ms: int) -> list[Session]:
+        """The buckets whose time to be claimed from has come."""
+        ready = (s for s in self._sessions.values() if s.ready and not s.draining)
+        return [s for s in ready if s.look_at_ms <= now_ms]
 
     @property
     def _room(self) -> tuple[int, int]:
@@ -220,22 +228,23 @@ class Scanner:
 
     def _received(self, session: Session, claimed: Claimed, now_ms: int) -> None:
         """A claim's answer: the batch goes on the wheel; note when to look again."""
-        next_score = inf if claimed.next_score is None else claimed.next_score
-        look_at_ms = max(next_score - self._o.claim_ahead_ms, now_ms + self._o.pace_ms)
-        session.next_score = next_score
+        next_due_ms = inf if claimed.next_score is None else int(claimed.next_score)
+        look_at_ms = max(next_due_ms - self._o.claim_ahead_ms, now_ms + self._o.pace_ms)
+        session.next_score = inf if claimed.next_score is None else claimed.next_score
         session.look_at_ms = min(session.look_at_ms, now_ms if claimed.more else look_at_ms)
         if not claimed.ids:
             return
         session.copies += len(claimed.ids)
         copies = self._copies(session, claimed)
-        session.received(claimed.number, max((copy.score for copy in copies), default=-1.0))
+        session.received(claimed.number, len(copies))
         for copy in copies:
-            if session.draining:
-                session.retry(copy.item, None)
-                continue
             self._held += 1
             self._held_bytes += copy.size
-            self._wheel.insert(int(copy.score), copy, copy)
+            if session.draining:
+                self._let_go(copy)
+                session.retry(copy.item, None)
+            else:
+                self._wheel.insert(int(copy.score), copy, copy)
         self._emit(ClaimedEvent(messages=len(copies)))
 
     def _copies(self, session: Session, claimed: Claimed) -> list[Copy]:
@@ -264,13 +273,15 @@ class Scanner:
 
     def _ripen(self, now_ms: int) -> None:
         """Take off the wheel what may be fired now."""
-        if now_ms < self._wheel_ms - _BACKWARDS_MS:  # the store's clock was set back
+        to_ms = now_ms + self._lead_ms
+        if to_ms < self._wheel_ms - _BACKWARDS_MS:  # the store's clock was set back
             wheel: Wheel[Copy, Copy] = Wheel(now_ms)
             for copy in self._wheel.clear():
                 wheel.insert(int(copy.score), copy, copy)
-            self._wheel = wheel
-        self._wheel_ms = now_ms
-        fresh = self._wheel.advance(now_ms + self._lead_ms)
+            self._wheel, self._wheel_ms = wheel, now_ms
+        # The lead may have shrunk; what comes late goes to where the wheel stands already.
+        self._wheel_ms = max(self._wheel_ms, to_ms)
+        fresh = self._wheel.advance(self._wheel_ms)
         if fresh:
             self._ripe += fresh
             self._ripe.sort(key=_by_score)
@@ -286,7 +297,10 @@ class Scanner:
             batch = self._select(now_ms)
             if batch:
                 self._firing = True
-                self._start(self._fire_batch(batch))
+                # Now and not in the task: a claim that arrives before it runs is not covered.
+                exits = {session: session.exits() for session in batch}
+                fires = [self._fire_of(session, copies) for session, copies in batch.items()]
+                self._start(self._fire_batch(batch, exits, fires))
 
     def _select(self, now_ms: int) -> dict[Session, list[Copy]]:
         """The next copies by score as far as there is room, with all that the fire would cover.
@@ -295,10 +309,9 @@ class Scanner:
         because of that goes along, and what cannot be published leaves first, by another exit.
         """
         batch: dict[Session, list[Copy]] = {}
-        horizon = min((s.next_score for s in self._claiming), default=inf)
+        horizon = self._horizon(now_ms)
         taken = 0
         for copy in self._ripe:
-            # A bucket that is being claimed from may hold earlier ones: keep the order over all.
             if copy.score > horizon or not self._take(copy, batch, now_ms, may_wait=True):
                 break
             taken += 1
@@ -314,6 +327,14 @@ class Scanner:
         ]
         self._ripe[:covered] = kept
         return batch
+
+    def _horizon(self, now_ms: int) -> float:
+        """Beyond this score a bucket that is yet to be claimed from may hold an earlier message."""
+        yet = [*self._claiming, *self._wanting(now_ms)]
+        horizon = min((session.next_score for session in yet), default=inf)
+        # Without room to claim, room comes first.
+        stuck = not self._claiming and self._ripe[0].score > horizon
+        return inf if stuck else horizon
 
     def _take(
         self, copy: Copy, batch: dict[Session, list[Copy]], now_ms: int, *, may_wait: bool
@@ -331,17 +352,20 @@ class Scanner:
         self._let_go(copy)
         return True
 
-    async def _fire_batch(self, batch: dict[Session, list[Copy]]) -> None:
+    def _fire_of(self, session: Session, copies: list[Copy]) -> Command[Any]:
+        session.watermark = max(session.watermark, *(copy.score for copy in copies))
+        owner = (session.token, session.ttl_ms)
+        return session.bucket.fire(*owner, session.watermark, session.have, session.seen)
+
+    async def _fire_batch(
+        self,
+        batch: dict[Session, list[Copy]],
+        exits: dict[Session, Exits],
+        fires: list[Command[Any]],
+    ) -> None:
         """Tell the store; hand over what is still ours and was not revoked."""
-        asked: dict[Session, list[Command[Any]]] = {}
-        ended: dict[Session, int] = {}
-        for session, copies in batch.items():
-            # Parked and buried ones leave the mirror before the fire that would cover them.
-            asked[session], ended[session] = session.exits()
-            session.watermark = max(session.watermark, *(copy.score for copy in copies))
-            owner = (session.token, session.ttl_ms)
-            fire = session.bucket.fire(*owner, session.watermark, session.have, session.seen)
-            asked[session].append(fire)
+        # Parked and buried ones leave the mirror before the fire that would cover them.
+        asked = {s: [*exits[s].told, fire] for s, fire in zip(batch, fires, strict=True)}
         sent_s = self._clock.monotonic()
         answers = await self._ask(asked)
         self._round_trip_ms += ((self._clock.monotonic() - sent_s) * 1000 - self._round_trip_ms) / 8
@@ -350,57 +374,63 @@ class Scanner:
             if session not in answers:
                 self._give_back(copies)
                 continue
-            session.gone(ended[session])
-            if later := self._covered(session, answers[session][-1], copies):
-                once[session] = later
-        self._firing = False
+            self._told(session, exits[session])
+            ours = self._covered(session, answers[session][-1], copies)
+            if any(copy.record.at_most_once for copy in ours):
+                once[session] = ours
+            else:
+                self._fired += ours
         if once:
+            self._alarm.ring()
             await self._settle_once(once)
+        self._firing = False
 
     def _covered(self, session: Session, fired: Fired, copies: list[Copy]) -> list[Copy]:
-        """What one bucket's fire allows goes out; returns what must be settled before that.
+        """What one bucket's fire allows to go out.
 
         Every copy was received before the fire was sent, so its claim number is covered by it.
         """
         session.revoke(fired)
-        once, dropped = [], []
-        for copy in copies:
-            if session.is_revoked(copy.id, copy.claim):
-                dropped.append(copy)
-            elif copy.record.at_most_once:
-                once.append(copy)
-            else:
-                self._fired.append(copy)
-        session.forget_revoked()
-        if dropped:
+        ours = [copy for copy in copies if not session.is_revoked(copy.id, copy.claim)]
+        if len(ours) < len(copies):
+            dropped = [copy for copy in copies if session.is_revoked(copy.id, copy.claim)]
             self._give_back(dropped)
             session.gone(len(dropped))
             self._emit(Revoked(messages=len(dropped)))
-        return once
+        session.forget_revoked()
+        return ours
 
     async def _settle_once(self, batch: dict[Session, list[Copy]]) -> None:
-        """Settle at-most-once copies; only what the store settled just now is published."""
+        """Settle at-most-once copies; only what the store settled just now is published.
+
+        The others of their buckets wait for it, so that the order stays.
+        """
         asked: dict[Session, list[Command[Any]]] = {}
         for session, copies in batch.items():
             groups: dict[int, list[str]] = {}
             for copy in copies:
-                groups.setdefault(copy.claim, []).append(copy.id)
-            asked[session] = [
-                session.bucket.settle_once(session.token, session.ttl_ms, groups.items())
-            ]
+                if copy.record.at_most_once:
+                    groups.setdefault(copy.claim, []).append(copy.id)
+            owner = (session.token, session.ttl_ms)
+            asked[session] = [session.bucket.settle_once(*owner, groups.items())]
         answers = await self._ask(asked)
         for session, copies in batch.items():
-            allowed = answers[session][0] if session in answers else set()
-            self._fired += [copy for copy in copies if copy.id in allowed]
-            refused = [copy for copy in copies if copy.id not in allowed]
+            if session not in answers:
+                self._give_back(copies)
+                continue
+            (settled,) = answers[session]
+            ours = [c for c in copies if not c.record.at_most_once or c.id in settled]
+            refused = [c for c in copies if c.record.at_most_once and c.id not in settled]
+            self._fired += ours
             self._give_back(refused)
             session.gone(len(refused))
 
     # publish, and what comes of it
 
     def _publish(self, now_ms: int) -> None:
-        """Hand over what is fired and due; never a moment early."""
+        """Hand over what is fired and due, in order over all buckets; never a moment early."""
         if self._fired:
+            self._fired.sort(key=_by_score)
             early = []
             for copy in self._fired:
                 if int(copy.score) <= now_ms:
@@ -425,35 +455,49 @@ class Scanner:
             self._start(self._tell_of(sessions))
 
     async def _tell_of(self, sessions: Sequence[Session]) -> None:
-        asked: dict[Session, list[Command[Any]]] = {}
-        ended: dict[Session, int] = {}
-        unparked: list[Session] = []
-        for session in sessions:
-            told, ended[session] = session.exits()
-            if unparking := session.unparking():
-                unparked.append(session)
-            asked[session] = told + unparking
-        answers = await self._ask(asked)
+        exits = {session: session.exits() for session in sessions}
+        unparking = {session: session.unparking() for session in sessions}
+        answers = await self._ask({s: exits[s].told + unparking[s] for s in sessions})
         self._telling = False
         for session in answers:
-            session.gone(ended[session])
-        for session in unparked:
-            if session in answers:
+            self._told(session, exits[session])
+            if unparking[session]:
                 session.unparked(answers[session][-1])
 
-    async def _reclaim(self, session: Session) -> None:
+    def _told(self, session: Session, exits: Exits) -> None:
+        """The store knows what became of these copies; what backs off is looked for in time."""
+        session.gone(exits.copies)
+        if exits.back_ms is not None:
+            self.wake(session.bucket.number, self._clock.now_ms() + exits.back_ms)
+
+    # reclaim: what dead sessions left -> due
+
+    def _reclaim(self) -> None:
+        """Reclaim for all that have begun, together: the first claim then asks them all."""
+        if self._begun:
+            begun, self._begun = self._begun, []
+            self._start(self._reclaim_for(begun))
+
+    async def _reclaim_for(self, sessions: Sequence[Session]) -> None:
         """Put back what dead sessions left, to the end, before anything is claimed."""
-        moved = fired = 0
-        left = 1
+        moved: Counter[Session] = Counter()
+        fired: Counter[Session] = Counter()
+        left = [session for session in sessions if session.alive]
         while left:
-            reclaim = session.bucket.reclaim(session.token, session.ttl_ms)
-            answers = await self._ask({session: [reclaim]})
-            if session not in answers:
-                return
-            (answer,) = answers[session]
-            left, moved, fired = answer.left, moved + answer.moved, fired + answer.fired
+            answers = await self._ask({s: [s.bucket.reclaim(s.token, s.ttl_ms)] for s in left})
+            left = []
+            for session, (answer,) in answers.items():
+                moved[session] += answer.moved
+                fired[session] += answer.fired
+                if answer.left:
+                    left.append(session)
+                else:
+                    self._reclaimed(session, moved[session], fired[session])
+
+    def _reclaimed(self, session: Session, moved: int, fired: int) -> None:
         session.ready = True
         self._emit(LeaseAcquired(bucket=session.bucket.number, reclaimed=moved, fired=fired))
+        self._alarm.ring()
 
     # the store
 
@@ -503,8 +547,27 @@ class Scanner:
 
     def _let_go(self, copy: Copy) -> None:
         """The copy waits here no more: there is room to claim another."""
+        copy.session.left(copy.claim)
         self._held -= 1
         self._held_bytes -= copy.size
+
+    def _remove(self, which: Callable[[Copy], bool]) -> list[Copy]:
+        """Take such copies off the wheel and out of what is ripe."""
+        ripe = [copy for copy in self._ripe if which(copy)]
+        waiting = [copy for _, copy in self._wheel.items() if which(copy)]
+        if ripe:
+            self._ripe = [copy for copy in self._ripe if not which(copy)]
+        for copy in waiting:
+            self._wheel.cancel(copy)
+        for copy in ripe + waiting:
+            self._let_go(copy)
+        return ripe + waiting
+
+    def _sweep(self) -> None:
+        """Throw away what lost sessions left: it would take the room of those that follow."""
+        if not self._swept:
+            self._swept = True
+            self._remove(lambda copy: not copy.session.alive)
 
     def _give_back(self, copies: Sequence[Copy]) -> None:
         for copy in copies:
@@ -512,7 +575,7 @@ class Scanner:
 
     def _next_look_ms(self, now_ms: int) -> int | None:
         """The nearest instant at which time alone makes something possible."""
-        looks: list[float] = [min(copy.score for copy in self._fired)] if self._fired else []
+        looks: list[float] = [copy.score for copy in self._fired[:1]]
         if (wheel_ms := self._wheel.next_due_ms()) is not None:
             looks.append(wheel_ms - self._lead_ms)
         if not self._claiming and min(self._room) > 0:

@@ -9,12 +9,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 from delaybridge.commands import Bucket, Command, Fired, Item, Tried
 from delaybridge.message import Delivery, Destination, Record
 
 _CALL_ITEMS = 1000
+
+
+class Exits(NamedTuple):
+    """Commands that tell the store what became of copies. back_ms: the soonest back-off in them."""
+
+    told: list[Command[Any]]
+    copies: int
+    back_ms: int | None
 
 
 class Session:
@@ -34,12 +42,12 @@ class Session:
         self.have = turn
         self.seen = 0
         self.watermark = -1.0
-        self._reach = -1.0  # the highest score received
-        self._revoked: dict[str, tuple[int, float]] = {}  # id -> turn, score until which it counts
+        self._waiting: dict[int, int] = {}  # claim -> how many of its copies are not fired yet
+        self._revoked: dict[str, int] = {}  # id -> turn
         # when to claim
         self.look_at_ms = -inf
         self.claimed_at_ms = 0
-        self.next_score = inf
+        self.next_score = -inf  # nothing in the bucket is earlier; nobody has looked yet
         # what is under way
         self.copies = 0
         self.calls = 0
@@ -57,10 +65,18 @@ class Session:
 
     # revocations
 
-    def received(self, number: int, highest_score: float) -> None:
+    def received(self, number: int, copies: int) -> None:
         """A claim arrived."""
         self.have = number
-        self._reach = max(self._reach, highest_score)
+        if copies:
+            self._waiting[number] = copies
+
+    def left(self, claim: int) -> None:
+        """A copy of that claim waits no more: it is about to be fired, or has another exit."""
+        if self._waiting[claim] == 1:
+            del self._waiting[claim]
+        else:
+            self._waiting[claim] -= 1
 
     def revoke(self, fired: Fired) -> None:
         """Remember what a fire reported, until no copy that it means can be left.
@@ -69,20 +85,20 @@ class Session:
         still on its way may hold a copy that the revocation means.
         """
         for id, turn in fired.revoked.items():
-            self._revoked[id.decode()] = turn, self._reach
+            self._revoked[id.decode()] = turn
         if fired.revoked and self.have >= fired.claimed:
             self.seen = max(self.seen, *fired.revoked.values())
 
     def is_revoked(self, id: str, claim: int) -> bool:
         """Whether the copy of that claim was cancelled, rescheduled or replaced on the wheel."""
-        revoked = self._revoked.get(id) if self._revoked else None
-        return revoked is not None and claim < revoked[0]
+        turn = self._revoked.get(id) if self._revoked else None
+        return turn is not None and claim < turn
 
     def forget_revoked(self) -> None:
-        """Drop what the watermark has passed: every copy it meant has left the wheel."""
+        """Drop what means only claims of which no copy waits any more."""
         if self._revoked:
-            mark = self.watermark
-            self._revoked = {i: r for i, r in self._revoked.items() if r[1] > mark}
+            oldest = min(self._waiting, default=inf)
+            self._revoked = {id: turn for id, turn in self._revoked.items() if turn > oldest}
 
     # exits: what became of copies
 
@@ -125,8 +141,8 @@ class Session:
         wanted = self._unpark_all or bool(self._unpark_ids)
         return wanted and self.ready and not self.draining
 
-    def exits(self) -> tuple[list[Command[Any]], int]:
-        """The commands that tell the store, and how many copies end with them."""
+    def exits(self) -> Exits:
+        """What the store must be told, once: it is forgotten here."""
         told: list[Command[Any]] = []
         bucket, owner = self.bucket, (self.token, self.ttl_ms)
         count = sum(map(len, self._settled.values()))
@@ -138,8 +154,9 @@ class Session:
             told += (bucket.retry(*owner, part) for part in _parts(self._retried))
         if self._buried:
             told += (bucket.bury(*owner, part) for part in _parts(self._buried))
+        back_ms = min((ms for _, ms, _ in self._retried if ms is not None), default=None)
         self._settled, self._retried, self._buried, self._parked = {}, [], [], []
-        return told, count
+        return Exits(told, count, back_ms)
 
     def unparking(self) -> list[Command[Any]]:
         """The command that brings the next parked messages back, if any are wanted."""

@@ -1,0 +1,286 @@
+"""A scanner on a real Redis whose time stands still: each pass is made when the test says so.
+
+The scripts are given the test's time as well, so that nothing here depends on a clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple, Self
+
+from delaybridge import keys
+from delaybridge.calls import Calls
+from delaybridge.client import AsyncClient
+from delaybridge.clock import StoreClock
+from delaybridge.commands import Bucket, Command
+from delaybridge.events import Event
+from delaybridge.lanes import Broker, Lanes
+from delaybridge.message import Delivery, Limits, Message
+from delaybridge.publish.memory import MemoryPublisher
+from delaybridge.retry import RetryPolicy
+from delaybridge.scanner import Scanner, ScanOptions
+from delaybridge.session import Session
+from delaybridge.store import AsyncStore
+
+NOW_MS = 1_800_000_000_000
+TTL_MS = 600_000
+TURNS_OF_THE_LOOP = 5  # a report, the ring it causes, and what that wakes
+BROKERS = {"memory": "memory://", "b": "memory://"}
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Publish(NamedTuple):
+    """One message handed to a broker. at_ms: when."""
+
+    id: str
+    at_ms: int
+    due_ms: int
+    attempt: int
+
+
+class TimedBucket(Bucket):
+    """A bucket whose owner verbs carry the test's time instead of asking the store's clock."""
+
+    now_ms: Callable[[], int]
+
+    def claim(self, *args: Any, **options: Any) -> Command[Any]:
+        return super().claim(*args, **options, now_ms=self.now_ms())
+
+    def retry(self, *args: Any) -> Command[Any]:
+        return super().retry(*args, now_ms=self.now_ms())
+
+    def bury(self, *args: Any) -> Command[Any]:
+        return super().bury(*args, now_ms=self.now_ms())
+
+    def settle_once(self, *args: Any) -> Command[Any]:
+        return super().settle_once(*args, now_ms=self.now_ms())
+
+    def reclaim(self, *args: Any) -> Command[Any]:
+        return super().reclaim(*args, now_ms=self.now_ms())
+
+
+class GatedStore(AsyncStore):
+    """A store whose answers to chosen verbs stay on their way until they are let go.
+
+    sent: every verb that was sent, in order. stuck: how many calls wait for an answer held back.
+    """
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url, timeout_s=5.0)
+        self.sent: list[str] = []
+        self.stuck = 0
+        self._gates: dict[str, asyncio.Event] = {}
+
+    def hold(self, verb: str) -> None:
+        """From now on an answer to this verb arrives only when it is let go."""
+        self._gates[verb] = asyncio.Event()
+
+    def let_go(self, verb: str) -> None:
+        self._gates.pop(verb).set()
+
+    async def run(self, commands: Sequence[Command[Any]]) -> list[Any]:
+        names = [command.name for command in commands]
+        self.sent += names
+        answers = await super().run(commands)
+        for gate in [gate for verb, gate in self._gates.items() if verb in names]:
+            self.stuck += 1
+            await gate.wait()
+            self.stuck -= 1
+        return answers
+
+
+class StillAlarm:
+    """An alarm that never goes off by itself; notes that somebody rang."""
+
+    def __init__(self) -> None:
+        self.rang = False
+
+    def ring(self) -> None:
+        self.rang = True
+
+    def set(self, at_s: float | None) -> None:
+        """Time is the test's."""
+
+    async def wait(self) -> None:
+        """Scan again at once."""
+        await asyncio.sleep(0)
+
+
+class Broker_(MemoryPublisher):
+    """The memory publisher, with a list of what was handed to it and when."""
+
+    def __init__(self, rig: Rig, name: str) -> None:
+        super().__init__(name, rig.report, lambda: rig.alarm.ring())
+        self._rig = rig
+        self.taken: list[Publish] = []
+
+    def publish(self, deliveries: Sequence[Delivery]) -> None:
+        now_ms = self._rig.now_ms
+        self.taken += [Publish(d.id, now_ms, d.due_ms, d.attempt) for d in deliveries]
+        super().publish(deliveries)
+
+    @property
+    def ids(self) -> list[str]:
+        return [publish.id for publish in self.taken]
+
+
+class Rig:
+    """Scanner, lanes and leases of one worker.
+
+    options: of `ScanOptions`. events: what was emitted. lost: sessions found to be over, with why.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        namespace: str,
+        *,
+        buckets: int = 4,
+        window: int = 1000,
+        window_bytes: int = 2**25,
+        max_attempts: int = 3,
+        scanner_url: str | None = None,
+        **options: int,
+    ) -> None:
+        """scanner_url: the way the scanner reaches Redis, if not the client's."""
+        self.now_ms = NOW_MS
+        self.namespace = namespace
+        self.calls = Calls(namespace, BROKERS, buckets, Limits())
+        self.client = AsyncClient(url, namespace=namespace, buckets=buckets, brokers=BROKERS)
+        self.store = GatedStore(scanner_url or url)
+        self.alarm = StillAlarm()
+        self.events: list[Event] = []
+        self.lost: list[tuple[Session, str]] = []
+        self.memory, self.other = Broker_(self, "memory"), Broker_(self, "b")
+        self.clock = StoreClock(monotonic=lambda: self.now_ms / 1000)
+        self.clock.observe(NOW_MS * 1000, NOW_MS / 1000, NOW_MS / 1000)
+        self.lanes = Lanes(
+            {"memory": Broker("memory", self.memory), "b": Broker("memory", self.other)},
+            RetryPolicy(max_attempts=max_attempts, base_ms=1000, jitter=0.0),
+            self.events.append,
+            window_messages=window,
+            window_bytes=window_bytes,
+        )
+        self.scanner = Scanner(
+            *(self.store, self.lanes, self.clock, self.alarm, self.events.append),  # type: ignore[arg-type]
+            ScanOptions(**options),
+            lost=self._lose,
+        )
+        self.sessions: dict[int, Session] = {}
+        self._others: set[asyncio.Task[Any]] = set()
+
+    async def __aenter__(self) -> Self:
+        self._others = asyncio.all_tasks()
+        for bucket in await self.store.complete(self.calls.open()):
+            await self.take(bucket.number)
+        await self.quiet()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        for task in self._tasks():
+            task.cancel()
+        await self.client.close()
+        await self.store.close()
+        if exc[0] is None and self.scanner._failure is not None:
+            raise self.scanner._failure
+
+    # leases
+
+    async def take(self, number: int, owner: str = "w:1") -> Session:
+        """Acquire a bucket and work on it."""
+        bucket = TimedBucket(self.namespace, number, self.calls.birth)
+        bucket.now_ms = lambda: self.now_ms
+        taken = await self.store.one(bucket.acquire(owner, TTL_MS))
+        assert taken.token is not None, f"bucket {number} is held by {taken.holder}"
+        session = Session(bucket, taken.token, taken.turn, TTL_MS, 0.0)
+        self.sessions[number] = session
+        self.scanner.begin(session)
+        return session
+
+    async def expire(self, number: int) -> None:
+        """The lease of a bucket runs out, and nobody tells the owner."""
+        await self.store.redis.delete(keys.bucket_key(self.namespace, number, "lease"))
+
+    def _lose(self, session: Session, reason: str) -> None:
+        if session.alive:
+            session.alive = False
+            self.lost.append((session, reason))
+            self.scanner.lose(session)
+
+    def report(self, *args: Any) -> None:
+        self.scanner.report(*args)
+
+    # time
+
+    def pass_(self) -> int | None:
+        """One pass now; what it starts has not run yet when this returns."""
+        self.alarm.rang = False
+        return self.scanner.scan(self.now_ms)
+
+    async def quiet(self) -> int | None:
+        """Pass after pass at this same instant until nothing more happens; when to look again."""
+        while True:
+            look_ms = self.pass_()
+            while len(tasks := self._tasks()) > self.store.stuck:
+                await asyncio.wait(tasks, timeout=0.002, return_when=asyncio.FIRST_COMPLETED)
+            for _ in range(TURNS_OF_THE_LOOP):
+                await asyncio.sleep(0)
+            at_once = look_ms is not None and look_ms <= self.now_ms
+            if not (self.alarm.rang or at_once) and len(self._tasks()) <= self.store.stuck:
+                return look_ms
+
+    async def at(self, now_ms: int) -> int | None:
+        """It is so late; whatever is to happen by itself happens."""
+        self.now_ms = now_ms
+        return await self.quiet()
+
+    async def live_until(self, end_ms: int) -> None:
+        """Look whenever the scanner asks to, and at the end."""
+        look_ms = await self.quiet()
+        while look_ms is not None and look_ms < end_ms:
+            look_ms = await self.at(max(look_ms, self.now_ms + 1))
+        await self.at(end_ms)
+
+    def begin(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Something that goes on beside the scanner and waits for it."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._others.add(task)
+        return task
+
+    async def until(self, work: asyncio.Task[Any]) -> None:
+        """Let time pass, a millisecond at a time, until that has ended."""
+        while not work.done():
+            await self.at(self.now_ms + 1)
+        await work
+
+    def _tasks(self) -> set[asyncio.Task[Any]]:
+        me = asyncio.current_task()
+        return {task for task in asyncio.all_tasks() - self._others if task is not me}
+
+    # messages
+
+    async def schedule(self, *messages: Message) -> None:
+        receipts = await self.client.schedule_many(messages)
+        assert {str(receipt) for receipt in receipts} == {"created"}
+
+    async def state(self, id: str) -> str | None:
+        """Where a message is, None once it is settled."""
+        stored = await self.client.get(id)
+        return None if stored is None else stored.state.value
+
+    async def raw(self, key: str, number: int = 0) -> Any:
+        """A zset of a bucket, with its scores."""
+        name = keys.bucket_key(self.namespace, number, key)
+        return await self.store.redis.zrange(name, 0, -1, withscores=True)
+
+
+def when(due_ms: int) -> datetime:
+    """A due time as the client takes it."""
+    return EPOCH + timedelta(milliseconds=due_ms)
+
+
+def message(id: str, due_ms: int, destination: str = "memory:q", **options: Any) -> Message:
+    """A message that is due then."""
+    return Message(destination, options.pop("body", b"x"), at=when(due_ms), id=id, **options)

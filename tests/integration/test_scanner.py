@@ -1,0 +1,726 @@
+"""The scanner on a real Redis, with time in the test's hands and a broker in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from delaybridge import keys
+from delaybridge.events import Buried, CircuitOpened, Claimed, Dropped, LeaseAcquired, Revoked
+from delaybridge.message import Message
+from delaybridge.publish import Fault, Outcome, Verdict
+from tests.integration.lossy import LossyProxy
+from tests.integration.scanning import NOW_MS, Rig, message, when
+
+SOON_MS = NOW_MS + 100
+BACKLOG = 400
+UNROUTABLE = Outcome(Verdict.REFUSED, "unroutable: 312 NO_ROUTE", Fault.MESSAGE)
+TIMED_OUT = Outcome(Verdict.UNKNOWN, "timeout: no confirm", Fault.MESSAGE)
+NO_EXCHANGE = Outcome(Verdict.REFUSED, "no_exchange: 404", Fault.DESTINATION)
+
+RigFactory = Callable[..., Rig]
+
+
+@pytest.fixture
+def rig_of(redis_url: str, namespace: str) -> RigFactory:
+    """Makes a rig on the namespace of the test, to be entered."""
+    return lambda **options: Rig(redis_url, namespace, **options)
+
+
+@pytest.fixture
+async def rig(rig_of: RigFactory) -> AsyncIterator[Rig]:
+    async with rig_of() as rig:
+        yield rig
+
+
+@pytest.fixture
+async def lone(rig_of: RigFactory) -> AsyncIterator[Rig]:
+    """A rig of one bucket."""
+    async with rig_of(buckets=1) as rig:
+        yield rig
+
+
+async def claimed(rig: Rig, *messages: Message) -> None:
+    """Schedule, and have the scanner claim what is due within its window."""
+    await rig.schedule(*messages)
+    rig.scanner.wake_all()
+    await rig.quiet()
+
+
+# time
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"claim_ahead_ms": 0, "fire_lead_ms": 0}, {"claim_ahead_ms": 40}, {"batch_messages": 3}],
+    ids=str,
+)
+async def test_each_message_goes_out_in_its_own_millisecond(
+    rig_of: RigFactory, options: dict[str, int]
+) -> None:
+    moments = random.Random(3)
+    async with rig_of(**options) as rig:
+        due = {f"m{i}": NOW_MS + moments.randrange(5000) for i in range(200)}
+        await rig.schedule(*(message(id, due_ms) for id, due_ms in due.items()))
+        rig.scanner.wake_all()
+        await rig.live_until(NOW_MS + 5000)
+        assert {publish.id: publish.at_ms for publish in rig.memory.taken} == due
+        assert len(rig.memory.taken) == len(due)
+
+
+async def test_nothing_goes_out_a_millisecond_early_though_it_was_fired(lone: Rig) -> None:
+    await claimed(lone, message("x", SOON_MS))
+    await lone.at(SOON_MS - 1)
+    assert "fire" in lone.store.sent
+    assert lone.memory.taken == []
+    await lone.at(SOON_MS)
+    assert lone.memory.ids == ["x"]
+
+
+async def test_priority_orders_one_millisecond_over_all_buckets_and_shifts_no_time(
+    rig: Rig,
+) -> None:
+    priorities = random.Random(5)
+    order = [message(f"p{i}", SOON_MS, priority=priorities.randrange(256)) for i in range(60)]
+    order += [
+        message("before", SOON_MS - 1, priority=0),
+        message("after", SOON_MS + 1, priority=255),
+    ]
+    await claimed(rig, *order)
+    await rig.live_until(SOON_MS + 1)
+    order.sort(key=lambda m: (m.at, -m.priority))
+    ranks = {m.id: (m.at, -m.priority) for m in order}
+    assert [ranks[id] for id in rig.memory.ids] == [ranks[m.id] for m in order]
+
+
+async def test_messages_of_one_key_keep_their_order_in_a_backlog_over_many_batches(
+    rig_of: RigFactory,
+) -> None:
+    async with rig_of(batch_messages=7, window=10) as rig:
+        dues = random.Random(7).sample(range(NOW_MS - 5000, NOW_MS + 50), BACKLOG)
+        await claimed(rig, *(message(f"m{due_ms}", due_ms, key="k") for due_ms in dues))
+        await rig.live_until(NOW_MS + 50)
+        assert rig.memory.ids == [f"m{due_ms}" for due_ms in sorted(dues)]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"batch_messages": 9},
+        {"wheel_messages": 40},
+        {"wheel_messages": 40, "window": 20},
+    ],
+    ids=str,
+)
+async def test_a_backlog_is_delivered_in_due_order_over_all_buckets(
+    rig_of: RigFactory, options: dict[str, int]
+) -> None:
+    rig = rig_of(**options)
+    dues = random.Random(11).sample(range(NOW_MS - 5000, NOW_MS), BACKLOG)
+    await rig.schedule(*(message(f"m{due_ms}", due_ms) for due_ms in dues))
+    async with rig:  # takes its leases only now
+        await rig.quiet()
+        assert rig.memory.ids == [f"m{due_ms}" for due_ms in sorted(dues)]
+
+
+async def test_a_clock_set_back_makes_nothing_early_and_one_set_ahead_loses_nothing(
+    rig: Rig,
+) -> None:
+    await claimed(rig, *(message(f"m{i}", SOON_MS + 10 * i) for i in range(20)))
+    await rig.at(SOON_MS + 95)
+    assert len(rig.memory.taken) == 10
+    await rig.at(SOON_MS - 1000)
+    await rig.at(SOON_MS + 99)
+    assert len(rig.memory.taken) == 10
+    await rig.live_until(SOON_MS + 150)
+    assert len(rig.memory.taken) == 16
+    await rig.at(SOON_MS + 3_600_000)
+    assert sorted(rig.memory.ids) == sorted(f"m{i}" for i in range(20))
+    assert all(publish.at_ms >= publish.due_ms for publish in rig.memory.taken)
+
+
+# bounds
+
+
+async def test_wheel_and_window_are_never_exceeded_in_messages(rig_of: RigFactory) -> None:
+    async with rig_of(wheel_messages=50, window=10) as rig:
+        rig.memory.hold = True
+        await rig.schedule(*(message(f"m{i}", NOW_MS - 500 + i) for i in range(500)))
+        rig.scanner.wake_all()
+        while len(rig.memory.published) < 500:
+            await rig.quiet()
+            in_flight = [len(await rig.raw("mirror", number)) for number in rig.sessions]
+            assert sum(in_flight) <= 50 + 10
+            assert 0 < len(rig.memory.held) <= 10
+            rig.memory.confirm(3)
+        assert len(rig.memory.taken) == 500
+
+
+async def test_wheel_and_window_are_never_exceeded_in_bytes_but_by_one_message_a_bucket(
+    rig_of: RigFactory,
+) -> None:
+    body = b"x" * 872  # 1000 bytes with what a record is charged
+    async with rig_of(wheel_bytes=20_000, window_bytes=8_000) as rig:
+        rig.memory.hold = True
+        await rig.schedule(*(message(f"m{i}", NOW_MS - 500 + i, body=body) for i in range(200)))
+        rig.scanner.wake_all()
+        while len(rig.memory.published) < 200:
+            await rig.quiet()
+            in_flight = [len(await rig.raw("mirror", number)) for number in rig.sessions]
+            assert sum(in_flight) <= 20 + len(rig.sessions) + 8
+            assert 0 < len(rig.memory.held) <= 8
+            rig.memory.confirm(2)
+        assert len(rig.memory.taken) == 200
+
+
+async def test_claims_are_paced_while_messages_keep_coming_into_sight(lone: Rig) -> None:
+    await lone.schedule(*(message(f"m{i}", NOW_MS + 10 * i) for i in range(1000)))
+    lone.scanner.wake_all()
+    lone.store.sent.clear()
+    await lone.live_until(NOW_MS + 10_000)
+    assert len(lone.memory.taken) == 1000
+    assert lone.store.sent.count("claim") <= 10_000 / (2000 / 4) + 2
+
+
+# what happens to a message on the wheel
+
+
+async def test_a_message_cancelled_on_the_wheel_is_never_delivered(rig: Rig) -> None:
+    await claimed(rig, *(message(id, SOON_MS) for id in "xyz"))
+    assert await rig.client.cancel("y") == "cancelled"
+    await rig.live_until(SOON_MS + 5000)
+    assert sorted(rig.memory.ids) == ["x", "z"]
+    assert sum(e.messages for e in rig.events if isinstance(e, Revoked)) == 1
+
+
+async def test_a_message_rescheduled_on_the_wheel_goes_out_once_at_the_new_time(rig: Rig) -> None:
+    await claimed(rig, message("x", SOON_MS), message("y", SOON_MS))
+    assert await rig.client.reschedule("x", at=when(SOON_MS + 700)) == "rescheduled"
+    assert await rig.client.reschedule("y", at=when(SOON_MS - 50)) == "rescheduled"
+    rig.scanner.wake_all()
+    await rig.live_until(SOON_MS + 5000)
+    assert [(p.id, p.at_ms, p.attempt) for p in rig.memory.taken] == [
+        ("y", SOON_MS - 50, 1),
+        ("x", SOON_MS + 700, 1),
+    ]
+
+
+async def test_a_message_replaced_on_the_wheel_goes_out_once_with_the_new_content(
+    rig: Rig,
+) -> None:
+    await claimed(rig, message("x", SOON_MS, body=b"old"))
+    (receipt,) = await rig.client.schedule_many(
+        [message("x", SOON_MS + 300, body=b"new")], on_conflict="replace"
+    )
+    assert receipt == "replaced"
+    rig.scanner.wake_all()
+    await rig.live_until(SOON_MS + 5000)
+    assert [(d.id, d.record.body) for d in rig.memory.published] == [("x", b"new")]
+    assert rig.memory.taken[0].at_ms == SOON_MS + 300
+
+
+async def test_an_id_cancelled_and_scheduled_anew_for_the_same_millisecond_goes_out_once(
+    lone: Rig,
+) -> None:
+    await claimed(lone, message("x", SOON_MS, body=b"old"))
+    await lone.client.cancel("x")
+    await claimed(lone, message("x", SOON_MS, body=b"new"))
+    await lone.live_until(SOON_MS + 5000)
+    assert [d.record.body for d in lone.memory.published] == [b"new"]
+    assert await lone.state("x") is None
+
+
+async def test_a_fired_message_can_no_longer_be_cancelled_and_the_answer_says_so(
+    lone: Rig,
+) -> None:
+    await claimed(lone, message("x", SOON_MS))
+    await lone.at(SOON_MS - 1)
+    assert await lone.client.cancel("x") == "in_flight"
+    assert await lone.client.reschedule("x", at=when(SOON_MS + 500)) == "in_flight"
+    await lone.at(SOON_MS)
+    assert lone.memory.ids == ["x"]
+
+
+async def test_a_claim_that_arrives_while_a_fire_reports_its_message_cancelled_delivers_nothing(
+    lone: Rig,
+) -> None:
+    await claimed(lone, message("early", SOON_MS))
+    lone.store.hold("fire")
+    await lone.at(SOON_MS)  # the fire is executed; its answer is on its way
+    lone.store.hold("claim")
+    await claimed(lone, message("x", SOON_MS - 1))
+    assert await lone.client.cancel("x") == "cancelled"
+    lone.store.let_go("fire")
+    await lone.quiet()
+    lone.store.let_go("claim")
+    await lone.live_until(SOON_MS + 1000)
+    assert lone.memory.ids == ["early"]
+
+
+async def test_a_claim_that_arrives_before_the_report_of_a_fire_sent_earlier_delivers_nothing(
+    lone: Rig,
+) -> None:
+    await claimed(lone, message("early", SOON_MS))
+    lone.store.hold("claim")
+    await claimed(lone, message("x", SOON_MS - 1))
+    assert await lone.client.cancel("x") == "cancelled"
+    lone.store.hold("fire")
+    await lone.at(SOON_MS)
+    lone.store.let_go("claim")  # x comes onto the wheel, below the watermark of that fire
+    await lone.quiet()
+    lone.store.let_go("fire")
+    await lone.live_until(SOON_MS + 1000)
+    assert lone.memory.ids == ["early"]
+
+
+# replies that are lost
+
+
+@pytest.fixture
+async def lossy(rig_of: RigFactory, redis_url: str) -> AsyncIterator[tuple[Rig, LossyProxy]]:
+    """A rig of one bucket whose scanner reaches Redis through a proxy."""
+    with LossyProxy(int(redis_url.rsplit(":", 1)[1].split("/")[0])) as proxy:
+        async with rig_of(buckets=1, scanner_url=proxy.url) as rig:
+            yield rig, proxy
+
+
+@pytest.mark.parametrize(
+    ("stage", "once"),
+    [("claim", False), ("claim", True), ("fire", False), ("fire", True), ("settle", False)],
+)
+async def test_one_lost_reply_changes_nothing(
+    lossy: tuple[Rig, LossyProxy], stage: str, once: bool
+) -> None:
+    rig, proxy = lossy
+    messages = [message(f"m{i}", SOON_MS, at_most_once=once) for i in range(20)]
+    await rig.schedule(*messages)
+    rig.scanner.wake_all()
+    for verb, at_ms in (("claim", NOW_MS), ("fire", SOON_MS), ("settle", SOON_MS)):
+        rig.memory.hold = verb == "fire"
+        proxy.drop_next_replies(int(verb == stage))
+        rig.memory.confirm()
+        await rig.at(at_ms)
+    assert proxy.dropped == 1
+    assert sorted(rig.memory.ids) == sorted(m.id for m in messages if m.id)
+    assert {publish.attempt for publish in rig.memory.taken} == {1}
+    assert await rig.raw("mirror") == []
+    assert rig.lost == []
+
+
+async def test_a_lost_reply_of_the_settle_before_an_at_most_once_publish_delivers_once(
+    lossy: tuple[Rig, LossyProxy],
+) -> None:
+    rig, proxy = lossy
+    await claimed(rig, *(message(f"m{i}", SOON_MS, at_most_once=True) for i in range(20)))
+    rig.store.hold("fire")
+    await rig.at(SOON_MS)
+    proxy.drop_next_replies(1)
+    rig.store.let_go("fire")
+    await rig.quiet()
+    assert proxy.dropped == 1
+    assert sorted(rig.memory.ids) == sorted(f"m{i}" for i in range(20))
+    assert await rig.raw("mirror") == []
+
+
+# leases that are lost
+
+
+async def test_a_lease_lost_between_claim_and_fire_publishes_nothing_and_costs_no_attempt(
+    rig_of: RigFactory,
+) -> None:
+    async with rig_of(buckets=1) as old:
+        await claimed(old, message("x", SOON_MS))
+        await old.expire(0)
+        async with rig_of(buckets=1) as new:
+            await old.at(SOON_MS)
+            assert [reason for _, reason in old.lost] == ["fire refused"]
+            await new.at(SOON_MS)
+            await old.quiet()
+            assert old.memory.taken == []
+            assert [(p.id, p.attempt) for p in new.memory.taken] == [("x", 1)]
+
+
+async def test_a_lease_known_to_be_lost_between_fire_and_publish_publishes_nothing(
+    rig_of: RigFactory,
+) -> None:
+    async with rig_of(buckets=1) as old:
+        await claimed(old, message("x", SOON_MS))
+        await old.at(SOON_MS - 1)  # fired
+        old._lose(old.sessions[0], "renew refused")
+        await old.expire(0)
+        await old.at(SOON_MS)
+        assert old.memory.taken == []
+        async with rig_of(buckets=1) as new:
+            await new.at(SOON_MS)
+            assert [(p.id, p.due_ms, p.attempt) for p in new.memory.taken] == [("x", SOON_MS, 2)]
+            assert [e.fired for e in new.events if isinstance(e, LeaseAcquired)] == [1]
+
+
+async def test_a_stale_owner_s_settle_is_refused_and_leaves_the_new_owner_s_copy_alone(
+    rig_of: RigFactory,
+) -> None:
+    async with rig_of(buckets=1) as old:
+        old.memory.hold = True
+        await claimed(old, message("x", SOON_MS), message("y", SOON_MS + 50))
+        await old.at(SOON_MS)
+        await old.expire(0)
+        async with rig_of(buckets=1) as new:
+            new.memory.hold = True
+            await new.at(SOON_MS)
+            old.memory.confirm()
+            await old.live_until(SOON_MS + 50)
+            assert old.memory.ids == ["x"], "y is the new owner's"
+            assert await new.state("x") == "in_flight"
+            new.memory.hold = False
+            new.memory.confirm()
+            await new.live_until(SOON_MS + 50)
+            assert new.memory.ids == ["x", "y"]
+            assert await new.state("x") is None
+
+
+async def test_what_a_lost_lease_left_on_the_wheel_takes_no_room_from_its_next_session(
+    rig_of: RigFactory,
+) -> None:
+    async with rig_of(buckets=1, claim_ahead_ms=60_000, wheel_messages=10) as rig:
+        await claimed(rig, *(message(f"m{i}", NOW_MS + 30_000) for i in range(10)))
+        await rig.expire(0)
+        rig._lose(rig.sessions[0], "renew refused")
+        await rig.take(0, "w:2")
+        await rig.quiet()
+        assert len(await rig.raw("mirror")) == 10, "claimed again, ahead of their time"
+
+
+# what cannot be delivered
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"",
+        b"x",
+        b"\x02" + b"\x00" * 40,
+        b"\x01" + b"\x00" * 12,
+        b"\x01" + b"\x00" * 12 + b"\xc1\xff",
+    ],
+    ids=["empty", "short", "other version", "no payload", "no msgpack"],
+)
+async def test_a_record_nobody_can_read_is_buried_and_its_neighbours_are_delivered(
+    lone: Rig, garbage: bytes
+) -> None:
+    await lone.schedule(*(message(id, SOON_MS) for id in "xyz"))
+    await lone.store.redis.hset(keys.bucket_key(lone.namespace, 0, "messages"), "y", garbage)
+    lone.scanner.wake_all()
+    await lone.live_until(SOON_MS)
+    assert sorted(lone.memory.ids) == ["x", "z"]
+    assert [id for id, _ in await lone.raw("dead")] == [b"y"]
+    assert sum(e.messages for e in lone.events if isinstance(e, Buried)) == 1
+    await lone.until(lone.begin(lone.scanner.drain(lone.sessions[0])))
+
+
+async def test_a_record_without_payload_is_buried_and_its_neighbours_are_delivered(
+    lone: Rig,
+) -> None:
+    await lone.schedule(*(message(id, SOON_MS) for id in "xyz"))
+    await lone.store.redis.hdel(keys.bucket_key(lone.namespace, 0, "messages"), "y")
+    lone.scanner.wake_all()
+    await lone.live_until(SOON_MS)
+    assert sorted(lone.memory.ids) == ["x", "z"]
+    reason = keys.bucket_key(lone.namespace, 0, "dead_reason")
+    assert await lone.store.redis.hgetall(reason) == {b"y": b"payload_missing"}
+
+
+async def test_a_message_too_late_for_its_ttl_is_buried_as_expired(lone: Rig) -> None:
+    await claimed(lone, message("late", SOON_MS, ttl=0.2), message("kept", SOON_MS, ttl=0.3))
+    await lone.at(SOON_MS + 250)
+    assert lone.memory.ids == ["kept"]
+    stored = await lone.client.get("late")
+    assert stored is not None
+    assert stored.state == "dead"
+    assert stored.reason == "expired: 250 ms late, its ttl is 200 ms"
+    assert stored.attempts == 0
+
+
+@pytest.mark.parametrize("outcome", [UNROUTABLE, TIMED_OUT], ids=["refused", "unknown"])
+async def test_a_failed_publish_backs_off_keeps_its_due_time_and_is_buried_in_the_end(
+    lone: Rig, outcome: Outcome
+) -> None:
+    lone.memory.next_outcomes.extend([outcome] * 3)
+    await claimed(lone, message("x", SOON_MS), message("y", SOON_MS + 1))
+    await lone.live_until(SOON_MS + 10_000)
+    # y is given the second outcome, and is delivered when it is tried again.
+    assert [(p.id, p.at_ms, p.due_ms, p.attempt) for p in lone.memory.taken] == [
+        ("x", SOON_MS, SOON_MS, 1),
+        ("y", SOON_MS + 1, SOON_MS + 1, 1),
+        ("x", SOON_MS + 1000, SOON_MS, 2),
+        ("y", SOON_MS + 1001, SOON_MS + 1, 2),
+        ("x", SOON_MS + 3000, SOON_MS, 3),
+    ]
+
+
+async def test_the_last_attempt_buries_with_its_reason_and_a_kick_starts_anew(lone: Rig) -> None:
+    lone.memory.next_outcomes.extend([TIMED_OUT, TIMED_OUT, UNROUTABLE])
+    await claimed(lone, message("x", SOON_MS))
+    await lone.live_until(SOON_MS + 10_000)
+    assert [p.at_ms - SOON_MS for p in lone.memory.taken] == [0, 1000, 3000]
+    stored = await lone.client.get("x")
+    assert stored is not None
+    assert (stored.state, stored.reason, stored.attempts) == ("dead", UNROUTABLE.reason, 3)
+    assert stored.maybe_delivered
+    assert await lone.client.kick("x") == "kicked"
+    lone.scanner.wake_all()
+    await lone.quiet()
+    assert lone.memory.taken[-1].attempt == 1
+    assert [d.id for d in lone.memory.published] == ["x"]
+    assert await lone.state("x") is None
+
+
+async def test_a_message_that_keeps_killing_its_worker_is_buried(rig_of: RigFactory) -> None:
+    for crash in range(3):
+        async with rig_of(buckets=1) as rig:
+            rig.memory.hold = True
+            if crash == 0:
+                await claimed(rig, message("x", SOON_MS))
+            await rig.at(SOON_MS)
+            assert [p.attempt for p in rig.memory.taken] == [crash + 1]
+            await rig.expire(0)
+    async with rig_of(buckets=1) as rig:
+        await rig.at(SOON_MS)
+        assert rig.memory.taken == []
+        stored = await rig.client.get("x")
+        assert stored is not None
+        assert stored.reason is not None
+        assert stored.reason.startswith("used_up")
+
+
+# at most once
+
+
+async def test_an_at_most_once_message_is_settled_before_it_is_published(lone: Rig) -> None:
+    lone.memory.hold = True
+    await claimed(lone, message("x", SOON_MS, at_most_once=True))
+    await lone.at(SOON_MS)
+    assert lone.memory.ids == ["x"]
+    assert await lone.state("x") is None
+
+
+async def test_a_crash_after_that_loses_it_and_never_delivers_it_twice(rig_of: RigFactory) -> None:
+    async with rig_of(buckets=1) as old:
+        await claimed(old, message("x", SOON_MS, at_most_once=True), message("y", SOON_MS))
+        old.store.hold("settle")
+        await old.at(SOON_MS)
+        assert "x" not in old.memory.ids
+        await old.expire(0)
+    async with rig_of(buckets=1) as new:
+        await new.at(SOON_MS)
+        assert "x" not in new.memory.ids
+
+
+@pytest.mark.parametrize("outcome", [UNROUTABLE, TIMED_OUT], ids=["refused", "unknown"])
+async def test_a_failed_at_most_once_publish_is_dropped_and_said_so(
+    lone: Rig, outcome: Outcome
+) -> None:
+    lone.memory.next_outcomes.append(outcome)
+    await claimed(lone, message("x", SOON_MS, at_most_once=True))
+    await lone.live_until(SOON_MS + 10_000)
+    assert lone.memory.ids == ["x"]
+    assert [e.reason for e in lone.events if isinstance(e, Dropped)] == [outcome.reason]
+    await lone.until(lone.begin(lone.scanner.drain(lone.sessions[0])))
+
+
+async def test_guarantees_may_be_mixed_within_one_key_and_the_order_stays(
+    rig_of: RigFactory,
+) -> None:
+    async with rig_of(batch_messages=10, window=20) as rig:
+        mixed = [
+            message(f"m{i:03}", NOW_MS - 300 + i, key="k", at_most_once=i % 3 == 0)
+            for i in range(100)
+        ]
+        await claimed(rig, *mixed)
+        await rig.quiet()
+        assert rig.memory.ids == [m.id for m in mixed]
+
+
+# destinations and brokers that take nothing
+
+
+async def test_an_unreachable_broker_s_messages_wait_parked_and_come_back_in_order(
+    rig: Rig,
+) -> None:
+    await claimed(rig, *(message(f"m{i:02}", SOON_MS + i) for i in range(50)))
+    await claimed(rig, *(message(f"o{i:02}", SOON_MS + i, "b:q") for i in range(50)))
+    rig.memory.unavailable = "not_connected"
+    await rig.live_until(SOON_MS + 100)
+    assert [p.at_ms - SOON_MS for p in rig.other.taken] == list(range(50)), "others are on time"
+    assert rig.memory.taken == []
+    assert {await rig.state(f"m{i:02}") for i in range(50)} == {"parked"}
+    rig.memory.unavailable = None
+    await rig.at(SOON_MS + 500)
+    assert rig.memory.ids == [f"m{i:02}" for i in range(50)]
+    assert {p.attempt for p in rig.memory.taken} == {1}
+
+
+async def test_a_destination_that_refuses_everything_is_probed_and_then_brought_back(
+    rig: Rig,
+) -> None:
+    rig.memory.next_outcomes.extend([NO_EXCHANGE] * 12)
+    await claimed(rig, *(message(f"m{i:02}", SOON_MS + i, "memory:gone") for i in range(30)))
+    await claimed(rig, *(message(f"o{i:02}", SOON_MS + i, "b:q") for i in range(30)))
+    await rig.live_until(SOON_MS + 60_000)
+    opened = [e for e in rig.events if isinstance(e, CircuitOpened)]
+    assert len(opened) > 1, "probes failed, too"
+    assert [p.at_ms - SOON_MS for p in rig.other.taken] == list(range(30)), "others are on time"
+    assert sorted(d.id for d in rig.memory.published) == [f"m{i:02}" for i in range(30)]
+    assert {p.attempt for p in rig.memory.taken} == {1}, "no attempt is counted"
+
+
+async def test_a_destination_without_a_configured_broker_is_tried_again_and_then_buried(
+    rig: Rig, redis_url: str
+) -> None:
+    from delaybridge.client import AsyncClient
+
+    async with AsyncClient(
+        redis_url, namespace=rig.namespace, brokers={"elsewhere": "memory://"}
+    ) as other:
+        await other.schedule("elsewhere:q", b"x", at=when(SOON_MS), id="x")
+    rig.scanner.wake_all()
+    await rig.live_until(SOON_MS + 10_000)
+    stored = await rig.client.get("x")
+    assert stored is not None
+    assert stored.state == "dead"
+    assert stored.reason is not None
+    assert stored.reason.startswith("unknown_destination")
+
+
+async def test_a_broker_that_is_silent_delays_nobody_else(rig_of: RigFactory) -> None:
+    async with rig_of(window=20) as rig:
+        rig.memory.hold = True
+        await claimed(rig, *(message(f"m{i:03}", SOON_MS + i) for i in range(100)))
+        await claimed(rig, *(message(f"o{i:03}", SOON_MS + 5 * i, "b:q") for i in range(400)))
+        await rig.live_until(SOON_MS + 2000)
+        late_ms = [p.at_ms - p.due_ms for p in rig.other.taken]
+        assert len(late_ms) == 400
+        assert max(late_ms) <= 600, "until the silent one was known to stall"
+        assert len(rig.memory.taken) <= 20
+        rig.memory.hold = False
+        rig.memory.confirm()
+        await rig.live_until(SOON_MS + 4000)
+        assert rig.memory.ids == [f"m{i:03}" for i in range(100)]
+
+
+async def test_a_thousand_parked_by_an_earlier_owner_do_not_circle_while_the_broker_is_away(
+    rig_of: RigFactory,
+) -> None:
+    options: dict[str, Any] = {"buckets": 1, "batch_messages": 1000}
+    async with rig_of(**options) as old:
+        old.memory.unavailable = "not_connected"
+        for first in range(0, 5000, 1000):
+            await old.schedule(*(message(f"m{first + i}", NOW_MS - 1) for i in range(1000)))
+        old.scanner.wake_all()
+        await old.quiet()
+        assert len(await old.raw("parked")) == 5000
+        await old.expire(0)
+    async with rig_of(**options) as new:
+        new.memory.unavailable = "not_connected"
+        await new.live_until(NOW_MS + 10_000)
+        assert new.store.sent.count("unpark") <= 40
+        new.memory.unavailable = None
+        await new.quiet()
+        assert len(new.memory.taken) == 5000
+
+
+# drain
+
+
+async def test_a_drain_puts_back_untouched_what_is_not_fired_and_settles_the_rest(
+    lone: Rig,
+) -> None:
+    lone.memory.hold = True
+    await claimed(lone, *(message(f"m{i}", SOON_MS + i, priority=i) for i in range(10)))
+    assert len(await lone.raw("mirror")) == 10
+    await lone.live_until(SOON_MS + 4)
+    draining = lone.begin(lone.scanner.drain(lone.sessions[0]))
+    lone.memory.hold = False
+    lone.memory.confirm()
+    await lone.until(draining)
+    fired = set(lone.memory.ids)
+    assert await lone.raw("mirror") == []
+    left = {f"m{i}": SOON_MS + i + (255 - i) / 256 for i in range(10) if f"m{i}" not in fired}
+    assert left
+    assert {id.decode(): score for id, score in await lone.raw("due")} == left
+    assert await lone.store.redis.exists(keys.bucket_key(lone.namespace, 0, "attempts")) == 0
+
+
+async def test_a_drain_waits_for_what_the_broker_owes_and_for_the_store_to_be_told(
+    lone: Rig,
+) -> None:
+    lone.memory.hold = True
+    await claimed(lone, message("x", SOON_MS))
+    await lone.at(SOON_MS)
+    draining = lone.begin(lone.scanner.drain(lone.sessions[0]))
+    await lone.at(SOON_MS + 1000)
+    assert not draining.done()
+    lone.memory.confirm()
+    await lone.until(draining)
+    assert await lone.state("x") is None
+
+
+async def test_a_claim_under_way_when_a_drain_begins_is_put_back(lone: Rig) -> None:
+    await lone.schedule(*(message(f"m{i}", SOON_MS) for i in range(5)))
+    lone.store.hold("claim")
+    lone.scanner.wake_all()
+    await lone.quiet()
+    assert len(await lone.raw("mirror")) == 5
+    draining = lone.begin(lone.scanner.drain(lone.sessions[0]))
+    lone.store.let_go("claim")
+    await lone.until(draining)
+    assert len(await lone.raw("due")) == 5
+    await lone.at(SOON_MS)
+    assert lone.memory.taken == []
+
+
+# the loop's own health
+
+
+async def test_a_head_that_does_not_move_is_noticed(lone: Rig) -> None:
+    await claimed(lone, message("x", SOON_MS), message("y", SOON_MS + 50))
+    lone.store.hold("fire")
+    await lone.at(SOON_MS)
+    await lone.at(SOON_MS + 50)
+    lone.scanner.check_moving(1000)
+    await lone.at(SOON_MS + 1100)
+    lone.scanner.check_moving(1000)
+    with pytest.raises(RuntimeError, match="stuck"):
+        await lone.scanner.run()
+    lone.scanner._failure = None
+
+
+async def test_it_is_idle_only_when_nothing_is_due_or_on_its_way(lone: Rig) -> None:
+    assert lone.scanner.is_idle()
+    lone.memory.hold = True
+    await claimed(lone, message("x", SOON_MS))
+    assert lone.scanner.is_idle(), "due later"
+    await lone.at(SOON_MS)
+    assert not lone.scanner.is_idle(), "unconfirmed"
+    lone.memory.confirm()
+    await lone.quiet()
+    assert lone.scanner.is_idle()
+    assert sum(e.messages for e in lone.events if isinstance(e, Claimed)) == 1
+
+
+async def test_it_is_not_idle_before_it_has_looked_into_every_bucket(rig_of: RigFactory) -> None:
+    rig = rig_of(buckets=1)
+    await rig.schedule(message("x", NOW_MS - 1))
+    rig.store.hold("reclaim")
+    async with rig:
+        assert not rig.scanner.is_idle()
+        rig.store.let_go("reclaim")
+        session = rig.sessions[0]
+        while not session.ready:
+            assert not rig.scanner.is_idle()
+            await asyncio.sleep(0)
+        assert not rig.scanner.is_idle()
