@@ -94,6 +94,7 @@ class Leases:
         self._holder: Holder
         self._changed = asyncio.Event()
         self._leaving = False
+        self._left = asyncio.Event()  # a whole round was made since
         self._draining: dict[int, asyncio.Task[None]] = {}
         self._blocked_s: dict[int, float] = {}  # bucket -> when a foreign lease runs out
         self._share: set[int] | None = None  # the buckets that ought to be held
@@ -131,8 +132,11 @@ class Leases:
         while True:
             self._changed.clear()
             self.beat_s = self._clock.monotonic()
+            leaving = self._leaving
             try:
                 wait_s = await self._round()
+                if leaving:
+                    self._left.set()
             except StoreUnavailable as exc:
                 self._emit(StoreSilent(reason=str(exc)))
                 self._forget_stale()
@@ -152,6 +156,8 @@ class Leases:
         self._changed.set()
         for session in list(self.sessions.values()):
             self._drain(session)
+        # A round under way may still take leases: those are drained by the round after it.
+        await self._left.wait()
         await asyncio.gather(*self._draining.values())
 
     async def release_all(self) -> None:

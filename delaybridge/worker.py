@@ -98,10 +98,11 @@ class Worker:
                     await Shift(self, store, calls).run()
                 except (ConfigError, StoreWiped):
                     raise
-                except NameTaken:
+                except NameTaken as exc:
                     # A dead predecessor's announcement ends with its leases; a living one stays.
                     if time.monotonic() - started_s > s.lease.ttl_ms / 1000 + 1:
                         raise
+                    _log.info("name_taken name=%s: waiting whether its owner still lives", exc)
                     await self.pause(0.5)
                 except Exception as exc:
                     # Whatever it was: the leases were given up, and whoever takes them, perhaps
@@ -204,10 +205,9 @@ class Shift:
         for name, broker in self._brokers.items():
             try:
                 await broker.publisher.connect()
-            except PublishUnavailable as exc:
-                _log.warning("broker_unavailable name=%s reason=%r", name, str(exc))
-            else:
-                _log.info("broker %s: %s", name, broker.publisher.describe())
+            except PublishUnavailable:
+                continue  # `_broker_changed` has said so; it is waited for
+            _log.info("broker %s: %s", name, broker.publisher.describe())
 
     def _broker_changed(self, name: str) -> None:
         """A broker went away, blocks, or is back: say so, and have the scanner look."""
