@@ -180,14 +180,15 @@ class Calls:
         """The buckets; the first call writes or reads the namespace's record, and checks Redis."""
         if self._buckets and not again:
             return self._buckets
-        count = self._asked or DEFAULT_BUCKETS
-        born = commands.birth(self.namespace, count, secrets.token_hex(8))
-        _, record, memory = yield [*born, commands.info("memory")]
+        record, memory = yield [commands.read_birth(self.namespace), commands.info("memory")]
         if memory.get("maxmemory_policy", _EVICTION) != _EVICTION:
             raise ConfigError(
                 f"redis: maxmemory-policy is {memory['maxmemory_policy']}: Redis would drop "
                 f"messages when full; set: maxmemory-policy {_EVICTION}"
             )
+        if record is None:  # only now a write: a full Redis would refuse it
+            count = self._asked or DEFAULT_BUCKETS
+            _, record = yield commands.birth(self.namespace, count, secrets.token_hex(8))
         if record is None:
             raise StoreWiped
         found, self.birth = record
@@ -272,12 +273,15 @@ class Calls:
             ]
             rows, more = _merged(buckets, pages)
             for score, _, number, row in rows:
+                # One id under several keys, at one score: no cursor could point between them.
+                if len(items) >= limit and cursor != (score, row.id):
+                    return Page(items, cursor)
                 cursor = (score, row.id)
                 item = stored(row, number)
                 if destination in (None, item.destination) and _within(item, span_ms):
                     items.append(item)
-                    if len(items) == limit:
-                        return Page(items, cursor)
+            if more and len(items) >= limit:
+                return Page(items, cursor)
             if not more:
                 return Page(items, None)
 
@@ -407,7 +411,7 @@ def _within(item: Stored, span_ms: tuple[int | None, int | None]) -> bool:
 def _bucket_stats(number: int, replies: list[Any], flying: list[Row], now_ms: int) -> BucketStats:
     delayed, in_flight, parked, dead, head, parked_head, lease, left_ms = replies[:8]
     waiting = [score for score in (head, parked_head) if score is not None]
-    waiting += [commands.split_record(row.record)[0] for row in flying if row.record]
+    waiting += [score for row in flying if (score := _score(row.record)) is not None]
     return BucketStats(
         number,
         delayed,
@@ -419,6 +423,13 @@ def _bucket_stats(number: int, replies: list[Any], flying: list[Row], now_ms: in
         None if lease is None else lease.rsplit(":", 2)[0],
         left_ms if lease is not None else None,
     )
+
+
+def _score(record: bytes) -> float | None:
+    try:
+        return commands.split_record(record)[0]
+    except DecodeError:
+        return None
 
 
 def _workers(

@@ -318,6 +318,7 @@ class AsyncClient:
 
     async def close(self) -> None:
         """Wait for schedules under way and close the connections."""
+        self._flush()
         await asyncio.gather(*self._flushes, return_exceptions=True)
         await self.store.close()
 

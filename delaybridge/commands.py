@@ -543,6 +543,10 @@ def _fired(reply: list[Any] | None) -> Fired | None:
     return Fired(reply[0], {reply[i]: int(reply[i + 1]) for i in range(1, len(reply), 2)})
 
 
+def _score(record: bytes) -> float:
+    return float(_HEAD.unpack_from(record)[1]) if len(record) >= _HEAD.size else 0.0
+
+
 _STATES = (State.DELAYED, State.IN_FLIGHT, State.PARKED, State.DEAD)
 
 
@@ -550,7 +554,7 @@ def _got(id: str, reply: list[Any] | None) -> Row | None:
     if reply is None:
         return None
     state, record, tried, reason, buried, fired = reply
-    score = float(buried) if buried else _HEAD.unpack_from(record)[1]
+    score = float(buried) if buried else _score(record)
     return Row(id, _STATES[state], score, record, parse_tried(tried), reason.decode(), fired == 1)
 
 

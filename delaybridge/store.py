@@ -87,7 +87,8 @@ def _folder() -> Traversable:
 def translate(error: Exception) -> DelayBridgeError:
     """What a client library's error means to our callers; without addresses or secrets in it."""
     text = printable(str(error))[:200]
-    if isinstance(error, OutOfMemoryError) or text.startswith("OOM "):
+    # Redis 6.2 tells of it inside another error: "Error running script ...: -OOM command not ...".
+    if isinstance(error, OutOfMemoryError) or "OOM command not allowed" in text:
         return StoreFull()
     if isinstance(error, AuthenticationError | NoPermissionError):
         return StoreError(f"redis: access refused: {text}; check user, password and ACL")

@@ -15,9 +15,12 @@ local t = redis.call('TIME')
 local now = tonumber(ARGV[1]) or t[1] * 1000 + math.floor(t[2] / 1000)
 local name, instance, ttl = ARGV[2], ARGV[3], tonumber(ARGV[4])
 
-for _, gone in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', string.format('%.0f', now))) do
-  redis.call('ZREM', KEYS[1], gone)
-  redis.call('HDEL', KEYS[2], gone)
+-- The first write cannot grow memory: on a full Redis workers still come and go.
+local past = string.format('%.0f', now)
+local gone = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', past)
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', past)
+for _, worker in ipairs(gone) do
+  redis.call('HDEL', KEYS[2], worker)
 end
 local other = redis.call('HGET', KEYS[2], name)
 local mine = not other or string.sub(other, 1, #instance) == instance

@@ -28,6 +28,6 @@ if not claim then
   return {0, record, tried, '', '', 0}
 end
 local marks = redis.call('HMGET', KEYS[7], 'fired_score', 'fired_claim')
-local fired = claim <= tonumber(marks[2] or -1)
+local fired = #record > 9 and claim <= tonumber(marks[2] or -1)
   and struct.unpack('>d', record, 2) <= tonumber(marks[1] or -1)
 return {1, record, tried, '', '', fired and 1 or 0}

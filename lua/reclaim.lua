@@ -40,7 +40,7 @@ for i = 1, #found, 2 do
   local id = found[i]
   local record = redis.call('HGET', KEYS[4], id)
   redis.call('ZREM', KEYS[3], id)
-  if record then
+  if record and #record > 9 then
     put_back(id, tonumber(found[i + 1]), record)
   else
     local t = redis.call('TIME')

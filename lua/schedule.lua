@@ -46,6 +46,10 @@ local undone = redis.call('EXISTS', calls) == 1
 local first_due = math.huge
 local added = {}
 
+local function score_of(record)
+  return #record > 9 and struct.unpack('>d', record, 2) or 0
+end
+
 local function flush()
   for i = 1, #added, 1000 do
     redis.call('ZADD', due, unpack(added, i, math.min(i + 999, #added)))
@@ -74,7 +78,7 @@ end
 
 local function replace(stamp, id, old, score, record)
   flush()
-  local old_score = struct.unpack('>d', old, 2)
+  local old_score = score_of(old)
   if not revoke(id, old_score) then
     return IN_FLIGHT, old_score
   end
@@ -99,7 +103,7 @@ local function schedule(stamp, id, score, payload)
   local past = undone and redis.call('ZSCORE', calls, stamp .. id)
   if past then
     local mine = redis.call('HGET', messages, id) or ''
-    return past % 1 * 256, string.sub(mine, 10, 13) == stamp and struct.unpack('>d', mine, 2) or nil
+    return past % 1 * 256, string.sub(mine, 10, 13) == stamp and score_of(mine) or nil
   end
   local record = struct.pack('>Bdc4', 1, score, stamp) .. payload
   if redis.call('HSETNX', messages, id, record) == 1 then
@@ -110,13 +114,13 @@ local function schedule(stamp, id, score, payload)
   end
   local old = redis.call('HGET', messages, id)
   if string.sub(old, 10, 13) == stamp then
-    return CREATED, struct.unpack('>d', old, 2)
+    return CREATED, score_of(old)
   elseif policy == 2 then
     return replace(stamp, id, old, score, record)
   elseif policy == 1 or string.sub(old, 14) == payload then
-    return DUPLICATE, struct.unpack('>d', old, 2)
+    return DUPLICATE, score_of(old)
   end
-  return CONFLICT, struct.unpack('>d', old, 2)
+  return CONFLICT, score_of(old)
 end
 
 local answers = {}

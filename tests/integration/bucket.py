@@ -25,10 +25,12 @@ HASHES = ("messages", "attempts", "dead_reason", "marks", "sources")
 class World:
     """A bucket, a connection, and numbers for stamps: two worlds used alike end alike."""
 
-    def __init__(self, url: str, namespace: str, now_ms: int) -> None:
+    def __init__(
+        self, url: str, namespace: str, now_ms: int, *, number: int = NUMBER, birth: str = BIRTH
+    ) -> None:
         self.store = Store(url)
-        self.namespace = namespace
-        self.bucket = Bucket(namespace, NUMBER, BIRTH)
+        self.namespace, self.number = namespace, number
+        self.bucket = Bucket(namespace, number, birth)
         self.now_ms = now_ms
         self._stamps = 0
         self._owners = 0
@@ -46,7 +48,7 @@ class World:
         return client
 
     def key(self, name: str) -> str:
-        return keys.bucket_key(self.namespace, NUMBER, name)
+        return keys.bucket_key(self.namespace, self.number, name)
 
     def run(self, command: Command[T]) -> T:
         (answer,) = self.store.run([command])

@@ -1,0 +1,1020 @@
+"""Client and AsyncClient on real Redis: the same words from both, also when Redis misbehaves."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import random
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+import redis
+
+from delaybridge import AsyncClient, Client, Message, commands, keys
+from delaybridge.calls import Calls, Page, Stored
+from delaybridge.errors import (
+    ConfigError,
+    MessageConflict,
+    MessageError,
+    StoreError,
+    StoreFull,
+    StoreUnavailable,
+    StoreWiped,
+)
+from delaybridge.message import Answer, Limits, OnConflict, State
+from delaybridge.store import Store
+from tests.integration.bucket import TTL_MS, World
+from tests.integration.lossy import LossyProxy
+from tests.servers.process import LOOPBACK, free_port
+from tests.servers.redis import RedisServer, redis62_binary, valkey_binary
+from tests.waiting import wait_until
+
+TO = "rabbitmq:orders/close"
+BUCKETS = 16
+ABOUT = json.dumps({"host": "here", "pid": 7, "version": "1", "started_ms": 5}).encode()
+FLAVOURS = [Client, AsyncClient]
+Maker = Callable[..., Any]
+
+
+class Awaited:
+    """A client whose every method is awaited, be it Client or AsyncClient."""
+
+    def __init__(self, client: Client | AsyncClient) -> None:
+        self.client = client
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        method = getattr(self.client, name)
+
+        async def call(*args: Any, **fields: Any) -> Any:
+            answer = method(*args, **fields)
+            return await answer if inspect.isawaitable(answer) else answer
+
+        return call
+
+
+@pytest.fixture(params=FLAVOURS, ids=["sync", "async"])
+async def make(request: pytest.FixtureRequest) -> AsyncIterator[Maker]:
+    """Makes clients of either flavour, and closes them."""
+    made: list[Awaited] = []
+
+    def connect(url: str, **fields: Any) -> Awaited:
+        made.append(Awaited(request.param(url, **fields)))
+        return made[-1]
+
+    yield connect
+    for client in made:
+        await client.close()
+
+
+@pytest.fixture
+def plain(redis_url: str, namespace: str) -> Iterator[redis.Redis]:
+    """The shared Redis itself, rid of the namespace afterwards."""
+    with redis.Redis.from_url(redis_url) as connection:
+        yield connection
+        for key in connection.scan_iter(f"{{{namespace}*", count=10_000):
+            connection.delete(key)
+
+
+@pytest.fixture
+def client(make: Maker, redis_url: str, namespace: str, plain: redis.Redis) -> Any:
+    return make(redis_url, namespace=namespace)
+
+
+@pytest.fixture(scope="module")
+def own_server() -> Iterator[RedisServer]:
+    with RedisServer() as server:
+        yield server
+
+
+@pytest.fixture
+def own(own_server: RedisServer) -> Iterator[redis.Redis]:
+    """A Redis of one's own, to be flushed, counted and configured."""
+    with redis.Redis(host=LOOPBACK, port=own_server.port) as connection:
+        connection.flushall()
+        connection.config_resetstat()
+        yield connection
+        connection.config_set("maxmemory", 0)
+
+
+def redis_now_ms(connection: redis.Redis) -> int:
+    seconds, micros = connection.time()
+    return seconds * 1000 + micros // 1000
+
+
+def birth_of(connection: redis.Redis, namespace: str) -> tuple[int, str]:
+    record: bytes | None = connection.get(keys.birth(namespace))
+    assert record is not None
+    buckets, _, birth = record.decode().partition(":")
+    return int(buckets), birth
+
+
+def world_of(url: str, connection: redis.Redis, namespace: str, number: int) -> World:
+    """One bucket of a client's namespace, seen from the owners' side."""
+    _, birth = birth_of(connection, namespace)
+    return World(url, namespace, redis_now_ms(connection), number=number, birth=birth)
+
+
+@pytest.fixture
+def bucket_of_x(redis_url: str, plain: redis.Redis, namespace: str) -> Callable[[], World]:
+    """The bucket that id `x` lies in, once the namespace is born."""
+    number = keys.bucket_of(b"x", BUCKETS)
+    return lambda: world_of(redis_url, plain, namespace, number)
+
+
+# schedule, get, cancel, reschedule
+
+
+async def test_a_client_works_before_any_worker_ever_ran(client: Any, plain: redis.Redis) -> None:
+    before = redis_now_ms(plain)
+    receipt = await client.schedule(TO, b"body", delay="15m", id="x")
+    assert receipt == "created" == receipt.answer
+    assert receipt.id == "x"
+    assert receipt.bucket == keys.bucket_of(b"x", BUCKETS)
+    assert before + 900_000 <= receipt.due_ms <= redis_now_ms(plain) + 900_001
+    assert await client.cancel("x") == Answer.CANCELLED
+
+
+async def test_what_was_scheduled_is_shown_as_it_was_given(client: Any) -> None:
+    at = datetime(2035, 1, 31, 9, 0, 0, 250_000, tzinfo=UTC)
+    await client.schedule(
+        TO,
+        b"\x00body",
+        at=at,
+        id="x",
+        key="customer-7",
+        headers={"tries": 3, "nested": {"a": [1.5, None, True]}},
+        properties={"content_type": "text/plain", "priority": 9},
+        priority=200,
+        ttl="1h",
+        at_most_once=True,
+    )
+    assert (
+        await client.get("x", key="customer-7")
+        == await client.get("x")
+        == Stored(
+            id="x",
+            state=State.DELAYED,
+            due_ms=int(at.timestamp() * 1000),
+            priority=200,
+            destination=TO,
+            body=b"\x00body",
+            headers=[("tries", 3), ("nested", {"a": [1.5, None, True]})],
+            properties={"content_type": "text/plain", "priority": 9},
+            key=b"customer-7",
+            ttl_ms=3_600_000,
+            at_most_once=True,
+            bucket=keys.bucket_of(b"customer-7", BUCKETS),
+        )
+    )
+
+
+async def test_a_kafka_message_keeps_null_order_and_duplicates(client: Any) -> None:
+    headers = [("a", b"1"), ("b", None), ("a", "zwei")]
+    receipt = await client.schedule(
+        "kafka:orders", None, delay=60, headers=headers, properties={"partition": 3}
+    )
+    stored = await client.get(receipt.id)
+    assert stored.body is None
+    assert stored.headers == [("a", b"1"), ("b", None), ("a", b"zwei")]
+    assert stored.properties == {"partition": 3}
+
+
+async def test_generated_ids_are_unique_and_sort_by_time(client: Any) -> None:
+    receipts = await client.schedule_many([Message(TO, b"", delay=60)] * 50)
+    ids = [receipt.id for receipt in receipts]
+    assert len(set(ids)) == 50
+    assert ids == sorted(ids)
+    assert all(len(id) == 26 for id in ids)
+
+
+async def test_the_same_again_is_a_duplicate_and_keeps_the_first_time(client: Any) -> None:
+    first = await client.schedule(TO, b"body", delay=60, id="x")
+    again = await client.schedule(TO, b"body", delay=99, id="x")
+    assert (again, again.due_ms) == ("duplicate", first.due_ms)
+
+
+async def test_other_content_under_an_id_is_a_conflict_that_names_the_remedy(client: Any) -> None:
+    first = await client.schedule(TO, b"body", delay=60, id="x")
+    with pytest.raises(MessageConflict, match=f"{first.due_ms} ms.*on_conflict='replace'") as got:
+        await client.schedule(TO, b"other", delay=60, id="x")
+    assert (got.value.code, got.value.field) == ("conflict", "id")
+    assert (await client.get("x")).body == b"body"
+
+
+@pytest.mark.parametrize(
+    ("on_conflict", "answer", "body"),
+    [("keep", "duplicate", b"body"), ("replace", "replaced", b"other")],
+)
+async def test_other_policies_keep_or_replace(
+    client: Any, on_conflict: str, answer: str, body: bytes
+) -> None:
+    await client.schedule(TO, b"body", delay=60, id="x")
+    receipt = await client.schedule(TO, b"other", delay=90, id="x", on_conflict=on_conflict)
+    assert receipt == answer
+    stored = await client.get("x")
+    assert (stored.body, stored.due_ms) == (body, receipt.due_ms)
+
+
+async def test_an_unknown_policy_is_refused_with_those_there_are(client: Any) -> None:
+    with pytest.raises(ConfigError, match="fail, keep, replace"):
+        await client.schedule(TO, b"", delay=60, on_conflict="merge")
+
+
+async def test_many_are_answered_one_by_one_in_order(client: Any) -> None:
+    await client.schedule(TO, b"taken", delay=60, id="m7")
+    messages = [Message(TO, b"body", delay=60, id=f"m{n}") for n in range(40)]
+    messages.append(Message(TO, b"second", delay=60, id="m3"))
+    receipts = await client.schedule_many(messages)
+    assert [r.id for r in receipts] == [m.id for m in messages]
+    answers = ["created"] * 41
+    answers[7] = answers[40] = "conflict"
+    assert receipts == answers
+
+
+async def test_nothing_is_sent_if_one_of_many_is_refused(client: Any) -> None:
+    messages = [Message(TO, b"", delay=60, id="good"), Message(TO, b"", id="no time")]
+    with pytest.raises(MessageError, match="time_required"):
+        await client.schedule_many(messages)
+    assert await client.get("good") is None
+
+
+async def test_none_at_all_are_no_trouble(client: Any) -> None:
+    assert await client.schedule_many([]) == []
+
+
+async def test_more_than_a_script_call_takes_go_in_several(client: Any) -> None:
+    messages = [Message(TO, b"", delay=60, id=f"m{n}", key="one bucket") for n in range(2100)]
+    receipts = await client.schedule_many(messages)
+    assert Counter(receipts) == {"created": 2100}
+    assert (await client.stats()).delayed == 2100
+
+
+async def test_reschedule_moves_and_cancel_removes(client: Any) -> None:
+    await client.schedule(TO, b"body", delay=60, id="x")
+    assert await client.reschedule("x", at="2035-01-01T00:00:00Z") == Answer.RESCHEDULED
+    assert (await client.get("x")).due_ms == 2_051_222_400_000
+    assert await client.cancel("x") == Answer.CANCELLED
+    assert await client.get("x") is None
+    assert await client.cancel("x") == Answer.UNKNOWN
+    assert await client.reschedule("x", delay=5) == Answer.UNKNOWN
+
+
+async def test_a_time_is_required_once_to_reschedule_too(client: Any) -> None:
+    with pytest.raises(MessageError, match="time_required"):
+        await client.reschedule("x")
+    with pytest.raises(MessageError, match="time_ambiguous"):
+        await client.reschedule("x", delay=5, at="2035-01-01T00:00:00Z")
+
+
+# one id under several keys
+
+
+async def test_an_id_under_several_keys_is_several_messages(client: Any) -> None:
+    for key in ("a", "b", "c"):
+        await client.schedule(TO, key, delay=60, id="x", key=key)
+    assert await client.cancel("x", key="b") == Answer.CANCELLED
+    assert await client.get("x", key="b") is None
+    assert (await client.get("x", key="c")).body == b"c"
+    assert await client.reschedule("x", delay=120) == Answer.RESCHEDULED
+    assert await client.cancel("x") == Answer.CANCELLED
+    assert (await client.stats()).delayed == 0
+
+
+async def test_by_id_alone_the_answer_is_that_of_the_message_that_had_gone_furthest(
+    client: Any, redis_url: str, plain: redis.Redis, namespace: str
+) -> None:
+    for key in ("a", "b"):
+        await client.schedule(TO, b"", delay=0, id="x", key=key)
+    with world_of(redis_url, plain, namespace, keys.bucket_of(b"a", BUCKETS)) as world:
+        owner = world.owner()
+        owner.fire(owner.claim()[0].score)
+        assert await client.cancel("x") == Answer.IN_FLIGHT
+        assert await client.get("x", key="b") is None
+        assert (await client.get("x", key="a")).fired
+
+
+# the dead set
+
+
+async def test_the_dead_set_is_listed_kicked_and_discarded(
+    client: Any, bucket_of_x: Callable[[], World]
+) -> None:
+    await client.schedule(TO, b"body", delay=0, id="x")
+    with bucket_of_x() as world:
+        owner = world.owner()
+        owner.claim()
+        owner.bury(*owner.fire(world.now_ms + 1000), maybe=True)
+        (dead,) = (await client.dead()).items
+        assert (dead.id, dead.state, dead.attempts) == ("x", State.DEAD, 1)
+        assert (dead.reason, dead.dead_ms) == ("refused: by a test", world.now_ms)
+        assert dead.maybe_delivered
+        assert await client.reschedule("x", delay=5) == Answer.DEAD
+        assert await client.kick("x") == Answer.KICKED
+        assert (await client.get("x")).state == State.DELAYED
+        assert await client.kick("x") == Answer.UNKNOWN
+        owner.bury(*owner.claim(ahead_ms=60_000), counted=False)
+        assert await client.discard("x") == Answer.DISCARDED
+        assert await client.get("x") is None
+        assert await client.discard("x") == Answer.UNKNOWN
+
+
+# pending: page by page, exactly
+
+
+async def every_page(client: Any, **fields: Any) -> list[Page]:
+    pages = [await client.pending(**fields)]
+    while pages[-1].cursor is not None:
+        pages.append(await client.pending(cursor=pages[-1].cursor, **fields))
+    return pages
+
+
+def in_order(messages: list[Message]) -> list[str]:
+    """Ids as `pending` gives them: by due time, priority, id."""
+    return [m.id or "" for m in sorted(messages, key=lambda m: (m.at, -m.priority, m.id))]
+
+
+def crowd(seed: int, size: int) -> list[Message]:
+    """Messages of few milliseconds and priorities, in no order."""
+    draw = random.Random(seed)
+    return [
+        Message(
+            TO,
+            b"",
+            at=f"2035-01-01T00:00:00.00{draw.randrange(3)}Z",
+            priority=draw.choice([0, 0, 7, 255]),
+            id=f"{draw.choice('aé~Z')}{n}",
+        )
+        for n in range(size)
+    ]
+
+
+@pytest.mark.parametrize("limit", [1, 7, 100])
+async def test_pages_show_each_message_once_in_order_though_milliseconds_are_equal(
+    client: Any, limit: int
+) -> None:
+    messages = crowd(seed=limit, size=60)
+    await client.schedule_many(messages)
+    pages = await every_page(client, limit=limit)
+    assert [item.id for page in pages for item in page.items] == in_order(messages)
+    assert {len(page.items) for page in pages[:-1]} <= {limit}
+
+
+async def test_deletions_between_pages_hide_nothing_else(client: Any) -> None:
+    messages = crowd(seed=5, size=40)
+    await client.schedule_many(messages)
+    order = in_order(messages)
+    first = await client.pending(limit=10)
+    for gone in (order[0], order[9], order[10], order[25]):  # the cursor's own among them
+        await client.cancel(gone)
+    rest = [
+        item.id for page in await every_page_after(client, first, limit=10) for item in page.items
+    ]
+    assert rest == [id for id in order[11:] if id != order[25]]
+
+
+async def every_page_after(client: Any, page: Page, **fields: Any) -> list[Page]:
+    pages = []
+    while page.cursor is not None:
+        page = await client.pending(cursor=page.cursor, **fields)
+        pages.append(page)
+    return pages
+
+
+async def test_arrivals_between_pages_show_up_where_they_belong(client: Any) -> None:
+    await client.schedule_many(crowd(seed=6, size=20))
+    first = await client.pending(limit=10)
+    at = "2035-01-01T00:00:00.009Z"
+    await client.schedule(TO, b"", at=at, id="late")
+    await client.schedule(TO, b"", at="2034-01-01T00:00:00Z", id="early")
+    rest = [i.id for page in await every_page_after(client, first, limit=10) for i in page.items]
+    assert rest[-1] == "late"
+    assert "early" not in rest
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3])
+async def test_one_id_in_two_buckets_at_the_same_millisecond_is_shown_twice(
+    client: Any, limit: int
+) -> None:
+    at = "2035-01-01T00:00:00Z"
+    for id in ("v", "x", "z"):
+        for key in ("a", "b", "c"):
+            await client.schedule(TO, key, at=at, id=id, key=key)
+    shown = [i.id for page in await every_page(client, limit=limit) for i in page.items]
+    assert shown == ["v"] * 3 + ["x"] * 3 + ["z"] * 3
+
+
+async def test_pages_can_be_of_one_destination_and_of_a_span_of_time(client: Any) -> None:
+    messages = [
+        Message(f"kafka:t{n % 3}", b"", at=f"2035-01-01T00:00:0{n % 10}Z", id=f"m{n:02}")
+        for n in range(30)
+    ]
+    await client.schedule_many(messages)
+    start_ms = 2_051_222_400_000
+    pages = await every_page(
+        client, destination="kafka:t1", due_from_ms=start_ms + 2000, due_to_ms=start_ms + 5000,
+        limit=2,
+    )  # fmt: skip
+    expected = [m.id for m in messages if m.destination == "kafka:t1"]
+    expected = [id for id in expected if 2 <= int(str(id)[1:]) % 10 <= 5]
+    assert sorted(i.id for page in pages for i in page.items) == expected
+
+
+async def test_what_is_in_flight_parked_or_dead_has_pages_of_its_own(
+    client: Any, bucket_of_x: Callable[[], World]
+) -> None:
+    for n in range(4):
+        await client.schedule(TO, b"", delay=0, id=f"m{n}", key="x", priority=9 - n)
+    with bucket_of_x() as world:
+        owner = world.owner()
+        copies = owner.claim()
+        owner.park(copies[0])
+        owner.bury(copies[1], counted=False)
+        owner.fire(copies[2].score)
+        shown = {state: (await client.pending(state=state)).items for state in State}
+    assert [item.id for item in shown[State.PARKED]] == ["m0"]
+    assert [item.id for item in shown[State.DEAD]] == ["m1"]
+    assert [(item.id, item.fired) for item in shown[State.IN_FLIGHT]] == [
+        ("m2", True),
+        ("m3", False),
+    ]
+    assert shown[State.DELAYED] == []
+
+
+async def test_an_empty_namespace_has_one_empty_page(client: Any) -> None:
+    assert await client.pending() == Page([], None)
+    assert await client.dead() == Page([], None)
+
+
+async def test_limits_are_kept_within_one_and_a_thousand(client: Any) -> None:
+    await client.schedule_many([Message(TO, b"", delay=60) for _ in range(3)])
+    assert len((await client.pending(limit=0)).items) == 1
+    assert len((await client.pending(limit=10**9)).items) == 3
+
+
+# stats
+
+
+async def test_stats_count_by_state_and_bucket_and_name_owners_and_workers(
+    client: Any, bucket_of_x: Callable[[], World], namespace: str, plain: redis.Redis
+) -> None:
+    await client.schedule(TO, b"", delay=0, id="x")
+    await client.schedule(TO, b"", at="2035-01-01T00:00:00Z", id="y", key="x")
+    with bucket_of_x() as world:
+        owner = world.owner("worker-1")
+        owner.claim()
+        world.run(commands.announce(namespace, "worker-1", "0" * 16, TTL_MS, ABOUT))
+        stats = await client.stats()
+        assert (stats.delayed, stats.in_flight, stats.parked, stats.dead) == (1, 1, 0, 0)
+        assert stats.next_due_ms == 2_051_222_400_000
+        assert len(stats.buckets) == BUCKETS
+        bucket = stats.buckets[world.number]
+        assert (bucket.owner, bucket.delayed, bucket.in_flight) == ("worker-1", 1, 1)
+        assert 0 < (bucket.lease_ms or 0) <= TTL_MS
+        (worker,) = stats.workers
+        assert (worker.name, worker.host, worker.pid, worker.buckets) == ("worker-1", "here", 7, 1)
+        assert worker.expires_ms > stats.now_ms
+
+
+async def test_what_waits_beyond_its_time_is_overdue_wherever_it_is(
+    client: Any, bucket_of_x: Callable[[], World]
+) -> None:
+    await client.schedule(TO, b"", delay=0, id="x")
+    with bucket_of_x() as world:
+        owner = world.owner()
+        for move in (lambda: None, owner.claim, lambda: owner.park(*owner.wheel)):
+            move()
+            wait_until(lambda: redis_now_ms(world.redis) > world.now_ms + 5, 1.0)
+            assert (await client.stats()).overdue_ms > 0
+
+
+async def test_a_record_that_nobody_can_read_hides_nothing_else(
+    client: Any, bucket_of_x: Callable[[], World]
+) -> None:
+    await client.schedule(TO, b"body", delay=0, id="x")
+    for n in range(3):
+        await client.schedule(TO, b"", delay=0, id=f"m{n}", key="x")
+    with bucket_of_x() as world:
+        world.owner().claim()
+        for id, garbage in (("x", b"\xff"), ("m0", b""), ("m1", b"\x01" + b"\xc1" * 40)):
+            world.redis.hset(world.key("messages"), id, garbage)
+        assert (await client.stats()).in_flight == 4
+        flying = (await client.pending(state="in_flight")).items
+        shown = {item.id: item.destination for item in flying}
+        assert shown == {"x": "", "m0": "", "m1": "", "m2": TO}
+        assert (await client.get("x")).body == b"\xff"
+        assert (await client.get("m1")).destination == ""
+
+
+# the namespace's birth
+
+
+async def test_clients_and_processes_agree_on_the_first_birth(
+    make: Maker, redis_url: str, namespace: str, plain: redis.Redis
+) -> None:
+    clients = [make(redis_url, namespace=namespace) for _ in range(5)]
+    await asyncio.gather(*(client.schedule(TO, b"", delay=60) for client in clients))
+    assert birth_of(plain, namespace)[0] == BUCKETS
+    assert (await clients[0].stats()).delayed == 5
+
+
+async def test_the_bucket_count_is_fixed_at_birth(
+    make: Maker, redis_url: str, namespace: str, plain: redis.Redis
+) -> None:
+    await make(redis_url, namespace=namespace, buckets=4).schedule(TO, b"", delay=60, id="x")
+    with pytest.raises(ConfigError, match="8.*born with 4.*set buckets = 4"):
+        await make(redis_url, namespace=namespace, buckets=8).get("x")
+    adopted = make(redis_url, namespace=namespace)
+    assert (await adopted.get("x")).bucket == keys.bucket_of(b"x", 4)
+    assert len((await adopted.stats()).buckets) == 4
+
+
+@pytest.mark.parametrize("buckets", [0, 3, 2**15])
+def test_a_bucket_count_out_of_range_is_refused_before_any_io(buckets: int) -> None:
+    with pytest.raises(ConfigError, match="power of two"):
+        Client("redis://127.0.0.1:1/0", buckets=buckets)
+
+
+async def test_a_bucket_born_in_another_namespace_is_not_written(
+    client: Any, bucket_of_x: Callable[[], World]
+) -> None:
+    await client.schedule(TO, b"", delay=60, id="x")
+    with bucket_of_x() as world:
+        world.redis.hset(world.key("marks"), "birth", "another")
+        before = world.state()
+        with pytest.raises(StoreWiped):
+            await client.schedule(TO, b"", delay=60, id="x2", key="x")
+        assert world.state() == before
+
+
+async def test_after_flushall_a_client_is_born_again(
+    make: Maker, own_server: RedisServer, own: redis.Redis
+) -> None:
+    client, other = make(own_server.url), make(own_server.url)
+    await client.schedule(TO, b"", delay=60, id="x")
+    await other.schedule(TO, b"", delay=60, id="y")
+    own.flushall()
+    assert await client.get("x") is None
+    assert await client.schedule(TO, b"", delay=60, id="x") == "created"
+    assert await other.schedule(TO, b"", delay=60, id="x2", key="x") == "created"
+    assert (await other.stats()).delayed == 2
+
+
+async def test_after_script_flush_and_between_two_calls_nothing_is_noticed(
+    make: Maker, own_server: RedisServer, own: redis.Redis
+) -> None:
+    client = make(own_server.url)
+    for n in range(3):
+        assert await client.schedule(TO, b"", delay=60, id=f"x{n}") == "created"
+        own.script_flush()
+    assert [await client.cancel(f"x{n}") for n in range(3)] == [Answer.CANCELLED] * 3
+
+
+async def test_after_a_restart_of_redis_the_same_client_goes_on(
+    make: Maker, own_server: RedisServer, own: redis.Redis
+) -> None:
+    client = make(own_server.url)
+    await client.schedule(TO, b"", delay=60, id="x")
+    own_server.restart()
+    assert await client.schedule(TO, b"", delay=60, id="x") == "created"
+
+
+async def test_an_eviction_policy_that_drops_messages_is_refused(
+    make: Maker, own_server: RedisServer, own: redis.Redis
+) -> None:
+    own.config_set("maxmemory-policy", "allkeys-lru")
+    try:
+        with pytest.raises(ConfigError, match="allkeys-lru.*noeviction"):
+            await make(own_server.url).schedule(TO, b"", delay=60)
+    finally:
+        own.config_set("maxmemory-policy", "noeviction")
+    assert await make(own_server.url).schedule(TO, b"", delay=60) == "created"
+
+
+# Redis away: StoreUnavailable, in time
+
+TIMEOUT_S = 0.5
+CALLS: dict[str, Callable[[Any], Any]] = {
+    "schedule": lambda client: client.schedule(TO, b"", delay=60),
+    "schedule_many": lambda client: client.schedule_many([Message(TO, b"", delay=60)] * 3),
+    "cancel": lambda client: client.cancel("x"),
+    "reschedule": lambda client: client.reschedule("x", delay=5),
+    "get": lambda client: client.get("x"),
+    "pending": lambda client: client.pending(),
+    "dead": lambda client: client.dead(),
+    "kick": lambda client: client.kick("x"),
+    "discard": lambda client: client.discard("x"),
+    "stats": lambda client: client.stats(),
+}
+
+
+async def unavailable(call: Any) -> float:
+    """How long it took until StoreUnavailable was raised."""
+    started = time.monotonic()
+    with pytest.raises(StoreUnavailable):
+        await call
+    return time.monotonic() - started
+
+
+@pytest.mark.parametrize("name", CALLS)
+async def test_nobody_listening_is_said_within_the_time_out(make: Maker, name: str) -> None:
+    client = make(f"redis://{LOOPBACK}:{free_port()}/0", timeout_s=TIMEOUT_S)
+    assert await unavailable(CALLS[name](client)) < TIMEOUT_S + 0.2
+
+
+@pytest.mark.parametrize("name", CALLS)
+async def test_swallowed_replies_are_said_within_the_time_out(
+    make: Maker, own_server: RedisServer, own: redis.Redis, name: str
+) -> None:
+    with LossyProxy(own_server.port) as proxy:
+        client = make(proxy.url, timeout_s=TIMEOUT_S)
+        await client.get("x")
+        proxy.swallowing = True
+        assert await unavailable(CALLS[name](client)) < TIMEOUT_S + 0.2
+        proxy.swallowing = False
+        assert await client.cancel("y") == Answer.UNKNOWN
+
+
+async def test_a_redis_that_hangs_is_said_within_the_time_out_and_found_again(
+    make: Maker, own_server: RedisServer, own: redis.Redis
+) -> None:
+    client = make(own_server.url, timeout_s=TIMEOUT_S)
+    await client.schedule(TO, b"", delay=60, id="x")
+    own_server.pause()
+    try:
+        assert await unavailable(client.cancel("x")) < TIMEOUT_S + 0.2
+    finally:
+        own_server.resume()
+    assert await client.get("y") is None
+
+
+async def test_connections_cut_again_and_again_are_said_within_the_time_out(
+    make: Maker, own_server: RedisServer, own: redis.Redis
+) -> None:
+    with LossyProxy(own_server.port) as proxy:
+        client = make(proxy.url, timeout_s=TIMEOUT_S)
+        await client.get("x")
+        proxy.drop_next_replies(10**6)
+        assert await unavailable(client.cancel("x")) < TIMEOUT_S + 0.2
+        assert proxy.dropped > 1
+
+
+async def test_a_call_whose_reply_is_lost_answers_as_if_it_were_not(
+    make: Maker, own_server: RedisServer, own: redis.Redis
+) -> None:
+    with LossyProxy(own_server.port) as proxy:
+        client = make(proxy.url)
+        await client.get("x")
+        proxy.drop_next_replies(1)
+        assert await client.schedule(TO, b"", delay=60, id="x") == "created"
+        proxy.drop_next_replies(1)
+        assert await client.cancel("x") == Answer.CANCELLED
+        assert proxy.dropped == 2
+
+
+async def test_what_speaks_no_redis_is_an_error_and_no_hang(make: Maker) -> None:
+    with socket.create_server((LOOPBACK, 0)) as listener:
+        thread = threading.Thread(target=_answer_in_http, args=(listener,), daemon=True)
+        thread.start()
+        client = make(f"redis://{LOOPBACK}:{listener.getsockname()[1]}/0", timeout_s=TIMEOUT_S)
+        with pytest.raises(StoreError):
+            await client.get("x")
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
+def _answer_in_http(listener: socket.socket) -> None:
+    while True:
+        try:
+            connection, _ = listener.accept()
+        except OSError:
+            return
+        with connection:
+            connection.recv(100)
+            connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+
+async def test_a_wrong_password_is_an_error_that_does_not_tell_it(make: Maker) -> None:
+    with RedisServer(["--requirepass", "right"]) as server:
+        url = server.url.replace("redis://", "redis://:wr0ng-secret@")
+        with pytest.raises(StoreError, match="access refused") as got:
+            await make(url).get("x")
+        assert "wr0ng" not in str(got.value)
+        assert not isinstance(got.value, StoreUnavailable)
+        allowed = make(server.url.replace("redis://", "redis://:right@"))
+        assert await allowed.get("x") is None
+
+
+@pytest.mark.parametrize("url", ["", "http://h:1", "redis://h:99999/0", "redis://h:p"])
+def test_a_url_that_is_none_is_a_setting_that_is_wrong(url: str) -> None:
+    for flavour in FLAVOURS:
+        with pytest.raises(ConfigError, match="redis"):
+            flavour(url)
+
+
+# Redis full: StoreFull, nothing half written, and all that drains goes on
+
+
+@pytest.fixture(params=[None, redis62_binary, valkey_binary], ids=["redis", "6.2", "valkey"])
+def full_server(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
+    binary = request.param and request.param()
+    if request.param and binary is None:
+        pytest.skip("no such server here")
+    with RedisServer(binary=binary) as server:
+        yield server
+
+
+def fill(server: RedisServer) -> None:
+    """Leave no byte for anything that may grow."""
+    with redis.Redis(host=LOOPBACK, port=server.port) as connection:
+        connection.config_set("maxmemory", connection.info("memory")["used_memory"] // 2)
+
+
+async def test_a_full_redis_refuses_schedules_cleanly_and_takes_what_lets_messages_go(
+    make: Maker, full_server: RedisServer
+) -> None:
+    early = make(full_server.url)
+    for id in ("x", "y", "z"):
+        await early.schedule(TO, b"body", delay=0, id=id)
+    fill(full_server)
+    late = make(full_server.url)
+    for client in (early, late):
+        with pytest.raises(StoreFull):
+            await client.schedule(TO, b"body", delay=60, id="more")
+        with pytest.raises(StoreFull):
+            await client.schedule(TO, b"other", delay=60, id="y", on_conflict=OnConflict.REPLACE)
+    assert await late.get("more") is None
+    assert (await late.get("y")).body == b"body"
+    assert await late.reschedule("y", delay=60) == Answer.RESCHEDULED
+    assert await early.cancel("y") == Answer.CANCELLED
+    assert await late.cancel("z") == Answer.CANCELLED
+
+
+async def test_on_a_full_redis_a_new_worker_does_all_of_its_work(
+    make: Maker, full_server: RedisServer
+) -> None:
+    client = make(full_server.url, namespace="full")
+    await client.schedule_many([Message(TO, b"", delay=0, id=f"m{n}", key="x") for n in range(8)])
+    number = keys.bucket_of(b"x", BUCKETS)
+    with redis.Redis(host=LOOPBACK, port=full_server.port) as connection:
+        dead = world_of(full_server.url, connection, "full", number)
+    with dead:
+        dead.owner().claim()
+        fill(full_server)
+        _work_on_a_full_store(dead)
+        stats = await client.stats()
+    assert (stats.delayed, stats.in_flight, stats.parked, stats.dead) == (0, 0, 0, 1)
+
+
+def _work_on_a_full_store(world: World) -> None:
+    """A worker's whole life: it starts, takes over, and everything ends in some way."""
+    store = Store(_url_of(world))
+    store.complete(Calls("full", None, None, Limits()).open())
+    store.run([commands.announce("full", "worker", "0" * 16, TTL_MS, ABOUT)])
+    store.close()
+    owner = world.successor()
+    copies = owner.claim()
+    owner.fire(copies[-1].score)
+    owner.settle(*copies[:2])
+    assert world.run(owner.settling_once(copies[2])) == {copies[2].id}
+    owner.retry(copies[3], delay_ms=5)
+    owner.retry(copies[4])
+    owner.park(copies[5])
+    world.run(owner.unparking())
+    owner.bury(copies[6])
+    world.run(owner.bucket.renew(owner.token, TTL_MS))
+    assert world.kick(copies[6].id) == Answer.KICKED
+    again = owner.claim()
+    owner.bury(copies[7])
+    owner.fire(again[-1].score)
+    owner.settle(*again)
+    world.run(owner.bucket.release(owner.token))
+
+
+def _url_of(world: World) -> str:
+    options = world.redis.connection_pool.connection_kwargs
+    return f"redis://{options['host']}:{options['port']}/0"
+
+
+# wake-ups
+
+
+@pytest.fixture
+def heard(plain: redis.Redis, namespace: str) -> Iterator[Callable[[], list[bytes]]]:
+    """What was said on the namespace's channel since the last time."""
+    subscription = plain.pubsub(ignore_subscribe_messages=True)
+    subscription.subscribe(keys.wake(namespace))
+    subscription.get_message(timeout=5)
+
+    def said() -> list[bytes]:
+        # What was published before this marker has arrived before it.
+        plain.publish(keys.wake(namespace), "marker")
+        found = []
+        while (message := subscription.get_message(timeout=5)) is None or (
+            message["data"] != b"marker"
+        ):
+            if message is not None:
+                found.append(message["data"])
+        return found
+
+    yield said
+    subscription.close()
+
+
+async def test_only_a_new_head_that_is_due_before_the_owner_looks_again_wakes_it(
+    client: Any, bucket_of_x: Callable[[], World], heard: Callable[[], list[bytes]]
+) -> None:
+    first = await client.schedule(TO, b"", delay=3600, id="x")
+    with bucket_of_x() as world:
+        owner = world.owner()
+        owner.claim(ahead_ms=2000, margin_ms=20)  # looks again in an hour less two seconds
+        assert heard() == []
+        sooner = await client.schedule(TO, b"", delay=60, id="a", key="x")
+        assert heard() == [f"{first.bucket} {sooner.due_ms}".encode()]
+        await client.schedule(TO, b"", delay=61, id="b", key="x")  # no new head
+        assert heard() == []
+        await client.schedule_many(
+            [Message(TO, b"", delay=30 + n, id=f"m{n}", key="x") for n in range(3)]
+        )
+        assert heard() == [f"{first.bucket} {(await client.get('m0')).due_ms}".encode()]
+        owner.claim(ahead_ms=2000, margin_ms=20, pace_ms=40_000)
+        await client.schedule(TO, b"", delay=50, id="c", key="x")  # the owner looks before that
+        assert heard() == []
+
+
+async def test_rescheduling_and_kicking_to_the_head_wake_the_owner_too(
+    client: Any, bucket_of_x: Callable[[], World], heard: Callable[[], list[bytes]]
+) -> None:
+    await client.schedule(TO, b"", delay=0, id="x")
+    await client.schedule(TO, b"", delay=3600, id="y", key="x")
+    with bucket_of_x() as world:
+        owner = world.owner()
+        owner.bury(*owner.claim(ahead_ms=2000, margin_ms=20))
+        heard()
+        await client.reschedule("y", delay=1800)
+        (said,) = heard()
+        assert said == f"{world.number} {(await client.get('y')).due_ms}".encode()
+        await client.reschedule("y", delay=3600)
+        assert heard() == []
+        await client.kick("x")
+        (said,) = heard()
+        assert said == f"{world.number} {(await client.get('x')).due_ms}".encode()
+
+
+async def test_without_an_owner_nobody_is_woken(
+    client: Any, heard: Callable[[], list[bytes]]
+) -> None:
+    await client.schedule(TO, b"", delay=0, id="x")
+    assert heard() == []
+
+
+# AsyncClient: what is scheduled in one tick of the loop travels together
+
+
+def script_calls(connection: redis.Redis) -> int:
+    found = connection.info("commandstats").get("cmdstat_evalsha", {"calls": 0})
+    return int(found["calls"])
+
+
+@pytest.fixture
+async def together(own_server: RedisServer, own: redis.Redis) -> AsyncIterator[AsyncClient]:
+    """An AsyncClient that has met every bucket."""
+    async with AsyncClient(own_server.url) as client:
+        await client.schedule_many([Message(TO, b"", delay=60) for _ in range(200)])
+        own.config_resetstat()
+        yield client
+
+
+async def test_a_hundred_schedules_of_one_tick_are_one_script_call_per_bucket(
+    together: AsyncClient, own: redis.Redis
+) -> None:
+    receipts = await asyncio.gather(
+        *(together.schedule(TO, b"", delay=60, id=f"m{n}") for n in range(100))
+    )
+    assert [receipt.id for receipt in receipts] == [f"m{n}" for n in range(100)]
+    assert Counter(receipts) == {"created": 100}
+    assert script_calls(own) == len({receipt.bucket for receipt in receipts}) <= BUCKETS
+
+
+async def test_schedules_of_other_ticks_travel_by_themselves(
+    together: AsyncClient, own: redis.Redis
+) -> None:
+    for n in range(3):
+        await together.schedule(TO, b"", delay=60, id=f"m{n}", key="one bucket")
+    assert script_calls(own) == 3
+
+
+async def test_each_caller_of_one_tick_gets_its_own_answer_or_error(
+    together: AsyncClient,
+) -> None:
+    await together.schedule(TO, b"first", delay=60, id="taken")
+    answers = await asyncio.gather(
+        together.schedule(TO, b"", delay=60, id="a"),
+        together.schedule(TO, b"other", delay=60, id="taken"),
+        together.schedule(TO, b"", delay=-1, id="b"),
+        together.schedule(TO, b"other", delay=60, id="taken", on_conflict="keep"),
+        together.schedule(TO, b"", delay=60, id="c"),
+        return_exceptions=True,
+    )
+    assert [answers[n] for n in (0, 3, 4)] == ["created", "duplicate", "created"]
+    assert isinstance(answers[1], MessageConflict)
+    assert isinstance(answers[2], MessageError)
+
+
+async def test_every_caller_of_one_tick_learns_that_redis_is_away() -> None:
+    async with AsyncClient(f"redis://{LOOPBACK}:{free_port()}/0", timeout_s=0.2) as client:
+        answers = await asyncio.gather(
+            *(client.schedule(TO, b"", delay=60) for _ in range(5)), return_exceptions=True
+        )
+    assert {type(answer) for answer in answers} == {StoreUnavailable}
+
+
+async def test_a_caller_that_gives_up_does_not_disturb_the_others(together: AsyncClient) -> None:
+    tasks = [
+        asyncio.create_task(together.schedule(TO, b"", delay=60, id=f"m{n}")) for n in range(5)
+    ]
+    await asyncio.sleep(0)
+    tasks[2].cancel()
+    answers = await asyncio.gather(*tasks, return_exceptions=True)
+    assert isinstance(answers[2], asyncio.CancelledError)
+    assert [answers[n] for n in (0, 1, 3, 4)] == ["created"] * 4
+
+
+async def test_a_call_given_up_in_the_middle_leaves_no_reply_for_the_next(
+    own_server: RedisServer, own: redis.Redis
+) -> None:
+    with LossyProxy(own_server.port) as proxy:
+        async with AsyncClient(proxy.url) as client:
+            await client.schedule(TO, b"", delay=60, id="x")
+            for _ in range(20):
+                given_up = asyncio.create_task(client.stats())
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+                given_up.cancel()
+                assert (await client.get("x")).id == "x"  # type: ignore[union-attr]
+
+
+async def test_closing_waits_for_what_was_scheduled(
+    own_server: RedisServer, own: redis.Redis
+) -> None:
+    client = AsyncClient(own_server.url)
+    task = asyncio.create_task(client.schedule(TO, b"", delay=60, id="x"))
+    await asyncio.sleep(0)
+    await client.close()
+    assert await task == "created"
+
+
+async def test_many_calls_at_once_get_their_own_answers(together: AsyncClient) -> None:
+    await together.schedule_many([Message(TO, f"{n}", delay=60, id=f"m{n}") for n in range(50)])
+    shown = await asyncio.gather(*(together.get(f"m{n}") for n in range(50)))
+    assert [item and item.body for item in shown] == [f"{n}".encode() for n in range(50)]
+
+
+# Client: from many threads
+
+
+def test_a_client_may_be_used_from_many_threads(
+    redis_url: str, namespace: str, plain: redis.Redis
+) -> None:
+    def work(client: Client, thread: int) -> list[str]:
+        ids = [f"t{thread}-{n}" for n in range(30)]
+        for id in ids:
+            client.schedule(TO, id, delay=60, id=id)
+        return [id for id in ids if (found := client.get(id)) and found.body == id.encode()]
+
+    with Client(redis_url, namespace=namespace) as client, ThreadPoolExecutor(8) as pool:
+        done = list(pool.map(lambda thread: work(client, thread), range(8)))
+        assert sum(map(len, done)) == client.stats().delayed == 240
+
+
+# settings
+
+
+async def test_clients_come_from_the_settings(
+    redis_url: str, namespace: str, plain: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DELAYBRIDGE_REDIS_URL", redis_url)
+    monkeypatch.setenv("DELAYBRIDGE_NAMESPACE", namespace)
+    monkeypatch.setenv("DELAYBRIDGE_BROKERS__EU", "amqp://guest:guest@127.0.0.1:1")
+    with Client.from_settings() as client:
+        assert client.schedule("eu:orders/close", b"", delay=60, id="x") == "created"
+        with pytest.raises(MessageError, match="unknown_destination"):
+            client.schedule(TO, b"", delay=60)
+    async with AsyncClient.from_settings() as other:
+        assert await other.cancel("x") == Answer.CANCELLED
+
+
+def test_both_clients_have_the_same_calls_with_the_same_arguments() -> None:
+    def calls(flavour: type) -> dict[str, inspect.Signature]:
+        names = [name for name in vars(flavour) if not name.startswith("_")]
+        return {name: inspect.signature(getattr(flavour, name)) for name in names}
+
+    sync, both = calls(Client), calls(AsyncClient)
+    assert {n: str(s) for n, s in sync.items()} == {n: str(s) for n, s in both.items()}
