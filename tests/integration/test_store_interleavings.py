@@ -41,25 +41,37 @@ def fired(world: World, id: str, due_ms: int) -> tuple[Owner, Copy]:
 # "fired" is a pair: a score and a claim number
 
 
+UNDOING: list[tuple[Callable[[World, int], Answer], Answer]] = [
+    (lambda world, _: world.cancel("x"), Answer.CANCELLED),
+    (lambda world, due_ms: world.reschedule("x", due_ms), Answer.RESCHEDULED),
+    (lambda world, due_ms: world.replace("x", due_ms), Answer.REPLACED),
+]
+undoing = pytest.mark.parametrize(
+    ("undo", "answer"), UNDOING, ids=lambda x: getattr(x, "value", "")
+)
+
+
+@undoing
 def test_what_is_claimed_below_the_watermark_is_not_in_flight_before_the_next_fire(
-    world: World, now: int
+    world: World, now: int, undo: Callable[[World, int], Answer], answer: Answer
 ) -> None:
     owner, _ = fired(world, "y", now + 1000)
     world.schedule("x", now)
     (x,) = owner.claim()
     assert x.score < owner.watermark
-    assert world.cancel("x") == Answer.CANCELLED
+    assert undo(world, now + 1) == answer
 
 
+@undoing
 def test_what_is_rescheduled_to_now_and_claimed_again_is_not_in_flight(
-    world: World, now: int
+    world: World, now: int, undo: Callable[[World, int], Answer], answer: Answer
 ) -> None:
     owner, _ = fired(world, "y", now + 1000)
     world.schedule("x", now + 5000)
     owner.claim()
-    assert world.reschedule("x", now) == Answer.RESCHEDULED
+    world.reschedule("x", now)
     owner.claim()
-    assert world.reschedule("x", now + 1) == Answer.RESCHEDULED
+    assert undo(world, now + 1) == answer
 
 
 def test_a_crash_counts_no_attempt_for_what_was_claimed_below_the_watermark_and_never_fired(
@@ -509,6 +521,17 @@ def test_the_first_fire_of_a_session_replaces_the_watermark_of_the_one_before(
     assert world.cancel("y") == Answer.CANCELLED
 
 
+def test_a_session_is_not_told_of_revocations_that_cannot_concern_it(
+    world: World, now: int
+) -> None:
+    world.schedule("x", now)
+    world.owner().claim()
+    world.cancel("x")
+    owner = world.successor()
+    fire = world.run(owner.firing(now).command)
+    assert fire is not None and fire.revoked == {}
+
+
 def test_before_its_first_fire_a_session_has_nothing_in_flight(world: World, now: int) -> None:
     fired(world, "high", now + 9000)
     owner = world.successor()
@@ -624,6 +647,17 @@ def test_a_failed_publish_is_remembered_by_whether_it_may_have_arrived(
     owner.retry(x, delay_ms=100, maybe=maybe)
     assert world.tried("x") == f"1:{int(maybe)}:{now}"
     assert world.cancel("x") == answer
+
+
+def test_what_was_retried_is_claimed_with_its_new_time_and_remembers_the_first(
+    world: World, now: int
+) -> None:
+    owner, x = fired(world, "x", now)
+    owner.retry(x, delay_ms=100)
+    (again,) = owner.claim()
+    assert again.score == now + 100 + 255 / 256
+    assert world.tried("x") == f"1:0:{now}"
+    assert world.cancel("x") == Answer.CANCELLED  # not judged by the score it was fired with
 
 
 def test_maybe_delivered_is_not_forgotten_by_a_later_certain_failure(

@@ -31,7 +31,7 @@ from tests.integration.bucket_model import Model
 
 START_MS = 1_800_000_000_000
 AHEAD_MS = 1000
-AGAIN = 30  # calls remembered, to be executed once more
+AGAIN = 6  # calls of each verb that are remembered, to be executed once more
 UNTIMED = False  # a verb that takes no time
 TIMEOUT_S = 120
 
@@ -112,7 +112,7 @@ class BucketMachine(RuleBasedStateMachine):
         self.model = Model(BIRTH)
         self.now_ms = START_MS
         self.sessions: list[Session] = []
-        self.past: list[Call] = []
+        self.past: dict[str, list[Call]] = {}
         self.published_once: set[bytes] = set()
         self.drawn = 0
 
@@ -120,9 +120,12 @@ class BucketMachine(RuleBasedStateMachine):
 
     def call(self, verb: str, *args: Any, timed: bool = True, **fields: Any) -> Any:
         """Make a call on Redis and on the model; their answers and states are one."""
-        call = Call(verb, args, fields, timed)
-        self.past = [*self.past[-AGAIN:], call]
-        return self.make(call)
+        return self.make(self.remembered(Call(verb, args, fields, timed)))
+
+    def remembered(self, call: Call) -> Call:
+        """The call, which may be executed once more at any time."""
+        self.past[call.verb] = [*self.past.get(call.verb, [])[1 - AGAIN :], call]
+        return call
 
     def make(self, call: Call) -> Any:
         fields = call.fields | ({"now_ms": self.now_ms} if call.timed else {})
@@ -205,7 +208,8 @@ class BucketMachine(RuleBasedStateMachine):
         self.now_ms += data.draw(st.sampled_from([1, 2, 500, 3000]))
 
     def once_more(self, data: st.DataObject) -> None:
-        call = self.past[-data.draw(st.integers(1, len(self.past)))]
+        verb = data.draw(st.sampled_from(sorted(self.past)))
+        call = data.draw(st.sampled_from(self.past[verb]))
         note(f"{call.verb} {call.args} {call.fields}")
         self.make(call)
 
@@ -322,8 +326,7 @@ class BucketMachine(RuleBasedStateMachine):
         self.send_end(session, copy, call, data.draw(LOSABLE))
 
     def send_end(self, session: Session, copy: Copy, call: Call, reply: str) -> None:
-        self.past.append(call)
-        answer = self.make(call)
+        answer = self.make(self.remembered(call))
         if answer is None:
             self.sessions.remove(session)
         elif reply == "lost":
