@@ -62,6 +62,11 @@ class Lane:
             return True
         return self.circuit.is_open and self.probes == 0
 
+    @property
+    def is_used(self) -> bool:
+        """Whether anything is known of it that a new lane would not know."""
+        return bool(self.load or self.parked or self.circuit.is_open)
+
     def is_stalled(self, now_ms: int) -> bool:
         """Whether the broker keeps messages without a word."""
         return self.unconfirmed > 0 and now_ms - self.moved_ms > _STALLED_MS
@@ -96,8 +101,10 @@ class Lanes:
         """Destination and lane of a stored destination."""
         route = self._routes.get(text)
         if route is None:
-            if len(self._routes) >= _ROUTES:  # routing keys may be without number
+            if len(self._routes) >= _ROUTES:  # routing keys and queues may be without number
                 self._routes.clear()
+                if len(self._lanes) >= _ROUTES // 2:
+                    self._lanes = {name: lane for name, lane in self._lanes.items() if lane.is_used}
             route = self._routes[text] = self._find(text, now_ms)
         return route
 
@@ -203,7 +210,7 @@ class Lanes:
                 copy.session.gone(1)  # settled before it was published
             else:
                 copy.session.settle(copy.claim, copy.id)
-        late_ms = now_ms - copies[0].due_ms
+        late_ms = now_ms - min(copy.due_ms for copy in copies)
         self._emit(Published(destination=lane.label, messages=len(copies), late_ms=late_ms))
         if lane.circuit.is_open and lane.circuit.succeed():
             self._emit(CircuitClosed(destination=lane.label))

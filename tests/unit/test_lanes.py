@@ -1,0 +1,504 @@
+"""Lanes: each destination's way out, its window, its circuit, and every exit of a copy."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from delaybridge import events
+from delaybridge.commands import Bucket, Tried
+from delaybridge.lanes import Broker, Lanes
+from delaybridge.message import Delivery, Record
+from delaybridge.publish import CONFIRMED, Fault, Outcome, Verdict
+from delaybridge.retry import RetryPolicy
+from delaybridge.session import Copy, Session
+
+NOW_MS = 1_800_000_000_000
+WINDOW = 100
+STALLED_MS = 501
+FIRST_PROBE_MS = 1300  # the first wait of a circuit, with its jitter
+LAST_PROBE_MS = 100_000
+PROBES = 5
+MAX_ATTEMPTS = 4
+
+NACK = Outcome(Verdict.UNKNOWN, "nack: 1", Fault.MESSAGE)
+UNROUTABLE = Outcome(Verdict.REFUSED, "unroutable: 312", Fault.MESSAGE)
+NO_EXCHANGE = Outcome(Verdict.REFUSED, "no_exchange: 404", Fault.DESTINATION)
+CLOSED_CHANNEL = Outcome(Verdict.UNKNOWN, "channel_closed: 404", Fault.DESTINATION)
+NOT_CONNECTED = Outcome(Verdict.REFUSED, "not_connected: refused", Fault.BROKER)
+CONNECTION_LOST = Outcome(Verdict.UNKNOWN, "connection_lost: reset", Fault.BROKER)
+
+
+class Recorder:
+    """A publisher that keeps what it is handed."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.unavailable: str | None = None
+        self.taken: list[Copy] = []
+
+    def publish(self, deliveries: Sequence[Delivery]) -> None:
+        self.taken += deliveries  # type: ignore[arg-type]
+
+
+class Board:
+    """Lanes over two brokers, and one session whose copies take them."""
+
+    def __init__(self, *, window: int = WINDOW, window_bytes: int = 2**30) -> None:
+        self.events: list[events.Event] = []
+        self.a, self.b = Recorder("a"), Recorder("b")
+        self.lanes = Lanes(
+            {"a": Broker("memory", self.a), "b": Broker("memory", self.b)},  # type: ignore[arg-type]
+            RetryPolicy(max_attempts=MAX_ATTEMPTS, base_ms=1000, jitter=0.0),
+            self.events.append,
+            window_messages=window,
+            window_bytes=window_bytes,
+        )
+        self.session = new_session()
+        self._count = 0
+
+    def copy(
+        self,
+        text: str = "a:q",
+        *,
+        session: Session | None = None,
+        failures: int = 0,
+        maybe: bool = False,
+        late_ms: int = 0,
+        **record: Any,
+    ) -> Copy:
+        self._count += 1
+        due_ms = NOW_MS - late_ms
+        destination, lane = self.lanes.route(text, NOW_MS)
+        return Copy(
+            *(session or self.session, 11, f"m{self._count}", due_ms + 255 / 256),
+            *(Tried(failures, maybe), Record(text, b"", **record), destination, lane),
+        )
+
+    def pass_(self, copy: Copy, now_ms: int = NOW_MS) -> str:
+        """What the scanner does with a copy that is ripe: out, admitted, or it must wait."""
+        if self.lanes.exit_unpublished(copy, now_ms):
+            return "left"
+        if not self.lanes.admit(copy, may_wait=True):
+            return "waits"
+        self.lanes.ready(copy)
+        return "admitted"
+
+    def send(
+        self, count: int, text: str = "a:q", now_ms: int = NOW_MS, **options: Any
+    ) -> list[Copy]:
+        """So many copies, as far as they are admitted, handed to their broker."""
+        copies = [self.copy(text, **options) for _ in range(count)]
+        sent = [copy for copy in copies if self.pass_(copy, now_ms) == "admitted"]
+        self.lanes.publish(now_ms)
+        return sent
+
+    def answer(self, copies: Sequence[Copy], outcome: Outcome, now_ms: int = NOW_MS) -> None:
+        self.lanes.outcome(copies, outcome, now_ms)
+
+    def told(self) -> Counter[str]:
+        """How many copies left by which verb since this was last asked."""
+        exits = self.session.exits()
+        steps = {"settle": 0, "retry": 5, "bury": 5, "park": 3}
+        first = {"retry": 3, "bury": 3, "park": 2}
+        counts: Counter[str] = Counter()
+        for call in exits.told:
+            if call.name == "settle":
+                counts["settle"] += exits.copies if len(exits.told) == 1 else 0
+            else:
+                counts[call.name] += (len(call.args) - first[call.name]) // steps[call.name]
+        return counts
+
+    def heard(self, kind: type[events.Event]) -> list[Any]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+
+def new_session() -> Session:
+    session = Session(Bucket("ns", 3, "birth"), "w:random:10", 10, 1000, 0.0)
+    session.unparked(0)
+    session.ready = True
+    return session
+
+
+@pytest.fixture
+def board() -> Board:
+    return Board()
+
+
+# the window
+
+
+def test_alone_a_lane_gets_half_of_the_window(board: Board) -> None:
+    assert len(board.send(WINDOW)) == WINDOW // 2
+    assert len(board.a.taken) == WINDOW // 2
+
+
+def test_no_number_of_lanes_that_are_stuck_takes_all_of_it(board: Board) -> None:
+    shares = [len(board.send(WINDOW, f"a:q{number}")) for number in range(5)]
+    assert shares == [50, 25, 13, 6, 3]
+    assert sum(shares) < WINDOW
+    assert board.pass_(board.copy("b:free")) == "admitted"
+
+
+def test_a_confirm_makes_room(board: Board) -> None:
+    sent = board.send(WINDOW)
+    assert board.pass_(board.copy()) == "waits"
+    board.answer(sent[:2], CONFIRMED)
+    assert board.pass_(board.copy()) == "admitted"
+
+
+def test_bytes_count_as_well_but_one_message_always_passes() -> None:
+    board = Board(window_bytes=10_000)
+    large = b"x" * 9_000
+
+    def pass_(text: str) -> str:
+        destination, lane = board.lanes.route(text, NOW_MS)
+        record = Record(text, large)
+        copy = Copy(board.session, 11, text, NOW_MS + 0.5, Tried(), record, destination, lane)
+        return board.pass_(copy)
+
+    assert [pass_("a:q"), pass_("a:q"), pass_("b:q"), pass_("b:q")] == [
+        *("admitted", "waits"),
+        *("admitted", "waits"),
+    ]
+
+
+def test_what_a_fire_covers_goes_along_but_the_broker_never_holds_more_than_the_window(
+    board: Board,
+) -> None:
+    copies = [board.copy() for _ in range(3 * WINDOW)]
+    for copy in copies:
+        assert board.lanes.admit(copy, may_wait=False)
+        board.lanes.ready(copy)
+    board.lanes.publish(NOW_MS)
+    assert board.a.taken == copies[:WINDOW]
+    board.answer(copies[:10], CONFIRMED)
+    board.lanes.publish(NOW_MS)
+    assert board.a.taken == copies[: WINDOW + 10], "the rest, in order, as room comes"
+
+
+def test_nothing_of_a_session_that_is_over_is_handed_to_a_broker(board: Board) -> None:
+    other = new_session()
+    lost = [board.copy() for _ in range(3)]
+    kept = [board.copy(session=other) for _ in range(3)]
+    for copy in [*lost, *kept]:
+        board.pass_(copy)
+    board.session.alive = False
+    board.lanes.publish(NOW_MS)
+    assert board.a.taken == kept
+    board.answer(kept, CONFIRMED)
+    board.session = other
+    assert len(board.send(WINDOW, session=other)) == WINDOW // 2, "the room of the lost is free"
+
+
+# a lane that stalls
+
+
+def test_a_full_lane_waits_for_room_until_its_broker_was_silent_for_half_a_second(
+    board: Board,
+) -> None:
+    board.send(WINDOW)
+    assert board.pass_(board.copy(), NOW_MS + STALLED_MS - 1) == "waits"
+    assert board.pass_(board.copy(), NOW_MS + STALLED_MS) == "left"
+    assert board.told() == {"park": 1}
+    assert board.pass_(board.copy("b:q"), NOW_MS + STALLED_MS) == "admitted", "others go on"
+
+
+def test_a_lane_whose_broker_keeps_answering_is_not_stalled_however_full(board: Board) -> None:
+    sent = board.send(WINDOW)
+    for second in range(5):
+        now_ms = NOW_MS + second * (STALLED_MS - 1)
+        board.answer([sent[second]], CONFIRMED, now_ms)
+        assert board.pass_(board.copy(), now_ms) == "admitted"
+        assert board.pass_(board.copy(), now_ms) == "waits"
+        board.lanes.publish(now_ms)
+
+
+def test_a_lane_that_was_idle_for_long_is_not_stalled_when_it_is_used_again(board: Board) -> None:
+    later_ms = NOW_MS + 3_600_000
+    assert len(board.send(WINDOW, now_ms=later_ms)) == WINDOW // 2
+    assert board.pass_(board.copy(), later_ms + STALLED_MS - 1) == "waits"
+
+
+def test_what_a_stalled_lane_parked_comes_back_with_its_next_confirm(board: Board) -> None:
+    sent = board.send(WINDOW)
+    parked = board.copy()
+    board.pass_(parked, NOW_MS + STALLED_MS)
+    board.lanes.recover(NOW_MS + STALLED_MS)
+    assert board.session.unparking() == []
+    board.answer(sent[:1], CONFIRMED, NOW_MS + STALLED_MS)
+    board.lanes.recover(NOW_MS + STALLED_MS)
+    (unpark,) = board.session.unparking()
+    assert list(unpark.args[3:]) == [parked.id]
+
+
+def test_the_next_look_is_when_a_full_lane_may_be_known_to_stall(board: Board) -> None:
+    board.send(WINDOW)
+    assert list(board.lanes.next_looks_ms(NOW_MS, waiting=False)) == []
+    assert min(board.lanes.next_looks_ms(NOW_MS, waiting=True)) == NOW_MS + STALLED_MS
+
+
+# how publishes end
+
+
+def test_confirmed_is_settled(board: Board) -> None:
+    sent = board.send(10)
+    board.answer(sent, CONFIRMED, NOW_MS + 3)
+    assert board.told() == {"settle": 10}
+    assert board.heard(events.Published) == [
+        events.Published(destination="a:q", messages=10, late_ms=3)
+    ]
+
+
+def test_the_lateness_that_is_told_is_the_latest_s(board: Board) -> None:
+    sent = board.send(1, late_ms=2) + board.send(1, late_ms=700) + board.send(1, late_ms=1)
+    board.answer(sent, CONFIRMED, NOW_MS + 3)
+    assert [event.late_ms for event in board.heard(events.Published)] == [703]
+
+
+@pytest.mark.parametrize("outcome", [NACK, CLOSED_CHANNEL, CONNECTION_LOST], ids=str)
+def test_unknown_is_tried_again_as_maybe_delivered_whoever_is_at_fault(
+    board: Board, outcome: Outcome
+) -> None:
+    sent = board.send(3)
+    board.answer(sent, outcome)
+    (retry,) = board.session.exits().told
+    assert retry.name == "retry"
+    assert list(retry.args[6::5]) == [1000] * 3
+    assert list(retry.args[7::5]) == [1] * 3
+    assert sum(event.messages for event in board.heard(events.Retried)) == 3
+
+
+def test_a_message_certainly_refused_is_tried_again_without_that_doubt(board: Board) -> None:
+    board.answer(board.send(1), UNROUTABLE)
+    (retry,) = board.session.exits().told
+    assert list(retry.args[6:8]) == [1000, 0]
+
+
+@pytest.mark.parametrize("outcome", [NOT_CONNECTED, NO_EXCHANGE], ids=str)
+def test_what_was_never_written_is_parked_without_an_attempt(
+    board: Board, outcome: Outcome
+) -> None:
+    board.answer(board.send(3), outcome)
+    assert board.told() == {"park": 3}
+    assert board.heard(events.Retried) == []
+
+
+def test_the_wait_doubles_with_each_attempt(board: Board) -> None:
+    for failures in range(MAX_ATTEMPTS - 1):
+        board.answer(board.send(1, failures=failures), NACK)
+        assert board.session.exits().back_ms == 1000 * 2**failures
+
+
+@pytest.mark.parametrize(("outcome", "maybe"), [(UNROUTABLE, 0), (NACK, 1)], ids=str)
+def test_the_last_attempt_buries_with_the_last_error(
+    board: Board, outcome: Outcome, maybe: int
+) -> None:
+    (copy,) = board.send(1, failures=MAX_ATTEMPTS - 1)
+    board.answer([copy], outcome)
+    (bury,) = board.session.exits().told
+    assert (bury.name, list(bury.args[3:])) == ("bury", [copy.id, 11, 1, maybe, outcome.reason])
+    assert [event.reason for event in board.heard(events.Buried)] == [outcome.reason]
+
+
+@pytest.mark.parametrize("outcome", [UNROUTABLE, NACK, NOT_CONNECTED, NO_EXCHANGE], ids=str)
+def test_at_most_once_is_dropped_whatever_went_wrong(board: Board, outcome: Outcome) -> None:
+    copies = board.send(2, at_most_once=True)
+    board.session.copies = 2
+    board.answer(copies, outcome)
+    assert board.session.copies == 0
+    assert board.told() == {}
+    assert sum(event.messages for event in board.heard(events.Dropped)) == 2
+
+
+def test_at_most_once_is_not_settled_again(board: Board) -> None:
+    copies = board.send(2, at_most_once=True)
+    board.session.copies = 2
+    board.answer(copies, CONFIRMED)
+    assert board.session.copies == 0
+    assert board.told() == {}
+
+
+# exits without a publish
+
+
+def test_a_copy_later_than_its_ttl_is_buried_as_expired(board: Board) -> None:
+    assert board.pass_(board.copy(ttl_ms=100, late_ms=100)) == "admitted"
+    assert board.pass_(board.copy(ttl_ms=100, late_ms=101)) == "left"
+    (bury,) = board.session.exits().told
+    assert list(bury.args[5:]) == [0, 0, "expired: 101 ms late, its ttl is 100 ms"]
+
+
+def test_a_copy_that_ended_its_workers_too_often_is_buried(board: Board) -> None:
+    assert board.pass_(board.copy(failures=MAX_ATTEMPTS)) == "left"
+    (bury,) = board.session.exits().told
+    assert bury.args[7].startswith("used_up")
+
+
+@pytest.mark.parametrize("text", ["elsewhere:q", "a:", "", ":"])
+def test_a_destination_nobody_knows_is_tried_again_and_then_buried(board: Board, text: str) -> None:
+    assert board.pass_(board.copy(text)) == "left"
+    assert board.told() == {"retry": 1}
+    assert board.pass_(board.copy(text, failures=MAX_ATTEMPTS - 1)) == "left"
+    (bury,) = board.session.exits().told
+    assert bury.args[7].startswith("unknown_destination")
+
+
+def test_while_a_broker_is_unavailable_its_messages_are_parked_and_the_other_s_are_not(
+    board: Board,
+) -> None:
+    board.a.unavailable = "blocked: low on memory"
+    assert board.pass_(board.copy()) == "left"
+    assert board.pass_(board.copy("b:q")) == "admitted"
+    assert board.told() == {"park": 1}
+    board.lanes.recover(NOW_MS)
+    assert board.session.unparking() == []
+    board.a.unavailable = None
+    board.lanes.recover(NOW_MS)
+    assert len(board.session.unparking()) == 1
+
+
+# circuits
+
+
+def opened(board: Board, parked: int = 20) -> list[str]:
+    """A lane whose circuit opened and has parked so many; their ids."""
+    board.answer(board.send(1), NO_EXCHANGE)
+    copies = [board.copy() for _ in range(parked - 1)]
+    assert {board.pass_(copy) for copy in copies} == {"left"}
+    assert board.told() == {"park": parked}
+    return [f"m{number}" for number in range(1, parked + 1)]
+
+
+def test_a_destination_that_refuses_opens_its_circuit_once_and_parks_what_follows(
+    board: Board,
+) -> None:
+    sent = board.send(10)
+    board.answer(sent[:5], NO_EXCHANGE)
+    board.answer(sent[5:], CLOSED_CHANNEL)
+    assert len(board.heard(events.CircuitOpened)) == 1
+    assert board.pass_(board.copy()) == "left"
+    assert board.pass_(board.copy("a:other")) == "admitted", "another exchange of the same broker"
+
+
+def test_a_handful_probes_when_it_is_time_and_no_more(board: Board) -> None:
+    ids = opened(board)
+    probe_ms = min(board.lanes.next_looks_ms(NOW_MS, waiting=False))
+    assert NOW_MS < probe_ms <= NOW_MS + FIRST_PROBE_MS
+    board.lanes.recover(probe_ms - 1)
+    assert board.session.unparking() == []
+    board.lanes.recover(probe_ms)
+    (unpark,) = board.session.unparking()
+    assert list(unpark.args[3:]) == ids[:PROBES]
+    passed = [board.pass_(board.copy(), probe_ms) for _ in range(2 * PROBES)]
+    assert passed == ["admitted"] * PROBES + ["left"] * PROBES
+
+
+def test_a_probe_that_succeeds_closes_and_brings_all_back_in_order(board: Board) -> None:
+    ids = opened(board)
+    board.lanes.recover(NOW_MS + FIRST_PROBE_MS)
+    board.session.unparking()
+    board.answer(board.send(1, now_ms=NOW_MS + FIRST_PROBE_MS), CONFIRMED)
+    assert len(board.heard(events.CircuitClosed)) == 1
+    board.lanes.recover(NOW_MS + FIRST_PROBE_MS)
+    (unpark,) = board.session.unparking()
+    assert list(unpark.args[3:]) == ids[PROBES:]
+    assert board.pass_(board.copy()) == "admitted"
+    assert list(board.lanes.next_looks_ms(NOW_MS, waiting=False)) == []
+
+
+def test_a_probe_that_fails_opens_again_for_longer(board: Board) -> None:
+    opened(board)
+    now_ms = NOW_MS
+    waits_ms = []
+    for _ in range(4):
+        probe_ms = min(board.lanes.next_looks_ms(now_ms, waiting=False))
+        waits_ms.append(probe_ms - now_ms)
+        now_ms = probe_ms
+        board.lanes.recover(now_ms)
+        board.answer(board.send(1, now_ms=now_ms), NO_EXCHANGE, now_ms)
+        assert board.pass_(board.copy(), now_ms) == "left"
+    assert all(later > 1.2 * wait for wait, later in zip(waits_ms, waits_ms[1:], strict=False))
+
+
+def test_probes_whose_outcome_never_comes_are_followed_by_others(board: Board) -> None:
+    opened(board)
+    now_ms = NOW_MS
+    for _ in range(4):
+        now_ms = min(board.lanes.next_looks_ms(now_ms, waiting=False))
+        board.lanes.recover(now_ms)
+        assert len(board.session.unparking()) == 1
+
+
+def test_a_circuit_stays_open_while_its_broker_is_away(board: Board) -> None:
+    opened(board)
+    board.a.unavailable = "not_connected"
+    board.lanes.recover(NOW_MS + LAST_PROBE_MS)
+    assert board.session.unparking() == []
+
+
+def test_what_a_lost_session_parked_is_the_next_one_s_to_bring_back(board: Board) -> None:
+    opened(board)
+    lost, board.session = board.session, new_session()
+    lost.alive = False
+    board.lanes.forget(lost)
+    board.lanes.recover(NOW_MS + LAST_PROBE_MS)
+    assert lost.unparking() == []
+    assert board.session.unparking() == []
+
+
+def test_each_session_gets_back_its_own(board: Board) -> None:
+    opened(board, 3)
+    other = new_session()
+    board.pass_(board.copy(session=other))
+    board.lanes.recover(NOW_MS + FIRST_PROBE_MS)
+    (mine,), (others,) = board.session.unparking(), other.unparking()
+    assert (list(mine.args[3:]), list(others.args[3:])) == (["m1", "m2", "m3"], ["m4"])
+
+
+def test_too_many_parked_to_remember_are_all_brought_back(
+    board: Board, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("delaybridge.lanes._PARKED_IDS", 10)
+    board.a.unavailable = "not_connected"
+    for _ in range(20):
+        board.pass_(board.copy())
+    board.a.unavailable = None
+    board.lanes.recover(NOW_MS)
+    (unpark,) = board.session.unparking()
+    assert list(unpark.args[3:]) == [], "the earliest, until none is left"
+    assert board.session.has_exits
+
+
+# routes
+
+
+def rabbitmq_lanes() -> Lanes:
+    return Lanes(
+        {"r": Broker("rabbitmq", Recorder("r"))},  # type: ignore[arg-type]
+        RetryPolicy(),
+        lambda event: None,
+        window_messages=WINDOW,
+        window_bytes=2**20,
+    )
+
+
+def test_routing_keys_without_number_share_their_exchange_s_lane_and_fill_no_memory() -> None:
+    lanes = rabbitmq_lanes()
+    found = {id(lanes.route(f"r:orders/key.{number}", NOW_MS)[1]) for number in range(25_000)}
+    assert len(found) == 1
+    assert len(lanes._routes) <= 10_000
+
+
+def test_queues_without_number_fill_no_memory_but_a_lane_in_use_is_kept(board: Board) -> None:
+    board.a.unavailable = "not_connected"
+    (sent,) = board.send(1, "b:used")
+    board.pass_(parked := board.copy("a:parked"))
+    for number in range(25_000):
+        board.lanes.route(f"a:q{number}", NOW_MS)
+    assert len(board.lanes._lanes) <= 10_002
+    assert board.lanes.route("b:used", NOW_MS)[1] is sent.owner
+    assert board.lanes.route("a:parked", NOW_MS)[1] is parked.owner
