@@ -21,12 +21,13 @@ YEAR_3000_MS = 32_503_680_000_000
 YEAR_MS = 31_557_600_000  # of 365.25 days
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _YEAR_2001_MS = 1_000_000_000_000  # a smaller number was meant as seconds
+_TEN_DIGITS = 10_000_000_000  # seconds since the epoch have no more
 _UNIT_MS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000, "ms": 1}
-_NUMBER = r"([0-9]{1,15}(?:\.[0-9]{1,9})?)"
+_NUMBER = r"([0-9]{1,20}(?:\.[0-9]{1,9})?)"
 _DURATION = re.compile("".join(f"(?:{_NUMBER}{unit})?" for unit in _UNIT_MS))
 _RFC3339 = re.compile(
     r"([0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ](?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9])"
-    r"(?:\.([0-9]{1,9}))?([Zz]|[+-][0-9]{2}:[0-9]{2})?"
+    r"(?:\.([0-9]{1,9}))?([Zz]|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])?"
 )
 _DELAY_HINT = "write a number with a unit, as 500ms, 15s, 15m, 1h30m, 7d or PT15M"
 _TIME_HINT = "write RFC 3339 with a zone, as 2030-01-31T09:00:00Z"
@@ -42,7 +43,7 @@ def delay_ms(value: timedelta | float | str, *, field: str = "delay") -> int:
     elif isinstance(value, bool):
         raise MessageError("bad_time", field, f"got {value!r}; give seconds, not a truth value")
     elif isinstance(value, int | float):
-        if not math.isfinite(value):
+        if isinstance(value, float) and not math.isfinite(value):
             raise MessageError("bad_time", field, f"got {value!r}; give a finite number of seconds")
         exact = Decimal(str(value)) * 1000 if abs(value) < YEAR_3000_MS else _far(value, field)
     elif isinstance(value, str):
@@ -64,8 +65,7 @@ def at_ms(value: datetime | str, *, field: str = "at") -> int:
     elif isinstance(value, str):
         due_ms = _text_at_ms(value, field)
     elif isinstance(value, int | float) and not isinstance(value, bool):
-        digits = len(str(abs(int(value)))) if math.isfinite(value) and abs(value) < 1e30 else 99
-        code = "looks_like_seconds" if digits <= 10 else "bad_time"
+        code = "looks_like_seconds" if abs(value) < _TEN_DIGITS else "bad_time"
         raise MessageError(code, field, f"got a number; give an aware datetime, or {_TIME_HINT}")
     else:
         raise MessageError("bad_time", field, f"got {type(value).__name__}; {_TIME_HINT}")
@@ -140,7 +140,9 @@ def _text_delay_ms(text: str, field: str) -> Decimal:
 def _text_at_ms(text: str, field: str) -> int:
     found = _RFC3339.fullmatch(text) if len(text) <= 64 else None
     if not found:
-        raise MessageError("bad_time", field, f"got {text[:64]!r}; {_TIME_HINT}")
+        seconds_since_epoch = len(text) <= 10 and text.isascii() and text.isdigit()
+        code = "looks_like_seconds" if seconds_since_epoch else "bad_time"
+        raise MessageError(code, field, f"got {text[:64]!r}; {_TIME_HINT}")
     moment, fraction, zone = found.groups()
     if zone is None:
         raise MessageError("zone_required", field, f"{text!r} has no zone; {_TIME_HINT}")

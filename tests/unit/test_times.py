@@ -1,0 +1,338 @@
+"""Delays and due times: rows T1 to T34 of bad-input.md, as the client takes them."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime, timedelta, timezone
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from delaybridge.accept import when
+from delaybridge.errors import DelayOutOfRange, MessageError
+from delaybridge.message import Limits
+from delaybridge.times import (
+    YEAR_3000_MS,
+    at_ms,
+    delay_ms,
+    epoch_ms,
+    format_duration,
+    format_time,
+)
+
+YEAR_2001_MS = 1_000_000_000_000
+FOREVER = Limits(delay_ms=YEAR_3000_MS)
+HUGE = 10**10_000
+CALENDAR = st.datetimes(datetime(2002, 1, 1), datetime(2999, 12, 30))
+ZONES = st.integers(-14 * 60, 14 * 60).map(lambda m: timezone(timedelta(minutes=m)))
+
+
+def rows(*found: tuple[Any, ...]) -> list[Any]:
+    """Parametrised cases that bear the row's number and what was tried."""
+    return [pytest.param(*case, id=f"{row} {shown(case[0])}") for row, *case in found]
+
+
+def shown(value: Any) -> str:
+    """What was tried, short and in ASCII."""
+    if isinstance(value, int) and abs(value) >= HUGE:
+        return "10000 digits"
+    return ascii(str(value)[:24])
+
+
+def refusal(take: Any, value: Any) -> MessageError:
+    with pytest.raises(MessageError) as caught:
+        take(value)
+    assert len(caught.value.detail) <= 200
+    assert caught.value.detail.isprintable()
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("delay", "ms"),
+    rows(
+        ("T2", 0, 0),
+        ("T2", "0ms", 0),
+        ("T2", timedelta(0), 0),
+        ("T3", -0.0, 0),
+        ("T3", "-0s", 0),
+        ("T4", 1.5, 1500),
+        ("T4", "1.5s", 1500),
+        ("T4", 0.1, 100),
+        ("T6", "5s", 5000),
+        ("T6", "1h30m", 5_400_000),
+        ("T6", "500ms", 500),
+        ("T6", "7d", 604_800_000),
+        ("T6", "1d2h3m4s5ms", 93_784_005),
+        ("T6", "PT15M", 900_000),
+        ("T6", "P1DT1.5S", 86_401_500),
+        ("T6", 60, 60_000),
+        ("T6", timedelta(minutes=15), 900_000),
+        ("T18", "2147483648ms", 2**31),
+        ("T18", 2**31 / 1000, 2**31),
+        ("T19", "4294967296ms", 2**32),
+        ("T19", timedelta(milliseconds=2**32), 2**32),
+    ),
+)
+def test_a_delay_is_taken(delay: Any, ms: int) -> None:
+    assert delay_ms(delay) == ms
+
+
+@pytest.mark.parametrize(
+    ("delay", "code"),
+    rows(
+        ("T1", -1, "negative_delay"),
+        ("T1", -0.001, "negative_delay"),
+        ("T1", "-1s", "negative_delay"),
+        ("T1", "-PT1S", "negative_delay"),
+        ("T1", timedelta(microseconds=-1), "negative_delay"),
+        ("T4", "1.5ms", "not_integer_ms"),
+        ("T4", "0.0005s", "not_integer_ms"),
+        ("T5", "5000", "bad_time"),
+        ("T7", "5 s", "bad_time"),
+        ("T7", " 5", "bad_time"),
+        ("T7", "5\n", "bad_time"),
+        ("T7", "5s\n", "bad_time"),
+        ("T7", " 5s", "bad_time"),
+        ("T8", "1_000", "bad_time"),
+        ("T8", "1_000s", "bad_time"),
+        ("T9", "٥", "bad_time"),
+        ("T9", "５s", "bad_time"),
+        ("T9", "PT٥S", "bad_time"),
+        ("T10", "0x10", "bad_time"),
+        ("T10", "1e3", "bad_time"),
+        ("T10", "+5", "bad_time"),
+        ("T10", "+5s", "bad_time"),
+        ("T10", "1e3s", "bad_time"),
+        ("T11", math.nan, "bad_time"),
+        ("T11", "NaN", "bad_time"),
+        ("T12", math.inf, "bad_time"),
+        ("T12", -math.inf, "bad_time"),
+        ("T12", "Infinity", "bad_time"),
+        ("T12", "∞", "bad_time"),
+        ("T13", True, "bad_time"),
+        ("T13", "true", "bad_time"),
+        ("T16", "", "bad_time"),
+        ("T16", "-", "bad_time"),
+        ("T16", "P", "bad_time"),
+        ("T16", "PT", "bad_time"),
+        ("T17", [5], "bad_time"),
+        ("T17", {"ms": 5}, "bad_time"),
+        ("T17", b"5s", "bad_time"),
+        ("T17", Decimal(5), "bad_time"),
+        ("T20", 2**53 + 1, "too_far"),
+        ("T20", "9007199254740993ms", "too_far"),
+        ("T21", 2**63, "too_far"),
+        ("T21", 2**64, "too_far"),
+        ("T21", "9223372036854775808ms", "too_far"),
+        ("T21", "18446744073709551616s", "too_far"),
+        ("T21", 1e300, "too_far"),
+        ("T21", -1e300, "negative_delay"),
+        ("T21", timedelta.max, "too_far"),
+        ("T21", timedelta.min, "negative_delay"),
+        ("T22", "1" * 10_000, "bad_time"),
+        ("T22", "1" * 10_000 + "s", "bad_time"),
+        ("T22", "PT" + "1" * 10_000 + "S", "bad_time"),
+        ("T22", HUGE, "too_far"),
+        ("T22", -HUGE, "negative_delay"),
+        ("T31", "2030-W01-1", "bad_time"),
+        ("T32", "tomorrow", "bad_time"),
+        ("T32", "in 5 min", "bad_time"),
+        ("T32", "5min", "bad_time"),
+        ("T32", "5M", "bad_time"),
+        ("T32", "30m1h", "bad_time"),
+        ("T32", "1h1h", "bad_time"),
+        ("T32", "P1Y", "bad_time"),
+        ("T32", "P1M", "bad_time"),
+        ("T32", "pt5m", "bad_time"),
+        ("T32", "PT-5M", "bad_time"),
+        ("T32", "--5s", "bad_time"),
+        ("T32", "\x1b[2J5s", "bad_time"),
+        ("T32", "5s\ud800", "bad_time"),
+        ("T33", "*/5 * * * *", "bad_time"),
+    ),
+)
+def test_a_delay_is_refused(delay: Any, code: str) -> None:
+    assert refusal(delay_ms, delay).code == code
+
+
+@pytest.mark.parametrize(
+    ("at", "ms"),
+    rows(
+        ("T23", "2026-01-01T00:00:00Z", 1_767_225_600_000),
+        ("T23", "2026-01-01t00:00:00z", 1_767_225_600_000),
+        ("T23", "2026-01-01 00:00:00+00:00", 1_767_225_600_000),
+        ("T23", "2026-01-01T00:00:00.5Z", 1_767_225_600_500),
+        ("T23", "2026-01-01T00:00:00.0000001Z", 1_767_225_600_001),
+        ("T23", "2026-01-01T05:30:00+05:30", 1_767_225_600_000),
+        ("T23", datetime(2026, 1, 1, tzinfo=UTC), 1_767_225_600_000),
+        ("T23", datetime(2026, 1, 1, 0, 0, 0, 1, tzinfo=UTC), 1_767_225_600_001),
+        ("T26", "2999-12-31T23:59:59.999Z", YEAR_3000_MS - 1),
+        ("T29", "2024-02-29T00:00:00Z", 1_709_164_800_000),
+    ),
+)
+def test_a_time_is_taken(at: Any, ms: int) -> None:
+    assert at_ms(at) == ms
+
+
+@pytest.mark.parametrize(
+    ("at", "code"),
+    rows(
+        ("T9", "２０３０-01-01T00:00:00Z", "bad_time"),
+        ("T11", math.nan, "bad_time"),
+        ("T12", math.inf, "bad_time"),
+        ("T13", True, "bad_time"),
+        ("T16", "", "bad_time"),
+        ("T17", [2030], "bad_time"),
+        ("T17", b"2030-01-01T00:00:00Z", "bad_time"),
+        ("T22", HUGE, "bad_time"),
+        ("T22", -HUGE, "bad_time"),
+        ("T22", "1" * 10_000, "bad_time"),
+        ("T24", "1970-01-01T00:00:00Z", "looks_like_seconds"),
+        ("T24", datetime(1970, 1, 1, tzinfo=UTC), "looks_like_seconds"),
+        ("T24", 0, "looks_like_seconds"),
+        ("T24", 1_700_000_000, "looks_like_seconds"),
+        ("T24", "1700000000", "looks_like_seconds"),
+        ("T24", datetime.min.replace(tzinfo=timezone(timedelta(hours=14))), "looks_like_seconds"),
+        ("T25", 1_700_000_000_000_000, "bad_time"),
+        ("T25", 1_700_000_000_000_000_000, "bad_time"),
+        ("T25", "1700000000000000", "bad_time"),
+        ("T26", "3000-01-01T00:00:00Z", "too_far"),
+        ("T26", "2999-12-31T23:59:59.9999Z", "too_far"),
+        ("T26", datetime(3000, 1, 1, tzinfo=UTC), "too_far"),
+        ("T27", "9999-12-31T23:59:59-14:00", "too_far"),
+        ("T27", datetime.max.replace(tzinfo=timezone(-timedelta(hours=14))), "too_far"),
+        ("T28", "2030-01-01T00:00:00", "zone_required"),
+        ("T28", datetime(2030, 1, 1), "zone_required"),
+        ("T29", "2024-02-30T00:00:00Z", "bad_time"),
+        ("T29", "2023-02-29T00:00:00Z", "bad_time"),
+        ("T29", "2030-13-01T00:00:00Z", "bad_time"),
+        ("T29", "2030-01-01T00:00:00+25:00", "bad_time"),
+        ("T29", "2030-01-01T00:00:00+01:60", "bad_time"),
+        ("T30", "2030-01-01T24:00:00Z", "bad_time"),
+        ("T30", "2030-01-01T23:59:60Z", "bad_time"),
+        ("T31", "2030-W01-1", "bad_time"),
+        ("T31", "20300101T000000Z", "bad_time"),
+        ("T31", "2030-01-01", "bad_time"),
+        ("T31", "2030-01-01T00:00Z", "bad_time"),
+        ("T31", "2030-01-01T00:00:00+0100", "bad_time"),
+        ("T31", "2030-01-01T00:00:00,5Z", "bad_time"),
+        ("T31", "2030-01-01T00:00:00Z\n", "bad_time"),
+        ("T32", "tomorrow", "bad_time"),
+        ("T32", "5m", "bad_time"),
+    ),
+)
+def test_a_time_is_refused(at: Any, code: str) -> None:
+    assert refusal(at_ms, at).code == code
+
+
+def test_a_time_or_a_delay_is_given_and_not_both() -> None:
+    with pytest.raises(MessageError) as missing:  # T14
+        when(None, None, FOREVER)
+    with pytest.raises(MessageError) as both:  # T15
+        when(5, "2030-01-01T00:00:00Z", FOREVER)
+    assert (missing.value.code, both.value.code) == ("time_required", "time_ambiguous")
+
+
+def test_a_delay_is_counted_by_the_store_and_a_time_is_taken_as_it_is() -> None:
+    assert when("15m", None, FOREVER) == "+900000"
+    assert when(None, "2026-01-01T00:00:00Z", FOREVER) == "1767225600000"
+
+
+@pytest.mark.parametrize(
+    ("delay", "at"), [("11d", None), (None, datetime.now(UTC) + timedelta(days=11))]
+)
+def test_beyond_the_limit_is_too_far_and_both_numbers_are_named(delay: Any, at: Any) -> None:
+    limits = Limits(delay_ms=10 * 86_400_000)  # T34
+    with pytest.raises(DelayOutOfRange, match="limit.* 864000000 ms") as caught:
+        when(delay, at, limits)
+    assert caught.value.code == "too_far"
+    assert caught.value.detail[:3].isdigit()
+
+
+def test_exactly_the_limit_is_taken() -> None:
+    assert when("10d", None, Limits(delay_ms=10 * 86_400_000)) == "+864000000"
+
+
+@pytest.mark.parametrize(
+    ("ms", "code"), [(0, "looks_like_seconds"), (YEAR_2001_MS - 1, "looks_like_seconds")]
+)
+def test_a_number_that_is_no_epoch_in_milliseconds_is_refused(ms: int, code: str) -> None:
+    assert refusal(lambda value: epoch_ms(value, field="due_ms"), ms).code == code
+
+
+@given(st.text() | st.binary() | st.floats() | st.integers() | st.timedeltas() | st.none())
+def test_whatever_is_given_as_a_delay_is_taken_or_refused(value: Any) -> None:
+    try:
+        assert 0 <= delay_ms(value) < YEAR_3000_MS
+    except MessageError as exc:
+        assert exc.field == "delay"
+
+
+@given(st.text() | st.binary() | st.floats() | st.integers() | st.datetimes() | st.none())
+def test_whatever_is_given_as_a_time_is_taken_or_refused(value: Any) -> None:
+    try:
+        assert YEAR_2001_MS <= at_ms(value) < YEAR_3000_MS
+    except MessageError as exc:
+        assert exc.field == "at"
+
+
+@given(st.text(alphabet="0123456789dhms.P T-", max_size=20))
+def test_what_looks_like_a_delay_is_taken_or_refused(text: str) -> None:
+    try:
+        assert 0 <= delay_ms(text) < YEAR_3000_MS
+    except MessageError:
+        pass
+
+
+@given(st.integers(0, YEAR_3000_MS // 1000 - 1))
+def test_seconds_milliseconds_and_timedeltas_mean_the_same(seconds: int) -> None:
+    ms = seconds * 1000
+    assert delay_ms(seconds) == delay_ms(f"{ms}ms") == delay_ms(timedelta(milliseconds=ms)) == ms
+
+
+@given(st.floats(0, 10**9))
+def test_a_fraction_of_a_millisecond_is_rounded_up_never_down(seconds: float) -> None:
+    exact = Fraction(str(seconds)) * 1000
+    assert exact <= delay_ms(seconds) < exact + 1
+
+
+@given(st.integers(0, 10**13))
+def test_a_duration_in_words_is_read_back_to_its_smaller_unit(ms: int) -> None:
+    text = format_duration(ms)
+    units = {"d": 3_600_000, "h": 60_000, "m": 1000}
+    unit = next((units[u] for u in "dhm" if u in text.removesuffix("ms")), 1)
+    assert delay_ms(text) == ms - ms % unit
+    assert format_duration(-ms).removeprefix("-") == text
+
+
+@pytest.mark.parametrize(
+    ("ms", "text"),
+    [
+        *((0, "0ms"), (999, "999ms"), (1000, "1s"), (12_300, "12.3s"), (59_999, "59.999s")),
+        *((60_000, "1m"), (899_000, "14m59s"), (11_100_000, "3h05m"), (86_400_000, "1d")),
+        *((604_799_999, "6d23h"), (-1500, "-1.5s")),
+    ],
+)
+def test_a_duration_has_its_two_largest_units(ms: int, text: str) -> None:
+    assert format_duration(ms) == text
+
+
+@given(CALENDAR, ZONES)
+def test_a_datetime_and_its_text_are_the_same_time(naive: datetime, zone: timezone) -> None:
+    moment = naive.replace(tzinfo=zone)
+    exact_us = (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+    assert at_ms(moment) == at_ms(moment.isoformat()) == -(-exact_us // 1000)
+
+
+@given(st.integers(YEAR_2001_MS, YEAR_3000_MS - 1))
+def test_a_time_in_words_is_read_back(ms: int) -> None:
+    assert at_ms(format_time(ms)) == ms
+
+
+@pytest.mark.parametrize("ms", [0, -1, YEAR_3000_MS, 10**18, -(10**18)])
+def test_any_number_can_be_shown(ms: int) -> None:
+    assert format_time(ms).isascii()
