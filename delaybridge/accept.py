@@ -136,7 +136,11 @@ def _rabbitmq(broker: str, address: str) -> Destination:
             "destination",
             f"{address!r} has no slash: {broker}:EXCHANGE/ROUTING.KEY, or {broker}:/QUEUE",
         )
-    return Destination(broker, "rabbitmq", unquote(exchange, errors="strict"), routing_key)
+    try:
+        exchange = unquote(exchange, errors="strict")
+    except UnicodeDecodeError:
+        raise MessageError("bad_destination", "destination", "the exchange is not UTF-8") from None
+    return Destination(broker, "rabbitmq", exchange, routing_key)
 
 
 def _check_address(destination: Destination) -> None:
@@ -224,13 +228,13 @@ def _body_bytes(body: object, destination: Destination, limits: Limits) -> bytes
 
 def _headers(headers: Headers, destination: Destination, limits: Limits) -> bytes | HeaderPairs:
     pairs = _pairs(headers)
-    if len(pairs) > limits.headers:
-        raise MessageError(
-            "too_many_headers", "headers", f"{len(pairs)}; the limit is {limits.headers}"
-        )
     for name, _ in pairs:
         _check_header_name(name)
     kept = [(name, value) for name, value in pairs if name not in OWN_HEADERS]
+    if len(kept) > limits.headers:
+        raise MessageError(
+            "too_many_headers", "headers", f"{len(kept)}; the limit is {limits.headers}"
+        )
     if destination.kind == "rabbitmq":
         encoded: bytes | HeaderPairs = amqp.encode_table(kept)
         size = len(encoded)
@@ -310,17 +314,24 @@ def _partition(properties: Mapping[str, Any], destination: Destination) -> int |
     if partition is None:
         return None
     if isinstance(partition, bool) or not isinstance(partition, int) or not 0 <= partition < 2**31:
-        raise MessageError("bad_partition", "partition", f"got {partition!r}; give 0 or more")
+        raise MessageError("bad_partition", "partition", f"got {_shown(partition)}; give 0 or more")
     return partition
 
 
 def _priority(priority: object) -> int:
     if isinstance(priority, bool) or not isinstance(priority, int) or not 0 <= priority <= 255:
-        raise MessageError("bad_priority", "priority", f"got {priority!r}; give 0 to 255")
+        raise MessageError("bad_priority", "priority", f"got {_shown(priority)}; give 0 to 255")
     return priority
 
 
 def _flag(value: object, name: str) -> bool:
     if not isinstance(value, bool):
-        raise MessageError("bad_flag", name, f"got {value!r}; give true or false")
+        raise MessageError("bad_flag", name, f"got {_shown(value)}; give true or false")
     return value
+
+
+def _shown(value: object) -> str:
+    try:
+        return repr(value)[:80]
+    except ValueError:  # Python prints no integer of more than 4300 digits
+        return f"an overlong {type(value).__name__}"

@@ -134,7 +134,7 @@ def decode_record(data: bytes) -> Record:
     """The record; DecodeError if the bytes are none."""
     try:
         return _decoder.decode(data)
-    except msgspec.MsgspecError as exc:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
         raise DecodeError("undecodable", "record", str(exc)) from None
 
 
