@@ -274,6 +274,47 @@ async def test_a_time_is_required_once_to_reschedule_too(client: Any) -> None:
         await client.reschedule("x", delay=5, at="2035-01-01T00:00:00Z")
 
 
+@pytest.mark.parametrize(
+    "id",
+    [
+        *("{x}", "{other}:1:{x}", "*", "?[a-z]", "S|x", "a|b", "0", "-1", "+inf", "(1", "a b"),
+        *("'); redis.call('FLUSHALL') --", '") return 1 --', "]] .. os.exit()"),
+        *("../../etc/passwd", "%2e%2e%2f", "<script>alert(1)</script>", "' OR 1=1 --"),
+        *("é日本語🙂", "€" * 85, "x" * 255),
+    ],
+    ids=lambda id: ascii(id)[:24],
+)
+async def test_any_id_that_is_accepted_is_only_text_in_the_store(client: Any, id: str) -> None:
+    receipt = await client.schedule(TO, b"body", at="2035-01-01T00:00:00Z", id=id)
+    assert (receipt, receipt.id) == ("created", id)
+    assert (await client.get(id)).id == id
+    assert [item.id for item in (await client.pending()).items] == [id]
+    assert await client.reschedule(id, at="2036-01-01T00:00:00Z") == Answer.RESCHEDULED
+    page = await client.pending(limit=1, cursor=(0.0, id))
+    assert [item.id for item in page.items] == [id]
+    assert await client.cancel(id) == Answer.CANCELLED
+
+
+async def test_the_id_of_a_message_already_delivered_is_free_again(
+    client: Any, bucket_of_x: Callable[[], World]
+) -> None:
+    await client.schedule(TO, b"body", delay=0, id="x")
+    with bucket_of_x() as world:
+        owner = world.owner()
+        owner.claim()
+        owner.settle(*owner.fire(world.now_ms + 1000))
+        assert await client.get("x") is None
+        assert await client.schedule(TO, b"other", delay=0, id="x") == "created"
+
+
+async def test_bodies_of_any_size_and_bytes_come_back_as_they_were(client: Any) -> None:
+    bodies = [b"", b"\0", bytes(range(256)), b"x" * Limits().body_bytes]
+    await client.schedule_many(
+        [Message(TO, body, delay=60, id=f"b{n}", key="x") for n, body in enumerate(bodies)]
+    )
+    assert [(await client.get(f"b{n}")).body for n in range(len(bodies))] == bodies
+
+
 # one id under several keys
 
 
