@@ -994,10 +994,10 @@ async def test_a_call_given_up_in_the_middle_leaves_no_reply_for_the_next(
     with LossyProxy(own_server.port) as proxy:
         async with AsyncClient(proxy.url) as client:
             await client.schedule(TO, b"", delay=60, id="x")
-            for _ in range(20):
+            for turns in range(30):
                 given_up = asyncio.create_task(client.stats())
-                await asyncio.sleep(0)
-                await asyncio.sleep(0)
+                for _ in range(turns):
+                    await asyncio.sleep(0)
                 given_up.cancel()
                 assert (await client.get("x")).id == "x"  # type: ignore[union-attr]
 
