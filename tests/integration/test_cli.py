@@ -28,12 +28,9 @@ from tests.waiting import wait_until
 CANARY = "S3CR3T-CANARY-99"
 HOUR = ("--in", "1h")
 HOSTILE = "\x1b[31mred\u202e"
-# As in docs and security.md, and HSETNX, which schedule.lua uses.
-SECURITY_ACL = (
-    "on ~{NS:* ~{NS}* resetchannels &{NS}* -@all +ping +hello +auth +client|setname +evalsha "
-    "+script|load +time +info +zadd +zrem +zscore +zmscore +zcard +zcount +zrange +zrangebyscore "
-    "+zremrangebyscore +hset +hget +hmget +hdel +hincrby +hexists +hlen +get +set +del +exists "
-    "+pexpire +pttl +publish +subscribe +unsubscribe +hsetnx"
+KEYS_PAGE = Path(__file__).parents[2] / "docs" / "keys.md"
+SECURITY_ACL = " ".join(
+    line.strip() for line in KEYS_PAGE.read_text().splitlines() if line.startswith("    ")
 )
 
 
