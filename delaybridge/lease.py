@@ -41,6 +41,9 @@ class Holder(Protocol):
     def wake(self, bucket: int, due_ms: int) -> None:
         """Something due at that time may have come into a bucket."""
 
+    def wake_all(self) -> None:
+        """What was known of when to look is void: look into every bucket."""
+
 
 def fair_share(workers: Collection[str], buckets: int) -> dict[int, str]:
     """Bucket -> worker: even to within one, and few move when a worker joins or leaves.
@@ -93,7 +96,8 @@ class Leases:
         self._on_token = on_token
         self._holder: Holder
         self._changed = asyncio.Event()
-        self._leaving = False
+        self._leaving = self._closed = False
+        self._round_under_way = asyncio.Lock()
         self._left = asyncio.Event()  # a whole round was made since
         self._draining: dict[int, asyncio.Task[None]] = {}
         self._blocked_s: dict[int, float] = {}  # bucket -> when a foreign lease runs out
@@ -107,13 +111,14 @@ class Leases:
         """Whether every bucket of this worker's share is held, and none beyond."""
         return self._share == self.sessions.keys() and not self._draining
 
-    async def announce(self) -> commands.Fleet:
+    async def _announce(self) -> commands.Fleet:
         """Say that this worker lives; the store's clock is read by the way."""
         sent_s = self._clock.monotonic()
         ttl_ms = 0 if self._leaving else self._ttl_ms
         said = commands.announce(self._namespace, self.name, self._instance, ttl_ms, self._info)
         fleet = await self._store.one(said)
-        self._observe(fleet.now_us, sent_s)
+        if self._observe(fleet.now_us, sent_s):
+            self._holder.wake_all()
         return fleet
 
     async def read_clock(self, readings: int = 5) -> None:
@@ -134,7 +139,8 @@ class Leases:
             self.beat_s = self._clock.monotonic()
             leaving = self._leaving
             try:
-                wait_s = await self._round()
+                async with self._round_under_way:
+                    wait_s = await self._round()
                 if leaving:
                     self._left.set()
             except StoreUnavailable as exc:
@@ -161,14 +167,21 @@ class Leases:
         await asyncio.gather(*self._draining.values())
 
     async def release_all(self) -> None:
-        """Release whatever is held, drained or not; the next owner reclaims: a scanner failed."""
-        for session in list(self.sessions.values()):
-            self._end(session)
-            await self._store.one(session.bucket.release(session.token))
+        """Release whatever is held, drained or not; the next owner reclaims: a scanner failed.
+
+        Nothing is taken afterwards: what is released here would be taken back by the next round.
+        """
+        self._closed = True
+        async with self._round_under_way:
+            held = list(self.sessions.values())
+            for session in held:
+                self._end(session)
+            if held:
+                await self._store.run([s.bucket.release(s.token) for s in held])
 
     async def _round(self) -> float:
         """One pass; how long until the next is needed, in seconds."""
-        fleet = await self.announce()
+        fleet = await self._announce()
         if not fleet.announced:
             raise NameTaken(self.name)
         await self._renew()
@@ -205,7 +218,7 @@ class Leases:
     async def _acquire(self, wanted: Sequence[Bucket]) -> None:
         """Try to take buckets that are ours to have."""
         self._blocked_s = {}
-        if not wanted:
+        if not wanted or self._closed:
             return
         record = await self._store.one(commands.read_birth(self._namespace))
         if record is None or record[1] != self._birth:
@@ -261,10 +274,11 @@ class Leases:
         self._on_token(session.bucket.number, None)
         self._holder.lose(session)
 
-    def _observe(self, store_us: int, sent_s: float) -> None:
+    def _observe(self, store_us: int, sent_s: float) -> int:
         step_ms = self._clock.observe(store_us, sent_s, self._clock.monotonic())
         if step_ms:
             self._emit(ClockStepped(step_ms=step_ms))
+        return step_ms
 
 
 class NameTaken(Exception):

@@ -14,13 +14,14 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from typing import Any
 
 from delaybridge import commands
-from delaybridge.calls import Calls
-from delaybridge.errors import DelayBridgeError, StoreError
+from delaybridge.commands import Bucket
+from delaybridge.errors import DelayBridgeError, StoreError, StoreUnavailable
 from delaybridge.lease import NameTaken
 from delaybridge.settings import Settings
 from delaybridge.store import Store
@@ -54,10 +55,13 @@ def run(
 
 
 class _Child:
-    """One worker process and what it told us."""
+    """One worker process and what it told us. heir: it replaces one that died."""
 
-    def __init__(self, number: int, name: str | None, failures: int) -> None:
-        self.number, self.name, self.failures = number, name, failures
+    def __init__(
+        self, number: int, name: str | None, *, failures: int = 0, heir: bool = False
+    ) -> None:
+        self.number, self.name, self.failures, self.heir = number, name, failures, heir
+        self.signals = 0  # how many of the parent's were passed on to it
         self.started_s = time.monotonic()
         self.identity: Identity | None = None
         self.tokens: dict[int, str] = {}
@@ -69,7 +73,9 @@ class _Child:
         """Start the process; its end of the pipe stays open only there."""
         self.pipe, theirs = _spawn.Pipe(duplex=False)
         self.process = _spawn.Process(
-            target=_work, args=(theirs, self.name, *arguments), name=f"worker-{self.number}"
+            target=_work,
+            args=(theirs, self.name, self.heir, *arguments),
+            name=f"worker-{self.number}",
         )
         self.process.start()
         theirs.close()
@@ -112,7 +118,7 @@ class _Parent:
         for stop in (signal.SIGTERM, signal.SIGINT):
             signal.signal(stop, self._signalled)
         for number in range(self._processes):
-            self._start(_Child(number, self._child_name(number), 0))
+            self._start(_Child(number, self._child_name(number)))
         while self._children or self._due:
             pipes = {child.pipe: child for child in self._children}
             pause_s = min((at_s - time.monotonic() for at_s, _ in self._due), default=None)
@@ -128,15 +134,22 @@ class _Parent:
         return None if self._name is None else f"{self._name}-{number}"
 
     def _start(self, child: _Child) -> None:
+        if self._signals:
+            return
         child.start(self._settings, self._burst, self._exit_code, self._prepare, os.getpid())
         self._children.append(child)
+        self._pass_on()  # a signal that came before it was on the list
 
     def _signalled(self, number: int, frame: object) -> None:
-        """Pass it on: the first drains, the second ends at once."""
+        """The first drains, the second ends at once."""
         self._signals += 1
         self._due.clear()
-        for child in self._children:
-            if child.process.pid is not None:
+        self._pass_on()
+
+    def _pass_on(self) -> None:
+        for child in list(self._children):
+            if child.signals < self._signals:
+                child.signals = self._signals
                 child.process.terminate()
 
     def _ended(self, child: _Child) -> None:
@@ -155,7 +168,7 @@ class _Parent:
         failures = 0 if lived_s > _STEADY_S else child.failures + 1
         pause_s = _PAUSES_S[min(failures, len(_PAUSES_S) - 1)]
         _log.error("worker_died pid=%s code=%s restart_in=%ss", child.process.pid, code, pause_s)
-        heir = _Child(child.number, child.name, failures)
+        heir = _Child(child.number, child.name, failures=failures, heir=True)
         self._due.append((time.monotonic() + pause_s, heir))
 
     def _start_due(self) -> None:
@@ -168,17 +181,16 @@ class _Parent:
 
     def _release(self, child: _Child) -> None:
         """Give a dead child's leases back and take it off the list of the living."""
-        if child.identity is None:
+        who, namespace = child.identity, self._settings.namespace
+        if who is None:
             return
         store = Store(self._settings.redis.url, timeout_s=self._settings.redis.timeout_s)
         try:
-            calls = Calls(self._settings.namespace, None, None, self._settings.limits.as_limits())
-            buckets = store.complete(calls.open())
-            who = child.identity
+            # The namespace is not opened for this: a wiped one must not be born again here.
             store.run(
                 [
-                    commands.announce(self._settings.namespace, who.name, who.instance, 0),
-                    *(buckets[b].release(token) for b, token in child.tokens.items()),
+                    commands.announce(namespace, who.name, who.instance, 0),
+                    *(Bucket(namespace, b, "").release(t) for b, t in child.tokens.items()),
                 ]
             )
         except StoreError as exc:
@@ -190,6 +202,7 @@ class _Parent:
 def _work(
     pipe: Connection,
     name: str | None,
+    heir: bool,
     settings: Settings,
     burst: bool,
     exit_code: Callable[[BaseException], int],
@@ -199,19 +212,27 @@ def _work(
     """The child's whole life. Ctrl-C reaches it too: only the parent decides what it means."""
     _end_with(parent)
     prepare()
+
+    def tell(*said: object) -> None:
+        try:
+            pipe.send(said)
+        except OSError:
+            pass  # the parent is gone, and this process drains: nobody has to know
+
     try:
         run_one(
             settings,
             name=name,
             burst=burst,
             ignore=[signal.SIGINT],
-            on_start=lambda identity: pipe.send(("identity", identity)),
-            on_token=lambda bucket, token: pipe.send(("token", bucket, token)),
+            on_start=partial(tell, "identity"),
+            on_token=partial(tell, "token"),
         )
     except (DelayBridgeError, NameTaken) as exc:
         _log.error("%s", exc)
         code = exit_code(exc)
-        pipe.send(("error", code))
+        if not (heir and isinstance(exc, StoreUnavailable)):  # which another try may mend
+            tell("error", code)
         sys.exit(code)
 
 

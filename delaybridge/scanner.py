@@ -143,7 +143,7 @@ class Scanner:
             await session.moved.wait()
 
     def wake_all(self) -> None:
-        """A wake-up may have been missed: look into every bucket."""
+        """A wake-up may have been missed, or the clock was set: look into every bucket."""
         for session in self._sessions.values():
             session.look_at_ms = -inf
         self._alarm.ring()

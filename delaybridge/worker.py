@@ -22,9 +22,15 @@ from delaybridge import __version__, keys
 from delaybridge.alarm import Alarm
 from delaybridge.calls import Calls
 from delaybridge.clock import StoreClock
-from delaybridge.errors import ConfigError, PublishUnavailable, StoreError, StoreWiped
+from delaybridge.errors import (
+    ConfigError,
+    PublishUnavailable,
+    StoreError,
+    StoreUnavailable,
+    StoreWiped,
+)
 from delaybridge.eventlog import EventLog
-from delaybridge.events import ScannerFailed
+from delaybridge.events import ScannerFailed, StoreSilent
 from delaybridge.lanes import Broker, Lanes
 from delaybridge.lease import Leases, NameTaken
 from delaybridge.publish import PublishOptions, connect, kind_of
@@ -35,6 +41,8 @@ from delaybridge.store import AsyncStore
 
 _log = logging.getLogger("delaybridge")
 _RESTART_S = (0.1, 10.0)  # pause before a failed scanner begins anew: first, at most
+_STEADY_S = 10.0  # one that worked for so long begins anew after the first pause
+_REDIS_AWAY_S = 0.5  # pause before Redis is asked again; asking took its time-out already
 _ABORTED = 130
 
 OnToken = Callable[[int, str | None], None]
@@ -73,6 +81,7 @@ class Worker:
         self.burst = burst
         self.emit = EventLog()
         self.stopping = asyncio.Event()
+        self._pause_s = _RESTART_S[0]
 
     def stop(self) -> None:
         """Drain and end. A second time: end at once, without draining."""
@@ -89,11 +98,11 @@ class Worker:
         if not s.brokers:
             raise ConfigError("brokers: none is configured; add --broker amqp://... or kafka://...")
         calls = Calls(s.namespace, s.brokers, s.buckets, s.limits.as_limits())
-        pause_s, most_s = _RESTART_S
         started_s = time.monotonic()
         try:
             await store.complete(calls.open())
             while not self.stopping.is_set():
+                began_s = time.monotonic()
                 try:
                     await Shift(self, store, calls).run()
                 except (ConfigError, StoreWiped):
@@ -104,16 +113,27 @@ class Worker:
                         raise
                     _log.info("name_taken name=%s: waiting whether its owner still lives", exc)
                     await self.pause(0.5)
+                except StoreUnavailable as exc:
+                    self.emit(StoreSilent(reason=str(exc)))
+                    await self.pause(_REDIS_AWAY_S)
                 except Exception as exc:
-                    # Whatever it was: the leases were given up, and whoever takes them, perhaps
-                    # this very process, begins with a reclaim.
-                    self.emit(ScannerFailed(reason=f"{type(exc).__name__}: {exc}"))
-                    _log.debug("the scanner failed", exc_info=exc)
-                    await self.pause(pause_s)
-                    pause_s = min(pause_s * 2, most_s)
+                    await self._failed(exc, time.monotonic() - began_s)
         finally:
             self.emit.flush()
             await store.close()
+
+    async def _failed(self, exc: Exception, lived_s: float) -> None:
+        """Say so, and wait before the next try: longer each time, while none lives for long.
+
+        Whatever it was: the leases were given up, and whoever takes them, perhaps this very
+        process, begins with a reclaim.
+        """
+        self.emit(ScannerFailed(reason=f"{type(exc).__name__}: {exc}"))
+        _log.debug("the scanner failed", exc_info=exc)
+        first_s, most_s = _RESTART_S
+        pause_s = first_s if lived_s > _STEADY_S else self._pause_s
+        self._pause_s = min(pause_s * 2, most_s)
+        await self.pause(pause_s)
 
     async def pause(self, pause_s: float) -> None:
         """Wait so long, or until stopped."""
@@ -145,9 +165,16 @@ class Shift:
 
     async def run(self) -> None:
         """Work until the worker is stopped, then drain. Raises what ended it before."""
-        await self._leases.read_clock()
-        self._scanner = self._build()
-        await self._connect()
+        try:
+            await self._leases.read_clock()
+            self._scanner = self._build()
+            await self._connect()
+            await self._work()
+        finally:
+            await self._close_publishers()
+            self._alarm.close()
+
+    async def _work(self) -> None:
         work: list[asyncio.Task[Any]] = [
             asyncio.create_task(part)
             for part in (
@@ -165,7 +192,6 @@ class Shift:
             watchdog.stop()
             await self._close()
             await _end(work)
-            self._alarm.close()
 
     def _build(self) -> Scanner:
         s, emit = self._s, self._worker.emit

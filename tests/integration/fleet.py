@@ -1,0 +1,191 @@
+"""Real `delaybridge scan` processes whose broker is a file (`recorder.py`)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Self
+
+from delaybridge import Client, Message
+from tests.integration import recorder
+from tests.waiting import wait_until
+
+ROOT = Path(__file__).parent.parent.parent
+START_DEADLINE_S = 20.0
+DEADLINE_S = 20.0
+POLL_S = 0.02
+
+
+class Process:
+    """One `delaybridge scan`, alone or a parent of several."""
+
+    def __init__(self, name: str, command: list[str], environment: dict[str, str], log: Path):
+        self.name, self.log_path = name, log
+        with log.open("wb") as file:
+            self._process = subprocess.Popen(
+                command, stdout=file, stderr=file, env=environment, cwd=ROOT
+            )
+        self.pid = self._process.pid
+
+    def signal(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
+    def kill(self) -> None:
+        """SIGKILL; returns when it is gone."""
+        self._process.kill()
+        self._process.wait(DEADLINE_S)
+
+    def wait(self, deadline_s: float = DEADLINE_S) -> int:
+        """Its exit code, once it has ended by itself."""
+        return self._process.wait(deadline_s)
+
+    @property
+    def running(self) -> bool:
+        return self._process.poll() is None
+
+    @property
+    def log(self) -> str:
+        return self.log_path.read_text(errors="replace")
+
+    def children(self) -> list[int]:
+        """The worker processes of a parent, apart from what multiprocessing itself starts."""
+        found = []
+        for task in Path(f"/proc/{self.pid}/task").glob("*/children"):
+            for pid in map(int, task.read_text().split()):
+                command = Path(f"/proc/{pid}/cmdline").read_bytes()
+                if b"spawn_main" in command:
+                    found.append(pid)
+        return sorted(found)
+
+    def close(self) -> None:
+        if self.running:
+            self.signal(signal.SIGCONT)
+            self.kill()
+
+
+class Fleet:
+    """Workers of one namespace, the file they publish to, and a client beside them."""
+
+    def __init__(
+        self,
+        folder: Path,
+        redis_url: str,
+        namespace: str,
+        *,
+        ttl_ms: int = 1000,
+        confirm_ms: int = 5,
+        **settings: str,
+    ) -> None:
+        """settings: as environment variables, without their prefix."""
+        self.path = folder / "published.jsonl"
+        self._folder, self._redis_url, self._namespace = folder, redis_url, namespace
+        self.client = Client(redis_url, namespace=namespace, brokers={"file": "memory://"})
+        self._broker = f"recorder://{self.path}?confirm_ms={confirm_ms}"
+        path = [recorder.register(folder / "site"), str(ROOT)]
+        self._environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(path),
+            "DELAYBRIDGE_LEASE__TTL_MS": str(ttl_ms),
+            "DELAYBRIDGE_LEASE__RENEW_MS": str(ttl_ms // 3),
+            "DELAYBRIDGE_REDIS__TIMEOUT_S": str(ttl_ms / 2000),
+            **{f"DELAYBRIDGE_{name}": value for name, value in settings.items()},
+        }
+        self._processes: list[Process] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        for process in self._processes:
+            process.close()
+        self.client.close()
+
+    def start(self, name: str, *options: str, settled: bool = True) -> Process:
+        """One more worker; with `settled`, once it holds a bucket."""
+        command = [sys.executable, "-m", "delaybridge", "--redis", self._redis_url]
+        command += ["--namespace", self._namespace, "--broker", f"file={self._broker}"]
+        log = self._folder / f"{name}-{len(self._processes)}.log"
+        command += ["scan", "--name", name, *options]
+        process = Process(name, command, self._environment, log)
+        self._processes.append(process)
+        if settled:
+            wait_until(
+                lambda: any(owner.startswith(name) for owner in self.owners().values()),
+                START_DEADLINE_S,
+                f"{name} holds a bucket; its log: {process.log[-2000:]}",
+                interval_s=POLL_S,
+            )
+        return process
+
+    def owners(self) -> dict[int, str]:
+        """Who holds which bucket; those nobody holds are left out."""
+        buckets = self.client.stats().buckets
+        return {each.bucket: each.owner for each in buckets if each.owner is not None}
+
+    def shares(self) -> Counter[str]:
+        return Counter(self.owners().values())
+
+    def wait_shared(self, *names: str, deadline_s: float = DEADLINE_S) -> None:
+        """Until these and nobody else hold all buckets, evenly."""
+
+        def shared() -> bool:
+            shares = self.shares()
+            even = max(shares.values(), default=0) - min(shares.values(), default=0) <= 1
+            return shares.keys() == set(names) and shares.total() == 16 and even
+
+        wait_until(shared, deadline_s, f"{names} share all buckets", interval_s=POLL_S)
+
+    # messages
+
+    def schedule(self, count: int, *, seconds: float, first_s: float = 0.0) -> list[str]:
+        """So many, due evenly within `seconds`; their ids in due order."""
+        now = datetime.now(UTC) + timedelta(seconds=first_s)
+        step = timedelta(seconds=seconds / count)
+        receipts = self.client.schedule_many(
+            [Message("file:q", b"x", at=now + i * step) for i in range(count)]
+        )
+        return [receipt.id for receipt in receipts]
+
+    def published(self) -> list[recorder.Record]:
+        return recorder.read(self.path)
+
+    def wait_published(self, ids: list[str], deadline_s: float = DEADLINE_S) -> None:
+        wait_until(
+            lambda: set(ids) <= {record.id for record in self.published()},
+            deadline_s,
+            f"all {len(ids)} published",
+            interval_s=POLL_S,
+        )
+
+    def wait_settled(self, deadline_s: float = DEADLINE_S) -> None:
+        """Until nothing is delayed, in flight or parked."""
+
+        def settled() -> bool:
+            stats = self.client.stats()
+            return stats.delayed + stats.in_flight + stats.parked == 0
+
+        wait_until(settled, deadline_s, "everything settled", interval_s=POLL_S)
+
+    def twice(self) -> list[str]:
+        """The ids that were published more than once."""
+        counts = Counter(record.id for record in self.published())
+        return [id for id, count in counts.items() if count > 1]
+
+    def early(self) -> list[recorder.Record]:
+        return [record for record in self.published() if record.at_ms < record.due_ms]
+
+    def hold(self) -> None:
+        """No confirms until `let_go`."""
+        self.path.with_suffix(".hold").touch()
+
+    def let_go(self) -> None:
+        self.path.with_suffix(".hold").unlink()
+
+    def fail_once(self) -> None:
+        """The next publish raises."""
+        self.path.with_suffix(".fail").touch()

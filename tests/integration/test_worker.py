@@ -1,0 +1,751 @@
+"""Workers as they run: their buckets, their ends, and what is done to them and to Redis.
+
+Half of these run a `Worker` on the test's own loop with a broker in memory, the others real
+processes with a file for a broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis as redis_py
+
+from delaybridge import keys
+from delaybridge import worker as worker_module
+from delaybridge.calls import Calls
+from delaybridge.client import AsyncClient
+from delaybridge.clock import StoreClock
+from delaybridge.errors import StoreUnavailable, StoreWiped
+from delaybridge.events import ClockStepped, Event, LeaseLost, ScannerFailed
+from delaybridge.lease import NameTaken
+from delaybridge.message import Delivery, Limits, Message
+from delaybridge.publish import memory
+from delaybridge.settings import Settings
+from delaybridge.store import AsyncStore
+from delaybridge.worker import Identity, Shift, Worker
+from tests.integration.fleet import Fleet
+from tests.integration.proxy import FaultProxy
+from tests.servers.process import free_port
+from tests.servers.redis import RedisServer
+from tests.waiting import wait_until, wait_until_async
+
+BUCKETS = 16
+TTL_MS = 800
+DEADLINE_S = 20.0
+LATE_MS = 500  # a generous bound: these machines are busy
+IDLE_WINDOW_S = 2.0
+IDLE_RENEW_MS = 1000
+
+FleetFactory = Callable[..., Fleet]
+
+
+class Arrived:
+    """What a worker published, and when by the clock of this machine."""
+
+    def __init__(self) -> None:
+        self.at_ms: dict[str, float] = {}
+        self.attempts: list[tuple[str, int]] = []
+        self.due_ms: dict[str, int] = {}
+        self.fail_next = False
+        self.brokers: list[Memory] = []
+
+    def take(self, deliveries: Sequence[Delivery]) -> None:
+        now_ms = time.time_ns() / 1e6
+        if self.fail_next:
+            self.fail_next = False
+            raise RuntimeError("told to fail")
+        for delivery in deliveries:
+            self.at_ms[delivery.id] = now_ms
+            self.due_ms[delivery.id] = delivery.due_ms
+            self.attempts.append((delivery.id, delivery.attempt))
+
+    @property
+    def late_ms(self) -> list[float]:
+        """Of each message; negative: early."""
+        return [self.at_ms[id] - due_ms for id, due_ms in self.due_ms.items()]
+
+    @property
+    def twice(self) -> list[str]:
+        counts = Counter(id for id, _ in self.attempts)
+        return [id for id, count in counts.items() if count > 1]
+
+    async def all(self, ids: Sequence[str], deadline_s: float = DEADLINE_S) -> None:
+        await wait_until_async(
+            lambda: set(ids) <= self.at_ms.keys(), deadline_s, f"{len(ids)} arrive"
+        )
+
+
+class Memory(memory.MemoryPublisher):
+    """The memory publisher, telling `arrived`."""
+
+    arrived: Arrived
+
+    def publish(self, deliveries: Sequence[Delivery]) -> None:
+        self.arrived.take(deliveries)
+        super().publish(deliveries)
+
+
+@pytest.fixture
+def arrived(monkeypatch: pytest.MonkeyPatch) -> Arrived:
+    """Every memory:// broker of a worker in this process tells this one."""
+    arrived = Arrived()
+
+    def publisher(name: str, url: str, *, report: Any, on_change: Any, options: Any) -> Memory:
+        made = Memory(name, report, on_change)
+        made.arrived = arrived
+        arrived.brokers.append(made)
+        return made
+
+    monkeypatch.setattr(memory, "publisher", publisher)
+    return arrived
+
+
+class Crew:
+    """Workers on this loop, by name, with their events; a client beside them."""
+
+    def __init__(self, url: str, namespace: str) -> None:
+        self.url, self.namespace = url, namespace
+        self.client = AsyncClient(url, namespace=namespace, brokers={"memory": "memory://"})
+        self.workers: dict[str, Worker] = {}
+        self.tasks: dict[str, asyncio.Task[None]] = {}
+        self.events: list[Event] = []
+
+    def start(
+        self,
+        name: str = "w",
+        *,
+        url: str | None = None,
+        burst: bool = False,
+        instance: str | None = None,
+        **sections: dict[str, Any],
+    ) -> asyncio.Task[None]:
+        lease = {"ttl_ms": TTL_MS, "renew_ms": TTL_MS // 3, **sections.pop("lease", {})}
+        settings = Settings.load(
+            overrides={
+                "redis": {"url": url or self.url, "timeout_s": TTL_MS / 2000},
+                "namespace": self.namespace,
+                "brokers": {"memory": "memory://"},
+                "lease": lease,
+                **sections,
+            },
+            environ={},
+        )
+        identity = Identity.of_this_process(name)
+        worker = Worker(settings, identity, burst=burst)
+        log = worker.emit
+        worker.emit = lambda event: (self.events.append(event), log(event))  # type: ignore
+        worker.emit.flush = log.flush  # type: ignore[attr-defined]
+        self.workers[name] = worker
+        self.tasks[name] = asyncio.create_task(worker.work())
+        return self.tasks[name]
+
+    async def stop(self, name: str = "w") -> None:
+        """Drain; raises what ended it before."""
+        self.workers.pop(name).stop()
+        await self.tasks.pop(name)
+
+    async def shares(self) -> Counter[str]:
+        stats = await self.client.stats()
+        return Counter(bucket.owner for bucket in stats.buckets if bucket.owner is not None)
+
+    async def shared(self, *names: str) -> None:
+        """Until these and nobody else hold all buckets, evenly."""
+
+        async def even() -> bool:
+            shares = await self.shares()
+            few = len(shares) == len(names) and max(shares.values()) - min(shares.values()) <= 1
+            return shares.keys() == set(names) and shares.total() == BUCKETS and few
+
+        await wait_until_async(even, DEADLINE_S, f"{names} share all buckets")
+
+    async def schedule(self, count: int, *, seconds: float, first_s: float = 0.1) -> list[str]:
+        """So many, due evenly within `seconds`; their ids."""
+        now = datetime.now(UTC) + timedelta(seconds=first_s)
+        step = timedelta(seconds=seconds / count)
+        messages = [Message("memory:q", b"x", at=now + i * step) for i in range(count)]
+        return [receipt.id for receipt in await self.client.schedule_many(messages)]
+
+    async def settled(self, deadline_s: float = DEADLINE_S) -> None:
+        async def nothing_left() -> bool:
+            stats = await self.client.stats()
+            return stats.delayed + stats.in_flight + stats.parked == 0
+
+        await wait_until_async(nothing_left, deadline_s, "everything settled")
+
+    def heard(self, kind: type[Event]) -> list[Any]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+    async def close(self) -> None:
+        for task in self.tasks.values():
+            task.cancel()
+        await asyncio.gather(*self.tasks.values(), return_exceptions=True)
+        await self.client.close()
+
+
+@pytest.fixture
+async def crew(redis_url: str, namespace: str, arrived: Arrived) -> AsyncIterator[Crew]:
+    crew = Crew(redis_url, namespace)
+    yield crew
+    await crew.close()
+
+
+@pytest.fixture
+def fleet_of(redis_url: str, namespace: str, tmp_path: Path) -> Iterator[FleetFactory]:
+    """Makes a fleet on the namespace of the test; its processes are gone when the test is."""
+    fleets: list[Fleet] = []
+
+    def make(url: str = redis_url, **options: Any) -> Fleet:
+        fleets.append(Fleet(tmp_path, url, namespace, **options))
+        return fleets[-1]
+
+    yield make
+    for fleet in fleets:
+        fleet.__exit__()
+
+
+@pytest.fixture
+def fleet(fleet_of: FleetFactory) -> Fleet:
+    return fleet_of()
+
+
+# on time, and idle
+
+
+async def test_a_delay_of_5_ms_is_on_time_while_the_scanner_sleeps(
+    crew: Crew, arrived: Arrived
+) -> None:
+    crew.start(lease={"ttl_ms": 10_000, "renew_ms": 4000})  # a poll would be too late
+    await crew.shared("w")
+    for _ in range(20):
+        receipt = await crew.client.schedule("memory:q", b"x", delay=0.005)
+        await arrived.all([receipt.id])
+    assert min(arrived.late_ms) >= 0
+    assert max(arrived.late_ms) < LATE_MS
+    await crew.stop()
+
+
+async def test_a_message_moved_to_the_front_wakes_the_scanner_as_well(
+    crew: Crew, arrived: Arrived
+) -> None:
+    crew.start(lease={"ttl_ms": 10_000, "renew_ms": 4000})
+    await crew.shared("w")
+    ids = await crew.schedule(20, seconds=1, first_s=3600)
+    for id in ids:
+        assert await crew.client.reschedule(id, delay=0.005) == "rescheduled"
+        await arrived.all([id], deadline_s=2)
+    assert min(arrived.late_ms) >= 0
+    assert max(arrived.late_ms) < LATE_MS
+    await crew.stop()
+
+
+@pytest.mark.parametrize("ahead_ms", [0, 100, 2000])
+async def test_nothing_is_early_and_nothing_late_whatever_is_claimed_ahead(
+    crew: Crew, arrived: Arrived, ahead_ms: int
+) -> None:
+    crew.start(scan={"claim_ahead_ms": ahead_ms, "fire_lead_ms": min(ahead_ms, 5)})
+    await crew.shared("w")
+    ids = await crew.schedule(300, seconds=1)
+    await arrived.all(ids)
+    assert min(arrived.late_ms) >= 0
+    assert max(arrived.late_ms) < LATE_MS
+    assert arrived.twice == []
+    await crew.stop()
+
+
+async def test_a_back_off_is_on_time_while_the_scanner_sleeps(crew: Crew, arrived: Arrived) -> None:
+    from delaybridge.publish import Outcome, Verdict
+
+    crew.start(lease={"ttl_ms": 10_000, "renew_ms": 4000}, retry={"base_ms": 100, "jitter": 0.0})
+    await crew.shared("w")
+    arrived.brokers[0].next_outcomes.append(Outcome(Verdict.UNKNOWN, "nack"))
+    (id,) = await crew.schedule(1, seconds=1)
+    await wait_until_async(lambda: len(arrived.attempts) == 2, DEADLINE_S, "tried again")
+    assert arrived.attempts == [(id, 1), (id, 2)]
+    assert 100 <= arrived.late_ms[0] < 100 + LATE_MS
+    await crew.stop()
+
+
+@pytest.mark.parametrize("waiting", [False, True], ids=["empty", "a message next year"])
+async def test_an_idle_worker_of_16_buckets_sends_a_command_a_bucket_and_renewal(
+    crew: Crew, namespace: str, waiting: bool
+) -> None:
+    crew.start(lease={"ttl_ms": 10_000, "renew_ms": IDLE_RENEW_MS})
+    await crew.shared("w")
+    if waiting:
+        await crew.client.schedule("memory:q", b"x", delay=300 * 86_400)
+    sent = await asyncio.to_thread(_commands_about, crew.url, namespace, IDLE_WINDOW_S)
+    a_second = (BUCKETS + 1) * 1000 / IDLE_RENEW_MS
+    # By default it renews every 4 s: fewer than 5 commands a second.
+    assert a_second * 1000 / Settings().lease.renew_ms < 5
+    assert len(sent) <= a_second * (IDLE_WINDOW_S + 1), sent
+    await crew.stop()
+
+
+def _commands_about(url: str, namespace: str, window_s: float) -> list[str]:
+    """What clients sent about a namespace within so long; what scripts call is not sent."""
+    end = f"end-{namespace}"
+    client = redis_py.Redis.from_url(url)
+    timer = threading.Timer(window_s, client.echo, [end])
+    found: list[str] = []
+    with client.monitor() as monitor:
+        timer.start()
+        for said in monitor.listen():
+            if end in said["command"]:
+                break
+            if said["client_type"] != "lua" and namespace in said["command"]:
+                found.append(said["command"])
+    timer.join()
+    client.close()
+    return found
+
+
+async def test_a_burst_ends_when_nothing_is_due_and_leaves_the_rest(
+    crew: Crew, arrived: Arrived
+) -> None:
+    due = await crew.schedule(500, seconds=1, first_s=-1)
+    later = await crew.schedule(20, seconds=10, first_s=1.5)  # some of them within sight
+    async with asyncio.timeout(DEADLINE_S):
+        await crew.start(burst=True)
+    assert set(due) <= arrived.at_ms.keys()
+    assert arrived.twice == []
+    stats = await crew.client.stats()
+    assert stats.delayed == sum(id not in arrived.at_ms for id in later)
+    assert stats.in_flight == 0
+    assert stats.workers == []
+
+
+# shares
+
+
+async def test_workers_share_fairly_few_buckets_move_and_nothing_is_lost_or_doubled(
+    crew: Crew, arrived: Arrived
+) -> None:
+    crew.start("a")
+    crew.start("b")
+    await crew.shared("a", "b")
+    ids = await crew.schedule(1000, seconds=2)
+    before = {b.bucket: b.owner for b in (await crew.client.stats()).buckets}
+    crew.start("c")
+    await crew.shared("a", "b", "c")
+    after = {b.bucket: b.owner for b in (await crew.client.stats()).buckets}
+    moved = [bucket for bucket, owner in before.items() if after[bucket] != owner]
+    assert len(moved) <= 8, "5 or 6 must"
+    await crew.stop("a")
+    await crew.shared("b", "c")
+    await arrived.all(ids)
+    await crew.settled()
+    assert arrived.twice == []
+    assert min(arrived.late_ms) >= 0
+    assert max(arrived.late_ms) < LATE_MS
+    assert {attempt for _, attempt in arrived.attempts} == {1}
+    assert crew.heard(LeaseLost) == []
+    await crew.stop("b")
+    await crew.stop("c")
+
+
+@pytest.mark.parametrize("turns", [0, 1, 2, 3, 5, 8, 13, 21, 34, 55])
+async def test_a_worker_stopped_while_it_starts_leaves_no_lease_behind(
+    crew: Crew, turns: int
+) -> None:
+    await crew.client.stats()
+    crew.start()
+    for _ in range(20 * turns):
+        await asyncio.sleep(0)
+    await crew.stop()
+    stats = await crew.client.stats()
+    assert [bucket for bucket in stats.buckets if bucket.owner is not None] == []
+    assert stats.workers == []
+
+
+async def test_a_name_that_is_taken_is_refused_after_one_lease(crew: Crew) -> None:
+    crew.start("w")
+    await crew.shared("w")
+    other = Crew(crew.url, crew.namespace)
+    began_s = time.monotonic()
+    with pytest.raises(NameTaken):
+        await other.start("w")
+    assert time.monotonic() - began_s >= TTL_MS / 1000
+    await other.client.close()
+    await crew.stop()
+
+
+async def test_the_name_of_a_dead_worker_is_free_after_one_lease(crew: Crew) -> None:
+    task = crew.start("w")
+    await crew.shared("w")
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    again = crew.start("w")
+    await crew.shared("w")
+    assert not again.done()
+    await crew.stop()
+
+
+# what goes wrong inside
+
+
+async def test_a_publisher_that_raises_costs_the_leases_for_a_moment_and_no_message(
+    crew: Crew, arrived: Arrived
+) -> None:
+    crew.start()
+    await crew.shared("w")
+    ids = await crew.schedule(300, seconds=1)
+    await arrived.all(ids[:50])
+    arrived.fail_next = True
+    await arrived.all(ids)
+    await crew.settled()
+    assert [event.reason for event in crew.heard(ScannerFailed)] == ["RuntimeError: told to fail"]
+    assert min(arrived.late_ms) >= 0
+    await crew.stop()
+
+
+async def test_a_script_that_fails_is_tried_again_until_it_does_not(
+    crew: Crew, arrived: Arrived
+) -> None:
+    crew.start()
+    await crew.shared("w")
+    ids = await crew.schedule(100, seconds=1, first_s=0.5)
+    broken = keys.bucket_key(crew.namespace, 3, "attempts")
+    redis = crew.client.store.redis
+    await redis.set(broken, "not a hash")
+    await wait_until_async(lambda: crew.heard(ScannerFailed), DEADLINE_S, "it fails")
+    await redis.delete(broken)
+    await arrived.all(ids)
+    await crew.settled()
+    assert "WRONGTYPE" in crew.heard(ScannerFailed)[0].reason
+    await crew.stop()
+
+
+async def test_failures_long_ago_do_not_make_the_next_restart_slow(
+    crew: Crew, arrived: Arrived, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_module, "_STEADY_S", 0.1)
+    crew.start()
+    for _ in range(6):  # doubled each time it would be 3 s by now
+        (id,) = await crew.schedule(1, seconds=1, first_s=0.3)
+        arrived.fail_next = True
+        await arrived.all([id], deadline_s=2.5)
+    assert len(crew.heard(ScannerFailed)) == 6
+    await crew.stop()
+
+
+async def test_a_shift_that_cannot_begin_leaves_nothing_open(crew: Crew) -> None:
+    task = crew.start()
+    await crew.shared("w")
+    worker, calls = crew.workers["w"], Calls(crew.namespace, None, None, Limits())
+    await crew.client.store.complete(calls.open())
+    nowhere = AsyncStore(f"redis://127.0.0.1:{free_port()}/0", timeout_s=0.1)
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(5):
+        with pytest.raises(StoreUnavailable):
+            await Shift(worker, nowhere, calls).run()
+    assert len(os.listdir("/proc/self/fd")) == before
+    await nowhere.close()
+    assert not task.done()
+    await crew.stop()
+
+
+class SteppedClock(StoreClock):
+    """What the store's clock says is moved by `step_us`."""
+
+    step_us = 0
+
+    def observe(self, store_us: int, sent_s: float, received_s: float) -> int:
+        return super().observe(store_us + type(self).step_us, sent_s, received_s)
+
+
+@pytest.mark.parametrize("step_ms", [-700, 700])
+async def test_a_step_of_the_store_s_clock_is_followed_and_said(
+    crew: Crew, arrived: Arrived, monkeypatch: pytest.MonkeyPatch, step_ms: int
+) -> None:
+    clock = type("Clock", (SteppedClock,), {})
+    monkeypatch.setattr(worker_module, "StoreClock", clock)
+    crew.start()
+    await crew.shared("w")
+    ids = await crew.schedule(100, seconds=0.5, first_s=1.5)
+    clock.step_us = step_ms * 1000
+    await arrived.all(ids)
+    assert crew.heard(ClockStepped)[0].step_ms == pytest.approx(step_ms, abs=50)
+    # By that clock nothing is early; by this machine's it is as far off as the other clock is.
+    assert min(arrived.late_ms) >= -step_ms
+    assert max(arrived.late_ms) < -step_ms + LATE_MS
+    await crew.stop()
+
+
+# the end
+
+
+async def test_a_drain_that_waits_for_confirms_in_vain_ends_and_they_are_tried_again(
+    crew: Crew, arrived: Arrived
+) -> None:
+    publish = {"confirm_timeout_s": 1.0, "blocked_connection_timeout_s": 1.0, "heartbeat_s": 1}
+    crew.start(scan={"drain_timeout_s": 1.1}, publish=publish, retry={"base_ms": 10})
+    await crew.shared("w")
+    arrived.brokers[0].hold = True
+    (id,) = await crew.schedule(1, seconds=1)
+    await arrived.all([id])
+    await crew.stop()
+    stored = await crew.client.get(id)
+    assert stored is not None
+    assert (stored.state, stored.attempts, stored.maybe_delivered) == ("delayed", 1, True)
+    assert await crew.shares() == {}
+    crew.start()
+    await crew.settled()
+    assert arrived.attempts == [(id, 1), (id, 2)]
+    await crew.stop()
+
+
+# what is done to Redis
+
+
+async def test_a_wiped_namespace_stops_the_worker_within_5_s(crew: Crew) -> None:
+    with RedisServer() as server:
+        task = crew.start(url=server.url, lease={"ttl_ms": 10_000, "renew_ms": 4000})
+        client = redis_py.Redis.from_url(server.url)
+        await wait_until_async(lambda: client.keys("*:lease"), DEADLINE_S, "it holds a lease")
+        client.flushall()
+        client.close()
+        with pytest.raises(StoreWiped):
+            await asyncio.wait_for(task, 5)
+
+
+@pytest.fixture
+def durable() -> Iterator[RedisServer]:
+    """A Redis of this test's own that keeps what it was told."""
+    with RedisServer(["--appendonly", "yes", "--appendfsync", "everysec"]) as server:
+        yield server
+
+
+@pytest.mark.parametrize("fault", ["killed", "stopped", "unreachable"])
+async def test_workers_resume_by_themselves_after_redis_was_away(
+    durable: RedisServer, namespace: str, arrived: Arrived, fault: str
+) -> None:
+    async with FaultProxy(free_port(), durable.port) as proxy:
+        crew = Crew(durable.url, namespace)
+        try:
+            for name in "ab":
+                crew.start(name, url=f"redis://127.0.0.1:{proxy.port}/0")
+            await crew.shared("a", "b")
+            ids = await crew.schedule(600, seconds=3)
+            await arrived.all(ids[:100])
+            await _fault(fault, durable, proxy)
+            await arrived.all(ids)
+            await crew.settled()
+            assert min(arrived.late_ms) >= 0
+            await crew.shared("a", "b")
+            late = await crew.schedule(50, seconds=0.2)
+            await arrived.all(late)
+            assert max(arrived.at_ms[id] - arrived.due_ms[id] for id in late) < LATE_MS
+        finally:
+            await crew.close()
+
+
+async def _fault(fault: str, server: RedisServer, proxy: FaultProxy) -> None:
+    """Redis is away for longer than a lease."""
+    away_s = 2 * TTL_MS / 1000
+    if fault == "killed":
+        await asyncio.to_thread(server.kill)
+        await asyncio.sleep(away_s)
+        await asyncio.to_thread(server.start)
+    elif fault == "stopped":
+        server.pause()
+        await asyncio.sleep(away_s)
+        server.resume()
+    else:
+        proxy.mode = "blackhole"
+        await asyncio.sleep(away_s)
+        proxy.mode = "pass"
+        proxy.reset()
+
+
+# processes
+
+
+def test_a_killed_worker_s_buckets_are_taken_over_within_one_lease(fleet: Fleet) -> None:
+    doomed = fleet.start("a")
+    fleet.start("b")
+    fleet.wait_shared("a", "b")
+    ids = fleet.schedule(900, seconds=3)
+    wait_until(lambda: len(fleet.published()) > 200, DEADLINE_S, "under load")
+    doomed.kill()
+    killed_s = time.monotonic()
+    fleet.wait_shared("b")
+    assert time.monotonic() - killed_s < 1.0 + LATE_MS / 1000
+    fleet.wait_published(ids)
+    fleet.wait_settled()
+    assert fleet.early() == []
+    # Handed to the broker when it was killed: 300 a second, half of them its own, confirmed
+    # within some milliseconds.
+    assert len(fleet.twice()) <= 20
+    late_ms = [record.at_ms - record.due_ms for record in fleet.published()]
+    assert max(late_ms) < 1000 + LATE_MS
+
+
+def test_a_worker_paused_for_longer_than_its_lease_publishes_nothing_stale(fleet: Fleet) -> None:
+    paused = fleet.start("a")
+    fleet.start("b")
+    fleet.wait_shared("a", "b")
+    ids = fleet.schedule(200, seconds=0.5, first_s=1)  # on the wheels by now, or soon
+    wait_until(lambda: fleet.client.stats().in_flight == 200, DEADLINE_S, "claimed")
+    paused.signal(signal.SIGSTOP)
+    fleet.wait_published(ids)
+    fleet.wait_settled()
+    assert paused.pid not in {record.pid for record in fleet.published()}
+    paused.signal(signal.SIGCONT)
+    fleet.wait_shared("a", "b")
+    more = fleet.schedule(100, seconds=0.5)
+    fleet.wait_published(more)
+    assert fleet.twice() == []
+    assert fleet.early() == []
+    assert "lease_lost" in paused.log
+
+
+def test_sigterm_drains_under_load_without_a_gap_or_a_duplicate(fleet: Fleet) -> None:
+    leaving = fleet.start("a")
+    fleet.start("b")
+    fleet.wait_shared("a", "b")
+    ids = fleet.schedule(600, seconds=2)
+    wait_until(lambda: len(fleet.published()) > 200, DEADLINE_S, "under load")
+    leaving.signal(signal.SIGTERM)
+    assert leaving.wait() == 0
+    fleet.wait_published(ids)
+    fleet.wait_settled()
+    assert fleet.twice() == []
+    assert fleet.early() == []
+    assert {record.attempt for record in fleet.published()} == {1}
+    assert max(record.at_ms - record.due_ms for record in fleet.published()) < LATE_MS
+
+
+def test_a_second_sigterm_ends_at_once_and_the_next_owner_publishes_again(fleet: Fleet) -> None:
+    fleet.hold()
+    worker = fleet.start("a")
+    (id,) = fleet.schedule(1, seconds=1)
+    fleet.wait_published([id])
+    worker.signal(signal.SIGTERM)
+    wait_until(lambda: "draining" in worker.log, DEADLINE_S, "it drains")
+    assert worker.running
+    worker.signal(signal.SIGTERM)
+    assert worker.wait(5) == 130
+    fleet.let_go()
+    fleet.start("b")
+    fleet.wait_settled()
+    assert [record.attempt for record in fleet.published()] == [1, 2]
+
+
+def test_a_name_in_use_ends_the_second_worker_with_its_exit_code(fleet: Fleet) -> None:
+    fleet.start("a")
+    second = fleet.start("a", settled=False)
+    assert second.wait() == 4
+
+
+def test_a_parent_replaces_a_killed_child_and_frees_its_buckets_at_once(
+    fleet_of: FleetFactory,
+) -> None:
+    fleet = fleet_of(ttl_ms=10_000)
+    parent = fleet.start("p", "--processes", "3", settled=False)
+    fleet.wait_shared("p-0", "p-1", "p-2")
+    ids = fleet.schedule(600, seconds=2)
+    wait_until(lambda: len(fleet.published()) > 100, DEADLINE_S, "under load")
+    first, *others = parent.children()
+    os.kill(first, signal.SIGKILL)
+    killed_s = time.monotonic()
+    wait_until(lambda: len(parent.children()) == 3 and first not in parent.children(), DEADLINE_S)
+    assert set(others) < set(parent.children())
+    fleet.wait_shared("p-0", "p-1", "p-2")
+    assert time.monotonic() - killed_s < 5, "half a lease"
+    fleet.wait_published(ids)
+    fleet.wait_settled()
+    assert fleet.early() == []
+    parent.signal(signal.SIGTERM)
+    assert parent.wait() == 0
+    assert fleet.owners() == {}
+
+
+def test_a_parent_s_sigterm_drains_all_its_children(fleet: Fleet) -> None:
+    parent = fleet.start("p", "--processes", "3", settled=False)
+    fleet.wait_shared("p-0", "p-1", "p-2")
+    fleet.schedule(1000, seconds=20)
+    wait_until(lambda: len(fleet.published()) > 20, DEADLINE_S, "under load")
+    children = parent.children()
+    parent.signal(signal.SIGTERM)
+    assert parent.wait() == 0
+    assert not any(_runs(pid) for pid in children)
+    assert fleet.owners() == {}
+    stats = fleet.client.stats()
+    assert (stats.in_flight, stats.workers) == (0, [])
+    assert stats.delayed == 1000 - len(fleet.published())
+    assert fleet.twice() == []
+
+
+@pytest.mark.parametrize("after_ms", [0, 60, 120, 200, 300])
+def test_a_sigterm_while_children_are_being_started_ends_them_all(
+    fleet: Fleet, after_ms: int
+) -> None:
+    parent = fleet.start("p", "--processes", "4", settled=False)
+    wait_until(lambda: parent.children(), DEADLINE_S, "the first child", interval_s=0.002)
+    time.sleep(after_ms / 1000)  # the moment is the parameter
+    parent.signal(signal.SIGTERM)
+    assert parent.wait() == 0
+    assert fleet.owners() == {}
+
+
+def test_children_whose_parent_is_killed_drain_and_release(fleet_of: FleetFactory) -> None:
+    fleet = fleet_of(ttl_ms=10_000)
+    parent = fleet.start("p", "--processes", "2", settled=False)
+    fleet.wait_shared("p-0", "p-1")
+    fleet.schedule(1000, seconds=20)
+    wait_until(lambda: len(fleet.published()) > 20, DEADLINE_S, "under load")
+    children = parent.children()
+    parent.kill()
+    wait_until(lambda: not any(_runs(pid) for pid in children), 5, "the children end")
+    assert fleet.owners() == {}, "given back, and not left to run out"
+    assert fleet.client.stats().in_flight == 0
+    assert fleet.twice() == []
+
+
+def test_a_child_that_dies_while_redis_is_away_does_not_end_the_others(
+    fleet_of: FleetFactory,
+) -> None:
+    with RedisServer() as server:
+        fleet = fleet_of(server.url)
+        parent = fleet.start("p", "--processes", "2", settled=False)
+        fleet.wait_shared("p-0", "p-1")
+        ids = fleet.schedule(100, seconds=1, first_s=3)
+        server.pause()
+        os.kill(parent.children()[0], signal.SIGKILL)
+        wait_until(lambda: "restart_in=2" in parent.log, DEADLINE_S, "its heir dies, too")
+        server.resume()
+        fleet.wait_shared("p-0", "p-1")
+        fleet.wait_published(ids)
+        assert parent.running
+        fleet.client.close()
+
+
+def test_a_wiped_store_ends_a_parent_and_nobody_gives_the_namespace_another_birth(
+    fleet_of: FleetFactory, namespace: str
+) -> None:
+    with RedisServer() as server:
+        fleet = fleet_of(server.url, BUCKETS="4")
+        parent = fleet.start("p", "--processes", "2", settled=False)
+        client = redis_py.Redis.from_url(server.url)
+        wait_until(lambda: len(client.keys("*:lease")) == 4, DEADLINE_S, "all buckets are held")
+        client.flushall()
+        assert parent.wait() != 0
+        assert client.get(keys.birth(namespace)) is None
+        client.close()
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
