@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -57,9 +58,9 @@ class Process:
         found = []
         for task in Path(f"/proc/{self.pid}/task").glob("*/children"):
             for pid in map(int, task.read_text().split()):
-                command = Path(f"/proc/{pid}/cmdline").read_bytes()
-                if b"spawn_main" in command:
-                    found.append(pid)
+                with contextlib.suppress(FileNotFoundError):  # it has just ended
+                    if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                        found.append(pid)
         return sorted(found)
 
     def close(self) -> None:
