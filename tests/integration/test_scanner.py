@@ -520,6 +520,19 @@ async def test_a_crash_after_that_loses_it_and_never_delivers_it_twice(rig_of: R
         assert "x" not in new.memory.ids
 
 
+async def test_an_at_most_once_message_that_the_store_no_longer_has_is_not_published(
+    lone: Rig,
+) -> None:
+    await claimed(lone, *(message(id, SOON_MS, at_most_once=True) for id in "xyz"))
+    lone.store.hold("fire")
+    await lone.at(SOON_MS)
+    await lone.store.redis.zrem(keys.bucket_key(lone.namespace, 0, "mirror"), "y")
+    lone.store.let_go("fire")
+    await lone.quiet()
+    assert sorted(lone.memory.ids) == ["x", "z"]
+    await lone.until(lone.begin(lone.scanner.drain(lone.sessions[0])))
+
+
 @pytest.mark.parametrize("outcome", [UNROUTABLE, TIMED_OUT], ids=["refused", "unknown"])
 async def test_a_failed_at_most_once_publish_is_dropped_and_said_so(
     lone: Rig, outcome: Outcome
