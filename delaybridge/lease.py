@@ -96,7 +96,7 @@ class Leases:
         self._on_token = on_token
         self._holder: Holder
         self._changed = asyncio.Event()
-        self._leaving = self._closed = False
+        self._leaving = False
         self._round_under_way = asyncio.Lock()
         self._left = asyncio.Event()  # a whole round was made since
         self._draining: dict[int, asyncio.Task[None]] = {}
@@ -169,9 +169,8 @@ class Leases:
     async def release_all(self) -> None:
         """Release whatever is held, drained or not; the next owner reclaims: a scanner failed.
 
-        Nothing is taken afterwards: what is released here would be taken back by the next round.
+        `keep` is to be cancelled at once: its next round would take back what is released here.
         """
-        self._closed = True
         async with self._round_under_way:
             held = list(self.sessions.values())
             for session in held:
@@ -218,7 +217,7 @@ class Leases:
     async def _acquire(self, wanted: Sequence[Bucket]) -> None:
         """Try to take buckets that are ours to have."""
         self._blocked_s = {}
-        if not wanted or self._closed:
+        if not wanted:
             return
         record = await self._store.one(commands.read_birth(self._namespace))
         if record is None or record[1] != self._birth:

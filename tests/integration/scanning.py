@@ -67,8 +67,8 @@ class GatedStore(AsyncStore):
     sent: every verb that was sent, in order. stuck: how many calls wait for an answer held back.
     """
 
-    def __init__(self, url: str) -> None:
-        super().__init__(url, timeout_s=5.0)
+    def __init__(self, url: str, *, timeout_s: float = 5.0) -> None:
+        super().__init__(url, timeout_s=timeout_s)
         self.sent: list[str] = []
         self.stuck = 0
         self._gates: dict[str, asyncio.Event] = {}
