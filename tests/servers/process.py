@@ -198,10 +198,15 @@ def members(group: int) -> list[int]:
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             # The name before the last parenthesis may itself hold spaces and parentheses.
-            state, _parent, its_group = stat.read_text().rpartition(")")[2].split()[:3]
-            if int(its_group) == group and state not in "ZX":
+            fields = stat.read_text().rpartition(")")[2].split()
+            if int(fields[2]) == group and not _has_ended(state=fields[0], threads=fields[17]):
                 found.append(int(stat.parent.name))
     return found
+
+
+def _has_ended(*, state: str, threads: str) -> bool:
+    # A zombie whose other threads still end keeps its ports open.
+    return state in "ZX" and int(threads) <= 1
 
 
 def _first_outgoing_port() -> int:
