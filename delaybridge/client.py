@@ -105,6 +105,11 @@ class Client:
         """A client as the settings say (environment, delaybridge.toml)."""
         return cls(**_from_settings(settings))
 
+    @property
+    def kinds(self) -> Mapping[str, str]:
+        """Name and kind of each broker that a message may name."""
+        return self._calls.kinds
+
     def schedule(
         self,
         destination: str,
@@ -229,6 +234,11 @@ class AsyncClient:
     def from_settings(cls, settings: Settings | None = None) -> Self:
         """A client as the settings say (environment, delaybridge.toml)."""
         return cls(**_from_settings(settings))
+
+    @property
+    def kinds(self) -> Mapping[str, str]:
+        """Name and kind of each broker that a message may name."""
+        return self._calls.kinds
 
     async def schedule(
         self,

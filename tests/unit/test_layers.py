@@ -12,13 +12,13 @@ import pytest
 PACKAGE = Path(__file__).parent.parent.parent / "delaybridge"
 
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("message", "accept", "times", "amqp", "amqp_table", "errors", "events"),
+    ("message", "accept", "instructions", "times", "amqp", "amqp_table", "errors", "events"),
     (
         *("settings", "settings_sources", "urls", "keys", "commands"),
         *("wheel", "retry", "alarm", "clock"),
     ),
     ("store", "calls", "client", "session", "lease", "eventlog", "publish"),
-    ("lanes", "scanner"),
+    ("lanes", "scanner", "ingest", "intercept"),
     ("worker", "processes"),
     ("cli", "demo", "__main__"),
 )

@@ -1,0 +1,185 @@
+"""What a producer asks for in the headers of an ordinary message: when, under which id, where to.
+
+The spellings that are understood, on every entrance: `x-delay` (the RabbitMQ plugin's),
+`x-opt-delivery-delay` and `x-opt-delivery-time` (RabbitMQ's commercial delayed queues; AMQP 1.0
+annotations), `delaybridge-delay` and `delaybridge-due`, and beside them `delaybridge-id`,
+`delaybridge-destination` and `delaybridge-cancel`. Kafka's etf1 dialect is in `ingest/kafka_records`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from decimal import Decimal
+from math import isfinite
+from typing import Any, NamedTuple
+
+from delaybridge import times
+from delaybridge.errors import MessageError
+from delaybridge.message import OWN_HEADERS, RESERVED_PREFIX
+
+PLUGIN_DELAY = "x-delay"
+_MOST_DIGITS = 20
+
+
+class Instructions(NamedTuple):
+    """What was asked for. Of delay_ms and due_ms at most one is given; neither: now.
+
+    id and destination: as written, to be checked. near_miss: a header that is almost one of ours.
+    """
+
+    delay_ms: int | None = None
+    due_ms: int | None = None
+    id: str | None = None
+    destination: str | None = None
+    cancel: bool = False
+    near_miss: str | None = None
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether a time was asked for at all; a plugin's delay of nothing is none."""
+        return self.delay_ms is not None or self.due_ms is not None
+
+
+def instructions(headers: Iterable[tuple[str, Any]]) -> Instructions:
+    """What these headers ask for; those that ask for nothing are passed over.
+
+    A value is AMQP's as decoded (int, float, Decimal, str, bytes, bool, None, datetime, ...) or
+    Kafka's bytes. None counts as absent. MessageError names the header at fault: bad_time,
+    not_integer_ms, binary_number, zone_required, looks_like_seconds, negative_delay, too_far,
+    time_ambiguous, duplicate_header, bad_flag, reserved_header, bad_destination.
+    """
+    found: dict[str, Any] = {}
+    near_miss = None
+    for name, value in headers:
+        if name in _READERS:
+            if name in found and found[name] != value:
+                raise MessageError("duplicate_header", name, "given twice, with two values")
+            found[name] = value
+        elif name.startswith(RESERVED_PREFIX) and name not in OWN_HEADERS:
+            raise MessageError("reserved_header", name, _unknown(name))
+        elif name.lower() in _READERS:
+            near_miss = name
+    given = {name: value for name, value in found.items() if value is not None}
+    asked = [name for name in given if name in _TIMES]
+    if len(asked) > 1:
+        raise MessageError("time_ambiguous", asked[1], f"{asked[0]} is given, too; give one")
+    parts = {}
+    for name, value in given.items():
+        part, read = _READERS[name]
+        parts[part] = read(value, name)
+    return Instructions(**parts, near_miss=near_miss)
+
+
+def is_instruction(name: str) -> bool:
+    """Whether a header is ours: it says something to delaybridge and to nobody else."""
+    return name.startswith(RESERVED_PREFIX)
+
+
+def _unknown(name: str) -> str:
+    near = difflib.get_close_matches(name, [n for n in _READERS if is_instruction(n)], n=1)
+    return f"unknown; did you mean {near[0]!r}?" if near else "unknown, and the prefix is ours"
+
+
+def _plugin_delay(value: Any, name: str) -> int | None:
+    """`x-delay`: nothing, zero and less mean now, as they did to the plugin."""
+    if value is False:
+        return None
+    delay_ms = _whole_ms(value, name)
+    return _within_calendar(delay_ms, name) if delay_ms > 0 else None
+
+
+def _delay(value: Any, name: str) -> int:
+    """A duration with its unit, or whole milliseconds."""
+    if isinstance(value, str | bytes) and not _is_digits(text := _text(value, name)):
+        return times.delay_ms(text, field=name)
+    delay_ms = _whole_ms(value, name)
+    if delay_ms < 0:
+        return times.delay_ms(f"{delay_ms}ms", field=name)
+    return _within_calendar(delay_ms, name)
+
+
+def _due(value: Any, name: str) -> int:
+    """RFC 3339 or epoch milliseconds."""
+    if isinstance(value, datetime):
+        return times.at_ms(value, field=name)
+    if isinstance(value, str | bytes) and not _is_digits(text := _text(value, name)):
+        return times.at_ms(text, field=name)
+    return times.epoch_ms(_whole_ms(value, name), field=name)
+
+
+def _id(value: Any, name: str) -> str:
+    if not isinstance(value, str | bytes):
+        raise MessageError("bad_id", name, f"got {type(value).__name__}; give text")
+    return _text(value, name, "bad_id")
+
+
+def _destination(value: Any, name: str) -> str:
+    if not isinstance(value, str | bytes):
+        raise MessageError("bad_destination", name, f"got {type(value).__name__}; give text")
+    return _text(value, name, "bad_destination")
+
+
+def _flag(value: Any, name: str) -> bool:
+    if isinstance(value, bool):
+        return value
+    text = _text(value, name, "bad_flag") if isinstance(value, str | bytes) else ""
+    if text not in ("true", "false"):
+        raise MessageError("bad_flag", name, f"got {str(value)[:40]!r}; give true or false")
+    return text == "true"
+
+
+def _whole_ms(value: Any, name: str) -> int:
+    """A whole number, in whichever type it came; MessageError for anything else."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if isinstance(value, str | bytes) and _is_digits(text := _text(value, name)):
+        return int(text)
+    if isinstance(value, float) and isfinite(value) and value == int(value):
+        return int(value)
+    if isinstance(value, Decimal) and value.as_tuple().exponent == 0:
+        return int(value)
+    is_fraction = isinstance(value, Decimal) or (isinstance(value, float) and isfinite(value))
+    code = "not_integer_ms" if is_fraction else "bad_time"
+    hint = "; for a time use delaybridge-due" if isinstance(value, datetime) else ""
+    shown = f"{type(value).__name__} {str(value)[:40]!r}"
+    raise MessageError(code, name, f"got {shown}; give whole milliseconds{hint}")
+
+
+def _is_digits(text: str) -> bool:
+    bare = text.removeprefix("-")
+    return 0 < len(bare) <= _MOST_DIGITS and bare.isascii() and bare.isdigit()
+
+
+def _text(value: str | bytes, name: str, code: str = "bad_time") -> str:
+    if isinstance(value, str):
+        return value
+    if b"\0" in value and len(value) in (1, 2, 4, 8):
+        raise MessageError(
+            "binary_number", name, f"{len(value)} bytes of a binary number; write digits as text"
+        )
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        raise MessageError(code, name, "no UTF-8; write it as text") from None
+
+
+def _within_calendar(delay_ms: int, name: str) -> int:
+    return times.delay_ms(f"{delay_ms}ms", field=name)
+
+
+_Reader = Callable[[Any, str], Any]
+_TIMES: Mapping[str, tuple[str, _Reader]] = {
+    PLUGIN_DELAY: ("delay_ms", _plugin_delay),
+    "x-opt-delivery-delay": ("delay_ms", _plugin_delay),
+    "delaybridge-delay": ("delay_ms", _delay),
+    "x-opt-delivery-time": ("due_ms", _due),
+    "delaybridge-due": ("due_ms", _due),
+}
+_READERS: Mapping[str, tuple[str, _Reader]] = {
+    **_TIMES,
+    "delaybridge-id": ("id", _id),
+    "delaybridge-destination": ("destination", _destination),
+    "delaybridge-cancel": ("cancel", _flag),
+}
