@@ -3,7 +3,7 @@
 The spellings that are understood, on every entrance: `x-delay` (the RabbitMQ plugin's),
 `x-opt-delivery-delay` and `x-opt-delivery-time` (RabbitMQ's commercial delayed queues; AMQP 1.0
 annotations), `delaybridge-delay` and `delaybridge-due`, and beside them `delaybridge-id`,
-`delaybridge-destination` and `delaybridge-cancel`. Kafka's etf1 dialect is in `ingest/kafka_records`.
+`delaybridge-destination` and `delaybridge-cancel`.
 """
 
 from __future__ import annotations

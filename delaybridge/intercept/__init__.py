@@ -68,8 +68,8 @@ def broker_of(client: Client | AsyncClient, kind: str, name: str | None) -> str:
     of_kind = [known for known, its in client.kinds.items() if its == kind]
     if name is None and len(of_kind) == 1:
         return of_kind[0]
-    if name in of_kind:
-        return name  # type: ignore[return-value]
+    if name is not None and name in of_kind:
+        return name
     known = ", ".join(of_kind) or "none"
     wrong = "give broker=NAME" if name is None else f"broker={name!r} is not one of them"
     raise ConfigError(f"brokers: configured of kind {kind}: {known}; {wrong}")
