@@ -24,6 +24,7 @@ from delaybridge.message import (
     Headers,
     Limits,
     Message,
+    Properties,
     Record,
     encode_record,
     new_id,
@@ -31,6 +32,7 @@ from delaybridge.message import (
 )
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_Encoded = tuple[int, bytes, bytes]
 
 
 class Accepted(NamedTuple):
@@ -54,8 +56,7 @@ def accept(message: Message, kinds: Mapping[str, str], limits: Limits) -> Accept
     record = Record(
         str(destination),
         _body_bytes(message.body, destination, limits),
-        _headers(message.headers, destination, limits),
-        _properties(message.properties, destination),
+        *_described(message, destination, limits),
         key,
         _partition(message.properties, destination),
         None if message.ttl is None else times.delay_ms(message.ttl, field="ttl"),
@@ -226,26 +227,50 @@ def _body_bytes(body: object, destination: Destination, limits: Limits) -> bytes
     return body
 
 
+def _described(
+    message: Message, destination: Destination, limits: Limits
+) -> tuple[bytes | HeaderPairs, _Encoded | None]:
+    """Headers and properties as a record keeps them."""
+    properties = message.properties
+    if not isinstance(properties, amqp.ContentHeader):
+        encoded = _headers(message.headers, destination, limits)
+        return encoded, _properties(properties, destination)
+    if destination.kind != "rabbitmq" or message.headers:
+        raise MessageError(
+            "bad_property", "properties", "a content header is RabbitMQ's, and holds all headers"
+        )
+    pairs = amqp.check_content(properties)
+    for name, _ in pairs:
+        _check_header_name(name)
+        if name in OWN_HEADERS:
+            raise MessageError("reserved_header", name, "set by delaybridge when it publishes")
+    _check_sizes(len(pairs), len(properties.table), limits)
+    return properties.table, (properties.flags, properties.before, properties.after)
+
+
 def _headers(headers: Headers, destination: Destination, limits: Limits) -> bytes | HeaderPairs:
     pairs = _pairs(headers)
     for name, _ in pairs:
         _check_header_name(name)
     kept = [(name, value) for name, value in pairs if name not in OWN_HEADERS]
-    if len(kept) > limits.headers:
-        raise MessageError(
-            "too_many_headers", "headers", f"{len(kept)}; the limit is {limits.headers}"
-        )
+    _check_sizes(len(kept), 0, limits)
     if destination.kind == "rabbitmq":
         encoded: bytes | HeaderPairs = amqp.encode_table(kept)
         size = len(encoded)
     else:
         encoded = tuple((name, _header_bytes(name, value)) for name, value in kept)
         size = sum(len(name.encode()) + len(value or b"") for name, value in encoded)
+    _check_sizes(len(kept), size, limits)
+    return encoded
+
+
+def _check_sizes(count: int, size: int, limits: Limits) -> None:
+    if count > limits.headers:
+        raise MessageError("too_many_headers", "headers", f"{count}; the limit is {limits.headers}")
     if size > limits.headers_bytes:
         raise MessageError(
             "headers_too_large", "headers", f"{size} bytes; the limit is {limits.headers_bytes}"
         )
-    return encoded
 
 
 def _pairs(headers: Headers) -> list[tuple[str, Any]]:
@@ -293,9 +318,7 @@ def _header_bytes(name: str, value: object) -> bytes | None:
     )
 
 
-def _properties(
-    properties: Mapping[str, Any], destination: Destination
-) -> tuple[int, bytes, bytes] | None:
+def _properties(properties: Mapping[str, Any], destination: Destination) -> _Encoded | None:
     if not isinstance(properties, Mapping):
         raise MessageError("bad_property", "properties", "give a mapping of names to values")
     if destination.kind == "rabbitmq":
@@ -309,8 +332,10 @@ def _properties(
     return None
 
 
-def _partition(properties: Mapping[str, Any], destination: Destination) -> int | None:
-    partition = properties.get("partition") if destination.kind == "kafka" else None
+def _partition(properties: Properties, destination: Destination) -> int | None:
+    if destination.kind != "kafka" or not isinstance(properties, Mapping):
+        return None
+    partition = properties.get("partition")
     if partition is None:
         return None
     if isinstance(partition, bool) or not isinstance(partition, int) or not 0 <= partition < 2**31:

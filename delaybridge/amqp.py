@@ -14,11 +14,20 @@ from datetime import datetime
 from enum import Enum
 from typing import Any, NamedTuple
 
-from delaybridge.amqp_table import decode_table, encode_table, epoch_seconds, readable, taken, utf8
+from delaybridge.amqp_table import (
+    check_finite,
+    decode_table,
+    encode_table,
+    epoch_seconds,
+    readable,
+    taken,
+    utf8,
+)
 from delaybridge.errors import DecodeError, MessageError
 
 __all__ = [
     "ContentHeader",
+    "check_content",
     "content_header",
     "decode_properties",
     "decode_table",
@@ -255,6 +264,19 @@ def split_content_header(payload: bytes) -> ContentHeader:
     (size,) = _LONG.unpack_from(taken(rest, 0, _LONG.size, "headers"))
     table = taken(rest, _LONG.size, size, "headers")
     return ContentHeader(body_size, flags & ~HEADERS_FLAG, before, table, rest[_LONG.size + size :])
+
+
+def check_content(content: ContentHeader) -> list[tuple[str, Any]]:
+    """The headers of what a client library encoded, held to the rules of `encode_*`.
+
+    MessageError for what the broker would answer by closing the channel or the connection;
+    DecodeError if the bytes are broken.
+    """
+    encode_properties(decode_properties(content.flags, content.before, content.after))
+    headers = decode_table(content.table)
+    for name, value in headers:
+        check_finite(value, name)
+    return headers
 
 
 def decode_properties(flags: int, before: bytes, after: bytes) -> dict[str, Any]:

@@ -99,6 +99,15 @@ def _float(value: float, header: str, depth: int) -> bytes:
     return _DOUBLE.pack(b"d", value)
 
 
+def check_finite(value: Any, header: str) -> None:
+    """MessageError `non_finite` if a decoded value is, or holds, a number no broker takes."""
+    if isinstance(value, float):
+        _float(value, header, 0)
+    elif isinstance(value, list | dict):
+        for item in value.values() if isinstance(value, dict) else value:
+            check_finite(item, header)
+
+
 def _void(value: None, header: str, depth: int) -> bytes:
     return b"V"
 

@@ -18,6 +18,7 @@ from delaybridge.message import (
     Limits,
     Message,
     OnConflict,
+    Properties,
     State,
 )
 from delaybridge.store import AsyncStore, Store
@@ -120,7 +121,7 @@ class Client:
         id: str | None = None,
         key: bytes | str | None = None,
         headers: Headers = (),
-        properties: Mapping[str, Any] | None = None,
+        properties: Properties | None = None,
         priority: int = 0,
         ttl: Delay = None,
         at_most_once: bool = False,
@@ -250,7 +251,7 @@ class AsyncClient:
         id: str | None = None,
         key: bytes | str | None = None,
         headers: Headers = (),
-        properties: Mapping[str, Any] | None = None,
+        properties: Properties | None = None,
         priority: int = 0,
         ttl: Delay = None,
         at_most_once: bool = False,

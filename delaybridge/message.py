@@ -17,10 +17,12 @@ import msgspec
 import uuid_utils
 
 from delaybridge import times
+from delaybridge.amqp import ContentHeader
 from delaybridge.errors import DecodeError
 
 HeaderPairs = tuple[tuple[str, bytes | None], ...]
 Headers = Mapping[str, Any] | Iterable[tuple[str, Any]]
+Properties = Mapping[str, Any] | ContentHeader
 
 OWN_HEADERS = ("delaybridge-id", "delaybridge-due-ms", "delaybridge-attempt")
 RESERVED_PREFIX = "delaybridge-"
@@ -144,9 +146,10 @@ class Message:
 
     Exactly one of `delay` and `at` is given. `key`: Kafka's record key, and for every broker the
     order: messages of one key are delivered in due order. `headers`: a mapping, or pairs.
-    `properties`: AMQP's by name (content_type, ...); for Kafka `partition`. `priority`, 0..255,
-    orders messages due in the same millisecond. `ttl`: how long after its due time it is still
-    worth delivering. `at_most_once`: rather lost than twice.
+    `properties`: AMQP's by name (content_type, ...), or a content header that a client library
+    encoded, which brings the headers along and is published as those bytes; for Kafka `partition`.
+    `priority`, 0..255, orders messages due in the same millisecond. `ttl`: how long after its due
+    time it is still worth delivering. `at_most_once`: rather lost than twice.
     """
 
     destination: str
@@ -157,7 +160,7 @@ class Message:
     id: str | None = None
     key: bytes | str | None = None
     headers: Headers = field(default_factory=dict)
-    properties: Mapping[str, Any] = field(default_factory=dict)
+    properties: Properties = field(default_factory=dict)
     priority: int = 0
     ttl: timedelta | float | str | None = None
     at_most_once: bool = False
