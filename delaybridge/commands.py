@@ -25,8 +25,9 @@ Held = Literal[True] | None
 _OWNER = ("lease",)
 _WHOLE = ("messages", "due", "mirror", "attempts", "parked", "dead", "dead_reason", "marks")
 SCRIPT_KEYS: dict[str, tuple[str, ...]] = {
-    "schedule": (*_WHOLE, "revoked", "calls"),
-    "cancel": (*_WHOLE, "revoked", "calls"),
+    "schedule": (*_WHOLE, "revoked", "calls", "sources"),
+    "quarantine": ("messages", "dead", "dead_reason", "marks"),
+    "cancel": (*_WHOLE, "revoked", "calls", "sources"),
     "reschedule": (
         *("messages", "due", "mirror", "attempts", "parked", "dead", "marks"),
         *("revoked", "calls"),
@@ -76,6 +77,8 @@ _ANSWERS = {
     12: Answer.DISCARDED,
 }
 _POLICY = {OnConflict.FAIL: 0, OnConflict.KEEP: 1, OnConflict.REPLACE: 2}
+_WAIT = 3  # as FAIL, but an id whose message is fired is in flight, whatever its content
+_OFFSET = struct.Struct(">Q")
 Arg = str | bytes | int | float
 
 
@@ -193,6 +196,16 @@ def new_stamp() -> bytes:
     return os.urandom(4)
 
 
+class Source(NamedTuple):
+    """Where messages or a call were read, and at which offsets: ascending, from call to call."""
+
+    name: str
+    offsets: Sequence[int]
+
+
+NOWHERE = Source("", ())
+
+
 class Bucket:
     """The verbs of one bucket. Owner verbs return None where the lease is lost.
 
@@ -221,27 +234,53 @@ class Bucket:
     def schedule(
         self,
         messages: Sequence[tuple[bytes, Accepted]],
-        policy: OnConflict = OnConflict.FAIL,
+        policy: OnConflict | None = OnConflict.FAIL,
         *,
+        source: Source = NOWHERE,
         first: bool = False,
         now_ms: int | None = None,
     ) -> Command[list[tuple[Answer, int]] | None]:
-        """Accept (stamp, message) pairs: answer and due time each; None: read the birth anew."""
+        """Accept (stamp, message) pairs: answer and due time each; None: read the birth anew.
+
+        policy None: as FAIL, but for an id whose message is fired: that is `in_flight`, to be
+        scheduled again once it is settled. source: what was scheduled from there before is left
+        out and answered `duplicate`, also where it was published already; the answers end with the
+        first `conflict` or `in_flight`: that one was not read, and what follows it was not looked
+        at.
+        """
         args: list[Arg] = [
-            _now(now_ms),
-            _POLICY[policy],
-            self._birth,
-            int(first),
-            self._wake,
-            self.number,
+            *(_now(now_ms), _WAIT if policy is None else _POLICY[policy]),
+            *(self._birth, int(first), self._wake, self.number),
+            *(source.name, b"".join(map(_OFFSET.pack, source.offsets))),
         ]
         for stamp, message in messages:
             args += (stamp, message.id, message.when, message.rank, message.payload)
         return self._call("schedule", args, _scheduled)
 
-    def cancel(self, stamp: bytes, id: str, *, now_ms: int | None = None) -> Command[Answer]:
-        """Remove a message that was not fired."""
-        return self._call("cancel", (_now(now_ms), stamp, id), _answer)
+    def quarantine(
+        self,
+        messages: Iterable[tuple[bytes, str, bytes, str]],
+        *,
+        first: bool = False,
+        now_ms: int | None = None,
+    ) -> Command[list[Answer] | None]:
+        """Keep (stamp, id, payload, reason) in the dead set: `created`, or `conflict` (the id)."""
+        args: list[Arg] = [_now(now_ms), self._birth, int(first)]
+        for message in messages:
+            args += message
+        return self._call("quarantine", args, _answers)
+
+    def cancel(
+        self,
+        stamp: bytes,
+        id: str,
+        *,
+        source: str = "",
+        offset: int = 0,
+        now_ms: int | None = None,
+    ) -> Command[Answer]:
+        """Remove a message that was not fired. A call read from a source acts once."""
+        return self._call("cancel", (_now(now_ms), stamp, id, source, offset), _answer)
 
     def reschedule(
         self, stamp: bytes, id: str, when: str, *, now_ms: int | None = None
@@ -441,20 +480,27 @@ def announce(
     ttl_ms: int,
     info: bytes = b"",
     *,
+    ingests: bool = False,
     now_ms: int | None = None,
 ) -> Command[Fleet]:
-    """Say that this worker lives; with ttl_ms 0, that it leaves."""
+    """Say that this worker (or ingest process) lives; with ttl_ms 0, that it leaves."""
     args = (_now(now_ms), name, instance, ttl_ms, info, keys.wake(namespace))
-    keys_ = (keys.workers(namespace), keys.worker_info(namespace))
-    return Command("announce", keys_, args, _fleet)
+    return Command("announce", _members(namespace, ingests), args, _fleet)
 
 
-def fleet(namespace: str) -> list[Command[Any]]:
-    """What workers say of themselves, and when each one's word runs out."""
+def fleet(namespace: str, *, ingests: bool = False) -> list[Command[Any]]:
+    """What workers (or ingest processes) say of themselves, and when each one's word runs out."""
+    members, info = _members(namespace, ingests)
     return [
-        _plain("HGETALL", keys.worker_info(namespace), parse=lambda reply: reply),
-        _plain("ZRANGE", keys.workers(namespace), 0, -1, "WITHSCORES", parse=lambda reply: reply),
+        _plain("HGETALL", info, parse=lambda reply: reply),
+        _plain("ZRANGE", members, 0, -1, "WITHSCORES", parse=lambda reply: reply),
     ]
+
+
+def _members(namespace: str, ingests: bool) -> tuple[str, str]:
+    if ingests:
+        return keys.ingests(namespace), keys.ingest_info(namespace)
+    return keys.workers(namespace), keys.worker_info(namespace)
 
 
 def store_time() -> Command[int]:
@@ -490,6 +536,10 @@ def _groups(
 
 def _answer(reply: int) -> Answer:
     return _ANSWERS[reply]
+
+
+def _answers(reply: list[int]) -> list[Answer] | None:
+    return None if reply and reply[0] < 0 else [_ANSWERS[answer] for answer in reply]
 
 
 def _scheduled(reply: list[int]) -> list[tuple[Answer, int]] | None:

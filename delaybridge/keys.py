@@ -56,6 +56,16 @@ def worker_info(namespace: str) -> str:
     return f"{{{namespace}}}:worker_info"
 
 
+def ingests(namespace: str) -> str:
+    """Zset: name of an ingest process -> when its announcement runs out (the store's clock)."""
+    return f"{{{namespace}}}:ingests"
+
+
+def ingest_info(namespace: str) -> str:
+    """Hash: name of an ingest process -> what it said of itself (JSON)."""
+    return f"{{{namespace}}}:ingest_info"
+
+
 def wake(namespace: str) -> str:
     """Channel: `bucket due_ms` when an idle owner must look again, `fleet` when shares changed."""
     return f"{{{namespace}}}:wake"

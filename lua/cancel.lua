@@ -10,18 +10,27 @@
 -- KEYS[8]  marks        hash
 -- KEYS[9]  revoked      zset
 -- KEYS[10] calls        zset
+-- KEYS[11] sources      hash
 -- ARGV[1]  now          ms, empty = the store's clock
 -- ARGV[2]  stamp        4 bytes, one a call, kept when the call is sent again
 -- ARGV[3]  id
+-- ARGV[4]  source       where the call was read, in the order of its offsets; empty: nowhere
+-- ARGV[5]  offset       in the source; a call read before is answered unknown and does nothing
 -- returns  answer: 0 unknown, 5 in flight, 6 cancelled, 7 cancelled, may have been delivered
 -- cost     O(log n)
 local UNKNOWN, IN_FLIGHT, CANCELLED, CANCELLED_MAYBE = 0, 5, 6, 7
 local KEEP_CALLS_MS = 600000
-local stamp, id = ARGV[2], ARGV[3]
+local stamp, id, source = ARGV[2], ARGV[3], ARGV[4]
 
 local past = redis.call('ZSCORE', KEYS[10], stamp .. id)
 if past then
   return past % 1 * 256
+end
+if source ~= '' then
+  if tonumber(redis.call('HGET', KEYS[11], source) or -1) >= tonumber(ARGV[5]) then
+    return UNKNOWN
+  end
+  redis.call('HSET', KEYS[11], source, ARGV[5])
 end
 local old = redis.call('HGET', KEYS[1], id)
 if not old then
@@ -43,7 +52,7 @@ if not now then
   now = t[1] * 1000 + math.floor(t[2] / 1000)
 end
 
--- The first write cannot grow memory: a full Redis still lets messages go.
+-- Without a source the first write cannot grow memory: a full Redis still lets messages go.
 if redis.call('ZREM', KEYS[2], id) == 0 then
   if claim then
     redis.call('ZREM', KEYS[3], id)

@@ -10,16 +10,20 @@
 -- KEYS[8]  marks        hash
 -- KEYS[9]  revoked      zset
 -- KEYS[10] calls        zset
+-- KEYS[11] sources      hash
 -- ARGV[1]  now          ms, empty = the store's clock
--- ARGV[2]  policy       0 fail, 1 keep, 2 replace
+-- ARGV[2]  policy       0 fail, 1 keep, 2 replace; 3 wait: as fail, but what is fired is in flight
 -- ARGV[3]  birth        the namespace's birth id
 -- ARGV[4]  first        1: the caller has just read the birth id, a bucket without one takes it
 -- ARGV[5]  channel      where an idle owner is woken
 -- ARGV[6]  bucket       number
--- ARGV[7+] messages     five each: stamp (4 bytes), id, when (epoch ms, or + and a delay in ms),
+-- ARGV[7]  source       where the messages were read, in the order of their offsets; empty: nowhere
+-- ARGV[8]  offsets      8 bytes each, ascending; what was read from the source before is left out
+-- ARGV[9+] messages     five each: stamp (4 bytes), id, when (epoch ms, or + and a delay in ms),
 --                       rank (0..255), payload
 -- returns  {-1} where the birth id is not the bucket's; else two numbers a message: answer, due ms
---          (of what is pending under the id, else as asked for)
+--          (of what is pending under the id, else as asked for); from a source they end with the
+--          first conflict or in flight, which does not count as read
 -- cost     O(log n) a message
 local CREATED, DUPLICATE, CONFLICT, REPLACED, IN_FLIGHT, CANCELLED = 1, 2, 3, 4, 5, 6
 local KEEP_CALLS_MS = 600000
@@ -61,27 +65,27 @@ local function remember(stamp, id, answer)
   redis.call('ZADD', calls, string.format('%.17g', now + answer / 256), stamp .. id)
 end
 
--- The old copy leaves the place it lies in; false if it was handed to the broker already.
-local function revoke(id, score)
+-- Handed to the broker, or about to be.
+local function is_fired(id, score)
   local claim = tonumber(redis.call('ZSCORE', mirror, id) or '')
-  if claim then
-    if claim <= tonumber(marks[4] or -1) and score <= tonumber(marks[3] or -1) then
-      return false
-    end
-    redis.call('ZREM', mirror, id)
+  return claim and claim <= tonumber(marks[4] or -1) and score <= tonumber(marks[3] or -1)
+end
+
+-- The old copy leaves the place it lies in.
+local function revoke(id)
+  if redis.call('ZREM', mirror, id) == 1 then
     redis.call('ZADD', KEYS[9], redis.call('HINCRBY', KEYS[8], 'turn', 1), id)
   elseif redis.call('ZREM', KEYS[5], id) == 0 and redis.call('ZREM', KEYS[6], id) == 1 then
     redis.call('HDEL', KEYS[7], id)
   end
-  return true
 end
 
 local function replace(stamp, id, old, score, record)
   flush()
-  local old_score = score_of(old)
-  if not revoke(id, old_score) then
-    return IN_FLIGHT, old_score
+  if is_fired(id, score_of(old)) then
+    return IN_FLIGHT, score_of(old)
   end
+  revoke(id)
   redis.call('HSET', messages, id, record)
   added = {string.format('%.17g', score), id}
   flush()
@@ -113,7 +117,9 @@ local function schedule(stamp, id, score, payload)
     return CREATED
   end
   local old = redis.call('HGET', messages, id)
-  if string.sub(old, 10, 13) == stamp then
+  if policy == 3 and is_fired(id, score_of(old)) then
+    return IN_FLIGHT, score_of(old)
+  elseif string.sub(old, 10, 13) == stamp then
     return CREATED, score_of(old)
   elseif policy == 2 then
     return replace(stamp, id, old, score, record)
@@ -123,15 +129,32 @@ local function schedule(stamp, id, score, payload)
   return CONFLICT, score_of(old)
 end
 
+local source, read = ARGV[7], nil
+if source ~= '' then
+  read = tonumber(redis.call('HGET', KEYS[11], source) or -1)
+end
 local answers = {}
-for i = 7, #ARGV, 5 do
+for i = 9, #ARGV, 5 do
   local when = ARGV[i + 2]
   local due_ms = string.byte(when) == 43 and now + string.sub(when, 2) or tonumber(when)
-  local answer, other = schedule(ARGV[i], ARGV[i + 1], due_ms + ARGV[i + 3] / 256, ARGV[i + 4])
+  local offset = read and struct.unpack('>I8', ARGV[8], #answers * 4 + 1)
+  local answer, other = DUPLICATE, nil
+  if not read or offset > read then
+    answer, other = schedule(ARGV[i], ARGV[i + 1], due_ms + ARGV[i + 3] / 256, ARGV[i + 4])
+  end
   answers[#answers + 1] = answer
   answers[#answers + 1] = math.floor(other or due_ms)
+  if read then
+    if answer == CONFLICT or answer == IN_FLIGHT then
+      break -- somebody has to see to it, and may never hear this answer
+    end
+    read = math.max(read, offset)
+  end
 end
 flush()
+if read and read >= 0 then
+  redis.call('HSET', KEYS[11], source, string.format('%.0f', read))
+end
 
 if first_due < tonumber(head or math.huge) and first_due < tonumber(marks[2] or 0) then
   redis.call('PUBLISH', ARGV[5], ARGV[6] .. ' ' .. string.format('%.0f', math.floor(first_due)))

@@ -9,7 +9,16 @@ import redis
 
 from delaybridge import keys
 from delaybridge.accept import Accepted
-from delaybridge.commands import Bucket, Claimed, Command, Fired, Item, split_record
+from delaybridge.commands import (
+    NOWHERE,
+    Bucket,
+    Claimed,
+    Command,
+    Fired,
+    Item,
+    Source,
+    split_record,
+)
 from delaybridge.message import Answer, OnConflict, rank_of
 from delaybridge.store import Store
 
@@ -67,15 +76,22 @@ class World:
         *,
         priority: int = 0,
         payload: bytes = b"payload",
-        policy: OnConflict = OnConflict.FAIL,
+        policy: OnConflict | None = OnConflict.FAIL,
+        source: Source = NOWHERE,
     ) -> Command[list[tuple[Answer, int]] | None]:
         accepted = Accepted(id, id.encode(), str(due_ms), rank_of(priority), payload)
         return self.bucket.schedule(
-            [(self.stamp(), accepted)], policy, first=True, now_ms=self.now_ms
+            [(self.stamp(), accepted)], policy, source=source, first=True, now_ms=self.now_ms
         )
 
-    def canceling(self, id: str) -> Command[Answer]:
-        return self.bucket.cancel(self.stamp(), id, now_ms=self.now_ms)
+    def quarantining(self, *ids: str, reason: str = "ingress: why") -> Command[Any]:
+        kept = [(self.stamp(), id, b"payload", reason) for id in ids]
+        return self.bucket.quarantine(kept, first=True, now_ms=self.now_ms)
+
+    def canceling(self, id: str, source: str = "", offset: int = 0) -> Command[Answer]:
+        return self.bucket.cancel(
+            self.stamp(), id, source=source, offset=offset, now_ms=self.now_ms
+        )
 
     def rescheduling(self, id: str, due_ms: int) -> Command[Answer]:
         return self.bucket.reschedule(self.stamp(), id, str(due_ms), now_ms=self.now_ms)

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from delaybridge import commands, keys
-from delaybridge.commands import SCRIPT_KEYS, Command, Fleet, Reclaimed
+from delaybridge.commands import SCRIPT_KEYS, Command, Fleet, Reclaimed, Source
 from delaybridge.message import Answer, OnConflict, State
 from delaybridge.store import AsyncStore, Store
 from tests.integration.bucket import TTL_MS, Copy, Owner, World
@@ -58,6 +58,39 @@ def schedule_conflicting(world: World) -> Command[Any]:
 def schedule_duplicate(world: World) -> Command[Any]:
     world.schedule("x", world.now_ms)
     return world.scheduling("x", world.now_ms + 5)
+
+
+def schedule_waiting(world: World) -> Command[Any]:
+    _fired(world, "x")
+    return world.scheduling("x", world.now_ms, policy=None)
+
+
+def schedule_read_before(world: World) -> Command[Any]:
+    # The first time `created`: who reads from a source makes no difference between the two.
+    command = world.scheduling("x", world.now_ms, policy=None, source=Source("t:0", [7]))
+    world.run(command)
+    return command
+
+
+def schedule_conflicting_from_a_source(world: World) -> Command[Any]:
+    world.schedule("x", world.now_ms)
+    return world.scheduling(
+        "x", world.now_ms, payload=b"other", policy=None, source=Source("t:0", [7])
+    )
+
+
+def quarantine(world: World) -> Command[Any]:
+    return world.quarantining("x", "y")
+
+
+def quarantine_an_id_that_is_taken(world: World) -> Command[Any]:
+    world.schedule("x", world.now_ms)
+    return world.quarantining("x")
+
+
+def cancel_from_a_source(world: World) -> Command[Any]:
+    world.schedule("x", world.now_ms)
+    return world.canceling("x", "t:0", 7)
 
 
 def cancel(world: World) -> Command[Any]:
@@ -226,6 +259,8 @@ def announce_leaving(world: World) -> Command[Any]:
 
 CASES: list[Case] = [
     *(schedule, schedule_replacing, schedule_conflicting, schedule_duplicate),
+    *(schedule_waiting, schedule_read_before, schedule_conflicting_from_a_source),
+    *(quarantine, quarantine_an_id_that_is_taken, cancel_from_a_source),
     *(cancel, cancel_on_the_wheel, cancel_in_flight, cancel_unknown),
     *(reschedule, reschedule_maybe_delivered, reschedule_dead, kick, discard, get, page),
     *(acquire, acquire_first, renew, release, claim, claim_all, claim_nothing),
@@ -339,7 +374,7 @@ def test_a_delay_counted_on_the_stores_clock_is_not_counted_anew_when_sent_again
     world, _ = twins
     relative = world.scheduling("x", 0)
     args = [*relative.args]
-    args[8] = "+60000"
+    args[10] = "+60000"
     args[0] = world.now_ms
     first = world.run(Command("schedule", relative.keys, args, relative.parse))
     args[0] = world.now_ms + 777  # the store's clock when it is executed again

@@ -19,6 +19,9 @@ PAGE = (Path(__file__).parents[2] / "docs" / "keys.md").read_text()
 OF_BUCKET, OF_NAMESPACE = PAGE.split("## Of the namespace")
 ROW = re.compile(r"^\| `(\w+)` \|", re.M)
 SLOTS = 16_384
+OF_THE_NAMESPACE = (
+    *(keys.birth, keys.workers, keys.worker_info, keys.ingests, keys.ingest_info, keys.wake),
+)
 # A busy machine is no failure.
 calm = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -52,7 +55,7 @@ def test_the_keys_of_a_bucket_lie_in_one_slot(namespace: str, number: int) -> No
 
 
 def test_the_keys_of_the_namespace_lie_in_one_slot_too() -> None:
-    names = [of("ns") for of in (keys.birth, keys.workers, keys.worker_info, keys.wake)]
+    names = [of("ns") for of in OF_THE_NAMESPACE]
     assert {slot(name) for name in names} == {slot("ns")}
 
 
@@ -97,6 +100,5 @@ def test_the_page_of_keys_names_every_key_of_a_bucket_and_no_other() -> None:
 
 
 def test_the_page_of_keys_names_every_key_of_the_namespace_and_no_other() -> None:
-    names = [of("ns").removeprefix("{ns}:") for of in (keys.birth, keys.workers)]
-    names += [of("ns").removeprefix("{ns}:") for of in (keys.worker_info, keys.wake)]
+    names = [of("ns").removeprefix("{ns}:") for of in OF_THE_NAMESPACE]
     assert ROW.findall(OF_NAMESPACE) == names

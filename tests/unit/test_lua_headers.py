@@ -87,6 +87,7 @@ ITEM = Item("id", 7, 1.5)
 # How each verb is called, for a number of messages.
 SAMPLES: dict[str, Callable[[int], Command[object]]] = {
     "schedule": lambda n: BUCKET.schedule([(b"1234", ACCEPTED)] * n),
+    "quarantine": lambda n: BUCKET.quarantine([(b"1234", "id", b"payload", "why")] * n),
     "cancel": lambda n: BUCKET.cancel(b"1234", "id"),
     "reschedule": lambda n: BUCKET.reschedule(b"1234", "id", "+5"),
     "kick": lambda n: BUCKET.kick(b"1234", "id"),

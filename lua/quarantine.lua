@@ -1,0 +1,41 @@
+-- Keep what could not be accepted, each with its reason, in the dead set.
+--
+-- KEYS[1]  messages     hash
+-- KEYS[2]  dead         zset
+-- KEYS[3]  dead_reason  hash
+-- KEYS[4]  marks        hash
+-- ARGV[1]  now          ms, empty = the store's clock
+-- ARGV[2]  birth        the namespace's birth id
+-- ARGV[3]  first        1: the caller has just read the birth id, a bucket without one takes it
+-- ARGV[4+] messages     four each: stamp (4 bytes), id, payload, reason
+-- returns  {-1} where the birth id is not the bucket's; else an answer a message: 1 kept, 3 the id
+--          is another message's
+-- cost     O(log n) a message
+local CREATED, CONFLICT, FIRST_RANK = 1, 3, 255 / 256
+local birth = redis.call('HGET', KEYS[4], 'birth')
+if birth ~= ARGV[2] and (birth or ARGV[3] ~= '1') then
+  return {-1}
+end
+local now = tonumber(ARGV[1])
+if not now then
+  local t = redis.call('TIME')
+  now = t[1] * 1000 + math.floor(t[2] / 1000)
+end
+if not birth then
+  redis.call('HSET', KEYS[4], 'birth', ARGV[2])
+end
+
+local answers = {}
+for i = 4, #ARGV, 4 do
+  local stamp, id = ARGV[i], ARGV[i + 1]
+  local record = struct.pack('>Bdc4', 1, now + FIRST_RANK, stamp) .. ARGV[i + 2]
+  if redis.call('HSETNX', KEYS[1], id, record) == 1 then
+    redis.call('ZADD', KEYS[2], string.format('%.0f', now), id)
+    redis.call('HSET', KEYS[3], id, ARGV[i + 3])
+    answers[#answers + 1] = CREATED
+  else
+    local mine = string.sub(redis.call('HGET', KEYS[1], id), 10, 13) == stamp
+    answers[#answers + 1] = mine and CREATED or CONFLICT
+  end
+end
+return answers
