@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from typing import Any, NamedTuple
 
+from delaybridge import times
 from delaybridge.calls import At, Delay
 from delaybridge.client import AsyncClient, Client
 from delaybridge.errors import ConfigError, MessageError
@@ -36,22 +38,37 @@ def timing_of(
 ) -> Timing | None:
     """When the caller wants this message delivered; None: now, so it is none of our business.
 
-    MessageError `time_ambiguous` where more than one time is given, and all that
-    `delaybridge.instructions.instructions` raises.
+    MessageError names the argument or header at fault: `time_ambiguous` where more than one time is
+    given, `reserved_header` for another destination or a cancel, which only ingest understands,
+    and all that `delaybridge.instructions.instructions` raises.
     """
     by_argument = delay is not None or deliver_at is not None
     if not (by_argument or (headers and not _SIGNS.isdisjoint(_names(headers)))):
         return None
     asked = instructions(_pairs(headers))
     if by_argument:
-        if asked.is_timed:
-            raise MessageError("time_ambiguous", "delay", "the headers give a time, too; give one")
-        return Timing(delay, deliver_at, asked.id)
-    if asked.delay_ms is not None:
-        return Timing(timedelta(milliseconds=asked.delay_ms), None, asked.id)
-    if asked.due_ms is not None:
-        return Timing(None, _EPOCH + timedelta(milliseconds=asked.due_ms), asked.id)
-    return None
+        _check_arguments(delay, deliver_at, asked.is_timed)
+        timing = Timing(delay, deliver_at, asked.id)
+    elif asked.delay_ms is not None:
+        timing = Timing(timedelta(milliseconds=asked.delay_ms), None, asked.id)
+    elif asked.due_ms is not None:
+        timing = Timing(None, _EPOCH + timedelta(milliseconds=asked.due_ms), asked.id)
+    else:
+        return None
+    if asked.destination is not None or asked.cancel:
+        name = "delaybridge-cancel" if asked.cancel else "delaybridge-destination"
+        raise MessageError("reserved_header", name, "not understood of a message with a delay")
+    return timing
+
+
+def _check_arguments(delay: Delay, deliver_at: At, timed_by_header: bool) -> None:
+    """Under the names that the caller knows: `schedule` would speak of `at`."""
+    if delay is not None and deliver_at is not None:
+        raise MessageError("time_ambiguous", "delay", "both delay and deliver_at; give one")
+    if timed_by_header:
+        raise MessageError("time_ambiguous", "delay", "the headers give a time, too; give one")
+    if deliver_at is not None:
+        times.at_ms(deliver_at, field="deliver_at")
 
 
 def without_instructions(headers: Any) -> list[tuple[str, Any]]:
@@ -70,9 +87,22 @@ def broker_of(client: Client | AsyncClient, kind: str, name: str | None) -> str:
         return of_kind[0]
     if name is not None and name in of_kind:
         return name
-    known = ", ".join(of_kind) or "none"
+    if not of_kind:
+        raise ConfigError(
+            f"brokers: none is configured of kind {kind}; "
+            f"set DELAYBRIDGE_BROKERS__{kind.upper()}=URL, or client=Client(..., brokers=...)"
+        )
     wrong = "give broker=NAME" if name is None else f"broker={name!r} is not one of them"
-    raise ConfigError(f"brokers: configured of kind {kind}: {known}; {wrong}")
+    raise ConfigError(f"brokers: configured of kind {kind}: {', '.join(of_kind)}; {wrong}")
+
+
+@cache
+def client_of_settings() -> Client:
+    """The client of every producer in this process that was given none, made when one delays.
+
+    ConfigError if the settings are wrong; asked again, they are read again.
+    """
+    return Client.from_settings()
 
 
 def destination(kind: str, broker: str, address: str, routing_key: str = "") -> str:
