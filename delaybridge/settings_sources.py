@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from delaybridge.errors import printable
-from delaybridge.urls import KINDS, redact, redact_text
+from delaybridge.urls import KINDS, own_kind_of, redact, redact_text
 
 PREFIX = "DELAYBRIDGE_"
 NESTED = "__"
@@ -238,7 +238,7 @@ def _refused_names(chosen: dict[KeyPath, Given]) -> list[str]:
         if not _BROKER_NAME.fullmatch(name):
             allowed = "1 to 64 letters, digits, '_' or '-'; a destination is NAME:ADDRESS"
             got = f"the name {printable(name)[:_SHOWN_CHARS]!r}"
-        elif name in KINDS.values() and KINDS.get(scheme, name) != name:
+        elif name in KINDS.values() and (own_kind_of(scheme) or name) != name:
             allowed = f"under the name {name} a broker of that kind; choose another name"
             got = shown(path, given.value)
         else:

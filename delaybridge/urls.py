@@ -20,6 +20,10 @@ KINDS = {
     "amqps": "rabbitmq",
     "kafka": "kafka",
     "kafkas": "kafka",
+    "redis": "redis",
+    "rediss": "redis",
+    "unix": "redis",
+    "kombu": "kombu",  # followed by + and the scheme of kombu's own URL
     "memory": "memory",
 }
 ENTRY_POINTS = "delaybridge.publishers"
@@ -36,7 +40,10 @@ _REDIS_FORM = (
 _FORMS = {
     "rabbitmq": "amqp[s]://HOST[:PORT][/VHOST], USER:PASSWORD@ before HOST",
     "kafka": "kafka[s]://HOST:PORT[,HOST:PORT]..., USER:PASSWORD@ before the first",
+    "redis": _REDIS_FORM,
+    "kombu": "kombu+URL, with kombu's own URL, as kombu+redis://HOST:6379/0",
 }
+_STREAM_OPTIONS = frozenset({"maxlen"})
 _ESCAPES = "; in a user, password or vhost write @ as %40, / as %2F, : as %3A"
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,6}))?")
 _SECRET_NAME = re.compile(r"pass|pwd|secret|token|credential|jaas|key.?pem|oauth", re.IGNORECASE)
@@ -96,16 +103,26 @@ def has_secret(url: str) -> bool:
 def kind_of(url: str) -> str:
     """The kind of broker behind a URL, from its scheme; ValueError if nobody provides it."""
     scheme = urlsplit(url).scheme
-    if scheme in KINDS:
-        return KINDS[scheme]
+    if (kind := own_kind_of(scheme)) is not None:
+        return kind
     if any(entry.name == scheme for entry in entry_points(group=ENTRY_POINTS)):
         return scheme
     raise ValueError("a URL whose scheme is one of " + ", ".join(sorted(KINDS)))
 
 
+def own_kind_of(scheme: str) -> str | None:
+    """The kind of broker behind a scheme, None if it is none of ours. kombu+redis: kombu."""
+    before, plus, _ = scheme.partition("+")
+    return KINDS.get(before) if before == "kombu" or not plus else None
+
+
 def check_redis_url(value: object) -> SecretUrl:
     """A URL of one Redis as the store takes it; ValueError says what is accepted."""
-    parts = _parts(value, _REDIS_FORM)
+    _check_redis(_parts(value, _REDIS_FORM))
+    return SecretUrl(value)
+
+
+def _check_redis(parts: _Parts, more_options: frozenset[str] = frozenset()) -> None:
     if parts.scheme not in ("redis", "rediss", "unix"):
         raise ValueError(_REDIS_FORM)
     if parts.scheme == "unix":
@@ -115,8 +132,7 @@ def check_redis_url(value: object) -> SecretUrl:
         _check_hosts(parts, _REDIS_FORM)
         if not re.fullmatch(r"(/[0-9]{0,5})?", parts.path):
             raise ValueError(_REDIS_FORM + _escape_hint(parts))
-    _check_redis_options(parts)
-    return SecretUrl(value)
+    _check_redis_options(parts, more_options)
 
 
 def check_broker_url(value: object) -> SecretUrl:
@@ -124,8 +140,13 @@ def check_broker_url(value: object) -> SecretUrl:
     forms = " or ".join(_FORMS.values())
     parts = _parts(value, forms)
     kind = kind_of(f"{parts.scheme}://")
-    form = _FORMS.get(kind)
-    if form is not None:
+    if kind == "redis":
+        _check_redis(parts, _STREAM_OPTIONS)
+    elif kind == "kombu":
+        if not re.fullmatch(r"kombu\+[a-z0-9+.-]+", parts.scheme):
+            raise ValueError(_FORMS[kind])
+    elif kind in _FORMS:
+        form = _FORMS[kind]
         _check_hosts(parts, form, many=kind == "kafka")
         if "/" in parts.path[1:] or (kind == "kafka" and len(parts.path) > 1):
             raise ValueError(form + _ESCAPES)
@@ -135,10 +156,10 @@ def check_broker_url(value: object) -> SecretUrl:
 def cautions(url: str) -> Iterator[str]:
     """What is allowed in a URL and yet deserves a warning, without secrets."""
     parts = _parts(str.__str__(url), "")
-    plain = parts.scheme in ("redis", "amqp", "kafka")
+    scheme = parts.scheme.removeprefix("kombu+")
+    plain = scheme in ("redis", "amqp", "kafka")
     if plain and not all(_is_loopback(host) for host in parts.hosts.split(",")):
-        tls = "rediss" if parts.scheme == "redis" else parts.scheme + "s"
-        yield f"{redact(url)}: not encrypted, and not on this host; use {tls}://"
+        yield f"{redact(url)}: not encrypted, and not on this host; use {parts.scheme}s://"
     if parts.scheme == "amqps" and parts.hosts.endswith(":5672"):
         yield f"{redact(url)}: TLS on port 5672, which is RabbitMQ's plain one; 5671 is usual"
     if dict(parse_qsl(parts.query)).get("ssl_cert_reqs") == "none":
@@ -182,9 +203,9 @@ def _escape_hint(parts: _Parts) -> str:
     return _ESCAPES if "@" in parts.path + parts.query else ""
 
 
-def _check_redis_options(parts: _Parts) -> None:
+def _check_redis_options(parts: _Parts, more: frozenset[str]) -> None:
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
-    known = {"client_name"}
+    known = {"client_name", *more}
     known |= _TLS_OPTIONS if parts.scheme == "rediss" else set()
     known |= {"db", "username", "password"} if parts.scheme == "unix" else set()
     for name in options.keys() - known:
@@ -193,6 +214,8 @@ def _check_redis_options(parts: _Parts) -> None:
         raise ValueError(f"after '?' only {', '.join(sorted(known))}{hint}{_escape_hint(parts)}")
     if ("ssl_certfile" in options) != ("ssl_keyfile" in options):
         raise ValueError("ssl_certfile and ssl_keyfile together, or neither")
+    if not re.fullmatch(r"[1-9][0-9]{0,17}", options.get("maxlen", "1")):
+        raise ValueError("maxlen: how many entries a stream keeps, about: 1 or more")
 
 
 def _is_loopback(host: str) -> bool:

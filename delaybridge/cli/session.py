@@ -116,7 +116,7 @@ def _named_brokers(flags: tuple[str, ...]) -> dict[str, str]:
 
 def _kind(url: str) -> str:
     """The name of a broker given without one; of an unknown scheme, the scheme itself."""
-    from delaybridge.urls import KINDS
+    from delaybridge.urls import own_kind_of
 
     scheme = url.partition("://")[0].lower() if "://" in url else ""
     if not scheme:
@@ -124,4 +124,4 @@ def _kind(url: str) -> str:
 
         what = f"got {redact(url)!r}; give [NAME=]URL, as amqp://HOST or eu=kafka://HOST:9092"
         raise Failure(Exit.REFUSED, "config", "--broker", what)
-    return KINDS.get(scheme, scheme)
+    return own_kind_of(scheme) or scheme

@@ -19,8 +19,8 @@ from enum import StrEnum
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any, Protocol
-from urllib.parse import urlsplit
 
+from delaybridge import urls
 from delaybridge.errors import ConfigError
 from delaybridge.message import Delivery, Destination
 from delaybridge.urls import ENTRY_POINTS, KINDS
@@ -97,17 +97,15 @@ class PublishOptions:
 
 
 DEFAULT_KINDS = {kind: kind for kind in KINDS.values()}
+_MODULES = {"redis": "redis_streams"}  # where the module is not named after the kind
 
 
 def kind_of(url: str) -> str:
     """The kind of broker behind a URL, from its scheme; ConfigError if nobody provides it."""
-    scheme = urlsplit(url).scheme
-    if scheme in KINDS:
-        return KINDS[scheme]
-    if any(entry.name == scheme for entry in entry_points(group=ENTRY_POINTS)):
-        return scheme
-    known = ", ".join(sorted(KINDS))
-    raise ConfigError(f"brokers: the scheme {scheme!r} is unknown; use one of {known}")
+    try:
+        return urls.kind_of(url)
+    except ValueError as exc:
+        raise ConfigError(f"brokers: give {exc}") from None
 
 
 def connect(
@@ -122,7 +120,7 @@ def connect(
     """A publisher for the broker at `url`, not yet connected. Its module is imported only now."""
     kind = kind_of(url)
     if kind in KINDS.values():
-        factory = import_module(f"delaybridge.publish.{kind}").publisher
+        factory = import_module(f"delaybridge.publish.{_MODULES.get(kind, kind)}").publisher
     else:
         (entry,) = entry_points(group=ENTRY_POINTS, name=kind)
         factory = entry.load()

@@ -1,0 +1,56 @@
+"""What Redis' error replies mean for a message: a table, pure.
+
+Every one of them proves that its command changed nothing.
+"""
+
+from __future__ import annotations
+
+from redis.exceptions import RedisError, ResponseError
+
+from delaybridge.errors import DETAIL_LIMIT, printable
+from delaybridge.publish import Fault, Outcome, Verdict
+
+# The first word of an error reply -> the first word of our reason. These concern all that is
+# written, so the publisher is unavailable until they are over.
+_TAKES_NOTHING = {
+    "OOM": "full",
+    "READONLY": "read_only",
+    "LOADING": "loading",
+    "MASTERDOWN": "read_only",
+    "CLUSTERDOWN": "cluster_down",
+    "TRYAGAIN": "cluster_down",
+    "MISCONF": "persistence_failed",
+    "NOREPLICAS": "too_few_replicas",
+    "BUSY": "busy",
+    "NOAUTH": "access_refused",
+    "WRONGPASS": "access_refused",
+}
+_REFUSALS = {
+    "WRONGTYPE": ("wrong_type", Fault.MESSAGE),
+    "NOPERM": ("access_refused", Fault.DESTINATION),
+    "MOVED": ("moved", Fault.DESTINATION),
+    "ASK": ("moved", Fault.DESTINATION),
+}
+
+
+def refusal(reply: object) -> Outcome | None:
+    """What an error reply means for the command it answers, which changed nothing; else None.
+
+    Fault.BROKER: Redis takes no writes now.
+    """
+    if not isinstance(reply, RedisError):
+        return None
+    word = reply.status_code or str(reply).partition(" ")[0]
+    if word in _TAKES_NOTHING:
+        return Outcome(Verdict.REFUSED, reason_of(_TAKES_NOTHING[word], reply), Fault.BROKER)
+    if not isinstance(reply, ResponseError):
+        return None  # no reply: a lost connection
+    ours, fault = _REFUSALS.get(word, ("rejected", Fault.MESSAGE))
+    return Outcome(Verdict.REFUSED, reason_of(ours, reply), fault)
+
+
+def reason_of(word: str, exc: Exception) -> str:
+    """A reason for people, printable and short."""
+    code = getattr(exc, "status_code", None)
+    text = str(exc) or type(exc).__name__
+    return f"{word}: {printable(f'{code} {text}' if code else text)}"[:DETAIL_LIMIT]
