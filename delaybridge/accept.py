@@ -229,12 +229,12 @@ def _body_bytes(body: object, destination: Destination, limits: Limits) -> bytes
 
 def _described(
     message: Message, destination: Destination, limits: Limits
-) -> tuple[bytes | HeaderPairs, _Encoded | None]:
+) -> tuple[bytes | HeaderPairs, _Encoded | bytes | None]:
     """Headers and properties as a record keeps them."""
     properties = message.properties
     if not isinstance(properties, amqp.ContentHeader):
         encoded = _headers(message.headers, destination, limits)
-        return encoded, _properties(properties, destination)
+        return encoded, _properties(properties, destination, limits)
     if destination.kind != "rabbitmq" or message.headers:
         raise MessageError(
             "bad_property", "properties", "a content header is RabbitMQ's, and holds all headers"
@@ -254,11 +254,11 @@ def _headers(headers: Headers, destination: Destination, limits: Limits) -> byte
         _check_header_name(name)
     kept = [(name, value) for name, value in pairs if name not in OWN_HEADERS]
     _check_sizes(len(kept), 0, limits)
-    if destination.kind == "rabbitmq":
+    if destination.kind in ("rabbitmq", "kombu"):
         encoded: bytes | HeaderPairs = amqp.encode_table(kept)
         size = len(encoded)
     else:
-        encoded = tuple((name, _header_bytes(name, value)) for name, value in kept)
+        encoded = tuple((name, _header_bytes(name, value, destination)) for name, value in kept)
         size = sum(len(name.encode()) + len(value or b"") for name, value in encoded)
     _check_sizes(len(kept), size, limits)
     return encoded
@@ -305,7 +305,9 @@ def _check_header_name(name: object) -> None:
         )
 
 
-def _header_bytes(name: str, value: object) -> bytes | None:
+def _header_bytes(name: str, value: object, destination: Destination) -> bytes | None:
+    if value is None and destination.kind == "redis":
+        raise MessageError("unsupported_header_type", name, "null; a stream has none, give b''")
     if value is None or isinstance(value, bytes):
         return value
     if isinstance(value, str):
@@ -318,11 +320,15 @@ def _header_bytes(name: str, value: object) -> bytes | None:
     )
 
 
-def _properties(properties: Mapping[str, Any], destination: Destination) -> _Encoded | None:
+def _properties(
+    properties: Mapping[str, Any], destination: Destination, limits: Limits
+) -> _Encoded | bytes | None:
     if not isinstance(properties, Mapping):
         raise MessageError("bad_property", "properties", "give a mapping of names to values")
     if destination.kind == "rabbitmq":
         return amqp.encode_properties(properties) if properties else None
+    if destination.kind == "kombu":
+        return _kombu_properties(properties, limits)
     known = {"partition"} if destination.kind == "kafka" else set()
     for name in properties:
         if name not in known:
@@ -330,6 +336,14 @@ def _properties(properties: Mapping[str, Any], destination: Destination) -> _Enc
                 "bad_property", "properties", f"{name!r} is no property of {destination.kind}"
             )
     return None
+
+
+def _kombu_properties(properties: Mapping[str, Any], limits: Limits) -> bytes | None:
+    """Any names, every type kept; AMQP's names are held to AMQP's rules."""
+    amqp.encode_properties({n: v for n, v in properties.items() if n in amqp.PROPERTY_NAMES})
+    encoded = amqp.encode_table(properties.items())
+    _check_sizes(0, len(encoded), limits)
+    return encoded or None
 
 
 def _partition(properties: Properties, destination: Destination) -> int | None:

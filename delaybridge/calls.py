@@ -42,7 +42,7 @@ _CALL_MESSAGES = 1000
 _CALL_BYTES = 4 * 2**20
 _EVICTION = "noeviction"
 # How far a message had gone, for one id found in several buckets (under several keys).
-_FURTHEST = (
+FURTHEST = (
     Answer.IN_FLIGHT,
     Answer.CANCELLED_MAYBE_DELIVERED,
     Answer.RESCHEDULED_MAYBE_DELIVERED,
@@ -312,7 +312,7 @@ class Calls:
     def _furthest(self, id: str, key: bytes | None, verb: Any) -> Steps[Answer]:
         asked = yield from self._asked_for(id, key)
         answers: list[Answer] = yield [verb(bucket) for bucket in asked]
-        return min(answers, key=_FURTHEST.index)
+        return min(answers, key=FURTHEST.index)
 
     def _asked_for(self, id: str, key: bytes | None) -> Steps[list[Bucket]]:
         """The id's own bucket, then all others: a message with a key lies in the key's bucket."""
@@ -329,7 +329,7 @@ def stored(row: Row, bucket: int) -> Stored:
         score, payload = commands.split_record(row.record)
         record = decode_record(payload)
         headers = _headers(record.headers)
-        properties = amqp.decode_properties(*record.properties) if record.properties else {}
+        properties = _properties(record.properties)
         if record.partition is not None:
             properties["partition"] = record.partition
     except DecodeError as exc:
@@ -356,6 +356,12 @@ def stored(row: Row, bucket: int) -> Stored:
         bucket=bucket,
         fired=row.fired,
     )
+
+
+def _properties(properties: tuple[int, bytes, bytes] | bytes | None) -> dict[str, Any]:
+    if isinstance(properties, bytes):
+        return dict(amqp.decode_table(properties))
+    return amqp.decode_properties(*properties) if properties else {}
 
 
 def _headers(headers: bytes | HeaderPairs) -> list[tuple[str, Any]]:

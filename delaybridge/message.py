@@ -102,15 +102,16 @@ class Destination(NamedTuple):
 class Record(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """A message as it lies in the store, behind the head that the scripts read.
 
-    headers: for RabbitMQ the encoded field table, byte for byte; else pairs, order and
+    headers: for RabbitMQ and kombu the encoded field table, byte for byte; else pairs, order and
     duplicates kept. properties: for RabbitMQ `(flags, before, after)`: the property list as
-    encoded, cut where the header table goes. ttl_ms counts from the due time.
+    encoded, cut where the header table goes; for kombu a field table, of any names. ttl_ms counts
+    from the due time.
     """
 
     destination: str
     body: bytes | None
     headers: bytes | HeaderPairs = ()
-    properties: tuple[int, bytes, bytes] | None = None
+    properties: tuple[int, bytes, bytes] | bytes | None = None
     key: bytes | None = None
     partition: int | None = None
     ttl_ms: int | None = None
@@ -147,9 +148,9 @@ class Message:
     Exactly one of `delay` and `at` is given. `key`: Kafka's record key, and for every broker the
     order: messages of one key are delivered in due order. `headers`: a mapping, or pairs.
     `properties`: AMQP's by name (content_type, ...), or a content header that a client library
-    encoded, which brings the headers along and is published as those bytes; for Kafka `partition`.
-    `priority`, 0..255, orders messages due in the same millisecond. `ttl`: how long after its due
-    time it is still worth delivering. `at_most_once`: rather lost than twice.
+    encoded, which brings the headers along and is published as those bytes; for kombu any names;
+    for Kafka `partition`. `priority`, 0..255, orders messages due in the same millisecond. `ttl`:
+    how long after its due time it is still worth delivering. `at_most_once`: rather lost than twice.
     """
 
     destination: str
