@@ -1,0 +1,156 @@
+"""A RabbitMQ with a worker beside it, and a consumer that sees the bytes: for the drop-ins."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import struct
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import pika
+import pytest
+
+from delaybridge import Client, amqp, amqp_table
+from tests.acceptance.bridge import ROOT, Bridge, rabbitmq_channel
+from tests.waiting import wait_until
+
+DEADLINE_S = 20.0
+GUIDE = ROOT / "docs" / "intercept.md"
+
+
+class Raw(NamedTuple):
+    """A message as a consumer's socket got it; at_ms: when."""
+
+    exchange: str
+    routing_key: str
+    content: amqp.ContentHeader
+    body: bytes
+    at_ms: float
+
+    @property
+    def headers(self) -> dict[str, Any]:
+        return dict(amqp.decode_table(self.content.table))
+
+    @property
+    def properties(self) -> dict[str, Any]:
+        return amqp.decode_properties(self.content.flags, self.content.before, self.content.after)
+
+    @property
+    def bytes(self) -> tuple[Any, ...]:
+        """Everything that a direct publish determines."""
+        return (self.exchange, self.routing_key, self.content, self.body)
+
+
+def entries(table: bytes) -> dict[str, bytes]:
+    """The headers by name, type and value as bytes. A broker may change their order."""
+    found, position = {}, 0
+    while position < len(table):
+        start = position + 1 + table[position]
+        name = table[position + 1 : start].decode()
+        _, position = amqp_table._decoded(table, start, name, 0)
+        found[name] = table[start:position]
+    return found
+
+
+class Site:
+    """One worker, one RabbitMQ, queues of this test's own."""
+
+    def __init__(self, folder: Path, redis_url: str, rabbitmq_url: str) -> None:
+        self.url, self.redis_url = rabbitmq_url, redis_url
+        self.namespace = f"t-{uuid.uuid4().hex[:16]}"
+        brokers, once = {"rabbitmq": rabbitmq_url}, {"DELAYBRIDGE_RETRY__MAX_ATTEMPTS": "1"}
+        self._bridge = Bridge(folder, redis_url, self.namespace, brokers, settings=once)
+        self.client: Client = self._bridge.client
+        self.environment = {
+            "DELAYBRIDGE_REDIS_URL": redis_url,
+            "DELAYBRIDGE_NAMESPACE": self.namespace,
+            "DELAYBRIDGE_BROKERS__RABBITMQ": rabbitmq_url,
+        }
+
+    def __enter__(self) -> Self:
+        self._bridge.start_worker()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._bridge.close()
+
+    def queue(self, name: str | None = None) -> str:
+        """A new queue; its name."""
+        name = name or f"q-{uuid.uuid4().hex}"
+        with rabbitmq_channel(self.url) as channel:
+            channel.queue_delete(name)
+            channel.queue_declare(name, durable=True)
+        return name
+
+    def exchange(self, name: str, queue: str) -> str:
+        """A new topic exchange that hands everything to a queue; its name."""
+        with rabbitmq_channel(self.url) as channel:
+            channel.exchange_declare(name, "topic", durable=True)
+            channel.queue_bind(queue, name, "#")
+        return name
+
+    def take(self, queue: str) -> Raw:
+        """The next message of a queue, once it is there."""
+        encoded: list[bytes] = []
+
+        def keep(properties: Any, data: bytes, offset: int = 0) -> Any:
+            encoded.append(data[offset:])
+            return properties
+
+        # pika's own decoder changes numbers.
+        with pytest.MonkeyPatch.context() as patch, rabbitmq_channel(self.url) as channel:
+            patch.setattr(pika.BasicProperties, "decode", keep)
+            method, _, body = wait_until(
+                lambda: (got := channel.basic_get(queue, auto_ack=True))[0] and got,
+                DEADLINE_S,
+                f"a message in {queue}",
+            )
+            at_ms = time.time_ns() / 1e6
+        payload = struct.pack(">HHQ", 60, 0, len(body)) + encoded[-1]
+        content = amqp.split_content_header(payload)
+        return Raw(method.exchange, method.routing_key, content, body, at_ms)
+
+    def check_same(self, direct: Raw, delayed: Raw, id: str, due_ms: int) -> None:
+        """What arrived later is what the library sent, and our own headers beside its."""
+        sent, arrived = entries(direct.content.table), entries(delayed.content.table)
+        assert sent.items() <= arrived.items()
+        ours = {"delaybridge-id": id, "delaybridge-due-ms": due_ms, "delaybridge-attempt": 1}
+        assert {name: delayed.headers[name] for name in arrived.keys() - sent.keys()} == ours
+        as_sent = delayed._replace(content=delayed.content._replace(table=direct.content.table))
+        assert as_sent.bytes == direct.bytes
+        assert delayed.at_ms >= due_ms
+
+    def check_nothing_left(self, queue: str) -> None:
+        """Nothing was published to the queue and nothing waits for it."""
+        with rabbitmq_channel(self.url) as channel:
+            channel.basic_publish("", queue, b"the last")
+        assert self.take(queue).body == b"the last"
+        assert [m for m in self.client.pending().items if queue in m.destination] == []
+
+    @contextlib.contextmanager
+    def settings(self) -> Iterator[None]:
+        """The settings of this process name this site."""
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in self.environment.items():
+                patch.setenv(name, value)
+            yield
+
+    def run_recipe(self, title: str) -> str:
+        """What the code of a section of the guide prints."""
+        section = GUIDE.read_text().split(f"\n## {title}\n")[1].split("\n## ")[0]
+        code = "\n".join(re.findall(r"```python\n(.*?)```", section, re.DOTALL))
+        return subprocess.run(
+            [sys.executable, "-W", "error", "-c", code],
+            env=self.environment,
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+            check=True,
+        ).stdout

@@ -1,0 +1,390 @@
+"""pika's drop-in: what passes through, what arrives later, what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pika
+import pytest
+from pika.adapters.blocking_connection import BlockingChannel as PlainChannel
+from pika.compat import long
+
+from delaybridge import Client, ConfigError, MessageConflict, MessageError, StoreUnavailable
+from delaybridge.intercept import client_of_settings
+from delaybridge.intercept.pika import BlockingChannel, BlockingConnection, delaying
+from tests.integration.delaying import Site
+from tests.servers.process import LOOPBACK, free_port
+from tests.waiting import wait_until
+
+PUBLISHED = [
+    pytest.param("text", {}, id="nothing but a body"),
+    pytest.param(b"\x00\xff", {"headers": {}}, id="empty headers"),
+    pytest.param(
+        b"",
+        {
+            "headers": {
+                "text": "é€𐍈",
+                "bytes": b"\x00\xff",
+                "yes": True,
+                "int32": -(2**31),
+                "int64": 2**63 - 1,
+                "long": long(5),
+                "none": None,
+                "naive": datetime(2030, 1, 2, 3, 4, 5),
+                "decimal": Decimal("-1.50"),
+                "large": Decimal("1E+3"),
+                "list": [1, "a", [None, [[[long(2)]]]]],
+                "dict": {"a": {"b": {"c": {"d": {"e": {"f": 1}}}}}},
+            }
+        },
+        id="headers of every type",
+    ),
+    pytest.param(
+        b"{}",
+        {
+            "content_type": "application/json",
+            "content_encoding": "",
+            "priority": 0,
+            "correlation_id": b"\xff\x00 no text",
+            "reply_to": "back",
+            "expiration": "60000",
+            "message_id": b"caf\xc3\xa9",
+            "timestamp": 1_700_000_000,
+            "type": "order",
+            "user_id": "guest",
+            "app_id": "shop",
+            "cluster_id": "c",
+        },
+        id="every property",
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def site(
+    redis_url: str, rabbitmq_url: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Site]:
+    with Site(tmp_path_factory.mktemp("site"), redis_url, rabbitmq_url) as site:
+        yield site
+
+
+@pytest.fixture
+def channel(site: Site) -> Iterator[BlockingChannel]:
+    with BlockingConnection(pika.URLParameters(site.url), client=site.client) as connection:
+        yield connection.channel()
+
+
+@pytest.fixture
+def plain(site: Site) -> Iterator[PlainChannel]:
+    with pika.BlockingConnection(pika.URLParameters(site.url)) as connection:
+        yield connection.channel()
+
+
+@pytest.mark.parametrize(("body", "properties"), PUBLISHED)
+def test_without_a_delay_it_is_pika(
+    site: Site, channel: BlockingChannel, plain: PlainChannel, body: Any, properties: Any
+) -> None:
+    queue = site.queue()
+    for sender in (plain, channel):
+        sent = sender.basic_publish("", queue, body, pika.BasicProperties(**properties))
+        assert sent is None
+    assert site.take(queue).bytes == site.take(queue).bytes
+
+
+@pytest.mark.parametrize(("body", "properties"), PUBLISHED)
+def test_what_arrives_later_is_what_pika_sends(
+    site: Site, channel: BlockingChannel, plain: PlainChannel, body: Any, properties: Any
+) -> None:
+    queue = site.queue()
+    made = pika.BasicProperties(delivery_mode=1, **properties)
+    before = dict(vars(made))
+    plain.basic_publish("", queue, body, made)
+    receipt = channel.basic_publish("", queue, body, made, delay="300ms")
+    assert receipt == "created"
+    assert vars(made) == before
+    site.check_same(site.take(queue), site.take(queue), receipt.id, receipt.due_ms)
+
+
+def test_a_message_of_no_delivery_mode_is_kept_by_the_broker(
+    site: Site, channel: BlockingChannel
+) -> None:
+    queue = site.queue()
+    channel.basic_publish("", queue, b"x", delay=0)
+    assert site.take(queue).properties == {"delivery_mode": 2}
+
+
+@pytest.mark.parametrize("name", ["a/b%2F c", "é"])
+def test_an_exchange_of_any_name_and_its_routing_key(
+    site: Site, channel: BlockingChannel, name: str
+) -> None:
+    queue = site.queue()
+    exchange = site.exchange(f"{queue}/{name}", queue)
+    channel.basic_publish(exchange, "a.b/c:d", b"x", delay=0.05)
+    arrived = site.take(queue)
+    assert (arrived.exchange, arrived.routing_key) == (exchange, "a.b/c:d")
+
+
+def soon() -> datetime:
+    return datetime.now(UTC) + timedelta(seconds=0.5)
+
+
+@pytest.mark.parametrize(
+    ("headers", "arguments"),
+    [
+        pytest.param(None, lambda: {"delay": timedelta(milliseconds=300)}, id="timedelta"),
+        pytest.param(None, lambda: {"delay": 0.3}, id="seconds"),
+        pytest.param(None, lambda: {"delay": "300ms"}, id="text"),
+        pytest.param(None, lambda: {"deliver_at": soon()}, id="datetime"),
+        pytest.param(None, lambda: {"deliver_at": soon().isoformat()}, id="RFC 3339"),
+        pytest.param({"x-delay": 300}, dict, id="x-delay"),
+        pytest.param({"x-delay": "300", "a": 1}, dict, id="x-delay as text"),
+        pytest.param({"delaybridge-delay": "300ms", "a": 1}, dict, id="delaybridge-delay"),
+    ],
+)
+def test_every_way_to_say_when(
+    site: Site, channel: BlockingChannel, headers: dict[str, Any] | None, arguments: Any
+) -> None:
+    queue = site.queue()
+    now_ms = datetime.now(UTC).timestamp() * 1000
+    receipt = channel.basic_publish(
+        "", queue, b"x", pika.BasicProperties(headers=headers), **arguments()
+    )
+    assert receipt is not None
+    assert now_ms + 290 < receipt.due_ms < now_ms + 3000
+    arrived = site.take(queue)
+    assert arrived.at_ms >= receipt.due_ms
+    seen = {n: v for n, v in arrived.headers.items() if not n.startswith("delaybridge-")}
+    assert seen == {n: v for n, v in (headers or {}).items() if n != "delaybridge-delay"}
+    assert arrived.headers["delaybridge-id"] == receipt.id
+
+
+@pytest.mark.parametrize("delay", [0, -5, None, False])
+def test_a_plugin_s_delay_of_nothing_passes_through(
+    site: Site, channel: BlockingChannel, delay: Any
+) -> None:
+    queue = site.queue()
+    properties = pika.BasicProperties(headers={"x-delay": delay})
+    assert channel.basic_publish("", queue, b"x", properties) is None
+    assert site.take(queue).headers == {"x-delay": delay}
+
+
+@pytest.mark.parametrize(
+    ("properties", "id"),
+    [
+        pytest.param({"message_id": "m-{}"}, "m-{}", id="message_id"),
+        pytest.param({"message_id": b"b-{}"}, "b-{}", id="message_id of bytes"),
+        pytest.param(
+            {"message_id": "other", "headers": {"delaybridge-id": "h-{}"}}, "h-{}", id="header"
+        ),
+    ],
+)
+def test_it_is_cancelled_by_the_id_it_was_given(
+    site: Site, channel: BlockingChannel, properties: dict[str, Any], id: str
+) -> None:
+    queue = site.queue()
+    id = id.format(queue)
+    if isinstance(own := properties.get("message_id"), bytes):
+        properties = {"message_id": own.replace(b"{}", queue.encode())}
+    elif "headers" in properties:
+        properties = {**properties, "headers": {"delaybridge-id": id}}
+    else:
+        properties = {"message_id": id}
+    receipt = channel.basic_publish("", queue, b"x", pika.BasicProperties(**properties), delay="1h")
+    assert receipt is not None and receipt.id == id
+    assert site.client.cancel(id) == "cancelled"
+    site.check_nothing_left(queue)
+
+
+def test_it_is_rescheduled_by_the_id_of_the_receipt(site: Site, channel: BlockingChannel) -> None:
+    queue = site.queue()
+    receipt = channel.basic_publish("", queue, b"x", delay="1h")
+    assert receipt is not None
+    assert site.client.reschedule(receipt.id, delay=0) == "rescheduled"
+    assert site.take(queue).headers["delaybridge-id"] == receipt.id
+
+
+@pytest.mark.parametrize(
+    ("properties", "arguments", "code", "field"),
+    [
+        ({}, {"delay": -1}, "negative_delay", "delay"),
+        ({}, {"delay": "soon"}, "bad_time", "delay"),
+        ({}, {"delay": True}, "bad_time", "delay"),
+        ({}, {"delay": "90y"}, "bad_time", "delay"),
+        ({}, {"delay": timedelta(days=36500)}, "too_far", "delay"),
+        ({}, {"deliver_at": datetime(2030, 1, 1)}, "zone_required", "deliver_at"),
+        ({}, {"deliver_at": 1_700_000_000}, "looks_like_seconds", "deliver_at"),
+        ({}, {"deliver_at": "tomorrow"}, "bad_time", "deliver_at"),
+        ({}, {"delay": 1, "deliver_at": "2030-01-01T00:00:00Z"}, "time_ambiguous", "delay"),
+        ({"headers": {"x-delay": 5}}, {"delay": 1}, "time_ambiguous", "delay"),
+        ({"headers": {"x-delay": "abc"}}, {}, "bad_time", "x-delay"),
+        ({"headers": {"x-delay": Decimal("1.9")}}, {}, "not_integer_ms", "x-delay"),
+        (
+            {"headers": {"x-delay": 5, "delaybridge-delay": "5s"}},
+            *({}, "time_ambiguous", "delaybridge-delay"),
+        ),
+        (
+            {"headers": {"x-delay": 5, "delaybridge-dealy": "5s"}},
+            *({}, "reserved_header", "delaybridge-dealy"),
+        ),
+        (
+            {"headers": {"x-delay": 5, "delaybridge-destination": "kafka:t"}},
+            *({}, "reserved_header", "delaybridge-destination"),
+        ),
+        (
+            {"headers": {"x-delay": 5, "delaybridge-cancel": True}},
+            *({}, "reserved_header", "delaybridge-cancel"),
+        ),
+        ({"headers": {"delaybridge-id": 5}}, {"delay": 1}, "bad_id", "delaybridge-id"),
+        ({"headers": {"": 5}}, {"delay": 1}, "bad_header", "headers"),
+        ({"headers": {str(n): n for n in range(65)}}, {"delay": 1}, "too_many_headers", "headers"),
+        ({"headers": {"a": "x" * 33_000}}, {"delay": 1}, "headers_too_large", "headers"),
+        ({"message_id": b"\xff"}, {"delay": 1}, "bad_id", "message_id"),
+        ({"message_id": "a\nb"}, {"delay": 1}, "bad_id", "id"),
+        ({"expiration": "1s"}, {"delay": 1}, "bad_expiration", "expiration"),
+        ({"delivery_mode": 3}, {"delay": 1}, "bad_property", "delivery_mode"),
+        ({"timestamp": 2**63}, {"delay": 1}, "bad_property", "timestamp"),
+        ({"reply_to": "amq.rabbitmq.reply-to"}, {"delay": 1}, "bad_property", "reply_to"),
+    ],
+    ids=str,
+)
+def test_what_is_refused_is_neither_published_nor_stored(
+    site: Site, channel: BlockingChannel, properties: Any, arguments: Any, code: str, field: str
+) -> None:
+    queue = site.queue()
+    with pytest.raises(MessageError) as caught:
+        channel.basic_publish("", queue, b"x", pika.BasicProperties(**properties), **arguments)
+    assert (caught.value.code, caught.value.field) == (code, field)
+    site.check_nothing_left(queue)
+
+
+def test_what_pika_cannot_encode_it_refuses_as_ever(site: Site, channel: BlockingChannel) -> None:
+    queue = site.queue()
+    properties = pika.BasicProperties(headers={"a": 1.5})
+    with pytest.raises(pika.exceptions.UnsupportedAMQPFieldException):
+        channel.basic_publish("", queue, b"x", properties, delay=1)
+    site.check_nothing_left(queue)
+
+
+def test_an_id_that_is_pending_with_other_content_is_a_conflict(
+    site: Site, channel: BlockingChannel
+) -> None:
+    queue = site.queue()
+    properties = pika.BasicProperties(message_id=queue)
+    assert channel.basic_publish("", queue, b"x", properties, delay="1h") == "created"
+    at = site.client.get(queue)
+    assert at is not None
+    with pytest.raises(MessageConflict):
+        channel.basic_publish("", queue, b"y", properties, delay="1h")
+    assert site.client.cancel(queue) == "cancelled"
+    site.check_nothing_left(queue)
+
+
+def test_without_redis_it_is_raised_and_not_published(site: Site) -> None:
+    queue = site.queue()
+    away = Client(f"redis://{LOOPBACK}:{free_port()}", timeout_s=0.2)
+    with BlockingConnection(pika.URLParameters(site.url), client=away) as connection:
+        with pytest.raises(StoreUnavailable):
+            connection.channel().basic_publish("", queue, b"x", delay=1)
+    away.close()
+    site.check_nothing_left(queue)
+
+
+@pytest.mark.parametrize(
+    ("brokers", "broker", "remedy"),
+    [
+        ({"kafka": "kafka://h:1"}, None, "DELAYBRIDGE_BROKERS__RABBITMQ"),
+        ({"eu": "amqp://h", "us": "amqp://h"}, None, "eu, us; give broker=NAME"),
+        ({"eu": "amqp://h", "us": "amqp://h"}, "asia", "'asia' is not one of them"),
+    ],
+)
+def test_a_broker_that_is_not_configured_is_a_config_error(
+    site: Site, plain: PlainChannel, brokers: dict[str, str], broker: str | None, remedy: str
+) -> None:
+    queue = site.queue()
+    with Client(site.redis_url, namespace=site.namespace, brokers=brokers) as client:
+        channel = delaying(plain, client=client, broker=broker)
+        with pytest.raises(ConfigError, match=remedy):
+            channel.basic_publish("", queue, b"x", delay=1)
+    site.check_nothing_left(queue)
+
+
+def test_one_of_several_brokers_is_named(site: Site, plain: PlainChannel) -> None:
+    brokers = {"eu": "amqp://h", "us": "amqp://h"}
+    with Client(site.redis_url, namespace=site.namespace, brokers=brokers) as client:
+        receipt = delaying(plain, client=client, broker="us").basic_publish("", "q", b"", delay=60)
+        stored = client.get(receipt.id)
+        assert stored is not None and stored.destination == "us:/q"
+        assert client.cancel(receipt.id) == "cancelled"
+
+
+def test_what_no_queue_takes_lies_in_the_dead_set(site: Site, channel: BlockingChannel) -> None:
+    returned: list[Any] = []
+    channel.add_on_return_callback(lambda *answer: returned.append(answer))
+    receipt = channel.basic_publish("", "no-such-queue", b"x", mandatory=True, delay=0)
+    assert receipt is not None
+    wait_until(
+        lambda: (m := site.client.get(receipt.id)) is not None and m.state == "dead",
+        *(20, "the dead set"),
+    )
+    channel.connection.process_data_events(0)
+    assert returned == []
+    stored = site.client.get(receipt.id)
+    assert stored is not None and stored.reason is not None and "unroutable" in stored.reason
+    site.client.discard(receipt.id)
+
+
+def test_the_client_of_the_settings(site: Site) -> None:
+    queue = site.queue()
+    client_of_settings.cache_clear()
+    with site.settings(), BlockingConnection(pika.URLParameters(site.url)) as connection:
+        receipt = connection.channel().basic_publish("", queue, b"x", delay=0)
+        client_of_settings().close()
+        client_of_settings.cache_clear()
+    assert receipt is not None
+    assert site.take(queue).headers["delaybridge-id"] == receipt.id
+
+
+class TestDelaying:
+    def test_a_channel_that_is_there_stays_the_same_object(
+        self, site: Site, plain: PlainChannel
+    ) -> None:
+        channel = delaying(plain, client=site.client)
+        assert channel is plain
+        assert type(channel) is BlockingChannel
+
+    def test_a_consumer_s_callback_may_delay(self, site: Site, channel: BlockingChannel) -> None:
+        queue, answers = site.queue(), site.queue()
+
+        def answer(channel: BlockingChannel, method: Any, properties: Any, body: bytes) -> None:
+            channel.basic_publish("", answers, body, properties, delay="50ms")
+            channel.stop_consuming()
+
+        channel.basic_publish("", queue, b"ping", pika.BasicProperties(headers={"a": 1}))
+        channel.basic_consume(queue, answer, auto_ack=True)
+        channel.start_consuming()
+        assert site.take(answers).body == b"ping"
+
+    def test_a_channel_with_callbacks(self, site: Site) -> None:
+        queue = site.queue()
+        receipts: list[Any] = []
+
+        def publish(channel: Any) -> None:
+            channel = delaying(channel, client=site.client)
+            assert isinstance(channel, pika.channel.Channel)
+            receipts.append(channel.basic_publish("", queue, b"now"))
+            receipts.append(channel.basic_publish("", queue, b"later", delay="50ms"))
+            channel.connection.close()
+
+        connection = pika.SelectConnection(
+            pika.URLParameters(site.url),
+            on_open_callback=lambda opened: opened.channel(on_open_callback=publish),
+            on_close_callback=lambda closed, reason: closed.ioloop.stop(),
+        )
+        connection.ioloop.start()
+        connection.ioloop.close()
+        now, later = receipts
+        assert (now, later) == (None, "created")
+        assert [site.take(queue).body for _ in receipts] == [b"now", b"later"]
