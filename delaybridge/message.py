@@ -150,7 +150,7 @@ class Message:
     `properties`: AMQP's by name (content_type, ...), or a content header that a client library
     encoded, which brings the headers along and is published as those bytes; for kombu any names;
     for Kafka `partition`. `priority`, 0..255, orders messages due in the same millisecond. `ttl`:
-    how long after its due time it is still worth delivering. `at_most_once`: rather lost than twice.
+    how long after its due time it is worth delivering. `at_most_once`: rather lost than twice.
     """
 
     destination: str
