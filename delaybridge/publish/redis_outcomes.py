@@ -40,7 +40,7 @@ def refusal(reply: object) -> Outcome | None:
     """
     if not isinstance(reply, RedisError):
         return None
-    word = reply.status_code or str(reply).partition(" ")[0]
+    word = reply.status_code or _text(reply).partition(" ")[0]
     if word in _TAKES_NOTHING:
         return Outcome(Verdict.REFUSED, reason_of(_TAKES_NOTHING[word], reply), Fault.BROKER)
     if not isinstance(reply, ResponseError):
@@ -52,5 +52,10 @@ def refusal(reply: object) -> Outcome | None:
 def reason_of(word: str, exc: Exception) -> str:
     """A reason for people, printable and short."""
     code = getattr(exc, "status_code", None)
-    text = str(exc) or type(exc).__name__
+    text = _text(exc) or type(exc).__name__
     return f"{word}: {printable(f'{code} {text}' if code else text)}"[:DETAIL_LIMIT]
+
+
+def _text(exc: Exception) -> str:
+    """What Redis said, without the pipeline that redis-py says it was in."""
+    return str(exc).rpartition(" of pipeline caused error: ")[2]

@@ -14,7 +14,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Self
 
 import confluent_kafka
+import kombu
 import pika
+import redis
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from delaybridge.message import Delivery, Destination, Record
@@ -24,6 +26,7 @@ from tests.integration.proxy import FaultProxy
 from tests.servers.kafka import KafkaNode
 from tests.servers.process import LOOPBACK, free_port
 from tests.servers.rabbitmq import RabbitMQNode
+from tests.servers.redis import RedisServer, redis_url_of
 from tests.waiting import wait_until_async
 
 DUE_MS = 1_800_000_000_000
@@ -79,7 +82,9 @@ class Rig(ABC):
 
     kind: str
     missing_reason = ""
-    oversize = 20 * 1024 * 1024
+    oversize: int | None = 20 * 1024 * 1024  # None: everything that is accepted is taken
+    oversize_reason = "message_too_large"
+    is_pipelined = True  # else one is on the way at a time, and the others were never written
 
     @abstractmethod
     def url(self) -> str:
@@ -322,10 +327,108 @@ class KafkaRig(NetworkRig):
         return {"bootstrap.servers": f"{LOOPBACK}:{self.proxy_port}", "log_level": 0}
 
 
+class RedisRig(NetworkRig):
+    """Redis with an append-only file. What stands in a stream's way is a key of another type."""
+
+    kind = "redis"
+    missing_reason = "wrong_type"
+    oversize = None  # its limit, 512 MB, is that of limits.body_bytes
+
+    def __init__(self, args: Sequence[str] = ()) -> None:
+        super().__init__()
+        self.node = RedisServer(["--appendonly", "yes", *args])
+
+    def url(self) -> str:
+        return redis_url_of(self.proxy_port)
+
+    def client(self) -> redis.Redis:
+        """A plain client, past the proxy."""
+        return redis.Redis.from_url(self.node.url)
+
+    def make(self, name: str | None = None) -> str:
+        name = name or f"s-{uuid.uuid4().hex}"
+        with self.client() as client:
+            client.delete(name)  # whatever is in the way
+        return name
+
+    def missing_destination(self) -> Destination:
+        missing = super().missing_destination()
+        with self.client() as client:
+            client.set(missing.address, "no stream")
+        return missing
+
+    def read(self, address: str, at_least: int) -> list[Received]:
+        with self.client() as client:
+            return [
+                Received(
+                    fields[b"delaybridge-id"].decode(),
+                    fields[b"body"],
+                    int(fields[b"delaybridge-attempt"]),
+                )
+                for _, fields in client.xrange(address)
+            ]
+
+
+class KombuRedisRig(RedisRig):
+    """kombu over Redis: a list per queue."""
+
+    kind = "kombu"
+    is_pipelined = False
+
+    def url(self) -> str:
+        return f"kombu+{super().url()}"
+
+    def read(self, address: str, at_least: int) -> list[Received]:
+        return read_kombu(self.node.url, address, at_least)
+
+    def delivery(self, to: Destination, body: bytes = b"body", **record: Any) -> Delivery:
+        return super().delivery(to, body, **{"headers": b""} | record)
+
+
+class KombuAmqpRig(RabbitMQRig):
+    """kombu over AMQP: a queue that the default exchange leads to."""
+
+    kind = "kombu"
+    missing_reason = "unroutable"
+    oversize_reason = "precondition_failed"
+    is_pipelined = False
+
+    def url(self) -> str:
+        return f"kombu+{super().url()}"
+
+    def destination(self, address: str) -> Destination:
+        return Destination(self.kind, self.kind, address)
+
+    def delivery(self, to: Destination, body: bytes = b"body", **record: Any) -> Delivery:
+        return super().delivery(to, body, **{"headers": b""} | record)
+
+
+def read_kombu(url: str, queue: str, at_least: int, deadline_s: float = 10.0) -> list[Received]:
+    """What kombu itself takes from a queue."""
+    found: list[Received] = []
+    deadline = time.monotonic() + deadline_s
+    with kombu.Connection(url) as connection, connection.channel() as channel:
+        while time.monotonic() < deadline:
+            message = channel.basic_get(queue, no_ack=True)
+            if message is not None:
+                headers = message.headers
+                body = message.body or b""
+                body = body.encode() if isinstance(body, str) else body
+                found.append(
+                    Received(headers["delaybridge-id"], body, headers["delaybridge-attempt"])
+                )
+            elif len(found) >= at_least:
+                break
+            else:
+                time.sleep(0.01)
+    return found
+
+
 class MemoryRig(Rig):
     """The memory publisher plays along with what its own switches offer."""
 
     kind = "memory"
+    oversize = None
 
     def __init__(self) -> None:
         self.publisher: MemoryPublisher | None = None
