@@ -23,9 +23,10 @@ from delaybridge import commands
 from delaybridge.commands import Bucket
 from delaybridge.errors import DelayBridgeError, StoreError, StoreUnavailable
 from delaybridge.lease import NameTaken
+from delaybridge.service import Identity
 from delaybridge.settings import Settings
 from delaybridge.store import Store
-from delaybridge.worker import Identity, run_one
+from delaybridge.worker import run_one
 
 _log = logging.getLogger("delaybridge")
 _spawn = multiprocessing.get_context("spawn")

@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import faulthandler
-import json
 import logging
-import os
-import secrets
 import signal
-import socket
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from delaybridge import __version__, keys
+from delaybridge import keys
 from delaybridge.alarm import Alarm
 from delaybridge.calls import Calls
 from delaybridge.clock import StoreClock
@@ -36,6 +30,7 @@ from delaybridge.lease import Leases, NameTaken
 from delaybridge.publish import PublishOptions, connect, kind_of
 from delaybridge.retry import RetryPolicy
 from delaybridge.scanner import Scanner, ScanOptions
+from delaybridge.service import Identity, Service, end, run, until
 from delaybridge.settings import Settings
 from delaybridge.store import AsyncStore
 
@@ -43,30 +38,14 @@ _log = logging.getLogger("delaybridge")
 _RESTART_S = (0.1, 10.0)  # pause before a failed scanner begins anew: first, at most
 _STEADY_S = 10.0  # one that worked for so long begins anew after the first pause
 _REDIS_AWAY_S = 0.5  # pause before Redis is asked again; asking took its time-out already
-_ABORTED = 130
 
 OnToken = Callable[[int, str | None], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """Who a worker is. instance: random, what tells it from any other that bore its name."""
-
-    name: str
-    instance: str
-    info: bytes
-
-    @classmethod
-    def of_this_process(cls, name: str | None) -> Identity:
-        """Named host:pid unless a name is given."""
-        host, pid = socket.gethostname(), os.getpid()
-        started_ms = time.time_ns() // 1_000_000
-        about = {"host": host, "pid": pid, "version": __version__, "started_ms": started_ms}
-        return cls(name or f"{host}:{pid}", secrets.token_hex(8), json.dumps(about).encode())
-
-
-class Worker:
+class Worker(Service):
     """One process' work, from start to drained."""
+
+    left_behind = "the next owner reclaims"
 
     def __init__(
         self,
@@ -77,19 +56,11 @@ class Worker:
         on_token: OnToken = lambda bucket, token: None,
     ) -> None:
         """burst: end when nothing is due. on_token: told of each lease taken, and (None) ended."""
+        super().__init__()
         self.settings, self.identity, self.on_token = settings, identity, on_token
         self.burst = burst
         self.emit = EventLog()
-        self.stopping = asyncio.Event()
         self._pause_s = _RESTART_S[0]
-
-    def stop(self) -> None:
-        """Drain and end. A second time: end at once, without draining."""
-        if self.stopping.is_set():
-            _log.warning("aborted: not drained; the next owner reclaims")
-            os._exit(_ABORTED)
-        _log.info("draining: again to stop at once")
-        self.stopping.set()
 
     async def work(self) -> None:
         """Scan until stopped. Raises only what beginning anew cannot mend."""
@@ -135,14 +106,6 @@ class Worker:
         self._pause_s = min(pause_s * 2, most_s)
         await self.pause(pause_s)
 
-    async def pause(self, pause_s: float) -> None:
-        """Wait so long, or until stopped."""
-        try:
-            async with asyncio.timeout(pause_s):
-                await self.stopping.wait()
-        except TimeoutError:
-            pass
-
 
 class Shift:
     """One try at working: scanner, publishers and leases, built and ended together."""
@@ -186,12 +149,12 @@ class Shift:
         ]
         watchdog = _Watchdog(lambda: self._leases.beat_s, self._s.lease.ttl_ms * 3 / 1000)
         try:
-            await _until(asyncio.create_task(self._ended()), work)
-            await _until(asyncio.create_task(self._drain()), work)
+            await until(asyncio.create_task(self._ended()), work)
+            await until(asyncio.create_task(self._drain()), work)
         finally:
             watchdog.stop()
             await self._close()
-            await _end(work)
+            await end(work)
 
     def _build(self) -> Scanner:
         s, emit = self._s, self._worker.emit
@@ -315,34 +278,6 @@ class _Watchdog:
                 faulthandler.dump_traceback(all_threads=True)
 
 
-async def _until(done: asyncio.Task[None], work: Iterable[asyncio.Task[Any]]) -> None:
-    """Wait for `done`; raise what ends any of the work before."""
-    tasks = [done, *work]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in tasks:
-            if task.done():
-                task.result()
-    finally:
-        done.cancel()
-
-
-async def _end(work: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancel tasks until they have ended.
-
-    Once is not enough: Python 3.11's `wait_for`, which redis-py sends with, drops a cancellation
-    that arrives in the moment it completes (python/cpython#81839).
-    """
-    pending = set(work)
-    while pending:
-        for task in pending:
-            task.cancel()
-        ended, pending = await asyncio.wait(pending, timeout=0.1)
-        for task in ended:
-            if not task.cancelled():
-                task.exception()  # raised already if it was the one that mattered
-
-
 def run_one(
     settings: Settings,
     *,
@@ -355,30 +290,4 @@ def run_one(
     """Work in this process until SIGTERM or Ctrl-C, and drain; the second of them ends at once."""
     identity = Identity.of_this_process(name)
     on_start(identity)
-
-    async def main() -> None:
-        worker = Worker(settings, identity, burst=burst, on_token=on_token)
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, (lambda: None) if number in ignore else worker.stop)
-        loop.add_signal_handler(signal.SIGUSR1, _dump_tasks, loop)
-        await worker.work()
-
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(main())
-
-
-def _dump_tasks(loop: asyncio.AbstractEventLoop) -> None:
-    """For whoever asks what a worker waits for: `kill -USR1`, and look at its standard error."""
-    for task in asyncio.all_tasks(loop):
-        task.print_stack(file=sys.stderr)
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop where it is installed."""
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
-    return factory
+    run(Worker(settings, identity, burst=burst, on_token=on_token), ignore=ignore)

@@ -30,9 +30,10 @@ from delaybridge.events import Claimed, ClockStepped, Event, LeaseLost, ScannerF
 from delaybridge.lease import NameTaken
 from delaybridge.message import Delivery, Limits, Message
 from delaybridge.publish import memory
+from delaybridge.service import Identity
 from delaybridge.settings import Settings
 from delaybridge.store import AsyncStore
-from delaybridge.worker import Identity, Shift, Worker
+from delaybridge.worker import Shift, Worker
 from tests.integration.fleet import Fleet
 from tests.integration.proxy import FaultProxy
 from tests.integration.scanning import GatedStore

@@ -19,7 +19,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ),
     ("store", "calls", "client", "session", "lease", "eventlog", "publish"),
     ("lanes", "scanner", "ingest", "intercept"),
-    ("worker", "processes"),
+    ("service", "worker", "ingester", "processes"),
     ("cli", "demo", "__main__"),
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
