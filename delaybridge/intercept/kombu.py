@@ -7,22 +7,33 @@ receipt = Producer(connection).publish({"order": 1}, "orders", delay="15m")
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
 from kombu import messaging
 from kombu.entity import Queue
-from kombu.transport import pyamqp
+from kombu.transport import pyamqp, virtual
+from kombu.transport.virtual.exchange import FanoutExchange
+from kombu.utils.json import dumps
 
 from delaybridge.calls import At, Delay, Receipt
 from delaybridge.client import Client
-from delaybridge.errors import ConfigError
-from delaybridge.intercept import Timing, client_of_settings, timing_of, without_instructions
+from delaybridge.errors import ConfigError, MessageError
+from delaybridge.intercept import (
+    Timing,
+    broker_of,
+    client_of_settings,
+    destination,
+    timing_of,
+    without_instructions,
+)
 from delaybridge.intercept.amqp import schedule_arguments
 
 __all__ = ["Producer"]
 
 _Plain: Any = messaging.Producer  # untyped
+_dumps: Any = dumps
 
 # How `publish` tells `_publish`: kombu hands properties on, whatever their names.
 _ASKED = "delaybridge"
@@ -79,9 +90,12 @@ class Producer(_Plain):  # type: ignore[misc]
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        # With `retry`, kombu may call this twice with the same properties.
-        properties = dict(properties)
-        timing = timing_of(headers, *properties.pop(_ASKED, (None, None)))
+        asked: tuple[Delay, At] = (None, None)
+        if _ASKED in properties:
+            # Not taken out of kombu's own: with `retry` this may be called with it again.
+            properties = dict(properties)
+            asked = properties.pop(_ASKED)
+        timing = timing_of(headers, *asked)
         if timing is None:
             return super()._publish(
                 *(body, priority, content_type, content_encoding, headers, properties),
@@ -90,23 +104,70 @@ class Producer(_Plain):  # type: ignore[misc]
             )
         if isinstance(properties.get("reply_to"), Queue):
             properties["reply_to"] = properties["reply_to"].name
+        headers = dict(without_instructions(headers))
         message = self.channel.prepare_message(
-            *(body, priority, content_type, content_encoding),
-            *(dict(without_instructions(headers)), properties),
+            *(body, priority, content_type, content_encoding, headers, properties)
         )
         for entity in declare:
             self.maybe_declare(entity)
-        return self._schedule(message, exchange, routing_key, timing)
-
-    def _schedule(self, message: Any, exchange: str, routing_key: str, timing: Timing) -> Receipt:
-        if not isinstance(self.channel, pyamqp.Channel):
-            raise ConfigError(f"kombu transport {type(self.channel).__module__}: no delays for it")
         client = self._client or client_of_settings()
-        body = message.body
-        if isinstance(body, str):  # as py-amqp does when it writes the frames
-            body = body.encode(message.properties.setdefault("content_encoding", "utf-8"))
-        arguments = schedule_arguments(
-            *(client, self._broker, timing, exchange, routing_key),
-            *(message.properties.get("message_id"), message._serialize_properties()),
+        receipt: Receipt = client.schedule(
+            **self._arguments(client, message, exchange, routing_key, timing)
         )
-        return client.schedule(body=body, **arguments)
+        return receipt
+
+    def _arguments(
+        self, client: Client, message: Any, exchange: str, routing_key: str, timing: Timing
+    ) -> dict[str, Any]:
+        """What `schedule` takes, for a message as the channel prepared it."""
+        if isinstance(self.channel, virtual.Channel):
+            name = broker_of(client, "kombu", self._broker)
+            queue = _only_queue(self.channel, exchange, routing_key)
+            return _queued(message, timing) | {"destination": destination("kombu", name, queue)}
+        if not isinstance(self.channel, pyamqp.Channel):
+            raise ConfigError(f"kombu: no delays for {type(self.channel).__module__}")
+        body, properties = message.body, message.properties
+        if isinstance(body, str):  # as py-amqp does, which leaves it for the last moment
+            body = body.encode(properties.setdefault("content_encoding", "utf-8"))
+        return {
+            "body": body,
+            **schedule_arguments(
+                *(client, self._broker, timing, exchange, routing_key),
+                *(properties.get("message_id"), message._serialize_properties()),
+            ),
+        }
+
+
+def _queued(message: dict[str, Any], timing: Timing) -> dict[str, Any]:
+    """A message of the transports on which kombu itself does the routing."""
+    properties = message["properties"] | {
+        "content_type": message["content-type"],
+        "content_encoding": message["content-encoding"],
+    }
+    return {
+        "body": message["body"],
+        "delay": timing.delay,
+        "at": timing.at,
+        "id": timing.id or properties.get("message_id"),
+        "headers": _as_json(message["headers"]),
+        "properties": _as_json(properties),
+    }
+
+
+def _only_queue(channel: Any, exchange: str, routing_key: str) -> str:
+    """The queue that the channel would put it into; MessageError if it is not exactly one."""
+    queues = sorted(channel._lookup(exchange, routing_key))
+    if exchange and isinstance(channel.typeof(exchange), FanoutExchange):
+        raise MessageError("bad_destination", "exchange", f"{exchange!r}: no delays for a fanout")
+    if len(queues) != 1:
+        raise MessageError(
+            *("bad_destination", "exchange"),
+            f"{exchange!r} with {routing_key!r} leads to {len(queues)} queues; it must be one",
+        )
+    queue: str = queues[0]
+    return queue
+
+
+def _as_json(values: dict[str, Any]) -> Any:
+    """As these transports write them; what JSON does not know is by then kombu's spelling of it."""
+    return json.loads(_dumps(values))

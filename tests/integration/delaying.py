@@ -61,10 +61,13 @@ def entries(table: bytes) -> dict[str, bytes]:
 class Site:
     """One worker, one RabbitMQ, queues of this test's own."""
 
-    def __init__(self, folder: Path, redis_url: str, rabbitmq_url: str) -> None:
+    def __init__(self, folder: Path, redis_url: str, rabbitmq_url: str, **brokers: str) -> None:
         self.url, self.redis_url = rabbitmq_url, redis_url
         self.namespace = f"t-{uuid.uuid4().hex[:16]}"
-        brokers, once = {"rabbitmq": rabbitmq_url}, {"DELAYBRIDGE_RETRY__MAX_ATTEMPTS": "1"}
+        brokers, once = (
+            {"rabbitmq": rabbitmq_url} | brokers,
+            {"DELAYBRIDGE_RETRY__MAX_ATTEMPTS": "1"},
+        )
         self._bridge = Bridge(folder, redis_url, self.namespace, brokers, settings=once)
         self.client: Client = self._bridge.client
         self.environment = {
