@@ -316,15 +316,17 @@ def publisher(
     base, _, query = str.__str__(url).partition("?")
     given = dict(parse_qsl(query, keep_blank_values=True))
     maxlen = given.pop("maxlen", None)
+    fixed: dict[str, Any] = {
+        "protocol": 2,
+        "retry": Retry(NoBackoff(), 0),  # redis-py's own would send again without a word
+        "socket_timeout": None,  # `_watch` knows when a reply is overdue
+        "health_check_interval": 0,
+    }
+    if not base.startswith("unix:"):
+        fixed["socket_keepalive"] = True
     try:
-        pool: Any = ConnectionPool.from_url(
-            f"{base}?{urlencode(given)}",
-            protocol=2,
-            retry=Retry(NoBackoff(), 0),  # redis-py's own would send again without a word
-            socket_keepalive=True,
-            socket_timeout=None,  # `_watch` knows when a reply is overdue
-            health_check_interval=0,
-        )
+        pool: Any = ConnectionPool.from_url(f"{base}?{urlencode(given)}", **fixed)
+        pool.make_connection()  # connects to nothing yet, but sees what is none of its options
     except (ValueError, TypeError, RedisError) as exc:
         raise ConfigError(f"brokers.{name}: {printable(str(exc))[:120]}") from None
     return StreamsPublisher(name, pool, maxlen, report=report, on_change=on_change, options=options)

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import sys
 import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import confluent_kafka
@@ -19,9 +22,11 @@ import pika
 import redis
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from delaybridge import Client
 from delaybridge.message import Delivery, Destination, Record
 from delaybridge.publish import Outcome, Publisher, PublishOptions, Verdict, connect
 from delaybridge.publish.memory import MemoryPublisher
+from tests.integration.fleet import Process
 from tests.integration.proxy import FaultProxy
 from tests.servers.kafka import KafkaNode
 from tests.servers.process import LOOPBACK, free_port
@@ -480,3 +485,24 @@ class MemoryRig(Rig):
 
     async def heal(self, publisher: Publisher) -> None:
         self.made.hold = False
+
+
+@contextlib.contextmanager
+def running_worker(
+    redis_url: str, namespace: str, broker_url: str, folder: Path, name: str = "w1"
+) -> Iterator[Process]:
+    """A real `delaybridge scan` with one broker, named after its kind, for as long as it takes."""
+    command = [sys.executable, "-m", "delaybridge", "--redis", redis_url]
+    command += ["--namespace", namespace, "--broker", broker_url, "scan", "--name", name]
+    process = Process(name, command, {**os.environ}, folder / f"{name}.log")
+    try:
+        yield process
+    finally:
+        process.close()
+
+
+def is_settled(client: Client) -> bool:
+    """Whether nothing is left to be delivered, and nothing was given up."""
+    stats = client.stats()
+    assert stats.dead == 0
+    return stats.delayed + stats.in_flight + stats.parked == 0

@@ -1,0 +1,257 @@
+"""What only Redis can show: an entry's fields, trimming, who refuses to write, logins, TLS."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from delaybridge import Client, Message
+from delaybridge.errors import ConfigError, PublishUnavailable
+from delaybridge.message import Delivery, Destination
+from delaybridge.publish import CONFIRMED, Fault, PublishOptions, Verdict, connect
+from tests.integration import certificates
+from tests.integration.brokers import OPTIONS, RedisRig, Sink, is_settled, running_worker
+from tests.servers.process import LOOPBACK, free_port
+from tests.servers.redis import RedisServer
+from tests.waiting import wait_until, wait_until_async
+
+QUICK = PublishOptions(confirm_timeout_s=1.0, heartbeat_s=1)
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[RedisRig]:
+    """A Redis of this module's own; small nodes, so that trimming shows soon."""
+    try:
+        made = RedisRig(["--appendfsync", "always", "--stream-node-max-entries", "10"])
+    except FileNotFoundError as missing:
+        pytest.skip(str(missing))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+async def rig(broker: RedisRig) -> AsyncIterator[RedisRig]:
+    """The broker up and well."""
+    async with broker:
+        yield broker
+
+
+async def publish(publisher: Any, sink: Sink, deliveries: Sequence[Delivery]) -> None:
+    """Publish and wait for all outcomes."""
+    publisher.publish(deliveries)
+    await sink.all_of(deliveries)
+
+
+def entries(rig: RedisRig, stream: str) -> list[list[bytes]]:
+    """Names and values of each entry, in order; redis-py would make a dict of them."""
+    with rig.client() as client:
+        client.response_callbacks.pop("XRANGE")
+        return [fields for _, fields in client.execute_command("XRANGE", stream, "-", "+")]
+
+
+class TestEntries:
+    async def test_fields_bytes_order_and_duplicates(self, rig: RedisRig) -> None:
+        to = await rig.new_destination()
+        pairs = (("b", b"1"), ("body", b"\xff\x00"), ("b", b""), ("é", "€".encode()))
+        async with rig.connected() as (publisher, sink):
+            one = rig.delivery(to, b"\x00body\r\n\xff", headers=pairs, key=b"\xffkey")
+            one.id, one.attempt = "é-id", 3
+            await publish(publisher, sink, [one])
+        assert entries(rig, to.address) == [
+            [
+                *(b"body", b"\x00body\r\n\xff"),
+                *(b"delaybridge-id", "é-id".encode()),
+                *(b"delaybridge-due-ms", b"1800000000000"),
+                *(b"delaybridge-attempt", b"3"),
+                *(b"key", b"\xffkey"),
+                *(b"header:b", b"1", b"header:body", b"\xff\x00", b"header:b", b""),
+                *("header:é".encode(), "€".encode()),
+            ]
+        ]
+
+    async def test_nothing_is_trimmed_unless_asked_for(self, rig: RedisRig) -> None:
+        to = await rig.new_destination()
+        async with rig.connected() as (publisher, sink):
+            await publish(publisher, sink, rig.deliveries(to, 500))
+            assert len(entries(rig, to.address)) == 500
+        async with rig.connected(url=f"{rig.url()}?maxlen=100") as (publisher, sink):
+            await publish(publisher, sink, rig.deliveries(to, 500))
+            kept = entries(rig, to.address)
+            assert 100 <= len(kept) < 200
+            assert kept[-1][1] == b"499"
+            assert "about 100 entries" in publisher.describe()
+
+    def test_options_that_are_none(self) -> None:
+        with pytest.raises(ConfigError, match=r"brokers\.redis"):
+            connect_to("redis://localhost?socket_timeout=abc")
+
+
+class TestRefusals:
+    async def test_a_full_redis_takes_nothing_until_it_has_room(self, rig: RedisRig) -> None:
+        to = await rig.new_destination()
+        with rig.client() as client:
+            async with rig.connected() as (publisher, sink):
+                await publish(publisher, sink, rig.deliveries(to, 5))
+                client.config_set("maxmemory", 1)
+                refused = rig.deliveries(to, 50)
+                await publish(publisher, sink, refused)
+                assert sink.verdicts(refused) == {Verdict.REFUSED}
+                assert {sink.outcomes[one].fault for one in refused} == {Fault.BROKER}
+                assert sink.reasons(refused) == {"full"}
+                assert "OOM" in publisher.unavailable
+                with pytest.raises(PublishUnavailable, match="full"):
+                    async with rig.connected():
+                        pass
+                client.config_set("maxmemory", 0)
+                await wait_until_async(lambda: publisher.unavailable is None, 10.0, "it is back")
+                after = rig.deliveries(to, 5)
+                await publish(publisher, sink, after)
+                assert sink.verdicts(after) == {Verdict.CONFIRMED}
+            assert len(entries(rig, to.address)) == 10
+
+    async def test_a_replica_takes_nothing(self, rig: RedisRig) -> None:
+        to = await rig.new_destination()
+        with RedisServer() as master, rig.client() as client:
+            async with rig.connected() as (publisher, sink):
+                client.replicaof(LOOPBACK, str(master.port))
+                refused = rig.deliveries(to, 5)
+                await publish(publisher, sink, refused)
+                assert {sink.outcomes[one].fault for one in refused} == {Fault.BROKER}
+                assert sink.reasons(refused) <= {"read_only", "loading"}
+                client.replicaof("NO", "ONE")
+                await wait_until_async(lambda: publisher.unavailable is None, 10.0, "it is back")
+
+    async def test_a_right_that_is_missing_is_its_stream_s_alone(self, rig: RedisRig) -> None:
+        with rig.client() as client:
+            client.acl_setuser(
+                *("writer", True), passwords=["+p/w@"], commands=["+xadd"], keys=["ok:*"]
+            )
+        url = rig.url().replace("redis://", "redis://writer:p%2Fw%40@")
+        to, forbidden = rig.destination("ok:1"), rig.destination("forbidden")
+        async with rig.connected(url=url) as (publisher, sink):
+            good, bad = rig.deliveries(to, 5), rig.deliveries(forbidden, 5)
+            await publish(publisher, sink, [d for two in zip(good, bad, strict=True) for d in two])
+            assert sink.verdicts(good) == {Verdict.CONFIRMED}
+            assert sink.verdicts(bad) == {Verdict.REFUSED}
+            assert {sink.outcomes[one].fault for one in bad} == {Fault.DESTINATION}
+            assert sink.reasons(bad) == {"access_refused"}
+            assert await publisher.check(to) is None  # it may not ask, so it does not know
+            assert "of unknown version" in publisher.describe()
+            assert "p/w" not in publisher.describe()
+
+    async def test_a_wrong_password(self, rig: RedisRig) -> None:
+        url = rig.url().replace("redis://", "redis://nobody:s3cret@")
+        with pytest.raises(PublishUnavailable, match="access_refused") as caught:
+            async with rig.connected(url=url):
+                pass
+        assert "s3cret" not in str(caught.value)
+
+
+class TestConnections:
+    async def test_an_idle_connection_that_is_lost_is_missed_at_once(self, rig: RedisRig) -> None:
+        async with rig.connected() as (publisher, sink):
+            rig.proxy.mode = "refuse"
+            await rig.reset(publisher)
+            await wait_until_async(lambda: publisher.unavailable is not None, 2.0, "it is missed")
+            rig.proxy.mode = "pass"
+            await wait_until_async(lambda: publisher.unavailable is None, 10.0, "it is back")
+            assert sink.outcomes == {}
+
+    async def test_an_idle_connection_that_fell_silent_is_missed(self, rig: RedisRig) -> None:
+        async with rig.connected(QUICK) as (publisher, _):
+            rig.proxy.mode = "blackhole"
+            await wait_until_async(lambda: publisher.unavailable is not None, 5.0, "it is missed")
+            rig.proxy.mode = "pass"
+            await wait_until_async(lambda: publisher.unavailable is None, 15.0, "it is back")
+
+    async def test_a_unix_socket(self, tmp_path: Path) -> None:
+        path = tmp_path / "redis.sock"
+        with RedisServer(["--unixsocket", str(path)]):
+            publisher, sink = connect_to(f"unix://{path}?db=1")
+            try:
+                await publisher.connect()
+                one = RedisRig.delivery(_Named(), Destination("redis", "redis", "s"))
+                await publish(publisher, sink, [one])
+                assert sink.outcomes[one] == CONFIRMED
+                assert str(path) in publisher.describe()
+            finally:
+                await publisher.close(0.0)
+
+    async def test_tls_verifies(self, tmp_path: Path) -> None:
+        made, port = certificates.make(tmp_path), free_port()
+        tls = ["--tls-port", str(port), "--tls-auth-clients", "no"]
+        files = ["--tls-cert-file", str(made.certificate), "--tls-key-file", str(made.key)]
+        with RedisServer([*tls, *files, "--tls-ca-cert-file", str(made.authority)]):
+            url = f"rediss://{LOOPBACK}:{port}"
+            trusting, _ = connect_to(f"{url}?ssl_ca_certs={made.authority}")
+            wary, _ = connect_to(url)
+            try:
+                await trusting.connect()
+                assert ", TLS" in trusting.describe()
+                with pytest.raises(PublishUnavailable, match="(?i)certificate"):
+                    await wary.connect()
+            finally:
+                await trusting.close(0.0)
+                await wary.close(0.0)
+
+
+class _Named(RedisRig):
+    """For its deliveries alone: no server of its own."""
+
+    def __init__(self) -> None:
+        pass
+
+
+def connect_to(url: str) -> tuple[Any, Sink]:
+    """A publisher and its sink."""
+    sink = Sink()
+    made = connect("redis", url, report=sink.report, on_change=sink.changed, options=OPTIONS)
+    sink.publisher = made
+    return made, sink
+
+
+class TestEndToEnd:
+    @pytest.mark.timeout(60)
+    def test_on_time_byte_for_byte_and_nothing_is_lost_with_the_broker(
+        self, redis_url: str, namespace: str, tmp_path: Path
+    ) -> None:
+        stream = "orders"
+        with (
+            RedisServer(["--appendonly", "yes", "--appendfsync", "always"]) as server,
+            Client(redis_url, namespace=namespace, brokers={"redis": server.url}) as client,
+            running_worker(redis_url, namespace, server.url, tmp_path) as worker,
+        ):
+            bodies = [bytes([n % 256]) * 20 + b"\r\n\x00" for n in range(200)]
+            due = [datetime.now(UTC) + timedelta(seconds=1 + n / 50) for n in range(200)]
+            receipts = client.schedule_many(
+                [
+                    Message(f"redis:{stream}", body, at=at, headers={"h": body})
+                    for body, at in zip(bodies, due, strict=True)
+                ]
+            )
+            plain = RedisRig.client(_at(server))
+            wait_until(lambda: plain.xlen(stream) > 20, 20.0, f"some arrive: {worker.log[-2000:]}")
+            plain.close()
+            server.kill()
+            server.start()
+            with RedisRig.client(_at(server)) as plain:
+                wait_until(lambda: is_settled(client), 20.0, "all settled")
+                found = plain.xrange(stream)
+            by_id: dict[str, list[Any]] = {}
+            for entry, fields in found:
+                by_id.setdefault(fields[b"delaybridge-id"].decode(), []).append((entry, fields))
+            assert by_id.keys() == {receipt.id for receipt in receipts}
+            for receipt, body, at in zip(receipts, bodies, due, strict=True):
+                for entry, fields in by_id[receipt.id]:
+                    assert fields[b"body"] == fields[b"header:h"] == body
+                    assert int(entry.split(b"-")[0]) >= int(at.timestamp() * 1000)  # never early
+
+
+def _at(server: RedisServer) -> Any:
+    rig = _Named()
+    rig.node = server
+    return rig
