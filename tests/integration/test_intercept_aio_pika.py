@@ -1,0 +1,316 @@
+"""aio_pika's drop-in: what passes through, what arrives later, what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import aio_pika
+import pytest
+from aio_pika import DeliveryMode, Message
+
+from delaybridge import AsyncClient, ConfigError, MessageConflict, MessageError, StoreUnavailable
+from delaybridge.intercept import aio_pika as delaying
+from tests.integration.delaying import Raw, Site
+from tests.servers.process import LOOPBACK, free_port
+from tests.waiting import wait_until_async
+
+PUBLISHED = [
+    pytest.param(b"\x00\xff", {}, id="nothing but a body"),
+    pytest.param(
+        b"",
+        {
+            "headers": {
+                "text": "é€𐍈",
+                "bytes": bytearray(b"\x00\xff"),
+                "yes": True,
+                "int8": 1,
+                "int16": -300,
+                "uint16": 65_000,
+                "int32": -(2**31),
+                "uint32": 2**32 - 1,
+                "int64": 2**63 - 1,
+                "float": 1.9,
+                "none": None,
+                "naive": datetime(2030, 1, 2, 3, 4, 5),
+                "decimal": Decimal("-1.50"),
+                "list": [1, "a", [None, [[[2.5]]]]],
+                "dict": {"a": {"b": {"c": {"d": {"e": {"f": 1}}}}}},
+            }
+        },
+        id="headers of every type",
+    ),
+    pytest.param(
+        b"{}",
+        {
+            "content_type": "application/json",
+            "content_encoding": "gzip",
+            "delivery_mode": DeliveryMode.PERSISTENT,
+            "priority": 7,
+            "correlation_id": "c",
+            "reply_to": "back",
+            "expiration": timedelta(seconds=60.5),
+            "timestamp": datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC),
+            "type": "order",
+            "user_id": "guest",
+            "app_id": "shop",
+        },
+        id="every property",
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def site(
+    redis_url: str, rabbitmq_url: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Site]:
+    with Site(tmp_path_factory.mktemp("site"), redis_url, rabbitmq_url) as site:
+        yield site
+
+
+@pytest.fixture
+async def client(site: Site) -> AsyncIterator[AsyncClient]:
+    async with AsyncClient(site.redis_url, namespace=site.namespace) as client:
+        yield client
+
+
+@pytest.fixture(params=["connect", "connect_robust"])
+async def channel(
+    request: pytest.FixtureRequest, site: Site, client: AsyncClient
+) -> AsyncIterator[Any]:
+    """Of both kinds of connection."""
+    async with await getattr(delaying, request.param)(site.url, client=client) as connection:
+        yield await connection.channel()
+
+
+@pytest.fixture
+async def robust(site: Site, client: AsyncClient) -> AsyncIterator[Any]:
+    async with await delaying.connect_robust(site.url, client=client) as connection:
+        yield await connection.channel()
+
+
+@pytest.fixture
+async def plain(site: Site) -> AsyncIterator[Any]:
+    async with await aio_pika.connect(site.url) as connection:
+        yield (await connection.channel()).default_exchange
+
+
+async def take(site: Site, queue: str) -> Raw:
+    return await asyncio.to_thread(site.take, queue)
+
+
+@pytest.mark.parametrize(("body", "properties"), PUBLISHED)
+async def test_without_a_delay_it_is_aio_pika(
+    site: Site, channel: Any, plain: Any, body: bytes, properties: Any
+) -> None:
+    queue = site.queue()
+    message = Message(body, message_id="m", **properties)
+    answers = [
+        await exchange.publish(message, queue) for exchange in (plain, channel.default_exchange)
+    ]
+    assert type(answers[0]) is type(answers[1])
+    assert (await take(site, queue)).bytes == (await take(site, queue)).bytes
+
+
+@pytest.mark.parametrize(("body", "properties"), PUBLISHED)
+async def test_what_arrives_later_is_what_aio_pika_sends(
+    site: Site, channel: Any, plain: Any, body: bytes, properties: Any
+) -> None:
+    queue = site.queue()
+    message = Message(body, message_id=f"é-{queue}", **properties)
+    before = message.info()
+    await plain.publish(message, queue)
+    receipt = await channel.default_exchange.publish(message, queue, delay="300ms")
+    assert receipt == "created"
+    assert receipt.id == message.message_id
+    assert message.info() == before
+    direct, delayed = await take(site, queue), await take(site, queue)
+    site.check_same(direct, delayed, receipt.id, receipt.due_ms)
+
+
+async def test_a_message_without_an_id_bears_that_of_the_receipt(site: Site, robust: Any) -> None:
+    queue = site.queue()
+    receipt = await robust.default_exchange.publish(Message(b"x"), queue, delay=0)
+    arrived = await take(site, queue)
+    assert arrived.properties["message_id"] == arrived.headers["delaybridge-id"] == receipt.id
+
+
+async def test_every_exchange_of_the_channel(site: Site, channel: Any) -> None:
+    queue = site.queue()
+    name = site.exchange(f"{queue}/a:b", queue)
+    declared = await channel.declare_exchange(f"{queue}-new", "topic", durable=True)
+    bound = await channel.get_queue(queue)
+    await bound.bind(declared, "#")
+    exchanges = [
+        declared,
+        await channel.get_exchange(name),
+        await channel.get_exchange(name, ensure=False),
+    ]
+    for exchange in exchanges:
+        await exchange.publish(Message(b"x"), "a.b/c:d", delay=0.05)
+        arrived = await take(site, queue)
+        assert (arrived.exchange, arrived.routing_key) == (exchange.name, "a.b/c:d")
+
+
+async def test_an_exchange_delays_while_its_connection_is_away(site: Site, robust: Any) -> None:
+    queue = site.queue()
+    exchange = await robust.get_exchange(site.exchange(f"{queue}-x", queue))
+    underlying = await robust.get_underlay_channel()
+    await underlying.connection.close()
+    assert underlying.is_closed
+    receipt = await exchange.publish(Message(b"while it is away"), "k", delay=0)
+    assert (await take(site, queue)).headers["delaybridge-id"] == receipt.id
+
+
+def soon() -> datetime:
+    return datetime.now(UTC) + timedelta(seconds=0.5)
+
+
+@pytest.mark.parametrize(
+    ("headers", "arguments"),
+    [
+        pytest.param({}, lambda: {"delay": timedelta(milliseconds=300)}, id="timedelta"),
+        pytest.param({}, lambda: {"delay": 0.3}, id="seconds"),
+        pytest.param({}, lambda: {"deliver_at": soon()}, id="datetime"),
+        pytest.param({}, lambda: {"deliver_at": soon().isoformat()}, id="RFC 3339"),
+        pytest.param({"x-delay": 300}, dict, id="x-delay"),
+        pytest.param({"delaybridge-delay": "300ms", "a": 1}, dict, id="delaybridge-delay"),
+    ],
+)
+async def test_every_way_to_say_when(
+    site: Site, robust: Any, headers: dict[str, Any], arguments: Any
+) -> None:
+    queue = site.queue()
+    now_ms = datetime.now(UTC).timestamp() * 1000
+    message = Message(b"x", headers=headers)
+    receipt = await robust.default_exchange.publish(message, queue, **arguments())
+    assert now_ms + 290 < receipt.due_ms < now_ms + 3000
+    arrived = await take(site, queue)
+    assert arrived.at_ms >= receipt.due_ms
+    seen = {n: v for n, v in arrived.headers.items() if not n.startswith("delaybridge-")}
+    assert seen == {n: v for n, v in headers.items() if n != "delaybridge-delay"}
+
+
+@pytest.mark.parametrize("by", ["message_id", "header", "receipt"])
+async def test_it_is_cancelled_and_rescheduled_by_its_id(
+    site: Site, robust: Any, client: AsyncClient, by: str
+) -> None:
+    queue = site.queue()
+    message = Message(b"x", message_id=f"m-{queue}" if by == "message_id" else None)
+    if by == "header":
+        message.headers["delaybridge-id"] = f"h-{queue}"
+    receipt = await robust.default_exchange.publish(message, queue, delay="1h")
+    if by != "receipt":
+        assert receipt.id == f"{by[0]}-{queue}"
+    assert await client.reschedule(receipt.id, delay=0) == "rescheduled"
+    assert (await take(site, queue)).headers["delaybridge-id"] == receipt.id
+    again = await robust.default_exchange.publish(message, queue, delay="1h")
+    assert await client.cancel(again.id) == "cancelled"
+    await asyncio.to_thread(site.check_nothing_left, queue)
+
+
+@pytest.mark.parametrize(
+    ("properties", "arguments", "code", "field"),
+    [
+        ({}, {"delay": -1}, "negative_delay", "delay"),
+        ({}, {"delay": "soon"}, "bad_time", "delay"),
+        ({}, {"deliver_at": datetime(2030, 1, 1)}, "zone_required", "deliver_at"),
+        ({}, {"delay": 1, "deliver_at": "2030-01-01T00:00:00Z"}, "time_ambiguous", "delay"),
+        ({"headers": {"x-delay": 5}}, {"delay": 1}, "time_ambiguous", "delay"),
+        ({"headers": {"x-delay": 1.9}}, {}, "not_integer_ms", "x-delay"),
+        ({"headers": {"a": float("nan")}}, {"delay": 1}, "non_finite", "a"),
+        ({"headers": {"a": [{"b": float("inf")}]}}, {"delay": 1}, "non_finite", "a"),
+        ({"expiration": -1}, {"delay": 1}, "bad_expiration", "expiration"),
+        ({"message_id": "a\nb"}, {"delay": 1}, "bad_id", "id"),
+    ],
+    ids=str,
+)
+async def test_what_is_refused_is_neither_published_nor_stored(
+    site: Site, robust: Any, properties: Any, arguments: Any, code: str, field: str
+) -> None:
+    queue = site.queue()
+    with pytest.raises(MessageError) as caught:
+        await robust.default_exchange.publish(Message(b"x", **properties), queue, **arguments)
+    assert (caught.value.code, caught.value.field) == (code, field)
+    await asyncio.to_thread(site.check_nothing_left, queue)
+
+
+async def test_an_id_that_is_pending_with_other_content_is_a_conflict(
+    site: Site, robust: Any, client: AsyncClient
+) -> None:
+    queue = site.queue()
+    exchange = robust.default_exchange
+    await exchange.publish(Message(b"x", message_id=queue), queue, delay="1h")
+    with pytest.raises(MessageConflict):
+        await exchange.publish(Message(b"y", message_id=queue), queue, delay="1h")
+    assert await client.cancel(queue) == "cancelled"
+    await asyncio.to_thread(site.check_nothing_left, queue)
+
+
+async def test_an_internal_exchange_takes_nothing(site: Site, robust: Any) -> None:
+    exchange = await robust.declare_exchange(site.queue(), internal=True, auto_delete=True)
+    for arguments in ({}, {"delay": 1}):
+        with pytest.raises(ValueError, match="internal exchange"):
+            await exchange.publish(Message(b"x"), "k", **arguments)
+
+
+@pytest.mark.parametrize(
+    ("timeout_s", "expected"), [(None, StoreUnavailable), (0.01, TimeoutError)]
+)
+async def test_without_redis_it_is_raised_and_not_published(
+    site: Site, timeout_s: float | None, expected: type[Exception]
+) -> None:
+    queue = site.queue()
+    async with AsyncClient(f"redis://{LOOPBACK}:{free_port()}", timeout_s=0.2) as away:
+        async with await delaying.connect(site.url, client=away) as connection:
+            exchange = (await connection.channel()).default_exchange
+            with pytest.raises(expected):
+                await exchange.publish(Message(b"x"), queue, timeout=timeout_s, delay=1)
+    await asyncio.to_thread(site.check_nothing_left, queue)
+
+
+async def test_a_broker_that_is_not_configured_is_a_config_error(site: Site) -> None:
+    queue = site.queue()
+    async with (
+        AsyncClient(site.redis_url, brokers={"kafka": "kafka://h:1"}) as client,
+        await delaying.connect(site.url, client=client) as connection,
+    ):
+        exchange = (await connection.channel()).default_exchange
+        with pytest.raises(ConfigError, match="DELAYBRIDGE_BROKERS__RABBITMQ"):
+            await exchange.publish(Message(b"x"), queue, delay=1)
+    await asyncio.to_thread(site.check_nothing_left, queue)
+
+
+@pytest.mark.parametrize("connect", [delaying.connect, delaying.connect_robust])
+async def test_the_client_of_the_settings_is_closed_with_the_connection(
+    site: Site, connect: Any
+) -> None:
+    queue = site.queue()
+    with site.settings():
+        async with await connect(site.url, broker="rabbitmq") as connection:
+            exchange = (await connection.channel()).default_exchange
+            receipt = await exchange.publish(Message(b"x"), queue, delay=0)
+    assert (await take(site, queue)).headers["delaybridge-id"] == receipt.id
+
+
+async def test_the_client_that_was_given_stays_open(site: Site, client: AsyncClient) -> None:
+    async with await delaying.connect(site.url, client=client) as connection:
+        exchange = (await connection.channel()).default_exchange
+        receipt = await exchange.publish(Message(b"x"), "q", delay="1h")
+    assert await client.cancel(receipt.id) == "cancelled"
+
+
+async def test_what_no_queue_takes_lies_in_the_dead_set(
+    site: Site, robust: Any, client: AsyncClient
+) -> None:
+    receipt = await robust.default_exchange.publish(Message(b"x"), "no-such-queue", delay=0)
+
+    async def is_dead() -> bool:
+        stored = await client.get(receipt.id)
+        return stored is not None and stored.state == "dead"
+
+    await wait_until_async(is_dead, 20, "the dead set")
+    await client.discard(receipt.id)
