@@ -33,6 +33,7 @@ __all__ = [
     "decode_table",
     "encode_properties",
     "encode_table",
+    "message_id",
     "split_content_header",
 ]
 
@@ -45,6 +46,7 @@ _MAX_EXPIRATION_MS = 2**32 - 1  # the broker closes the channel above it
 HEADERS_FLAG = 1 << 13
 _DELIVERY_MODE_FLAG = 1 << 12
 _USER_ID_FLAG = 1 << 4
+_MESSAGE_ID_FLAG = 1 << 7
 
 # Name, flag and kind of each property in the order of the wire; `headers` lie between
 # content_encoding and delivery_mode.
@@ -55,7 +57,7 @@ _AFTER_HEADERS = (
     ("correlation_id", 1 << 10, "s"),
     ("reply_to", 1 << 9, "s"),
     ("expiration", 1 << 8, "s"),
-    ("message_id", 1 << 7, "s"),
+    ("message_id", _MESSAGE_ID_FLAG, "s"),
     ("timestamp", 1 << 6, "Q"),
     ("type", 1 << 5, "s"),
     ("user_id", _USER_ID_FLAG, "s"),
@@ -277,6 +279,16 @@ def check_content(content: ContentHeader) -> list[tuple[str, Any]]:
     for name, value in headers:
         check_finite(value, name)
     return headers
+
+
+def message_id(flags: int, after: bytes) -> bytes | None:
+    """The message_id among the properties behind the headers, None if there is none."""
+    if not flags & _MESSAGE_ID_FLAG:
+        return None
+    for name, start, end in _spans(flags, after, _AFTER_HEADERS):
+        if name == "message_id":
+            return after[start + 1 : end]
+    raise AssertionError("unreachable")
 
 
 def decode_properties(flags: int, before: bytes, after: bytes) -> dict[str, Any]:

@@ -199,6 +199,33 @@ def utf8(text: str, code: str, field: Any) -> bytes:
         raise MessageError(code, str(field), "text with a lone surrogate") from None
 
 
+def entries(data: bytes) -> Iterator[tuple[bytes, int, int, int]]:
+    """Name and place of each header without decoding it: name, start, where its value starts, end.
+
+    DecodeError if the bytes are broken.
+    """
+    position, size = 0, len(data)
+    try:
+        while position < size:
+            at = position + 1 + data[position]
+            kind = data[at]
+            if kind in _SIZED_KINDS:
+                end = at + 5 + _LONG.unpack_from(data, at + 1)[0]
+            else:
+                end = at + 1 + _FIXED_SIZES[kind]
+            yield data[position + 1 : at], position, at, end
+            position = end
+    except (IndexError, KeyError, struct.error):
+        raise DecodeError("undecodable", "headers", "the table is broken") from None
+    if position != size:
+        raise DecodeError("undecodable", "headers", "the table is cut short")
+
+
+def decode_value(data: bytes, at: int, name: str) -> Any:
+    """The value that starts there, as `decode_table` gives it."""
+    return _decoded(data, at, name, 0)[0]
+
+
 def decode_table(data: bytes) -> list[tuple[str, Any]]:
     """The headers in their order, every type RabbitMQ knows; DecodeError if the bytes are broken.
 
@@ -283,6 +310,10 @@ _FIXED: Mapping[bytes, tuple[struct.Struct, Callable[..., Any]]] = {
     b"T": (struct.Struct(">Q"), _when),
     b"V": (struct.Struct(""), _none),
 }
+
+
+_FIXED_SIZES = {kind[0]: layout.size for kind, (layout, _) in _FIXED.items()}
+_SIZED_KINDS = frozenset(b"SxAF")
 
 
 def readable(data: bytes) -> str | bytes:

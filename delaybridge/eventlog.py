@@ -18,8 +18,11 @@ from delaybridge.events import (
     ClockStepped,
     Dropped,
     Event,
+    Ingested,
+    IngestFailed,
     LeaseLost,
     Published,
+    Quarantined,
     Retried,
     Revoked,
     ScannerFailed,
@@ -31,9 +34,13 @@ _log = logging.getLogger("delaybridge")
 _SUMMARY_S = 1.0
 _WARNINGS = (
     *(Buried, CircuitOpened, ClockStepped, Dropped, LeaseLost, Retried),
-    *(ScannerFailed, StoreSilent, Stuck),
+    *(IngestFailed, Quarantined, ScannerFailed, StoreSilent, Stuck),
 )
-_SUMMED = (Published, Retried, Buried, Dropped, Claimed, Revoked, StoreSilent)
+_OF_SOURCES = (Ingested, Quarantined)
+_SUMMED = (
+    *(Published, Retried, Buried, Dropped, Claimed, Revoked, StoreSilent),
+    *_OF_SOURCES,
+)
 
 
 class EventLog:
@@ -48,7 +55,7 @@ class EventLog:
         if not isinstance(event, _SUMMED):
             self._say(type(event), _pairs(event))
             return
-        destination = printable(getattr(event, "destination", ""))
+        destination = printable(getattr(event, "destination", "") or getattr(event, "source", ""))
         if isinstance(event, Published):
             self._late_ms[destination] = max(self._late_ms[destination], event.late_ms)
         reason = printable(getattr(event, "reason", ""))[:200]
@@ -66,7 +73,8 @@ class EventLog:
         late_ms, self._late_ms = self._late_ms, Counter()
         for (kind, destination, reason), number in counts.items():
             parts = [f"n={number}"]
-            parts += [f"destination={destination}"] if destination else []
+            place = "source" if issubclass(kind, _OF_SOURCES) else "destination"
+            parts += [f"{place}={destination}"] if destination else []
             parts += [f"reason={reason!r}"] if reason else []
             parts += [f"latest={late_ms[destination]}ms"] if kind is Published else []
             self._say(kind, parts)

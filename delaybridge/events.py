@@ -132,3 +132,35 @@ class ScannerFailed(Event):
     """The scanner met something unexpected; it gives its leases up and begins anew."""
 
     reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IngestStarted(Event):
+    """A delay exchange, or a partition of a delay topic, is read from now on."""
+
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IngestFailed(Event):
+    """A source cannot be read; it is tried again, unless the reason says what must be done."""
+
+    source: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ingested(Event):
+    """Messages were taken from a source: stored, or published where they asked for no delay."""
+
+    source: str
+    messages: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quarantined(Event):
+    """Messages of a source could not be accepted: they lie in the dead set, as they came."""
+
+    source: str
+    messages: int
+    reason: str

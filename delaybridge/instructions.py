@@ -183,3 +183,5 @@ _READERS: Mapping[str, tuple[str, _Reader]] = {
     "delaybridge-destination": ("destination", _destination),
     "delaybridge-cancel": ("cancel", _flag),
 }
+INSTRUCTIONS = frozenset(_READERS)
+"""Names of the headers that are read."""

@@ -1,4 +1,4 @@
-"""Several workers on one machine: a parent that starts them, and restarts those that die.
+"""Several processes on one machine: a parent that starts them, and restarts those that die.
 
 The parent touches no message. It knows its children's lease tokens, so that a dead child's buckets
 are free at once instead of after a lease.
@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
@@ -22,6 +22,8 @@ from typing import Any
 from delaybridge import commands
 from delaybridge.commands import Bucket
 from delaybridge.errors import DelayBridgeError, StoreError, StoreUnavailable
+from delaybridge.ingest.routes import Route
+from delaybridge.ingester import run_ingest
 from delaybridge.lease import NameTaken
 from delaybridge.service import Identity
 from delaybridge.settings import Settings
@@ -41,27 +43,36 @@ def run(
     processes: int = 1,
     name: str | None = None,
     burst: bool = False,
+    routes: Sequence[Route] = (),
     exit_code: Callable[[BaseException], int],
     prepare: Callable[[], None] = lambda: None,
 ) -> int:
     """Scan in so many processes until SIGTERM or Ctrl-C; 0 once they have drained.
 
-    exit_code: what an error of a child means, for the one that cannot be mended by another try.
-    prepare: run first in each child (logging); picklable, as `exit_code` is.
+    routes: what one more process reads into the store meanwhile. exit_code: what an error of a
+    child means, for the one that cannot be mended by another try. prepare: run first in each child
+    (logging); picklable, as `exit_code` is.
     """
-    if processes == 1:
+    if processes == 1 and not routes:
         run_one(settings, name=name, burst=burst)
         return 0
-    return _Parent(settings, processes, name, burst, exit_code, prepare).run()
+    return _Parent(settings, processes, name, routes, burst, exit_code, prepare).run()
 
 
 class _Child:
-    """One worker process and what it told us. heir: it replaces one that died."""
+    """One process and what it told us. heir: it replaces one that died. routes: it ingests."""
 
     def __init__(
-        self, number: int, name: str | None, *, failures: int = 0, heir: bool = False
+        self,
+        number: int,
+        name: str | None,
+        routes: Sequence[Route] = (),
+        *,
+        failures: int = 0,
+        heir: bool = False,
     ) -> None:
         self.number, self.name, self.failures, self.heir = number, name, failures, heir
+        self.routes = routes
         self.signals = 0  # how many of the parent's were passed on to it
         self.started_s = time.monotonic()
         self.identity: Identity | None = None
@@ -75,8 +86,8 @@ class _Child:
         self.pipe, theirs = _spawn.Pipe(duplex=False)
         self.process = _spawn.Process(
             target=_work,
-            args=(theirs, self.name, self.heir, *arguments),
-            name=f"worker-{self.number}",
+            args=(theirs, self.name, self.routes, self.heir, *arguments),
+            name=f"ingest-{self.number}" if self.routes else f"worker-{self.number}",
         )
         self.process.start()
         theirs.close()
@@ -106,7 +117,7 @@ class _Child:
 class _Parent:
     def __init__(self, settings: Settings, processes: int, name: str | None, *rest: Any) -> None:
         self._settings, self._processes, self._name = settings, processes, name
-        self._burst, self._exit_code, self._prepare = rest
+        self._routes, self._burst, self._exit_code, self._prepare = rest
         self._children: list[_Child] = []
         self._due: list[tuple[float, _Child]] = []  # replacements that wait for their time
         self._signals = 0
@@ -120,6 +131,8 @@ class _Parent:
             signal.signal(stop, self._signalled)
         for number in range(self._processes):
             self._start(_Child(number, self._child_name(number)))
+        if self._routes:
+            self._start(_Child(self._processes, self._child_name("ingest"), self._routes))
         while self._children or self._due:
             pipes = {child.pipe: child for child in self._children}
             pause_s = min((at_s - time.monotonic() for at_s, _ in self._due), default=None)
@@ -131,8 +144,8 @@ class _Parent:
             self._start_due()
         return self._code
 
-    def _child_name(self, number: int) -> str | None:
-        return None if self._name is None else f"{self._name}-{number}"
+    def _child_name(self, suffix: int | str) -> str | None:
+        return None if self._name is None else f"{self._name}-{suffix}"
 
     def _start(self, child: _Child) -> None:
         if self._signals:
@@ -169,7 +182,7 @@ class _Parent:
         failures = 0 if lived_s > _STEADY_S else child.failures + 1
         pause_s = _PAUSES_S[min(failures, len(_PAUSES_S) - 1)]
         _log.error("worker_died pid=%s code=%s restart_in=%ss", child.process.pid, code, pause_s)
-        heir = _Child(child.number, child.name, failures=failures, heir=True)
+        heir = _Child(child.number, child.name, child.routes, failures=failures, heir=True)
         self._due.append((time.monotonic() + pause_s, heir))
 
     def _start_due(self) -> None:
@@ -190,7 +203,9 @@ class _Parent:
             # The namespace is not opened for this: a wiped one must not be born again here.
             store.run(
                 [
-                    commands.announce(namespace, who.name, who.instance, 0),
+                    commands.announce(
+                        *(namespace, who.name, who.instance, 0), ingests=bool(child.routes)
+                    ),
                     *(Bucket(namespace, b, "").release(t) for b, t in child.tokens.items()),
                 ]
             )
@@ -203,6 +218,7 @@ class _Parent:
 def _work(
     pipe: Connection,
     name: str | None,
+    routes: Sequence[Route],
     heir: bool,
     settings: Settings,
     burst: bool,
@@ -220,15 +236,16 @@ def _work(
         except OSError:
             pass  # the parent is gone, and this process drains: nobody has to know
 
+    common: dict[str, Any] = {
+        "name": name,
+        "ignore": [signal.SIGINT],
+        "on_start": partial(tell, "identity"),
+    }
     try:
-        run_one(
-            settings,
-            name=name,
-            burst=burst,
-            ignore=[signal.SIGINT],
-            on_start=partial(tell, "identity"),
-            on_token=partial(tell, "token"),
-        )
+        if routes:
+            run_ingest(settings, routes=routes, **common)
+        else:
+            run_one(settings, burst=burst, on_token=partial(tell, "token"), **common)
     except (DelayBridgeError, NameTaken) as exc:
         _log.error("%s", exc)
         code = exit_code(exc)

@@ -81,7 +81,7 @@ def run(service: Service, *, ignore: Iterable[signal.Signals] = ()) -> None:
         runner.run(main())
 
 
-async def until(done: asyncio.Task[None], work: Iterable[asyncio.Task[Any]]) -> None:
+async def until(done: asyncio.Task[Any], work: Iterable[asyncio.Task[Any]]) -> None:
     """Wait for `done`; raise what ends any of the work before."""
     tasks = [done, *work]
     try:

@@ -112,6 +112,26 @@ def _delay(value: object) -> int:
     return delay_ms
 
 
+def _texts(value: object) -> tuple[str, ...]:
+    """A list of texts; as one text they are parted by commas."""
+    if isinstance(value, str):
+        value = [part for part in (part.strip() for part in value.split(",")) if part]
+    if not isinstance(value, list | tuple) or not all(isinstance(v, str) and v for v in value):
+        raise ValueError('a list of texts, as ["a", "b"]; in the environment a,b')
+    return tuple(value)
+
+
+def _switch(value: object) -> bool:
+    words = {"true": True, "false": False}
+    found = words.get(value) if isinstance(value, str) else value
+    if not isinstance(found, bool):
+        raise ValueError("true or false")
+    return found
+
+
+Texts = Annotated[tuple[str, ...], BeforeValidator(_texts)]
+
+
 class _Section(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", arbitrary_types_allowed=True, hide_input_in_errors=True
@@ -225,6 +245,41 @@ class RetrySettings(_Section):
     )
 
 
+class IngestSettings(_Section):
+    """Delay exchanges and delay topics: `delaybridge ingest`, `delaybridge scan --with-ingest`."""
+
+    exchanges: Texts = Field(
+        default=(),
+        description="RabbitMQ: the delay exchanges. X.delay delivers to X; NAME=TARGET for other "
+        "names; BROKER:NAME where several are configured; NAME;type=fanout (topic, headers, "
+        "direct) for one that is not there yet.",
+    )
+    topics: Texts = Field(
+        default=("*.delay",),
+        description="Kafka: the delay topics, likewise. * stands for any text.",
+    )
+    destinations: Texts = Field(
+        default=(),
+        description="Where a delaybridge-destination header may lead beside the source's own "
+        "target: as rabbitmq:audit or kafka:*, without routing key.",
+    )
+    prefetch: Annotated[int, whole(1, 65_535)] = Field(
+        default=4000,
+        description="RabbitMQ: messages of one exchange in hand and not acknowledged.",
+    )
+    window_bytes: Annotated[int, whole(_KIB, 2**40)] = Field(
+        default=32 * _MIB,
+        description="Bytes in hand of one broker; above it nothing more is read from it.",
+    )
+    group: Annotated[str, Field(min_length=1, max_length=249)] = Field(
+        default="delaybridge", description="Kafka: the consumer group."
+    )
+    keep_partition: Annotated[bool, BeforeValidator(_switch)] = Field(
+        default=False,
+        description="Kafka: deliver to the partition of the same number, instead of by key.",
+    )
+
+
 class LimitsSettings(_Section):
     """What is accepted. Never above the brokers' own limits."""
 
@@ -276,6 +331,7 @@ class Settings(_Section):
     scan: ScanSettings = ScanSettings()
     publish: PublishSettings = PublishSettings()
     retry: RetrySettings = RetrySettings()
+    ingest: IngestSettings = IngestSettings()
     limits: LimitsSettings = LimitsSettings()
     _sources: dict[str, str] = PrivateAttr(default_factory=dict)
 

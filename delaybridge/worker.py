@@ -158,12 +158,7 @@ class Shift:
 
     def _build(self) -> Scanner:
         s, emit = self._s, self._worker.emit
-        options = PublishOptions(
-            confirm_timeout_s=s.publish.confirm_timeout_s,
-            heartbeat_s=s.publish.heartbeat_s,
-            blocked_connection_timeout_s=s.publish.blocked_connection_timeout_s,
-            linger_ms=s.publish.linger_ms,
-        )
+        options = PublishOptions.of(s.publish)
         for name, url in s.brokers.items():
             publisher = connect(
                 *(name, url),

@@ -31,6 +31,7 @@ COMMANDS = {
     "message": ("messages", "List, show, cancel and reschedule messages."),
     "dead": ("dead", "Messages that were given up: look, bring back, discard."),
     "scan": ("fleet", "Run a worker: publish messages when they are due."),
+    "ingest": ("ingest", "Read delay exchanges or delay topics into the store."),
     "stats": ("fleet", "Count messages by state."),
     "worker": ("fleet", "The workers that run."),
     "bucket": ("fleet", "The buckets and who owns them."),

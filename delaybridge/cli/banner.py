@@ -12,10 +12,20 @@ from delaybridge.cli.output import in_time
 from delaybridge.cli.session import Session
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from delaybridge.ingest.routes import Route
     from delaybridge.settings import Settings
 
 
-def show_banner(session: Session, settings: Settings, name: str | None) -> None:
+def show_banner(
+    session: Session,
+    settings: Settings,
+    name: str | None,
+    routes: Sequence[Route] = (),
+    *,
+    role: str = "worker",
+) -> None:
     """Print it on stderr. Redis away: Failure, before anything is started."""
     with session.client() as client:
         asked = [commands.info(section) for section in ("server", "persistence")]
@@ -24,13 +34,16 @@ def show_banner(session: Session, settings: Settings, name: str | None) -> None:
     aof = "on" if persistence.get("aof_enabled") == "1" else "off"
     who = name or f"{socket.gethostname()}:{os.getpid()}"
     scan = settings.scan
-    session.note(f"delaybridge {__version__} worker {who}  (Ctrl-C drains, twice aborts)")
+    session.note(f"delaybridge {__version__} {role} {who}  (Ctrl-C drains, twice aborts)")
     session.note(
         f" store    {settings.redis.url}  {server_name(server)}  aof {aof}  "
         f"latency {trip_ms:.2f} ms  clock {round(ahead_ms):+d} ms"
     )
     for broker, url in settings.brokers.items():
         session.note(f" broker   {broker}  {url}")
+    for route in routes:
+        target = route.target or "the same without .delay"
+        session.note(f" ingest   {route} -> {target}")
     lease = in_time(settings.lease.ttl_ms).removeprefix("in ")
     session.note(
         f" buckets  {settings.buckets} in {settings.namespace}  processes {scan.processes}  "

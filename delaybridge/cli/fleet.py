@@ -13,7 +13,10 @@ from delaybridge.cli.output import in_time, moment
 from delaybridge.cli.session import Session
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from delaybridge.calls import BucketStats, Stats, WorkerInfo
+    from delaybridge.ingest.routes import Route
     from delaybridge.settings import Settings
 
 _BUCKET_TITLES = (
@@ -31,8 +34,15 @@ _WORKER_TITLES = ("NAME", "HOST", "PID", "VERSION", "BUCKETS", "STARTED", "EXPIR
 )
 @click.option("--name", metavar="W", help="The worker's name; its host and pid if left out.")
 @click.option("--burst", is_flag=True, help="Exit when nothing is due any more.")
+@click.option(
+    "--with-ingest",
+    is_flag=True,
+    help="Also read delay exchanges and delay topics, in a process of its own; see ingest.",
+)
 @pass_session
-def scan(session: Session, processes: int | None, name: str | None, burst: bool) -> int:
+def scan(
+    session: Session, processes: int | None, name: str | None, burst: bool, with_ingest: bool
+) -> int:
     """Run a worker: publish messages when they are due.
 
     Start as many as you like, on as many hosts: they share the buckets out among themselves.
@@ -46,15 +56,22 @@ def scan(session: Session, processes: int | None, name: str | None, burst: bool)
             "DELAYBRIDGE_BROKERS__RABBITMQ or [brokers]"
         )
         raise Failure(Exit.REFUSED, "config", "brokers", what)
+    if burst and with_ingest:
+        what = "ingest never ends by itself; leave one of the two out"
+        raise Failure(Exit.REFUSED, "usage", "--burst", what)
     from delaybridge.cli.banner import show_banner
+    from delaybridge.ingester import routes_of
 
-    show_banner(session, settings, name)
+    routes = routes_of(settings) if with_ingest else []
+    show_banner(session, settings, name, routes)
     for caution in settings.cautions():
         session.note(f"warning: {caution}")
-    return _work(session, settings, name, burst)
+    return _work(session, settings, name, burst, routes)
 
 
-def _work(session: Session, settings: Settings, name: str | None, burst: bool) -> int:
+def _work(
+    session: Session, settings: Settings, name: str | None, burst: bool, routes: Sequence[Route]
+) -> int:
     from delaybridge.cli.logs import configure
     from delaybridge.lease import NameTaken
     from delaybridge.processes import run
@@ -67,6 +84,7 @@ def _work(session: Session, settings: Settings, name: str | None, burst: bool) -
             processes=settings.scan.processes,
             name=name,
             burst=burst,
+            routes=routes,
             exit_code=worker_exit_code,
             prepare=prepare,
         )

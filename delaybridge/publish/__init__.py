@@ -18,12 +18,15 @@ from dataclasses import dataclass
 from enum import StrEnum
 from importlib import import_module
 from importlib.metadata import entry_points
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from delaybridge import urls
 from delaybridge.errors import ConfigError
 from delaybridge.message import Delivery, Destination
 from delaybridge.urls import ENTRY_POINTS, KINDS
+
+if TYPE_CHECKING:
+    from delaybridge.settings import PublishSettings
 
 
 class Verdict(StrEnum):
@@ -94,6 +97,16 @@ class PublishOptions:
     heartbeat_s: int = 15
     blocked_connection_timeout_s: float = 20.0
     linger_ms: int = 0
+
+    @classmethod
+    def of(cls, settings: PublishSettings) -> Self:
+        """As the settings say."""
+        return cls(
+            confirm_timeout_s=settings.confirm_timeout_s,
+            heartbeat_s=settings.heartbeat_s,
+            blocked_connection_timeout_s=settings.blocked_connection_timeout_s,
+            linger_ms=settings.linger_ms,
+        )
 
 
 DEFAULT_KINDS = {kind: kind for kind in KINDS.values()}

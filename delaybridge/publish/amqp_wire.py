@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from pika.adapters.asyncio_connection import AsyncioConnection
 from pika.channel import Channel
@@ -37,6 +37,9 @@ _MANDATORY = b"\x01"
 _ACK, _NACK, _RETURN = b"\x00\x3c\x00\x50", b"\x00\x3c\x00\x78", b"\x00\x3c\x00\x32"
 _CONFIRM = struct.Struct(">QB")
 _ROUTES = 10_000
+
+
+Connection = TypeVar("Connection", bound="WireConnection")
 
 
 class Listener(Protocol):
@@ -252,9 +255,9 @@ def returned_id(payload: bytes) -> str | None:
     return ids[-1] if ids else None
 
 
-async def open_connection(parameters: Parameters) -> WireConnection:
+async def open_connection(parameters: Parameters, make: Callable[..., Connection]) -> Connection:
     """A connection that is open, or PublishUnavailable with the reason."""
-    connection = WireConnection(parameters, asyncio.get_running_loop())
+    connection = make(parameters, asyncio.get_running_loop())
     try:
         await connection.opened
     except Exception as exc:

@@ -143,7 +143,7 @@ class RabbitMQPublisher:
         now_s = asyncio.get_running_loop().time
         while True:
             try:
-                connection = await open_connection(self._parameters)
+                connection = await open_connection(self._parameters, WireConnection)
             except PublishUnavailable as exc:
                 self._change(str(exc))
             else:
@@ -263,11 +263,12 @@ def publisher(
 
     amqps:// verifies certificate and host name. ConfigError for a URL that is none.
     """
-    parameters = _parameters(name, url, options)
+    parameters = parameters_of(name, url, options)
     return RabbitMQPublisher(name, parameters, report=report, on_change=on_change, options=options)
 
 
-def _parameters(name: str, url: str, options: PublishOptions) -> Parameters:
+def parameters_of(name: str, url: str, options: PublishOptions) -> Parameters:
+    """How to connect to the broker at `url`; ConfigError for a URL that is none."""
     text = str.__str__(url)  # also of a URL that shows itself without its password
     try:
         given = parse_qs(urlsplit(text).query, keep_blank_values=True)

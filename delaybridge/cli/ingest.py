@@ -1,0 +1,77 @@
+"""`delaybridge ingest`: delay exchanges and delay topics, read into the store."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from delaybridge.cli.failure import Exit, Failure
+from delaybridge.cli.grammar import Command, Group, pass_session
+from delaybridge.cli.session import Session
+
+_NAME = click.option("--name", metavar="W", help="The process' name; its host and pid if left out.")
+
+
+@click.group(cls=Group)
+def ingest() -> None:
+    """Read delay exchanges or delay topics into the store.
+
+    Producers publish to X.delay instead of X, with the delay in a header (x-delay in ms, or
+    delaybridge-delay as 15m); workers publish the message to X when it is due. Start as many as you
+    like; SIGTERM and Ctrl-C drain.
+    """
+
+
+@ingest.command("rabbitmq", cls=Command)
+@click.option(
+    "--exchange",
+    "exchanges",
+    multiple=True,
+    metavar="X.delay",
+    help="A delay exchange, declared if it is not there: [BROKER:]X.delay or NAME=TARGET, and "
+    ";type=fanout (topic, headers, direct). Once for each. [default: ingest.exchanges]",
+)
+@_NAME
+@pass_session
+def rabbitmq(session: Session, exchanges: tuple[str, ...], name: str | None) -> None:
+    """Read delay exchanges of RabbitMQ."""
+    _work(session, "rabbitmq", "exchanges", exchanges, name)
+
+
+@ingest.command("kafka", cls=Command)
+@click.option(
+    "--topic",
+    "topics",
+    multiple=True,
+    metavar="T.delay",
+    help="A delay topic, or a pattern with *: [BROKER:]T.delay or NAME=TARGET. Once for each. "
+    "[default: ingest.topics, *.delay]",
+)
+@_NAME
+@pass_session
+def kafka(session: Session, topics: tuple[str, ...], name: str | None) -> None:
+    """Read delay topics of Kafka."""
+    _work(session, "kafka", "topics", topics, name)
+
+
+def _work(
+    session: Session, kind: str, setting: str, given: tuple[str, ...], name: str | None
+) -> None:
+    overrides: dict[str, Any] = {"ingest": {setting: list(given)}} if given else {}
+    settings = session.load(overrides)
+    from delaybridge.cli.banner import show_banner
+    from delaybridge.cli.logs import configure
+    from delaybridge.ingester import routes_of, run_ingest
+    from delaybridge.lease import NameTaken
+
+    routes = routes_of(settings, [kind])
+    show_banner(session, settings, name, routes, role="ingest")
+    for caution in settings.cautions():
+        session.note(f"warning: {caution}")
+    configure(as_json=session.output.json, verbose=session.verbose)
+    try:
+        run_ingest(settings, routes=routes, name=name)
+    except NameTaken as exc:
+        what = f"{exc} is the name of an ingest process that runs; choose another"
+        raise Failure(Exit.CONFLICT, "name_taken", "--name", what) from exc

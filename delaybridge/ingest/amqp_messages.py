@@ -1,0 +1,248 @@
+"""What a message from a delay exchange asks for: read from its bytes, which are kept as they are.
+
+Only headers that say something to us are decoded, and of the properties only `message_id`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from time import time_ns
+from typing import Any, NamedTuple
+from zlib import crc32
+
+from delaybridge.accept import Accepted, check_id, parse_destination
+from delaybridge.amqp import ContentHeader, message_id, split_content_header
+from delaybridge.amqp_table import decode_value, entries
+from delaybridge.errors import DelayOutOfRange, MessageError
+from delaybridge.ingest import Cancel, Quarantine, Schedule, reason_of
+from delaybridge.ingest.routes import AllowList, Route
+from delaybridge.instructions import (
+    INSTRUCTIONS,
+    PLUGIN_DELAY,
+    Instructions,
+    instructions,
+    is_instruction,
+)
+from delaybridge.message import (
+    MAX_PRIORITY,
+    OWN_HEADERS,
+    RESERVED_PREFIX,
+    Destination,
+    Limits,
+    OnConflict,
+    Record,
+    encode_record,
+    new_id,
+)
+
+MAX_LOOPS = 3  # so often a message may come back from our own dead letters
+_WATCHED = frozenset(name.encode() for name in (*INSTRUCTIONS, *OWN_HEADERS))
+_RESERVED = RESERVED_PREFIX.encode()
+_DEATHS = b"x-death"
+_ROUTES = 10_000
+
+
+class Delivered(NamedTuple):
+    """One message as RabbitMQ handed it over. header: the content header frame's payload."""
+
+    tag: int
+    redelivered: bool
+    routing_key: bytes
+    header: bytes
+    body: bytes
+
+
+class Direct(NamedTuple):
+    """A message without a delay: to be published now."""
+
+    id: str
+    record: Record
+    destination: Destination
+
+
+class Reader:
+    """Reads the messages of one delay exchange."""
+
+    def __init__(
+        self,
+        route: Route,
+        kinds: Mapping[str, str],
+        limits: Limits,
+        allowed: AllowList,
+        delay_exchanges: Collection[str],
+    ) -> None:
+        """delay_exchanges: those of the same broker; a message sent on to one is not delayed twice.
+
+        near_misses: how often a header was almost one that is understood.
+        """
+        self._route, self._kinds, self._limits, self._allowed = route, kinds, limits, allowed
+        self._delay_exchanges = frozenset(delay_exchanges)
+        self._destinations: dict[bytes, tuple[Destination, str]] = {}
+        self.near_misses = 0
+
+    def read(
+        self, message: Delivered, known_id: str | None = None
+    ) -> Schedule | Cancel | Quarantine | Direct:
+        """What becomes of a message. known_id: that it was given when it came for the first time.
+
+        A message without id of its own gets a new one.
+        """
+        stamp = crc32(message.body, crc32(message.header)).to_bytes(4, "big")
+        content = None
+        try:
+            content = split_content_header(message.header)
+            return self._read(message, content, stamp, known_id)
+        except MessageError as exc:
+            return self.quarantine(message, content, stamp, reason_of(exc))
+
+    def quarantine(
+        self, message: Delivered, content: ContentHeader | None, stamp: bytes, reason: str
+    ) -> Quarantine:
+        """Keep it as it came, addressed to where it would have gone."""
+        content = content or ContentHeader(len(message.body), 0, b"", b"", b"")
+        key = message.routing_key.decode(errors="backslashreplace")
+        route = self._route
+        target = Destination(route.broker, route.kind, route.target, key)
+        return Quarantine(new_id(), stamp, _encoded(target, message.body, content), reason)
+
+    def _read(
+        self, message: Delivered, content: ContentHeader, stamp: bytes, known_id: str | None
+    ) -> Schedule | Cancel | Quarantine | Direct:
+        table = content.table
+        asked, table = self._instructions(table) if table else (_NOTHING, table)
+        given = asked.id if asked.id is not None else message_id(content.flags, content.after)
+        id = known_id or new_id() if given is None else self._id(given)
+        if asked.cancel:
+            if given is None:
+                raise MessageError("bad_id", "delaybridge-id", "a cancel names the id it is about")
+            return Cancel(id, None, stamp)
+        destination, text = self._destination(message.routing_key, asked)
+        if len(message.body) > self._limits.body_bytes:
+            raise MessageError(
+                "body_too_large",
+                "body",
+                f"{len(message.body)} bytes; the limit (limits.body_bytes) is "
+                f"{self._limits.body_bytes}",
+            )
+        record = Record(text, message.body, table, (content.flags, content.before, content.after))
+        if asked.delay_ms is not None:
+            when = f"+{self._within(asked.delay_ms)}"
+        elif asked.due_ms is not None:
+            self._within(asked.due_ms - time_ns() // 1_000_000)
+            when = str(asked.due_ms)
+        elif destination.broker == self._route.broker:
+            return Direct(id, record, destination)
+        else:
+            when = "+0"
+        payload = encode_record(record)
+        # A message that comes for the first time may be a consumer's retry of the one in flight.
+        policy = OnConflict.FAIL if message.redelivered else None
+        return Schedule(
+            *(Accepted(id, id.encode(), when, MAX_PRIORITY, payload), stamp, policy, payload),
+            is_new_id=given is None,
+        )
+
+    def _instructions(self, table: bytes) -> tuple[Instructions, bytes]:
+        """What the headers ask for, and the headers without those that only we read."""
+        found: list[tuple[str, Any]] = []
+        kept: list[bytes] = []
+        count = since = 0
+        for name, start, at, end in entries(table):
+            count += 1
+            if name in _WATCHED or name.startswith(_RESERVED):
+                text = name.decode(errors="backslashreplace")
+                found.append((text, decode_value(table, at, text)))
+                if is_instruction(text) or self._is_delayed_again(text):
+                    kept.append(table[since:start])
+                    since = end
+            elif name == _DEATHS:
+                self._check_loop(decode_value(table, at, "x-death"))
+            elif name.lower() in _WATCHED:
+                self.near_misses += 1
+        self._check_size(count, len(table))
+        rest = b"".join((*kept, table[since:])) if kept or since else table
+        return (instructions(found) if found else _NOTHING), rest
+
+    def _is_delayed_again(self, name: str) -> bool:
+        return name == PLUGIN_DELAY and self._route.target in self._delay_exchanges
+
+    def _check_size(self, count: int, size: int) -> None:
+        limits = self._limits
+        if count > limits.headers:
+            raise MessageError(
+                "too_many_headers", "headers", f"{count}; the limit is {limits.headers}"
+            )
+        if size > limits.headers_bytes:
+            raise MessageError(
+                "headers_too_large", "headers", f"{size} bytes; the limit is {limits.headers_bytes}"
+            )
+
+    def _check_loop(self, deaths: Any) -> None:
+        """What was dead-lettered from our intake queue again and again goes no further."""
+        ours = (
+            death.get("count", 1)
+            for death in (deaths if isinstance(deaths, list) else ())
+            if isinstance(death, dict) and death.get("queue") == self._route.source
+        )
+        if sum(count for count in ours if isinstance(count, int)) > MAX_LOOPS:
+            raise MessageError(
+                "loop", "x-death", f"came back from the dead letters of {self._route.source!r}"
+            )
+
+    def _id(self, given: str | bytes) -> str:
+        try:
+            id = given.decode() if isinstance(given, bytes) else given
+        except UnicodeDecodeError:
+            raise MessageError("bad_id", "message_id", "not valid UTF-8") from None
+        return check_id(id, self._limits)
+
+    def _destination(self, routing_key: bytes, asked: Instructions) -> tuple[Destination, str]:
+        if asked.destination is not None:
+            destination = parse_destination(asked.destination, self._kinds)
+            self._allowed.check(destination, self._route)
+            self._check_not_back(destination)
+            return destination, str(destination)
+        known = self._destinations.get(routing_key)
+        if known is None:
+            known = self._route_for(routing_key)
+            if len(self._destinations) >= _ROUTES:  # routing keys may be without number
+                self._destinations.clear()
+            self._destinations[routing_key] = known
+        return known
+
+    def _route_for(self, routing_key: bytes) -> tuple[Destination, str]:
+        try:
+            key = routing_key.decode()
+        except UnicodeDecodeError:
+            raise MessageError("bad_destination", "routing key", "not valid UTF-8") from None
+        route = self._route
+        text = str(Destination(route.broker, route.kind, route.target, key))
+        destination = parse_destination(text, self._kinds)
+        self._check_not_back(destination)
+        return destination, text
+
+    def _check_not_back(self, destination: Destination) -> None:
+        """Not into the exchange it came from, nor its queue: it would go round for ever."""
+        source = self._route.source
+        if destination.broker == self._route.broker and (
+            destination.address == source
+            or (not destination.address and destination.routing_key == source)
+        ):
+            raise MessageError(
+                "self_loop", "delaybridge-destination", f"{source} is where it came from"
+            )
+
+    def _within(self, delay_ms: int) -> int:
+        if delay_ms > self._limits.delay_ms:
+            raise DelayOutOfRange(
+                "too_far", "delay", f"{delay_ms} ms; the limit is {self._limits.delay_ms} ms"
+            )
+        return delay_ms
+
+
+_NOTHING = Instructions()
+
+
+def _encoded(destination: Destination, body: bytes, content: ContentHeader) -> bytes:
+    properties = (content.flags, content.before, content.after)
+    return encode_record(Record(str(destination), body, content.table, properties))

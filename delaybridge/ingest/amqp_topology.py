@@ -1,0 +1,92 @@
+"""What ingest needs on the broker: the delay exchange, its intake queue, and the way between."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from pika.channel import Channel
+
+from delaybridge.errors import ConfigError
+from delaybridge.ingest.amqp_intake import IntakeConnection
+from delaybridge.ingest.routes import Route
+from delaybridge.publish.amqp_wire import close_channel, close_code
+
+# Never given up: a message that was returned often is no poison, its ingest was restarted often.
+QUEUE_ARGUMENTS = {"x-queue-type": "quorum", "x-delivery-limit": -1}
+_PRECONDITION_FAILED = 406
+_CURRENT_TYPE = re.compile(r"'type' for exchange .* but current is '([^']*)'")
+_EVERYTHING = "#"
+
+
+def intake_exchange(route: Route) -> str:
+    """The fanout exchange behind a direct delay exchange: what nobody is bound for goes there."""
+    return f"{route.source}.intake"
+
+
+async def declare(connection: IntakeConnection, route: Route) -> Channel:
+    """A channel on which everything is in place. What exists already is used as it is.
+
+    ConfigError if an exchange is there that cannot be consumed from; whatever closes the channel
+    otherwise (403: the user may not declare).
+    """
+    type = await _declare_exchange(connection, route, route.type)
+    await _declare(
+        connection, "queue_declare", queue=route.source, durable=True, arguments=QUEUE_ARGUMENTS
+    )
+    channel = await connection.open_channel(lambda *_: None)
+    exchange = intake_exchange(route) if type == "direct" else route.source
+    await connection.call(
+        channel, "queue_bind", queue=route.source, exchange=exchange, routing_key=_EVERYTHING
+    )
+    return channel
+
+
+async def _declare_exchange(connection: IntakeConnection, route: Route, type: str) -> str:
+    """Declare the exchange; the type that it has."""
+    arguments = {}
+    if type == "direct":
+        arguments = {"alternate-exchange": intake_exchange(route)}
+        await _declare(
+            connection, "exchange_declare",
+            exchange=intake_exchange(route), exchange_type="fanout", durable=True, internal=True,
+        )  # fmt: skip
+    refused = await _declare(
+        connection, "exchange_declare",
+        exchange=route.source, exchange_type=type, durable=True, arguments=arguments,
+    )  # fmt: skip
+    found = _CURRENT_TYPE.search(refused)
+    if found is None:
+        if type == "direct" and "alternate-exchange" in refused:
+            raise ConfigError(
+                f"{route}: the exchange is direct and has no alternate exchange "
+                f"{intake_exchange(route)!r}: its messages cannot all be consumed; delete it"
+            )
+        return type
+    if found[1] == "direct":
+        return await _declare_exchange(connection, route, "direct")
+    if found[1] not in ("topic", "fanout", "headers"):
+        raise ConfigError(f"{route}: the exchange is there with type {found[1]!r}; delete it")
+    return found[1]
+
+
+async def _declare(connection: IntakeConnection, method: str, **arguments: Any) -> str:
+    """Declare something; why the broker says that it is there already and differs, else ''."""
+    channel = await connection.open_channel(lambda *_: None)
+    try:
+        await connection.call(channel, method, **arguments)
+    except Exception as exc:
+        closed = close_code(exc)
+        if closed is None or closed[0] != _PRECONDITION_FAILED:
+            raise
+        return closed[1]
+    close_channel(channel)
+    return ""
+
+
+async def messages_waiting(connection: IntakeConnection, queue: str) -> int:
+    """How many messages of the queue were not handed to any consumer yet."""
+    channel = await connection.open_channel(lambda *_: None)
+    answer = await connection.call(channel, "queue_declare", queue=queue, passive=True)
+    close_channel(channel)
+    return int(answer.message_count)

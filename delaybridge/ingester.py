@@ -1,0 +1,183 @@
+"""The ingest process: reads delay exchanges and delay topics of the configured brokers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import signal
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib import import_module
+from typing import Any, Protocol
+
+from delaybridge import commands
+from delaybridge.calls import Calls
+from delaybridge.errors import ConfigError, StoreError, StoreUnavailable, StoreWiped
+from delaybridge.eventlog import EventLog
+from delaybridge.events import IngestFailed, StoreSilent
+from delaybridge.ingest.counts import Counts
+from delaybridge.ingest.routes import Route, parse_route
+from delaybridge.lease import NameTaken
+from delaybridge.publish import kind_of
+from delaybridge.service import Identity, Service, end, run, until
+from delaybridge.settings import Settings
+from delaybridge.store import AsyncStore
+
+_log = logging.getLogger("delaybridge")
+_RESTART_S = (0.2, 10.0)
+KINDS = ("rabbitmq", "kafka")
+
+
+class Ingest(Protocol):
+    """The sources of one broker."""
+
+    counts: Sequence[Counts]
+
+    async def run(self) -> None:
+        """Read until cancelled; a broker or a store that is away is waited for."""
+
+    async def stop(self, timeout_s: float) -> None:
+        """Take no more, and see what was taken to its end, if that takes no longer than this."""
+
+    async def measure(self) -> None:
+        """Bring the counts up to date."""
+
+
+def routes_of(settings: Settings, kinds: Iterable[str] = KINDS) -> list[Route]:
+    """What is to be read, as the settings say; ConfigError if that is nothing."""
+    brokers = {name: kind_of(url) for name, url in settings.brokers.items()}
+    routes: list[Route] = []
+    if "rabbitmq" in kinds:
+        routes += [parse_route(text, brokers, "rabbitmq") for text in settings.ingest.exchanges]
+    if "kafka" in kinds:
+        topics = settings.ingest.topics if "kafka" in brokers.values() else ()
+        routes += _kafka_routes(topics, brokers)
+    if not routes:
+        raise ConfigError(
+            "ingest: nothing to read: name delay exchanges in ingest.exchanges (or --exchange "
+            'X.delay), or configure a Kafka broker, whose topics "*.delay" are read'
+        )
+    return routes
+
+
+def _kafka_routes(topics: Iterable[str], brokers: Mapping[str, str]) -> list[Route]:
+    """A pattern without a broker's name is for every Kafka that is configured."""
+    routes = []
+    for text in topics:
+        named = text.partition(":")[0] in brokers or "*" not in text
+        each = [""] if named else [f"{name}:" for name, kind in brokers.items() if kind == "kafka"]
+        routes += [parse_route(prefix + text, brokers, "kafka") for prefix in each]
+    return routes
+
+
+class Ingester(Service):
+    """One ingest process' work, from start to drained."""
+
+    left_behind = "what was not acknowledged comes again"
+
+    def __init__(self, settings: Settings, identity: Identity, routes: Sequence[Route]) -> None:
+        super().__init__()
+        self.settings, self.identity, self._routes = settings, identity, routes
+        self.emit = EventLog()
+        self._ingests: dict[str, Ingest] = {}
+
+    async def work(self) -> None:
+        """Read until stopped. Raises only what beginning anew cannot mend."""
+        s = self.settings
+        store = AsyncStore(s.redis.url, timeout_s=s.redis.timeout_s)
+        calls = Calls(s.namespace, s.brokers, s.buckets, s.limits.as_limits())
+        try:
+            await store.complete(calls.open())
+            by_broker: dict[str, list[Route]] = {}
+            for route in self._routes:
+                by_broker.setdefault(route.broker, []).append(route)
+            work = [
+                asyncio.create_task(self._keep(name, routes, store, calls))
+                for name, routes in by_broker.items()
+            ]
+            work.append(asyncio.create_task(self._announce(store)))
+            try:
+                await until(asyncio.create_task(self.stopping.wait()), work)
+                stops = [i.stop(s.scan.drain_timeout_s) for i in self._ingests.values()]
+                await asyncio.gather(*stops)
+            finally:
+                await end(work)
+                await self._leave(store)
+        finally:
+            self.emit.flush()
+            await store.close()
+
+    async def _keep(
+        self, name: str, routes: Sequence[Route], store: AsyncStore, calls: Calls
+    ) -> None:
+        """Read from one broker; begin anew after whatever is unexpected."""
+        pause_s = _RESTART_S[0]
+        module = import_module(f"delaybridge.ingest.{routes[0].kind}")
+        while True:
+            began_s = time.monotonic()
+            try:
+                async with module.connected(
+                    name, self.settings, routes, store, calls, self.emit
+                ) as ingest:
+                    self._ingests[name] = ingest
+                    await ingest.run()
+            except (ConfigError, StoreWiped):
+                raise
+            except Exception as exc:
+                self.emit(IngestFailed(source=name, reason=f"{type(exc).__name__}: {exc}"))
+                _log.debug("ingest failed", exc_info=exc)
+            if time.monotonic() - began_s > _RESTART_S[1]:
+                pause_s = _RESTART_S[0]
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _RESTART_S[1])
+
+    # what is said of it
+
+    async def _announce(self, store: AsyncStore) -> None:
+        """Say again and again what is read, and how that goes."""
+        while True:
+            for ingest in self._ingests.values():
+                await ingest.measure()
+            try:
+                fleet = await store.one(self._said(self.settings.lease.ttl_ms))
+            except StoreUnavailable as exc:
+                self.emit(StoreSilent(reason=str(exc)))
+            else:
+                if not fleet.announced:
+                    raise NameTaken(self.identity.name)
+            await asyncio.sleep(self.settings.lease.renew_ms / 1000)
+
+    def _said(self, ttl_ms: int) -> commands.Command[commands.Fleet]:
+        now_s = time.monotonic()
+        counts = [c for ingest in self._ingests.values() for c in ingest.counts]
+        for each in counts:
+            each.measure(now_s)
+        info: dict[str, Any] = json.loads(self.identity.info)
+        info["sources"] = [each.shown() for each in counts]
+        who = self.identity
+        return commands.announce(
+            *(self.settings.namespace, who.name, who.instance, ttl_ms),
+            json.dumps(info).encode(),
+            ingests=True,
+        )
+
+    async def _leave(self, store: AsyncStore) -> None:
+        try:
+            await store.one(self._said(0))
+        except StoreError:
+            pass  # its announcement runs out
+
+
+def run_ingest(
+    settings: Settings,
+    *,
+    routes: Sequence[Route],
+    name: str | None = None,
+    ignore: Iterable[signal.Signals] = (),
+    on_start: Callable[[Identity], None] = lambda identity: None,
+) -> None:
+    """Ingest in this process until SIGTERM or Ctrl-C, and drain; the second ends at once."""
+    identity = Identity.of_this_process(name)
+    on_start(identity)
+    run(Ingester(settings, identity, routes), ignore=ignore)

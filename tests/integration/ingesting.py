@@ -1,0 +1,198 @@
+"""An ingest process and a worker on this test's own loop, between real servers."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable
+from typing import Any, Self
+
+import pika
+from pika.adapters.blocking_connection import BlockingChannel
+
+from delaybridge import AsyncClient
+from delaybridge.calls import Stored
+from delaybridge.ingester import Ingester, routes_of
+from delaybridge.message import State
+from delaybridge.service import Identity, Service
+from delaybridge.settings import Settings
+from delaybridge.worker import Worker
+
+DEADLINE_S = 20.0
+
+
+class Entrance:
+    """What is between a producer and a consumer: ingest, the store, and if wanted a worker."""
+
+    def __init__(
+        self, redis_url: str, namespace: str, brokers: dict[str, str], **ingest: Any
+    ) -> None:
+        """ingest: settings of that section."""
+        limits = ingest.pop("limits", {})
+        self.settings = Settings.load(
+            None,
+            {
+                "redis": {"url": redis_url, "timeout_s": 1.0},
+                "namespace": namespace,
+                "brokers": brokers,
+                "buckets": 4,
+                "ingest": ingest,
+                "limits": limits,
+                "lease": {"ttl_ms": 3000, "renew_ms": 300},
+            },
+            environ={},
+        )
+        self.client = AsyncClient.from_settings(self.settings)
+        self._services: dict[asyncio.Task[None], Service] = {}
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        for task in list(self._services):
+            await self.stop(task)
+        await self.client.close()
+
+    def ingest(self, *kinds: str) -> asyncio.Task[None]:
+        """Start an ingest process' work."""
+        routes = routes_of(self.settings, kinds)
+        return self._start(Ingester(self.settings, _someone(), routes))
+
+    def scan(self) -> asyncio.Task[None]:
+        """Start a worker."""
+        return self._start(Worker(self.settings, _someone()))
+
+    def _start(self, service: Service) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(service.work())
+        self._services[task] = service
+        return task
+
+    async def stop(self, task: asyncio.Task[None]) -> None:
+        """As SIGTERM would, and wait for its end."""
+        service = self._services.pop(task)
+        service.stopping.set()
+        async with asyncio.timeout(DEADLINE_S):
+            await task
+
+    async def kill(self, task: asyncio.Task[None]) -> None:
+        """End it at once, in the middle of whatever it does."""
+        del self._services[task]
+        task.cancel()
+        await asyncio.wait([task])
+
+    async def delayed(self) -> list[Stored]:
+        return (await self.client.pending(limit=1000)).items
+
+    async def dead(self) -> list[Stored]:
+        return (await self.client.dead(limit=1000)).items
+
+    async def until(self, condition: Callable[[], Any], what: str) -> Any:
+        """Wait for a condition (a coroutine function or a plain one) to become true."""
+        found: Any = None
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                while True:
+                    found = condition()
+                    if asyncio.iscoroutine(found):
+                        found = await found
+                    if found:
+                        return found
+                    for task in self._services:
+                        if task.done():
+                            task.result()
+                    await asyncio.sleep(0.02)
+        except TimeoutError:
+            raise AssertionError(f"{what}: not within {DEADLINE_S:g} s; last {found!r}") from None
+
+
+def _someone() -> Identity:
+    return Identity.of_this_process(f"p{uuid.uuid4().hex[:8]}")
+
+
+class Rabbit:
+    """A plain pika producer and consumer; every call in a thread, the connection kept short."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._made: list[tuple[str, str]] = []
+
+    async def do(self, work: Callable[[BlockingChannel], Any]) -> Any:
+        def run() -> Any:
+            connection = pika.BlockingConnection(pika.URLParameters(self.url))
+            try:
+                return work(connection.channel())
+            finally:
+                if connection.is_open:
+                    connection.close()
+
+        return await asyncio.to_thread(run)
+
+    async def target(self, name: str, type: str = "topic", **arguments: Any) -> str:
+        """An exchange and a quorum queue of one name, everything bound."""
+
+        def declare(channel: BlockingChannel) -> None:
+            channel.exchange_declare(name, type, durable=True)
+            channel.queue_declare(
+                name, durable=True, arguments={"x-queue-type": "quorum", **arguments}
+            )
+            channel.queue_bind(name, name, "#")
+
+        await self.do(declare)
+        return name
+
+    async def publish(
+        self,
+        exchange: str,
+        key: str,
+        body: bytes = b"body",
+        headers: dict[str, Any] | None = None,
+        **properties: Any,
+    ) -> None:
+        """Publish with a confirm, mandatory."""
+        described = pika.BasicProperties(headers=headers, **properties)
+
+        def send(channel: BlockingChannel) -> None:
+            channel.confirm_delivery()
+            channel.basic_publish(exchange, key, body, described, mandatory=True)
+
+        await self.do(send)
+
+    async def take(self, queue: str, count: int) -> list[tuple[Any, Any, bytes]]:
+        """So many messages of a queue, acknowledged: (method, properties, body)."""
+
+        def receive(channel: BlockingChannel) -> list[tuple[Any, Any, bytes]]:
+            found = []
+            for method, properties, body in channel.consume(queue, inactivity_timeout=DEADLINE_S):
+                if method is None:
+                    break
+                channel.basic_ack(method.delivery_tag)
+                found.append((method, properties, body))
+                if len(found) == count:
+                    break
+            return found
+
+        taken: list[tuple[Any, Any, bytes]] = await self.do(receive)
+        assert len(taken) == count, f"only {len(taken)} of {count} came to {queue}"
+        return taken
+
+    async def exists(self, exchange: str) -> bool:
+        """Whether there is such an exchange, and a queue of the same name."""
+
+        def look(channel: BlockingChannel) -> bool:
+            try:
+                channel.exchange_declare(exchange, passive=True)
+                channel.queue_declare(exchange, passive=True)
+            except pika.exceptions.ChannelClosedByBroker:
+                return False
+            return True
+
+        return bool(await self.do(look))
+
+    async def waiting(self, queue: str) -> int:
+        def look(channel: BlockingChannel) -> int:
+            return int(channel.queue_declare(queue, passive=True).method.message_count)
+
+        return int(await self.do(look))
+
+
+__all__ = ["Entrance", "Rabbit", "State"]
