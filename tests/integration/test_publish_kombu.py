@@ -1,0 +1,435 @@
+"""What only kombu can show: the same message as kombu's own, transports, a call that hangs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+import sys
+from collections.abc import AsyncIterator, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import kombu
+import pytest
+
+from delaybridge import Client, Message
+from delaybridge.accept import accept
+from delaybridge.amqp import PROPERTY_NAMES
+from delaybridge.errors import ConfigError, PublishUnavailable
+from delaybridge.message import OWN_HEADERS, Delivery, Limits, decode_record
+from delaybridge.publish import CONFIRMED, Fault, PublishOptions, Verdict, connect
+from tests.integration import certificates
+from tests.integration.brokers import (
+    OPTIONS,
+    KombuAmqpRig,
+    KombuRedisRig,
+    Rig,
+    Sink,
+    is_settled,
+    running_worker,
+)
+from tests.servers.process import LOOPBACK, accepts, free_port
+from tests.servers.rabbitmq import RabbitMQNode
+from tests.servers.redis import RedisServer
+from tests.waiting import wait_until, wait_until_async
+
+QUICK = PublishOptions(confirm_timeout_s=1.0, heartbeat_s=2)
+
+# As Celery's protocol 2 fills them.
+HEADERS = {
+    "lang": "py",
+    "task": "orders.close",
+    "eta": None,
+    "retries": 0,
+    "timelimit": [None, 30],
+    "stamps": {"tenant": ["é"]},
+    "ignore_result": False,
+    "ratio": 0.5,
+}
+PROPERTIES = {
+    "content_type": "application/json",
+    "content_encoding": "utf-8",
+    "correlation_id": "c-1",
+    "reply_to": "replies",
+    "delivery_mode": 1,
+    "priority": 7,
+    "expiration": "60000",
+    "MessageGroupId": "g",  # no property of AMQP: what SQS reads
+}
+BODY = b'[["\xc3\xa9"], {}, {"callbacks": null}]'
+
+
+@pytest.fixture(scope="module")
+def redis_broker() -> Iterator[KombuRedisRig]:
+    """A Redis of this module's own."""
+    made = KombuRedisRig()
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def amqp_broker() -> Iterator[KombuAmqpRig]:
+    """A RabbitMQ of this module's own."""
+    try:
+        made = KombuAmqpRig()
+    except FileNotFoundError as missing:
+        pytest.skip(str(missing))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+async def on_redis(redis_broker: KombuRedisRig) -> AsyncIterator[KombuRedisRig]:
+    """kombu over Redis."""
+    async with redis_broker:
+        yield redis_broker
+
+
+@pytest.fixture
+async def on_amqp(amqp_broker: KombuAmqpRig) -> AsyncIterator[KombuAmqpRig]:
+    """kombu over AMQP."""
+    async with amqp_broker:
+        yield amqp_broker
+
+
+async def publish(publisher: Any, sink: Sink, deliveries: Sequence[Delivery]) -> None:
+    """Publish and wait for all outcomes."""
+    publisher.publish(deliveries)
+    await sink.all_of(deliveries)
+
+
+def accepted(rig: Rig, queue: str, body: bytes = BODY, **described: Any) -> Delivery:
+    """A delivery of what `schedule` would store."""
+    message = Message(f"kombu:{queue}", body, delay=0, **described)
+    record = decode_record(accept(message, {"kombu": "kombu"}, Limits()).payload)
+    return rig.delivery(
+        rig.destination(queue), body, headers=record.headers, properties=record.properties
+    )
+
+
+def publish_plainly(url: str, queue: str, options: dict[str, Any]) -> None:
+    """kombu itself, from the same values."""
+    properties = dict(PROPERTIES)
+    properties["expiration"] = 60
+    with kombu.Connection(url, transport_options=options) as connection:
+        kombu.Producer(connection.channel()).publish(
+            BODY.decode(), routing_key=queue, headers=HEADERS, **properties
+        )
+
+
+class TestTheMessage:
+    async def test_on_redis_it_is_the_one_kombu_would_have_put(
+        self, on_redis: KombuRedisRig
+    ) -> None:
+        queue = on_redis.make()
+        publish_plainly(on_redis.node.url, queue, {})
+        async with on_redis.connected() as (publisher, sink):
+            one = accepted(on_redis, queue, headers=HEADERS, properties=PROPERTIES)
+            await publish(publisher, sink, [one])
+            assert sink.outcomes[one] == CONFIRMED
+        with on_redis.client() as client:
+            ours, plain = (json.loads(found) for found in client.lrange(f"{queue}\x06\x166", 0, -1))
+        own = {name: ours["headers"].pop(name) for name in OWN_HEADERS}
+        assert own == dict(zip(OWN_HEADERS, (one.id, one.due_ms, 1), strict=True))
+        assert ours["properties"].pop("delivery_tag") != plain["properties"].pop("delivery_tag")
+        assert ours == plain
+        assert plain["properties"]["body_encoding"] == "base64"
+        assert plain["properties"]["MessageGroupId"] == "g"
+
+    async def test_text_stays_text_where_bodies_are_not_encoded(
+        self, on_redis: KombuRedisRig
+    ) -> None:
+        queue = on_redis.make()
+        url = f"{on_redis.url()}?transport.body_encoding=utf-8"
+        async with on_redis.connected(url=url) as (publisher, sink):
+            await publish(publisher, sink, [accepted(on_redis, queue, properties=PROPERTIES)])
+        with on_redis.client() as client:
+            (found,) = client.lrange(f"{queue}\x06\x166", 0, -1)
+        assert json.loads(found)["body"] == BODY.decode()
+
+    async def test_bytes_without_a_type_are_raw_as_kombu_sends_bytes(
+        self, on_redis: KombuRedisRig
+    ) -> None:
+        queue = on_redis.make()
+        with kombu.Connection(on_redis.node.url) as connection:
+            kombu.Producer(connection.channel()).publish(b"\xff\x00", routing_key=queue)
+        async with on_redis.connected() as (publisher, sink):
+            await publish(publisher, sink, [accepted(on_redis, queue, b"\xff\x00")])
+        with on_redis.client() as client:
+            ours, plain = (json.loads(found) for found in client.lrange(queue, 0, -1))
+        for found in (ours, plain):
+            found.pop("headers")
+            found["properties"].pop("delivery_tag")
+        assert ours == plain
+
+    async def test_on_amqp_every_type_arrives(self, on_amqp: KombuAmqpRig) -> None:
+        queue = await asyncio.to_thread(on_amqp.make)
+        headers = {
+            **HEADERS,
+            "bytes": b"\xff\x00",
+            "big": 2**40,
+            "at": datetime(2027, 1, 1, tzinfo=UTC),
+        }
+        async with on_amqp.connected() as (publisher, sink):
+            one = accepted(on_amqp, queue, headers=headers, properties=PROPERTIES)
+            await publish(publisher, sink, [one])
+            assert sink.outcomes[one] == CONFIRMED
+        with kombu.Connection(on_amqp.node.url) as connection:  # pika cuts doubles off
+            found = connection.channel().basic_get(queue, no_ack=True)
+        assert found.body.encode() == BODY
+        own = {name: found.headers.pop(name) for name in OWN_HEADERS}
+        assert own == dict(zip(OWN_HEADERS, (one.id, one.due_ms, 1), strict=True))
+        assert found.headers.pop("at").replace(tzinfo=UTC) == headers.pop("at")
+        assert found.headers == headers
+        wanted = {name: value for name, value in PROPERTIES.items() if name in PROPERTY_NAMES}
+        assert {name: found.properties[name] for name in wanted} == wanted
+
+
+class TestOnAmqp:
+    async def test_a_queue_that_rejects(self, on_amqp: KombuAmqpRig) -> None:
+        with on_amqp.channel() as channel:
+            full = {"x-max-length": 1, "x-overflow": "reject-publish"}
+            channel.queue_declare("full", durable=True, arguments=full)
+        async with on_amqp.connected() as (publisher, sink):
+            first, second = on_amqp.deliveries(on_amqp.destination("full"), 2)
+            await publish(publisher, sink, [first, second])
+            assert sink.outcomes[first] == CONFIRMED
+            assert sink.outcomes[second].verdict is Verdict.UNKNOWN
+            assert sink.reasons([second]) == {"nacked"}
+            assert publisher.unavailable is None
+
+    async def test_an_idle_connection_that_is_lost_is_missed(self, on_amqp: KombuAmqpRig) -> None:
+        async with on_amqp.connected(QUICK) as (publisher, sink):
+            on_amqp.proxy.mode = "refuse"
+            await on_amqp.reset(publisher)
+            await wait_until_async(lambda: publisher.unavailable is not None, 5.0, "it is missed")
+            on_amqp.proxy.mode = "pass"
+            await wait_until_async(lambda: publisher.unavailable is None, 10.0, "it is back")
+            assert sink.outcomes == {}
+
+    async def test_an_idle_connection_lives_on_heartbeats(self, on_amqp: KombuAmqpRig) -> None:
+        async with on_amqp.connected(QUICK) as (publisher, sink):
+            with kombu.Connection(on_amqp.node.url, heartbeat=QUICK.heartbeat_s) as silent:
+                await asyncio.to_thread(wait_closed, silent.connection.transport.sock)
+            assert sink.changes == [None]
+            one = on_amqp.delivery(await on_amqp.new_destination())
+            await publish(publisher, sink, [one])
+            assert sink.outcomes[one] == CONFIRMED
+
+    async def test_a_wrong_password(self, on_amqp: KombuAmqpRig) -> None:
+        url = on_amqp.url().replace("guest:guest", "guest:s3cret")
+        with pytest.raises(PublishUnavailable, match="unreachable") as caught:
+            async with on_amqp.connected(url=url):
+                pass
+        assert "s3cret" not in str(caught.value)
+
+
+class TestOnRedis:
+    async def test_a_full_redis_takes_nothing_until_it_has_room(
+        self, on_redis: KombuRedisRig
+    ) -> None:
+        to = await on_redis.new_destination()
+        with on_redis.client() as client:
+            async with on_redis.connected() as (publisher, sink):
+                await publish(publisher, sink, on_redis.deliveries(to, 1))
+                client.config_set("maxmemory", 1)
+                refused = on_redis.deliveries(to, 5)
+                await publish(publisher, sink, refused)
+                assert {sink.outcomes[one].fault for one in refused} == {Fault.BROKER}
+                assert sink.verdicts(refused) == {Verdict.REFUSED}
+                assert sink.reasons(refused) == {"full"}
+                client.config_set("maxmemory", 0)
+
+                async def is_taken() -> bool:
+                    late = on_redis.deliveries(to, 1)
+                    await publish(publisher, sink, late)
+                    return sink.verdicts(late) == {Verdict.CONFIRMED}
+
+                await wait_until_async(is_taken, 10.0, "it is taken again")
+                confirmed = [one for one in sink.outcomes if sink.outcomes[one] == CONFIRMED]
+            assert client.llen(to.address) == len(confirmed)
+
+    async def test_a_call_that_hangs_for_ever_is_given_up(self, on_redis: KombuRedisRig) -> None:
+        url = f"{on_redis.url()}?transport.socket_timeout=null"
+        async with on_redis.connected(QUICK, url) as (publisher, sink):
+            to = await on_redis.new_destination()
+            await publish(publisher, sink, on_redis.deliveries(to, 1))
+            on_redis.proxy.mode = "blackhole_down"
+            hanging, *others = on_redis.deliveries(to, 5)
+            await publish(publisher, sink, [hanging, *others])
+            assert sink.outcomes[hanging].verdict is Verdict.UNKNOWN
+            assert sink.reasons([hanging]) == {"confirm_timeout"}
+            assert sink.verdicts(others) == {Verdict.REFUSED}
+            assert {sink.outcomes[one].fault for one in others} == {Fault.BROKER}
+            on_redis.proxy.mode = "pass"
+            await on_redis.reset(publisher)
+            await wait_until_async(lambda: publisher.unavailable is None, 20.0, "it is back")
+            after = on_redis.deliveries(to, 5)
+            await publish(publisher, sink, after)
+            assert sink.verdicts(after) == {Verdict.CONFIRMED}
+            arrived = [one.id for one in on_redis.read(to.address, 6)]
+            assert [one for one in arrived if one in {late.id for late in others}] == []
+
+    async def test_tls_verifies(self, tmp_path: Path) -> None:
+        made, port = certificates.make(tmp_path), free_port()
+        tls = ["--tls-port", str(port), "--tls-auth-clients", "no"]
+        files = ["--tls-cert-file", str(made.certificate), "--tls-key-file", str(made.key)]
+        with RedisServer([*tls, *files, "--tls-ca-cert-file", str(made.authority)]):
+            url = f"kombu+rediss://{LOOPBACK}:{port}/0"
+            trusting, _ = connect_to(f"{url}?ssl_ca_certs={made.authority}")
+            wary, _ = connect_to(url)
+            try:
+                await trusting.connect()
+                with pytest.raises(PublishUnavailable, match="(?i)certificate"):
+                    await wary.connect()
+            finally:
+                await trusting.close(0.0)
+                await wary.close(0.0)
+
+
+async def test_amqps_verifies() -> None:
+    try:
+        node = RabbitMQNode()
+    except FileNotFoundError as missing:
+        pytest.skip(str(missing))
+    made, port, inside = certificates.make(node.folder), free_port(), node.environment()["HOME"]
+    with (node.folder / "rabbitmq.conf").open("a") as config:
+        config.write(
+            f"listeners.ssl.1 = {LOOPBACK}:{port}\n"
+            f"ssl_options.cacertfile = {inside}/{made.authority.name}\n"
+            f"ssl_options.certfile = {inside}/{made.certificate.name}\n"
+            f"ssl_options.keyfile = {inside}/{made.key.name}\n"
+        )
+    with node:
+        await wait_until_async(lambda: accepts(port), 10.0, "TLS is up, a little later")
+        url = f"kombu+amqps://guest:guest@{LOOPBACK}:{port}//"
+        ssl = json.dumps({"ca_certs": str(made.authority), "server_hostname": LOOPBACK})
+        trusting, _ = connect_to(f"{url}?transport.ssl={quote(ssl)}")
+        wary, _ = connect_to(url)
+        try:
+            await trusting.connect()
+            with pytest.raises(PublishUnavailable, match="(?i)certificate"):
+                await wary.connect()
+        finally:
+            await trusting.close(0.0)
+            await wary.close(0.0)
+
+
+async def test_the_file_system(tmp_path: Path) -> None:
+    folder = tmp_path / "queues"
+    folder.mkdir()
+    options = f"transport.data_folder_in={folder}&transport.data_folder_out={folder}"
+    publisher, sink = connect_to(f"kombu+filesystem://?{options}")
+    rig = _Named()
+    try:
+        await publisher.connect()
+        one = accepted(rig, "q", headers=HEADERS, properties=PROPERTIES)
+        await publish(publisher, sink, [one])
+        assert sink.outcomes[one] == CONFIRMED
+    finally:
+        await publisher.close(0.0)
+    (file,) = folder.iterdir()
+    found = json.loads(file.read_text())
+    assert found["headers"]["delaybridge-id"] == one.id
+    assert found["properties"]["correlation_id"] == "c-1"
+
+
+class TestConfiguration:
+    @pytest.mark.parametrize(
+        ("url", "says"),
+        [
+            ("kombu+nonsense://h", "No such transport"),
+            ("kombu+librabbitmq://h", "kombu cannot use the URL|confirms nothing"),
+            ("kombu+redis://:s3cret@h:notaport/0", "kombu cannot use the URL"),
+            ("kombu+redis://h?unknown=1", "kombu cannot use the URL"),
+        ],
+    )
+    def test_urls_that_kombu_does_not_take(self, url: str, says: str) -> None:
+        with pytest.raises(ConfigError, match=says) as caught:
+            connect_to(url)
+        assert "s3cret" not in str(caught.value)
+
+    def test_without_kombu_installed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name in ("delaybridge.publish.kombu", "delaybridge.publish.kombu_thread"):
+            monkeypatch.delitem(sys.modules, name, raising=False)
+        monkeypatch.setitem(sys.modules, "kombu", None)  # what importing then raises
+        with pytest.raises(ConfigError, match=r"pip install 'delaybridge\[kombu\]'"):
+            connect_to("kombu+redis://h")
+
+
+class TestEndToEnd:
+    @pytest.mark.timeout(60)
+    def test_on_time_byte_for_byte_and_nothing_is_lost_with_the_broker(
+        self, redis_url: str, namespace: str, tmp_path: Path
+    ) -> None:
+        with RedisServer(["--appendonly", "yes", "--appendfsync", "always"]) as server:
+            url = f"kombu+{server.url}"
+            with (
+                Client(redis_url, namespace=namespace, brokers={"kombu": url}) as client,
+                running_worker(redis_url, namespace, url, tmp_path) as worker,
+            ):
+                bodies = [json.dumps([n, "é"]).encode() for n in range(100)]
+                due = [datetime.now(UTC) + timedelta(seconds=1 + n / 25) for n in range(100)]
+                receipts = client.schedule_many(
+                    [
+                        Message(
+                            *("kombu:orders", body),
+                            at=at,
+                            headers=HEADERS,
+                            properties={**PROPERTIES, "priority": 0},
+                        )
+                        for body, at in zip(bodies, due, strict=True)
+                    ]
+                )
+                first = consume(server.url, 10)
+                server.kill()
+                server.start()
+                wait_until(lambda: is_settled(client), 20.0, f"settled: {worker.log[-2000:]}")
+                found = first + consume(server.url, 1)
+        received = {headers["delaybridge-id"]: (at, body, headers) for at, body, headers in found}
+        assert received.keys() == {receipt.id for receipt in receipts}
+        for receipt, body, at in zip(receipts, bodies, due, strict=True):
+            at_s, payload, headers = received[receipt.id]
+            assert payload == json.loads(body)
+            assert at_s >= at.timestamp()
+            assert {name: headers[name] for name in HEADERS} == HEADERS
+
+
+def consume(url: str, at_least: int) -> list[tuple[float, Any, dict[str, Any]]]:
+    """What a plain kombu consumer takes from `orders`, and when."""
+    found = []
+    with kombu.Connection(url) as connection, connection.SimpleQueue("orders") as queue:
+        while True:
+            try:
+                message = queue.get(block=len(found) < at_least, timeout=20)
+            except queue.Empty:
+                return found
+            found.append((datetime.now(UTC).timestamp(), message.payload, message.headers))
+            message.ack()
+
+
+def wait_closed(connection: socket.socket) -> None:
+    """Until the other side has had enough of our silence."""
+    connection.settimeout(20.0)
+    with contextlib.suppress(ConnectionResetError):
+        while connection.recv(4096):
+            pass
+
+
+def connect_to(url: str) -> tuple[Any, Sink]:
+    """A publisher and its sink."""
+    sink = Sink()
+    made = connect("kombu", url, report=sink.report, on_change=sink.changed, options=OPTIONS)
+    sink.publisher = made
+    return made, sink
+
+
+class _Named(KombuRedisRig):
+    """For its deliveries alone: no server of its own."""
+
+    def __init__(self) -> None:
+        pass
