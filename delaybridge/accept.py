@@ -77,11 +77,11 @@ def when(delay: timedelta | float | str | None, at: datetime | str | None, limit
         raise MessageError("time_ambiguous", "delay", "both delay and at are given; give one")
     if delay is not None:
         wait_ms = times.delay_ms(delay)
-        _within(wait_ms, limits, "delay")
+        check_delay(wait_ms, limits, "delay")
         return f"+{wait_ms}"
     if at is not None:
         due_ms = times.at_ms(at)
-        _within(due_ms - time.time_ns() // 1_000_000, limits, "at")
+        check_delay(due_ms - time.time_ns() // 1_000_000, limits, "at")
         return str(due_ms)
     raise MessageError("time_required", "delay", "neither delay nor at is given; give one")
 
@@ -182,7 +182,8 @@ def _unknown_broker(text: str, broker: str, kinds: Mapping[str, str]) -> str:
     return f"no broker is named {broker!r}; configured: {', '.join(near) or 'none'}"
 
 
-def _within(wait_ms: int, limits: Limits, name: str) -> None:
+def check_delay(wait_ms: int, limits: Limits, name: str) -> None:
+    """Return if a due time so far ahead is accepted; DelayOutOfRange otherwise."""
     if wait_ms > limits.delay_ms:
         raise DelayOutOfRange(
             "too_far", name, f"{wait_ms} ms ahead; the limit (limits.delay) is {limits.delay_ms} ms"
@@ -217,14 +218,18 @@ def _body_bytes(body: object, destination: Destination, limits: Limits) -> bytes
         body = bytes(body)
     if not isinstance(body, bytes):
         raise MessageError("bad_body", "body", f"got {type(body).__name__}; give bytes or text")
+    check_body_size(body, destination.broker, limits)
+    return body
+
+
+def check_body_size(body: bytes, broker: str, limits: Limits) -> None:
+    """Return if a body of that size is accepted; MessageError otherwise."""
     if len(body) > limits.body_bytes:
         raise MessageError(
             "body_too_large",
             "body",
-            f"{len(body)} bytes for {destination.broker}; "
-            f"the limit (limits.body_bytes) is {limits.body_bytes}",
+            f"{len(body)} bytes for {broker}; the limit (limits.body_bytes) is {limits.body_bytes}",
         )
-    return body
 
 
 def _described(
@@ -244,7 +249,7 @@ def _described(
         _check_header_name(name)
         if name in OWN_HEADERS:
             raise MessageError("reserved_header", name, "set by delaybridge when it publishes")
-    _check_sizes(len(pairs), len(properties.table), limits)
+    check_header_sizes(len(pairs), len(properties.table), limits)
     return properties.table, (properties.flags, properties.before, properties.after)
 
 
@@ -253,18 +258,19 @@ def _headers(headers: Headers, destination: Destination, limits: Limits) -> byte
     for name, _ in pairs:
         _check_header_name(name)
     kept = [(name, value) for name, value in pairs if name not in OWN_HEADERS]
-    _check_sizes(len(kept), 0, limits)
+    check_header_sizes(len(kept), 0, limits)
     if destination.kind in ("rabbitmq", "kombu"):
         encoded: bytes | HeaderPairs = amqp.encode_table(kept)
         size = len(encoded)
     else:
         encoded = tuple((name, _header_bytes(name, value, destination)) for name, value in kept)
         size = sum(len(name.encode()) + len(value or b"") for name, value in encoded)
-    _check_sizes(len(kept), size, limits)
+    check_header_sizes(len(kept), size, limits)
     return encoded
 
 
-def _check_sizes(count: int, size: int, limits: Limits) -> None:
+def check_header_sizes(count: int, size: int, limits: Limits) -> None:
+    """Return if so many headers of that size in all are accepted; MessageError otherwise."""
     if count > limits.headers:
         raise MessageError("too_many_headers", "headers", f"{count}; the limit is {limits.headers}")
     if size > limits.headers_bytes:
@@ -342,7 +348,7 @@ def _kombu_properties(properties: Mapping[str, Any], limits: Limits) -> bytes | 
     """Any names, every type kept; AMQP's names are held to AMQP's rules."""
     amqp.encode_properties({n: v for n, v in properties.items() if n in amqp.PROPERTY_NAMES})
     encoded = amqp.encode_table(properties.items())
-    _check_sizes(0, len(encoded), limits)
+    check_header_sizes(0, len(encoded), limits)
     return encoded or None
 
 

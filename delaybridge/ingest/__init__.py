@@ -8,11 +8,13 @@ it goes to the dead set as it came, with the reason, and stops nothing.
 
 from __future__ import annotations
 
+from time import time_ns
 from typing import NamedTuple
 
-from delaybridge.accept import Accepted
+from delaybridge.accept import Accepted, check_delay
 from delaybridge.errors import MessageError
-from delaybridge.message import OnConflict
+from delaybridge.instructions import Instructions
+from delaybridge.message import Limits, OnConflict
 
 INGRESS = "ingress:"
 
@@ -60,3 +62,12 @@ Entry = Schedule | Cancel | Quarantine
 def reason_of(error: MessageError) -> str:
     """Why a message was quarantined, as it is shown: `ingress:CODE FIELD: DETAIL`."""
     return f"{INGRESS}{error.code} {error.field}: {error.detail}"
+
+
+def when_of(asked: Instructions, limits: Limits) -> str:
+    """The time as the scripts take it, now if none was asked for; DelayOutOfRange `too_far`."""
+    if asked.due_ms is not None:
+        check_delay(asked.due_ms - time_ns() // 1_000_000, limits, "due time")
+        return str(asked.due_ms)
+    check_delay(asked.delay_ms or 0, limits, "delay")
+    return f"+{asked.delay_ms or 0}"

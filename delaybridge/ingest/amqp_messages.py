@@ -6,15 +6,20 @@ Only headers that say something to us are decoded, and of the properties only `m
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from time import time_ns
 from typing import Any, NamedTuple
 from zlib import crc32
 
-from delaybridge.accept import Accepted, check_id, parse_destination
+from delaybridge.accept import (
+    Accepted,
+    check_body_size,
+    check_header_sizes,
+    check_id,
+    parse_destination,
+)
 from delaybridge.amqp import ContentHeader, message_id, split_content_header
 from delaybridge.amqp_table import decode_value, entries
-from delaybridge.errors import DelayOutOfRange, MessageError
-from delaybridge.ingest import Cancel, Quarantine, Schedule, reason_of
+from delaybridge.errors import MessageError
+from delaybridge.ingest import Cancel, Quarantine, Schedule, reason_of, when_of
 from delaybridge.ingest.routes import AllowList, Route
 from delaybridge.instructions import (
     INSTRUCTIONS,
@@ -117,23 +122,11 @@ class Reader:
                 raise MessageError("bad_id", "delaybridge-id", "a cancel names the id it is about")
             return Cancel(id, None, stamp)
         destination, text = self._destination(message.routing_key, asked)
-        if len(message.body) > self._limits.body_bytes:
-            raise MessageError(
-                "body_too_large",
-                "body",
-                f"{len(message.body)} bytes; the limit (limits.body_bytes) is "
-                f"{self._limits.body_bytes}",
-            )
+        check_body_size(message.body, destination.broker, self._limits)
         record = Record(text, message.body, table, (content.flags, content.before, content.after))
-        if asked.delay_ms is not None:
-            when = f"+{self._within(asked.delay_ms)}"
-        elif asked.due_ms is not None:
-            self._within(asked.due_ms - time_ns() // 1_000_000)
-            when = str(asked.due_ms)
-        elif destination.broker == self._route.broker:
+        if not asked.is_timed and destination.broker == self._route.broker:
             return Direct(id, record, destination)
-        else:
-            when = "+0"
+        when = when_of(asked, self._limits)
         payload = encode_record(record)
         # A message that comes for the first time may be a consumer's retry of the one in flight.
         policy = OnConflict.FAIL if message.redelivered else None
@@ -159,23 +152,12 @@ class Reader:
                 self._check_loop(decode_value(table, at, "x-death"))
             elif name.lower() in _WATCHED:
                 self.near_misses += 1
-        self._check_size(count, len(table))
+        check_header_sizes(count, len(table), self._limits)
         rest = b"".join((*kept, table[since:])) if kept or since else table
         return (instructions(found) if found else _NOTHING), rest
 
     def _is_delayed_again(self, name: str) -> bool:
         return name == PLUGIN_DELAY and self._route.target in self._delay_exchanges
-
-    def _check_size(self, count: int, size: int) -> None:
-        limits = self._limits
-        if count > limits.headers:
-            raise MessageError(
-                "too_many_headers", "headers", f"{count}; the limit is {limits.headers}"
-            )
-        if size > limits.headers_bytes:
-            raise MessageError(
-                "headers_too_large", "headers", f"{size} bytes; the limit is {limits.headers_bytes}"
-            )
 
     def _check_loop(self, deaths: Any) -> None:
         """What was dead-lettered from our intake queue again and again goes no further."""
@@ -231,13 +213,6 @@ class Reader:
             raise MessageError(
                 "self_loop", "delaybridge-destination", f"{source} is where it came from"
             )
-
-    def _within(self, delay_ms: int) -> int:
-        if delay_ms > self._limits.delay_ms:
-            raise DelayOutOfRange(
-                "too_far", "delay", f"{delay_ms} ms; the limit is {self._limits.delay_ms} ms"
-            )
-        return delay_ms
 
 
 _NOTHING = Instructions()
