@@ -19,9 +19,10 @@ import pytest
 from delaybridge import Client, Message
 from delaybridge.accept import accept
 from delaybridge.amqp import PROPERTY_NAMES
-from delaybridge.errors import ConfigError, PublishUnavailable
+from delaybridge.errors import ConfigError, MessageError, PublishUnavailable
 from delaybridge.message import OWN_HEADERS, Delivery, Limits, decode_record
 from delaybridge.publish import CONFIRMED, Fault, PublishOptions, Verdict, connect
+from delaybridge.urls import cautions, check_broker_url
 from tests.integration import certificates
 from tests.integration.brokers import (
     OPTIONS,
@@ -352,6 +353,45 @@ class TestConfiguration:
         with pytest.raises(ConfigError, match=says) as caught:
             connect_to(url)
         assert "s3cret" not in str(caught.value)
+
+    @pytest.mark.parametrize("url", ["kombu://h", "kombu+://h", "amqp+kombu://h", "kombu+x y://h"])
+    def test_urls_that_are_none(self, url: str) -> None:
+        with pytest.raises(ValueError, match="kombu"):
+            check_broker_url(url)
+
+    def test_secrets_in_urls_are_not_shown(self) -> None:
+        for url in ("kombu+sqs://KEY:s3cret@", "kombu+redis://h?transport.password=s3cret"):
+            shown = f"{check_broker_url(url)}"
+            assert "s3cret" not in shown
+            assert "***" in shown
+
+    def test_a_plain_connection_elsewhere_deserves_a_word(self) -> None:
+        assert "use kombu+rediss://" in next(cautions("kombu+redis://10.0.0.1"))
+        assert list(cautions("kombu+redis://127.0.0.1")) == []
+
+    @pytest.mark.parametrize(
+        ("properties", "code"),
+        [
+            ({"delivery_mode": 3}, "bad_property"),
+            ({"expiration": 60}, "bad_expiration"),
+            ({"priority": -1}, "bad_priority"),
+            ({"own": object()}, "unsupported_header_type"),
+            ({"own": "x" * 40_000}, "headers_too_large"),
+        ],
+    )
+    def test_properties_that_are_none(self, properties: dict[str, Any], code: str) -> None:
+        with pytest.raises(MessageError, match=code):
+            accepted(_Named(), "q", properties=properties)
+
+    async def test_what_is_pending_shows_its_headers_and_properties(
+        self, redis_url: str, namespace: str
+    ) -> None:
+        message = Message("kombu:q", BODY, delay=60, headers=HEADERS, properties=PROPERTIES)
+        with Client(redis_url, namespace=namespace) as client:
+            stored = client.get(client.schedule_many([message])[0].id)
+            assert stored is not None
+            assert dict(stored.headers) == HEADERS
+            assert stored.properties == PROPERTIES
 
     def test_without_kombu_installed(self, monkeypatch: pytest.MonkeyPatch) -> None:
         for name in ("delaybridge.publish.kombu", "delaybridge.publish.kombu_thread"):

@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from delaybridge import Client, Message
-from delaybridge.errors import ConfigError, PublishUnavailable
-from delaybridge.message import Delivery, Destination
+from delaybridge.accept import accept
+from delaybridge.errors import ConfigError, MessageError, PublishUnavailable
+from delaybridge.message import Delivery, Destination, Limits
 from delaybridge.publish import CONFIRMED, Fault, PublishOptions, Verdict, connect
+from delaybridge.urls import check_broker_url, check_redis_url
 from tests.integration import certificates
 from tests.integration.brokers import OPTIONS, RedisRig, Sink, is_settled, running_worker
 from tests.servers.process import LOOPBACK, free_port
@@ -85,9 +87,32 @@ class TestEntries:
             assert kept[-1][1] == b"499"
             assert "about 100 entries" in publisher.describe()
 
-    def test_options_that_are_none(self) -> None:
+    @pytest.mark.parametrize(
+        ("url", "says"),
+        [
+            ("redis://h?maxlen=0", "maxlen: how many"),
+            ("redis://h?maxlen=many", "maxlen: how many"),
+            ("redis://h?max_len=5", "did you mean maxlen"),
+            ("redis://h/x", "redis://HOST"),
+            ("unix://", "redis://HOST"),
+        ],
+    )
+    def test_urls_that_are_none(self, url: str, says: str) -> None:
+        with pytest.raises(ValueError, match=says):
+            check_broker_url(url)
+
+    def test_an_option_that_redis_py_refuses(self) -> None:
         with pytest.raises(ConfigError, match=r"brokers\.redis"):
             connect_to("redis://localhost?socket_timeout=abc")
+
+    def test_the_store_s_own_url_trims_nothing(self) -> None:
+        with pytest.raises(ValueError, match="only client_name"):
+            check_redis_url("redis://h?maxlen=5")
+
+    def test_a_null_header_is_refused_before_it_is_stored(self) -> None:
+        message = Message("redis:s", b"", delay=1, headers={"a": None})
+        with pytest.raises(MessageError, match="a: unsupported_header_type"):
+            accept(message, {"redis": "redis"}, Limits())
 
 
 class TestRefusals:

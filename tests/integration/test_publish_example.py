@@ -1,0 +1,104 @@
+"""The example of a third-party publisher: built, installed elsewhere, found by its entry point."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from delaybridge.errors import ConfigError, PublishUnavailable
+from delaybridge.publish import CONFIRMED, Fault, Verdict, connect
+from tests.integration.brokers import OPTIONS, MemoryRig, Sink
+
+EXAMPLE = Path(__file__).parent.parent / "example_publisher"
+
+
+class FileRig(MemoryRig):
+    """For its deliveries."""
+
+    kind = "file"
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The example package in a folder of its own, as pip puts it there."""
+    target = tmp_path_factory.mktemp("site")
+    offline = ["--no-deps", "--no-build-isolation", "--no-index", "--quiet"]
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install"]
+    subprocess.run([*pip, *offline, "--target", str(target), str(EXAMPLE)], check=True)
+    return target
+
+
+def run(*command: str, **environment: str) -> None:
+    """One `delaybridge` command; what it says goes to pytest."""
+    known = {k: v for k, v in os.environ.items() if not k.startswith("DELAYBRIDGE_")}
+    whole = [sys.executable, "-m", "delaybridge", *command]
+    subprocess.run(whole, env=known | environment, check=True, timeout=25)
+
+
+def connect_to(url: str) -> tuple[Any, Sink]:
+    """A publisher and its sink."""
+    sink = Sink()
+    made = connect("file", url, report=sink.report, on_change=sink.changed, options=OPTIONS)
+    return made, sink
+
+
+def test_scheduled_by_one_command_and_published_by_another(
+    installed: Path, redis_url: str, namespace: str, tmp_path: Path
+) -> None:
+    broker = ["--redis", redis_url, "--namespace", namespace, "--broker", f"file://{tmp_path}"]
+    path = {"PYTHONPATH": str(installed)}
+    run(
+        *broker,
+        "schedule",
+        "file:orders",
+        "hello",
+        "--in",
+        "1ms",
+        "-H",
+        "a=b",
+        "--id",
+        "o-1",
+        **path,
+    )
+    run(*broker, "scan", "--burst", **path)
+    (line,) = (tmp_path / "orders.jsonl").read_text().splitlines()
+    found = json.loads(line)
+    assert found.pop("due_ms") > 1_600_000_000_000
+    assert found == {"id": "o-1", "attempt": 1, "headers": [["a", "b"]], "body": "hello"}
+
+
+def test_without_the_package_the_scheme_is_unknown() -> None:
+    with pytest.raises(ConfigError, match="whose scheme is one of"):
+        connect_to("file:///tmp")
+
+
+async def test_what_the_contract_asks(
+    installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(installed))
+    rig = FileRig()
+    publisher, sink = connect_to(f"file://{tmp_path}")
+    await publisher.connect()
+    kept = rig.deliveries(rig.destination("a"), 100)
+    lost = rig.deliveries(rig.destination("a/b"), 2)
+    publisher.publish([*kept[:50], *lost, *kept[50:]])
+    assert sink.outcomes == {}  # never from inside `publish`
+    await sink.all_of([*kept, *lost])
+    assert {sink.outcomes[one] for one in kept} == {CONFIRMED}
+    assert {sink.outcomes[one].verdict for one in lost} == {Verdict.REFUSED}
+    lines = (tmp_path / "a.jsonl").read_text().splitlines()
+    assert [json.loads(line)["body"] for line in lines] == [str(n) for n in range(100)]
+    await publisher.close(1.0)
+    late = rig.deliveries(rig.destination("a"), 1)
+    publisher.publish(late)
+    await sink.all_of(late)
+    assert {sink.outcomes[one].fault for one in late} == {Fault.BROKER}
+    nowhere, _ = connect_to(f"file://{tmp_path}/missing")
+    with pytest.raises(PublishUnavailable):
+        await nowhere.connect()
