@@ -140,12 +140,12 @@ class KombuPublisher:
             timeout_s=self._timeout_s,
             idle_s=self._idle_s,
         )
-        opening = asyncio.create_task(courier.opened.wait())
         await asyncio.wait(
-            (opening, courier.ended), timeout=OPEN_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED
+            (courier.opened, courier.ended),
+            timeout=OPEN_TIMEOUT_S,
+            return_when=asyncio.FIRST_COMPLETED,
         )
-        opening.cancel()
-        if not courier.opened.is_set() and not courier.ended.done():
+        if not courier.opened.done() and not courier.ended.done():
             return f"unreachable: no answer within {OPEN_TIMEOUT_S:g} s"
         if not courier.ended.done():
             self._change(None)

@@ -55,7 +55,7 @@ class Courier:
         idle_s: float,
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self.opened = asyncio.Event()
+        self.opened: asyncio.Future[None] = self._loop.create_future()
         self.ended: asyncio.Future[str] = self._loop.create_future()
         self.calling_since_s: float | None = None
         self._connection = connection
@@ -96,15 +96,16 @@ class Courier:
     # in the thread
 
     def _run(self) -> None:
+        word = "unreachable"
         try:
             # Two tries at once: with none, older kombu goes on for ever.
             self._connection.ensure_connection(max_retries=1, interval_start=0, interval_step=0)
-            self._tell(self.opened.set)
+            word = "connection_lost"
+            self._tell(_end, self.opened, None)
             while (item := self._next()) is not None and self._lost is None:
                 self._do(item)
             reason = self._lost or "not_connected: closed"
         except Exception as exc:
-            word = "connection_lost" if self.opened.is_set() else "unreachable"
             reason = reason_of(word, exc)
         self._tell(_end, self.ended, reason)
         with contextlib.suppress(Exception):
