@@ -32,6 +32,7 @@ from delaybridge.urls import (
 
 DEFAULT = "default"
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
+_SKIP = re.compile(r"[^/=]+/[0-9]{1,9}=[0-9]{1,18}")
 _NUMBER = re.compile(r"-?[0-9]{1,18}(\.[0-9]{1,9})?")
 LOW_HEARTBEAT_S = 5
 _DELAY_MOST_MS = 900 * times.YEAR_MS
@@ -127,6 +128,13 @@ def _switch(value: object) -> bool:
     if not isinstance(found, bool):
         raise ValueError("true or false")
     return found
+
+
+def _skips(value: object) -> tuple[str, ...]:
+    texts = _texts(value)
+    if not all(_SKIP.fullmatch(text) for text in texts):
+        raise ValueError('a list of TOPIC/PARTITION=OFFSET, as ["orders.delay/0=1234"]')
+    return texts
 
 
 Texts = Annotated[tuple[str, ...], BeforeValidator(_texts)]
@@ -273,6 +281,10 @@ class IngestSettings(_Section):
     )
     group: Annotated[str, Field(min_length=1, max_length=249)] = Field(
         default="delaybridge", description="Kafka: the consumer group."
+    )
+    skip_offsets: Annotated[tuple[str, ...], BeforeValidator(_skips)] = Field(
+        default=(),
+        description="Kafka: TOPIC/PARTITION=OFFSET that cannot be read, to go on behind it.",
     )
     keep_partition: Annotated[bool, BeforeValidator(_switch)] = Field(
         default=False,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from delaybridge.cli.failure import Exit, Failure
@@ -36,7 +34,7 @@ def ingest() -> None:
 @pass_session
 def rabbitmq(session: Session, exchanges: tuple[str, ...], name: str | None) -> None:
     """Read delay exchanges of RabbitMQ."""
-    _work(session, "rabbitmq", "exchanges", exchanges, name)
+    _work(session, "rabbitmq", {"exchanges": exchanges}, name)
 
 
 @ingest.command("kafka", cls=Command)
@@ -48,18 +46,25 @@ def rabbitmq(session: Session, exchanges: tuple[str, ...], name: str | None) -> 
     help="A delay topic, or a pattern with *: [BROKER:]T.delay or NAME=TARGET. Once for each. "
     "[default: ingest.topics, *.delay]",
 )
+@click.option(
+    "--skip-offset",
+    "skips",
+    multiple=True,
+    metavar="T/PARTITION=OFFSET",
+    help="Go on behind an offset that cannot be read: it is lost. Once for each.",
+)
 @_NAME
 @pass_session
-def kafka(session: Session, topics: tuple[str, ...], name: str | None) -> None:
-    """Read delay topics of Kafka."""
-    _work(session, "kafka", "topics", topics, name)
-
-
-def _work(
-    session: Session, kind: str, setting: str, given: tuple[str, ...], name: str | None
+def kafka(
+    session: Session, topics: tuple[str, ...], skips: tuple[str, ...], name: str | None
 ) -> None:
-    overrides: dict[str, Any] = {"ingest": {setting: list(given)}} if given else {}
-    settings = session.load(overrides)
+    """Read delay topics of Kafka, as a member of the consumer group ingest.group."""
+    _work(session, "kafka", {"topics": topics, "skip_offsets": skips}, name)
+
+
+def _work(session: Session, kind: str, given: dict[str, tuple[str, ...]], name: str | None) -> None:
+    flags = {setting: list(texts) for setting, texts in given.items() if texts}
+    settings = session.load({"ingest": flags})
     from delaybridge.cli.banner import show_banner
     from delaybridge.cli.logs import configure
     from delaybridge.ingester import routes_of, run_ingest

@@ -1,0 +1,224 @@
+"""What a record of a delay topic asks for: our headers, or those of etf1's kafka-message-scheduler.
+
+In etf1's dialect the record's key is the id, the same key replaces, a null value cancels, and the
+headers name epoch (seconds), target topic and target key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from time import time_ns
+from typing import NamedTuple
+
+from delaybridge.accept import (
+    Accepted,
+    check_body_size,
+    check_delay,
+    check_header_sizes,
+    check_id,
+    parse_destination,
+)
+from delaybridge.errors import MessageError
+from delaybridge.ingest import Cancel, Entry, Quarantine, Schedule, reason_of, when_of
+from delaybridge.ingest.routes import AllowList, Route
+from delaybridge.instructions import Instructions, instructions, is_instruction
+from delaybridge.message import (
+    MAX_PRIORITY,
+    OWN_HEADERS,
+    Destination,
+    Limits,
+    OnConflict,
+    Record,
+    encode_record,
+)
+from delaybridge.times import epoch_ms
+
+ETF1_EPOCH, ETF1_TOPIC, ETF1_KEY = (
+    *("scheduler-epoch", "scheduler-target-topic", "scheduler-target-key"),
+)
+_ETF1_PREFIX = "scheduler-"
+_OFFSET_DIGITS = 19
+
+Headers = Sequence[tuple[str, bytes | None]]
+
+
+class Read(NamedTuple):
+    """One record as it was read. headers None: they cannot be read. timestamp_ms: -1 if none."""
+
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers | None
+    timestamp_ms: int = -1
+
+
+class Reader:
+    """Reads the records of one delay topic."""
+
+    def __init__(
+        self,
+        route: Route,
+        topic_id: str,
+        kinds: Mapping[str, str],
+        limits: Limits,
+        allowed: AllowList,
+        *,
+        keep_partition: bool,
+    ) -> None:
+        """topic_id: what tells the topic from another that bore its name; empty if unknown."""
+        self._route, self._topic_id = route, topic_id
+        self._kinds, self._limits, self._allowed = kinds, limits, allowed
+        self._keep_partition = keep_partition
+        self.topic = route.source
+        self._own: Destination | None = None
+
+    def source(self, partition: int) -> str:
+        """The name under which the store remembers what was read; empty: it does not."""
+        return f"{self._topic_id}:{partition}" if self._topic_id else ""
+
+    def read(self, record: Read) -> Entry:
+        """What becomes of a record."""
+        try:
+            return self._read(record)
+        except MessageError as exc:
+            return self.quarantine(record, reason_of(exc))
+
+    def place(self, record: Read) -> str:
+        """Topic, partition and offset, of fixed width: such ids sort as they were read."""
+        topic = self._route.source
+        born = f"-{self._topic_id}" if self._topic_id else ""
+        # An id has at most 255 bytes, and a topic's name may have 249.
+        room = self._limits.id_bytes - len(born) - _OFFSET_DIGITS - 7
+        return f"{topic[:room]}{born}-{record.partition:05}-{record.offset:0{_OFFSET_DIGITS}}"
+
+    def quarantine(self, record: Read, reason: str) -> Quarantine:
+        """Keep it as it came, addressed to where it would have gone."""
+        kept = Record(
+            str(Destination(self._route.broker, self._route.kind, self._route.target)),
+            *(record.value, tuple(record.headers or ()), None, record.key),
+        )
+        id = f"q-{self.place(record)}"[: self._limits.id_bytes]
+        return Quarantine(id, _stamp(record), encode_record(kept), reason)
+
+    def _read(self, record: Read) -> Entry:
+        headers = record.headers
+        if headers is None:
+            raise MessageError("bad_header", "headers", "a header's name is not valid UTF-8")
+        size = sum(len(name) + len(value or b"") for name, value in headers)
+        check_header_sizes(len(headers), size, self._limits)
+        names = {name for name, _ in headers}
+        if ETF1_EPOCH in names or (record.value is None and any(map(_is_etf1, names))):
+            return self._etf1(record, headers)
+        for name, value in headers:
+            if value is None and is_instruction(name):
+                raise MessageError("bad_header", name, "null; give a value as text")
+        asked = instructions(headers)
+        if asked.cancel:
+            if asked.id is None:
+                raise MessageError("bad_id", "delaybridge-id", "a cancel names the id it is about")
+            return self._cancel(check_id(asked.id, self._limits), record.key, record)
+        entry = self._schedule(record, headers, asked)
+        if record.value is None and record.key and not headers and not asked.is_timed:
+            # A tombstone: etf1's clients cancel with it. If nothing is pending it goes through.
+            id = record.key.decode(errors="replace")
+            return Cancel(id, record.key, entry.stamp, otherwise=entry)
+        return entry
+
+    def _schedule(self, record: Read, headers: Headers, asked: Instructions) -> Schedule:
+        id = self.place(record) if asked.id is None else check_id(asked.id, self._limits)
+        payload = self._payload(
+            record,
+            self._destination(asked.destination),
+            [(name, value) for name, value in headers if not is_instruction(name)],
+            record.key,
+        )
+        when = when_of(asked, self._limits)
+        basis = record.key if record.key is not None else id.encode()
+        accepted = Accepted(id, basis, when, MAX_PRIORITY, payload)
+        # Without sources a record read twice is known by its stamp alone.
+        policy = None if self._topic_id else OnConflict.FAIL
+        return self._sourced(accepted, policy, record)
+
+    def _etf1(self, record: Read, headers: Headers) -> Entry:
+        if not record.key:
+            raise MessageError("bad_id", "key", "in this dialect the record's key is the id")
+        try:
+            id = check_id(record.key.decode(), self._limits)
+        except UnicodeDecodeError:
+            raise MessageError("bad_id", "key", "not valid UTF-8") from None
+        if record.value is None:
+            return self._cancel(id, id.encode(), record)
+        given = {name: value for name, value in reversed(headers) if value is not None}
+        target = given.get(ETF1_TOPIC)
+        if not target:
+            raise MessageError("bad_destination", ETF1_TOPIC, "missing or empty; name a topic")
+        topic = target.decode(errors="backslashreplace")
+        stamps = (
+            ("scheduler-timestamp", b"%d" % (record.timestamp_ms // 1000)),
+            ("scheduler-key", record.key),
+            ("scheduler-topic", self._route.source.encode()),
+        )
+        payload = self._payload(
+            record,
+            self._destination(f"{self._route.broker}:{topic}"),
+            [*((n, v) for n, v in headers if n not in OWN_HEADERS), *stamps],
+            given.get(ETF1_KEY),
+        )
+        due_ms = _seconds(given.get(ETF1_EPOCH, b"")) * 1000
+        check_delay(due_ms - time_ns() // 1_000_000, self._limits, ETF1_EPOCH)
+        # The bucket is the id's: a null value that cancels knows no other key.
+        accepted = Accepted(id, id.encode(), str(due_ms), MAX_PRIORITY, payload)
+        return self._sourced(accepted, OnConflict.REPLACE, record)
+
+    def _sourced(self, accepted: Accepted, policy: OnConflict | None, record: Read) -> Schedule:
+        source = self.source(record.partition)
+        return Schedule(
+            *(accepted, _stamp(record), policy, accepted.payload),
+            source=source,
+            offset=record.offset,
+        )
+
+    def _cancel(self, id: str, basis: bytes | None, record: Read) -> Cancel:
+        source = self.source(record.partition)
+        return Cancel(id, basis, _stamp(record), source, record.offset)
+
+    def _payload(
+        self, record: Read, destination: Destination, headers: Headers, key: bytes | None
+    ) -> bytes:
+        check_body_size(record.value or b"", destination.broker, self._limits)
+        partition = record.partition if self._keep_partition else None
+        return encode_record(
+            Record(str(destination), record.value, tuple(headers), None, key, partition)
+        )
+
+    def _destination(self, asked: str | None) -> Destination:
+        route = self._route
+        if asked is None:
+            if self._own is None:
+                self._own = parse_destination(f"{route.broker}:{route.target}", self._kinds)
+            return self._own
+        destination = parse_destination(asked, self._kinds)
+        if (destination.broker, destination.address) == (route.broker, route.source):
+            raise MessageError(
+                "self_loop", "delaybridge-destination", f"{route.source} is where it came from"
+            )
+        self._allowed.check(destination, route)
+        return destination
+
+
+def _is_etf1(name: str) -> bool:
+    return name.startswith(_ETF1_PREFIX)
+
+
+def _seconds(text: bytes) -> int:
+    if not text.isdigit() or len(text) > 11:
+        raise MessageError(
+            "bad_time", ETF1_EPOCH, f"got {text[:40]!r}; give seconds since 1970 as digits"
+        )
+    return epoch_ms(int(text) * 1000, field=ETF1_EPOCH) // 1000
+
+
+def _stamp(record: Read) -> bytes:
+    """The same whenever the record is read again."""
+    return (record.offset ^ record.partition << 24 & 0xFFFFFFFF).to_bytes(9, "big")[-4:]
