@@ -111,7 +111,10 @@ def destination(kind: str, broker: str, address: str, routing_key: str = "") -> 
 
 
 def _names(headers: Any) -> Iterable[str]:
-    return headers if isinstance(headers, Mapping) else (pair[0] for pair in headers)
+    # A dict before the rest: every publish that is not delayed comes by here.
+    if isinstance(headers, dict) or isinstance(headers, Mapping):
+        return headers
+    return (pair[0] for pair in headers)
 
 
 def _pairs(headers: Any) -> list[tuple[str, Any]]:

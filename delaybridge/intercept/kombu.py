@@ -8,7 +8,6 @@ receipt = Producer(connection).publish({"order": 1}, "orders", delay="15m")
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from typing import Any
 
 from kombu import messaging
@@ -35,16 +34,21 @@ __all__ = ["Producer"]
 _Plain: Any = messaging.Producer  # untyped
 _dumps: Any = dumps
 
-# How `publish` tells `_publish`: kombu hands properties on, whatever their names.
-_ASKED = "delaybridge"
-
 
 class Producer(_Plain):  # type: ignore[misc]
-    """kombu's, whose `publish` takes `delay` and `deliver_at`.
+    """kombu's, whose `publish` takes `delay` and `deliver_at`, too, by keyword.
 
     client: who stores what is delayed; by default one of the settings, shared by the process and
     made at the first delay. broker: the configured broker that these messages go to, where there
     are several.
+
+    `publish` with one of the two, or with a delay in the headers, stores the message until then,
+    and declares now what is to be declared. It is published on the configured broker as kombu would
+    have, and always mandatory: one that no queue takes lies in the dead set, and `on_return` is not
+    called. `immediate`, `timeout` and a batch around the call mean nothing to it. The answer is a
+    Receipt; it bears the message's id: that of the header `delaybridge-id`, else the message_id,
+    else a new one. MessageError, MessageConflict, StoreError, ConfigError: nothing was published;
+    StoreUnavailable: it may be stored.
     """
 
     def __init__(
@@ -58,55 +62,33 @@ class Producer(_Plain):  # type: ignore[misc]
         self._client, self._broker = client, broker
         super().__init__(channel, *args, **kwargs)
 
-    def publish(
-        self, body: Any, *args: Any, delay: Delay = None, deliver_at: At = None, **kwargs: Any
-    ) -> Any:
-        """As kombu's; with `delay`, `deliver_at` or a delay in the headers, stored until then.
-
-        What has to be declared is declared now. A stored message is published on the configured
-        broker as kombu would have, and always mandatory: one that no queue takes lies in the dead
-        set, and `on_return` is not called. `immediate`, `timeout` and a batch around the call mean
-        nothing to it. The answer is a Receipt; it bears the message's id: that of the header
-        `delaybridge-id`, else the message_id, else a new one. MessageError, MessageConflict,
-        StoreError, ConfigError: nothing was published; StoreUnavailable: it may be stored.
-        """
-        if delay is not None or deliver_at is not None:
-            kwargs[_ASKED] = delay, deliver_at
-        return super().publish(body, *args, **kwargs)
-
     def _publish(
         self,
         body: Any,
         priority: Any,
         content_type: Any,
-        content_encoding: Any,
+        encoding: Any,
         headers: dict[str, Any],
         properties: dict[str, Any],
-        routing_key: str,
-        mandatory: bool,
-        immediate: bool,
-        exchange: str,
-        declare: Sequence[Any],
-        *args: Any,
-        **kwargs: Any,
+        *rest: Any,
+        **options: Any,
     ) -> Any:
+        # kombu's `publish` hands on whatever keyword it does not know among the properties.
         asked: tuple[Delay, At] = (None, None)
-        if _ASKED in properties:
-            # Not taken out of kombu's own: with `retry` this may be called with it again.
-            properties = dict(properties)
-            asked = properties.pop(_ASKED)
+        if "delay" in properties or "deliver_at" in properties:
+            properties = dict(properties)  # with `retry` this may be called again with kombu's
+            asked = properties.pop("delay", None), properties.pop("deliver_at", None)
         timing = timing_of(headers, *asked)
         if timing is None:
             return super()._publish(
-                *(body, priority, content_type, content_encoding, headers, properties),
-                *(routing_key, mandatory, immediate, exchange, declare, *args),
-                **kwargs,
+                body, priority, content_type, encoding, headers, properties, *rest, **options
             )
+        routing_key, _mandatory, _immediate, exchange, declare, *_ = rest
         if isinstance(properties.get("reply_to"), Queue):
             properties["reply_to"] = properties["reply_to"].name
         headers = dict(without_instructions(headers))
         message = self.channel.prepare_message(
-            *(body, priority, content_type, content_encoding, headers, properties)
+            body, priority, content_type, encoding, headers, properties
         )
         for entity in declare:
             self.maybe_declare(entity)

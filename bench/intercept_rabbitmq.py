@@ -1,0 +1,155 @@
+"""What the drop-ins cost where nothing is delayed: each beside the plain library, in one run.
+
+    python -m bench.intercept_rabbitmq [MESSAGES] [ROUNDS]
+
+A real RabbitMQ as the tests use it (tests/servers); transient 100-byte messages with two headers,
+without confirms, to a queue that keeps 1000 of them. Three connections take turns, a round each, in
+any order, so what else the machine does hits all: plain, plain again, and the drop-in. Microseconds
+of this process' CPU per publish, median of the rounds; and the ratio to plain: median and middle
+half of the rounds'. The second plain one shows what such a ratio is worth. Below: what the check
+alone costs, whatever the library.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import statistics
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack, ExitStack
+from typing import NamedTuple
+
+import aio_pika
+import kombu
+import pika
+
+from delaybridge.intercept import aio_pika as delaying_aio_pika
+from delaybridge.intercept import timing_of
+from delaybridge.intercept.kombu import Producer
+from delaybridge.intercept.pika import BlockingConnection
+from tests.servers.rabbitmq import RabbitMQNode
+
+QUEUE = "bench-intercept"
+BODY = b"x" * 100
+HEADERS = {"trace": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "n": 1}
+Publish = Callable[[int], Awaitable[None]]
+
+
+class Size(NamedTuple):
+    """Of one run."""
+
+    messages: int
+    rounds: int
+
+
+async def timed(publish: Publish, count: int) -> float:
+    """Microseconds of CPU per publish."""
+    began_s = time.process_time()
+    await publish(count)
+    return (time.process_time() - began_s) / count * 1e6
+
+
+async def compare(name: str, plain: Publish, again: Publish, drop_in: Publish, size: Size) -> None:
+    """Three lines of the table."""
+    contenders = {"plain": plain, "plain again": again, "drop-in": drop_in}
+    for publish in contenders.values():  # warm
+        await publish(size.messages)
+    figures: dict[str, list[float]] = {contender: [] for contender in contenders}
+    for _ in range(size.rounds):
+        for contender, publish in random.sample(list(contenders.items()), 3):
+            figures[contender].append(await timed(publish, size.messages))
+    for contender, each_us in figures.items():
+        ratios = [us / of_us for us, of_us in zip(each_us, figures["plain"], strict=True)]
+        low, middle, high = statistics.quantiles(ratios)
+        sys.stdout.write(
+            f"{name:9} {contender:12} {statistics.median(each_us):7.2f} us  "
+            f"ratio {middle:.3f} ({low:.3f} to {high:.3f})\n"
+        )
+    sys.stdout.flush()
+
+
+async def with_pika(url: str, size: Size) -> None:
+    """`basic_publish` of a blocking channel."""
+
+    def publishing(connection: pika.BlockingConnection) -> Publish:
+        channel = connection.channel()
+        properties = pika.BasicProperties(headers=HEADERS)
+
+        async def publish(count: int) -> None:
+            for _ in range(count):
+                channel.basic_publish("", QUEUE, BODY, properties)
+
+        return publish
+
+    with ExitStack() as stack:
+        kinds = (pika.BlockingConnection, pika.BlockingConnection, BlockingConnection)
+        made = [stack.enter_context(kind(pika.URLParameters(url))) for kind in kinds]
+        await compare("pika", *map(publishing, made), size)
+
+
+async def with_kombu(url: str, size: Size) -> None:
+    """`publish` of a producer, the body encoded already."""
+
+    def publishing(producer: kombu.Producer) -> Publish:
+        async def publish(count: int) -> None:
+            for _ in range(count):
+                producer.publish(
+                    BODY, QUEUE, delivery_mode=1, content_type="x/y", headers=dict(HEADERS)
+                )
+
+        return publish
+
+    with ExitStack() as stack:
+        kinds = (kombu.Producer, kombu.Producer, Producer)
+        made = [kind(stack.enter_context(kombu.Connection(url))) for kind in kinds]
+        await compare("kombu", *map(publishing, made), size)
+
+
+async def with_aio_pika(url: str, size: Size) -> None:
+    """`publish` of the default exchange."""
+
+    def publishing(exchange: aio_pika.abc.AbstractExchange) -> Publish:
+        message = aio_pika.Message(BODY, headers=dict(HEADERS))
+
+        async def publish(count: int) -> None:
+            for _ in range(count):
+                await exchange.publish(message, QUEUE, mandatory=False)
+
+        return publish
+
+    async with AsyncExitStack() as stack:
+        exchanges = []
+        for connect in (aio_pika.connect, aio_pika.connect, delaying_aio_pika.connect):
+            connection = await stack.enter_async_context(await connect(url))
+            channel = await connection.channel(publisher_confirms=False)
+            exchanges.append(channel.default_exchange)
+        await compare("aio_pika", *map(publishing, exchanges), size)
+
+
+def check_us(count: int) -> float:
+    """Of `timing_of` alone, on these headers."""
+    began_s = time.perf_counter()
+    for _ in range(count):
+        timing_of(HEADERS, None, None)
+    return (time.perf_counter() - began_s) / count * 1e6
+
+
+def main(size: Size) -> None:
+    """Print the table."""
+    with RabbitMQNode() as broker:
+        connection = pika.BlockingConnection(pika.URLParameters(broker.url))
+        connection.channel().queue_declare(QUEUE, arguments={"x-max-length": 1000})
+        connection.close()
+        sys.stdout.write(
+            f"rabbitmq {broker.version}  pika {pika.__version__}  kombu {kombu.__version__}  "
+            f"aio_pika {aio_pika.__version__}  {size.rounds} rounds of {size.messages} messages\n"
+        )
+        for run in (with_pika, with_kombu, with_aio_pika):
+            asyncio.run(run(broker.url, size))
+        sys.stdout.write(f"the check alone: {check_us(50_000):.2f} us\n")
+
+
+if __name__ == "__main__":
+    main(Size(*map(int, [*sys.argv[1:3], *("500", "60")[len(sys.argv) - 1 :]])))
