@@ -140,6 +140,36 @@ class WorkerInfo(NamedTuple):
     expires_ms: int
 
 
+class SourceInfo(NamedTuple):
+    """A delay exchange or delay topic as one ingest process sees it.
+
+    state: `reading`, or what is in the way. total: messages taken since the process started;
+    quarantined: those of them in the dead set; near_misses: headers that were almost one that is
+    understood. lag: messages waiting at the broker, None if nobody knows. rate: messages a second.
+    """
+
+    source: str
+    target: str
+    state: str
+    total: int
+    quarantined: int
+    near_misses: int
+    lag: int | None
+    rate: float
+
+
+class IngestInfo(NamedTuple):
+    """One living ingest process, as it announced itself."""
+
+    name: str
+    host: str
+    pid: int
+    version: str
+    started_ms: int
+    sources: list[SourceInfo]
+    expires_ms: int
+
+
 class Stats(NamedTuple):
     """The whole namespace. overdue_ms: how late the oldest message still waiting is; 0 if none."""
 
@@ -152,6 +182,7 @@ class Stats(NamedTuple):
     overdue_ms: int
     buckets: list[BucketStats]
     workers: list[WorkerInfo]
+    ingests: Sequence[IngestInfo] = ()
 
 
 class Calls:
@@ -200,9 +231,17 @@ class Calls:
         self._buckets = [Bucket(self.namespace, number, self.birth) for number in range(found)]
         return self._buckets
 
-    def schedule(self, messages: Sequence[Accepted], policy: OnConflict) -> Steps[list[Receipt]]:
-        """One script call per bucket and thousand messages, all in one pipeline."""
-        stamps = [commands.new_stamp() for _ in messages]
+    def schedule(
+        self,
+        messages: Sequence[Accepted],
+        policy: OnConflict,
+        stamps: Sequence[bytes] | None = None,
+    ) -> Steps[list[Receipt]]:
+        """One script call per bucket and thousand messages, all in one pipeline.
+
+        stamps: those of an earlier call, which this is again.
+        """
+        stamps = stamps or [commands.new_stamp() for _ in messages]
         receipts: list[Receipt | None] = [None] * len(messages)
         todo = list(range(len(messages)))
         for again in (False, True):
@@ -291,7 +330,10 @@ class Calls:
         asked = [c for bucket in buckets for c in bucket.counts()]
         per_bucket = len(asked) // len(buckets)
         oldest = [bucket.page(State.IN_FLIGHT, limit=1) for bucket in buckets]
-        replies = yield [*asked, *oldest, *commands.fleet(self.namespace), commands.store_time()]
+        replies = yield [
+            *(*asked, *oldest, *commands.fleet(self.namespace, ingests=True)),
+            *(*commands.fleet(self.namespace), commands.store_time()),
+        ]
         now_ms = replies[-1] // 1000
         counts = [
             _bucket_stats(number, replies[number * per_bucket :], flying, now_ms)
@@ -307,6 +349,7 @@ class Calls:
             max(c.overdue_ms for c in counts),
             counts,
             _workers(replies[-3], replies[-2], counts, now_ms),
+            _ingests(replies[-5], replies[-4], now_ms),
         )
 
     def _furthest(self, id: str, key: bytes | None, verb: Any) -> Steps[Answer]:
@@ -442,15 +485,33 @@ def _workers(
     info: dict[bytes, bytes], expiries: list[bytes], counts: list[BucketStats], now_ms: int
 ) -> list[WorkerInfo]:
     workers = []
+    for name, about, expires_ms in _living(info, expiries, now_ms):
+        held = sum(c.owner == name for c in counts)
+        workers.append(
+            WorkerInfo(
+                *(name, about["host"], about["pid"], about["version"]),
+                *(about["started_ms"], held, expires_ms),
+            )
+        )
+    return workers
+
+
+def _ingests(info: dict[bytes, bytes], expiries: list[bytes], now_ms: int) -> list[IngestInfo]:
+    return [
+        IngestInfo(
+            *(name, about["host"], about["pid"], about["version"], about["started_ms"]),
+            *([SourceInfo(**source) for source in about["sources"]], expires_ms),
+        )
+        for name, about, expires_ms in _living(info, expiries, now_ms)
+    ]
+
+
+def _living(
+    info: dict[bytes, bytes], expiries: list[bytes], now_ms: int
+) -> Iterable[tuple[str, dict[str, Any], int]]:
+    """Name, what it says of itself, and until when, of each process whose word still counts."""
     for name, expires in zip(expiries[::2], expiries[1::2], strict=True):
         said = info.get(name, b"")
         if float(expires) > now_ms and said:
-            about = json.loads(said[said.index(b"{") :])
-            held = sum(c.owner == name.decode() for c in counts)
-            workers.append(
-                WorkerInfo(
-                    *(name.decode(), about["host"], about["pid"], about["version"]),
-                    *(about["started_ms"], held, int(float(expires))),
-                )
-            )
-    return workers
+            # Before it stands the instance, in hexadecimal digits.
+            yield name.decode(), json.loads(said[said.index(b"{") :]), int(float(expires))

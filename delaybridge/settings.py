@@ -124,7 +124,7 @@ def _texts(value: object) -> tuple[str, ...]:
 
 def _switch(value: object) -> bool:
     words = {"true": True, "false": False}
-    found = words.get(value) if isinstance(value, str) else value
+    found = words.get(value.lower()) if isinstance(value, str) else value
     if not isinstance(found, bool):
         raise ValueError("true or false")
     return found

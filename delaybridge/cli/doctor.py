@@ -12,7 +12,7 @@ import click
 
 from delaybridge import commands
 from delaybridge.cli.failure import Exit
-from delaybridge.cli.fleet import overdue_text, unowned
+from delaybridge.cli.fleet import ingest_numbers, overdue_text, unowned
 from delaybridge.cli.grammar import Command, pass_session
 from delaybridge.cli.measure import measured, server_name
 from delaybridge.cli.output import FAIL, OK, WARN
@@ -25,6 +25,7 @@ from delaybridge.errors import (
 )
 
 if TYPE_CHECKING:
+    from delaybridge.calls import Stats
     from delaybridge.client import Client
     from delaybridge.settings import Settings
 
@@ -163,12 +164,36 @@ def _namespace(client: Client, settings: Settings) -> Iterator[Finding]:
         pending = found.delayed + found.in_flight
         what = f"{held}, {pending} messages pending. Start a worker: delaybridge scan"
         yield Finding(FAIL if pending else WARN, "workers", what)
+    yield from _ingests(found, settings)
     if found.overdue_ms > _MAX_SKEW_MS:
         what = f"the oldest message is {overdue_text(found)} overdue. See: delaybridge bucket ls"
         yield Finding(WARN, "lateness", what)
     if found.dead:
         what = f"{found.dead} messages are dead. See: delaybridge dead ls --by-reason"
         yield Finding(WARN, "dead", what)
+
+
+def _ingests(found: Stats, settings: Settings) -> Iterator[Finding]:
+    """What is read, and what is in the way; nothing where nobody ingests."""
+    if settings.ingest.exchanges and not found.ingests:
+        named = ", ".join(settings.ingest.exchanges)
+        what = f"nobody reads {named}. Start: delaybridge ingest rabbitmq, or scan --with-ingest"
+        yield Finding(WARN, "ingest", what)
+    for each in (source for ingest in found.ingests for source in ingest.sources):
+        told = f"{each.source} -> {each.target}: {each.state}, {ingest_numbers(each)}"
+        if each.state not in ("reading", "starting"):
+            yield Finding(FAIL, "ingest", told)
+        elif each.quarantined:
+            what = f"{told}. See: delaybridge dead ls --by-reason"
+            yield Finding(WARN, "ingest", what)
+        else:
+            yield Finding(OK, "ingest", told)
+        if each.near_misses:
+            what = (
+                f"{each.source}: {each.near_misses} messages with a header that is almost one that "
+                "is understood, as X-Delay for x-delay; they were not delayed by it"
+            )
+            yield Finding(WARN, "ingest", what)
 
 
 def _brokers(settings: Settings) -> Iterator[Finding]:
@@ -182,11 +207,7 @@ def _brokers(settings: Settings) -> Iterator[Finding]:
 async def _broker(name: str, url: str, settings: Settings) -> Finding:
     from delaybridge import publish
 
-    options = publish.PublishOptions(
-        confirm_timeout_s=settings.publish.confirm_timeout_s,
-        heartbeat_s=settings.publish.heartbeat_s,
-        blocked_connection_timeout_s=settings.publish.blocked_connection_timeout_s,
-    )
+    options = publish.PublishOptions.of(settings.publish)
     nothing: Callable[..., Any] = lambda *_: None  # noqa: E731
     publisher = publish.connect(name, url, report=nothing, on_change=nothing, options=options)
     try:

@@ -15,13 +15,14 @@ from delaybridge.cli.session import Session
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from delaybridge.calls import BucketStats, Stats, WorkerInfo
+    from delaybridge.calls import BucketStats, IngestInfo, SourceInfo, Stats, WorkerInfo
     from delaybridge.ingest.routes import Route
     from delaybridge.settings import Settings
 
 _BUCKET_TITLES = (
     *("BUCKET", "DELAYED", "IN FLIGHT", "PARKED", "DEAD", "NEXT DUE", "OVERDUE", "OWNER", "LEASE"),
 )
+_SOURCE_TITLES = ("INGEST", "SOURCE", "TARGET", "LAG", "RATE", "TAKEN", "QUARANTINED", "STATE")
 _WORKER_TITLES = ("NAME", "HOST", "PID", "VERSION", "BUCKETS", "STARTED", "EXPIRES IN")
 
 
@@ -127,6 +128,9 @@ def stats(session: Session) -> None:
     session.output.table(("STATE", "MESSAGES"), rows, right=("MESSAGES",))
     session.output.line()
     session.output.fields(_stats_facts(found))
+    if found.ingests:
+        session.output.line()
+        _show_sources(session, found)
 
 
 @click.group(cls=Group)
@@ -137,12 +141,15 @@ def worker() -> None:
 @worker.command("ls")
 @pass_session
 def worker_ls(session: Session) -> None:
-    """List the workers and how many buckets each of them owns."""
+    """List the workers and how many buckets each of them owns; and who ingests what."""
     with session.client() as client:
         found = client.stats()
     rows = ((each._asdict(), _worker_cells(each, found.now_ms)) for each in found.workers)
     if not session.output.table(_WORKER_TITLES, rows, right=("PID", "BUCKETS")):
         session.note("no worker runs; start one: delaybridge scan")
+    if found.ingests:
+        session.note("")
+        _show_sources(session, found)
 
 
 @click.group(cls=Group)
@@ -158,6 +165,27 @@ def bucket_ls(session: Session) -> None:
         found = client.stats()
     rows = ((each._asdict(), _bucket_cells(each, found.now_ms)) for each in found.buckets)
     session.output.table(_BUCKET_TITLES, rows, right=_BUCKET_TITLES[:5])
+
+
+def _show_sources(session: Session, found: Stats) -> None:
+    rows = (
+        ({"ingest": ingest.name, **source._asdict()}, _source_cells(ingest, source))
+        for ingest in found.ingests
+        for source in ingest.sources
+    )
+    session.output.table(_SOURCE_TITLES, rows, right=_SOURCE_TITLES[3:7])
+
+
+def _source_cells(ingest: IngestInfo, source: SourceInfo) -> list[str]:
+    lag = "?" if source.lag is None else f"{source.lag:,}"
+    numbers = [lag, f"{source.rate:,.0f}/s", f"{source.total:,}", f"{source.quarantined:,}"]
+    return [ingest.name, source.source, source.target, *numbers, source.state]
+
+
+def ingest_numbers(source: SourceInfo) -> str:
+    """How it goes, in a few words."""
+    lag = "?" if source.lag is None else f"{source.lag:,}"
+    return f"lag {lag}, {source.rate:,.0f}/s, {source.quarantined:,} quarantined"
 
 
 def unowned(found: Stats) -> list[int]:
@@ -183,6 +211,10 @@ def _stats_data(found: Stats) -> dict[str, object]:
         "buckets": len(found.buckets),
         "buckets_unowned": len(unowned(found)),
         "workers": len(found.workers),
+        "ingests": [
+            {**ingest._asdict(), "sources": [source._asdict() for source in ingest.sources]}
+            for ingest in found.ingests
+        ],
     }
 
 
@@ -197,6 +229,7 @@ def _stats_facts(found: Stats) -> list[tuple[str, str]]:
         ("overdue", overdue_text(found)),
         ("buckets", f"{owned}/{len(found.buckets)} owned"),
         ("workers", str(len(found.workers))),
+        *([("ingests", str(len(found.ingests)))] if found.ingests else []),
     ]
 
 

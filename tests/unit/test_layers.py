@@ -83,5 +83,7 @@ def test_a_broker_s_module_is_imported_by_nobody_but_on_demand() -> None:
     for path in FILES:
         if room_of(path) == "publish" or path.name == "__init__.py":
             continue
+        if room_of(path) == "ingest" and path.stem in brokers:
+            continue  # imported on demand itself
         named = {n.split(".")[2] for n in imports_of(path) if n.startswith("delaybridge.publish.")}
         assert not named & brokers, path
