@@ -6,7 +6,7 @@ Both are thin: what a call does is in `calls.py`, what is accepted in `accept.py
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from delaybridge.accept import Accepted, accept, check_id, check_key, when
@@ -149,6 +149,24 @@ class Client:
         policy = _policy(on_conflict)
         return self.store.complete(self._calls.schedule(self._check.accept(messages), policy))
 
+    def accept(self, message: Message) -> Accepted:
+        """Check a message now, to store it with `schedule_accepted`. MessageError; no I/O."""
+        return self._check.accept([message])[0]
+
+    def schedule_accepted(
+        self,
+        messages: Sequence[tuple[bytes, Accepted]],
+        *,
+        on_conflict: str = OnConflict.FAIL,
+    ) -> list[Receipt]:
+        """As `schedule_many`, of (stamp, message) pairs; a stamp is one of `commands.new_stamp`.
+
+        Called again with the same stamps it is the same call, for ten minutes: what took effect is
+        answered as before and not done again, even where it was cancelled meanwhile.
+        """
+        stamps, accepted = [stamp for stamp, _ in messages], [one for _, one in messages]
+        return self.store.complete(self._calls.schedule(accepted, _policy(on_conflict), stamps))
+
     def cancel(self, id: str, *, key: bytes | str | None = None) -> Answer:
         """`cancelled`: nothing of it is delivered after this. Else in_flight, unknown, or
         cancelled_maybe_delivered (no further publish; an earlier one may have arrived)."""
@@ -262,6 +280,12 @@ class AsyncClient:
             destination, body, delay=delay, at=at, id=id, key=key, headers=headers,
             properties=properties or {}, priority=priority, ttl=ttl, at_most_once=at_most_once,
         )  # fmt: skip
+        return await self.schedule_soon(message, on_conflict=on_conflict)
+
+    def schedule_soon(
+        self, message: Message, *, on_conflict: str = OnConflict.FAIL
+    ) -> asyncio.Future[Receipt]:
+        """As `schedule`, without waiting: what is refused raises now, all else is the future's."""
         policy = _policy(on_conflict)
         (accepted,) = self._check.accept([message])
         loop = asyncio.get_running_loop()
@@ -269,7 +293,7 @@ class AsyncClient:
         if not self._waiting:
             loop.call_soon(self._flush)
         self._waiting.setdefault(policy, []).append((accepted, future))
-        return _one([await future])
+        return future
 
     async def schedule_many(
         self, messages: Iterable[Message], *, on_conflict: str = OnConflict.FAIL
@@ -354,7 +378,10 @@ class AsyncClient:
             return
         for (_, future), receipt in zip(calls, receipts, strict=True):
             if not future.done():
-                future.set_result(receipt)
+                try:
+                    future.set_result(_one([receipt]))
+                except MessageConflict as exc:
+                    future.set_exception(exc)
 
     async def __aenter__(self) -> Self:
         return self
