@@ -231,26 +231,21 @@ class Calls:
         self._buckets = [Bucket(self.namespace, number, self.birth) for number in range(found)]
         return self._buckets
 
-    def schedule(
-        self,
-        messages: Sequence[Accepted],
-        policy: OnConflict,
-        stamps: Sequence[bytes] | None = None,
-    ) -> Steps[list[Receipt]]:
-        """One script call per bucket and thousand messages, all in one pipeline.
+    def schedule(self, messages: Sequence[Accepted], policy: OnConflict) -> Steps[list[Receipt]]:
+        """`schedule_accepted`, as a new call."""
+        return self.schedule_accepted([(commands.new_stamp(), m) for m in messages], policy)
 
-        stamps: those of an earlier call, which this is again.
-        """
-        stamps = stamps or [commands.new_stamp() for _ in messages]
+    def schedule_accepted(
+        self, messages: Sequence[tuple[bytes, Accepted]], policy: OnConflict
+    ) -> Steps[list[Receipt]]:
+        """One script call per bucket and thousand messages, all in one pipeline."""
         receipts: list[Receipt | None] = [None] * len(messages)
         todo = list(range(len(messages)))
         for again in (False, True):
             buckets = yield from self.open(again=again)
             calls = list(_calls(messages, todo, len(buckets)))
             replies = yield [
-                buckets[number].schedule(
-                    [(stamps[i], messages[i]) for i in call], policy, first=again
-                )
+                buckets[number].schedule([messages[i] for i in call], policy, first=again)
                 for number, call in calls
             ]
             todo = []
@@ -259,7 +254,7 @@ class Calls:
                     todo += call
                     continue
                 for i, (answer, due_ms) in zip(call, reply, strict=True):
-                    receipts[i] = Receipt(answer, messages[i].id, due_ms, number)
+                    receipts[i] = Receipt(answer, messages[i][1].id, due_ms, number)
             if not todo:
                 return [receipt for receipt in receipts if receipt is not None]
         raise StoreWiped
@@ -412,20 +407,20 @@ def _headers(headers: bytes | HeaderPairs) -> list[tuple[str, Any]]:
 
 
 def _calls(
-    messages: Sequence[Accepted], todo: Iterable[int], buckets: int
+    messages: Sequence[tuple[bytes, Accepted]], todo: Iterable[int], buckets: int
 ) -> Iterable[tuple[int, list[int]]]:
     """Positions by bucket, in order, cut where a script call would grow too large."""
     by_bucket: dict[int, list[int]] = {}
     for i in todo:
-        by_bucket.setdefault(keys.bucket_of(messages[i].basis, buckets), []).append(i)
+        by_bucket.setdefault(keys.bucket_of(messages[i][1].basis, buckets), []).append(i)
     for number, places in by_bucket.items():
         call: list[int] = []
         size = 0
         for i in places:
-            size += len(messages[i].payload)
+            size += len(messages[i][1].payload)
             if call and (len(call) == _CALL_MESSAGES or size > _CALL_BYTES):
                 yield number, call
-                call, size = [], len(messages[i].payload)
+                call, size = [], len(messages[i][1].payload)
             call.append(i)
         yield number, call
 

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Self
 
+from delaybridge import commands
 from delaybridge.accept import Accepted, accept, check_id, check_key, when
 from delaybridge.calls import At, Calls, Cursor, Delay, Page, Receipt, Stats, Stored
 from delaybridge.errors import ConfigError, MessageConflict
@@ -25,6 +27,9 @@ from delaybridge.store import AsyncStore, Store
 
 if TYPE_CHECKING:
     from delaybridge.settings import Settings
+
+
+_Call = tuple[Sequence[tuple[bytes, Accepted]], asyncio.Future[list[Receipt]]]
 
 
 class _Arguments:
@@ -53,7 +58,8 @@ class _Arguments:
         return when(delay, at, self.calls.limits)
 
 
-def _one(receipts: list[Receipt]) -> Receipt:
+def only(receipts: list[Receipt]) -> Receipt:
+    """The receipt of a single message; MessageConflict if it is one."""
     (receipt,) = receipts
     if receipt.answer is Answer.CONFLICT:
         raise MessageConflict(
@@ -136,7 +142,7 @@ class Client:
             destination, body, delay=delay, at=at, id=id, key=key, headers=headers,
             properties=properties or {}, priority=priority, ttl=ttl, at_most_once=at_most_once,
         )  # fmt: skip
-        return _one(self.schedule_many([message], on_conflict=on_conflict))
+        return only(self.schedule_many([message], on_conflict=on_conflict))
 
     def schedule_many(
         self, messages: Iterable[Message], *, on_conflict: str = OnConflict.FAIL
@@ -164,8 +170,7 @@ class Client:
         Called again with the same stamps it is the same call, for ten minutes: what took effect is
         answered as before and not done again, even where it was cancelled meanwhile.
         """
-        stamps, accepted = [stamp for stamp, _ in messages], [one for _, one in messages]
-        return self.store.complete(self._calls.schedule(accepted, _policy(on_conflict), stamps))
+        return self.store.complete(self._calls.schedule_accepted(messages, _policy(on_conflict)))
 
     def cancel(self, id: str, *, key: bytes | str | None = None) -> Answer:
         """`cancelled`: nothing of it is delivered after this. Else in_flight, unknown, or
@@ -246,7 +251,7 @@ class AsyncClient:
         self._check = _Arguments(namespace, brokers, buckets, limits)
         self._calls = self._check.calls
         self.store = AsyncStore(redis_url, timeout_s=timeout_s)
-        self._waiting: dict[OnConflict, list[tuple[Accepted, asyncio.Future[Receipt]]]] = {}
+        self._waiting: dict[OnConflict, list[_Call]] = {}
         self._flushes: set[asyncio.Task[None]] = set()
 
     @classmethod
@@ -280,20 +285,8 @@ class AsyncClient:
             destination, body, delay=delay, at=at, id=id, key=key, headers=headers,
             properties=properties or {}, priority=priority, ttl=ttl, at_most_once=at_most_once,
         )  # fmt: skip
-        return await self.schedule_soon(message, on_conflict=on_conflict)
-
-    def schedule_soon(
-        self, message: Message, *, on_conflict: str = OnConflict.FAIL
-    ) -> asyncio.Future[Receipt]:
-        """As `schedule`, without waiting: what is refused raises now, all else is the future's."""
-        policy = _policy(on_conflict)
-        (accepted,) = self._check.accept([message])
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Receipt] = loop.create_future()
-        if not self._waiting:
-            loop.call_soon(self._flush)
-        self._waiting.setdefault(policy, []).append((accepted, future))
-        return future
+        accepted = (commands.new_stamp(), self.accept(message))
+        return only(await self.schedule_accepted([accepted], on_conflict=on_conflict))
 
     async def schedule_many(
         self, messages: Iterable[Message], *, on_conflict: str = OnConflict.FAIL
@@ -301,6 +294,25 @@ class AsyncClient:
         """As `Client.schedule_many`."""
         policy = _policy(on_conflict)
         return await self.store.complete(self._calls.schedule(self._check.accept(messages), policy))
+
+    def accept(self, message: Message) -> Accepted:
+        """As `Client.accept`."""
+        return self._check.accept([message])[0]
+
+    async def schedule_accepted(
+        self,
+        messages: Sequence[tuple[bytes, Accepted]],
+        *,
+        on_conflict: str = OnConflict.FAIL,
+    ) -> list[Receipt]:
+        """As `Client.schedule_accepted`; together with what else is scheduled in this tick."""
+        policy = _policy(on_conflict)
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[list[Receipt]] = loop.create_future()
+        if not self._waiting:
+            loop.call_soon(self._flush)
+        self._waiting.setdefault(policy, []).append((messages, future))
+        return await future
 
     async def cancel(self, id: str, *, key: bytes | str | None = None) -> Answer:
         """As `Client.cancel`."""
@@ -364,24 +376,20 @@ class AsyncClient:
             self._flushes.add(task)
             task.add_done_callback(self._flushes.discard)
 
-    async def _schedule_together(
-        self, policy: OnConflict, calls: list[tuple[Accepted, asyncio.Future[Receipt]]]
-    ) -> None:
+    async def _schedule_together(self, policy: OnConflict, calls: list[_Call]) -> None:
         try:
-            receipts = await self.store.complete(
-                self._calls.schedule([a for a, _ in calls], policy)
-            )
+            together = [message for messages, _ in calls for message in messages]
+            steps = self._calls.schedule_accepted(together, policy)
+            receipts = iter(await self.store.complete(steps))
         except Exception as exc:  # every caller learns of it
             for _, future in calls:
                 if not future.done():
                     future.set_exception(exc)
             return
-        for (_, future), receipt in zip(calls, receipts, strict=True):
+        for messages, future in calls:
+            mine = list(islice(receipts, len(messages)))
             if not future.done():
-                try:
-                    future.set_result(_one([receipt]))
-                except MessageConflict as exc:
-                    future.set_exception(exc)
+                future.set_result(mine)
 
     async def __aenter__(self) -> Self:
         return self

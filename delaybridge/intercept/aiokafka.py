@@ -13,8 +13,10 @@ from typing import Any
 
 import aiokafka
 
+from delaybridge.accept import Accepted
 from delaybridge.calls import At, Delay, Receipt
-from delaybridge.client import AsyncClient
+from delaybridge.client import AsyncClient, only
+from delaybridge.commands import new_stamp
 from delaybridge.errors import MessageError
 from delaybridge.intercept import (
     Timing,
@@ -145,12 +147,9 @@ class AIOKafkaProducer(_Plain):  # type: ignore[misc]
             headers=kept,
             properties={} if partition is None else {"partition": partition},
         )
+        accepted = client.accept(message)
         await self._room.acquire()
-        try:
-            stored = client.schedule_soon(message)
-        except BaseException:
-            self._room.release()
-            raise
+        stored = asyncio.get_running_loop().create_task(_store(client, accepted))
         self._unstored.add(stored)
         stored.add_done_callback(self._forget)
         return stored
@@ -162,3 +161,7 @@ class AIOKafkaProducer(_Plain):  # type: ignore[misc]
     async def _stored(self) -> None:
         while self._unstored:
             await asyncio.wait(self._unstored)
+
+
+async def _store(client: AsyncClient, accepted: Accepted) -> Receipt:
+    return only(await client.schedule_accepted([(new_stamp(), accepted)]))
