@@ -314,3 +314,9 @@ async def test_what_no_queue_takes_lies_in_the_dead_set(
 
     await wait_until_async(is_dead, 20, "the dead set")
     await client.discard(receipt.id)
+
+
+def test_the_guide_s_code_runs_as_it_stands(site: Site) -> None:
+    site.queue("orders")
+    assert site.run_recipe("aio_pika") == "cancelled\n"
+    assert [site.take("orders").body for _ in range(2)] == [b"now", b"in a moment"]

@@ -6,6 +6,7 @@ import base64
 import json
 import time
 import uuid
+import zlib
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -274,6 +275,14 @@ def test_what_no_queue_takes_lies_in_the_dead_set(site: Site, connection: Any) -
     )
     assert returned == []
     site.client.discard(receipt.id)
+
+
+def test_the_guide_s_code_runs_as_it_stands(site: Site) -> None:
+    site.queue("orders")
+    assert site.run_recipe("kombu") == "rescheduled cancelled\n"
+    first, second = site.take("orders"), site.take("orders")
+    assert first.body == b'{"order": 16}'
+    assert zlib.decompress(second.body) == b'{"order": 17}'
 
 
 class TestQueuesInRedis:

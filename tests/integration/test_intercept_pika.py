@@ -347,6 +347,12 @@ def test_the_client_of_the_settings(site: Site) -> None:
     assert site.take(queue).headers["delaybridge-id"] == receipt.id
 
 
+def test_the_guide_s_code_runs_as_it_stands(site: Site) -> None:
+    site.queue("orders")
+    assert site.run_recipe("pika") == "cancelled\n"
+    assert [site.take("orders").body for _ in range(2)] == [b"now", b"in a moment"]
+
+
 class TestDelaying:
     def test_a_channel_that_is_there_stays_the_same_object(
         self, site: Site, plain: PlainChannel
