@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import socket
 import time
 import uuid
 import zlib
@@ -16,6 +17,7 @@ import kombu
 import pytest
 import redis as redis_py
 import vine
+from kombu.serialization import registry
 
 from delaybridge import Client, ConfigError, MessageConflict, MessageError, StoreUnavailable
 from delaybridge.intercept import client_of_settings
@@ -52,11 +54,13 @@ PROPERTIES = {
     "cluster_id": "x",
     "no_such_property": 1,
 }
+registry.register("utf-16", json.dumps, json.loads, "application/json", "utf-16")
 LATIN = {"content_type": "text/plain", "content_encoding": "latin-1"}
 PUBLISHED = [
     pytest.param({"a": [1, "é"]}, {}, id="json"),
     pytest.param({"a": b"\xff"}, {"serializer": "pickle"}, id="pickle"),
     pytest.param({"a": 1}, {"serializer": "yaml"}, id="yaml"),
+    pytest.param({"a": 1}, {"serializer": "utf-16"}, id="a serializer of another encoding"),
     pytest.param("x" * 1000, {"compression": "zlib"}, id="compressed"),
     pytest.param("é", LATIN, id="a content type of one's own"),
     pytest.param(b"\x00\xff", {"content_type": "image/png"}, id="bytes"),
@@ -154,6 +158,25 @@ def test_what_is_to_be_declared_is_there_at_once(site: Site, producer: Producer)
     kombu.Producer(producer.channel).publish("now", "key", exchange=name)
     assert site.take(name).body == b"now"
     assert site.client.cancel(receipt.id) == "cancelled"
+
+
+def test_it_stays_delayed_when_kombu_tries_again(site: Site, producer: Producer) -> None:
+    name = f"q-{uuid.uuid4().hex}"
+    connection: Any = producer.connection
+    producer.channel.connection.transport.sock.shutdown(socket.SHUT_RDWR)
+    lost: list[Any] = []
+    policy = {"max_retries": 5, "interval_start": 0, "errback": lambda exc, _: lost.append(exc)}
+    receipt = producer.publish(
+        *("x", name),
+        declare=[kombu.Queue(name, channel=connection)],
+        retry=True,
+        retry_policy=policy,
+        delay="1h",
+    )
+    assert lost
+    assert receipt == "created"
+    assert site.client.cancel(receipt.id) == "cancelled"
+    site.check_nothing_left(name)
 
 
 def soon() -> datetime:
