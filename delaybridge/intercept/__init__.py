@@ -114,7 +114,7 @@ def _names(headers: Any) -> Iterable[str]:
     # A dict before the rest: every publish that is not delayed comes by here.
     if isinstance(headers, dict) or isinstance(headers, Mapping):
         return headers
-    return (pair[0] for pair in headers)
+    return [pair[0] for pair in headers]
 
 
 def _pairs(headers: Any) -> list[tuple[str, Any]]:
