@@ -91,14 +91,13 @@ class Producer(confluent_kafka.Producer):
         MessageError: refused, as within a transaction; ConfigError; BufferError: the queue is full,
         `poll` and try again; RuntimeError: closed, or made before a fork. Nothing is queued then.
         """
+        if callback is None:  # given as None, it would hide the other from the library
+            callback = on_delivery
         if delay is not None or deliver_at is not None or headers:
             timing = timing_of(headers, delay, deliver_at)
             if timing is not None:
-                called = callback or on_delivery or self._default_callback
-                return self._delay(timing, called, topic, value, key, partition, headers)
-        _plain_produce(
-            self, topic, value, key, partition, callback, on_delivery, timestamp, headers
-        )
+                return self._delay(timing, callback, topic, value, key, partition, headers)
+        _plain_produce(self, topic, value, key, partition, callback, None, timestamp, headers)
         return None
 
     def poll(self, timeout: float = -1) -> int:
@@ -195,7 +194,8 @@ class Producer(confluent_kafka.Producer):
             )
         )
         given = list(headers.items() if isinstance(headers, Mapping) else headers or ())
-        produced = Produced(topic, value, key, partition, given, callback, self._only_error)
+        called = callback or self._default_callback
+        produced = Produced(topic, value, key, partition, given, called, self._only_error)
         self._outbox.put(client, accepted, produced)
         return accepted.id
 

@@ -1,0 +1,336 @@
+"""aiokafka's drop-in: what passes through, what arrives later, what is refused, the end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import aiokafka
+import pytest
+from aiokafka.errors import MessageSizeTooLargeError, ProducerClosed
+
+from delaybridge import AsyncClient, ConfigError, MessageConflict, MessageError, StoreUnavailable
+from delaybridge.intercept import aiokafka as intercepted
+from delaybridge.intercept.aiokafka import AIOKafkaProducer
+from tests.integration.delaying_kafka import DEADLINE_S, KafkaSite, Record
+from tests.servers.process import LOOPBACK, free_port
+from tests.waiting import wait_until_async
+
+HOUR_MS = 3_600_000
+SENT = [
+    pytest.param(b"\x00\xff", None, None, id="value alone"),
+    pytest.param(None, b"\xff\x00", [], id="null value, no headers"),
+    pytest.param(b"", b"", [("a", b"1"), ("b", None), ("a", b""), ("a", b"\xff"), ("é", b"x")],
+                 id="empty value and key, headers twice"),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def site(
+    redis_url: str, real_kafka_url: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[KafkaSite]:
+    folder = tmp_path_factory.mktemp("site")
+    with KafkaSite(folder, redis_url, real_kafka_url) as site:
+        yield site
+
+
+@pytest.fixture
+async def client(site: KafkaSite) -> AsyncIterator[AsyncClient]:
+    brokers = {"kafka": site.kafka_url}
+    async with AsyncClient(site.redis_url, namespace=site.namespace, brokers=brokers) as client:
+        yield client
+
+
+@pytest.fixture
+async def producer(site: KafkaSite, client: AsyncClient) -> AsyncIterator[AIOKafkaProducer]:
+    async with AIOKafkaProducer(bootstrap_servers=site.servers, client=client) as producer:
+        yield producer
+
+
+async def take(site: KafkaSite, topic: str, count: int) -> list[Record]:
+    return await asyncio.to_thread(site.take, topic, count)
+
+
+class TestPassingThrough:
+    @pytest.mark.parametrize(("value", "key", "headers"), SENT)
+    async def test_without_a_delay_it_is_the_library(
+        self, site: KafkaSite, producer: AIOKafkaProducer, value: Any, key: Any, headers: Any
+    ) -> None:
+        topics = [site.topic(), site.topic()]
+        answers = []
+        async with aiokafka.AIOKafkaProducer(bootstrap_servers=site.servers) as plain:
+            for one, topic in zip((plain, producer), topics, strict=True):
+                given = (topic, value, key, 1, 1_700_000_000_000, headers)
+                answers.append(await one.send_and_wait(*given))
+                answers.append(await (await one.send(*given)))
+        first, second = [await take(site, topic, 2) for topic in topics]
+        assert first == second
+        assert all(isinstance(a, aiokafka.structs.RecordMetadata) for a in answers)
+        assert [a[3:] for a in answers[:2]] == [a[3:] for a in answers[2:]]
+
+    async def test_what_the_library_refuses_is_refused_as_ever(
+        self, site: KafkaSite, producer: AIOKafkaProducer
+    ) -> None:
+        topic = site.topic()
+        with pytest.raises(AssertionError, match="key or value"):
+            await producer.send(topic)
+        with pytest.raises(TypeError):
+            await producer.send(topic, b"x", headers={"a": b"1"})
+        with pytest.raises(TypeError):
+            await producer.send(topic, b"x", unknown=5)  # type: ignore[call-arg]
+        with pytest.raises(TypeError):
+            AIOKafkaProducer(unknown=5)
+
+
+class TestArriving:
+    @pytest.mark.parametrize(("value", "key", "headers"), SENT)
+    async def test_a_delayed_one_arrives_byte_for_byte_and_not_early(
+        self, site: KafkaSite, producer: AIOKafkaProducer, value: Any, key: Any, headers: Any
+    ) -> None:
+        now, later = site.topic(), site.topic()
+        await producer.send_and_wait(now, value, key, 2, headers=headers)
+        (plain,) = await take(site, now, 1)
+        before_ms = time.time_ns() // 1_000_000
+        receipt = await producer.send_and_wait(later, value, key, 2, headers=headers, delay="300ms")
+        assert receipt == "created"
+        (record,) = await take(site, later, 1)
+        assert record.given == plain.given
+        assert record.partition == plain.partition == 2
+        assert (record.id, record.due_ms) == (receipt.id, receipt.due_ms)
+        assert record.stamp_ms >= record.due_ms >= before_ms + 300
+
+    @pytest.mark.parametrize(
+        ("headers", "arguments", "kept"),
+        [
+            (None, {"delay": 3600}, []),
+            (None, {"delay": timedelta(hours=1)}, []),
+            (None, {"delay": "1h"}, []),
+            ([("x-delay", b"3600000"), ("a", b"1")], {}, [("x-delay", b"3600000"), ("a", b"1")]),
+            ([("a", b"1"), ("delaybridge-delay", b"1h")], {}, [("a", b"1")]),
+        ],
+    )
+    async def test_the_ways_to_give_a_delay(
+        self, site: KafkaSite, producer: AIOKafkaProducer, headers: Any, arguments: Any, kept: Any
+    ) -> None:
+        topic = site.topic()
+        before_ms = time.time_ns() // 1_000_000
+        receipt = await producer.send_and_wait(topic, b"x", headers=headers, **arguments)
+        (stored,) = site.pending(topic)
+        assert (stored.id, stored.due_ms) == (receipt.id, receipt.due_ms)
+        assert stored.headers == kept
+        assert before_ms + HOUR_MS <= stored.due_ms <= time.time_ns() // 1_000_000 + HOUR_MS + 1
+
+    @pytest.mark.parametrize("way", ["datetime", "text", "header"])
+    async def test_the_ways_to_give_a_time(
+        self, site: KafkaSite, producer: AIOKafkaProducer, way: str
+    ) -> None:
+        due = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=1)
+        given: dict[str, dict[str, Any]] = {
+            "datetime": {"deliver_at": due},
+            "text": {"deliver_at": due.isoformat()},
+            "header": {"headers": [("delaybridge-due", due.isoformat().encode())]},
+        }
+        receipt = await producer.send_and_wait(site.topic(), b"x", **given[way])
+        assert receipt.due_ms == due.timestamp() * 1000
+
+    async def test_cancel_and_reschedule_by_the_id(
+        self, site: KafkaSite, producer: AIOKafkaProducer, client: AsyncClient
+    ) -> None:
+        topic, own = site.topic(), f"id-{uuid.uuid4().hex}"
+        headers = [("delaybridge-id", own.encode())]
+        kept = await producer.send_and_wait(topic, b"given", headers=headers, delay="1h")
+        gone = await producer.send_and_wait(topic, b"gone", b"key", delay="1h")
+        assert kept.id == own
+        assert await client.cancel(gone.id) == "cancelled"
+        assert await client.reschedule(own, delay="50ms") == "rescheduled"
+        (record,) = await take(site, topic, 1)
+        assert (record.value, record.id) == (b"given", own)
+
+    async def test_through_the_producer_s_serializers(
+        self, site: KafkaSite, client: AsyncClient
+    ) -> None:
+        now, later = site.topic(), site.topic()
+        async with AIOKafkaProducer(
+            bootstrap_servers=site.servers,
+            client=client,
+            key_serializer=lambda key: str(key).encode(),
+            value_serializer=lambda value: json.dumps(value).encode(),
+        ) as producer:
+            await producer.send_and_wait(now, {"order": 17}, 17, 0)
+            await producer.send_and_wait(later, {"order": 17}, 17, 0, delay=0)
+        (plain,), (record,) = await take(site, now, 1), await take(site, later, 1)
+        assert record.given == plain.given
+        assert record.key == b"17"
+
+    @pytest.mark.timeout(60)
+    async def test_two_thousand_arrive_once_and_none_early(
+        self, site: KafkaSite, producer: AIOKafkaProducer
+    ) -> None:
+        topic = site.topic()
+        futures = [
+            await producer.send(topic, b"%d" % n, b"key-%d" % (n % 7), delay=n % 10 / 10)
+            for n in range(2000)
+        ]
+        await producer.flush()
+        assert all(future.done() for future in futures)
+        records = await take(site, topic, 2000)
+        ids = {n: future.result().id for n, future in enumerate(futures)}
+        assert {int(record.value or b""): record.id for record in records} == ids
+        assert len(records) == 2000
+        assert all(record.stamp_ms >= record.due_ms for record in records)
+
+    async def test_very_many_wait_for_room(
+        self, site: KafkaSite, client: AsyncClient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(intercepted, "MOST_UNSTORED", 10)
+        topic = site.topic()
+        async with AIOKafkaProducer(bootstrap_servers=site.servers, client=client) as producer:
+            futures = []
+            for n in range(95):
+                futures.append(await producer.send(topic, b"%d" % n, delay="1h"))
+                assert sum(not future.done() for future in futures) <= 10
+        assert [future.result() for future in futures] == ["created"] * 95
+
+
+class TestRefused:
+    @pytest.mark.parametrize(
+        ("given", "arguments", "code", "field"),
+        [
+            ({}, {"delay": "soon"}, "bad_time", "delay"),
+            ({}, {"delay": -1}, "negative_delay", "delay"),
+            ({}, {"delay": 1, "deliver_at": "2030-01-01T00:00:00Z"}, "time_ambiguous", "delay"),
+            ({"headers": [("x-delay", b"5")]}, {"delay": 1}, "time_ambiguous", "delay"),
+            ({"headers": [("x-delay", b"abc")]}, {}, "bad_time", "x-delay"),
+            ({"value": bytes(300_000)}, {"delay": 1}, "body_too_large", "body"),
+            ({"partition": -1}, {"delay": 1}, "bad_partition", "partition"),
+            ({"topic": "a topic"}, {"delay": 1}, "bad_destination", "destination"),
+        ],
+        ids=str,
+    )
+    async def test_at_once_and_nothing_is_stored(
+        self, site: KafkaSite, producer: AIOKafkaProducer, given: Any, arguments: Any,
+        code: str, field: str,
+    ) -> None:  # fmt: skip
+        topic = site.topic()
+        with pytest.raises(MessageError) as caught:
+            await producer.send(**({"topic": topic, "value": b"x"} | given), **arguments)
+        assert (caught.value.code, caught.value.field) == (code, field)
+        await producer.flush()
+        await asyncio.to_thread(site.check_nothing_left, topic)
+
+    async def test_what_the_library_would_refuse(
+        self, site: KafkaSite, producer: AIOKafkaProducer
+    ) -> None:
+        with pytest.raises(MessageSizeTooLargeError):
+            await producer.send("t", bytes(2_000_000), delay=1)
+        with pytest.raises(TypeError):
+            await producer.send("t", "text", delay=1)
+        with pytest.raises(TypeError, match="must be str"):
+            await producer.send(None, b"x", delay=1)  # type: ignore[arg-type]
+
+    async def test_an_id_that_is_pending_with_other_content(
+        self, site: KafkaSite, producer: AIOKafkaProducer
+    ) -> None:
+        topic = site.topic()
+        headers = [("delaybridge-id", topic.encode())]
+        values = (b"x", b"x", b"y")
+        futures = [await producer.send(topic, v, headers=headers, delay="1h") for v in values]
+        assert [await future for future in futures[:2]] == ["created", "duplicate"]
+        with pytest.raises(MessageConflict):
+            await futures[2]
+        (stored,) = site.pending(topic)
+        assert stored.body == b"x"
+
+    async def test_without_redis_it_is_raised_and_not_sent(self, site: KafkaSite) -> None:
+        topic = site.topic()
+        async with AsyncClient(f"redis://{LOOPBACK}:{free_port()}", timeout_s=0.2) as away:
+            async with AIOKafkaProducer(bootstrap_servers=site.servers, client=away) as producer:
+                with pytest.raises(StoreUnavailable):
+                    await producer.send_and_wait(topic, b"x", delay=0)
+        await asyncio.to_thread(site.check_nothing_left, topic)
+
+    @pytest.mark.parametrize(
+        ("brokers", "broker", "remedy"),
+        [
+            ({"rabbitmq": "amqp://h"}, None, "DELAYBRIDGE_BROKERS__KAFKA"),
+            ({"eu": "kafka://h", "us": "kafka://h"}, None, "eu, us; give broker=NAME"),
+        ],
+    )
+    async def test_a_broker_that_is_not_configured(
+        self, site: KafkaSite, brokers: dict[str, str], broker: str | None, remedy: str
+    ) -> None:
+        async with AsyncClient(site.redis_url, brokers=brokers) as client:
+            async with AIOKafkaProducer(
+                bootstrap_servers=site.servers, client=client, broker=broker
+            ) as producer:
+                with pytest.raises(ConfigError, match=remedy):
+                    await producer.send("t", b"x", delay=1)
+
+    async def test_one_of_several_brokers_is_named(self, site: KafkaSite) -> None:
+        brokers = {"eu": "kafka://h", "us": "kafka://h"}
+        async with (
+            AsyncClient(site.redis_url, namespace=site.namespace, brokers=brokers) as client,
+            AIOKafkaProducer(
+                bootstrap_servers=site.servers, client=client, broker="us"
+            ) as producer,
+        ):
+            receipt = await producer.send_and_wait("t", b"x", delay="1h")
+            stored = await client.get(receipt.id)
+            assert stored is not None and stored.destination == "us:t"
+            assert await client.cancel(receipt.id) == "cancelled"
+
+    async def test_within_a_transaction(self, site: KafkaSite, client: AsyncClient) -> None:
+        now, later = site.topic(), site.topic()
+        async with AIOKafkaProducer(
+            bootstrap_servers=site.servers, client=client, transactional_id=now
+        ) as producer:
+            async with producer.transaction():
+                await producer.send(now, b"x")
+                with pytest.raises(MessageError, match="in_transaction"):
+                    await producer.send(later, b"x", headers=[("x-delay", b"5")])
+            assert await producer.send_and_wait(later, b"y", delay="1h") == "created"
+        (record,) = await take(site, now, 1)
+        assert record.value == b"x"
+        assert len(site.pending(later)) == 1
+
+
+class TestTheEnd:
+    async def test_stop_waits_for_what_is_being_stored(
+        self, site: KafkaSite, client: AsyncClient
+    ) -> None:
+        topic = site.topic()
+        async with AIOKafkaProducer(bootstrap_servers=site.servers, client=client) as producer:
+            futures = [await producer.send(topic, b"%d" % n, delay="1h") for n in range(500)]
+            assert not any(future.done() for future in futures)
+        assert [future.result() for future in futures] == ["created"] * 500
+        with pytest.raises(ProducerClosed):
+            await producer.send(topic, b"x", delay="1h")
+        await producer.stop()
+        assert len(site.pending(topic)) == 500
+        assert (await client.stats()).delayed >= 500  # the client given stays open
+
+    async def test_a_future_that_nobody_waits_for_is_stored(
+        self, site: KafkaSite, producer: AIOKafkaProducer
+    ) -> None:
+        topic = site.topic()
+        await producer.send(topic, b"x", delay="1h")
+        await wait_until_async(lambda: len(site.pending(topic)) == 1, DEADLINE_S)
+
+    async def test_the_client_of_the_settings_is_closed_with_the_producer(
+        self, site: KafkaSite
+    ) -> None:
+        topic = site.topic()
+        with site.settings():
+            async with AIOKafkaProducer(bootstrap_servers=site.servers) as producer:
+                receipt = await producer.send_and_wait(topic, b"x", delay=0)
+        (record,) = await take(site, topic, 1)
+        assert record.id == receipt.id
+
+
+def test_the_recipe(site: KafkaSite) -> None:
+    assert site.run_recipe("aiokafka") == "created cancelled\n"
