@@ -55,7 +55,11 @@ class KafkaSite:
     def __init__(self, folder: Path, redis_url: str, kafka_url: str) -> None:
         self.redis_url, self.kafka_url = redis_url, kafka_url
         self.servers = kafka_url.removeprefix("kafka://")
-        self.config: dict[str, Any] = {"bootstrap.servers": self.servers, "log_level": 3}
+        self.config: dict[str, Any] = {
+            "bootstrap.servers": self.servers,
+            "log_level": 3,
+            "message.timeout.ms": 15_000,  # a test that failed ends nevertheless
+        }
         self.namespace = f"t-{uuid.uuid4().hex[:16]}"
         brokers = {"kafka": kafka_url}
         once = {"DELAYBRIDGE_RETRY__MAX_ATTEMPTS": "1"}

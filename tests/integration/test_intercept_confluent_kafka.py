@@ -492,10 +492,11 @@ class TestTheStoreAway:
         self, site: KafkaSite, lossy: LossyProxy, slow: Client, reports: Reports
     ) -> None:
         topic = site.topic()
-        slow.stats()
         with Producer(site.config, client=slow) as producer:
+            producer.produce(site.topic(), b"x", b"key", delay="1h")
+            producer.flush()  # the script is loaded, its bucket known, and a connection open
             lossy.swallowing = True
-            id = producer.produce(topic, b"x", on_delivery=reports, delay="1h")
+            id = producer.produce(topic, b"x", b"key", on_delivery=reports, delay="1h")
             assert id is not None
             wait_until(lambda: site.pending(topic), DEADLINE_S)
             assert site.client.cancel(id) == "cancelled"
