@@ -277,10 +277,15 @@ class Bucket:
         *,
         source: str = "",
         offset: int = 0,
+        otherwise: bool = False,
         now_ms: int | None = None,
     ) -> Command[Answer]:
-        """Remove a message that was not fired. A call read from a source acts once."""
-        return self._call("cancel", (_now(now_ms), stamp, id, source, offset), _answer)
+        """Remove a message that was not fired. A call read from a source acts once.
+
+        otherwise: answered `unknown` it does not count as read; what is done instead will.
+        """
+        args = (_now(now_ms), stamp, id, source, offset, int(otherwise))
+        return self._call("cancel", args, _answer)
 
     def reschedule(
         self, stamp: bytes, id: str, when: str, *, now_ms: int | None = None

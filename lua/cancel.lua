@@ -16,6 +16,7 @@
 -- ARGV[3]  id
 -- ARGV[4]  source       where the call was read, in the order of its offsets; empty: nowhere
 -- ARGV[5]  offset       in the source; a call read before is answered unknown and does nothing
+-- ARGV[6]  otherwise    1: where the id is unknown it does not count as read; something else will
 -- returns  answer: 0 unknown, 5 in flight, 6 cancelled, 7 cancelled, may have been delivered
 -- cost     O(log n)
 local UNKNOWN, IN_FLIGHT, CANCELLED, CANCELLED_MAYBE = 0, 5, 6, 7
@@ -30,7 +31,9 @@ if source ~= '' then
   if tonumber(redis.call('HGET', KEYS[11], source) or -1) >= tonumber(ARGV[5]) then
     return UNKNOWN
   end
-  redis.call('HSET', KEYS[11], source, ARGV[5])
+  if ARGV[6] ~= '1' or redis.call('HEXISTS', KEYS[1], id) == 1 then
+    redis.call('HSET', KEYS[11], source, ARGV[5])
+  end
 end
 local old = redis.call('HGET', KEYS[1], id)
 if not old then

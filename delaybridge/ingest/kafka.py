@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from enum import Enum, auto
 from functools import partial
 from typing import Any
 
@@ -20,8 +22,9 @@ from delaybridge.calls import Calls
 from delaybridge.events import Emit, Ingested, IngestFailed, IngestStarted, Quarantined
 from delaybridge.ingest import INGRESS, Cancel, Entry, Quarantine, Schedule
 from delaybridge.ingest.counts import Counts
-from delaybridge.ingest.kafka_consumer import Batch, KafkaConsumer, Place, Topic
+from delaybridge.ingest.kafka_consumer import CLUSTER, Batch, KafkaConsumer
 from delaybridge.ingest.kafka_records import Read, Reader
+from delaybridge.ingest.kafka_topics import Topic, skips
 from delaybridge.ingest.routes import AllowList, Route, topics_pattern
 from delaybridge.ingest.storing import insist
 from delaybridge.message import Answer
@@ -32,6 +35,15 @@ from delaybridge.store import AsyncStore
 
 _AGAIN_S = 0.05  # between two looks at an id that is in flight
 _PATIENCE_S = 30.0  # then it is quarantined
+
+
+class Fate(Enum):
+    """What becomes of a record after an answer. REFUSED: another of its id is in the way."""
+
+    STORED = auto()
+    AGAIN = auto()
+    WAIT = auto()
+    REFUSED = auto()
 
 
 class Item:
@@ -64,6 +76,8 @@ class KafkaIngest:
         self._allowed = AllowList(settings.ingest.destinations)
         self._readers: dict[Topic, Reader] = {}
         self._counts: dict[str, Counts] = {}
+        self._troubles: dict[str, str] = {}  # place -> what is wrong there
+        self._reading: set[str] = set()
         self._is_stopping = asyncio.Event()
         self._stopped = asyncio.Event()
         self._consumer: KafkaConsumer | None = None
@@ -86,8 +100,9 @@ class KafkaIngest:
             names,
             group=settings.group,
             window_bytes=settings.window_bytes,
-            skip=_skipped(settings.skip_offsets),
-            failed=self._failed,
+            silent_ms=self._settings.lease.ttl_ms,
+            skip=skips(settings.skip_offsets),
+            said=self._said,
         )
         try:
             while not self._is_stopping.is_set():
@@ -134,6 +149,9 @@ class KafkaIngest:
             items += (Item(reader, read) for read in reads)
             counts = self._counts[topic.name]
             counts.total += len(reads)
+            counts.near_misses = reader.near_misses
+            if topic.name in self._troubles:
+                self._said(topic.name, None)
             self._emit(Ingested(source=counts.source, messages=len(reads)))
         for part in _parts(items):
             await self._store(part)
@@ -144,40 +162,25 @@ class KafkaIngest:
         From one partition into one bucket nothing passes what is in its way: a record passed over
         would never be read again.
         """
-        patience_s = asyncio.get_running_loop().time() + _PATIENCE_S
+        now_s = asyncio.get_running_loop().time
+        late_s = math.inf
         left = items
         while left:
             answers = await self._insist([item.entry for item in left])
-            is_late = asyncio.get_running_loop().time() > patience_s
-            again: list[Item] = []
-            quarantined: list[Item] = []
-            in_flight = False
-            for item, answer in zip(left, answers, strict=True):
-                if answer is None or self._is_to_follow(item, answer):
-                    again.append(item)
-                elif (
-                    answer is Answer.IN_FLIGHT and isinstance(item.entry, Schedule) and not is_late
-                ):
-                    in_flight = True
-                    again.append(item)
-                elif answer is Answer.CONFLICT or (
-                    answer is Answer.IN_FLIGHT and isinstance(item.entry, Schedule)
-                ):
-                    quarantined.append(item)
-                elif isinstance(item.entry, Quarantine):
-                    self._quarantined([item])
-            await self._quarantine(quarantined)
+            is_late = now_s() > late_s
+            fates = [
+                (item, _fate(item, answer, is_late=is_late))
+                for item, answer in zip(left, answers, strict=True)
+            ]
+            self._quarantined([i for i, fate in fates if fate is Fate.STORED])
+            await self._quarantine([i for i, fate in fates if fate is Fate.REFUSED])
+            again = [i for i, fate in fates if fate in (Fate.AGAIN, Fate.WAIT)]
+            must_wait = any(fate is Fate.WAIT for _, fate in fates)
+            if not must_wait or len(again) < len(left):
+                late_s = now_s() + _PATIENCE_S  # something moved
             left = again
-            if in_flight:
+            if must_wait:
                 await asyncio.sleep(_AGAIN_S)
-
-    def _is_to_follow(self, item: Item, answer: Answer) -> bool:
-        """Whether a null value found nothing to cancel: then it is an ordinary message."""
-        entry = item.entry
-        if isinstance(entry, Cancel) and entry.otherwise and answer is Answer.UNKNOWN:
-            item.entry = entry.otherwise
-            return True
-        return False
 
     async def _quarantine(self, items: Sequence[Item]) -> None:
         """Keep what another message of the same id stands in the way of."""
@@ -207,9 +210,9 @@ class KafkaIngest:
         if reader is None:
             route = self._route_of(topic.name)
             self._emit(IngestStarted(source=str(route)))
-            self._count(route).state = "reading"
             reader = self._readers[topic] = Reader(
-                *(route, topic.id, self._calls.kinds, self._calls.limits, self._allowed),
+                *(route, topic.id, self._calls.kinds, self._calls.limits),
+                self._allowed,
                 keep_partition=self._settings.ingest.keep_partition,
             )
         return reader
@@ -227,27 +230,58 @@ class KafkaIngest:
             counts = self._counts[route.source] = Counts(source=str(route), target=target)
         return counts
 
-    def _failed(self, place: str, reason: str) -> None:
+    def _said(self, place: str, reason: str | None) -> None:
+        """What the consumer says of a place: what is wrong there; None: it is read, all is well."""
+        topic = place.partition("/")[0]
+        if topic != CLUSTER:
+            self._count(self._route_of(topic))
+        if reason is not None:
+            self._troubles[place] = reason
+            self._emit(IngestFailed(source=f"{self._routes[0].broker}:{place}", reason=reason))
+        else:
+            self._troubles.pop(place, None)
+            if place == topic != CLUSTER:
+                self._troubles.pop(CLUSTER, None)
+                self._reading.add(topic)
         for topic, counts in self._counts.items():
-            if place.partition("/")[0] in (topic, "kafka"):
-                counts.state = f"{place}: {reason}"
-        self._emit(IngestFailed(source=f"{self._routes[0].broker}:{place}", reason=reason))
+            found = [
+                f"{place}: {reason}"
+                for place, reason in self._troubles.items()
+                if place.partition("/")[0] in (topic, CLUSTER)
+            ]
+            well = "reading" if topic in self._reading else "starting"
+            counts.state = found[-1] if found else well
+
+
+def _fate(item: Item, answer: Answer | None, *, is_late: bool) -> Fate:
+    """What an answer means for a record. A null value that found nothing to cancel is a message."""
+    entry = item.entry
+    if isinstance(entry, Cancel) and entry.otherwise and answer is Answer.UNKNOWN:
+        item.entry = entry.otherwise
+        return Fate.AGAIN
+    if answer is None:
+        return Fate.AGAIN
+    if not isinstance(entry, Schedule):
+        return Fate.STORED
+    if answer is Answer.IN_FLIGHT and not is_late:
+        return Fate.WAIT
+    return Fate.REFUSED if answer in (Answer.IN_FLIGHT, Answer.CONFLICT) else Fate.STORED
 
 
 def _parts(items: Sequence[Item]) -> Iterator[list[Item]]:
-    """Cut where cancels and schedules meet: each waits for the answers of those before it."""
-    for _, part in itertools.groupby(items, key=lambda item: isinstance(item.entry, Cancel)):
-        yield list(part)
+    """Cut where cancels and schedules meet: each waits for the answers of those before it.
 
+    A cancel that may turn into a schedule stands alone: what follows it would be before it.
+    """
 
-def _skipped(texts: Sequence[str]) -> dict[Place, int]:
-    """TOPIC/PARTITION=OFFSET -> the first offset to read."""
-    skipped = {}
-    for text in texts:
-        place, _, offset = text.rpartition("=")
-        topic, _, partition = place.rpartition("/")
-        skipped[topic, int(partition)] = int(offset) + 1
-    return skipped
+    def kind(place_and_item: tuple[int, Item]) -> int:
+        place, item = place_and_item
+        if isinstance(item.entry, Cancel):
+            return -1 if item.entry.otherwise is None else place
+        return -2
+
+    for _, part in itertools.groupby(enumerate(items), key=kind):
+        yield [item for _, item in part]
 
 
 @asynccontextmanager

@@ -16,30 +16,31 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from confluent_kafka import (
-    OFFSET_BEGINNING,
     Consumer,
     KafkaError,
     KafkaException,
     Message,
-    TopicCollection,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient
 
+from delaybridge.ingest.kafka_damage import STOPS, complaint
 from delaybridge.ingest.kafka_records import Read
+from delaybridge.ingest.kafka_topics import Place, Topic, TopicIds, beginnings, waiting
 from delaybridge.publish.kafka_outcomes import shown
 
 POLL_S = 0.2
 BATCH_MESSAGES = 1000
-ANSWER_TIMEOUT_S = 10.0
+FIRST_BATCH_MESSAGES = 16  # before anything is known of their size
 HAND_OVER_S = 5.0  # a batch that waits longer has the partitions paused
 GIVE_UP_S = 5.0  # before a partition is given up, what was read of it may still be stored
 MEASURE_S = 2.0
-_REFRESH_MS = 5000
+CLUSTER = "kafka"  # the place of what concerns no topic
 
+_LEAST_SESSION_MS = 6000  # what brokers allow, if they are not told otherwise
+_MOST_BYTES = 50 * 2**20  # of one answer: librdkafka's own default
 _SETTINGS = {
     "partition.assignment.strategy": "cooperative-sticky",
     "enable.auto.offset.store": False,
@@ -50,27 +51,11 @@ _SETTINGS = {
     "check.crcs": True,
     "isolation.level": "read_committed",
     "fetch.wait.max.ms": 100,
-    "topic.metadata.refresh.interval.ms": _REFRESH_MS,
+    "topic.metadata.refresh.interval.ms": 5000,
     "allow.auto.create.topics": False,
 }
-# What the partition cannot be read beyond, until somebody decides.
-_STOPPED = {
-    KafkaError._AUTO_OFFSET_RESET: "lost_input: retention took records before they were read",
-    KafkaError._BAD_MSG: "corrupt: a record batch fails its checksum",
-    KafkaError._BAD_COMPRESSION: "corrupt: a record batch cannot be decompressed",
-    KafkaError._NOT_IMPLEMENTED: "unsupported: a record batch of an unknown format",
-}
-
-
-class Topic(NamedTuple):
-    """One topic, told by its id from another that bore its name. id: empty if unknown."""
-
-    name: str
-    id: str
-
 
 Batch = dict[Topic, list[Read]]
-Place = tuple[str, int]
 
 
 class KafkaConsumer:
@@ -83,35 +68,46 @@ class KafkaConsumer:
         *,
         group: str,
         window_bytes: int,
+        silent_ms: int,
         skip: Mapping[Place, int],
-        failed: Callable[[str, str], None],
+        said: Callable[[str, str | None], None],
     ) -> None:
-        """topics: names, or patterns that begin with ^. skip: first offset to read, if it is more
-        than was committed. failed: told on the loop of (topic and partition, reason).
+        """topics: names, or patterns that begin with ^. silent_ms: after so long the partitions of
+        a process that died are given to others. skip: first offset to read, if it is more than was
+        committed. said: told on the loop of a place (a topic, TOPIC/PARTITION or
+        `CLUSTER`) and what is wrong there, None once it is well.
         """
         self._loop = asyncio.get_running_loop()
-        self._failed, self._skip = failed, dict(skip)
+        self._said, self._skip, self._settings = said, dict(skip), dict(settings)
         logger = logging.Logger("librdkafka")
         logger.addHandler(logging.NullHandler())
         own = {
             **settings,
             **_SETTINGS,
             "group.id": group,
-            "queued.max.messages.kbytes": max(window_bytes // 2**10, 1024),
+            "session.timeout.ms": max(silent_ms, _LEAST_SESSION_MS),
+            "heartbeat.interval.ms": max(silent_ms, _LEAST_SESSION_MS) // 4,
+            "queued.max.messages.kbytes": min(max(window_bytes // 2**10, 1024), 2**21 - 1),
+            "fetch.max.bytes": min(max(window_bytes, 2**20), _MOST_BYTES),
         }
-        self._admin = AdminClient(dict(settings), logger=logger)
+        self._ids = TopicIds(settings, logger)
         self._consumer = Consumer(own, logger=logger)
         self._topics = list(topics)
-        self._ids: dict[str, str] = {}
+        self._window_bytes = window_bytes
+        self._batch_messages = FIRST_BATCH_MESSAGES
         self._batch: Batch | None = None
         self._arrived = asyncio.Event()
         self._taken = threading.Event()
         self._idle = threading.Event()  # nothing that was handed over is still unstored
         self._idle.set()
-        self._safe: deque[TopicPartition] = deque()  # first offsets that are not safe
+        self._safe: deque[tuple[Topic, int, int]] = deque()  # partition, first offset not safe
+        self._begun: dict[Place, int] = {}  # what is ours, and where it began
+        self._stopped: set[Place] = set()  # of these, what cannot be read on
+        self._is_paused = False
+        self._is_away = False
         self.lag: dict[str, int] = {}  # records not read yet, by topic, as far as is known
         self._measured_s = 0.0
-        self._is_stopped = False
+        self._ending = threading.Event()
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="delaybridge ingest", daemon=True)
         self._thread.start()
@@ -119,7 +115,10 @@ class KafkaConsumer:
     # for the loop
 
     async def next(self) -> Batch:
-        """The next batch; the one before is to be `stored` first. Raises what ended the thread."""
+        """The next batch; the one before is to be `stored` first.
+
+        Raises what ended the thread: a new consumer begins where this one had committed.
+        """
         while True:
             if self._error is not None:
                 raise self._error
@@ -136,12 +135,12 @@ class KafkaConsumer:
         """Everything of the batch is safe: its offsets may be committed."""
         for topic, reads in batch.items():
             last = {read.partition: read.offset + 1 for read in reads}
-            self._safe += (TopicPartition(topic.name, p, offset) for p, offset in last.items())
+            self._safe += ((topic, partition, offset) for partition, offset in last.items())
         self._idle.set()
 
     async def stop(self) -> None:
         """Leave the group; what was stored is committed."""
-        self._is_stopped = True
+        self._ending.set()
         self._taken.set()
         self._idle.set()
         await asyncio.to_thread(self._thread.join)
@@ -151,13 +150,14 @@ class KafkaConsumer:
     def _run(self) -> None:
         try:
             self._consumer.subscribe(
-                self._topics, on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost
+                self._topics, on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._gone
             )
-            while not self._is_stopped:
+            messages: Sequence[Message] = ()
+            while not self._ending.is_set():
                 self._look_after()
-                messages = self._consumer.consume(BATCH_MESSAGES, POLL_S)
-                if batch := self._read(messages):
-                    self._hand_over(batch)
+                messages = messages or self._consumer.consume(self._batch_messages, POLL_S)
+                batch = self._read(messages)
+                messages = self._hand_over(batch) if batch else ()
             self._store_offsets()
         except BaseException as exc:
             self._error = exc
@@ -166,46 +166,47 @@ class KafkaConsumer:
             self._consumer.close()
 
     def _read(self, messages: Sequence[Message]) -> Batch:
+        if messages:
+            self._ids.check({m.topic() or "" for m in messages if m.error() is None})
         batch: Batch = {}
+        largest = 1
         for message in messages:
+            name, partition = message.topic() or "", message.partition() or 0
             error = message.error()
             if error is not None:
                 self._refused(error, message)
-                continue
-            name = message.topic() or ""
-            topic = Topic(name, self._ids.get(name, ""))
-            reads = batch.get(topic)
-            if reads is None:
-                reads = batch[topic] = []
-            reads.append(
-                Read(
-                    message.partition() or 0,
-                    message.offset() or 0,
-                    message.key(),
-                    message.value(),
-                    _headers(message),
-                    message.timestamp()[1],
-                )
-            )
+            elif (name, partition) not in self._stopped:
+                read = Read.of(message)
+                largest = max(largest, len(read.key or b"") + len(read.value or b""))
+                batch.setdefault(self._ids.of(name), []).append(read)
+        if batch:
+            fitting = min(self._window_bytes // largest, 2 * self._batch_messages, BATCH_MESSAGES)
+            self._batch_messages = max(fitting, 1)
         return batch
 
-    def _hand_over(self, batch: Batch) -> None:
-        """Give the batch to the loop and wait until it was taken, and the one before was stored."""
+    def _hand_over(self, batch: Batch) -> Sequence[Message]:
+        """Give the batch to the loop and wait until it was taken, and the one before was stored.
+
+        Returns what came meanwhile.
+        """
         self._taken.clear()
         self._batch = batch
         self._tell(self._arrived.set)
         patience_s = time.monotonic() + HAND_OVER_S
-        paused: list[TopicPartition] = []
-        while not self._taken.wait(POLL_S) and not self._is_stopped:
+        came: list[Message] = []
+        while not self._taken.wait(POLL_S) and not self._ending.is_set():
             self._look_after()
-            if not paused and time.monotonic() > patience_s:
-                paused = self._consumer.assignment()
-                self._consumer.pause(paused)
-            if paused:
-                self._consumer.poll(0)  # tells the group that we live; paused ones bring nothing
-        if paused and not self._is_stopped:
+            if not self._is_paused and time.monotonic() > patience_s:
+                self._is_paused = True
+                self._consumer.pause(self._consumer.assignment())
+            if self._is_paused:  # tells the group that we live; brings hardly more than errors
+                came += self._consumer.consume(1, 0)
+        if self._is_paused and not self._ending.is_set():
+            self._is_paused = False
+            readable = self._begun.keys() - self._stopped
             with contextlib.suppress(KafkaException):  # some may be another's by now
-                self._consumer.resume(self._consumer.assignment())
+                self._consumer.resume([TopicPartition(*place) for place in readable])
+        return came
 
     def _look_after(self) -> None:
         """Store what may be committed; now and then, count what is waiting."""
@@ -214,86 +215,84 @@ class KafkaConsumer:
             self._measured_s = time.monotonic()
             lag: dict[str, int] = {}
             for place in self._consumer.position(self._consumer.assignment()):
-                _, high = self._consumer.get_watermark_offsets(place, cached=True)
-                behind = max(high - place.offset, 0) if place.offset >= 0 else 0
-                lag[place.topic] = lag.get(place.topic, 0) + behind
+                where = place.topic, place.partition
+                at = place.offset if place.offset >= 0 else self._begun.get(where, 0)
+                more = waiting(self._consumer, place, at, is_read=where not in self._stopped)
+                lag[place.topic] = lag.get(place.topic, 0) + more
             self.lag = lag
+            if self._is_away:
+                with contextlib.suppress(KafkaException):
+                    self._consumer.list_topics(timeout=POLL_S)
+                    self._is_away = False
+                    self._tell(self._said, CLUSTER, None)
 
     def _store_offsets(self) -> None:
         while self._safe:
+            topic, partition, offset = self._safe.popleft()
+            if self._ids.of(topic.name) != topic:
+                continue  # the topic it was read from is gone
+            # The id goes along: an offset means nothing in another topic of the same name.
+            place = TopicPartition(topic.name, partition, offset, topic.id)
             # Another member may have the partition by now, and reads on from what we committed.
             with contextlib.suppress(KafkaException):
-                self._consumer.store_offsets(offsets=[self._safe.popleft()])
+                self._consumer.store_offsets(offsets=[place])
 
     def _refused(self, error: KafkaError, message: Message) -> None:
         code = error.code()
+        if error.fatal():
+            raise KafkaException(error)
         if code == KafkaError._PARTITION_EOF:
             return
         name, partition = message.topic(), message.partition()
-        place = name or "kafka"
-        reason = shown(error)
-        if name is not None and partition is not None and code in _STOPPED:
-            place = f"{name}/{partition}"
-            offset = message.offset()
-            reason = (
-                f"{_STOPPED[code]}; stopped at offset {offset}; to go on behind it: delaybridge "
-                f"ingest kafka --skip-offset {place}={offset}"
-            )
-            with contextlib.suppress(KafkaException):
-                self._consumer.pause([TopicPartition(name, partition)])
-        self._tell(self._failed, place, reason)
+        if name is not None and name.startswith("^"):
+            return  # no topic is there that a pattern means: none has to be
+        if name is not None and partition is not None and code in STOPS:
+            self._stop_at(TopicPartition(name, partition, message.offset() or 0), code)
+            return
+        self._is_away = self._is_away or name is None
+        self._tell(self._said, name or CLUSTER, shown(error))
+
+    def _stop_at(self, place: TopicPartition, code: int) -> None:
+        """Read a partition no further, unless it is another's."""
+        where = place.topic, place.partition
+        if where in self._stopped or where not in self._begun:
+            return
+        self._ids.check({place.topic}, at_once=True)
+        self._stopped.add(where)
+        with contextlib.suppress(KafkaException):
+            self._consumer.pause([TopicPartition(*where)])
+        reason = complaint(self._settings, place, code)
+        self._tell(self._said, f"{place.topic}/{place.partition}", reason)
+
+    # partitions come and go
 
     def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        """Begin where the group left off; at the beginning where it never was."""
-        names = {place.topic for place in partitions} - self._ids.keys()
-        self._ids.update(self._ask_for_ids(names))
-        known = consumer.committed(partitions, timeout=ANSWER_TIMEOUT_S) if partitions else []
-        for place in known:
-            if place.error is not None:
-                raise KafkaException(place.error)
-            if place.offset < 0:
-                place.offset = OFFSET_BEGINNING
-            after = self._skip.get((place.topic, place.partition))
-            if after is not None and place.offset < after:
-                place.offset = after
-        consumer.incremental_assign(known)
+        self._ids.learn({place.topic for place in partitions}, pause=self._ending.wait)
+        places = beginnings(consumer, partitions, self._ids, self._skip)
+        consumer.incremental_assign(places)
+        if self._is_paused:
+            consumer.pause(places)
+        self._begun |= {(place.topic, place.partition): place.offset for place in places}
+        for name in {place.topic for place in places}:
+            self._tell(self._said, name, None)
 
     def _revoked(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         # What the loop has in hand is stored first, so that the next owner need not read it again.
         # It would be read twice and scheduled once, were it otherwise.
         self._idle.wait(GIVE_UP_S)
         self._store_offsets()
-        consumer.incremental_unassign(partitions)
+        self._gone(consumer, partitions)
 
-    def _lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+    def _gone(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         consumer.incremental_unassign(partitions)
-
-    def _ask_for_ids(self, names: set[str]) -> dict[str, str]:
-        ids = dict.fromkeys(names, "")
-        if names:
-            asked = self._admin.describe_topics(
-                TopicCollection(sorted(names)), request_timeout=ANSWER_TIMEOUT_S
-            )
-            for name, future in asked.items():
-                with contextlib.suppress(KafkaException):  # a broker that gives none
-                    ids[name] = _uuid_text(future.result(ANSWER_TIMEOUT_S).topic_id)
-        return ids
+        for place in partitions:
+            where = place.topic, place.partition
+            self._begun.pop(where, None)
+            if where in self._stopped:
+                self._stopped.discard(where)
+                self._tell(self._said, f"{place.topic}/{place.partition}", None)
 
     def _tell(self, callback: Callable[..., None], *arguments: object) -> None:
         # The loop may have ended without stopping us.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(callback, *arguments)
-
-
-def _headers(message: Message) -> list[tuple[str, bytes | None]] | None:
-    try:
-        found: Any = message.headers()
-        return found or []
-    except UnicodeDecodeError:
-        return None
-
-
-def _uuid_text(id: Any) -> str:
-    """A topic id in the 22 characters that Kafka's own tools print; empty if there is none."""
-    high, low = id.get_most_significant_bits(), id.get_least_significant_bits()
-    return "" if not (high or low) else str(id)

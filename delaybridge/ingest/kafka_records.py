@@ -7,8 +7,11 @@ headers name epoch (seconds), target topic and target key.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from operator import methodcaller
 from time import time_ns
-from typing import NamedTuple
+from typing import Any, NamedTuple
+from zlib import crc32
 
 from delaybridge.accept import (
     Accepted,
@@ -38,8 +41,12 @@ ETF1_EPOCH, ETF1_TOPIC, ETF1_KEY = (
 )
 _ETF1_PREFIX = "scheduler-"
 _OFFSET_DIGITS = 19
+_ID_REST = 9  # of an id: two dashes, five digits of the partition, and q- where it is quarantined
 
 Headers = Sequence[tuple[str, bytes | None]]
+# confluent_kafka returns half a list and an exception for a name that is no UTF-8. The interpreter
+# looks for that after every call, but after one written as message.headers().
+_headers_of = methodcaller("headers")
 
 
 class Read(NamedTuple):
@@ -51,6 +58,20 @@ class Read(NamedTuple):
     value: bytes | None
     headers: Headers | None
     timestamp_ms: int = -1
+
+    @classmethod
+    def of(cls, message: Any) -> Read:
+        """A record as confluent_kafka gives it."""
+        try:
+            headers = _headers_of(message) or ()
+        except (UnicodeDecodeError, SystemError):  # a name; the values cannot be had then
+            headers = None
+        stamp_ms = message.timestamp()[1]
+        return cls(
+            *(message.partition(), message.offset(), message.key(), message.value()),
+            headers,
+            stamp_ms,
+        )
 
 
 class Reader:
@@ -66,11 +87,15 @@ class Reader:
         *,
         keep_partition: bool,
     ) -> None:
-        """topic_id: what tells the topic from another that bore its name; empty if unknown."""
+        """topic_id: what tells the topic from another that bore its name; empty if unknown.
+
+        near_misses: how often a header was almost one that is understood.
+        """
         self._route, self._topic_id = route, topic_id
         self._kinds, self._limits, self._allowed = kinds, limits, allowed
         self._keep_partition = keep_partition
         self.topic = route.source
+        self.near_misses = 0
         self._own: Destination | None = None
 
     def source(self, partition: int) -> str:
@@ -89,7 +114,7 @@ class Reader:
         topic = self._route.source
         born = f"-{self._topic_id}" if self._topic_id else ""
         # An id has at most 255 bytes, and a topic's name may have 249.
-        room = self._limits.id_bytes - len(born) - _OFFSET_DIGITS - 7
+        room = max(self._limits.id_bytes - len(born) - _OFFSET_DIGITS - _ID_REST, 0)
         return f"{topic[:room]}{born}-{record.partition:05}-{record.offset:0{_OFFSET_DIGITS}}"
 
     def quarantine(self, record: Read, reason: str) -> Quarantine:
@@ -98,8 +123,8 @@ class Reader:
             str(Destination(self._route.broker, self._route.kind, self._route.target)),
             *(record.value, tuple(record.headers or ()), None, record.key),
         )
-        id = f"q-{self.place(record)}"[: self._limits.id_bytes]
-        return Quarantine(id, _stamp(record), encode_record(kept), reason)
+        id = f"q-{self.place(record)}"
+        return Quarantine(id, self._stamp(record), encode_record(kept), reason)
 
     def _read(self, record: Read) -> Entry:
         headers = record.headers
@@ -114,15 +139,16 @@ class Reader:
             if value is None and is_instruction(name):
                 raise MessageError("bad_header", name, "null; give a value as text")
         asked = instructions(headers)
+        self.near_misses += asked.near_miss is not None
         if asked.cancel:
             if asked.id is None:
                 raise MessageError("bad_id", "delaybridge-id", "a cancel names the id it is about")
             return self._cancel(check_id(asked.id, self._limits), record.key, record)
         entry = self._schedule(record, headers, asked)
-        if record.value is None and record.key and not headers and not asked.is_timed:
+        if record.value is None and record.key and not headers:
             # A tombstone: etf1's clients cancel with it. If nothing is pending it goes through.
-            id = record.key.decode(errors="replace")
-            return Cancel(id, record.key, entry.stamp, otherwise=entry)
+            with suppress(UnicodeDecodeError):
+                return self._cancel(record.key.decode(), record.key, record, otherwise=entry)
         return entry
 
     def _schedule(self, record: Read, headers: Headers, asked: Instructions) -> Schedule:
@@ -174,14 +200,21 @@ class Reader:
     def _sourced(self, accepted: Accepted, policy: OnConflict | None, record: Read) -> Schedule:
         source = self.source(record.partition)
         return Schedule(
-            *(accepted, _stamp(record), policy, accepted.payload),
+            *(accepted, self._stamp(record), policy, accepted.payload),
             source=source,
             offset=record.offset,
         )
 
-    def _cancel(self, id: str, basis: bytes | None, record: Read) -> Cancel:
+    def _cancel(
+        self, id: str, basis: bytes | None, record: Read, otherwise: Schedule | None = None
+    ) -> Cancel:
         source = self.source(record.partition)
-        return Cancel(id, basis, _stamp(record), source, record.offset)
+        return Cancel(id, basis, self._stamp(record), source, record.offset, otherwise)
+
+    def _stamp(self, record: Read) -> bytes:
+        """The same whenever the record is read again, and hardly that of another."""
+        seed = crc32(f"{self.topic}:{self._topic_id}:{record.partition}".encode())
+        return crc32(record.offset.to_bytes(8, "big"), seed).to_bytes(4, "big")
 
     def _payload(
         self, record: Read, destination: Destination, headers: Headers, key: bytes | None
@@ -217,8 +250,3 @@ def _seconds(text: bytes) -> int:
             "bad_time", ETF1_EPOCH, f"got {text[:40]!r}; give seconds since 1970 as digits"
         )
     return epoch_ms(int(text) * 1000, field=ETF1_EPOCH) // 1000
-
-
-def _stamp(record: Read) -> bytes:
-    """The same whenever the record is read again."""
-    return (record.offset ^ record.partition << 24 & 0xFFFFFFFF).to_bytes(9, "big")[-4:]

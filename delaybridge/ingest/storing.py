@@ -123,10 +123,10 @@ def _commands(call: _Call, entries: Sequence[Entry], *, first: bool) -> list[Com
         return [call.buckets[0].quarantine(kept, first=first)]
     if call.kind[0] == "cancel":
         (entry,) = mine
-        source, offset = (entry.source, entry.offset) if entry.otherwise is None else ("", 0)
+        read = {"source": entry.source, "offset": max(entry.offset, 0)}
+        turns = entry.otherwise is not None
         return [
-            bucket.cancel(entry.stamp, entry.id, source=source, offset=max(offset, 0))
-            for bucket in call.buckets
+            bucket.cancel(entry.stamp, entry.id, **read, otherwise=turns) for bucket in call.buckets
         ]
     _, policy, name = call.kind
     source = Source(name, [entry.offset for entry in mine]) if name else NOWHERE

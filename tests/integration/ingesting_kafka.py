@@ -1,0 +1,300 @@
+"""Plain Kafka clients for tests of ingest: producers and readers off the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
+
+from delaybridge.calls import SourceInfo
+from delaybridge.message import OWN_HEADERS
+from tests.integration.ingesting import DEADLINE_S, Entrance
+from tests.waiting import wait_until
+
+T = TypeVar("T")
+Headers = Sequence[tuple[str, bytes | None]]
+
+
+class Record(NamedTuple):
+    """A record as a plain consumer got it."""
+
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes | None]]
+    stamp_ms: int
+
+    @property
+    def own(self) -> dict[str, str]:
+        """The three headers that delaybridge adds."""
+        return {n: (v or b"").decode() for n, v in self.headers if n in OWN_HEADERS}
+
+    @property
+    def id(self) -> str:
+        return self.own["delaybridge-id"]
+
+    @property
+    def given(self) -> tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]:
+        """What the producer gave: key, value and headers."""
+        return self.key, self.value, [(n, v) for n, v in self.headers if n not in OWN_HEADERS]
+
+
+class Kafka:
+    """One cluster, as its users know it."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.servers = url.removeprefix("kafka://").partition("?")[0]
+        self.settings = {"bootstrap.servers": self.servers, "log_level": 0}
+        self.admin = AdminClient(self.settings)
+
+    async def do(self, work: Callable[[], T]) -> T:
+        return await asyncio.to_thread(work)
+
+    # topics
+
+    async def topic(self, name: str, partitions: int = 1, **config: str) -> str:
+        """Make a topic; returns when a client may use it."""
+
+        def make() -> None:
+            new = NewTopic(name, partitions, 1, config=config)
+            self.admin.create_topics([new])[name].result(DEADLINE_S)
+            wait_until(lambda: self._exists(name), DEADLINE_S, f"{name} is there")
+
+        await self.do(make)
+        return name
+
+    async def pair(self, namespace: str, partitions: int = 1) -> tuple[str, str]:
+        """A delay topic and its target."""
+        target = await self.topic(f"{namespace}-{uuid.uuid4().hex[:6]}", partitions)
+        return await self.topic(f"{target}.delay", partitions), target
+
+    async def delete(self, name: str) -> None:
+        def delete() -> None:
+            self.admin.delete_topics([name])[name].result(DEADLINE_S)
+            wait_until(lambda: not self._exists(name), DEADLINE_S, f"{name} is gone")
+
+        await self.do(delete)
+
+    def _exists(self, name: str) -> bool:
+        # Asked for by its name, a broker might make it.
+        return name in self.admin.list_topics(timeout=DEADLINE_S).topics
+
+    async def configure(self, topic: str, **config: str) -> None:
+        """Change settings of a topic."""
+        entries = [
+            ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+            for name, value in config.items()
+        ]
+        resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
+        await self.do(
+            lambda: self.admin.incremental_alter_configs([resource])[resource].result(DEADLINE_S)
+        )
+
+    async def settle_retention(self, topic: str, partition: int, before: int) -> None:
+        """Delete what lies before an offset, as retention does."""
+        place = TopicPartition(topic, partition, before)
+        await self.do(lambda: self.admin.delete_records([place])[place].result(DEADLINE_S))
+
+    # records
+
+    async def send(
+        self,
+        topic: str,
+        value: bytes | None = b"body",
+        headers: Headers = (),
+        *,
+        key: bytes | None = None,
+        partition: int = -1,
+        **more: Any,
+    ) -> int:
+        """Publish one record; its offset."""
+        (offset,) = await self.send_many(
+            topic, [(key, value, headers)], partition=partition, **more
+        )
+        return offset
+
+    async def send_many(
+        self,
+        topic: str,
+        records: Sequence[tuple[bytes | None, bytes | None, Headers]],
+        *,
+        partition: int = -1,
+        timestamp: int = 0,
+        **settings: Any,
+    ) -> list[int]:
+        """Publish records in their order; their offsets. settings: of the producer, _ for a dot."""
+
+        def send() -> list[int]:
+            config = {name.replace("_", "."): value for name, value in settings.items()}
+            producer = Producer({**self.settings, "acks": "all", **config})
+            offsets: list[int] = []
+
+            def sent(error: KafkaError | None, message: Any) -> None:
+                if error is not None:
+                    raise KafkaException(error)
+                offsets.append(message.offset())
+
+            for key, value, headers in records:
+                producer.produce(
+                    *(topic, value, key, partition, sent),
+                    timestamp=timestamp,
+                    headers=list(headers),
+                )
+            producer.flush(DEADLINE_S)
+            assert len(offsets) == len(records)
+            return offsets
+
+        return await self.do(send)
+
+    async def take(self, topic: str, count: int) -> list[Record]:
+        """All records of a topic, by partition and offset, once there are so many."""
+        found = await self.do(lambda: self._read(topic, count))
+        assert len(found) == count, f"{len(found)} records of {topic}, not {count}"
+        return found
+
+    async def read(self, topic: str) -> list[Record]:
+        """What lies in a topic now."""
+        return await self.do(lambda: self._read(topic, 0))
+
+    def _read(self, topic: str, count: int) -> list[Record]:
+        consumer = Consumer(
+            {**self.settings, "group.id": uuid.uuid4().hex, "enable.partition.eof": True}
+        )
+        found: dict[tuple[int, int], Record] = {}
+        ended: set[int] = set()
+        deadline_s = time.monotonic() + DEADLINE_S
+        try:
+            partitions = consumer.list_topics(topic, timeout=DEADLINE_S).topics[topic].partitions
+            consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
+            while time.monotonic() < deadline_s:
+                for message in consumer.consume(1000, 0.05):
+                    error = message.error()
+                    if error is None:
+                        ended.discard(message.partition())
+                        found[message.partition(), message.offset()] = _record(message)
+                    elif error.code() == KafkaError._PARTITION_EOF:
+                        ended.add(message.partition())
+                if len(ended) == len(partitions) and len(found) >= count:
+                    break
+        finally:
+            consumer.close()
+        return [found[place] for place in sorted(found)]
+
+    # the group
+
+    async def committed(self, group: str, topic: str, partition: int = 0) -> int:
+        """Where the group stands; negative: nowhere."""
+
+        def ask() -> int:
+            consumer = Consumer({**self.settings, "group.id": group})
+            try:
+                place = TopicPartition(topic, partition)
+                (found,) = consumer.committed([place], timeout=DEADLINE_S)
+                return int(found.offset)
+            finally:
+                consumer.close()
+
+        return await self.do(ask)
+
+    async def reset(self, group: str, topic: str, partition: int = 0, offset: int = 0) -> None:
+        """Set the group's offset, as an administrator does while no member is there."""
+        place = TopicPartition(topic, partition, offset)
+
+        def alter() -> None:
+            asked = [ConsumerGroupTopicPartitions(group, [place])]
+            self.admin.alter_consumer_group_offsets(asked)[group].result(DEADLINE_S)
+
+        await self.do(alter)
+
+    async def members(self, group: str) -> int:
+        """How many processes are in the group."""
+
+        def ask() -> int:
+            asked = self.admin.describe_consumer_groups([group])[group]
+            try:
+                return len(asked.result(DEADLINE_S).members)
+            except KafkaException:  # the first group of a cluster has no coordinator yet
+                return 0
+
+        return await self.do(ask)
+
+
+def _record(message: Any) -> Record:
+    return Record(
+        *(message.partition(), message.offset(), message.key(), message.value()),
+        message.headers() or [],
+        message.timestamp()[1],
+    )
+
+
+async def source(entrance: Entrance, topic: str) -> SourceInfo | None:
+    """What the ingest process says of a topic; None if nothing yet."""
+    for ingest in (await entrance.client.stats()).ingests:
+        for each in ingest.sources:
+            if each.source.partition(":")[2] == topic:
+                return each
+    return None
+
+
+def produce_raw(servers: str, topic: str, name: bytes, value: bytes, body: bytes) -> None:
+    """Produce a record with a header of any name: no client library would."""
+    header = _varint(len(name)) + name + _varint(len(value)) + value
+    record = b"\0" + _varint(0) + _varint(0) + _varint(-1) + _varint(len(body)) + body
+    record += _varint(1) + header
+    now = struct.pack(">q", time.time_ns() // 1_000_000)
+    checked = struct.pack(">hi", 0, 0) + now + now + struct.pack(">qhii", -1, -1, -1, 1)
+    checked += _varint(len(record)) + record
+    batch = struct.pack(">ibI", 0, 2, _crc32c(checked)) + checked
+    batch = struct.pack(">qi", 0, len(batch)) + batch
+    text = struct.pack(">h", len(topic)) + topic.encode()
+    request = struct.pack(">hhih", 0, 3, 1, -1)  # Produce v3, correlation id 1, no client id
+    request += struct.pack(">hhii", -1, -1, 10_000, 1) + text
+    request += struct.pack(">iii", 1, 0, len(batch)) + batch
+    host, _, port = servers.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=DEADLINE_S) as link:
+        link.sendall(struct.pack(">i", len(request)) + request)
+        with link.makefile("rb") as stream:
+            reply = stream.read(struct.unpack(">i", stream.read(4))[0])
+    (error,) = struct.unpack_from(">h", reply, 4 + 4 + len(text) + 4 + 4)
+    assert error == 0, f"refused with error {error}"
+
+
+def _varint(number: int) -> bytes:
+    left = (number << 1) ^ (number >> 63)
+    encoded = bytearray()
+    while left > 127:
+        encoded.append(left & 127 | 128)
+        left >>= 7
+    return bytes([*encoded, left])
+
+
+def _crc32c(data: bytes) -> int:
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF

@@ -1,0 +1,438 @@
+"""Delay topics of a real Kafka: what arrives, what is kept, what is refused, what survives."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+from aiokafka.partitioner import murmur2
+from confluent_kafka import Producer
+
+from tests.integration.ingesting import Entrance
+from tests.integration.ingesting_kafka import Kafka, produce_raw, source
+
+MakeEntrance = Callable[..., Entrance]
+SECOND = [("delaybridge-delay", b"1s")]
+HOUR = [("delaybridge-delay", b"1h")]
+
+
+@pytest.fixture
+def kafka(real_kafka_url: str) -> Kafka:
+    return Kafka(real_kafka_url)
+
+
+@pytest.fixture
+async def make_entrance(
+    redis_url: str, real_kafka_url: str, namespace: str
+) -> AsyncIterator[MakeEntrance]:
+    """Makes entrances that read what begins with this test's namespace, as a group of its own."""
+    async with AsyncExitStack() as stack:
+        made = []
+
+        def make(*, url: str = real_kafka_url, redis: str = redis_url, **ingest: Any) -> Entrance:
+            given = {"topics": [f"{namespace}*.delay"], "group": namespace, **ingest}
+            entrance = Entrance(redis, namespace, {"kafka": url}, **given)
+            made.append(entrance)
+            return entrance
+
+        yield make
+        for entrance in made:
+            stack.push_async_exit(entrance)
+
+
+@pytest.fixture
+def entrance(make_entrance: MakeEntrance) -> Entrance:
+    return make_entrance()
+
+
+async def is_pending(entrance: Entrance, count: int) -> None:
+    async def look() -> bool:
+        return len(await entrance.delayed()) == count
+
+    await entrance.until(look, f"{count} messages pending")
+
+
+async def is_quarantined(entrance: Entrance, count: int) -> None:
+    async def look() -> bool:
+        return len(await entrance.dead()) == count
+
+    await entrance.until(look, f"{count} messages quarantined")
+
+
+class TestWhatArrives:
+    async def test_records_arrive_on_time_as_they_were(
+        self, entrance: Entrance, kafka: Kafka, namespace: str
+    ) -> None:
+        delay, target = await kafka.pair(namespace)
+        pairs = [("b", b"1"), ("a", None), ("b", b""), ("b", b"\xff\x00"), ("é", "€".encode())]
+        given: list[tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]] = [
+            (b"\xffkey", b"\x00body\xff", pairs),
+            (None, b"no key", [("traceparent", b"00-1")]),
+            (b"", b"", []),
+            (b"k", None, [("a", b"kept")]),
+            (b"k2", b"\x00\x00\x00\x00\x07avro", []),  # K-32
+        ]
+        sent_ms = time.time_ns() // 1_000_000
+        await kafka.send_many(delay, given, partition=0)
+        await kafka.send_many(delay, [(k, v, [*h, *SECOND]) for k, v, h in given], partition=0)
+        entrance.ingest("kafka")
+        entrance.scan()
+        records = await kafka.take(target, 10)
+        at_once, later = records[:5], records[5:]
+        for half in (at_once, later):
+            assert sorted(map(repr, (r.given for r in half))) == sorted(map(repr, given))
+        for record in later:
+            due_ms = int(record.own["delaybridge-due-ms"])
+            assert due_ms >= sent_ms + 1000
+            assert record.stamp_ms >= due_ms
+            assert record.own["delaybridge-attempt"] == "1"
+        shown = await source(entrance, delay)
+        assert shown is not None
+        assert (shown.state, shown.target) == ("reading", f"kafka:{target}")
+
+    async def test_given_ids_are_as_given_and_others_sort_by_offset(
+        self, entrance: Entrance, kafka: Kafka, namespace: str
+    ) -> None:
+        delay, _ = await kafka.pair(namespace, partitions=2)
+        many = [(None, b"%d" % n, HOUR) for n in range(300)]
+        await kafka.send_many(delay, many, partition=0)
+        await kafka.send(delay, b"mine", [*HOUR, ("delaybridge-id", b"my id")], partition=1)
+        entrance.ingest("kafka")
+        await is_pending(entrance, 301)
+        by_id = {message.id: message.body for message in await entrance.delayed()}
+        assert by_id.pop("my id") == b"mine"
+        assert [by_id[id] for id in sorted(by_id)] == [b"%d" % n for n in range(300)]
+
+    async def test_a_topic_made_later_is_found(
+        self, entrance: Entrance, kafka: Kafka, namespace: str
+    ) -> None:
+        entrance.ingest("kafka")
+        entrance.scan()
+
+        async def runs() -> bool:
+            return bool((await entrance.client.stats()).ingests)
+
+        await entrance.until(runs, "the ingest process runs")
+        later, target = await kafka.pair(namespace)
+        await kafka.send(later, b"found")
+        (record,) = await kafka.take(target, 1)
+        assert record.value == b"found"
+
+    async def test_other_names_by_a_route_table(
+        self, make_entrance: MakeEntrance, kafka: Kafka, namespace: str
+    ) -> None:
+        come, go = await kafka.topic(f"{namespace}-in"), await kafka.topic(f"{namespace}-out")
+        entrance = make_entrance(topics=[f"kafka:{come}={go}"])
+        await kafka.send(come, b"routed", [("delaybridge-delay", b"200")])
+        entrance.ingest("kafka")
+        entrance.scan()
+        (record,) = await kafka.take(go, 1)
+        assert record.given == (None, b"routed", [])
+
+    async def test_what_a_transaction_took_back_is_not_read(
+        self, entrance: Entrance, kafka: Kafka, namespace: str
+    ) -> None:  # K-18
+        delay, target = await kafka.pair(namespace)
+
+        def transact() -> None:
+            producer = Producer({**kafka.settings, "transactional.id": namespace})
+            producer.init_transactions(20)
+            for value, end in (
+                (b"aborted", producer.abort_transaction),
+                (b"committed", producer.commit_transaction),
+            ):
+                producer.begin_transaction()
+                producer.produce(delay, value)
+                producer.flush(20)
+                end(20)
+
+        await kafka.do(transact)
+        entrance.ingest("kafka")
+        entrance.scan()
+        (record,) = await kafka.take(target, 1)
+        assert record.value == b"committed"
+
+    @pytest.mark.parametrize("stamp_ms", [1, 32_503_680_000_000], ids=["1970", "3000"])
+    async def test_the_records_own_time_means_nothing(
+        self, entrance: Entrance, kafka: Kafka, namespace: str, stamp_ms: int
+    ) -> None:  # K-19
+        delay, target = await kafka.pair(namespace)
+        far = str(2**62)
+        await kafka.configure(
+            delay, **{"message.timestamp.after.max.ms": far, "message.timestamp.before.max.ms": far}
+        )
+        now_ms = time.time_ns() // 1_000_000
+        await kafka.send(delay, b"body", [("delaybridge-delay", b"100ms")], timestamp=stamp_ms)
+        entrance.ingest("kafka")
+        entrance.scan()
+        (record,) = await kafka.take(target, 1)
+        assert 0 <= int(record.own["delaybridge-due-ms"]) - now_ms - 100 < 60_000
+        assert record.stamp_ms >= now_ms
+
+    @pytest.mark.parametrize("keep", [False, True], ids=["by key", "kept"])
+    async def test_the_partition(
+        self, make_entrance: MakeEntrance, kafka: Kafka, namespace: str, keep: bool
+    ) -> None:
+        url = f"{kafka.url}?partitioner=murmur2_random"
+        entrance = make_entrance(url=url, keep_partition=keep)
+        delay, target = await kafka.pair(namespace, partitions=5)
+        keys = [b"key-%d" % n for n in range(40)]
+        for partition in range(5):
+            await kafka.send_many(
+                delay, [(key, b"", []) for key in keys[partition::5]], partition=partition
+            )
+        entrance.ingest("kafka")
+        entrance.scan()
+        found = {r.key: r.partition for r in await kafka.take(target, 40)}
+        as_java = {key: (murmur2(key) & 0x7FFFFFFF) % 5 for key in keys}
+        as_read = {key: number % 5 for number, key in enumerate(keys)}
+        assert found == (as_read if keep else as_java)
+
+
+class TestWhatIsUndone:
+    async def test_a_cancel_by_our_header_and_by_a_tombstone(
+        self, entrance: Entrance, kafka: Kafka, namespace: str
+    ) -> None:
+        delay, target = await kafka.pair(namespace)
+        for id in (b"a", b"b", b"c"):
+            await kafka.send(delay, b"body", [*HOUR, ("delaybridge-id", id)], key=id)
+        entrance.ingest("kafka")
+        entrance.scan()
+        await is_pending(entrance, 3)
+        await kafka.send(
+            delay, b"", [("delaybridge-id", b"a"), ("delaybridge-cancel", b"true")], key=b"a"
+        )
+        await is_pending(entrance, 2)
+        await kafka.send(delay, None, key=b"b")
+        await is_pending(entrance, 1)
+        # and a null value that finds nothing is an ordinary one, also right before another cancel
+        cancel = [("delaybridge-id", b"c"), ("delaybridge-cancel", b"true")]
+        await kafka.send_many(delay, [(b"no %d" % n, None, []) for n in range(8)])
+        await kafka.send_many(delay, [(b"n", None, []), (b"c", b"", cancel), (b"m", None, [])])
+        await is_pending(entrance, 0)
+        found = {r.key: r.value for r in await kafka.take(target, 10)}
+        assert found == dict.fromkeys((*(b"no %d" % n for n in range(8)), b"n", b"m"))
+
+    async def test_etf1s_dialect(
+        self, make_entrance: MakeEntrance, kafka: Kafka, namespace: str
+    ) -> None:
+        entrance = make_entrance(destinations=[f"kafka:{namespace}-*"])
+        delay, _ = await kafka.pair(namespace)
+        target = await kafka.topic(f"{namespace}-elsewhere", 3)
+
+        def schedule(at_s: int, *more: tuple[str, bytes | None]) -> list[tuple[str, bytes | None]]:
+            return [
+                *more,
+                ("scheduler-epoch", b"%d" % at_s),
+                ("scheduler-target-topic", target.encode()),
+                ("scheduler-target-key", b"its key"),
+            ]
+
+        now_s = int(time.time())
+        far, near = schedule(now_s + 3600), schedule(now_s + 2, ("own", b"\xff"))
+        # video-1 is replaced, video-2 and video-3 are cancelled
+        for key in (b"video-1", b"video-2", b"video-3"):
+            await kafka.send(delay, b"first", far, key=key, timestamp=1_700_000_000_999)
+        entrance.ingest("kafka")
+        entrance.scan()
+        await is_pending(entrance, 3)
+        await kafka.send(delay, b"second", near, key=b"video-1", timestamp=1_700_000_000_999)
+        await kafka.send(delay, None, near, key=b"video-2")
+        await kafka.send(delay, None, key=b"video-3")
+        (record,) = await kafka.take(target, 1)
+        assert record.given == (
+            b"its key",
+            b"second",
+            [
+                *near,
+                ("scheduler-timestamp", b"1700000000"),
+                ("scheduler-key", b"video-1"),
+                ("scheduler-topic", delay.encode()),
+            ],
+        )
+        assert record.id == "video-1"
+        assert record.own["delaybridge-due-ms"] == str((now_s + 2) * 1000)
+        assert record.stamp_ms >= (now_s + 2) * 1000
+        await is_pending(entrance, 0)
+
+
+class TestQuarantine:
+    async def test_what_cannot_be_accepted_is_kept_as_it_came_and_stops_nothing(
+        self, entrance: Entrance, kafka: Kafka, namespace: str
+    ) -> None:
+        delay, target = await kafka.pair(namespace)
+        wrong: list[tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]] = [
+            (b"k", b"K-1", [("delaybridge-delay", b""), ("own", None)]),
+            (None, b"K-3", [("delaybridge-delay", (5000).to_bytes(8, "big"))]),
+            (b"", b"K-30", [*HOUR, ("delaybridge-due", b"2030-01-01T00:00:00Z")]),
+            (b"k", b"x" * 300_000, HOUR),
+        ]
+        await kafka.send_many(delay, wrong)
+        await kafka.send(delay, b"fine")
+        entrance.ingest("kafka")
+        entrance.scan()
+        (fine,) = await kafka.take(target, 1)
+        assert fine.value == b"fine"
+        dead = sorted(await entrance.dead(), key=lambda message: message.id)
+        assert [(m.key, m.body, m.headers) for m in dead] == wrong
+        reasons = [str(message.reason).split(" ")[0] for message in dead]
+        assert reasons == [
+            *("ingress:bad_time", "ingress:binary_number", "ingress:time_ambiguous"),
+            "ingress:body_too_large",
+        ]
+        # and kicked it goes where it would have gone, once what was wrong with it is not
+        assert await entrance.client.kick(dead[0].id) == "kicked"
+        records = await kafka.take(target, 2)
+        assert records[1].given[:2] == wrong[0][:2]
+        shown = await source(entrance, delay)
+        assert shown is not None
+        assert (shown.total, shown.quarantined) == (5, 4)
+
+    async def test_one_id_for_two_contents(
+        self, entrance: Entrance, kafka: Kafka, namespace: str
+    ) -> None:
+        delay, _ = await kafka.pair(namespace)
+        second, _ = await kafka.pair(namespace)
+        headers = [*HOUR, ("delaybridge-id", b"one")]
+        await kafka.send(delay, b"first", headers, key=b"k")
+        await kafka.send(delay, b"other", headers, key=b"k")
+        await kafka.send(delay, b"behind", HOUR, key=b"k")
+        entrance.ingest("kafka")
+        await is_pending(entrance, 2)
+        # also where it came from the same offset of another topic
+        await kafka.send(second, b"third", headers, key=b"k")
+        await is_quarantined(entrance, 2)
+        assert {m.body for m in await entrance.delayed()} == {b"first", b"behind"}
+        dead = await entrance.dead()
+        assert {m.body for m in dead} == {b"other", b"third"}
+        assert all(str(m.reason).startswith("ingress:conflict") for m in dead)
+
+    async def test_a_header_whose_name_is_not_text(
+        self, entrance: Entrance, kafka: Kafka, namespace: str
+    ) -> None:  # K-11
+        delay, target = await kafka.pair(namespace)
+        await kafka.send(delay, b"before")
+        await kafka.do(lambda: produce_raw(kafka.servers, delay, b"\xff\xfe", b"value", b"body"))
+        await kafka.send(delay, b"behind")
+        entrance.ingest("kafka")
+        entrance.scan()
+        assert [r.value for r in await kafka.take(target, 2)] == [b"before", b"behind"]
+        (kept,) = await entrance.dead()
+        assert kept.body == b"body"
+        assert str(kept.reason).startswith("ingress:bad_header headers: a header's name")
+
+    async def test_records_of_a_mebibyte_and_more(
+        self, make_entrance: MakeEntrance, kafka: Kafka, namespace: str
+    ) -> None:  # K-13, K-15
+        entrance = make_entrance(limits={"body_bytes": 3 * 2**20}, window_bytes=2**20)
+        target = await kafka.topic(f"{namespace}-x", **{"max.message.bytes": "20000000"})
+        delay = await kafka.topic(f"{target}.delay", **{"max.message.bytes": "20000000"})
+        large = [
+            (b"k", b"a" * (3 * 2**20), SECOND),
+            (b"k" * 2**20, b"b", SECOND),
+            (b"k", b"c" * (3 * 2**20 + 1), SECOND),
+            (b"k", b"d" * 2**20, SECOND),
+        ]
+        await kafka.send_many(delay, large, message_max_bytes=20_000_000)
+        entrance.ingest("kafka")
+        await is_pending(entrance, 3)
+        await is_quarantined(entrance, 1)
+        pending = {(m.key, m.body) for m in await entrance.delayed()}
+        assert pending == {(k, v) for k, v, _ in (large[0], large[1], large[3])}
+        (kept,) = await entrance.dead()
+        assert kept.body == large[2][1]
+
+
+class TestReadTwice:
+    async def test_nothing_is_scheduled_again(
+        self, entrance: Entrance, kafka: Kafka, namespace: str
+    ) -> None:  # K-22
+        delay, target = await kafka.pair(namespace)
+        records = [(b"k%d" % (n % 7), b"%d" % n, []) for n in range(50)]
+        await kafka.send_many(delay, records)
+        await kafka.send(delay, b"x", [*HOUR, ("delaybridge-id", b"x")], key=b"x")
+        await kafka.send(delay, None, key=b"x")
+        await kafka.send(delay, b"x again", [*HOUR, ("delaybridge-id", b"x")], key=b"x")
+        await kafka.send(delay, None, key=b"passed on")
+        ingest = entrance.ingest("kafka")
+        entrance.scan()
+        assert len(await kafka.take(target, 51)) == 51
+        await entrance.stop(ingest)
+        # a graceful stop has committed all of it
+        assert await kafka.committed(namespace, delay) == 54
+        await kafka.reset(namespace, delay)
+        await entrance.client.schedule(f"kafka:{target}", b"last", delay=0)
+        await kafka.send(delay, b"new")
+        entrance.ingest("kafka")
+        records_now = await kafka.take(target, 53)
+        assert {r.value for r in records_now[51:]} == {b"last", b"new"}
+        (pending,) = await entrance.delayed()
+        assert pending.body == b"x again"
+
+    async def test_processes_come_and_go_while_records_flow(
+        self, make_entrance: MakeEntrance, kafka: Kafka, namespace: str
+    ) -> None:  # K-21
+        entrance = make_entrance()
+        delay, target = await kafka.pair(namespace, partitions=6)
+        first = entrance.ingest("kafka")
+        entrance.scan()
+
+        async def flow() -> None:
+            for start in range(0, 2000, 100):
+                batch = [(b"k%d" % n, b"%d" % n, []) for n in range(start, start + 100)]
+                await kafka.send_many(delay, batch)
+
+        async with asyncio.TaskGroup() as group:
+            flowing = group.create_task(flow())
+            entrance.ingest("kafka")
+            third = entrance.ingest("kafka")
+            await entrance.until(lambda: members(kafka, namespace, 3), "three in the group")
+            await entrance.kill(third)
+            await entrance.stop(first)
+            await flowing
+        found = await kafka.take(target, 2000)
+        assert {int(r.value or b"") for r in found} == set(range(2000))
+        assert not await entrance.dead()
+
+
+async def members(kafka: Kafka, group: str, count: int) -> bool:
+    return await kafka.members(group) == count
+
+
+class TestAnotherTopicOfTheSameName:
+    async def test_made_anew_while_it_is_read(
+        self, entrance: Entrance, kafka: Kafka, namespace: str
+    ) -> None:  # K-23
+        delay, target = await kafka.pair(namespace)
+        await kafka.send_many(delay, [(b"k", b"old %d" % n, []) for n in range(5)])
+        entrance.ingest("kafka")
+        entrance.scan()
+        await kafka.take(target, 5)
+        # longer than the old one was, before the consumer looks at its metadata again
+        await kafka.delete(delay)
+        await kafka.topic(delay)
+        await kafka.send_many(delay, [(b"k", b"new %d" % n, []) for n in range(9)])
+        found = await kafka.take(target, 14)
+        assert [r.value for r in found[5:]] == [b"new %d" % n for n in range(9)]
+        await kafka.send(delay, b"and on")
+        assert (await kafka.take(target, 15))[14].value == b"and on"
+
+    async def test_made_anew_while_nobody_reads(
+        self, entrance: Entrance, kafka: Kafka, namespace: str
+    ) -> None:
+        delay, target = await kafka.pair(namespace)
+        await kafka.send_many(delay, [(b"k", b"old %d" % n, []) for n in range(5)])
+        ingest = entrance.ingest("kafka")
+        entrance.scan()
+        await kafka.take(target, 5)
+        await entrance.stop(ingest)
+        await kafka.delete(delay)
+        await kafka.topic(delay)
+        await kafka.send_many(delay, [(b"k", b"new %d" % n, []) for n in range(9)])
+        entrance.ingest("kafka")
+        found = await kafka.take(target, 14)
+        assert [r.value for r in found[5:]] == [b"new %d" % n for n in range(9)]
