@@ -150,8 +150,6 @@ class KafkaIngest:
             counts = self._counts[topic.name]
             counts.total += len(reads)
             counts.near_misses = reader.near_misses
-            if topic.name in self._troubles:
-                self._said(topic.name, None)
             self._emit(Ingested(source=counts.source, messages=len(reads)))
         for part in _parts(items):
             await self._store(part)

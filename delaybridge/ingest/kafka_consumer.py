@@ -27,6 +27,7 @@ from confluent_kafka import (
 )
 
 from delaybridge.ingest.kafka_damage import STOPS, complaint
+from delaybridge.ingest.kafka_group import member_settings
 from delaybridge.ingest.kafka_records import Read
 from delaybridge.ingest.kafka_topics import Place, Topic, TopicIds, beginnings, waiting
 from delaybridge.publish.kafka_outcomes import shown
@@ -39,21 +40,8 @@ GIVE_UP_S = 5.0  # before a partition is given up, what was read of it may still
 MEASURE_S = 2.0
 CLUSTER = "kafka"  # the place of what concerns no topic
 
-_LEAST_SESSION_MS = 6000  # what brokers allow, if they are not told otherwise
-_MOST_BYTES = 50 * 2**20  # of one answer: librdkafka's own default
-_SETTINGS = {
-    "partition.assignment.strategy": "cooperative-sticky",
-    "enable.auto.offset.store": False,
-    "enable.auto.commit": True,
-    "auto.commit.interval.ms": 1000,
-    # What retention has taken away is an alarm, and never skipped without a word.
-    "auto.offset.reset": "error",
-    "check.crcs": True,
-    "isolation.level": "read_committed",
-    "fetch.wait.max.ms": 100,
-    "topic.metadata.refresh.interval.ms": 5000,
-    "allow.auto.create.topics": False,
-}
+# Of one broker among others, and over when it is back; else _ALL_BROKERS_DOWN comes, too.
+_ONE_BROKERS = frozenset({KafkaError._TRANSPORT, KafkaError._RESOLVE, KafkaError._TIMED_OUT})
 
 Batch = dict[Topic, list[Read]]
 
@@ -81,17 +69,11 @@ class KafkaConsumer:
         self._said, self._skip, self._settings = said, dict(skip), dict(settings)
         logger = logging.Logger("librdkafka")
         logger.addHandler(logging.NullHandler())
-        own = {
-            **settings,
-            **_SETTINGS,
-            "group.id": group,
-            "session.timeout.ms": max(silent_ms, _LEAST_SESSION_MS),
-            "heartbeat.interval.ms": max(silent_ms, _LEAST_SESSION_MS) // 4,
-            "queued.max.messages.kbytes": min(max(window_bytes // 2**10, 1024), 2**21 - 1),
-            "fetch.max.bytes": min(max(window_bytes, 2**20), _MOST_BYTES),
-        }
+        own = member_settings(
+            group=group, window_bytes=window_bytes, silent_ms=silent_ms, error_cb=self._is_wrong
+        )
         self._ids = TopicIds(settings, logger)
-        self._consumer = Consumer(own, logger=logger)
+        self._consumer = Consumer({**settings, **own}, logger=logger)
         self._topics = list(topics)
         self._window_bytes = window_bytes
         self._batch_messages = FIRST_BATCH_MESSAGES
@@ -103,6 +85,7 @@ class KafkaConsumer:
         self._safe: deque[tuple[Topic, int, int]] = deque()  # partition, first offset not safe
         self._begun: dict[Place, int] = {}  # what is ours, and where it began
         self._stopped: set[Place] = set()  # of these, what cannot be read on
+        self._troubled: set[str] = set()  # topics of which something wrong was said
         self._is_paused = False
         self._is_away = False
         self.lag: dict[str, int] = {}  # records not read yet, by topic, as far as is known
@@ -176,6 +159,8 @@ class KafkaConsumer:
             if error is not None:
                 self._refused(error, message)
             elif (name, partition) not in self._stopped:
+                if name in self._troubled:
+                    self._is_well(name)
                 read = Read.of(message)
                 largest = max(largest, len(read.key or b"") + len(read.value or b""))
                 batch.setdefault(self._ids.of(name), []).append(read)
@@ -237,6 +222,11 @@ class KafkaConsumer:
             with contextlib.suppress(KafkaException):
                 self._consumer.store_offsets(offsets=[place])
 
+    def _is_wrong(self, error: KafkaError) -> None:
+        if error.code() not in _ONE_BROKERS:
+            self._is_away = True
+            self._tell(self._said, CLUSTER, shown(error))
+
     def _refused(self, error: KafkaError, message: Message) -> None:
         code = error.code()
         if error.fatal():
@@ -249,8 +239,15 @@ class KafkaConsumer:
         if name is not None and partition is not None and code in STOPS:
             self._stop_at(TopicPartition(name, partition, message.offset() or 0), code)
             return
-        self._is_away = self._is_away or name is None
-        self._tell(self._said, name or CLUSTER, shown(error))
+        if name is None:
+            self._is_wrong(error)
+        else:
+            self._troubled.add(name)
+            self._tell(self._said, name, shown(error))
+
+    def _is_well(self, name: str) -> None:
+        self._troubled.discard(name)
+        self._tell(self._said, name, None)
 
     def _stop_at(self, place: TopicPartition, code: int) -> None:
         """Read a partition no further, unless it is another's."""
@@ -274,7 +271,7 @@ class KafkaConsumer:
             consumer.pause(places)
         self._begun |= {(place.topic, place.partition): place.offset for place in places}
         for name in {place.topic for place in places}:
-            self._tell(self._said, name, None)
+            self._is_well(name)
 
     def _revoked(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         # What the loop has in hand is stored first, so that the next owner need not read it again.

@@ -113,7 +113,7 @@ class Kafka:
             lambda: self.admin.incremental_alter_configs([resource])[resource].result(DEADLINE_S)
         )
 
-    async def settle_retention(self, topic: str, partition: int, before: int) -> None:
+    async def take_away(self, topic: str, partition: int, *, before: int) -> None:
         """Delete what lies before an offset, as retention does."""
         place = TopicPartition(topic, partition, before)
         await self.do(lambda: self.admin.delete_records([place])[place].result(DEADLINE_S))

@@ -1,0 +1,41 @@
+"""How an ingest process is a member of its consumer group."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_LEAST_SESSION_MS = 6000  # what brokers allow, if they are not told otherwise
+_MOST_BYTES = 50 * 2**20  # of one answer: librdkafka's own default
+_FIXED = {
+    "partition.assignment.strategy": "cooperative-sticky",
+    "enable.auto.offset.store": False,
+    "enable.auto.commit": True,
+    "auto.commit.interval.ms": 1000,
+    # What retention has taken away is an alarm, and never skipped without a word.
+    "auto.offset.reset": "error",
+    "check.crcs": True,
+    "isolation.level": "read_committed",
+    "fetch.wait.max.ms": 100,
+    "topic.metadata.refresh.interval.ms": 5000,
+    "allow.auto.create.topics": False,
+}
+
+
+def member_settings(
+    *, group: str, window_bytes: int, silent_ms: int, **more: Any
+) -> dict[str, Any]:
+    """librdkafka's settings of a member.
+
+    window_bytes: about so much is fetched before it is asked for. silent_ms: after so long without
+    a word the partitions of a process are given to others.
+    """
+    session_ms = max(silent_ms, _LEAST_SESSION_MS)
+    return {
+        **_FIXED,
+        "group.id": group,
+        "session.timeout.ms": session_ms,
+        "heartbeat.interval.ms": session_ms // 4,
+        "queued.max.messages.kbytes": min(max(window_bytes // 2**10, 1024), 2**21 - 1),
+        "fetch.max.bytes": min(max(window_bytes, 2**20), _MOST_BYTES),
+        **more,
+    }

@@ -1,0 +1,254 @@
+"""What may befall a delay topic, its broker or the store: nothing is lost in silence."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+import redis
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from delaybridge.calls import SourceInfo
+from delaybridge.ingest import kafka_consumer
+from tests.integration.ingesting import Entrance
+from tests.integration.ingesting_kafka import Kafka, source
+from tests.servers.kafka import KafkaNode
+from tests.servers.redis import RedisServer
+
+PROPERTIES = {
+    # A broker that was killed is not taken for its own double when it is back.
+    "broker.session.timeout.ms": "1500",
+    "broker.heartbeat.interval.ms": "300",
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "allow.everyone.if.no.acl.found": "true",
+}
+MakeEntrance = Callable[..., Entrance]
+HOUR = [("delaybridge-delay", b"1h")]
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[KafkaNode]:
+    """A Kafka of this module's own, that asks who may read."""
+    try:
+        made = KafkaNode(PROPERTIES)
+    except FileNotFoundError as missing:
+        pytest.skip(str(missing))
+    with made:
+        yield made
+
+
+@pytest.fixture
+def kafka(node: KafkaNode) -> Kafka:
+    return Kafka(node.start().url)
+
+
+@pytest.fixture
+def own_redis() -> Iterator[RedisServer]:
+    with RedisServer(["--appendonly", "yes"]) as server:
+        yield server
+
+
+@pytest.fixture
+async def make_entrance(
+    redis_url: str, kafka: Kafka, namespace: str
+) -> AsyncIterator[MakeEntrance]:
+    async with AsyncExitStack() as stack:
+        made = []
+
+        def make(*, redis: str = redis_url, **ingest: Any) -> Entrance:
+            given = {"topics": [f"{namespace}*.delay"], "group": namespace, **ingest}
+            entrance = Entrance(redis, namespace, {"kafka": kafka.url}, **given)
+            made.append(entrance)
+            return entrance
+
+        yield make
+        for entrance in made:
+            stack.push_async_exit(entrance)
+
+
+async def bodies(entrance: Entrance) -> set[bytes | None]:
+    return {message.body for message in await entrance.delayed()}
+
+
+async def until_pending(entrance: Entrance, wanted: set[bytes]) -> None:
+    async def look() -> bool:
+        return await bodies(entrance) == wanted
+
+    await entrance.until(look, f"{len(wanted)} messages pending")
+
+
+async def until_state(entrance: Entrance, topic: str, begin: str) -> SourceInfo:
+    """What is shown of a topic once its state begins so."""
+
+    async def look() -> SourceInfo | None:
+        shown = await source(entrance, topic)
+        return shown if shown is not None and shown.state.startswith(begin) else None
+
+    found: SourceInfo = await entrance.until(look, f"{topic}: {begin}")
+    return found
+
+
+def numbered(start: int, stop: int) -> list[tuple[None, bytes, list[tuple[str, bytes]]]]:
+    return [(None, b"%d" % number, HOUR) for number in range(start, stop)]
+
+
+def named(start: int, stop: int) -> set[bytes]:
+    return {b"%d" % number for number in range(start, stop)}
+
+
+class TestInputThatCannotBeRead:
+    async def test_retention_took_records_before_they_were_read(
+        self, make_entrance: MakeEntrance, kafka: Kafka, namespace: str
+    ) -> None:  # K-20
+        entrance = make_entrance()
+        delay, _ = await kafka.pair(namespace, partitions=2)
+        await kafka.send_many(delay, numbered(0, 3), partition=0)
+        ingest = entrance.ingest("kafka")
+        await until_pending(entrance, named(0, 3))
+        await entrance.stop(ingest)
+        await kafka.send_many(delay, numbered(3, 10), partition=0)
+        await kafka.take_away(delay, 0, before=7)
+        # then that partition stops, with an alarm, and the other goes on
+        ingest = entrance.ingest("kafka")
+        shown = await until_state(entrance, delay, f"{delay}/0: lost_input: retention")
+        assert "offsets 3 to 6; to go on behind them: delaybridge ingest kafka" in shown.state
+        assert shown.state.endswith(f"--skip-offset {delay}/0=6")
+        await kafka.send_many(delay, numbered(20, 25), partition=1)
+        await until_pending(entrance, named(0, 3) | named(20, 25))
+
+        async def is_counted() -> bool:
+            shown = await source(entrance, delay)
+            return shown is not None and shown.lag == 3
+
+        await entrance.until(is_counted, "the lag of what is not read")
+        await entrance.stop(ingest)
+        assert await kafka.committed(namespace, delay, 0) == 3
+        # until somebody decides
+        entrance = make_entrance(skip_offsets=[f"{delay}/0=6"])
+        entrance.ingest("kafka")
+        await until_pending(entrance, named(0, 3) | named(7, 10) | named(20, 25))
+        await until_state(entrance, delay, "reading")
+
+    async def test_a_corrupt_batch(
+        self, make_entrance: MakeEntrance, kafka: Kafka, node: KafkaNode, namespace: str
+    ) -> None:  # K-16
+        entrance = make_entrance()
+        delay, _ = await kafka.pair(namespace)
+        await kafka.send_many(delay, numbered(0, 3), partition=0)
+        await kafka.send_many(delay, numbered(70, 75), partition=0, linger_ms=200)
+        await kafka.send_many(delay, numbered(10, 13), partition=0)
+        (segment,) = (node.folder / "data" / f"{delay}-0").glob("*.log")
+        with segment.open("r+b") as log:
+            at = log.read().index(b"\x0472")  # a value behind its length
+            log.seek(at + 1)
+            log.write(b"X")
+        # then what stands before it is read, and nothing behind it
+        ingest = entrance.ingest("kafka")
+        shown = await until_state(entrance, delay, f"{delay}/0: corrupt: ")
+        assert "offsets 3 to 7;" in shown.state
+        assert shown.state.endswith(f"--skip-offset {delay}/0=7")
+        await until_pending(entrance, named(0, 3))
+        await entrance.stop(ingest)
+        assert await kafka.committed(namespace, delay) == 3
+        # until somebody decides
+        entrance = make_entrance(skip_offsets=[f"{delay}/0=7"])
+        entrance.ingest("kafka")
+        await until_pending(entrance, named(0, 3) | named(10, 13))
+
+    async def test_the_right_to_read_is_lost_and_given_back(
+        self, make_entrance: MakeEntrance, kafka: Kafka, namespace: str
+    ) -> None:  # K-25
+        entrance = make_entrance()
+        delay, _ = await kafka.pair(namespace)
+        await kafka.send_many(delay, numbered(0, 3))
+        entrance.ingest("kafka")
+        await until_pending(entrance, named(0, 3))
+        rule = (*(ResourceType.TOPIC, delay, ResourcePatternType.LITERAL, "User:ANONYMOUS", "*"),)
+        rights = [
+            AclBinding(*rule, AclOperation.ALL, AclPermissionType.ALLOW),
+            AclBinding(*rule, AclOperation.READ, AclPermissionType.DENY),
+        ]
+        await kafka.do(lambda: [f.result(10) for f in kafka.admin.create_acls(rights).values()])
+        await kafka.send_many(delay, numbered(3, 6))
+        await until_state(entrance, delay, f"{delay}: TOPIC_AUTHORIZATION_FAILED")
+        again = AclBindingFilter(*rule, AclOperation.READ, AclPermissionType.DENY)
+        await kafka.do(lambda: [f.result(10) for f in kafka.admin.delete_acls([again]).values()])
+        await until_pending(entrance, named(0, 6))
+        await until_state(entrance, delay, "reading")
+
+
+class TestServersAway:
+    async def test_the_broker_stops_and_starts(
+        self, make_entrance: MakeEntrance, kafka: Kafka, node: KafkaNode, namespace: str
+    ) -> None:
+        entrance = make_entrance()
+        delay, _ = await kafka.pair(namespace)
+        await kafka.send_many(delay, numbered(0, 3))
+        entrance.ingest("kafka")
+        await until_pending(entrance, named(0, 3))
+        await kafka.do(node.kill)
+        await until_state(entrance, delay, "kafka: ")
+        await kafka.do(node.start)
+        await kafka.send_many(delay, numbered(3, 6))
+        await until_pending(entrance, named(0, 6))
+        await until_state(entrance, delay, "reading")
+
+    async def test_redis_is_away(
+        self,
+        make_entrance: MakeEntrance,
+        kafka: Kafka,
+        own_redis: RedisServer,
+        namespace: str,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        monkeypatch.setattr(kafka_consumer, "HAND_OVER_S", 0.5)
+        entrance = make_entrance(redis=own_redis.url)
+        delay, _ = await kafka.pair(namespace, partitions=4)
+        await kafka.send_many(delay, numbered(0, 40))
+        entrance.ingest("kafka")
+        second = entrance.ingest("kafka")
+        await until_pending(entrance, named(0, 40))
+        await entrance.until(lambda: members(kafka, namespace, 2), "two in the group")
+        await kafka.do(own_redis.kill)
+        for start in range(40, 1000, 96):
+            await kafka.send_many(delay, numbered(start, start + 96))
+        # then it stops consuming and keeps its place in the group; what another leaves behind
+        # meanwhile is neither read past nor lost
+        await entrance.kill(second)
+        await entrance.until(lambda: members(kafka, namespace, 1), "one in the group")
+        committed = [await kafka.committed(namespace, delay, number) for number in range(4)]
+        assert sum(max(offset, 0) for offset in committed) <= 40
+        await kafka.do(own_redis.start)
+        await until_pending(entrance, named(0, 1000))
+        assert await kafka.members(namespace) == 1
+
+    async def test_redis_is_full(
+        self, make_entrance: MakeEntrance, kafka: Kafka, own_redis: RedisServer, namespace: str
+    ) -> None:
+        entrance = make_entrance(redis=own_redis.url)
+        delay, _ = await kafka.pair(namespace)
+        entrance.ingest("kafka")
+        await kafka.send_many(delay, numbered(0, 10))
+        await until_pending(entrance, named(0, 10))
+        with redis.Redis.from_url(own_redis.url) as plain:
+            plain.config_set("maxmemory", "1")
+            await kafka.send_many(delay, numbered(10, 500))
+            await entrance.until(
+                lambda: plain.info("errorstats").get("errorstat_OOM"), "Redis refuses"
+            )
+            assert await bodies(entrance) == named(0, 10)
+            plain.config_set("maxmemory", "0")
+        await until_pending(entrance, named(0, 500))
+
+
+async def members(kafka: Kafka, group: str, count: int) -> bool:
+    return await kafka.members(group) == count
