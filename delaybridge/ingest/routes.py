@@ -34,7 +34,7 @@ class Route(NamedTuple):
     @property
     def is_pattern(self) -> bool:
         """Whether source stands for any number of topics."""
-        return "*" in self.source
+        return self.kind == "kafka" and "*" in self.source
 
     def of(self, topic: str) -> Route:
         """The route of one topic that the pattern found."""

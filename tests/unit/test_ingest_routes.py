@@ -1,0 +1,142 @@
+"""Which exchanges and topics are read, where their messages go, and where they may not."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from delaybridge.errors import ConfigError, MessageError
+from delaybridge.ingest.routes import AllowList, Route, parse_route, topics_pattern
+from delaybridge.message import Destination
+
+KINDS = {"rabbitmq": "rabbitmq", "kafka": "kafka"}
+TWO = {"eu": "rabbitmq", "us": "rabbitmq", "log": "kafka"}
+
+
+@pytest.mark.parametrize(
+    ("text", "route"),
+    [
+        ("orders.delay", Route("rabbitmq", "rabbitmq", "orders", "orders")),
+        ("rabbitmq:orders.delay", Route("rabbitmq", "rabbitmq", "orders", "orders")),
+        ("later=orders", Route("rabbitmq", "rabbitmq", "later", "orders")),
+        ("later = orders ; type = fanout", Route("rabbitmq", "rabbitmq", "later", "orders")),
+        ("a.delay=b.delay", Route("rabbitmq", "rabbitmq", "a.delay", "b.delay")),
+    ],
+)
+def test_an_exchange(text: str, route: Route) -> None:
+    found = parse_route(text, KINDS, "rabbitmq")
+    if text.endswith(".delay") and "=" not in text:
+        route = route._replace(source="orders.delay")
+    assert found == route._replace(type="fanout" if "fanout" in text else "topic")
+
+
+@pytest.mark.parametrize("type", ["topic", "fanout", "headers", "direct"])
+def test_the_type_of_an_exchange_that_is_not_there_yet(type: str) -> None:
+    assert parse_route(f"x.delay;type={type}", KINDS, "rabbitmq").type == type
+
+
+def test_the_broker_is_named_where_there_are_several() -> None:
+    assert parse_route("eu:x.delay", TWO, "rabbitmq").broker == "eu"
+    assert parse_route("x.delay", TWO, "kafka").broker == "log"
+    with pytest.raises(ConfigError, match="which broker.*eu, us"):
+        parse_route("x.delay", TWO, "rabbitmq")
+
+
+def test_a_colon_may_belong_to_the_name() -> None:
+    assert parse_route("team:x.delay", KINDS, "rabbitmq").source == "team:x.delay"
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "what"),
+    [
+        ("orders", "rabbitmq", "not accepted"),  # no target: neither .delay nor a name
+        ("", "rabbitmq", "not accepted"),
+        (".delay", "rabbitmq", "not accepted"),
+        ("=orders", "rabbitmq", "not accepted"),
+        ("orders=", "rabbitmq", "not accepted"),
+        ("orders=orders", "rabbitmq", "circle"),
+        ("x.delay;type=x-delayed-message", "rabbitmq", "allowed: type="),
+        ("x.delay;durable=no", "rabbitmq", "allowed: type="),
+        ("x.delay;type=topic", "kafka", "allowed: type="),
+        ("kafka:x.delay", "rabbitmq", "is of kind kafka"),
+        ("rabbitmq:x.delay", "kafka", "is of kind rabbitmq"),
+        ("orders*", "kafka", "not accepted"),
+        ("*", "kafka", "not accepted"),
+    ],
+)
+def test_what_is_no_route(text: str, kind: str, what: str) -> None:
+    with pytest.raises(ConfigError, match=what) as caught:
+        parse_route(text, KINDS, kind)
+    assert ("ingest.exchanges" if kind == "rabbitmq" else "ingest.topics") in str(caught.value)
+
+
+def test_without_a_broker_of_that_kind() -> None:
+    with pytest.raises(ConfigError, match="none"):
+        parse_route("x.delay", {"kafka": "kafka"}, "rabbitmq")
+
+
+def test_a_pattern_of_topics() -> None:
+    route = parse_route("*.delay", KINDS, "kafka")
+    assert route.is_pattern
+    assert (route.of("a.b.delay").source, route.of("a.b.delay").target) == ("a.b.delay", "a.b")
+    assert not parse_route("x.delay", KINDS, "kafka").is_pattern
+    assert not parse_route("x*.delay", KINDS, "rabbitmq").is_pattern, "an exchange has any name"
+
+
+@pytest.mark.parametrize(
+    ("source", "topic", "matches"),
+    [
+        ("*.delay", "orders.delay", True),
+        ("*.delay", "a.b.delay", True),
+        ("*.delay", "orders.delayed", False),
+        ("*.delay", "ordersxdelay", False),
+        ("eu-*.delay", "eu-orders.delay", True),
+        ("eu-*.delay", "us-eu-orders.delay", False),
+    ],
+)
+def test_a_pattern_as_the_consumer_takes_it(source: str, topic: str, matches: bool) -> None:
+    assert bool(re.match(topics_pattern(source), topic)) is matches
+
+
+def check(allowed: list[str], destination: Destination, route: Route | None = None) -> str:
+    """The code of the refusal, empty if it is allowed."""
+    try:
+        AllowList(allowed).check(
+            destination, route or Route("rabbitmq", "rabbitmq", "x.delay", "x")
+        )
+    except MessageError as exc:
+        return exc.code
+    return ""
+
+
+def test_the_routes_own_target_is_always_allowed() -> None:
+    assert check([], Destination("rabbitmq", "rabbitmq", "x", "any.key")) == ""
+
+
+@pytest.mark.parametrize(
+    ("allowed", "address", "broker", "code"),
+    [
+        ([], "audit", "rabbitmq", "destination_not_allowed"),
+        (["rabbitmq:audit"], "audit", "rabbitmq", ""),
+        (["rabbitmq:audit"], "audit2", "rabbitmq", "destination_not_allowed"),
+        (["rabbitmq:audit*"], "audit2", "rabbitmq", ""),
+        (["rabbitmq:*"], "audit", "eu", "destination_not_allowed"),
+        (["*"], "audit", "eu", ""),
+        (["eu:x"], "x", "eu", ""),
+        ([], "x", "eu", "destination_not_allowed"),  # the same name, elsewhere
+    ],
+)
+def test_where_a_header_may_lead(allowed: list[str], address: str, broker: str, code: str) -> None:
+    assert check(allowed, Destination(broker, "rabbitmq", address, "some/key")) == code
+
+
+def test_a_message_stays_with_its_kind_of_broker() -> None:
+    # Its headers are AMQP's, and no Kafka takes them.
+    assert check(["*"], Destination("kafka", "kafka", "topic")) == "destination_not_allowed"
+
+
+def test_a_queue_by_the_default_exchange() -> None:
+    queue = Destination("rabbitmq", "rabbitmq", "", "some-queue")
+    assert check([], queue) == "destination_not_allowed"
+    assert check([queue.label], queue) == ""

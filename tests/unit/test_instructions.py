@@ -1,0 +1,257 @@
+"""What a producer may write in headers to have its message delayed, and what is refused."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime
+from decimal import Decimal
+from itertools import permutations
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from delaybridge.errors import MessageError
+from delaybridge.instructions import INSTRUCTIONS, Instructions, instructions, is_instruction
+
+DUE_MS = 1_893_456_000_000  # 2030-01-01
+DELAYS = ("x-delay", "x-opt-delivery-delay", "delaybridge-delay")
+DUES = ("x-opt-delivery-time", "delaybridge-due")
+
+WHOLE = [
+    5000,
+    "5000",
+    b"5000",
+    5000.0,
+    Decimal(5000),
+]
+REFUSED_NUMBERS = [
+    ("abc", "bad_time"),
+    ("", "bad_time"),
+    (b"", "bad_time"),
+    (" 5000", "bad_time"),
+    ("5000\n", "bad_time"),
+    ("1_000", "bad_time"),
+    ("٥", "bad_time"),
+    ("５", "bad_time"),
+    ("0x10", "bad_time"),
+    ("1e3", "bad_time"),
+    ("+5", "bad_time"),
+    ("1.5", "bad_time"),
+    ("9" * 10_000, "bad_time"),
+    (1.9, "not_integer_ms"),
+    (Decimal("5000.0"), "not_integer_ms"),
+    (Decimal("1.5"), "not_integer_ms"),
+    (math.nan, "bad_time"),
+    (math.inf, "bad_time"),
+    (True, "bad_time"),
+    ([5], "bad_time"),
+    ({"ms": 5}, "bad_time"),
+    (datetime(2030, 1, 1, tzinfo=UTC), "bad_time"),
+    (b"\xff\xfe", "bad_time"),
+    (b"\x00\x00\x00\x00\x00\x00\x13\x88", "binary_number"),
+    (b"\x00\x00\x13\x88", "binary_number"),
+    (2**53 + 1, "too_far"),
+    (2**63 - 1, "too_far"),
+    (2**64, "too_far"),
+]
+
+
+def refused(*headers: tuple[str, Any]) -> MessageError:
+    with pytest.raises(MessageError) as caught:
+        instructions(headers)
+    return caught.value
+
+
+@pytest.mark.parametrize("name", DELAYS)
+@pytest.mark.parametrize("value", WHOLE, ids=repr)
+def test_a_delay_in_any_whole_number(name: str, value: Any) -> None:
+    assert instructions([(name, value)]) == Instructions(delay_ms=5000)
+
+
+@pytest.mark.parametrize("name", DELAYS)
+@pytest.mark.parametrize(("value", "code"), REFUSED_NUMBERS, ids=lambda v: repr(v)[:40])
+def test_a_delay_that_is_none(name: str, value: Any, code: str) -> None:
+    error = refused((name, value))
+    assert (error.code, error.field) == (code, name)
+    assert len(error.detail) <= 200
+
+
+@pytest.mark.parametrize("name", ["x-delay", "x-opt-delivery-delay"])
+@pytest.mark.parametrize("value", [0, "0", -1, "-1", -(2**63), False, None, 0.0, -1.0], ids=repr)
+def test_a_plugin_delay_of_nothing_asks_for_nothing(name: str, value: Any) -> None:
+    assert not instructions([(name, value)]).is_timed
+
+
+@pytest.mark.parametrize("value", [-1, "-1", b"-1"], ids=repr)
+def test_our_own_delay_is_never_negative(value: Any) -> None:
+    assert refused(("delaybridge-delay", value)).code == "negative_delay"
+
+
+@pytest.mark.parametrize(
+    ("value", "delay_ms"),
+    [("15m", 900_000), (b"1h30m", 5_400_000), ("PT15M", 900_000), ("1.5s", 1500), ("0", 0)],
+)
+def test_our_own_delay_may_have_a_unit(value: Any, delay_ms: int) -> None:
+    asked = instructions([("delaybridge-delay", value)])
+    assert asked.delay_ms == delay_ms
+    assert asked.is_timed
+
+
+def test_a_unit_is_not_the_plugins() -> None:
+    assert refused(("x-delay", "15m")).code == "bad_time"
+
+
+@pytest.mark.parametrize("delay_ms", [2**31, 2**32 - 1, 2**32, 2**32 + 5])
+def test_delays_that_the_plugin_got_wrong(delay_ms: int) -> None:
+    assert instructions([("x-delay", delay_ms)]).delay_ms == delay_ms
+
+
+@pytest.mark.parametrize("name", DUES)
+@pytest.mark.parametrize(
+    "value",
+    [
+        DUE_MS,
+        str(DUE_MS),
+        str(DUE_MS).encode(),
+        float(DUE_MS),
+        "2030-01-01T00:00:00Z",
+        b"2030-01-01T02:00:00+02:00",
+        datetime(2030, 1, 1, tzinfo=UTC),
+    ],
+    ids=repr,
+)
+def test_a_due_time(name: str, value: Any) -> None:
+    assert instructions([(name, value)]) == Instructions(due_ms=DUE_MS)
+
+
+@pytest.mark.parametrize("name", DUES)
+@pytest.mark.parametrize(
+    ("value", "code"),
+    [
+        ("2030-01-01T00:00:00", "zone_required"),
+        ("2024-02-30T00:00:00Z", "bad_time"),
+        ("2030-01-01T24:00:00Z", "bad_time"),
+        ("2030-W01-1", "bad_time"),
+        ("tomorrow", "bad_time"),
+        ("", "bad_time"),
+        (DUE_MS // 1000, "looks_like_seconds"),
+        (DUE_MS * 1000, "too_far"),
+        (DUE_MS * 1_000_000, "too_far"),
+        (32_503_680_000_000, "too_far"),
+        (True, "bad_time"),
+        (DUE_MS + 0.5, "not_integer_ms"),
+    ],
+    ids=repr,
+)
+def test_a_due_time_that_is_none(name: str, value: Any, code: str) -> None:
+    error = refused((name, value))
+    assert (error.code, error.field) == (code, name)
+
+
+def test_a_moment_that_has_passed_is_a_due_time() -> None:
+    assert instructions([("delaybridge-due", 1_500_000_000_000)]).due_ms == 1_500_000_000_000
+
+
+@pytest.mark.parametrize(("first", "second"), list(permutations(DELAYS + DUES, 2)))
+def test_two_times_are_ambiguous(first: str, second: str) -> None:
+    values = dict.fromkeys(DELAYS, 5000) | dict.fromkeys(DUES, DUE_MS)
+    error = refused((first, values[first]), (second, values[second]))
+    assert (error.code, error.field) == ("time_ambiguous", second)
+    assert first in error.detail
+
+
+def test_what_is_void_is_not_given() -> None:
+    void = [(name, None) for name in INSTRUCTIONS]
+    assert instructions(void) == Instructions()
+    rest = [(name, value) for name, value in void if name != "x-delay"]
+    assert instructions([*rest, ("x-delay", 5)]) == Instructions(delay_ms=5)
+
+
+@pytest.mark.parametrize("value", ["true", b"true", True], ids=repr)
+def test_a_cancel(value: Any) -> None:
+    asked = instructions([("delaybridge-cancel", value), ("delaybridge-id", "x")])
+    assert asked == Instructions(cancel=True, id="x")
+
+
+@pytest.mark.parametrize("value", ["false", b"false", False, None], ids=repr)
+def test_no_cancel(value: Any) -> None:
+    assert not instructions([("delaybridge-cancel", value)]).cancel
+
+
+@pytest.mark.parametrize("value", ["yes", "TRUE", "", "1", 1, 0, b"\x01", b"\xff", []], ids=repr)
+def test_a_flag_is_true_or_false(value: Any) -> None:
+    assert refused(("delaybridge-cancel", value)).code in ("bad_flag", "binary_number")
+
+
+@pytest.mark.parametrize("name", ["delaybridge-id", "delaybridge-destination"])
+@pytest.mark.parametrize("value", [5, 1.5, True, [], {}, b"\xff\xfe"], ids=repr)
+def test_ids_and_destinations_are_text(name: str, value: Any) -> None:
+    error = refused((name, value))
+    code = "bad_id" if name == "delaybridge-id" else "bad_destination"
+    assert (error.code, error.field) == (code, name)
+
+
+def test_an_id_and_a_destination_are_given_as_written() -> None:
+    asked = instructions(
+        [("delaybridge-id", b"order-\xe2\x82\xac"), ("delaybridge-destination", "rabbitmq:x/k")]
+    )
+    assert asked == Instructions(id="order-€", destination="rabbitmq:x/k")
+
+
+def test_one_header_twice() -> None:
+    assert instructions([("x-delay", b"5"), ("x-delay", b"5")]).delay_ms == 5
+    error = refused(("x-delay", b"5"), ("x-delay", b"6"))
+    assert (error.code, error.field) == ("duplicate_header", "x-delay")
+
+
+def test_an_unknown_header_of_ours_is_refused_with_the_likely_one() -> None:
+    error = refused(("delaybridge-dely", "15m"))
+    assert (error.code, error.field) == ("reserved_header", "delaybridge-dely")
+    assert "delaybridge-delay" in error.detail
+    assert refused(("delaybridge-zzzzzzz", "1")).code == "reserved_header"
+
+
+def test_what_we_added_ourselves_is_passed_over() -> None:
+    sent_on = [("delaybridge-due-ms", 5), ("delaybridge-attempt", 1), ("other", object())]
+    assert instructions(sent_on) == Instructions()
+
+
+@pytest.mark.parametrize("name", ["X-Delay", "X-DELAY", "Delaybridge-Delay"])
+def test_another_case_is_a_near_miss(name: str) -> None:
+    asked = instructions([(name, 5000)])
+    assert not asked.is_timed
+    assert asked.near_miss == name
+
+
+def test_which_headers_are_taken_out() -> None:
+    assert is_instruction("delaybridge-delay")
+    assert is_instruction("delaybridge-attempt")
+    assert not is_instruction("x-delay"), "the plugin's consumers see it"
+    assert not is_instruction("x-opt-delivery-delay")
+
+
+JUNK = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.decimals(allow_nan=False),
+    st.text(),
+    st.binary(),
+    st.lists(st.integers()),
+    st.dictionaries(st.text(), st.integers()),
+    st.datetimes(),
+)
+
+
+@given(st.lists(st.tuples(st.sampled_from(sorted(INSTRUCTIONS)), JUNK), max_size=3))
+def test_whatever_is_written_is_understood_or_refused(headers: list[tuple[str, Any]]) -> None:
+    try:
+        asked = instructions(headers)
+    except MessageError:
+        return
+    assert asked.delay_ms is None or 0 <= asked.delay_ms < 32_503_680_000_000
+    assert asked.due_ms is None or 0 < asked.due_ms < 32_503_680_000_000
+    assert asked.delay_ms is None or asked.due_ms is None
