@@ -59,9 +59,13 @@ def store_entries(calls: Calls, entries: Sequence[Entry]) -> Steps[list[Answer |
         asked = [_commands(call, entries, first=again) for call in planned]
         replies = iter((yield [command for part in asked for command in part]))
         left: list[int] = []
+        unborn: set[int] = set()
         for call, part in zip(planned, asked, strict=True):
             found = [next(replies) for _ in part]
-            if found[0] is None:  # born in another namespace, or not yet: read the record anew
+            # Born in another namespace, or not yet: read the record anew. A cancel waits for what
+            # stands before it.
+            if found[0] is None or call.buckets[0].number in unborn:
+                unborn.add(call.buckets[0].number)
                 left += call.places
             elif call.kind[0] == "cancel":
                 answers[call.places[0]] = min(found, key=FURTHEST.index)
@@ -70,7 +74,7 @@ def store_entries(calls: Calls, entries: Sequence[Entry]) -> Steps[list[Answer |
                     answers[place] = answer if isinstance(answer, Answer) else answer[0]
         if not left:
             return answers
-        todo = left
+        todo = sorted(left)
     raise StoreWiped
 
 

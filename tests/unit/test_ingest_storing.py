@@ -1,0 +1,417 @@
+"""What ingest asks of the store: order, calls and answers, against a small model of the scripts."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from delaybridge import keys
+from delaybridge.accept import Accepted
+from delaybridge.calls import Calls
+from delaybridge.commands import Command
+from delaybridge.errors import StoreWiped
+from delaybridge.ingest import Cancel, Entry, Quarantine, Schedule
+from delaybridge.ingest.storing import store_entries
+from delaybridge.message import Answer, Limits, OnConflict
+from delaybridge.store import Steps
+
+BUCKETS = 4
+BIRTH = "born"
+CREATED, DUPLICATE, CONFLICT, REPLACED = (
+    *(Answer.CREATED, Answer.DUPLICATE, Answer.CONFLICT, Answer.REPLACED),
+)
+IN_FLIGHT, UNKNOWN, CANCELLED = Answer.IN_FLIGHT, Answer.UNKNOWN, Answer.CANCELLED
+
+
+@dataclass
+class ModelBucket:
+    """One bucket, as far as these scripts go."""
+
+    is_born: bool = False
+    messages: dict[str, tuple[bytes, bytes]] = field(default_factory=dict)  # id -> stamp, payload
+    dead: set[str] = field(default_factory=set)
+    read: dict[str, int] = field(default_factory=dict)  # source -> highest offset
+    cancelled: set[tuple[bytes, str]] = field(default_factory=set)  # stamp, id
+
+
+class ModelStore:
+    """The scripts' answers in plain words. fired: ids that were handed to the broker."""
+
+    def __init__(self, are_born: Sequence[bool] = (True,) * BUCKETS, birth: str = BIRTH) -> None:
+        self.birth = birth
+        self.buckets = [ModelBucket(is_born) for is_born in are_born]
+        self.fired: set[str] = set()
+        self.called: list[Command[Any]] = []  # the scripts, in the order they came
+
+    def complete(self, steps: Steps[Any]) -> Any:
+        try:
+            asked = next(steps)
+            while True:
+                asked = steps.send([self.run(command) for command in asked])
+        except StopIteration as done:
+            return done.value
+
+    def run(self, command: Command[Any]) -> Any:
+        if command.plain:
+            return {} if command.name == "INFO" else (BUCKETS, self.birth)
+        self.called.append(command)
+        bucket = self.buckets[bucket_of(command)]
+        if command.name == "cancel":
+            args: list[Any] = [*command.args[1:]]
+            return self._cancel(bucket, *args)
+        at = {"schedule": (2, 3), "quarantine": (1, 2)}[command.name]
+        birth, first = (command.args[i] for i in at)
+        if birth != BIRTH or not (bucket.is_born or first):
+            return None
+        bucket.is_born = True
+        if command.name == "quarantine":
+            parts = [iter(command.args[3:])] * 4
+            return [self._quarantine(bucket, *part) for part in zip(*parts, strict=True)]
+        return self._schedule(bucket, command.args)
+
+    def _schedule(self, bucket: ModelBucket, args: Sequence[Any]) -> list[tuple[Answer, int]]:
+        policy, source, offsets = args[1], args[6], struct.unpack(f">{len(args[7]) // 8}Q", args[7])
+        answers = []
+        for i, (stamp, id, _, _, payload) in enumerate(zip(*[iter(args[8:])] * 5, strict=True)):
+            answer = DUPLICATE
+            if not source or offsets[i] > bucket.read.get(source, -1):
+                answer = self._one(bucket, policy, stamp, id, payload)
+            answers.append((answer, 0))
+            if source:
+                if answer in (CONFLICT, IN_FLIGHT):
+                    break
+                bucket.read[source] = max(bucket.read.get(source, -1), offsets[i])
+        return answers
+
+    def _one(
+        self, bucket: ModelBucket, policy: int, stamp: bytes, id: str, payload: bytes
+    ) -> Answer:
+        old = bucket.messages.get(id)
+        if old is None or (policy == 2 and id not in self.fired and old[0] != stamp):
+            bucket.messages[id] = (stamp, payload)
+            return CREATED if old is None else REPLACED
+        if policy in (2, 3) and id in self.fired:
+            return IN_FLIGHT
+        if old[0] == stamp:
+            return CREATED
+        return DUPLICATE if policy == 1 or old[1] == payload else CONFLICT
+
+    def _quarantine(
+        self, bucket: ModelBucket, stamp: bytes, id: str, payload: bytes, reason: str
+    ) -> Answer:
+        old = bucket.messages.setdefault(id, (stamp, payload))
+        if old == (stamp, payload):
+            bucket.dead.add(id)
+        return CREATED if old[0] == stamp else CONFLICT
+
+    def _cancel(
+        self, bucket: ModelBucket, stamp: bytes, id: str, source: str, offset: int, otherwise: int
+    ) -> Answer:
+        if (stamp, id) in bucket.cancelled:
+            return CANCELLED
+        if source:
+            if bucket.read.get(source, -1) >= offset:
+                return UNKNOWN
+            if not otherwise or id in bucket.messages:
+                bucket.read[source] = offset
+        if id not in bucket.messages:
+            return UNKNOWN
+        if id in self.fired:
+            return IN_FLIGHT
+        del bucket.messages[id]
+        bucket.dead.discard(id)
+        bucket.cancelled.add((stamp, id))
+        return CANCELLED
+
+    def pending(self) -> dict[str, bytes]:
+        return {id: body for bucket in self.buckets for id, (_, body) in bucket.messages.items()}
+
+
+def bucket_of(command: Command[Any]) -> int:
+    return int(command.keys[0].partition("}")[0].rpartition(":")[2])
+
+
+_stamps = count(1)
+
+
+def stamp() -> bytes:
+    return next(_stamps).to_bytes(4, "big")
+
+
+def schedule(
+    id: str,
+    payload: bytes = b"p",
+    *,
+    key: bytes | None = None,
+    source: str = "",
+    offset: int = -1,
+    policy: OnConflict | None = None,
+) -> Schedule:
+    accepted = Accepted(id, key or id.encode(), "+0", 255, payload)
+    return Schedule(accepted, stamp(), policy, payload, source=source, offset=offset)
+
+
+def cancel(
+    id: str, key: bytes | None = None, source: str = "", offset: int = -1, **more: Any
+) -> Cancel:
+    return Cancel(id, key, stamp(), source, offset, **more)
+
+
+def quarantine(id: str) -> Quarantine:
+    return Quarantine(id, stamp(), b"as it came", "ingress:bad_time")
+
+
+def new_calls() -> Calls:
+    return Calls("ns", {}, BUCKETS, Limits())
+
+
+def store(model: ModelStore, entries: Sequence[Entry]) -> list[Answer | None]:
+    answers: list[Answer | None] = model.complete(store_entries(new_calls(), entries))
+    return answers
+
+
+@pytest.fixture
+def model() -> ModelStore:
+    return ModelStore()
+
+
+class TestCalls:
+    def test_one_call_a_bucket_however_many_messages(self, model: ModelStore) -> None:
+        entries: list[Entry] = [schedule(f"id-{n}") for n in range(100)]
+        assert store(model, entries) == [CREATED] * 100
+        assert sorted(map(bucket_of, model.called)) == list(range(BUCKETS))
+        assert model.pending().keys() == {f"id-{n}" for n in range(100)}
+
+    def test_one_call_a_bucket_and_source(self, model: ModelStore) -> None:
+        entries: list[Entry] = [
+            schedule(f"{source}-{n}", key=b"k", source=source, offset=n)
+            for n in range(5)
+            for source in ("t:0", "t:1")
+        ]
+        assert store(model, entries) == [CREATED] * 10
+        assert [command.args[6] for command in model.called] == ["t:0", "t:1"]
+        (bucket,) = {bucket_of(command) for command in model.called}
+        assert model.buckets[bucket].read == {"t:0": 4, "t:1": 4}
+
+    def test_what_does_not_fit_into_a_call_goes_into_the_next(self, model: ModelStore) -> None:
+        entries: list[Entry] = [schedule(f"id-{n}", b"x" * 2**20, key=b"k") for n in range(10)]
+        assert store(model, entries) == [CREATED] * 10
+        assert [len(command.args[8:]) // 5 for command in model.called] == [4, 4, 2]
+
+    def test_from_a_source_it_is_left_for_another_time(self, model: ModelStore) -> None:
+        entries: list[Entry] = [
+            schedule(f"id-{n}", b"x" * 2**20, key=b"k", source="t:0", offset=n) for n in range(10)
+        ]
+        assert store(model, entries) == [CREATED] * 4 + [None] * 6
+        assert store(model, entries[4:]) == [CREATED] * 4 + [None] * 2
+
+    def test_one_message_larger_than_a_call_goes_alone(self, model: ModelStore) -> None:
+        large = schedule("large", b"x" * (5 * 2**20), key=b"k", source="t:0", offset=1)
+        small = schedule("small", key=b"k", source="t:0", offset=2)
+        assert store(model, [large, small]) == [CREATED, None]
+
+    def test_policies_do_not_mix(self, model: ModelStore) -> None:
+        entries: list[Entry] = [
+            schedule("a", key=b"k", source="t:0", offset=1),
+            schedule("b", key=b"k", source="t:0", offset=2, policy=OnConflict.REPLACE),
+            schedule("c", key=b"k", source="t:0", offset=3),
+        ]
+        assert store(model, entries) == [CREATED, None, None]
+        assert store(model, entries[1:]) == [CREATED, None]
+        assert [command.args[1] for command in model.called] == [3, 2]
+
+    def test_nothing_to_store(self, model: ModelStore) -> None:
+        assert store(model, []) == []
+        assert not model.called
+
+
+class TestSources:
+    def test_what_follows_a_conflict_is_not_looked_at(self, model: ModelStore) -> None:
+        store(model, [schedule("x", b"other", key=b"k")])
+        other = next(f"far-{n}" for n in count() if crc(f"far-{n}") != crc("k"))
+        entries: list[Entry] = [
+            schedule("a", key=b"k", source="t:0", offset=1),
+            schedule("x", key=b"k", source="t:0", offset=2),
+            schedule("b", key=b"k", source="t:0", offset=3),
+            schedule(other, source="t:0", offset=4),
+        ]
+        assert store(model, entries) == [CREATED, CONFLICT, None, CREATED]
+        assert store(model, entries[2:3]) == [CREATED]
+
+    def test_what_follows_one_in_flight_waits_with_it(self, model: ModelStore) -> None:
+        store(model, [schedule("x", key=b"k")])
+        model.fired.add("x")
+        entries: list[Entry] = [
+            schedule(id, key=b"k", source="t:0", offset=n) for n, id in enumerate("axb")
+        ]
+        assert store(model, entries) == [CREATED, IN_FLIGHT, None]
+        model.fired.clear()
+        model.buckets[crc("k")].messages.clear()  # settled
+        assert store(model, entries[1:]) == [CREATED, CREATED]
+
+    def test_what_was_read_is_left_out(self, model: ModelStore) -> None:
+        entries: list[Entry] = [
+            schedule(f"id-{n}", key=b"k", source="t:0", offset=n) for n in range(3)
+        ]
+        assert store(model, entries) == [CREATED] * 3
+        model.buckets[crc("k")].messages.clear()
+        assert store(model, entries) == [DUPLICATE] * 3
+        assert not model.pending()
+
+
+class TestCancels:
+    def test_with_a_key_one_bucket_is_asked_without_all(self, model: ModelStore) -> None:
+        store(model, [schedule("x", key=b"k")])
+        model.called.clear()
+        assert store(model, [cancel("x", b"other key" * 2)]) in ([UNKNOWN], [CANCELLED])
+        assert len(model.called) == 1
+        model.called.clear()
+        assert store(model, [cancel("x")]) in ([UNKNOWN], [CANCELLED])
+        assert sorted(map(bucket_of, model.called)) == list(range(BUCKETS))
+        assert bucket_of(model.called[0]) == crc("x")
+        assert not model.pending()
+
+    def test_the_answer_is_of_the_message_that_had_gone_furthest(self, model: ModelStore) -> None:
+        keys_ = {crc(f"key-{n}"): b"key-%d" % n for n in range(50)}
+        assert len(keys_) == BUCKETS
+        store(model, [schedule("x", key=key) for key in keys_.values()])
+        assert store(model, [cancel("x")]) == [CANCELLED]
+        store(model, [schedule("x", key=keys_[0])])
+        model.fired.add("x")
+        assert store(model, [cancel("x")]) == [IN_FLIGHT]
+
+    def test_it_stands_where_it_stood(self, model: ModelStore) -> None:
+        entries: list[Entry] = [
+            schedule("x", b"1"),
+            cancel("x", b"x"),
+            schedule("x", b"2"),
+            cancel("y"),
+        ]
+        assert store(model, entries) == [CREATED, CANCELLED, CREATED, UNKNOWN]
+        assert model.pending() == {"x": b"2"}
+
+    def test_also_in_a_bucket_that_was_never_used(self) -> None:
+        model = ModelStore([False] * BUCKETS)
+        entries: list[Entry] = [
+            schedule("x"),
+            cancel("x"),
+            schedule("y", key=b"x"),
+            cancel("y", b"x"),
+        ]
+        assert store(model, entries) == [CREATED, CANCELLED, CREATED, CANCELLED]
+        assert not model.pending()
+
+    def test_one_read_before_does_nothing(self, model: ModelStore) -> None:
+        store(model, [schedule("x", key=b"k", source="t:0", offset=7)])
+        assert store(model, [cancel("x", b"k", "t:0", 6)]) == [UNKNOWN]
+        assert store(model, [cancel("x", b"k", "t:0", 8)]) == [CANCELLED]
+
+    def test_one_that_may_be_a_message_counts_as_read_only_if_it_was_none(
+        self, model: ModelStore
+    ) -> None:
+        instead = schedule("null", key=b"k", source="t:0", offset=5)
+        tombstone = cancel("k", b"k", "t:0", 5, otherwise=instead)
+        assert store(model, [tombstone]) == [UNKNOWN]
+        assert store(model, [instead]) == [CREATED]
+        assert store(model, [tombstone]) == [UNKNOWN]
+        assert store(model, [instead]) == [DUPLICATE]
+        # and the other way round nothing that came later is undone, however late it is read again
+        store(model, [schedule("k", source="t:0", offset=6)])
+        again = cancel("k", b"k", "t:0", 7, otherwise=instead)
+        assert store(model, [again]) == [CANCELLED]
+        store(model, [schedule("k", source="t:0", offset=8)])
+        model.buckets[crc("k")].cancelled.clear()  # calls are remembered for ten minutes
+        assert store(model, [again]) == [UNKNOWN]
+        assert "k" in model.pending()
+
+
+class TestBirth:
+    def test_a_bucket_never_used_is_taken(self) -> None:
+        model = ModelStore([False] * BUCKETS)
+        entries: list[Entry] = [schedule(f"id-{n}", source="t:0", offset=n) for n in range(20)]
+        assert store(model, [*entries, quarantine("q")]) == [CREATED] * 21
+        assert all(bucket.is_born for bucket in model.buckets)
+
+    def test_a_store_that_was_wiped_is_told_of(self) -> None:
+        with pytest.raises(StoreWiped):
+            store(ModelStore(birth="another"), [schedule("x")])
+
+
+class TestQuarantine:
+    def test_it_lies_in_the_dead_set_and_touches_no_source(self, model: ModelStore) -> None:
+        entries: list[Entry] = [
+            schedule("a", key=b"q", source="t:0", offset=1),
+            quarantine("q"),
+            schedule("b", key=b"q", source="t:0", offset=3),
+        ]
+        assert store(model, entries) == [CREATED] * 3
+        assert model.buckets[crc("q")].dead == {"q"}
+        assert [command.name for command in model.called] == ["schedule", "quarantine"]
+
+    def test_read_again_it_is_the_same(self, model: ModelStore) -> None:
+        one = quarantine("q")
+        assert store(model, [one]) == store(model, [one]) == [CREATED]
+
+
+def crc(basis: str) -> int:
+    return keys.bucket_of(basis.encode(), BUCKETS)
+
+
+IDS = st.sampled_from("abcde")
+BASES = st.one_of(st.none(), st.sampled_from([b"k", b"l", b"m"]))
+POLICIES = st.sampled_from([None, OnConflict.FAIL, OnConflict.REPLACE])
+ANYTHING = st.one_of(  # without keys, as AMQP's messages come
+    st.builds(schedule, IDS, st.sampled_from([b"1", b"2"]), policy=POLICIES),
+    st.builds(cancel, IDS),
+    st.builds(quarantine, IDS),
+)
+
+
+class TestOrder:
+    @given(st.lists(ANYTHING, max_size=30), st.tuples(*[st.booleans()] * BUCKETS))
+    def test_many_at_once_do_what_they_would_one_by_one(
+        self, entries: list[Entry], are_born: Sequence[bool]
+    ) -> None:
+        at_once, one_by_one = ModelStore(are_born), ModelStore(are_born)
+        answers = store(at_once, entries)
+        assert answers == [store(one_by_one, [entry])[0] for entry in entries]
+        assert at_once.buckets == one_by_one.buckets
+
+    @given(
+        st.lists(st.tuples(IDS, st.sampled_from([b"1", b"2"]), BASES, POLICIES), max_size=30),
+        st.lists(st.booleans(), max_size=60),
+    )
+    def test_of_a_source_nothing_is_passed_over(
+        self, told: list[tuple[str, bytes, bytes | None, OnConflict | None]], fired: list[bool]
+    ) -> None:
+        entries: list[Entry] = [
+            schedule(id, payload, key=key, policy=policy, source="t:0", offset=n)
+            for n, (id, payload, key, policy) in enumerate(told)
+        ]
+        model = ModelStore()
+        changes = iter(fired)
+        left, stored = entries, []
+        while left:
+            model.fired = {id for id in "abcde" if next(changes, False)}
+            answers = store(model, left)
+            again = []
+            for entry, answer in zip(left, answers, strict=True):
+                if answer in (None, IN_FLIGHT):
+                    again.append(entry)
+                else:  # a conflict is quarantined, and was seen to by that
+                    stored.append(entry)
+            left = again
+        by_bucket: dict[int, list[int]] = {}
+        for entry in stored:
+            assert isinstance(entry, Schedule)
+            place = keys.bucket_of(entry.accepted.basis, BUCKETS)
+            by_bucket.setdefault(place, []).append(entry.offset)
+        assert sorted(sum(by_bucket.values(), [])) == list(range(len(entries)))
+        assert all(offsets == sorted(offsets) for offsets in by_bucket.values())
