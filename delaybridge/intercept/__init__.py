@@ -20,9 +20,10 @@ from delaybridge.instructions import PLUGIN_DELAY, instructions, is_instruction
 from delaybridge.message import Destination
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_SIGNS = frozenset(
+SIGNS = frozenset(
     ("delaybridge-delay", "delaybridge-due", "x-opt-delivery-delay", "x-opt-delivery-time")
 ).union((PLUGIN_DELAY,))
+"""The headers that give a time."""
 
 
 class Timing(NamedTuple):
@@ -43,7 +44,7 @@ def timing_of(
     and all that `delaybridge.instructions.instructions` raises.
     """
     by_argument = delay is not None or deliver_at is not None
-    if not (by_argument or (headers and not _SIGNS.isdisjoint(_names(headers)))):
+    if not (by_argument or (headers and not SIGNS.isdisjoint(_names(headers)))):
         return None
     asked = instructions(_pairs(headers))
     if by_argument:

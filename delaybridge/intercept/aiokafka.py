@@ -9,6 +9,7 @@ async with AIOKafkaProducer(bootstrap_servers="...") as producer:
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from typing import Any
 
 import aiokafka
@@ -19,6 +20,7 @@ from delaybridge.client import AsyncClient, only
 from delaybridge.commands import new_stamp
 from delaybridge.errors import MessageError
 from delaybridge.intercept import (
+    SIGNS,
     Timing,
     broker_of,
     destination,
@@ -31,7 +33,10 @@ __all__ = ["AIOKafkaProducer"]
 
 MOST_UNSTORED = 10_000
 
+Sending = Coroutine[Any, Any, asyncio.Future[Any]]
+
 _Plain: Any = aiokafka.AIOKafkaProducer  # untyped
+_plain_send = _Plain.send
 
 
 class AIOKafkaProducer(_Plain):  # type: ignore[misc]
@@ -51,7 +56,7 @@ class AIOKafkaProducer(_Plain):  # type: ignore[misc]
         self._room = asyncio.Semaphore(MOST_UNSTORED)
         super().__init__(**kwargs)
 
-    async def send(
+    def send(
         self,
         topic: str,
         value: Any = None,
@@ -62,7 +67,7 @@ class AIOKafkaProducer(_Plain):  # type: ignore[misc]
         *,
         delay: Delay = None,
         deliver_at: At = None,
-    ) -> asyncio.Future[Any]:
+    ) -> Sending:
         """As aiokafka's; with `delay`, `deliver_at` or a delay in the headers, stored until then.
 
         The future of a delayed message holds its Receipt, once it is stored; that bears its id:
@@ -72,14 +77,18 @@ class AIOKafkaProducer(_Plain):  # type: ignore[misc]
         is given here; `timestamp_ms` means nothing to them. Where very many are being stored, this
         waits until some are. MessageError: refused, as within a transaction; ConfigError.
         """
-        if delay is not None or deliver_at is not None or headers:
+        timing = None
+        if delay is not None or deliver_at is not None:
             timing = timing_of(headers, delay, deliver_at)
-            if timing is not None:
-                return await self._delay(timing, topic, value, key, partition, headers)
-        plain: asyncio.Future[Any] = await super().send(
-            topic, value, key, partition, timestamp_ms, headers
-        )
-        return plain
+        elif headers:
+            for pair in headers:
+                if pair[0] in SIGNS:
+                    timing = timing_of(headers, None, None)
+                    break
+        if timing is None:  # no coroutine around aiokafka's: what passes through shall cost nothing
+            plain: Sending = _plain_send(self, topic, value, key, partition, timestamp_ms, headers)
+            return plain
+        return self._delay(timing, topic, value, key, partition, headers)
 
     async def send_and_wait(
         self,

@@ -20,6 +20,7 @@ from delaybridge.calls import At, Delay
 from delaybridge.client import Client
 from delaybridge.errors import MessageError
 from delaybridge.intercept import (
+    SIGNS,
     Timing,
     broker_of,
     client_of_settings,
@@ -93,12 +94,18 @@ class Producer(confluent_kafka.Producer):
         """
         if callback is None:  # given as None, it would hide the other from the library
             callback = on_delivery
-        if delay is not None or deliver_at is not None or headers:
+        timing = None
+        if delay is not None or deliver_at is not None:
             timing = timing_of(headers, delay, deliver_at)
-            if timing is not None:
-                return self._delay(timing, callback, topic, value, key, partition, headers)
-        _plain_produce(self, topic, value, key, partition, callback, None, timestamp, headers)
-        return None
+        elif headers:  # looked at here: what passes through shall cost nothing
+            for pair in headers.items() if type(headers) is dict else headers:
+                if pair[0] in SIGNS:
+                    timing = timing_of(headers, None, None)
+                    break
+        if timing is None:
+            _plain_produce(self, topic, value, key, partition, callback, None, timestamp, headers)
+            return None
+        return self._delay(timing, callback, topic, value, key, partition, headers)
 
     def poll(self, timeout: float = -1) -> int:
         """As confluent_kafka's; of delayed messages, too."""

@@ -47,7 +47,10 @@ class Bounds(NamedTuple):
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Self:
         """From a configuration that librdkafka has accepted."""
-        timeout_ms = int(config.get("message.timeout.ms", config.get("delivery.timeout.ms", 3e5)))
+        timeouts = [
+            v for k, v in config.items() if k in ("message.timeout.ms", "delivery.timeout.ms")
+        ]
+        timeout_ms = int([300_000, *timeouts][-1])  # two names of one setting: the last one counts
         return cls(
             int(config.get("queue.buffering.max.messages", 100_000)),
             int(config.get("queue.buffering.max.kbytes", 1_048_576)),
@@ -90,11 +93,11 @@ class Waiting(NamedTuple):
 
     def call(self, now_s: float) -> tuple[bytes, Accepted]:
         """What to send: a delay counts from `produce`, so less is left of it by now."""
-        when = self.accepted.when
+        id, basis, when, rank, payload = self.accepted
         waited_ms = int((now_s - self.since_s) * 1000)
-        if not waited_ms or when[0] != "+":
-            return self.stamp, self.accepted
-        return self.stamp, self.accepted._replace(when=f"+{max(0, int(when) - waited_ms)}")
+        if when[0] == "+" and waited_ms:
+            when = f"+{max(0, int(when) - waited_ms)}"
+        return self.stamp, Accepted(id, basis, when, rank, payload)
 
 
 class Report(NamedTuple):
@@ -146,7 +149,8 @@ class Outbox:
                 raise RuntimeError("Producer has been closed")
             size = len(accepted.payload)
             messages, kbytes, _ = self._bounds
-            if 0 < messages <= len(self) or self._bytes + size > kbytes * 1024:
+            waiting = self._unstored + len(self._reports)
+            if 0 < messages <= waiting or self._bytes + size > kbytes * 1024:
                 raise BufferError("Local: Queue full")
             if self.is_unused:
                 threading.Thread(

@@ -30,6 +30,9 @@ SENT = [
 ]  # fmt: skip
 
 
+NOT_DELAYED = pytest.param(b"x", None, [("x-delay", b"0")], id="no delay")
+
+
 @pytest.fixture(scope="module")
 def site(
     redis_url: str, real_kafka_url: str, tmp_path_factory: pytest.TempPathFactory
@@ -57,7 +60,7 @@ async def take(site: KafkaSite, topic: str, count: int) -> list[Record]:
 
 
 class TestPassingThrough:
-    @pytest.mark.parametrize(("value", "key", "headers"), SENT)
+    @pytest.mark.parametrize(("value", "key", "headers"), [*SENT, NOT_DELAYED])
     async def test_without_a_delay_it_is_the_library(
         self, site: KafkaSite, producer: AIOKafkaProducer, value: Any, key: Any, headers: Any
     ) -> None:

@@ -51,6 +51,9 @@ class Reports:
         return [None if error is None else error.code() for error, _ in self.all]
 
 
+NOT_DELAYED = pytest.param(b"x", None, {"x-delay": "0", "delaybridge-id": "i"}, id="no delay")
+
+
 @pytest.fixture(scope="module")
 def site(
     redis_url: str, real_kafka_url: str, tmp_path_factory: pytest.TempPathFactory
@@ -95,7 +98,7 @@ def away() -> Iterator[Client]:
 
 
 class TestPassingThrough:
-    @pytest.mark.parametrize(("value", "key", "headers"), PRODUCED)
+    @pytest.mark.parametrize(("value", "key", "headers"), [*PRODUCED, NOT_DELAYED])
     def test_without_a_delay_it_is_the_library(
         self, site: KafkaSite, reports: Reports, value: Any, key: Any, headers: Any
     ) -> None:

@@ -1,0 +1,173 @@
+"""What the drop-ins for Kafka cost where nothing is delayed, and how fast they store what is.
+
+    python -m bench.intercept_kafka [MESSAGES] [ROUNDS]
+
+Real Kafka and Redis as the tests use them (tests/servers); 100-byte messages with a key and two
+headers. First, per message that is not delayed, from the call to its acknowledgement: CPU of this
+process in microseconds, plain, plain again and drop-in taking turns (bench.intercept_rabbitmq says
+how to read it). Of confluent_kafka also the time of `produce` alone in the thread that calls it,
+which is where the drop-in stands. Then delayed messages stored per second, beside
+`Client.schedule_many` with as many a call, rounds in turn, and the ratio to that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import statistics
+import sys
+import time
+import uuid
+from contextlib import AsyncExitStack
+from functools import partial
+from typing import Any
+
+import aiokafka
+import confluent_kafka
+
+from bench.intercept_rabbitmq import Publish, Size, compare
+from delaybridge import AsyncClient, Client, Message
+from delaybridge.intercept.aiokafka import AIOKafkaProducer
+from delaybridge.intercept.confluent_kafka import Producer
+from delaybridge.intercept.kafka_outbox import BATCH_MESSAGES
+from tests.servers.kafka import KafkaNode
+from tests.servers.redis import RedisServer
+
+TOPIC = "bench-intercept"
+BODY, KEY = b"x" * 100, b"17"
+HEADERS = [("trace", b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"), ("n", b"1")]
+BROKERS = {"kafka": "kafka://127.0.0.1"}
+STORED = 20_000
+
+
+async def with_confluent_kafka(servers: str, size: Size) -> None:
+    """`produce` and `poll(0)` per message, and a flush."""
+
+    def publishing(producer: confluent_kafka.Producer) -> Publish:
+        async def publish(count: int) -> None:
+            for _ in range(count):
+                producer.produce(TOPIC, BODY, KEY, headers=HEADERS)
+                producer.poll(0)
+            producer.flush()
+
+        return publish
+
+    kinds = (confluent_kafka.Producer, confluent_kafka.Producer, Producer)
+    made = [kind({"bootstrap.servers": servers}) for kind in kinds]
+    await compare("confluent", *map(publishing, made), size)
+    for headers in (None, HEADERS):
+        calls_us = [[_call_us(one, headers, size.messages) for one in made] for _ in range(30)]
+        plain, again, drop_in = map(statistics.median, zip(*calls_us, strict=True))
+        sys.stdout.write(
+            f"produce alone, {len(headers or ())} headers: plain {plain:.2f} us  "
+            f"again {again:.2f} us  drop-in {drop_in:.2f} us\n"
+        )
+
+
+def _call_us(producer: confluent_kafka.Producer, headers: Any, count: int) -> float:
+    began_s = time.thread_time()
+    for _ in range(count):
+        producer.produce(TOPIC, BODY, KEY, headers=headers)
+    took_s = time.thread_time() - began_s
+    producer.flush()
+    return took_s / count * 1e6
+
+
+async def with_aiokafka(servers: str, size: Size) -> None:
+    """`send` per message, and a flush."""
+
+    def publishing(producer: aiokafka.AIOKafkaProducer) -> Publish:
+        async def publish(count: int) -> None:
+            for _ in range(count):
+                await producer.send(TOPIC, BODY, KEY, headers=HEADERS)
+            await producer.flush()
+
+        return publish
+
+    async with AsyncExitStack() as stack:
+        kinds = (aiokafka.AIOKafkaProducer, aiokafka.AIOKafkaProducer, AIOKafkaProducer)
+        made = [await stack.enter_async_context(kind(bootstrap_servers=servers)) for kind in kinds]
+        await compare("aiokafka", *map(publishing, made), size)
+
+
+async def storing(servers: str, redis: RedisServer, rounds: int) -> None:
+    """Delayed messages per second."""
+    async with AsyncExitStack() as stack:
+        client = stack.enter_context(Client(redis.url, brokers=BROKERS))
+        producer = stack.enter_context(Producer({"bootstrap.servers": servers}, client=client))
+        async_client = await stack.enter_async_context(AsyncClient(redis.url, brokers=BROKERS))
+        async_producer = await stack.enter_async_context(
+            AIOKafkaProducer(bootstrap_servers=servers, client=async_client)
+        )
+        stores = {
+            "schedule_many": partial(_schedule_many, client),
+            "confluent": partial(_confluent, producer),
+            "aiokafka": partial(_aiokafka, async_producer),
+        }
+        rates: dict[str, list[float]] = {name: [] for name in stores}
+        for _ in range(rounds):
+            for name, store in random.sample(list(stores.items()), len(stores)):
+                began_s = time.perf_counter()
+                await store()
+                rates[name].append(STORED / (time.perf_counter() - began_s))
+                if client.stats().delayed != STORED:
+                    raise SystemExit(f"{name}: not all was stored")
+                _empty(client)
+        _show(rates)
+
+
+async def _schedule_many(client: Client) -> None:
+    for _ in range(STORED // BATCH_MESSAGES):
+        client.schedule_many(
+            Message(f"kafka:{TOPIC}", BODY, key=_key(), headers=HEADERS, delay="1h")
+            for _ in range(BATCH_MESSAGES)
+        )
+
+
+async def _confluent(producer: Producer) -> None:
+    for _ in range(STORED):
+        producer.produce(TOPIC, BODY, _key(), headers=HEADERS, delay="1h")
+    producer.flush()
+
+
+async def _aiokafka(producer: AIOKafkaProducer) -> None:
+    for _ in range(STORED):
+        await producer.send(TOPIC, BODY, _key(), headers=HEADERS, delay="1h")
+    await producer.flush()
+
+
+def _show(rates: dict[str, list[float]]) -> None:
+    for name, each in rates.items():
+        ratio = statistics.median(
+            rate / of for rate, of in zip(each, rates["schedule_many"], strict=True)
+        )
+        sys.stdout.write(f"{name:13} {statistics.median(each):8.0f} delayed/s  ratio {ratio:.2f}\n")
+
+
+def _key() -> bytes:
+    return uuid.uuid4().bytes
+
+
+def _empty(client: Client) -> None:
+    for suffix in ("due", "messages"):
+        names = client.store.redis.scan_iter(match=f"*:{suffix}", count=1000)
+        client.store.redis.delete(*names)
+
+
+def main(size: Size) -> None:
+    """Print the tables."""
+    with RedisServer() as redis, KafkaNode() as kafka:
+        servers = kafka.url.removeprefix("kafka://")
+        sys.stdout.write(
+            f"kafka {kafka.version}  redis {redis.version}  confluent_kafka "
+            f"{confluent_kafka.__version__}  aiokafka {aiokafka.__version__}  "
+            f"{size.rounds} rounds of {size.messages} messages\n"
+        )
+        for run in (with_confluent_kafka, with_aiokafka):
+            asyncio.run(run(servers, size))
+            sys.stdout.flush()
+        asyncio.run(storing(servers, redis, 7))
+
+
+if __name__ == "__main__":
+    main(Size(*map(int, [*sys.argv[1:3], *("2000", "40")[len(sys.argv) - 1 :]])))
