@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-_LEAST_SESSION_MS = 6000  # what brokers allow, if they are not told otherwise
+_SESSION_MS = 6000, 300_000  # what brokers allow, and librdkafka, if not told otherwise
 _MOST_BYTES = 50 * 2**20  # of one answer: librdkafka's own default
 _FIXED = {
     "partition.assignment.strategy": "cooperative-sticky",
@@ -29,7 +29,7 @@ def member_settings(
     window_bytes: about so much is fetched before it is asked for. silent_ms: after so long without
     a word the partitions of a process are given to others.
     """
-    session_ms = max(silent_ms, _LEAST_SESSION_MS)
+    session_ms = min(max(silent_ms, _SESSION_MS[0]), _SESSION_MS[1])
     return {
         **_FIXED,
         "group.id": group,

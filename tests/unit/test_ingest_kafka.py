@@ -1,0 +1,400 @@
+"""What becomes of a record of a delay topic: every row of the list of bad input, and any bytes."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer
+from hypothesis import given
+from hypothesis import strategies as st
+
+from delaybridge.errors import ConfigError
+from delaybridge.ingest import Cancel, Entry, Quarantine, Schedule
+from delaybridge.ingest.kafka_group import member_settings
+from delaybridge.ingest.kafka_records import Read, Reader
+from delaybridge.ingest.kafka_topics import skips
+from delaybridge.ingest.routes import AllowList, Route, parse_route, topics_pattern
+from delaybridge.message import Limits, OnConflict, Record, decode_record
+
+TOPIC_ID = "kA3m3VfLTGCVLLSREXUSRQ"
+KINDS = {"kafka": "kafka", "rabbitmq": "rabbitmq", "other": "kafka"}
+ROUTE = Route("kafka", "kafka", "orders.delay", "orders")
+FAR_MS = 32_503_680_000_000  # the year 3000
+Pairs = list[tuple[str, bytes | None]]
+HOUR: Pairs = [("delaybridge-delay", b"1h")]
+
+
+def reader(
+    topic_id: str = TOPIC_ID,
+    *,
+    route: Route = ROUTE,
+    keep_partition: bool = False,
+    allowed: tuple[str, ...] = (),
+    **limits: int,
+) -> Reader:
+    return Reader(
+        *(route, topic_id, KINDS, Limits(**limits), AllowList(allowed)),
+        keep_partition=keep_partition,
+    )
+
+
+def record(
+    headers: Pairs | None = None,
+    *,
+    key: bytes | None = b"k",
+    value: bytes | None = b"body",
+    offset: int = 7,
+    partition: int = 3,
+    timestamp_ms: int = 1_700_000_000_999,
+) -> Read:
+    return Read(partition, offset, key, value, headers, timestamp_ms)
+
+
+def read(headers: Pairs | None, **given: Any) -> Entry:
+    return reader().read(record(headers, **given))
+
+
+def scheduled(entry: Entry) -> Schedule:
+    assert isinstance(entry, Schedule), entry
+    return entry
+
+
+def kept(entry: Entry) -> Record:
+    """The record that would be published."""
+    return decode_record(scheduled(entry).accepted.payload)
+
+
+def reason(entry: Entry) -> str:
+    assert isinstance(entry, Quarantine), entry
+    return entry.reason
+
+
+DELAY = "delaybridge-delay"
+DUE = "delaybridge-due"
+REFUSED: dict[str, tuple[Pairs | None, str]] = {
+    "K-1": ([(DELAY, b"")], f"bad_time {DELAY}"),
+    "K-3": ([(DELAY, (5000).to_bytes(8, "big"))], f"binary_number {DELAY}: 8 bytes"),
+    "K-3 int": ([("x-delay", (5000).to_bytes(4, "big"))], "binary_number x-delay: 4 bytes"),
+    "K-4": ([(DELAY, None)], f"bad_header {DELAY}: null"),
+    "K-5": ([(DELAY, b"5s"), (DELAY, b"6s")], f"duplicate_header {DELAY}"),
+    "K-6": ([(DELAY, b"\xff\xfe5000")], f"bad_time {DELAY}: no UTF-8"),
+    "K-7": ([(DELAY, "5000".encode("utf-16-le"))], f"binary_number {DELAY}"),
+    "K-7 be": ([(DELAY, "50000".encode("utf-16"))], f"bad_time {DELAY}"),
+    "K-9": ([(DELAY, b"5000.5")], f"bad_time {DELAY}"),
+    "K-10": ([(f"h{n}", b"") for n in range(1001)], "too_many_headers headers: 1001"),
+    "K-10 bytes": ([("h", b"x" * 40_000)], "headers_too_large headers"),
+    "K-11": (None, "bad_header headers: a header's name"),
+    "K-26": ([("delaybridge-destination", b"kafka:orders.delay")], "self_loop"),
+    "K-29": ([(DUE, b"2030-01-01T00:00:00")], f"zone_required {DUE}"),
+    "K-30": ([(DELAY, b"5s"), (DUE, b"2030-01-01T00:00:00Z")], "time_ambiguous"),
+    "K-30 plugin": ([("x-delay", b"5"), (DELAY, b"5s")], "time_ambiguous"),
+    "too far": ([(DELAY, b"4000d")], "too_far delay: "),
+    "due too far": ([(DUE, str(FAR_MS - 1).encode())], "too_far"),
+    "negative": ([(DELAY, b"-5s")], f"negative_delay {DELAY}"),
+    "seconds": ([(DUE, b"1900000000")], f"looks_like_seconds {DUE}"),
+    "unknown": ([("delaybridge-dely", b"5s")], "reserved_header delaybridge-dely"),
+    "id empty": ([("delaybridge-id", b"")], "bad_id"),
+    "id long": ([("delaybridge-id", b"x" * 256)], "bad_id"),
+    "id no text": ([("delaybridge-id", b"\xff")], "bad_id"),
+    "cancel without id": ([("delaybridge-cancel", b"true")], "bad_id"),
+    "cancel what": ([("delaybridge-cancel", b"yes")], "bad_flag"),
+    "elsewhere": ([("delaybridge-destination", b"kafka:pay")], "destination_not_allowed"),
+    "no topic": ([("delaybridge-destination", b"kafka:a b")], "bad_destination"),
+    "no broker": ([("delaybridge-destination", b"nowhere:a")], "unknown_destination"),
+}
+
+
+@pytest.mark.parametrize(("headers", "why"), REFUSED.values(), ids=REFUSED)
+def test_refused(headers: Pairs | None, why: str) -> None:
+    one = reader()
+    entry = one.read(record(headers))
+    assert reason(entry).startswith(f"ingress:{why}")
+    # and kept as it came, addressed to where it would have gone
+    assert isinstance(entry, Quarantine)
+    assert decode_record(entry.payload) == Record(
+        "kafka:orders", b"body", tuple(headers or ()), None, b"k"
+    )
+    assert entry.id == f"q-orders.delay-{TOPIC_ID}-00003-0000000000000000007"
+    assert one.read(record(headers)) == entry, "read again it is the same"
+
+
+ACCEPTED: dict[str, tuple[Pairs, str]] = {
+    "K-2": ([(DELAY, b"5000")], "+5000"),
+    "K-5 twice the same": ([(DELAY, b"5s"), (DELAY, b"5s")], "+5000"),
+    "K-8": ([(DELAY, b"5000ms")], "+5000"),
+    "unit": ([(DELAY, b"15m")], "+900000"),
+    "plugin": ([("x-delay", b"5000")], "+5000"),
+    "plugin 0": ([("x-delay", b"0")], "+0"),
+    "plugin negative": ([("x-delay", b"-1")], "+0"),
+    "commercial": ([("x-opt-delivery-delay", b"5000")], "+5000"),
+    "K-31": ([(DUE, b"2020-01-01T00:00:00Z")], "1577836800000"),
+    "due": ([(DUE, b"1577836800000")], "1577836800000"),
+    "none": ([], "+0"),
+    "others": ([("traceparent", b"00"), ("ce_id", None)], "+0"),
+}
+
+
+@pytest.mark.parametrize(("headers", "when"), ACCEPTED.values(), ids=ACCEPTED)
+def test_accepted(headers: Pairs, when: str) -> None:
+    entry = scheduled(read(headers))
+    assert entry.accepted.when == when
+    assert entry.accepted.id == f"orders.delay-{TOPIC_ID}-00003-0000000000000000007"
+    assert (entry.source, entry.offset, entry.policy) == (f"{TOPIC_ID}:3", 7, None)
+    others = tuple((n, v) for n, v in headers if not n.startswith("delaybridge-"))
+    assert kept(entry) == Record("kafka:orders", b"body", others, None, b"k")
+
+
+class TestKeyValueAndPlace:
+    @pytest.mark.parametrize(
+        "key", [None, b"", b"\xff", b"k" * 2**20], ids=["none", "empty", "bytes", "1 MiB"]
+    )
+    def test_k12_k13_any_key_is_kept(self, key: bytes | None) -> None:
+        entry = scheduled(read(HOUR, key=key))
+        assert kept(entry).key == key
+        assert entry.accepted.basis == (entry.accepted.id.encode() if key is None else key)
+
+    @pytest.mark.parametrize("value", [None, b"", b"\x00\x00\x00\x00\x07avro"])
+    def test_k32_any_value_is_kept(self, value: bytes | None) -> None:
+        assert kept(read(HOUR, value=value)).body == value
+
+    def test_k15_a_value_too_large_is_kept_whole_but_not_sent(self) -> None:
+        entry = reader(body_bytes=10).read(record(HOUR, value=b"x" * 11))
+        assert reason(entry).startswith("ingress:body_too_large body: 11 bytes")
+        assert isinstance(entry, Quarantine)
+        assert decode_record(entry.payload).body == b"x" * 11
+
+    @pytest.mark.parametrize("timestamp_ms", [-1, 0, FAR_MS])
+    def test_k19_the_records_own_time_means_nothing(self, timestamp_ms: int) -> None:
+        assert read(HOUR, timestamp_ms=timestamp_ms) == read(HOUR)
+
+    def test_the_partition_is_by_key_unless_it_is_to_be_kept(self) -> None:
+        assert kept(read(HOUR)).partition is None
+        assert kept(reader(keep_partition=True).read(record(HOUR))).partition == 3
+        etf1 = reader(keep_partition=True, allowed=("kafka:*",)).read(record(ETF1))
+        assert kept(etf1).partition == 3
+
+    def test_a_given_id_and_destination(self) -> None:
+        headers: Pairs = [
+            *HOUR,
+            ("delaybridge-id", "é".encode()),
+            ("delaybridge-destination", b"kafka:pay"),
+        ]
+        entry = reader(allowed=("kafka:p*",)).read(record(headers))
+        assert scheduled(entry).accepted.id == "é"
+        assert kept(entry).destination == "kafka:pay"
+
+    def test_headers_of_ours_from_an_earlier_delivery_are_not_sent_on(self) -> None:
+        headers: Pairs = [
+            ("delaybridge-due-ms", b"1"),
+            ("delaybridge-attempt", b"2"),
+            ("own", b"kept"),
+        ]
+        assert kept(read(headers)).headers == (("own", b"kept"),)
+
+    def test_a_name_that_is_almost_one_is_counted(self) -> None:
+        one = reader()
+        assert scheduled(one.read(record([("X-Delay", b"5000")]))).accepted.when == "+0"
+        one.read(record(HOUR))
+        assert one.near_misses == 1
+
+
+class TestIds:
+    def test_k23_another_topic_of_the_same_name_has_other_ids_and_another_source(self) -> None:
+        old, new = (scheduled(reader(id).read(record(HOUR))) for id in (TOPIC_ID, "x" * 22))
+        assert old.accepted.id != new.accepted.id
+        assert old.source != new.source
+        assert old.stamp != new.stamp
+
+    def test_where_the_broker_gives_no_ids_the_stamp_alone_tells_a_redelivery(self) -> None:
+        entry = scheduled(reader("").read(record(HOUR)))
+        assert (entry.source, entry.policy) == ("", OnConflict.FAIL)
+        assert entry.accepted.id == "orders.delay-00003-0000000000000000007"
+
+    @given(
+        st.lists(st.tuples(st.integers(0, 99_999), st.integers(0, 2**63 - 1)), max_size=20),
+        st.integers(1, 249),
+        st.integers(80, 255),
+    )
+    def test_they_sort_as_they_were_read_fit_and_differ(
+        self, places: list[tuple[int, int]], length: int, id_bytes: int
+    ) -> None:
+        route = Route("kafka", "kafka", "t" * length, "target")
+        one = reader(route=route, id_bytes=id_bytes)
+        reads = [record(HOUR, partition=p, offset=o) for p, o in sorted(set(places))]
+        ids = [scheduled(one.read(each)).accepted.id for each in reads]
+        assert ids == sorted(ids)
+        spoilt = [one.read(each._replace(headers=None)) for each in reads]
+        kept_ids = [entry.id for entry in spoilt if isinstance(entry, Quarantine)]
+        assert len({*ids, *kept_ids}) == 2 * len(reads)
+        assert all(len(id.encode()) <= id_bytes for id in (*ids, *kept_ids))
+
+    @given(st.sets(st.tuples(st.sampled_from("ab"), st.integers(0, 3), st.integers(0, 9))))
+    def test_stamps_are_the_records_own(self, places: set[tuple[str, int, int]]) -> None:
+        stamps = [
+            scheduled(
+                reader(topic * 22).read(record(HOUR, partition=partition, offset=offset))
+            ).stamp
+            for topic, partition, offset in places
+        ]
+        assert len(set(stamps)) == len(places)
+        assert {len(stamp) for stamp in stamps} <= {4}
+
+
+NOW_S = int(time.time())
+ETF1: Pairs = [
+    ("scheduler-epoch", b"%d" % (NOW_S + 3600)),
+    ("scheduler-target-topic", b"videos"),
+    ("scheduler-target-key", b"vid1"),
+    ("own", b"\xff"),
+]
+ETF1_READER = reader(allowed=("kafka:videos",))
+
+
+class TestEtf1:
+    def test_a_schedule(self) -> None:
+        entry = scheduled(ETF1_READER.read(record(ETF1, key=b"video-1")))
+        assert entry.policy is OnConflict.REPLACE
+        assert (entry.source, entry.offset) == (f"{TOPIC_ID}:3", 7)
+        id, basis, when, _, _ = entry.accepted
+        assert (id, basis, when) == ("video-1", b"video-1", str((NOW_S + 3600) * 1000))
+        stamps = (
+            ("scheduler-timestamp", b"1700000000"),
+            ("scheduler-key", b"video-1"),
+            ("scheduler-topic", b"orders.delay"),
+        )
+        assert kept(entry) == Record("kafka:videos", b"body", (*ETF1, *stamps), None, b"vid1")
+
+    def test_without_a_target_key_there_is_none(self) -> None:
+        entry = ETF1_READER.read(record(ETF1[:2], key=b"video-1"))
+        assert kept(entry).key is None
+
+    def test_an_epoch_gone_by_is_now(self) -> None:
+        headers: Pairs = [("scheduler-epoch", b"1577836800"), ETF1[1]]
+        assert scheduled(ETF1_READER.read(record(headers))).accepted.when == "1577836800000"
+
+    @pytest.mark.parametrize("headers", [ETF1, [("scheduler-x", b"")]], ids=["all", "any"])
+    def test_k14_a_null_value_cancels(self, headers: Pairs) -> None:
+        entry = ETF1_READER.read(record(headers, key=b"video-1", value=None))
+        assert isinstance(entry, Cancel)
+        assert (entry.id, entry.basis, entry.otherwise) == ("video-1", b"video-1", None)
+        assert (entry.source, entry.offset) == (f"{TOPIC_ID}:3", 7)
+
+    @pytest.mark.parametrize(
+        ("change", "why"),
+        [
+            ({"key": None}, "bad_id key"),
+            ({"key": b""}, "bad_id key"),
+            ({"key": b"\xff"}, "bad_id key: not valid UTF-8"),
+            ({"key": b"x" * 256}, "bad_id"),
+            ({"headers": [ETF1[0]]}, "bad_destination scheduler-target-topic"),
+            ({"headers": [ETF1[0], (ETF1[1][0], b"")]}, "bad_destination scheduler-target"),
+            ({"headers": [ETF1[0], (ETF1[1][0], b"\xff")]}, "bad_destination"),
+            ({"headers": [ETF1[0], (ETF1[1][0], b"pay")]}, "destination_not_allowed"),
+            ({"headers": [ETF1[0], (ETF1[1][0], b"orders.delay")]}, "self_loop"),
+            ({"headers": [("scheduler-epoch", b"soon"), ETF1[1]]}, "bad_time scheduler-epoch"),
+            ({"headers": [("scheduler-epoch", b""), ETF1[1]]}, "bad_time scheduler-epoch"),
+            ({"headers": [("scheduler-epoch", b"99999999999"), ETF1[1]]}, "too_far"),
+        ],
+    )
+    def test_refused(self, change: dict[str, Any], why: str) -> None:
+        given = {"headers": ETF1, "key": b"video-1", **change}
+        assert reason(ETF1_READER.read(record(**given))).startswith(f"ingress:{why}")
+
+
+class TestCancel:
+    def test_by_our_header(self) -> None:
+        headers: Pairs = [("delaybridge-cancel", b"true"), ("delaybridge-id", b"x")]
+        entry = read(headers)
+        assert isinstance(entry, Cancel)
+        assert (entry.id, entry.basis, entry.offset) == ("x", b"k", 7)
+        without_key = read(headers, key=None)
+        assert isinstance(without_key, Cancel)
+        assert without_key.basis is None
+
+    def test_a_null_value_without_headers_cancels_or_goes_through(self) -> None:
+        entry = read([], value=None)
+        assert isinstance(entry, Cancel)
+        assert (entry.id, entry.basis) == ("k", b"k")
+        assert entry.otherwise is not None
+        assert kept(entry.otherwise) == Record("kafka:orders", None, (), None, b"k")
+        assert entry.stamp == entry.otherwise.stamp
+
+    @pytest.mark.parametrize("key", [None, b"", b"\xff"], ids=["none", "empty", "no text"])
+    def test_unless_its_key_can_be_no_id(self, key: bytes | None) -> None:
+        assert kept(read([], value=None, key=key)).key == key
+
+    def test_with_any_header_it_is_a_message(self) -> None:
+        assert kept(read([("a", b"")], value=None)).body is None
+
+
+NAMES = st.one_of(
+    st.sampled_from([DELAY, DUE, "delaybridge-id", "delaybridge-cancel", "x-delay"]),
+    st.sampled_from(["delaybridge-destination", "scheduler-epoch", "scheduler-target-topic"]),
+    st.text(max_size=5),
+)
+VALUES = st.one_of(
+    st.none(),
+    st.sampled_from([b"true", b"5000", b"1h", b"kafka:orders", b"%d" % (NOW_S + 5), b"orders"]),
+    st.binary(max_size=9),
+)
+
+
+@given(
+    st.one_of(st.none(), st.lists(st.tuples(NAMES, VALUES), max_size=5)),
+    st.one_of(st.none(), st.binary(max_size=5)),
+    st.one_of(st.none(), st.binary(max_size=5)),
+    st.integers(-1, 2**62),
+)
+def test_whatever_comes_something_becomes_of_it(
+    headers: Pairs | None, key: bytes | None, value: bytes | None, timestamp_ms: int
+) -> None:
+    given = record(headers, key=key, value=value, timestamp_ms=timestamp_ms)
+    entry = reader().read(given)
+    if isinstance(entry, Quarantine):
+        spoilt = decode_record(entry.payload)
+        assert (spoilt.body, spoilt.headers, spoilt.key) == (value, tuple(headers or ()), key)
+    elif isinstance(entry, Schedule):
+        sent = kept(entry)
+        assert sent.body == value
+        assert isinstance(sent.headers, tuple)
+        assert not any(name.startswith("delaybridge-") for name, _ in sent.headers)
+    elif isinstance(entry, Cancel) and entry.otherwise is not None:
+        assert (value, headers) == (None, [])
+
+
+class TestRoutes:
+    @pytest.mark.parametrize(
+        ("text", "source", "target"),
+        [
+            ("kafka:orders.delay", "orders.delay", "orders"),
+            ("kafka:later=orders", "later", "orders"),
+            ("kafka:*.delay", "*.delay", ""),
+        ],
+    )
+    def test_a_table(self, text: str, source: str, target: str) -> None:
+        route = parse_route(text, KINDS, "kafka")
+        assert (route.broker, route.source, route.target) == ("kafka", source, target)
+
+    @pytest.mark.parametrize(
+        "text", ["kafka:orders", "kafka:a=a", "kafka:*", "orders.delay", "rabbitmq:orders.delay"]
+    )
+    def test_what_is_no_route(self, text: str) -> None:
+        with pytest.raises(ConfigError, match=r"ingest\.topics"):
+            parse_route(text, KINDS, "kafka")
+
+    def test_a_pattern_as_the_client_takes_it(self) -> None:
+        assert topics_pattern("eu.*.delay") == r"^eu\..*\.delay$"
+        assert parse_route("kafka:*.delay", KINDS, "kafka").of("a.delay").target == "a"
+
+
+class TestSettings:
+    def test_offsets_to_skip(self) -> None:
+        assert skips(["orders.delay/3=41", "a/0=0"]) == {("orders.delay", 3): 42, ("a", 0): 1}
+
+    @pytest.mark.parametrize("window_bytes", [1, 32 * 2**20, 2**40])
+    def test_any_window_and_lease_are_settings_librdkafka_takes(self, window_bytes: int) -> None:
+        for silent_ms in (100, 600_000):
+            settings = member_settings(group="g", window_bytes=window_bytes, silent_ms=silent_ms)
+            Consumer({**settings, "log_level": 0}).close()
