@@ -46,11 +46,16 @@ _MAX_EXPIRATION_MS = 2**32 - 1  # the broker closes the channel above it
 HEADERS_FLAG = 1 << 13
 _DELIVERY_MODE_FLAG = 1 << 12
 _USER_ID_FLAG = 1 << 4
+_CONTENT_TYPE_FLAG, _CONTENT_ENCODING_FLAG = 1 << 15, 1 << 14
+_TEXT_FLAGS_BEFORE_ID = (1 << 10, 1 << 9, 1 << 8)
 _MESSAGE_ID_FLAG = 1 << 7
 
 # Name, flag and kind of each property in the order of the wire; `headers` lie between
 # content_encoding and delivery_mode.
-_BEFORE_HEADERS = (("content_type", 1 << 15, "s"), ("content_encoding", 1 << 14, "s"))
+_BEFORE_HEADERS = (
+    ("content_type", _CONTENT_TYPE_FLAG, "s"),
+    ("content_encoding", _CONTENT_ENCODING_FLAG, "s"),
+)
 _AFTER_HEADERS = (
     ("delivery_mode", _DELIVERY_MODE_FLAG, "B"),
     ("priority", 1 << 11, "B"),
@@ -253,19 +258,24 @@ def split_content_header(payload: bytes) -> ContentHeader:
 
     Nothing is decoded: joined again, the pieces are the bytes they were.
     """
-    if len(payload) < _HEADER_START.size:
-        raise DecodeError("undecodable", "properties", "the content header is cut short")
-    _, _, body_size, flags = _HEADER_START.unpack_from(payload)
+    try:
+        _, _, body_size, flags = _HEADER_START.unpack_from(payload)
+        at = start = _HEADER_START.size
+        if flags & _CONTENT_TYPE_FLAG:
+            at += 1 + payload[at]
+        if flags & _CONTENT_ENCODING_FLAG:
+            at += 1 + payload[at]
+        before, table = payload[start:at], b""
+        if flags & HEADERS_FLAG:
+            end = at + _LONG.size + _LONG.unpack_from(payload, at)[0]
+            table, at = payload[at + _LONG.size : end], end
+    except (struct.error, IndexError):
+        raise DecodeError("undecodable", "properties", "the content header is cut short") from None
     if flags & 1:
         raise DecodeError("undecodable", "properties", "property flags of a later protocol")
-    rest = payload[_HEADER_START.size :]
-    cut = max((end for _, _, end in _spans(flags, rest, _BEFORE_HEADERS)), default=0)
-    before, rest = rest[:cut], rest[cut:]
-    if not flags & HEADERS_FLAG:
-        return ContentHeader(body_size, flags, before, b"", rest)
-    (size,) = _LONG.unpack_from(taken(rest, 0, _LONG.size, "headers"))
-    table = taken(rest, _LONG.size, size, "headers")
-    return ContentHeader(body_size, flags & ~HEADERS_FLAG, before, table, rest[_LONG.size + size :])
+    if at > len(payload):
+        raise DecodeError("undecodable", "headers", "the content header is cut short")
+    return ContentHeader(body_size, flags & ~HEADERS_FLAG, before, table, payload[at:])
 
 
 def check_content(content: ContentHeader) -> list[tuple[str, Any]]:
@@ -285,10 +295,16 @@ def message_id(flags: int, after: bytes) -> bytes | None:
     """The message_id among the properties behind the headers, None if there is none."""
     if not flags & _MESSAGE_ID_FLAG:
         return None
-    for name, start, end in _spans(flags, after, _AFTER_HEADERS):
-        if name == "message_id":
-            return after[start + 1 : end]
-    raise AssertionError("unreachable")
+    # delivery_mode and priority have a byte each; the three texts before it, their size.
+    at = (flags >> 12 & 1) + (flags >> 11 & 1)
+    try:
+        for flag in _TEXT_FLAGS_BEFORE_ID:
+            if flags & flag:
+                at += 1 + after[at]
+        size = after[at]
+    except IndexError:
+        raise DecodeError("undecodable", "properties", "the content header is cut short") from None
+    return taken(after, at + 1, size, "message_id")
 
 
 def decode_properties(flags: int, before: bytes, after: bytes) -> dict[str, Any]:

@@ -166,7 +166,9 @@ def _text(value: str | bytes, name: str, code: str = "bad_time") -> str:
 
 
 def _within_calendar(delay_ms: int, name: str) -> int:
-    return times.delay_ms(f"{delay_ms}ms", field=name)
+    if delay_ms < times.YEAR_3000_MS:
+        return delay_ms
+    return times.delay_ms(f"{delay_ms}ms", field=name)  # which raises
 
 
 _Reader = Callable[[Any, str], Any]
