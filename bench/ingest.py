@@ -1,0 +1,271 @@
+"""Ingest: messages per second from the delay exchange and the delay topic into the store.
+
+    python -m bench.ingest [MESSAGES] [RUNS]
+
+Real servers as the tests use them (tests/servers), 100-byte bodies with an id and a delay of an
+hour, one process of each kind. Beside ours, in the same run: for RabbitMQ a consumer of the same
+quorum queue that only acknowledges (`raw`: frames cut by hand, nothing decoded; `pika`: pika's own
+consumer); for Kafka a consumer that only counts, and the store written to without a broker. Each
+figure is the median of the runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import pika
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from pika.adapters.blocking_connection import BlockingChannel
+
+from delaybridge import Client, Message
+from delaybridge.ingest.amqp_intake import Deliveries, IntakeConnection
+from delaybridge.ingest.amqp_topology import QUEUE_ARGUMENTS
+from delaybridge.publish.amqp_wire import open_connection
+from tests.acceptance.bridge import rabbitmq_channel
+from tests.servers.kafka import KafkaNode
+from tests.servers.rabbitmq import RabbitMQNode
+from tests.servers.redis import RedisServer
+
+BODY = b"x" * 100
+HOUR_MS = 3_600_000
+PREFETCH = 4000
+
+
+def fill_queue(url: str, queue: str, count: int) -> None:
+    """So many delayed messages in the intake queue of the delay exchange `queue`."""
+    with rabbitmq_channel(url) as channel:
+        channel.exchange_declare(queue, "topic", durable=True)
+        channel.queue_declare(queue, durable=True, arguments=QUEUE_ARGUMENTS)
+        channel.queue_bind(queue, queue, "#")
+        for number in range(count):
+            properties = pika.BasicProperties(
+                headers={"x-delay": HOUR_MS}, delivery_mode=2, message_id=f"{queue}-{number}"
+            )
+            channel.basic_publish(queue, "some.key", BODY, properties)
+        while channel.queue_declare(queue, passive=True).method.message_count < count:
+            time.sleep(0.05)
+
+
+def raw_consumer(url: str, queue: str, count: int) -> float:
+    """Messages per second of a consumer that cuts frames and acknowledges in batches."""
+
+    async def consume() -> float:
+        loop = asyncio.get_running_loop()
+        connection = await open_connection(
+            pika.URLParameters(url), lambda p, loop: IntakeConnection(p, loop, 2**40)
+        )
+        channel = await connection.open_channel(lambda *_: None)
+        arrived = asyncio.Event()
+        deliveries = Deliveries(arrived.set)
+        connection.take_deliveries(channel.channel_number, deliveries)
+        await connection.call(channel, "basic_qos", prefetch_count=PREFETCH)
+        began_s, seen = loop.time(), 0
+        await connection.call(
+            channel, "basic_consume", queue=queue, on_message_callback=lambda *_: None
+        )
+        while seen < count:
+            await arrived.wait()
+            arrived.clear()
+            seen += len(deliveries.messages)
+            connection.ack(channel.channel_number, deliveries.messages[-1].tag, multiple=True)
+            deliveries.messages.clear()
+        rate = count / (loop.time() - began_s)
+        connection.close()
+        await asyncio.wait([connection.lost], timeout=1)
+        return rate
+
+    return asyncio.run(consume())
+
+
+def pika_consumer(url: str, queue: str, count: int) -> float:
+    """The same with pika's own consumer."""
+    seen = 0
+
+    def received(channel: BlockingChannel, method: object, _: object, body: bytes) -> None:
+        nonlocal seen
+        seen += 1
+        if seen % 500 == 0 or seen == count:
+            channel.basic_ack(method.delivery_tag, multiple=True)  # type: ignore[attr-defined]
+            if seen == count:
+                channel.stop_consuming()
+
+    with rabbitmq_channel(url) as channel:
+        channel.basic_qos(prefetch_count=PREFETCH)
+        began_s = time.monotonic()
+        channel.basic_consume(queue, received)
+        channel.start_consuming()
+        return count / (time.monotonic() - began_s)
+
+
+def ingest(redis_url: str, broker: str, arguments: list[str], count: int) -> tuple[float, float]:
+    """(Messages per second, microseconds of CPU per message) of `delaybridge ingest`."""
+    namespace = f"bench-{uuid.uuid4().hex[:8]}"
+    name = arguments[1]
+    with tempfile.TemporaryDirectory() as folder, Client(redis_url, namespace=namespace) as client:
+        client.stats()
+        log = Path(folder, "log").open("wb")
+        process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "delaybridge", "--redis", redis_url),
+                *("--namespace", namespace, "--broker", f"{name}={broker}", *arguments),
+            ],
+            stdout=log,
+            stderr=log,
+            env=os.environ,
+            cwd=folder,
+        )
+        try:
+            return _rate(client, process.pid, count)
+        finally:
+            process.terminate()
+            process.wait()
+            log.close()
+
+
+def _rate(client: Client, pid: int, count: int) -> tuple[float, float]:
+    """From the first message in the store to the last."""
+    keys = [f"{{{client._calls.namespace}:{n}}}:due" for n in range(16)]
+
+    def stored() -> int:
+        with client.store.redis.pipeline(transaction=False) as pipeline:
+            for key in keys:
+                pipeline.zcard(key)
+            return sum(pipeline.execute())
+
+    while (first := stored()) == 0:
+        time.sleep(0.005)
+    began_s, began_cpu_s = time.monotonic(), _cpu_s(pid)
+    while (now := stored()) < count:
+        time.sleep(0.01)
+    took_s, cpu_s = time.monotonic() - began_s, _cpu_s(pid) - began_cpu_s
+    return (now - first) / took_s, cpu_s / (now - first) * 1e6
+
+
+def _cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def fill_topic(servers: str, topic: str, count: int) -> None:
+    """So many delayed records in a delay topic of four partitions."""
+    admin = AdminClient({"bootstrap.servers": servers})
+    for future in admin.create_topics([NewTopic(topic, 4, 1)]).values():
+        future.result(20)
+    producer = Producer({"bootstrap.servers": servers, "queue.buffering.max.messages": count + 1})
+    for number in range(count):
+        producer.produce(
+            topic, BODY, f"key-{number}", headers=[("delaybridge-delay", str(HOUR_MS))]
+        )
+        producer.poll(0)
+    producer.flush()
+
+
+def kafka_consumer(servers: str, topic: str, count: int) -> float:
+    """Records per second of a plain consumer that reads key, value and headers."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": servers,
+            "group.id": uuid.uuid4().hex,
+            "auto.offset.reset": "earliest",
+        }
+    )
+    consumer.subscribe([topic])
+    seen, began_s = 0, 0.0
+    while seen < count:
+        messages = consumer.consume(1000, 0.2)
+        if messages and not began_s:
+            began_s = time.monotonic()
+        for message in messages:
+            seen += 1 if message.error() is None else 0
+            message.key(), message.value(), message.headers()
+    consumer.close()
+    return count / (time.monotonic() - began_s)
+
+
+def store_writes(redis_url: str, count: int) -> float:
+    """Messages per second of `schedule_many` in batches of a thousand, messages made before."""
+    with Client(redis_url, namespace=f"bench-{uuid.uuid4().hex[:8]}") as client:
+        client.stats()
+        messages = [
+            Message("kafka:x", BODY, delay="1h", key=f"key-{n}", id=f"id-{n}") for n in range(count)
+        ]
+        accepted = client._check.accept(messages)
+        from delaybridge.message import OnConflict
+
+        began_s = time.monotonic()
+        for first in range(0, count, 1000):
+            steps = client._calls.schedule(accepted[first : first + 1000], OnConflict.FAIL)
+            client.store.complete(steps)
+        return count / (time.monotonic() - began_s)
+
+
+def rabbitmq_table(redis: RedisServer, broker: RabbitMQNode, count: int, runs: int) -> None:
+    """Print the figures of the delay exchange."""
+    figures: dict[str, list[float]] = {"raw": [], "pika": [], "ingest": [], "cpu": []}
+    for _ in range(runs):
+        queue = f"b{uuid.uuid4().hex[:8]}.delay"
+        consumers: list[tuple[str, Callable[[str, str, int], float]]] = [
+            ("raw", raw_consumer),
+            ("pika", pika_consumer),
+        ]
+        for name, consumer in consumers:
+            fill_queue(broker.url, queue, count)
+            figures[name].append(consumer(broker.url, queue, count))
+        fill_queue(broker.url, queue, count)
+        rate, cpu_us = ingest(
+            redis.url, broker.url, ["ingest", "rabbitmq", "--exchange", queue], count
+        )
+        figures["ingest"].append(rate)
+        figures["cpu"].append(cpu_us)
+    _print("RabbitMQ delay exchange", figures, ("raw", "pika"))
+
+
+def kafka_table(redis: RedisServer, broker: KafkaNode, count: int, runs: int) -> None:
+    """Print the figures of the delay topic."""
+    servers = broker.url.removeprefix("kafka://")
+    figures: dict[str, list[float]] = {"consumer": [], "store": [], "ingest": [], "cpu": []}
+    for _ in range(runs):
+        topic = f"b{uuid.uuid4().hex[:8]}.delay"
+        fill_topic(servers, topic, count)
+        figures["consumer"].append(kafka_consumer(servers, topic, count))
+        figures["store"].append(store_writes(redis.url, count))
+        rate, cpu_us = ingest(redis.url, broker.url, ["ingest", "kafka", "--topic", topic], count)
+        figures["ingest"].append(rate)
+        figures["cpu"].append(cpu_us)
+    _print("Kafka delay topic", figures, ("consumer", "store"))
+
+
+def _print(title: str, figures: dict[str, list[float]], limits: tuple[str, ...]) -> None:
+    middle = {name: statistics.median(values) for name, values in figures.items()}
+    sys.stdout.write(f"\n{title}\n")
+    for name in limits:
+        sys.stdout.write(f"  {name:<10} {middle[name]:>9,.0f}/s\n")
+    ratios = "  ".join(f"{middle['ingest'] / middle[name]:.2f} of {name}" for name in limits)
+    sys.stdout.write(
+        f"  {'ingest':<10} {middle['ingest']:>9,.0f}/s  {ratios}  "
+        f"{middle['cpu']:.1f} us CPU a message\n"
+    )
+    sys.stdout.flush()
+
+
+def main(count: int, runs: int) -> None:
+    """Print both tables."""
+    with RedisServer() as redis:
+        with RabbitMQNode() as broker:
+            rabbitmq_table(redis, broker, count, runs)
+        with KafkaNode() as kafka:
+            kafka_table(redis, kafka, count, runs)
+
+
+if __name__ == "__main__":
+    main(*(int(n) for n in (sys.argv[1:] + ["30000", "3"][len(sys.argv) - 1 :])))
