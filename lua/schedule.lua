@@ -117,10 +117,10 @@ local function schedule(stamp, id, score, payload)
     return CREATED
   end
   local old = redis.call('HGET', messages, id)
-  if policy == 3 and is_fired(id, score_of(old)) then
-    return IN_FLIGHT, score_of(old)
-  elseif string.sub(old, 10, 13) == stamp then
+  if string.sub(old, 10, 13) == stamp then
     return CREATED, score_of(old)
+  elseif policy == 3 and is_fired(id, score_of(old)) then
+    return IN_FLIGHT, score_of(old)
   elseif policy == 2 then
     return replace(stamp, id, old, score, record)
   elseif policy == 1 or string.sub(old, 14) == payload then

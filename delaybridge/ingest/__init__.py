@@ -23,15 +23,13 @@ class Schedule(NamedTuple):
     """Accept this message. stamp: the same whenever the same message is read again.
 
     policy None: as `fail`, and an id whose message is fired waits until that one is settled.
-    payload: what is kept should it be quarantined. is_new_id: the message brought none. source,
-    offset: where it was read (Kafka).
+    payload: what is kept should it be quarantined. source, offset: where it was read (Kafka).
     """
 
     accepted: Accepted
     stamp: bytes
     policy: OnConflict | None
     payload: bytes
-    is_new_id: bool = False
     source: str = ""
     offset: int = -1
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
-from zlib import crc32
 
 from delaybridge.accept import (
     Accepted,
@@ -34,7 +33,6 @@ from delaybridge.message import (
     RESERVED_PREFIX,
     Destination,
     Limits,
-    OnConflict,
     Record,
     encode_record,
     new_id,
@@ -44,7 +42,10 @@ MAX_LOOPS = 3  # so often a message may come back from our own dead letters
 _WATCHED = frozenset(name.encode() for name in (*INSTRUCTIONS, *OWN_HEADERS))
 _RESERVED = RESERVED_PREFIX.encode()
 _DEATHS = b"x-death"
+_COUNTS = frozenset((b"x-delivery-count", b"x-acquired-count"))  # added to what is redelivered
 _ROUTES = 10_000
+# Many producers send the same few headers all the time.
+_TABLES, _PLAIN_BYTES = 1000, 256
 
 
 class Delivered(NamedTuple):
@@ -55,6 +56,16 @@ class Delivered(NamedTuple):
     routing_key: bytes
     header: bytes
     body: bytes
+
+
+def content_of(message: Delivered) -> ContentHeader:
+    """Properties and headers as the producer sent them; DecodeError if they are broken."""
+    content = split_content_header(message.header)
+    if not message.redelivered:
+        return content
+    table = content.table
+    kept = (table[start:end] for name, start, _, end in entries(table) if name not in _COUNTS)
+    return content._replace(table=b"".join(kept))
 
 
 class Direct(NamedTuple):
@@ -83,19 +94,20 @@ class Reader:
         self._route, self._kinds, self._limits, self._allowed = route, kinds, limits, allowed
         self._delay_exchanges = frozenset(delay_exchanges)
         self._destinations: dict[bytes, tuple[Destination, str]] = {}
+        self._tables: dict[bytes, tuple[Instructions, bytes]] = {}  # that came before
         self.near_misses = 0
 
     def read(
-        self, message: Delivered, known_id: str | None = None
+        self, message: Delivered, stamp: bytes, known_id: str | None = None
     ) -> Schedule | Cancel | Quarantine | Direct:
         """What becomes of a message. known_id: that it was given when it came for the first time.
 
-        A message without id of its own gets a new one.
+        stamp: one a message, the same when it comes again. A message without id of its own gets
+        known_id, or a new one.
         """
-        stamp = crc32(message.body, crc32(message.header)).to_bytes(4, "big")
         content = None
         try:
-            content = split_content_header(message.header)
+            content = content_of(message)
             return self._read(message, content, stamp, known_id)
         except MessageError as exc:
             return self.quarantine(message, content, stamp, reason_of(exc))
@@ -114,7 +126,7 @@ class Reader:
         self, message: Delivered, content: ContentHeader, stamp: bytes, known_id: str | None
     ) -> Schedule | Cancel | Quarantine | Direct:
         table = content.table
-        asked, table = self._instructions(table) if table else (_NOTHING, table)
+        asked, table = self._tables.get(table) or self._instructions(table)
         given = asked.id if asked.id is not None else message_id(content.flags, content.after)
         id = known_id or new_id() if given is None else self._id(given)
         if asked.cancel:
@@ -128,18 +140,15 @@ class Reader:
             return Direct(id, record, destination)
         when = when_of(asked, self._limits)
         payload = encode_record(record)
-        # A message that comes for the first time may be a consumer's retry of the one in flight.
-        policy = OnConflict.FAIL if message.redelivered else None
-        return Schedule(
-            *(Accepted(id, id.encode(), when, MAX_PRIORITY, payload), stamp, policy, payload),
-            is_new_id=given is None,
-        )
+        accepted = Accepted(id, id.encode(), when, MAX_PRIORITY, payload)
+        return Schedule(accepted, stamp, None, payload)
 
     def _instructions(self, table: bytes) -> tuple[Instructions, bytes]:
         """What the headers ask for, and the headers without those that only we read."""
         found: list[tuple[str, Any]] = []
         kept: list[bytes] = []
         count = since = 0
+        is_plain = len(table) <= _PLAIN_BYTES
         for name, start, at, end in entries(table):
             count += 1
             if name in _WATCHED or name.startswith(_RESERVED):
@@ -149,12 +158,19 @@ class Reader:
                     kept.append(table[since:start])
                     since = end
             elif name == _DEATHS:
+                is_plain = False
                 self._check_loop(decode_value(table, at, "x-death"))
             elif name.lower() in _WATCHED:
+                is_plain = False
                 self.near_misses += 1
         check_header_sizes(count, len(table), self._limits)
-        rest = b"".join((*kept, table[since:])) if kept or since else table
-        return (instructions(found) if found else _NOTHING), rest
+        rest = b"".join((*kept, table[since:])) if since else table
+        answer = (instructions(found) if found else _NOTHING), rest
+        if is_plain:
+            if len(self._tables) >= _TABLES:
+                self._tables.clear()
+            self._tables[table] = answer
+        return answer
 
     def _is_delayed_again(self, name: str) -> bool:
         return name == PLUGIN_DELAY and self._route.target in self._delay_exchanges

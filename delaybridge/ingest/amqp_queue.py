@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, OrderedDict
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from time import time_ns
 
-from pika.channel import Channel
-
 from delaybridge.accept import Accepted
+from delaybridge.commands import new_stamp
+from delaybridge.errors import DecodeError
 from delaybridge.events import Emit, Ingested, IngestFailed, IngestStarted, Quarantined
 from delaybridge.ingest import INGRESS, Cancel, Entry, Quarantine, Schedule
-from delaybridge.ingest.amqp_intake import Deliveries, IntakeConnection, size_of
-from delaybridge.ingest.amqp_messages import Delivered, Direct, Reader
+from delaybridge.ingest.amqp_intake import IntakeConnection
+from delaybridge.ingest.amqp_life import Held, Life
+from delaybridge.ingest.amqp_messages import Delivered, Direct, Reader, content_of
 from delaybridge.ingest.amqp_topology import declare
 from delaybridge.ingest.counts import Counts
 from delaybridge.ingest.routes import Route
 from delaybridge.message import MAX_PRIORITY, Answer, Delivery, encode_record, new_id
 from delaybridge.publish import Outcome, Publisher, Verdict
+from delaybridge.publish.amqp_wire import close_channel
 
 _BATCH = 2000
 _AGAIN_S = 0.05  # between two looks at an id that is in flight
 _PATIENCE_S = 30.0  # then it is quarantined
+
+_IN_THE_WAY = {
+    Answer.CONFLICT: "is pending, and differs",
+    Answer.IN_FLIGHT: "is with the broker",
+}
 
 Insist = Callable[[Sequence[Entry]], Awaitable[list[Answer | None]]]
 
@@ -34,100 +41,6 @@ class IntakeOptions:
 
     prefetch: int = 4000
     window_bytes: int = 32 * 2**20
-
-
-class Tags:
-    """Which delivery tags of a channel are done, and what to acknowledge. Tags count from 1."""
-
-    def __init__(self) -> None:
-        self._first = 1
-        self._done: dict[int, bool] = {}
-
-    def done(self, tag: int) -> None:
-        """The message with this tag needs no more."""
-        self._done[tag] = True
-
-    def take(self, most: int) -> tuple[int, list[int]]:
-        """(Acknowledge all up to this tag, 0 for none; and these by themselves).
-
-        Those behind one that takes its time wait for it, but no more than `most`.
-        """
-        last = self._first
-        while self._done.pop(last, False):
-            last += 1
-        upto, self._first = (last - 1 if last > self._first else 0), last
-        if len(self._done) < most:
-            return upto, []
-        single = sorted(tag for tag, fresh in self._done.items() if fresh)
-        self._done.update(dict.fromkeys(single, False))
-        return upto, single
-
-
-class Held:
-    """A message in hand, and its place on its channel."""
-
-    __slots__ = ("entry", "life", "message", "since_s", "size")
-
-    def __init__(self, message: Delivered, life: Life, now_s: float) -> None:
-        self.message, self.life, self.since_s = message, life, now_s
-        self.size = size_of(message)
-        self.entry: Entry
-
-
-class Life:
-    """One life of the consumer: its channel, what it delivered, what of it is done."""
-
-    def __init__(self, connection: IntakeConnection, channel: Channel, most: int) -> None:
-        self._connection, self._number = connection, int(channel.channel_number)
-        self._most = most
-        self.arrived = asyncio.Event()
-        self.deliveries = Deliveries(self.arrived.set)
-        self._tags = Tags()
-        self.ended: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
-        self.held = 0
-        self.moved = asyncio.Event()  # less is held than before
-        connection.take_deliveries(self._number, self.deliveries)
-        channel.add_on_close_callback(lambda _, reason: self.end(reason))
-        channel.add_on_cancel_callback(
-            lambda _: self.end(ConnectionError("cancelled by the broker: the queue is gone"))
-        )
-
-    def end(self, reason: Exception) -> None:
-        """Nothing more comes, and nothing can be acknowledged."""
-        if self.ended.done():
-            return
-        self.ended.set_result(reason)
-        self._connection.take_deliveries(self._number, None)
-        self._connection.release(self.deliveries.size)
-        self.held = 0
-        self.arrived.set()
-        self.moved.set()
-
-    def take(self, most: int) -> list[Delivered]:
-        """The next messages, now in hand."""
-        taken = self.deliveries.messages[:most]
-        del self.deliveries.messages[:most]
-        self.held += len(taken)
-        return taken
-
-    def done(self, held: Held) -> None:
-        """The message is safe."""
-        if not self.ended.done():
-            self.deliveries.size -= held.size
-            self._connection.release(held.size)
-            self._tags.done(held.message.tag)
-            self.held -= 1
-            self.moved.set()
-
-    def ack(self) -> None:
-        """Tell the broker what is safe."""
-        if self.ended.done() or not self._connection.is_open:
-            return
-        upto, single = self._tags.take(self._most)
-        if upto:
-            self._connection.ack(self._number, upto, multiple=True)
-        for tag in single:
-            self._connection.ack(self._number, tag, multiple=False)
 
 
 class Intake:
@@ -148,14 +61,15 @@ class Intake:
         self._publisher: Publisher
         self._waiting: list[Held] = []  # whose id is in flight
         self._refused: list[Held] = []  # that could not be published at once
-        self._given: OrderedDict[int, str] = OrderedDict()  # ids that we gave, by what was read
+        # Of what was in hand when a consumer ended, by its content: it comes again.
+        self._lost: defaultdict[int, list[tuple[bytes, str]]] = defaultdict(list)
         self._life: Life | None = None
         self._is_stopping = False
 
     @property
     def held(self) -> int:
         """Messages delivered and not acknowledged."""
-        return self._life.held if self._life is not None else 0
+        return self._life.in_hand if self._life is not None else 0
 
     def failed(self, reason: str) -> None:
         """It cannot be read now."""
@@ -165,7 +79,7 @@ class Intake:
     async def stop(self) -> None:
         """Take no more; return when what was taken is safe, or its channel gone."""
         self._is_stopping = True
-        while self._life is not None and self._life.held:
+        while self._life is not None and self._life.in_hand:
             self._life.moved.clear()
             await self._life.moved.wait()
 
@@ -188,6 +102,9 @@ class Intake:
             raise life.ended.result()
         finally:
             life.end(ConnectionError("stopped"))
+            self._remember(life)
+            if connection.is_open:
+                close_channel(channel)
 
     async def _arrival(self, life: Life) -> None:
         """Wait for a message, or until an id in flight is to be looked at again."""
@@ -203,18 +120,19 @@ class Intake:
     async def _take(self, life: Life) -> None:
         """Take what has arrived: publish, store, acknowledge."""
         now_s = asyncio.get_running_loop().time()
-        arrived = [] if self._is_stopping else life.take(_BATCH)
+        arrived = [] if self._is_stopping else life.take(_BATCH, now_s)
         again, self._waiting, refused, self._refused = self._waiting, [], self._refused, []
         to_store = again + refused
         direct: list[Delivery] = []
         now_ms = time_ns() // 1_000_000
-        for message in arrived:
-            held = Held(message, life, now_s)
-            entry = self._reader.read(message, self._known_id(message))
+        for held in arrived:
+            stamp, known_id = self._recall(held.message)
+            entry = self._reader.read(held.message, stamp, known_id)
+            held.stamp = stamp
+            held.id = entry.accepted.id if isinstance(entry, Schedule) else entry.id
             if isinstance(entry, Direct):
                 direct.append(Delivery(*entry, now_ms, 1, (self, held)))
             else:
-                self._remember(message, entry)
                 held.entry = entry
                 to_store.append(held)
         if direct:
@@ -234,14 +152,10 @@ class Intake:
             answers = await self._insist([each.entry for each in held])
             left: list[Held] = []
             for each, answer in zip(held, answers, strict=True):
-                if answer is Answer.IN_FLIGHT and isinstance(each.entry, Schedule):
-                    if now_s - each.since_s < _PATIENCE_S:
-                        self._waiting.append(each)
-                        continue
-                    each.entry = self._quarantine(each.entry, "in_flight", "is with the broker")
-                    left.append(each)
-                elif answer is Answer.CONFLICT:
-                    each.entry = self._quarantine(each.entry, "conflict", "is pending, and differs")
+                if self._must_wait(each, answer, now_s):
+                    self._waiting.append(each)
+                elif (instead := self._instead(each.entry, answer)) is not None:
+                    each.entry = instead
                     left.append(each)
                 else:
                     if isinstance(each.entry, Quarantine):
@@ -252,12 +166,20 @@ class Intake:
             self.counts.quarantined += count
             self._emit(Quarantined(source=str(self.route), messages=count, reason=reason))
 
-    def _quarantine(self, entry: Entry, code: str, why: str) -> Quarantine:
+    def _must_wait(self, held: Held, answer: Answer | None, now_s: float) -> bool:
+        """An id in flight is looked at again, and a cancel goes after what it may mean."""
+        if isinstance(held.entry, Cancel):
+            return any(other.id == held.id for other in self._waiting)
+        is_patient = isinstance(held.entry, Schedule) and now_s - held.since_s < _PATIENCE_S
+        return answer is Answer.IN_FLIGHT and is_patient
+
+    def _instead(self, entry: Entry, answer: Answer | None) -> Quarantine | None:
         """What stands in its own message's way goes to the dead set, under another id."""
-        assert not isinstance(entry, Cancel)
-        if isinstance(entry, Quarantine):
+        if answer is Answer.CONFLICT and isinstance(entry, Quarantine):
             return entry._replace(id=new_id())
-        reason = f"{INGRESS}{code} delaybridge-id: {entry.accepted.id!r} {why}"
+        if not isinstance(entry, Schedule) or answer not in _IN_THE_WAY:
+            return None
+        reason = f"{INGRESS}{answer} delaybridge-id: {entry.accepted.id!r} {_IN_THE_WAY[answer]}"
         return Quarantine(new_id(), entry.stamp, entry.payload, reason)
 
     def published(self, deliveries: Sequence[Delivery], outcome: Outcome) -> None:
@@ -274,29 +196,37 @@ class Intake:
                 continue
             payload = encode_record(delivery.record)
             accepted = Accepted(delivery.id, delivery.id.encode(), "+0", MAX_PRIORITY, payload)
-            stamp = held.message.tag.to_bytes(8, "big")[-4:]
-            held.entry = Schedule(accepted, stamp, None, payload)
+            held.entry = Schedule(accepted, held.stamp, None, payload)
             self._refused.append(held)
             life.arrived.set()
         for life in lives:
             life.ack()
 
-    # ids that we gave: the same message again gets the same one
+    # what comes again is what it was, though its bytes do not say so
 
-    def _known_id(self, message: Delivered) -> str | None:
-        if not message.redelivered or not self._given:
-            return None
-        return self._given.pop(_content_of(message), None)
+    def _remember(self, life: Life) -> None:
+        for held in life.held.values():
+            self._lost[_fingerprint(held.message)].append((held.stamp, held.id))
 
-    def _remember(self, message: Delivered, entry: Entry) -> None:
-        if isinstance(entry, Schedule) and entry.is_new_id:
-            self._given[_content_of(message)] = entry.accepted.id
-            if len(self._given) > 2 * self._options.prefetch:
-                self._given.popitem(last=False)
+    def _recall(self, message: Delivered) -> tuple[bytes, str | None]:
+        """Stamp and id that the message had. Each is given to one message, as each came from one:
+
+        many may have the same bytes, and one taken for another would be lost.
+        """
+        if not self._lost:
+            return new_stamp(), None
+        if not message.redelivered:
+            self._lost.clear()  # what was returned comes before what is new
+            return new_stamp(), None
+        had = self._lost.get(_fingerprint(message))
+        return had.pop(0) if had else (new_stamp(), None)
 
 
-def _content_of(message: Delivered) -> int:
-    return hash((message.routing_key, message.header, message.body))
+def _fingerprint(message: Delivered) -> int:
+    try:
+        return hash((message.routing_key, content_of(message), message.body))
+    except DecodeError:
+        return hash((message.header, message.body))
 
 
 def _never(*_: object) -> None:

@@ -14,6 +14,7 @@ import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import Any
 
 from pika.connection import Parameters
 from pika.exceptions import AMQPError
@@ -125,8 +126,10 @@ class RabbitMQIngest:
             asyncio.create_task(self._keep_reading(intake, connection)) for intake in self._intakes
         ]
         try:
-            reason = await asyncio.shield(connection.lost)
-            self._failed(f"connection_lost: {reason_of(reason)}")
+            ends: list[asyncio.Future[Any]] = [connection.lost, *work]
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            if connection.lost.done():
+                self._failed(f"connection_lost: {reason_of(connection.lost.result())}")
         finally:
             self._connection = None
             for task in work:
@@ -142,13 +145,17 @@ class RabbitMQIngest:
     async def _keep_reading(self, intake: Intake, connection: IntakeConnection) -> None:
         """Read from one exchange; begin anew when its channel was closed."""
         back_off_s = _BACK_OFF_S[0]
+        now_s = asyncio.get_running_loop().time
         while connection.is_open:
+            began_s = now_s()
             try:
                 await intake.run(connection, self.publisher)
             except (ConfigError, *_CHANNEL_ERRORS) as exc:
                 if connection.is_open:
                     reason = str(exc) if isinstance(exc, ConfigError) else reason_of(exc)
                     intake.failed(reason)
+            if now_s() - began_s > _BACK_OFF_S[1]:
+                back_off_s = _BACK_OFF_S[0]
             await asyncio.sleep(back_off_s)
             back_off_s = min(2 * back_off_s, _BACK_OFF_S[1])
 

@@ -84,6 +84,23 @@ def test_an_id_whose_message_is_fired_is_in_flight_until_it_is_settled(world: Wo
     assert read(world, [(6, "x"), (7, "b")]) == [CREATED, CREATED]
 
 
+def test_a_call_sent_again_is_answered_as_before_though_its_message_is_fired(world: World) -> None:
+    sent = world.stamp(), Accepted("x", b"", str(world.now_ms), 255, b"p")
+
+    def send() -> Answer:
+        command = world.bucket.schedule([sent], None, first=True, now_ms=world.now_ms)
+        answers = world.run(command)
+        assert answers is not None
+        return answers[0][0]
+
+    assert send() is CREATED
+    owner = world.owner()
+    owner.claim()
+    owner.fire(world.now_ms + 0.999)
+    assert send() is CREATED
+    assert world.schedule("x", world.now_ms, payload=b"p", policy=None) is Answer.IN_FLIGHT
+
+
 def test_without_waiting_a_fired_message_of_the_same_content_is_a_duplicate(world: World) -> None:
     world.schedule("x", world.now_ms, payload=b"p")
     owner = world.owner()

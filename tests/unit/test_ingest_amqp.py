@@ -1,0 +1,564 @@
+"""What becomes of a message from a delay exchange, by its bytes; and what is acknowledged when."""
+
+from __future__ import annotations
+
+import struct
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from delaybridge import amqp
+from delaybridge.ingest import Cancel, Quarantine, Schedule
+from delaybridge.ingest.amqp_intake import Deliveries, size_of
+from delaybridge.ingest.amqp_life import Tags
+from delaybridge.ingest.amqp_messages import Delivered, Direct, Reader
+from delaybridge.ingest.routes import AllowList, Route
+from delaybridge.message import Destination, Limits, Record, decode_record
+from tests.unit.test_amqp import NAMES, TABLES
+
+KINDS = {"rabbitmq": "rabbitmq", "eu": "rabbitmq", "kafka": "kafka"}
+ROUTE = Route("rabbitmq", "rabbitmq", "x.delay", "x")
+STAMP = b"\x01\x02\x03\x04"
+
+
+def reader(*, allowed: tuple[str, ...] = (), limits: Limits | None = None, **route: Any) -> Reader:
+    """Of the delay exchange x.delay, with another one beside it."""
+    mine = ROUTE._replace(**route)
+    return Reader(mine, KINDS, limits or Limits(), AllowList(allowed), ["x.delay", "y.delay"])
+
+
+def raw(name: str, kind: bytes, value: bytes) -> bytes:
+    """One header as it lies in a table."""
+    return bytes([len(name)]) + name.encode() + kind + value
+
+
+def delivered(
+    headers: dict[str, Any] | bytes | None = None,
+    body: bytes = b"body",
+    *,
+    key: bytes = b"some.key",
+    redelivered: bool = False,
+    **properties: Any,
+) -> Delivered:
+    """A message with these headers, or with this table."""
+    flags, before, after = amqp.encode_properties(properties)
+    table = b""
+    if headers is not None:
+        table = headers if isinstance(headers, bytes) else amqp.encode_table(headers.items())
+        flags |= amqp.HEADERS_FLAG
+        before += struct.pack(">I", len(table))
+    header = struct.pack(">HHQH", 60, 0, len(body), flags) + before + table + after
+    return Delivered(1, redelivered, key, header, body)
+
+
+def read(message: Delivered, reader: Reader | None = None) -> Any:
+    return (reader or _READER).read(message, STAMP)
+
+
+_READER = reader()
+
+
+def record_of(entry: Any) -> Record:
+    if isinstance(entry, Direct):
+        return entry.record
+    return decode_record(entry.payload)
+
+
+def check_quarantined(entry: Any, code: str, message: Delivered) -> Quarantine:
+    """It was kept whole, with this reason."""
+    assert isinstance(entry, Quarantine), entry
+    assert entry.reason.startswith(f"ingress:{code} "), entry.reason
+    assert len(entry.reason) < 300
+    assert entry.stamp == STAMP
+    record, content = record_of(entry), amqp.split_content_header(message.header)
+    assert record.destination.startswith("rabbitmq:x/")
+    assert (record.headers, record.body) == (content.table, message.body)
+    assert record.properties == (content.flags, content.before, content.after)
+    return entry
+
+
+# x-delay, row by row of the table of bad input
+
+
+def integer(kind: bytes, layout: str, value: int = 5000) -> bytes:
+    return raw("x-delay", kind, struct.pack(layout, value))
+
+
+def text(value: bytes, kind: bytes = b"S") -> bytes:
+    return raw("x-delay", kind, struct.pack(">I", len(value)) + value)
+
+
+def double(value: float) -> bytes:
+    return raw("x-delay", b"d", struct.pack(">d", value))
+
+
+@pytest.mark.parametrize(
+    ("table", "delay_ms"),
+    [
+        pytest.param(integer(b"I", ">i"), 5000, id="A1 int32"),
+        pytest.param(integer(b"l", ">q"), 5000, id="A2 int64"),
+        pytest.param(text(b"5000"), 5000, id="A3 text"),
+        pytest.param(double(5000.0), 5000, id="A7 double"),
+        pytest.param(integer(b"l", ">q", 2**32 - 1), 2**32 - 1, id="A14"),
+        pytest.param(integer(b"l", ">q", 2**32), 2**32, id="A15"),
+        pytest.param(integer(b"l", ">q", 2**32 + 7), 2**32 + 7, id="A15 more"),
+        pytest.param(integer(b"i", ">I"), 5000, id="A17 unsigned"),
+        pytest.param(integer(b"s", ">h"), 5000, id="A17 short"),
+        pytest.param(integer(b"u", ">H"), 5000, id="A17 unsigned short"),
+        pytest.param(integer(b"b", ">b", 100), 100, id="A17 byte"),
+        pytest.param(integer(b"B", ">B", 200), 200, id="A17 unsigned byte"),
+        pytest.param(raw("x-delay", b"f", struct.pack(">f", 5000)), 5000, id="A7 float"),
+        pytest.param(raw("x-delay", b"D", struct.pack(">Bi", 0, 5000)), 5000, id="A18 scale 0"),
+        pytest.param(text(b"5000", b"x"), 5000, id="A21 byte array"),
+    ],
+)
+def test_a_delay_that_is_understood(table: bytes, delay_ms: int) -> None:
+    entry = read(delivered(table))
+    assert isinstance(entry, Schedule)
+    assert entry.accepted.when == f"+{delay_ms}"
+    assert record_of(entry).headers == table, "the plugin's consumers see x-delay"
+
+
+@pytest.mark.parametrize(
+    ("table", "code"),
+    [
+        pytest.param(text(b"abc"), "bad_time", id="A4"),
+        pytest.param(text(b""), "bad_time", id="A5"),
+        pytest.param(text(b" 5000"), "bad_time", id="A6"),
+        pytest.param(double(1.9), "not_integer_ms", id="A8"),
+        pytest.param(double(float("nan")), "bad_time", id="A9 NaN"),
+        pytest.param(double(float("inf")), "bad_time", id="A9 Inf"),
+        pytest.param(raw("x-delay", b"t", b"\x01"), "bad_time", id="A10"),
+        pytest.param(integer(b"l", ">q", 2**63 - 1), "too_far", id="A16"),
+        pytest.param(
+            raw("x-delay", b"D", struct.pack(">Bi", 1, 50000)), "not_integer_ms", id="A18 scale 1"
+        ),
+        pytest.param(integer(b"T", ">Q"), "bad_time", id="A19"),
+        pytest.param(integer(b"T", ">Q", 2**64 - 1), "too_far", id="A19 no calendar has it"),
+        pytest.param(raw("x-delay", b"A", b"\0\0\0\0"), "bad_time", id="A20 list"),
+        pytest.param(raw("x-delay", b"F", b"\0\0\0\0"), "bad_time", id="A20 table"),
+        pytest.param(text(b"abc", b"x"), "bad_time", id="A21 no digits"),
+        pytest.param(
+            text(struct.pack(">q", 5000), b"x"), "binary_number", id="A21 a binary number"
+        ),
+        pytest.param(text(b"\xff\xfe"), "bad_time", id="A4 no text"),
+        pytest.param(
+            integer(b"I", ">i") + raw("delaybridge-due", b"l", struct.pack(">q", 2 * 10**12)),
+            "time_ambiguous",
+            id="A23",
+        ),
+    ],
+)
+def test_a_delay_that_is_quarantined(table: bytes, code: str) -> None:
+    message = delivered(table)
+    entry = check_quarantined(read(message), code, message)
+    if code == "bad_time" and table[8:9] == b"T":
+        assert "delaybridge-due" in entry.reason
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        pytest.param(raw("x-delay", b"V", b""), id="A11 void"),
+        pytest.param(integer(b"I", ">i", -5000), id="A12 negative"),
+        pytest.param(integer(b"I", ">i", 0), id="A13 zero"),
+        pytest.param(raw("x-delay", b"t", b"\x00"), id="A10 false"),
+        pytest.param(raw("X-Delay", b"I", struct.pack(">i", 5000)), id="A22 another case"),
+        pytest.param(b"", id="A24 an empty table"),
+        pytest.param(None, id="A24 no table"),
+    ],
+)
+def test_what_is_published_at_once(table: bytes | None) -> None:
+    entry = read(delivered(table))
+    assert isinstance(entry, Direct)
+    assert entry.destination == Destination("rabbitmq", "rabbitmq", "x", "some.key")
+    assert entry.record.headers == (table or b"")
+
+
+def test_a22_a_near_miss_is_counted_every_time() -> None:
+    mine = reader()
+    for _ in range(3):
+        read(delivered({"X-Delay": 5000}), mine)
+    read(delivered({"x-delay": 5000}), mine)
+    assert mine.near_misses == 3
+
+
+# the message
+
+
+def test_a25_headers_beyond_the_limit() -> None:
+    for headers in (
+        {"x-delay": 5, "big": "x" * 100_000},
+        {"x-delay": 5} | {f"h{i}": 1 for i in range(64)},
+    ):
+        message = delivered(headers)
+        code = "headers_too_large" if "big" in headers else "too_many_headers"
+        check_quarantined(read(message), code, message)
+
+
+@pytest.mark.parametrize("id", [b"\xff" * 255, b"", b"a\nb", b" a", b"a\0", "\u202e".encode()])
+def test_a26_a_message_id_that_is_none(id: bytes) -> None:
+    message = delivered({"x-delay": 5}, message_id=id)
+    check_quarantined(read(message), "bad_id", message)
+
+
+def test_a27_without_message_id_it_gets_a_new_one_or_the_one_it_had() -> None:
+    message = delivered({"x-delay": 5})
+    first, second = read(message), read(message)
+    assert len(first.accepted.id) == 26
+    assert first.accepted.id != second.accepted.id
+    assert reader().read(message, STAMP, "had").accepted.id == "had"
+    mine = delivered({"x-delay": 5}, message_id="mine")
+    assert reader().read(mine, STAMP, "had").accepted.id == "mine"
+
+
+def test_an_id_header_goes_before_the_message_id() -> None:
+    entry = read(delivered({"x-delay": 5, "delaybridge-id": "a"}, message_id="b"))
+    assert entry.accepted.id == "a"
+    assert entry.accepted.basis == b"a"
+    assert record_of(entry).headers == amqp.encode_table([("x-delay", 5)])
+
+
+def test_a29_what_is_redelivered_is_the_message_it_was() -> None:
+    # RabbitMQ adds counts to what a quorum queue delivers again.
+    headers = {"a": 1, "x-delay": 5}
+    counts = {"x-acquired-count": 2, "x-delivery-count": 2**40}
+    first = read(delivered(headers, message_id="m"))
+    again = read(delivered(headers | counts, message_id="m", redelivered=True))
+    assert again == first
+    # The first time they are the producer's: he may have got the message from a queue himself.
+    his = read(delivered(headers | counts, message_id="m"))
+    assert dict(amqp.decode_table(record_of(his).headers)) == headers | counts
+
+
+def test_a29_what_is_quarantined_is_kept_as_the_producer_sent_it() -> None:
+    message = delivered({"x-delay": "abc"})
+    counted = delivered({"x-delay": "abc", "x-delivery-count": 1}, redelivered=True)
+    check_quarantined(read(counted), "bad_time", message)
+
+
+@pytest.mark.parametrize(
+    ("deaths", "is_loop"),
+    [
+        ([{"queue": "x.delay", "count": 3}], False),
+        ([{"queue": "x.delay", "count": 4}], True),
+        ([{"queue": "x.delay", "count": 2}, {"queue": "x.delay", "count": 2}], True),
+        ([{"queue": "other", "count": 100}], False),
+        ([{"queue": "x.delay"}] * 4, True),
+        ([{"queue": "x.delay", "count": "many"}], False),
+        (["x.delay"] * 9, False),
+        ("x.delay", False),
+        (None, False),
+    ],
+)
+def test_a30_what_dies_in_the_intake_queue_again_and_again(deaths: Any, is_loop: bool) -> None:
+    message = delivered({"x-delay": 5, "x-death": deaths})
+    entry = read(message)
+    if is_loop:
+        check_quarantined(entry, "loop", message)
+    else:
+        assert isinstance(entry, Schedule)
+
+
+@pytest.mark.parametrize(
+    "destination",
+    ["rabbitmq:x.delay/key", "rabbitmq:x.delay/", "rabbitmq:/x.delay"],
+)
+def test_a32_back_to_where_it_came_from(destination: str) -> None:
+    message = delivered({"x-delay": 5, "delaybridge-destination": destination})
+    check_quarantined(read(message, reader(allowed=("*",))), "self_loop", message)
+
+
+def test_a32_the_same_name_at_another_broker_is_another_exchange() -> None:
+    headers = {"x-delay": 5, "delaybridge-destination": "eu:x.delay/k"}
+    entry = read(delivered(headers), reader(allowed=("eu:*",)))
+    assert record_of(entry).destination == "eu:x.delay/k"
+
+
+@pytest.mark.parametrize("key", [b"\xff\xfe", b"a" * 250 + b"\xc3"])
+def test_a33_a_routing_key_that_is_no_text(key: bytes) -> None:
+    message = delivered({"x-delay": 5}, key=key)
+    check_quarantined(read(message), "bad_destination", message)
+
+
+@pytest.mark.parametrize("key", [b"", b"#", b"*.a", b"a/b?c#d%20", "€".encode(), b"k" * 255])
+def test_a33_a_routing_key_that_is_text(key: bytes) -> None:
+    for delay in (5, 0):
+        entry = read(delivered({"x-delay": delay}, key=key))
+        assert record_of(entry).destination == "rabbitmq:x/" + key.decode()
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        pytest.param({"content_type": "application/x-python-serialize"}, id="A34"),
+        pytest.param({"content_encoding": "gzip"}, id="A35"),
+        pytest.param({"content_encoding": "\u00e9\u0000"}, id="A35 unknown"),
+        pytest.param({"expiration": "0", "priority": 255, "user_id": "guest"}, id="A36"),
+        pytest.param({"timestamp": 2**63 - 1, "delivery_mode": 1}, id="A36 timestamp"),
+        pytest.param({"timestamp": datetime(1970, 1, 1, tzinfo=UTC), "type": b"\xff"}, id="A36 0"),
+    ],
+)
+def test_properties_are_kept_as_bytes(properties: dict[str, Any]) -> None:
+    message = delivered({"x-delay": 5}, b"\x80\x04\x95", **properties)
+    record = record_of(read(message))
+    content = amqp.split_content_header(message.header)
+    assert record.properties == (content.flags, content.before, content.after)
+    assert record.body == b"\x80\x04\x95"
+
+
+@pytest.mark.parametrize("delay", [5, 0])
+def test_a37_an_empty_body(delay: int) -> None:
+    assert record_of(read(delivered({"x-delay": delay}, b""))).body == b""
+
+
+@pytest.mark.parametrize("delay", [5, 0])
+def test_a38_a_body_beyond_the_limit_is_kept_whole(delay: int) -> None:
+    mine = reader(limits=Limits(body_bytes=10))
+    message = delivered({"x-delay": delay}, b"x" * 11)
+    check_quarantined(read(message, mine), "body_too_large", message)
+    assert not isinstance(read(delivered({"x-delay": delay}, b"x" * 10), mine), Quarantine)
+
+
+# what else may be asked for
+
+
+def test_a_cancel() -> None:
+    for headers, properties in (
+        ({"delaybridge-cancel": True, "delaybridge-id": "m"}, {}),
+        ({"delaybridge-cancel": "true"}, {"message_id": "m"}),
+    ):
+        entry = read(delivered(headers, **properties))
+        assert entry == Cancel("m", None, STAMP)
+
+
+def test_a_cancel_of_nothing() -> None:
+    message = delivered({"delaybridge-cancel": True})
+    check_quarantined(read(message), "bad_id", message)
+
+
+def test_another_destination() -> None:
+    headers = {"x-delay": 5, "delaybridge-destination": "rabbitmq:audit/all"}
+    assert record_of(read(delivered(headers), reader(allowed=("rabbitmq:audit",)))).destination == (
+        "rabbitmq:audit/all"
+    )
+    message = delivered(headers)
+    check_quarantined(read(message), "destination_not_allowed", message)
+
+
+def test_at_once_to_another_broker_goes_through_the_store() -> None:
+    entry = read(delivered({"delaybridge-destination": "eu:audit/k"}), reader(allowed=("eu:*",)))
+    assert isinstance(entry, Schedule)
+    assert entry.accepted.when == "+0"
+
+
+def test_our_headers_are_taken_out_and_the_plugins_stays() -> None:
+    headers = {
+        "a": 1,
+        "delaybridge-attempt": 1,
+        "delaybridge-due-ms": 2**41,
+        "delaybridge-id": "m",
+        "x-delay": 5,
+        "z": [None],
+    }
+    kept = {"a": 1, "x-delay": 5, "z": [None]}
+    assert record_of(read(delivered(headers))).headers == amqp.encode_table(kept.items())
+
+
+def test_a_message_for_another_delay_exchange_is_not_delayed_twice() -> None:
+    entry = read(delivered({"a": 1, "x-delay": 5, "z": 1}), reader(target="y.delay"))
+    assert record_of(entry).headers == amqp.encode_table([("a", 1), ("z", 1)])
+
+
+@pytest.mark.parametrize("delay", [5, 0, None])
+def test_the_same_headers_again_are_read_the_same(delay: int | None) -> None:
+    mine = reader()
+    for key in (b"a", b"b", b"a"):
+        entry = read(delivered({"x-delay": delay, "delaybridge-id": "m"}, key=key), mine)
+        assert record_of(entry).destination == f"rabbitmq:x/{key.decode()}"
+        assert isinstance(entry, Schedule) is bool(delay)
+
+
+INSTRUCTED = st.dictionaries(
+    st.sampled_from(["delaybridge-id", "delaybridge-delay", "delaybridge-due-ms"]),
+    st.sampled_from(["5000"]),
+)
+USABLE = TABLES.filter(
+    lambda table: not any(n.lower().startswith(("delaybridge-", "x-")) for n in table)
+)
+
+
+@given(USABLE, INSTRUCTED, st.booleans(), st.binary(max_size=50), st.randoms())
+def test_every_header_survives_byte_for_byte(
+    table: dict[str, Any], ours: dict[str, Any], is_delayed: bool, body: bytes, random: Any
+) -> None:
+    if is_delayed and "delaybridge-delay" not in ours:
+        table = table | {"x-delay": 5000}
+    names = [*table, *ours]
+    random.shuffle(names)
+    message = delivered({name: (table | ours)[name] for name in names}, body, correlation_id="c")
+    record = record_of(read(message, reader(limits=Limits(headers=99, headers_bytes=10**6))))
+    assert record.headers == amqp.encode_table((n, table[n]) for n in names if n in table)
+    content = amqp.split_content_header(message.header)
+    assert record.properties == (content.flags, content.before, content.after)
+    assert record.body == body
+
+
+@given(st.binary(max_size=120), st.binary(max_size=20), st.binary(max_size=20), st.booleans())
+def test_bytes_that_nobody_understands_are_quarantined(
+    header: bytes, key: bytes, body: bytes, redelivered: bool
+) -> None:
+    entry = read(Delivered(1, redelivered, key, header, body))
+    if isinstance(entry, Quarantine):
+        assert record_of(entry).body == body
+
+
+def test_a_content_header_that_is_cut_short() -> None:
+    texts = ("content_type", "content_encoding", "correlation_id", "reply_to", "message_id")
+    whole = delivered({"x-delay": 5}, priority=1, **dict.fromkeys(texts, "text"))
+    for size in range(len(whole.header)):
+        cut = whole._replace(header=whole.header[:size])
+        assert isinstance(read(cut), Quarantine), size
+
+
+@given(st.lists(st.tuples(NAMES, st.sampled_from(b"tbBsUuIilLfdDTVSxAF?")), max_size=4), st.data())
+def test_tables_that_are_half_broken_are_read_or_quarantined(
+    names: list[tuple[str, int]], data: st.DataObject
+) -> None:
+    table = b"".join(
+        bytes([len(name.encode())]) + name.encode() + bytes([kind]) + data.draw(st.binary())
+        for name, kind in names
+    )
+    read(delivered(b"\x07x-delayI\0\0\0\x05" + table, message_id="m"))
+
+
+# what arrives in pieces
+
+
+def frames(message: Delivered, sizes: list[int]) -> list[tuple[int, bytes]]:
+    """A delivery as frames, its body cut into pieces of these sizes."""
+    consumer, exchange = b"ctag1.x", b"x.delay"
+    method = b"".join(
+        (
+            *(b"\x00\x3c\x00\x3c", bytes([len(consumer)]), consumer),
+            *(struct.pack(">QB", message.tag, message.redelivered), bytes([len(exchange)])),
+            *(exchange, bytes([len(message.routing_key)]), message.routing_key),
+        )
+    )
+    cut, start = [(1, method), (2, message.header)], 0
+    for size in sizes:
+        if start < len(message.body):
+            cut.append((3, message.body[start : start + size]))
+            start += size
+    if start < len(message.body):
+        cut.append((3, message.body[start:]))
+    return cut
+
+
+@given(
+    st.lists(
+        st.tuples(st.binary(max_size=60), st.binary(max_size=10), st.booleans()),
+        min_size=1,
+        max_size=4,
+    ),
+    st.lists(st.integers(1, 30)),
+)
+def test_deliveries_in_any_pieces(
+    contents: list[tuple[bytes, bytes, bool]], sizes: list[int]
+) -> None:
+    sent = [
+        delivered({"x-delay": 5}, body, key=key, redelivered=again)._replace(tag=2**40 + tag)
+        for tag, (body, key, again) in enumerate(contents)
+    ]
+    arrivals: list[int] = []
+    deliveries = Deliveries(lambda: arrivals.append(1))
+    counted = 0
+    for message in sent:
+        for kind, payload in frames(message, sizes):
+            if kind == 1:
+                deliveries.method(b"--" + payload, 2)
+            else:
+                take = deliveries.header if kind == 2 else deliveries.body
+                counted += take(payload)
+    assert deliveries.messages == sent
+    assert deliveries.size == counted == sum(map(size_of, sent))
+    assert len(arrivals) == 1, "whoever waits is told once, and takes all"
+
+
+# acknowledging
+
+
+class Broker:
+    """RabbitMQ's side of a channel: an unknown tag closes it."""
+
+    def __init__(self) -> None:
+        self.unacked: list[int] = []
+
+    def ack(self, tag: int, *, multiple: bool) -> None:
+        assert tag in self.unacked, f"PRECONDITION_FAILED - unknown delivery tag {tag}"
+        self.unacked = [t for t in self.unacked if (t > tag if multiple else t != tag)]
+
+
+class Acknowledging(RuleBasedStateMachine):
+    """Messages are done in any order; the broker hears of each once."""
+
+    MOST = 3
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags, self.broker, self.last = Tags(), Broker(), 0
+        self.open: set[int] = set()
+
+    @rule(count=st.integers(1, 6))
+    def deliver(self, count: int) -> None:
+        fresh = range(self.last + 1, self.last + count + 1)
+        self.open.update(fresh)
+        self.broker.unacked += fresh
+        self.last += count
+
+    @precondition(lambda self: self.open)
+    @rule(data=st.data())
+    def done(self, data: st.DataObject) -> None:
+        some = data.draw(st.lists(st.sampled_from(sorted(self.open)), min_size=1, unique=True))
+        for tag in some:
+            self.open.remove(tag)
+            self.tags.done(tag)
+        self.acknowledge()
+
+    @rule()
+    def acknowledge(self) -> None:
+        upto, single = self.tags.take(self.MOST)
+        if upto:
+            self.broker.ack(upto, multiple=True)
+        for tag in single:
+            self.broker.ack(tag, multiple=False)
+
+    @invariant()
+    def nothing_is_acknowledged_that_is_not_done(self) -> None:
+        assert self.open <= set(self.broker.unacked)
+
+    @invariant()
+    def what_is_done_does_not_wait_for_long(self) -> None:
+        waiting = set(self.broker.unacked) - self.open
+        assert len(waiting) < self.MOST
+        assert bool(self.open) or not waiting
+        assert all(tag > min(self.open) for tag in waiting)
+
+
+TestAcknowledging = Acknowledging.TestCase
+
+
+def test_a_tag_that_took_its_time_does_not_stop_what_comes_after() -> None:
+    tags = Tags()
+    for tag in (2, 3, 4):
+        tags.done(tag)
+    assert tags.take(3) == (0, [2, 3, 4])
+    tags.done(1)
+    assert tags.take(3) == (1, []), "the others are acknowledged already"
+    tags.done(5)
+    assert tags.take(3) == (5, [])
+    assert tags.take(3) == (0, [])
