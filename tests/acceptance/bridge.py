@@ -79,6 +79,24 @@ class Bridge:
             )
         return name
 
+    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
+        """Any command of ours, as `ingest kafka --topic T.delay`; it ends with the bridge."""
+        self._count += 1
+        brokers = [f"--broker={name}={url}" for name, url in self.brokers.items()]
+        with (self.folder / f"{arguments[0]}-{self._count}.log").open("wb") as log:
+            process = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "delaybridge", "--redis", self.redis_url),
+                    *("--namespace", self.namespace, *brokers, *arguments),
+                ],
+                stdout=log,
+                stderr=log,
+                env=self.environment,
+                cwd=self.folder,
+            )
+        self._consumers.append(process)
+        return process
+
     def start_workers(self, count: int, redis_url: str | None = None) -> list[str]:
         """So many workers; returns once every bucket has an owner and all have a share."""
         names = [self.start_worker(redis_url) for _ in range(count)]

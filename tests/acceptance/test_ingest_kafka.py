@@ -1,0 +1,288 @@
+"""Plain producers publish to a delay topic, plain consumers read its target: real processes."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import psutil
+import pytest
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.acceptance.bridge import Bridge
+from tests.acceptance.conftest import MakeBridge
+from tests.acceptance.history import Delivery
+from tests.servers.kafka import KafkaNode
+from tests.servers.redis import RedisServer
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.timeout(120)
+
+MESSAGES = 2000
+PARTITIONS = 4
+MIB = 2**20
+OWN = ("delaybridge-id", "delaybridge-due-ms", "delaybridge-attempt")
+Pairs = list[tuple[str, str | bytes | None]]
+
+
+class Sent(NamedTuple):
+    """A record as it was published. least_ms: it must not arrive before, by this machine's clock.
+
+    id: as given; None if delaybridge was to give one.
+    """
+
+    number: int
+    key: bytes | None
+    value: bytes | None
+    headers: Pairs
+    least_ms: int
+    id: str | None
+
+
+class Site:
+    """A delay topic, its target, and what was sent."""
+
+    def __init__(self, bridge: Bridge, name: str) -> None:
+        self.bridge = bridge
+        self.servers = bridge.brokers["kafka"].removeprefix("kafka://")
+        self.target, self.delay = name, f"{name}.delay"
+        self._admin = AdminClient({"bootstrap.servers": self.servers, "log_level": 0})
+        for future in self._admin.create_topics([NewTopic(self.delay, PARTITIONS, 1)]).values():
+            future.result(20)
+        bridge.kafka_topic(name, partitions=PARTITIONS)
+        self.producer = Producer(
+            {"bootstrap.servers": self.servers, "enable.idempotence": True, "log_level": 0}
+        )
+        self.sent: list[Sent] = []
+        self._random = random.Random(11)
+
+    def send(self, count: int) -> None:
+        """So many more records, of every kind, within the next seconds."""
+        for number in range(len(self.sent), len(self.sent) + count):
+            draw = self._random
+            delay_ms = draw.choice([0, 0, *[draw.randrange(200, 6000)] * 6])
+            headers: Pairs = [("n", b"%d" % number), ("own", draw.choice([None, b"", b"\xff"]))]
+            id = f"{self.target}-{number}" if draw.random() < 0.5 else None
+            key = draw.choice([None, b"", b"key-%d" % draw.randrange(50)])
+            value = draw.choice([None, b"", draw.randbytes(draw.randrange(1, 300))])
+            now_ms = time.time_ns() // 1_000_000
+            asked = self._asked(delay_ms, now_ms) + (
+                [("delaybridge-id", id.encode())] if id else []
+            )
+            one = Sent(number, key, value, headers, now_ms + delay_ms, id)
+            self.producer.produce(self.delay, value, key, headers=[*headers, *asked])
+            self.sent.append(one)
+        self.producer.poll(0)
+
+    def _asked(self, delay_ms: int, now_ms: int) -> Pairs:
+        if not delay_ms:
+            return []
+        asked: Pairs = [
+            ("delaybridge-delay", b"%dms" % delay_ms),
+            ("x-delay", b"%d" % delay_ms),
+            ("delaybridge-due", b"%d" % (now_ms + delay_ms)),
+        ]
+        return [self._random.choice(asked)]
+
+    def send_for(self, seconds: float) -> None:
+        """All `MESSAGES`, spread over so many seconds."""
+        began_s = time.monotonic()
+        while len(self.sent) < MESSAGES:
+            due = min(int((time.monotonic() - began_s) / seconds * MESSAGES) + 1, MESSAGES)
+            if due > len(self.sent):
+                self.send(due - len(self.sent))
+            self.producer.poll(0.01)
+        assert self.producer.flush(60) == 0
+
+    def wait_received(self, deadline_s: float = 60) -> list[Delivery]:
+        """Until the plain consumer has as many different messages as were sent."""
+        wait_until(
+            lambda: len({d.id for d in self.bridge.deliveries()}) >= len(self.sent),
+            *(deadline_s, "everything received"),
+            interval_s=0.3,
+        )
+        return self.bridge.deliveries()
+
+    def wait_reading(self) -> None:
+        """Until an ingest process says that it reads the delay topic."""
+        wait_until(
+            lambda: any(
+                source.source == f"kafka:{self.delay}" and source.state == "reading"
+                for ingest in self.bridge.client.stats().ingests
+                for source in ingest.sources
+            ),
+            *(30, "it reads"),
+            interval_s=0.1,
+        )
+
+    def check(self, *, duplicates: bool = False) -> list[float]:
+        """None lost, none early, byte for byte, and none twice; how late they were in ms, sorted.
+
+        A message is on time when it arrives at its due time or, if it asked for none, at once.
+        """
+        received = self.wait_received()
+        by_number = {int(dict(r.headers)["n"] or b""): r for r in self.read()}
+        counts = Counter(delivery.id for delivery in received)
+        assert len(by_number) == len(counts) == len(self.sent)
+        if not duplicates:
+            assert len(received) == len(self.sent)
+        first = {d.id: d for d in sorted(received, key=lambda d: d.at_us, reverse=True)}
+        assert not [d.id for d in received if d.at_us < d.due_ms * 1000]
+        late_ms = []
+        for one in self.sent:
+            record = by_number[one.number]
+            given = [(n, v) for n, v in record.headers if n not in OWN and n != "x-delay"]
+            assert (record.key, record.value, given) == (one.key, one.value, one.headers)
+            id = (dict(record.headers)["delaybridge-id"] or b"").decode()
+            assert one.id in (None, id)
+            at_ms = first[id].at_us / 1000
+            assert at_ms >= one.least_ms
+            late_ms.append(at_ms - max(first[id].due_ms, one.least_ms))
+        late_ms.sort()
+        p50, p99 = (late_ms[int(len(late_ms) * share)] for share in (0.5, 0.99))
+        print(f"\n{self.target}: {len(received)} received, {len(received) - len(self.sent)} twice")
+        print(f"lateness p50 {p50:.1f} p99 {p99:.1f} max {late_ms[-1]:.1f} ms")
+        assert not self.bridge.dead()
+        return late_ms
+
+    def read(self) -> list[Any]:
+        """Everything in the target."""
+        return list(read_topic(self.servers, self.target))
+
+    def committed(self) -> int:
+        """How many records the group has behind it."""
+        consumer = Consumer(
+            {"bootstrap.servers": self.servers, "group.id": self.bridge.namespace, "log_level": 0}
+        )
+        try:
+            places = [TopicPartition(self.delay, number) for number in range(PARTITIONS)]
+            return sum(max(p.offset, 0) for p in consumer.committed(places, timeout=10))
+        finally:
+            consumer.close()
+
+
+class Found(NamedTuple):
+    key: bytes | None
+    value: bytes | None
+    headers: Pairs
+
+
+def read_topic(servers: str, topic: str) -> Iterator[Found]:
+    """Its records, to the end."""
+    consumer = Consumer(
+        {"bootstrap.servers": servers, "group.id": f"{topic}-end", "enable.partition.eof": True}
+    )
+    consumer.assign([TopicPartition(topic, number, 0) for number in range(PARTITIONS)])
+    ended = 0
+    try:
+        while ended < PARTITIONS:
+            message = consumer.poll(10)
+            assert message is not None, f"{topic} does not end"
+            error = message.error()
+            if error is None:
+                headers: Any = message.headers() or []
+                yield Found(message.key(), message.value(), headers)
+            elif error.code() == KafkaError._PARTITION_EOF:
+                ended += 1
+    finally:
+        consumer.close()
+
+
+def settings(namespace: str) -> dict[str, str]:
+    """Reads only this test's topics, as a group of its own."""
+    return {
+        "DELAYBRIDGE_INGEST__GROUP": namespace,
+        "DELAYBRIDGE_INGEST__TOPICS": f"{namespace}*.delay",
+    }
+
+
+def test_two_thousand_of_every_kind(
+    make_bridge: MakeBridge, real_kafka_url: str, namespace: str
+) -> None:
+    bridge = make_bridge({"kafka": real_kafka_url}, settings=settings(namespace))
+    site = Site(bridge, namespace)
+    worker = bridge.start("scan", "--with-ingest")
+    site.wait_reading()
+    site.send_for(3)
+    late_ms = site.check()
+    assert late_ms[int(len(late_ms) * 0.99)] < 1000
+    # and a worker that is told to end leaves nothing undone
+    worker.terminate()
+    assert worker.wait(20) == 0
+    assert site.committed() == MESSAGES
+
+
+def test_ingest_is_killed_in_the_middle(
+    make_bridge: MakeBridge, real_kafka_url: str, namespace: str
+) -> None:
+    bridge = make_bridge({"kafka": real_kafka_url}, settings=settings(namespace))
+    site = Site(bridge, namespace)
+    bridge.start_workers(1)
+    command = ("ingest", "kafka", "--topic", site.delay)
+    ingests = [bridge.start(*command), bridge.start(*command)]
+    for half in range(2):
+        site.send(MESSAGES // 4)
+        wait_until(lambda: bridge.deliveries(), 30, "something arrives", interval_s=0.05)
+        site.send(MESSAGES // 4)
+        assert site.producer.flush(30) == 0
+        ingests[half].kill()
+        ingests[half].wait()
+        bridge.start(*command)
+    # a message read by the one that died is known to the next, also if it was published already
+    site.check()
+
+
+def test_kafka_stops_for_ten_seconds(
+    make_bridge: MakeBridge, own_kafka: KafkaNode, namespace: str
+) -> None:
+    bridge = make_bridge({"kafka": own_kafka.url}, settings=settings(namespace))
+    site = Site(bridge, namespace)
+    bridge.start_workers(1)
+    bridge.start("ingest", "kafka")
+    site.send(MESSAGES // 2)
+    assert site.producer.flush(30) == 0
+    wait_until(lambda: bridge.deliveries(), 30, "something arrives", interval_s=0.05)
+    own_kafka.kill()
+    until_s = time.monotonic() + 10
+    wait_until(lambda: time.monotonic() >= until_s, 15, "ten seconds", interval_s=0.05)
+    own_kafka.start()
+    site.send(MESSAGES // 2)
+    assert site.producer.flush(60) == 0
+    site.check(duplicates=True)
+
+
+def test_memory_is_bounded_while_redis_is_away(
+    make_bridge: MakeBridge, own_redis: RedisServer, real_kafka_url: str, namespace: str
+) -> None:
+    window = {"DELAYBRIDGE_INGEST__WINDOW_BYTES": str(8 * MIB)}
+    limits = {"DELAYBRIDGE_LIMITS__BODY_BYTES": str(MIB)}
+    bridge = make_bridge(
+        {"kafka": real_kafka_url},
+        redis_url=own_redis.url,
+        settings={**settings(namespace), **window, **limits},
+    )
+    site = Site(bridge, namespace)
+    ingest = psutil.Process(bridge.start("ingest", "kafka").pid)
+    hour: Pairs = [("delaybridge-delay", b"1h")]
+    site.producer.produce(site.delay, b"first", headers=hour)
+    wait_until(lambda: bridge.client.stats().delayed == 1, 30, "it reads", interval_s=0.1)
+    before = ingest.memory_info().rss
+    own_redis.pause()
+    for number in range(200):
+        value = number.to_bytes(4, "big") * (MIB // 5)
+        site.producer.produce(site.delay, value, headers=hour)
+    assert site.producer.flush(60) == 0
+    # so long that everything would have been fetched
+    log = bridge.folder / "ingest-1.log"
+    wait_until(lambda: "store_silent" in log.read_text(), 30, "Redis is missed", interval_s=0.1)
+    until_s = time.monotonic() + 3
+    wait_until(lambda: time.monotonic() >= until_s, 10, "three seconds more", interval_s=0.1)
+    grown = ingest.memory_info().rss - before
+    print(f"\n{grown / MIB:.0f} MiB for a window of 8 and 160 waiting")
+    assert grown < 80 * MIB
+    own_redis.resume()
+    wait_until(lambda: bridge.client.stats().delayed == 201, 60, "all stored", interval_s=0.2)
