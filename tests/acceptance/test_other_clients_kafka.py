@@ -1,0 +1,92 @@
+"""Producers that know nothing of delaybridge, nor of Python, publish to a delay topic."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.acceptance.bridge import Bridge
+from tests.acceptance.conftest import MakeBridge
+from tests.servers.kafka import cached_libs, path_libs
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.timeout(90)
+
+SOURCE = Path(__file__).parent.parent / "clients" / "java" / "Producer.java"
+PARTITIONS = 5
+COUNT = 100
+DELAY_MS = 1500
+
+
+@pytest.fixture
+def java(tmp_path: Path) -> list[str]:
+    """The command that runs the producer: compiled where there is a compiler, else as source."""
+    libs = cached_libs() or path_libs()
+    if libs is None or shutil.which("java") is None:
+        pytest.skip("no Java client of Kafka: run `python -m tests.servers`")
+    command = ["java", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp"]
+    if shutil.which("javac") is None:
+        return [*command, f"{libs}/*", str(SOURCE)]
+    classes = tmp_path / "classes"
+    compile_ = ["javac", "-cp", f"{libs}/*", "-d", str(classes), str(SOURCE)]
+    subprocess.run(compile_, check=True, timeout=60)
+    return [*command, f"{libs}/*:{classes}", SOURCE.stem]
+
+
+def bridge_of(make_bridge: MakeBridge, url: str, namespace: str) -> Bridge:
+    group = {"DELAYBRIDGE_INGEST__GROUP": namespace}
+    return make_bridge({"kafka": f"{url}?partitioner=murmur2_random"}, settings=group)
+
+
+def test_kafkas_own_producer_in_java(
+    make_bridge: MakeBridge, java: list[str], real_kafka_url: str, namespace: str
+) -> None:
+    servers = real_kafka_url.removeprefix("kafka://")
+    bridge = bridge_of(make_bridge, real_kafka_url, namespace)
+    topics = [namespace, f"{namespace}.delay", f"{namespace}-plain"]
+    admin = AdminClient({"bootstrap.servers": servers})
+    for future in admin.create_topics([NewTopic(t, PARTITIONS, 1) for t in topics]).values():
+        future.result(20)
+    bridge.start_workers(1)
+    bridge.start("ingest", "kafka", "--topic", f"{namespace}.delay")
+    consumer = Consumer({"bootstrap.servers": servers, "group.id": f"{namespace}-check"})
+    consumer.assign([TopicPartition(namespace, number, 0) for number in range(PARTITIONS)])
+    before_ms = time.time_ns() // 1_000_000
+    ran = subprocess.run(
+        [*java, servers, f"{namespace}.delay", f"{namespace}-plain", str(COUNT), str(DELAY_MS)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert ran.returncode == 0, ran.stderr
+    chosen = dict(line.split(" ") for line in ran.stdout.splitlines())
+    assert len(chosen) == COUNT
+    found = []
+
+    def receive() -> bool:
+        message = consumer.poll(0.2)
+        if message is not None and message.error() is None:
+            found.append((message, time.time_ns() // 1_000_000))
+        return len(found) == COUNT
+
+    try:
+        wait_until(receive, 30, "all received", interval_s=0)
+    finally:
+        consumer.close()
+    for message, at_ms in found:
+        key = message.key().decode()
+        *given, id, due_ms, attempt = message.headers()
+        assert message.value() == key.replace("key", "value").encode()
+        assert given == [("own", b"\x00\xff"), ("nothing", None)]
+        assert id[1].startswith(f"{namespace}.delay-".encode())
+        assert attempt == ("delaybridge-attempt", b"1")
+        assert before_ms + DELAY_MS <= int(due_ms[1]) <= at_ms
+        # and it lies where Java's producer would have put it
+        assert message.partition() == int(chosen[key])
+    assert {message.key() for message, _ in found} == {key.encode() for key in chosen}
