@@ -27,8 +27,8 @@ class Entrance:
     def __init__(
         self, redis_url: str, namespace: str, brokers: dict[str, str], **ingest: Any
     ) -> None:
-        """ingest: settings of that section."""
-        limits = ingest.pop("limits", {})
+        """ingest: settings of that section; limits and retry: of those."""
+        limits, retry = ingest.pop("limits", {}), ingest.pop("retry", {})
         self.settings = Settings.load(
             None,
             {
@@ -38,6 +38,7 @@ class Entrance:
                 "buckets": 4,
                 "ingest": ingest,
                 "limits": limits,
+                "retry": retry,
                 "lease": {"ttl_ms": 3000, "renew_ms": 300},
             },
             environ={},

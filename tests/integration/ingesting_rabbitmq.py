@@ -1,0 +1,119 @@
+"""Plain RabbitMQ clients for tests of ingest that see, and send, the bytes of a content header."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import time
+from typing import Any
+
+import pika
+from pika.adapters.blocking_connection import BlockingChannel
+
+from delaybridge import amqp
+from delaybridge.calls import SourceInfo
+from tests.integration.delaying import Raw
+from tests.integration.ingesting import DEADLINE_S, Entrance, Rabbit
+
+HOUR_MS = 3_600_000
+
+
+class AsBytes(pika.BasicProperties):  # type: ignore[misc]  # pika has no types
+    """Properties with headers that pika could not encode, or would change."""
+
+    def __init__(self, table: bytes, **properties: Any) -> None:
+        super().__init__()
+        flags, before, after = amqp.encode_properties(properties)
+        start = struct.pack(">H", flags | amqp.HEADERS_FLAG) + before
+        self._pieces = [start + struct.pack(">I", len(table)) + table + after]
+
+    def encode(self) -> list[bytes]:
+        return self._pieces
+
+
+class _NotDecoded(pika.BasicProperties):  # type: ignore[misc]
+    def decode(self, encoded: bytes, offset: int = 0) -> _NotDecoded:
+        self.encoded = encoded[offset:]
+        return self
+
+
+class Exchanges(Rabbit):
+    """A RabbitMQ, its delay exchanges and their consumers."""
+
+    async def send(
+        self, exchange: str, messages: list[tuple[str, bytes, pika.BasicProperties]]
+    ) -> None:
+        """Publish (key, body, properties) in this order over one channel; the broker has them."""
+
+        def work(channel: BlockingChannel) -> None:
+            channel.confirm_delivery()
+            for key, body, properties in messages:
+                channel.basic_publish(exchange, key, body, properties, mandatory=True)
+
+        await self.do(work)
+
+    async def take_raw(self, queue: str, count: int) -> list[Raw]:
+        """So many messages of a queue, as bytes, in their order."""
+
+        def receive() -> list[Raw]:
+            found: list[Raw] = []
+            connection = pika.BlockingConnection(pika.URLParameters(self.url))
+            with _decoding_nothing():
+                channel = connection.channel()
+                deadline = time.monotonic() + DEADLINE_S
+                while len(found) < count and time.monotonic() < deadline:
+                    method, properties, body = channel.basic_get(queue, auto_ack=True)
+                    if method is None:
+                        connection.process_data_events(0.005)
+                        continue
+                    header = struct.pack(">HHQ", 60, 0, len(body)) + properties.encoded
+                    content = amqp.split_content_header(header)
+                    at_ms = time.time_ns() / 1e6
+                    found.append(Raw(method.exchange, method.routing_key, content, body, at_ms))
+            connection.close()
+            return found
+
+        taken = await asyncio.to_thread(receive)
+        assert len(taken) == count, f"only {len(taken)} of {count} came to {queue}"
+        return taken
+
+    async def is_durable_quorum(self, queue: str, **arguments: Any) -> bool:
+        """Whether the queue is one with just these arguments."""
+
+        def look(channel: BlockingChannel) -> bool:
+            given = {"x-queue-type": "quorum", **arguments}
+            try:
+                channel.queue_declare(queue, durable=True, arguments=given)
+            except pika.exceptions.ChannelClosedByBroker:
+                return False
+            return True
+
+        return bool(await self.do(look))
+
+
+class _decoding_nothing:
+    """pika's own decoder changes numbers: within this, it keeps the bytes."""
+
+    def __enter__(self) -> None:
+        self._decode = pika.BasicProperties.decode
+        pika.BasicProperties.decode = _NotDecoded.decode
+
+    def __exit__(self, *exc: object) -> None:
+        pika.BasicProperties.decode = self._decode
+
+
+async def source(entrance: Entrance, name: str) -> SourceInfo | None:
+    """What the one ingest process announces of a delay exchange."""
+    stats = await entrance.client.stats()
+    sources = [each for ingest in stats.ingests for each in ingest.sources]
+    return next((each for each in sources if each.source.endswith(f":{name}")), None)
+
+
+async def reading(entrance: Entrance, *exchanges: str) -> None:
+    """Return once each of the delay exchanges is read."""
+
+    async def are_read() -> bool:
+        found = [await source(entrance, name) for name in exchanges]
+        return all(each is not None and each.state == "reading" for each in found)
+
+    await entrance.until(are_read, f"reading {exchanges}")

@@ -1,0 +1,537 @@
+"""Delay exchanges of a real RabbitMQ: declared, read, delayed, cancelled, refused."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pika
+import pytest
+import redis
+from pika.adapters.blocking_connection import BlockingChannel
+
+from delaybridge.errors import StoreWiped
+from delaybridge.message import Answer
+from tests.integration.delaying import Raw, entries
+from tests.integration.ingesting import DEADLINE_S, Entrance
+from tests.integration.ingesting_rabbitmq import HOUR_MS, AsBytes, Exchanges, reading, source
+
+MakeEntrance = Callable[..., Entrance]
+
+
+@pytest.fixture
+async def rabbit(rabbitmq_url: str) -> Exchanges:
+    return Exchanges(rabbitmq_url)
+
+
+@pytest.fixture
+async def make_entrance(
+    redis_url: str, rabbitmq_url: str, namespace: str
+) -> AsyncIterator[MakeEntrance]:
+    """Entrances that read NAMESPACE.delay unless told otherwise."""
+    async with AsyncExitStack() as stack:
+
+        def make(**ingest: Any) -> Entrance:
+            given = {"exchanges": [f"{namespace}.delay"], **ingest}
+            entrance = Entrance(redis_url, namespace, {"rabbitmq": rabbitmq_url}, **given)
+            stack.push_async_exit(entrance)
+            return entrance
+
+        yield make
+
+
+@pytest.fixture
+async def open_entrance(make_entrance: MakeEntrance, rabbit: Exchanges, namespace: str) -> Entrance:
+    """An ingest process that reads, and a worker; the target is there."""
+    await rabbit.target(namespace)
+    entrance = make_entrance(destinations=[f"rabbitmq:{namespace}-other"])
+    entrance.ingest("rabbitmq")
+    entrance.scan()
+    await reading(entrance, f"{namespace}.delay")
+    return entrance
+
+
+def properties(delay_ms: int | None = None, **given: Any) -> pika.BasicProperties:
+    headers = given.pop("headers", {}) | ({} if delay_ms is None else {"x-delay": delay_ms})
+    return pika.BasicProperties(headers=headers, **given)
+
+
+# what is declared
+
+
+@pytest.mark.parametrize("type", ["topic", "fanout", "headers", "direct"])
+async def test_a_delay_exchange_of_every_type(
+    type: str, make_entrance: MakeEntrance, rabbit: Exchanges, namespace: str
+) -> None:
+    await rabbit.target(namespace)
+    entrance = make_entrance(exchanges=[f"{namespace}.delay;type={type}"])
+    entrance.ingest("rabbitmq")
+    entrance.scan()
+    await reading(entrance, f"{namespace}.delay")
+    sent = [("a.b", b"1", properties(1)), ("", b"2", properties()), ("c", b"3", properties(0))]
+    await rabbit.send(f"{namespace}.delay", sent)
+    found = await rabbit.take_raw(namespace, 3)
+    assert {(raw.routing_key, raw.body) for raw in found} == {(key, body) for key, body, _ in sent}
+    # and a second process, for which everything is there already
+    entrance.ingest("rabbitmq")
+    await entrance.until(
+        lambda: all_read(entrance, 2), "two processes that read what one of them declared"
+    )
+
+
+async def all_read(entrance: Entrance, count: int) -> bool:
+    ingests = (await entrance.client.stats()).ingests
+    return len(ingests) == count and all(s.state == "reading" for i in ingests for s in i.sources)
+
+
+@pytest.mark.parametrize("type", ["fanout", "headers"])
+async def test_an_exchange_that_is_there_with_another_type_is_used_as_it_is(
+    type: str, make_entrance: MakeEntrance, rabbit: Exchanges, namespace: str
+) -> None:
+    delay = f"{namespace}.delay"
+    await rabbit.do(lambda channel: channel.exchange_declare(delay, type, durable=True))
+    entrance = make_entrance()
+    entrance.ingest("rabbitmq")
+    await reading(entrance, delay)
+    await rabbit.publish(delay, "k", headers={"x-delay": HOUR_MS})
+    await entrance.until(entrance.delayed, "stored")
+
+
+async def test_a_direct_exchange_without_alternate_stops_no_other(
+    make_entrance: MakeEntrance, rabbit: Exchanges, namespace: str
+) -> None:
+    bad, good = f"{namespace}-bad.delay", f"{namespace}-good.delay"
+    await rabbit.do(lambda channel: channel.exchange_declare(bad, "direct", durable=True))
+    entrance = make_entrance(exchanges=[bad, good])
+    task = entrance.ingest("rabbitmq")
+    await reading(entrance, good)
+
+    async def failure() -> str:
+        found = await source(entrance, bad)
+        return found.state if found and found.state != "starting" else ""
+
+    said = await entrance.until(failure, "a failure that shows")
+    assert bad in said
+    assert "no alternate exchange" in said
+    assert f"{bad}.intake" in said
+    await rabbit.publish(good, "k", headers={"x-delay": HOUR_MS})
+    await entrance.until(entrance.delayed, "stored")
+    # once it is gone, all is well by itself
+    await rabbit.do(lambda channel: channel.exchange_delete(bad))
+    await reading(entrance, bad, good)
+    assert not task.done()
+
+
+async def test_the_intake_queue_is_a_quorum_queue_that_never_gives_up(
+    open_entrance: Entrance, rabbit: Exchanges, namespace: str
+) -> None:
+    queue = f"{namespace}.delay"
+    assert await rabbit.is_durable_quorum(queue, **{"x-delivery-limit": -1})
+    assert not await rabbit.is_durable_quorum(queue)
+    for task in list(open_entrance._services):
+        await open_entrance.stop(task)
+
+    def return_often(channel: BlockingChannel) -> None:
+        # RabbitMQ's own limit is 20.
+        channel.basic_qos(prefetch_count=1)
+        for count, (method, _, body) in enumerate(channel.consume(queue)):
+            assert body == b"again"
+            if count == 30:
+                break
+            channel.basic_nack(method.delivery_tag, requeue=True)
+
+    await rabbit.publish(queue, "k", b"again", {"x-delay": HOUR_MS}, message_id="m")
+    await rabbit.do(return_often)
+    open_entrance.ingest("rabbitmq")
+    (stored,) = await open_entrance.until(open_entrance.delayed, "stored")
+    assert (stored.id, stored.headers) == ("m", [("x-delay", HOUR_MS)])
+
+
+# what arrives
+
+
+def odd_headers(delay: bytes) -> bytes:
+    """A header of every type there is, those that pika cannot send among them."""
+    pack = struct.pack
+    values = {
+        "a-int8": b"b" + pack(">b", -5),
+        "a-uint8": b"B" + pack(">B", 200),
+        "b-int16": b"s" + pack(">h", -300),
+        "b-uint16": b"u" + pack(">H", 60_000),
+        "c-uint32": b"i" + pack(">I", 4_000_000_000),
+        "d-int64": b"l" + pack(">q", 5),
+        "e-float": b"f" + pack(">f", 1.5),
+        "f-double": b"d" + pack(">d", 1.9),
+        "g-decimal": b"D" + pack(">Bi", 2, 12345),
+        "h-bool": b"t\x01",
+        "i-void": b"V",
+        "j-time": b"T" + pack(">Q", 1_700_000_000),
+        "k-bytes": b"x" + pack(">I", 3) + b"\xff\x00a",
+        "l-text": b"S" + pack(">I", 4) + b"\xff\xfe\xc3(",
+        "m-list": b"A" + pack(">I", 10) + b"I\0\0\0\x05" + b"S\0\0\0\0",
+        "n-table": b"F" + pack(">I", 4) + b"\x01at\x00",
+        "o-\u20ac": b"I" + pack(">i", 1),
+        "traceparent": b"S" + pack(">I", 2) + b"00",
+        "x-delay": delay,
+    }
+    return b"".join(
+        bytes([len(name.encode())]) + name.encode() + value for name, value in values.items()
+    )
+
+
+async def test_everything_arrives_as_it_was_sent(
+    open_entrance: Entrance, rabbit: Exchanges, namespace: str
+) -> None:
+    every = {
+        "content_type": "application/x-python-serialize",
+        "content_encoding": "gzip",
+        "delivery_mode": 2,
+        "priority": 9,
+        "correlation_id": "c" * 255,
+        "reply_to": "somewhere",
+        "expiration": "3600000",
+        "message_id": "m",
+        "timestamp": 1_700_000_000,
+        "type": "\u20ac",
+        "user_id": "guest",
+        "app_id": "app",
+        "cluster_id": "cluster",
+    }
+    for number, delay in enumerate((b"I\0\0\0\x01", b"l" + bytes(8), b"V")):
+        table, body = odd_headers(delay), bytes(range(256)) * (number * 500)  # more than a frame
+        for exchange in (namespace, f"{namespace}.delay"):
+            described = every | {"message_id": f"m{number}"}
+            await rabbit.send(exchange, [("a.\u20ac", body, AsBytes(table, **described))])
+            await entrance_is_empty(open_entrance)
+        direct, delayed = await rabbit.take_raw(namespace, 2)
+        check_same(direct, delayed, f"m{number}")
+
+
+async def entrance_is_empty(entrance: Entrance) -> None:
+    async def is_empty() -> bool:
+        stats = await entrance.client.stats()
+        return stats.delayed + stats.in_flight == 0
+
+    await entrance.until(is_empty, "nothing under way")
+
+
+def check_same(direct: Raw, delayed: Raw, id: str) -> None:
+    """The delayed copy has our three headers beside what was sent, and that to the byte."""
+    sent, came = entries(direct.content.table), entries(delayed.content.table)
+    ours = {name: came.pop(name) for name in list(came) if name.startswith("delaybridge-")}
+    assert came == sent
+    assert set(ours) == {"delaybridge-id", "delaybridge-due-ms", "delaybridge-attempt"}
+    assert delayed.headers["delaybridge-id"] == id
+    same = delayed._replace(
+        content=delayed.content._replace(table=direct.content.table), at_ms=direct.at_ms
+    )
+    assert same == direct
+
+
+async def test_at_their_time_never_early_and_the_rest_at_once_in_order(
+    open_entrance: Entrance, rabbit: Exchanges, namespace: str
+) -> None:
+    delays = [500, 100, 300, 200, 100, 400]
+    sent_ms = time.time_ns() / 1e6
+    await rabbit.send(
+        f"{namespace}.delay",
+        [("k", b"%d" % delay, properties(delay)) for delay in delays]
+        + [("k", b"at once %d" % i, properties(0 if i % 2 else None)) for i in range(100)],
+    )
+    found = await rabbit.take_raw(namespace, 106)
+    at_once = [raw.body for raw in found if raw.body.startswith(b"at once")]
+    assert at_once == [b"at once %d" % i for i in range(100)]
+    delayed = [raw for raw in found if not raw.body.startswith(b"at once")]
+    assert [int(raw.body) for raw in delayed] == sorted(delays)
+    for raw in delayed:
+        assert raw.at_ms >= sent_ms + int(raw.body)
+        assert raw.at_ms >= raw.headers["delaybridge-due-ms"]
+
+
+async def test_a_due_time_and_the_other_spellings(
+    open_entrance: Entrance, rabbit: Exchanges, namespace: str
+) -> None:
+    due_ms = time.time_ns() // 1_000_000 + 300
+    table = {
+        "delaybridge-due": due_ms,
+        "x-opt-delivery-time": due_ms,
+        "delaybridge-delay": "200ms",
+        "x-opt-delivery-delay": 200,
+    }
+    sent = [("k", name.encode(), properties(headers={name: v})) for name, v in table.items()]
+    await rabbit.send(f"{namespace}.delay", sent)
+    for raw in await rabbit.take_raw(namespace, 4):
+        given = raw.headers["delaybridge-due-ms"]
+        assert given == due_ms if raw.body.decode() in list(table)[:2] else given > due_ms - 300
+        assert raw.at_ms >= given
+
+
+# ids
+
+
+async def test_ids_duplicates_cancels_and_conflicts(
+    open_entrance: Entrance, rabbit: Exchanges, namespace: str
+) -> None:
+    entrance, delay = open_entrance, f"{namespace}.delay"
+    kept = properties(HOUR_MS, message_id="kept")
+    named = properties(HOUR_MS, headers={"delaybridge-id": "named"}, message_id="other")
+    cancel = {"delaybridge-cancel": True}
+    await rabbit.send(
+        delay,
+        [
+            ("k", b"1", kept),
+            ("k", b"1", kept),  # a duplicate
+            ("k", b"2", kept),  # a conflict
+            ("k", b"3", named),
+            ("k", b"4", properties(HOUR_MS, message_id="gone")),
+            ("k", b"", properties(headers=cancel, message_id="gone")),
+            ("k", b"", properties(headers=cancel, message_id="never was")),
+            ("k", b"5", properties(HOUR_MS)),
+        ],
+    )
+    await entrance.until(lambda: stored(entrance, 3), "three stored")
+    messages = {message.body: message for message in await entrance.delayed()}
+    assert set(messages) == {b"1", b"3", b"5"}
+    assert (messages[b"1"].id, messages[b"3"].id) == ("kept", "named")
+    assert len(messages[b"5"].id) == 26
+    # the conflict was not dropped in silence: it lies in the dead set, whole, and can be sent on
+    (dead,) = await entrance.dead()
+    assert dead.body == b"2"
+    assert dead.reason is not None
+    assert dead.reason.startswith("ingress:conflict delaybridge-id: 'kept'")
+    assert await entrance.client.kick(dead.id) is Answer.KICKED
+    (raw,) = await rabbit.take_raw(namespace, 1)
+    assert (raw.body, raw.properties["message_id"]) == (b"2", "kept")
+
+
+async def stored(entrance: Entrance, count: int) -> bool:
+    return len(await entrance.delayed()) == count
+
+
+async def test_the_same_message_again_after_a_cancel_is_a_new_one(
+    open_entrance: Entrance, rabbit: Exchanges, namespace: str
+) -> None:
+    """Byte for byte the same, twice: the second cancel and the second message count, too."""
+    sent = ("k", b"1", properties(HOUR_MS, message_id="m"))
+    cancel = ("k", b"", properties(headers={"delaybridge-cancel": True}, message_id="m"))
+    flag = ("k", b"the end", properties())
+    for messages, left in (([sent, cancel, sent], 1), ([cancel, sent, cancel], 0)):
+        await rabbit.send(f"{namespace}.delay", [*messages, flag])
+        await rabbit.take_raw(namespace, 1)
+        await open_entrance.until(lambda left=left: stored(open_entrance, left), f"{left} stored")
+        assert await rabbit.waiting(f"{namespace}.delay") == 0
+    assert not await open_entrance.dead()
+
+
+async def test_a_consumers_retries_are_all_delivered(
+    open_entrance: Entrance, rabbit: Exchanges, namespace: str
+) -> None:
+    """It sends what it got back to the delay exchange, at once, with its id and a new delay.
+
+    That is quicker than the first delivery is settled.
+    """
+    messages, rounds = 20, 10
+    delay = f"{namespace}.delay"
+
+    def consume(channel: BlockingChannel) -> dict[str, list[int]]:
+        seen: dict[str, list[int]] = {}
+        left = messages * (rounds + 1)
+        for method, got, body in channel.consume(namespace, inactivity_timeout=DEADLINE_S):
+            if method is None:
+                break
+            number = got.headers["round"]
+            seen.setdefault(got.message_id, []).append(number)
+            if number < rounds:
+                got.headers |= {"round": number + 1, "x-delay": number % 4 + 1}
+                channel.basic_publish(delay, method.routing_key, body, got)
+            channel.basic_ack(method.delivery_tag)
+            left -= 1
+            if left == 0:
+                break
+        return seen
+
+    first = [
+        ("k", b"same", properties(1, headers={"round": 0}, message_id=f"m{i}"))
+        for i in range(messages)
+    ]
+    await rabbit.send(delay, first)
+    seen = await rabbit.do(consume)
+    assert seen == {f"m{i}": list(range(rounds + 1)) for i in range(messages)}
+    assert not await open_entrance.dead()
+
+
+# destinations
+
+
+async def test_a_destination_header_leads_where_the_settings_allow(
+    open_entrance: Entrance, rabbit: Exchanges, namespace: str
+) -> None:
+    other = await rabbit.target(f"{namespace}-other")
+    for delay in (1, 0):
+        allowed = {"delaybridge-destination": f"rabbitmq:{other}/its.key"}
+        refused = {"delaybridge-destination": f"rabbitmq:{namespace}-secret/k"}
+        await rabbit.send(
+            f"{namespace}.delay",
+            [
+                ("k", b"allowed", properties(delay, headers=allowed)),
+                ("k", b"refused", properties(delay, headers=refused)),
+            ],
+        )
+        (raw,) = await rabbit.take_raw(other, 1)
+        assert (raw.body, raw.routing_key) == (b"allowed", "its.key")
+        assert "delaybridge-destination" not in raw.headers
+    dead = await open_entrance.until(open_entrance.dead, "quarantined")
+    assert {message.body for message in dead} == {b"refused"}
+    assert all("destination_not_allowed" in (message.reason or "") for message in dead)
+
+
+async def test_the_target_may_be_another_delay_exchange(
+    make_entrance: MakeEntrance, rabbit: Exchanges, namespace: str
+) -> None:
+    first, second = f"{namespace}-1", f"{namespace}.delay"
+    await rabbit.target(namespace)
+    entrance = make_entrance(exchanges=[f"{first}={second}", second])
+    entrance.ingest("rabbitmq")
+    entrance.scan()
+    await reading(entrance, first, second)
+    await rabbit.publish(first, "k", headers={"x-delay": 200, "a": 1}, message_id="m")
+    (raw,) = await rabbit.take_raw(namespace, 1)
+    assert raw.properties["message_id"] == "m"
+    assert "x-delay" not in raw.headers, "it would have been delayed twice"
+    assert raw.headers["a"] == 1
+    (one, two) = (await source(entrance, first), await source(entrance, second))
+    assert one is not None
+    assert two is not None
+
+
+# what cannot be accepted, or not be delivered
+
+
+async def test_what_cannot_be_accepted_lies_in_the_dead_set_and_stops_nothing(
+    make_entrance: MakeEntrance, rabbit: Exchanges, namespace: str
+) -> None:
+    await rabbit.target(namespace)
+    delay = f"{namespace}.delay"
+    entrance = make_entrance(limits={"body_bytes": 1000}, destinations=["rabbitmq:*"])
+    entrance.ingest("rabbitmq")
+    entrance.scan()
+    await reading(entrance, delay)
+    back = {"delaybridge-destination": f"rabbitmq:{delay}/k"}
+    deaths = [{"queue": delay, "count": 4, "reason": "expired", "exchange": delay}]
+    bad: dict[str, tuple[str, bytes, Any]] = {
+        "bad_time": ("k", b"1", properties(headers={"x-delay": "soon"})),
+        "time_ambiguous": ("k", b"2", properties(5, headers={"delaybridge-delay": "5s"})),
+        "reserved_header": ("k", b"3", properties(headers={"delaybridge-dely": "5s"})),
+        "too_far": ("k", b"4", properties(2**62)),
+        "body_too_large": ("k", b"5" * 200_000, properties(5)),
+        "bad_id": ("k", b"6", properties(5, message_id="a\nb")),
+        "self_loop": ("k", b"7", properties(5, headers=back)),
+        "loop": ("k", b"8", properties(5, headers={"x-death": deaths})),
+        "headers_too_large": ("k", b"9", properties(5, headers={"big": "x" * 100_000})),
+        "not_integer_ms": ("k", b"10", AsBytes(b"\x07x-delayd" + struct.pack(">d", 1.9))),
+    }
+    await rabbit.send(delay, [*bad.values(), ("k", b"good", properties(1))])
+    (raw,) = await rabbit.take_raw(namespace, 1)
+    assert raw.body == b"good"
+    await entrance.until(lambda: buried(entrance, len(bad)), "all quarantined")
+    dead = {(message.reason or "").split()[0]: message for message in await entrance.dead()}
+    assert set(dead) == {f"ingress:{code}" for code in bad}
+    for code, (_, body, _) in bad.items():
+        assert dead[f"ingress:{code}"].body == body
+        assert dead[f"ingress:{code}"].destination == f"rabbitmq:{namespace}/k"
+
+    async def announced() -> bool:
+        found = await source(entrance, delay)
+        return found is not None and (found.total, found.quarantined) == (len(bad) + 1, len(bad))
+
+    await entrance.until(announced, "the counts")
+    # after repair each can be sent on, with everything it came with
+    assert await entrance.client.kick(dead["ingress:bad_id"].id) is Answer.KICKED
+    (raw,) = await rabbit.take_raw(namespace, 1)
+    assert (raw.body, raw.properties["message_id"]) == (b"6", "a\nb")
+
+
+async def buried(entrance: Entrance, count: int) -> bool:
+    return len(await entrance.dead()) == count
+
+
+async def test_what_is_unroutable_at_once_blocks_nothing(
+    make_entrance: MakeEntrance, rabbit: Exchanges, namespace: str
+) -> None:
+    """Nothing is bound to one target, the other is not there at all."""
+    unbound, missing, fine = (f"{namespace}-{name}" for name in ("unbound", "missing", "fine"))
+    await rabbit.do(lambda channel: channel.exchange_declare(unbound, "topic", durable=True))
+    await rabbit.target(fine)
+    sources = [f"{name}.delay" for name in (unbound, missing, fine)]
+    entrance = make_entrance(exchanges=sources, retry={"max_attempts": 2, "base_ms": 10})
+    entrance.ingest("rabbitmq")
+    entrance.scan()
+    await reading(entrance, *sources)
+    for name in sources:
+        await rabbit.send(name, [("k", b"%d" % i, properties()) for i in (1, 2)])
+        if name == sources[1]:
+            await entrance.until(lambda: buried(entrance, 4), "given up")
+    assert [raw.body for raw in await rabbit.take_raw(fine, 2)] == [b"1", b"2"]
+    reasons = {(m.destination.rpartition("-")[2], m.reason or "") for m in await entrance.dead()}
+    assert {where for where, _ in reasons} == {"unbound/k", "missing/k"}
+    for where, reason in reasons:
+        assert ("unroutable" if where == "unbound/k" else "exchange_missing") in reason
+    assert await rabbit.waiting(sources[0]) == await rabbit.waiting(sources[1]) == 0
+
+
+# the end
+
+
+async def test_a_graceful_stop_acknowledges_what_it_stored(
+    make_entrance: MakeEntrance, rabbit: Exchanges, namespace: str
+) -> None:
+    delay, count = f"{namespace}.delay", 3000
+    entrance = make_entrance(prefetch=500)
+    task = entrance.ingest("rabbitmq")
+    await reading(entrance, delay)
+
+    def publish(channel: BlockingChannel) -> None:
+        for _ in range(count):
+            channel.basic_publish(delay, "k", b"the same", properties(HOUR_MS))
+
+    sending = asyncio.ensure_future(rabbit.do(publish))
+    await entrance.until(entrance.delayed, "the first")
+    await entrance.stop(task)
+    await sending
+    stats = await entrance.client.stats()
+    await entrance.until(lambda: all_counted(rabbit, delay, count - stats.delayed), "the rest")
+    # and what was left is stored by the next, each once
+    entrance.ingest("rabbitmq")
+    await entrance.until(lambda: total(entrance, count), "everything")
+
+
+async def all_counted(rabbit: Exchanges, queue: str, count: int) -> bool:
+    return await rabbit.waiting(queue) == count
+
+
+async def total(entrance: Entrance, count: int) -> bool:
+    stored = (await entrance.client.stats()).delayed
+    assert stored <= count, "stored twice"
+    return stored == count
+
+
+async def test_a_wiped_namespace_ends_it_with_the_reason(
+    make_entrance: MakeEntrance, rabbit: Exchanges, redis_url: str, namespace: str
+) -> None:
+    delay = f"{namespace}.delay"
+    entrance = make_entrance()
+    task = entrance.ingest("rabbitmq")
+    await reading(entrance, delay)
+    with redis.Redis.from_url(redis_url) as store:
+        for bucket in range(4):
+            store.hset(f"{{{namespace}:{bucket}}}:marks", "birth", "another")
+    await rabbit.publish(delay, "k", headers={"x-delay": HOUR_MS})
+    with pytest.raises(StoreWiped):
+        async with asyncio.timeout(DEADLINE_S):
+            await asyncio.shield(task)
+    entrance._services.clear()
+    assert await rabbit.waiting(delay) == 1, "the message waits for whoever mends it"
