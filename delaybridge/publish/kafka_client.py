@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from delaybridge.errors import ConfigError, printable
 from delaybridge.message import Delivery
@@ -197,7 +197,13 @@ class KafkaClient:
                 answers, self._answers = self._answers, []
                 self._tell(self._on_answers, self, answers)
 
-    def _answer(self, delivery: Delivery, error: KafkaError | None, _: object) -> None:
+    def _answer(self, delivery: Delivery, error: KafkaError | None, message: Message) -> None:
+        if error is None and message.offset() is None:
+            # The broker called it a duplicate, which librdkafka takes for success. It need not be
+            # one: a partition just made takes any first sequence number, so where the first
+            # request was refused and the second taken, the first, sent again, looks like a
+            # duplicate and is lost (KAFKA-15591).
+            error = KafkaError(KafkaError.DUPLICATE_SEQUENCE_NUMBER)
         self._answers.append((delivery, error))
 
     def _error(self, error: KafkaError) -> None:
