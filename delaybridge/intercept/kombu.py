@@ -93,10 +93,11 @@ class Producer(_Plain):  # type: ignore[misc]
         for entity in declare:
             self.maybe_declare(entity)
         client = self._client or client_of_settings()
-        receipt: Receipt = client.schedule(
-            **self._arguments(client, message, exchange, routing_key, timing)
-        )
-        return receipt
+        return self.store(client, self._arguments(client, message, exchange, routing_key, timing))
+
+    def store(self, client: Client, arguments: dict[str, Any]) -> Receipt:
+        """Store one message; arguments: those of `client.schedule`."""
+        return client.schedule(**arguments)
 
     def _arguments(
         self, client: Client, message: Any, exchange: str, routing_key: str, timing: Timing

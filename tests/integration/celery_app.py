@@ -1,0 +1,50 @@
+"""A Celery app as a team has it; `delaybridge` only where CELERY_TEST_INSTALL is set."""
+
+import os
+import time
+
+import redis
+from celery import Celery
+
+app = Celery(
+    "tests", broker=os.environ["CELERY_TEST_BROKER"], backend=os.environ["CELERY_TEST_BACKEND"]
+)
+app.conf.task_default_queue = os.environ["CELERY_TEST_QUEUE"]
+app.conf.worker_prefetch_multiplier = 10
+app.conf.broker_connection_retry_on_startup = True
+app.conf.result_expires = 600
+
+if os.environ.get("CELERY_TEST_INSTALL"):
+    from delaybridge.intercept.celery import install
+
+    install(app)
+
+_runs = redis.Redis.from_url(os.environ["CELERY_TEST_BACKEND"])
+
+
+def _ran(what: str) -> None:
+    _runs.rpush(os.environ["CELERY_TEST_QUEUE"] + ":runs", f"{what} {time.time_ns() // 1000}")
+
+
+@app.task
+def ran(label: str) -> str:
+    _ran(label)
+    return label
+
+
+@app.task
+def add(x: int, y: int) -> int:
+    return x + y
+
+
+@app.task
+def total(numbers: list[int]) -> int:
+    return sum(numbers)
+
+
+@app.task(bind=True, max_retries=3)
+def at_the_third_try(self, label: str, countdown: float) -> int:
+    _ran(f"{label}-{self.request.retries}")
+    if self.request.retries < 2:
+        raise self.retry(countdown=countdown)
+    return self.request.retries
