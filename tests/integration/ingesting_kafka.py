@@ -229,15 +229,16 @@ class Kafka:
 
         await self.do(alter)
 
-    async def members(self, group: str) -> int:
-        """How many processes are in the group."""
+    async def members(self, group: str) -> list[int]:
+        """How many partitions each process of the group reads."""
 
-        def ask() -> int:
+        def ask() -> list[int]:
             asked = self.admin.describe_consumer_groups([group])[group]
             try:
-                return len(asked.result(DEADLINE_S).members)
+                found = asked.result(DEADLINE_S).members
             except KafkaException:  # the first group of a cluster has no coordinator yet
-                return 0
+                return []
+            return sorted(len(member.assignment.topic_partitions) for member in found)
 
         return await self.do(ask)
 

@@ -9,9 +9,11 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
+import redis
 from aiokafka.partitioner import murmur2
 from confluent_kafka import Producer
 
+from delaybridge import keys
 from tests.integration.ingesting import Entrance
 from tests.integration.ingesting_kafka import Kafka, produce_raw, source
 
@@ -349,7 +351,7 @@ class TestQuarantine:
 
 class TestReadTwice:
     async def test_nothing_is_scheduled_again(
-        self, entrance: Entrance, kafka: Kafka, namespace: str
+        self, entrance: Entrance, kafka: Kafka, redis_url: str, namespace: str
     ) -> None:  # K-22
         delay, target = await kafka.pair(namespace)
         records = [(b"k%d" % (n % 7), b"%d" % n, []) for n in range(50)]
@@ -358,20 +360,26 @@ class TestReadTwice:
         await kafka.send(delay, None, key=b"x")
         await kafka.send(delay, b"x again", [*HOUR, ("delaybridge-id", b"x")], key=b"x")
         await kafka.send(delay, None, key=b"passed on")
+        await kafka.send(delay, b"y", [*HOUR, ("delaybridge-id", b"y")], key=b"y")
+        await kafka.send(delay, None, key=b"y")
         ingest = entrance.ingest("kafka")
         entrance.scan()
         assert len(await kafka.take(target, 51)) == 51
         await entrance.stop(ingest)
         # a graceful stop has committed all of it
-        assert await kafka.committed(namespace, delay) == 54
+        assert await kafka.committed(namespace, delay) == 56
         await kafka.reset(namespace, delay)
-        await entrance.client.schedule(f"kafka:{target}", b"last", delay=0)
+        with redis.Redis.from_url(redis_url) as plain:  # ten minutes later
+            calls = [keys.bucket_key(namespace, number, "calls") for number in range(4)]
+            assert plain.delete(*calls) > 0
+        to = f"kafka:{target}"
+        await entrance.client.schedule(to, b"y again", delay="1h", id="y", key="y")
+        await entrance.client.schedule(to, b"last", delay=0)
         await kafka.send(delay, b"new")
         entrance.ingest("kafka")
         records_now = await kafka.take(target, 53)
         assert {r.value for r in records_now[51:]} == {b"last", b"new"}
-        (pending,) = await entrance.delayed()
-        assert pending.body == b"x again"
+        assert {m.body for m in await entrance.delayed()} == {b"x again", b"y again"}
 
     async def test_processes_come_and_go_while_records_flow(
         self, make_entrance: MakeEntrance, kafka: Kafka, namespace: str
@@ -390,7 +398,7 @@ class TestReadTwice:
             flowing = group.create_task(flow())
             entrance.ingest("kafka")
             third = entrance.ingest("kafka")
-            await entrance.until(lambda: members(kafka, namespace, 3), "three in the group")
+            await entrance.until(lambda: share(kafka, namespace, [2, 2, 2]), "a share each")
             await entrance.kill(third)
             await entrance.stop(first)
             await flowing
@@ -399,8 +407,8 @@ class TestReadTwice:
         assert not await entrance.dead()
 
 
-async def members(kafka: Kafka, group: str, count: int) -> bool:
-    return await kafka.members(group) == count
+async def share(kafka: Kafka, group: str, partitions: list[int]) -> bool:
+    return await kafka.members(group) == partitions
 
 
 class TestAnotherTopicOfTheSameName:
