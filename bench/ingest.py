@@ -64,6 +64,7 @@ def raw_consumer(url: str, queue: str, count: int) -> float:
         connection = await open_connection(
             pika.URLParameters(url), lambda p, loop: IntakeConnection(p, loop, 2**40)
         )
+        connection.read_much()
         channel = await connection.open_channel(lambda *_: None)
         arrived = asyncio.Event()
         deliveries = Deliveries(arrived.set)

@@ -7,7 +7,7 @@ anything in between, so that every command may be sent again when its reply was 
 
 from __future__ import annotations
 
-import os
+import random
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -193,7 +193,8 @@ def parse_tried(text: bytes) -> Tried:
 
 def new_stamp() -> bytes:
     """A call stamp: drawn once a call, kept when the call is sent again."""
-    return os.urandom(4)
+    # Python seeds this generator anew in a forked process: two never draw the same series.
+    return random.getrandbits(32).to_bytes(4, "big")
 
 
 class Source(NamedTuple):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Sequence
 from functools import cache
 from hashlib import sha1
 from importlib.resources import files
@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 import redis
 import redis.asyncio
+from hiredis import pack_command
 from redis.backoff import ExponentialWithJitterBackoff, NoBackoff
 from redis.exceptions import (
     AuthenticationError,
@@ -115,6 +116,30 @@ def _connect(from_url: Callable[..., T], url: str, timeout_s: float | None) -> T
         raise ConfigError(f"redis.url: {printable(str(exc))[:120]}") from None
 
 
+class _Packing:
+    """For a connection of redis-py's asyncio: commands packed by hiredis, as its other half has it.
+
+    Packing in Python was a sixth of what ingest spends on a message.
+    """
+
+    def pack_commands(self, commands: Iterable[Sequence[Any]]) -> list[bytes]:
+        return [b"".join([pack_command(_words(command)) for command in commands])]
+
+
+def _words(command: Sequence[Any]) -> tuple[Any, ...]:
+    """Some commands have a name of two words."""
+    name, *arguments = command
+    return (*name.split(), *arguments) if " " in name else tuple(command)
+
+
+def _connect_async(url: str, timeout_s: float | None) -> Any:
+    client: Any = _connect(redis.asyncio.Redis.from_url, url, timeout_s)
+    pool = client.connection_pool
+    plain = pool.connection_class
+    pool.connection_class = type(f"Packing{plain.__name__}", (_Packing, plain), {})
+    return client
+
+
 class _Tries:
     """How often one call is sent: again after a lost reply, while there is time for an answer."""
 
@@ -168,7 +193,7 @@ class AsyncStore:
 
     def __init__(self, url: str, *, timeout_s: float = 5.0) -> None:
         self.timeout_s = timeout_s
-        self.redis: Any = _connect(redis.asyncio.Redis.from_url, url, timeout_s)
+        self.redis: Any = _connect_async(url, timeout_s)
         # A subscription waits for as long as nobody says anything.
         self._patient: Any = _connect(redis.asyncio.Redis.from_url, url, None)
 

@@ -22,7 +22,10 @@ _METHOD, _HEADER, _BODY = 1, 2, 3
 _DELIVER = b"\x00\x3c\x00\x3c"
 _TAG = struct.Struct(">QB")
 _BODY_SIZE = struct.Struct(">Q")
+_FRAME = struct.Struct(">BHI")
 _ACK = struct.Struct(">BHIHHQBB")
+_SMALL_BYTES = 64 * 1024  # an incomplete message larger than this goes frame by frame
+_READ_BYTES = 64 * 1024
 _OVERHEAD = 256  # what a message costs beside its bytes
 
 
@@ -63,9 +66,12 @@ class Deliveries:
         return self._done(payload)
 
     def _done(self, body: bytes) -> int:
+        return self.add(Delivered(*self._partial, self._header, body))
+
+    def add(self, message: Delivered) -> int:
+        """A whole message; its size."""
         if not self.messages:
             self._arrived()
-        message = Delivered(*self._partial, self._header, body)
         self.messages.append(message)
         size = size_of(message)
         self.size += size
@@ -88,6 +94,11 @@ class IntakeConnection(WireConnection):
         self._held_bytes = 0
         self._is_paused = False
         super().__init__(parameters, loop)
+
+    def read_much(self) -> None:
+        """Read more at a time than pika does, which expects answers and no stream of messages."""
+        transport: Any = self._transport
+        transport._MAX_RECV_BYTES = _READ_BYTES
 
     def take_deliveries(self, channel: int, deliveries: Deliveries | None) -> None:
         """Who gets what the channel delivers from now on."""
@@ -126,6 +137,63 @@ class IntakeConnection(WireConnection):
             if not answered.done():
                 raise
         return await answered
+
+    def _on_data_available(self, data_in: bytes) -> None:
+        """Take the deliveries that lie whole at the beginning; the rest goes frame by frame."""
+        data = self._unread + data_in if self._unread else data_in
+        position = self._take_whole(data)
+        rest = data[position:] if position else data
+        self._unread = b""
+        if len(rest) < _SMALL_BYTES and self._is_delivery(rest):
+            self._unread = rest  # the rest of it is on its way
+        elif rest:
+            super()._on_data_available(rest)
+
+    def _is_delivery(self, data: bytes) -> bool:
+        if len(data) < _FRAME.size + len(_DELIVER):
+            return False
+        kind, channel, _ = _FRAME.unpack_from(data)
+        method = data[_FRAME.size : _FRAME.size + len(_DELIVER)]
+        return kind == _METHOD and method == _DELIVER and channel in self._deliveries
+
+    def _take_whole(self, data: bytes) -> int:
+        """Take messages of three frames, or two, from the beginning; where the first other starts.
+
+        The same as `Deliveries.method`, `header` and `body`, without a call for each frame.
+        """
+        position = held = 0
+        try:
+            while True:
+                kind, channel, length = _FRAME.unpack_from(data, position)
+                start = position + 7
+                if kind != _METHOD or data[start : start + 4] != _DELIVER:
+                    break
+                deliveries = self._deliveries[channel]
+                at = start + 5 + data[start + 4]
+                tag, redelivered = _TAG.unpack_from(data, at)
+                at += 10 + data[at + 9]
+                key = data[at + 1 : at + 1 + data[at]]
+                head = start + length + 8
+                _, _, length = _FRAME.unpack_from(data, head - 7)
+                header = data[head : head + length]
+                (size,) = _BODY_SIZE.unpack_from(header, 4)
+                end = head + length + 1
+                body = b""
+                if size:
+                    _, _, length = _FRAME.unpack_from(data, end)
+                    if length != size:
+                        break  # of several frames
+                    body = data[end + 7 : end + 7 + length]
+                    end += length + 8
+                data[end - 1]  # the last byte is there: so is all before it
+                held += deliveries.add(Delivered(tag, redelivered == 1, key, header, body))
+                position = end
+        except (struct.error, IndexError, KeyError):
+            pass  # the next one has not arrived as a whole, or is not for us
+        self.bytes_received += position  # pika's heartbeat looks at it
+        if held:
+            self._hold(held)
+        return position
 
     def _read(self, kind: int, channel: int, data: bytes, start: int, end: int) -> bool:
         deliveries = self._deliveries.get(channel)

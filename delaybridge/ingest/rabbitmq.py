@@ -92,6 +92,7 @@ class RabbitMQIngest:
                 self._failed(str(exc))
             else:
                 back_off_s = _BACK_OFF_S[0]
+                self._connection.read_much()
                 await self._read(self._connection)
             await asyncio.sleep(back_off_s * random.uniform(0.5, 1.0))
             back_off_s = min(2 * back_off_s, _BACK_OFF_S[1])
