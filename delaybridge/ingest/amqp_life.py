@@ -74,7 +74,7 @@ class Life:
 
     @property
     def in_hand(self) -> int:
-        """Messages that are to be seen to their end, none once it has ended."""
+        """Messages taken that are to be seen to their end; none once it has ended."""
         return 0 if self.ended.done() else len(self.held)
 
     def end(self, reason: Exception) -> None:
@@ -84,6 +84,7 @@ class Life:
         self.ended.set_result(reason)
         self._connection.take_deliveries(self._number, None)
         self._connection.release(self.deliveries.size)
+        self.deliveries.messages.clear()
         self.arrived.set()
         self.moved.set()
 

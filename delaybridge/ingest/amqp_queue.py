@@ -69,7 +69,8 @@ class Intake:
     @property
     def held(self) -> int:
         """Messages delivered and not acknowledged."""
-        return self._life.in_hand if self._life is not None else 0
+        life = self._life
+        return 0 if life is None else life.in_hand + len(life.deliveries.messages)
 
     def failed(self, reason: str) -> None:
         """It cannot be read now."""

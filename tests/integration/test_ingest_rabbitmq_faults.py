@@ -1,0 +1,435 @@
+"""What may befall a delay exchange, its broker or the store: nothing is lost, and it goes on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pika
+import pytest
+import redis
+
+from tests.integration.ingesting import Entrance
+from tests.integration.ingesting_rabbitmq import HOUR_MS, Exchanges, reading, source
+from tests.integration.proxy import FaultProxy
+from tests.servers.process import free_port
+from tests.servers.rabbitmq import RabbitMQNode, rabbitmq_url_of
+from tests.servers.redis import RedisServer
+
+MakeEntrance = Callable[..., Entrance]
+HOUR = pika.BasicProperties(headers={"x-delay": HOUR_MS})
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[RabbitMQNode]:
+    """A RabbitMQ of this module's own."""
+    try:
+        made = RabbitMQNode()
+    except FileNotFoundError as missing:
+        pytest.skip(str(missing))
+    with made:
+        yield made
+
+
+@pytest.fixture
+def rabbit(node: RabbitMQNode) -> Exchanges:
+    return Exchanges(node.start().url)
+
+
+@pytest.fixture
+def own_redis() -> Iterator[RedisServer]:
+    with RedisServer(["--appendonly", "yes"]) as server:
+        yield server
+
+
+@pytest.fixture
+async def proxy(node: RabbitMQNode) -> AsyncIterator[FaultProxy]:
+    """Between ingest and RabbitMQ."""
+    async with FaultProxy(free_port(), node.port) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+async def make_entrance(
+    redis_url: str, node: RabbitMQNode, namespace: str
+) -> AsyncIterator[MakeEntrance]:
+    """Entrances that read NAMESPACE.delay."""
+    async with AsyncExitStack() as stack:
+
+        def make(*, url: str = node.url, redis: str = redis_url, **ingest: Any) -> Entrance:
+            given = {"exchanges": [f"{namespace}.delay"], **ingest}
+            entrance = Entrance(redis, namespace, {"rabbitmq": url}, **given)
+            stack.push_async_exit(entrance)
+            return entrance
+
+        yield make
+
+
+def messages(count: int, first: int = 0, **properties: Any) -> list[Any]:
+    """With an id and a body of their own each, due in an hour."""
+    return [
+        (
+            "k",
+            b"%d" % i,
+            pika.BasicProperties(headers={"x-delay": HOUR_MS}, message_id=f"m{i}", **properties),
+        )
+        for i in range(first, first + count)
+    ]
+
+
+async def stored(entrance: Entrance, count: int) -> None:
+    """So many lie in the store, and never more."""
+
+    async def are() -> bool:
+        found = (await entrance.client.stats()).delayed
+        assert found <= count, "stored twice"
+        return found == count
+
+    await entrance.until(are, f"{count} stored")
+
+
+async def drained(entrance: Entrance, exchange: str) -> None:
+    """Nothing waits in the queue or in hand."""
+
+    async def is_drained() -> bool:
+        found = await source(entrance, exchange)
+        return found is not None and found.state == "reading" and found.lag == 0
+
+    await entrance.until(is_drained, "nothing left to read")
+
+
+def ingest_of(entrance: Entrance, task: asyncio.Task[None]) -> Any:
+    """What reads in that process."""
+    service: Any = entrance._services[task]
+    return service._ingests["rabbitmq"]
+
+
+async def handed_over(rabbit: Exchanges, entrance: Entrance, queue: str) -> None:
+    """All messages of the queue are in a consumer's hands."""
+
+    async def are() -> bool:
+        return await rabbit.waiting(queue) == 0
+
+    await entrance.until(are, "handed over")
+
+
+# the consumer
+
+
+async def test_a_deleted_queue_is_declared_anew(
+    make_entrance: MakeEntrance, rabbit: Exchanges, namespace: str
+) -> None:
+    delay = f"{namespace}.delay"
+    entrance = make_entrance()
+    task = entrance.ingest("rabbitmq")
+    await reading(entrance, delay)
+    connection = ingest_of(entrance, task)._connection
+    for count in (1, 2):
+        await rabbit.do(lambda channel: channel.queue_delete(delay))
+        await entrance.until(lambda: rabbit.exists(delay), "declared anew")
+        await rabbit.send(delay, messages(1, count))
+        await stored(entrance, count)
+    # over the same connection, and no channel was left behind
+    assert ingest_of(entrance, task)._connection is connection
+
+    def one_channel() -> bool:
+        return len(connection._channels) == 1
+
+    await entrance.until(one_channel, "one channel, its consumer's")
+
+
+async def test_a_channel_closed_by_the_broker_is_opened_anew(
+    make_entrance: MakeEntrance, rabbit: Exchanges, namespace: str
+) -> None:
+    """As for an acknowledgement of what it never delivered."""
+    delay = f"{namespace}.delay"
+    entrance = make_entrance()
+    task = entrance.ingest("rabbitmq")
+    await reading(entrance, delay)
+    await rabbit.send(delay, messages(10))
+    await stored(entrance, 10)
+    connection = ingest_of(entrance, task)._connection
+    (before,) = connection._deliveries
+    life = ingest_of(entrance, task)._intakes[0]._life
+    connection.ack(before, 2**40, multiple=False)
+    await entrance.until(life.ended.done, "closed")
+    await rabbit.send(delay, messages(10, 10))
+    await stored(entrance, 20)
+    await drained(entrance, delay)
+    assert ingest_of(entrance, task)._connection is connection
+
+
+async def test_what_another_consumer_gave_back_is_another_message(
+    make_entrance: MakeEntrance, rabbit: Exchanges, namespace: str
+) -> None:
+    """Two messages without id, byte for byte the same; one comes again, but not to us."""
+    delay = f"{namespace}.delay"
+    await stop_after_declaring(make_entrance(), delay)
+    await rabbit.send(delay, [("k", b"tick", HOUR)] * 2)
+    connection = pika.BlockingConnection(pika.URLParameters(rabbit.url))
+    channel = connection.channel()
+    method, _, _ = channel.basic_get(delay)
+    entrance = make_entrance()
+    entrance.ingest("rabbitmq")
+    await stored(entrance, 1)
+    channel.basic_nack(method.delivery_tag, requeue=True)
+    await stored(entrance, 2)
+    connection.close()
+
+
+async def stop_after_declaring(entrance: Entrance, delay: str) -> None:
+    task = entrance.ingest("rabbitmq")
+    await reading(entrance, delay)
+    await entrance.stop(task)
+
+
+# the connection
+
+
+async def test_connections_are_cut_while_messages_flow(
+    make_entrance: MakeEntrance, rabbit: Exchanges, proxy: FaultProxy, namespace: str
+) -> None:
+    delay, count = f"{namespace}.delay", 1500
+    entrance = make_entrance(url=rabbitmq_url_of(proxy.port), prefetch=200)
+    entrance.ingest("rabbitmq")
+    entrance.ingest("rabbitmq")
+    await entrance.until(lambda: rabbit.exists(delay), "declared")
+    sending = asyncio.ensure_future(rabbit.send(delay, messages(count)))
+    for part in range(1, 6):
+        await entrance.until(lambda part=part: at_least(entrance, part * 150), "some")
+        proxy.reset()
+    await sending
+    await stored(entrance, count)
+    assert not await entrance.dead(), "none was taken for another"
+    assert {m.id for m in await entrance.delayed()} <= {f"m{i}" for i in range(count)}
+
+
+async def at_least(entrance: Entrance, count: int) -> bool:
+    return (await entrance.client.stats()).delayed >= count
+
+
+async def test_messages_without_id_are_known_again_after_a_cut(
+    make_entrance: MakeEntrance,
+    rabbit: Exchanges,
+    proxy: FaultProxy,
+    own_redis: RedisServer,
+    namespace: str,
+) -> None:
+    """Many of the same bytes: each is stored once, though the store answered nobody in between."""
+    delay, count = f"{namespace}.delay", 50
+    entrance = make_entrance(url=rabbitmq_url_of(proxy.port), redis=own_redis.url)
+    entrance.ingest("rabbitmq")
+    await reading(entrance, delay)
+    for rounds in (1, 2):
+        own_redis.pause()
+        await rabbit.send(delay, [("k", b"tick", HOUR)] * count)
+        await handed_over(rabbit, entrance, delay)
+        proxy.reset()
+        await rabbit.do(lambda channel: None)  # the broker answers, and so has noticed
+        own_redis.resume()
+        await stored(entrance, rounds * count)
+        await drained(entrance, delay)
+        await stored(entrance, rounds * count)
+
+
+async def test_the_broker_closes_all_connections_and_stops(
+    make_entrance: MakeEntrance, rabbit: Exchanges, node: RabbitMQNode, namespace: str
+) -> None:
+    delay = f"{namespace}.delay"
+    entrance = make_entrance()
+    entrance.ingest("rabbitmq")
+    await reading(entrance, delay)
+    await rabbit.send(delay, messages(100, delivery_mode=2))
+    await asyncio.to_thread(node.ctl, "close_all_connections", "test")
+    await reading(entrance, delay)
+    await rabbit.send(delay, messages(100, 100, delivery_mode=2))
+    await asyncio.to_thread(node.ctl, "stop_app")
+
+    async def shows() -> bool:
+        found = await source(entrance, delay)
+        return found is not None and found.state not in ("reading", "starting")
+
+    await entrance.until(shows, "a broker that is away shows")
+    await asyncio.to_thread(node.ctl, "start_app")
+    await reading(entrance, delay)
+    await rabbit.send(delay, messages(100, 200, delivery_mode=2))
+    await stored(entrance, 300)
+
+
+# the store
+
+
+async def test_the_store_is_killed_and_comes_back(
+    make_entrance: MakeEntrance, rabbit: Exchanges, own_redis: RedisServer, namespace: str
+) -> None:
+    delay = f"{namespace}.delay"
+    entrance = make_entrance(redis=own_redis.url)
+    task = entrance.ingest("rabbitmq")
+    await reading(entrance, delay)
+    await rabbit.send(delay, messages(100))
+    await asyncio.to_thread(own_redis.kill)
+    await rabbit.send(delay, messages(100, 100))
+    await handed_over(rabbit, entrance, delay)
+    assert ingest_of(entrance, task)._intakes[0].held >= 100, "none was acknowledged"
+    await asyncio.to_thread(own_redis.start)
+    await stored(entrance, 200)
+    await drained(entrance, delay)
+
+
+async def test_a_full_store_is_waited_for_and_nothing_is_given_up(
+    make_entrance: MakeEntrance, rabbit: Exchanges, own_redis: RedisServer, namespace: str
+) -> None:
+    delay = f"{namespace}.delay"
+    entrance = make_entrance(redis=own_redis.url)
+    entrance.ingest("rabbitmq")
+    await reading(entrance, delay)
+    bad = ("k", b"bad", pika.BasicProperties(headers={"x-delay": "soon"}))
+    with redis.Redis.from_url(own_redis.url) as plain:
+        plain.config_set("maxmemory", "1")
+        await rabbit.send(delay, [*messages(100), bad])
+        await handed_over(rabbit, entrance, delay)
+        assert await entrance.delayed() == await entrance.dead() == []
+        plain.config_set("maxmemory", "0")
+    await stored(entrance, 100)
+    (dead,) = await entrance.until(entrance.dead, "quarantined")
+    assert dead.body == b"bad"
+
+
+async def test_memory_is_bounded_while_the_store_is_away(
+    make_entrance: MakeEntrance,
+    rabbit: Exchanges,
+    proxy: FaultProxy,
+    own_redis: RedisServer,
+    namespace: str,
+) -> None:
+    """What the window does not hold stays with the broker, also over a lost connection."""
+    delay, window = f"{namespace}.delay", 2 * 2**20
+    body = bytes(200 * 2**10)
+    entrance = make_entrance(
+        url=rabbitmq_url_of(proxy.port), redis=own_redis.url, window_bytes=window
+    )
+    task = entrance.ingest("rabbitmq")
+    await reading(entrance, delay)
+    connection, most = ingest_of(entrance, task)._connection, [0]
+
+    def is_full() -> bool:
+        most.append(connection._held_bytes)
+        return most[-1] > window
+
+    own_redis.pause()
+    many = [(key, body, properties) for key, _, properties in messages(100)]
+    sending = asyncio.ensure_future(rabbit.send(delay, many))
+    await entrance.until(is_full, "a full window")
+    await sending
+    assert is_full()
+    assert max(most) <= window + len(body) + 2**17, "one more message, and what the socket gave"
+    proxy.reset()
+    own_redis.resume()
+    await stored(entrance, 100)
+    await drained(entrance, delay)
+    assert ingest_of(entrance, task)._connection._held_bytes == 0
+
+
+async def test_a_window_of_less_than_a_message_lets_them_through_one_by_one(
+    make_entrance: MakeEntrance, rabbit: Exchanges, namespace: str
+) -> None:
+    delay = f"{namespace}.delay"
+    await rabbit.target(namespace)
+    entrance = make_entrance(
+        window_bytes=300_000, prefetch=10, limits={"body_bytes": 2**20, "delay": "1d"}
+    )
+    entrance.ingest("rabbitmq")
+    await reading(entrance, delay)
+    now = pika.BasicProperties()
+    big = [(key, bytes(2**19), properties) for key, _, properties in messages(20)]
+    await rabbit.send(delay, [*big, *[("k", bytes(2**19), now)] * 20])
+    await stored(entrance, 20)
+    assert len(await rabbit.take(namespace, 20)) == 20
+
+
+# what is with the broker already
+
+
+async def test_a_retry_and_a_cancel_wait_for_the_delivery_under_way_and_stop_nothing(
+    make_entrance: MakeEntrance, rabbit: Exchanges, proxy: FaultProxy, namespace: str
+) -> None:
+    delay = f"{namespace}.delay"
+    await rabbit.target(namespace)
+    entrance = make_entrance()
+    task = entrance.ingest("rabbitmq")
+    await reading(entrance, delay)
+    # given a message that was delivered, but whose confirm is still on its way
+    workers = make_entrance(url=rabbitmq_url_of(proxy.port))
+    workers.scan()
+    await rabbit.send(delay, [("k", b"warm", pika.BasicProperties(headers={"x-delay": 1}))])
+    await rabbit.take(namespace, 1)
+    proxy.mode = "hold_down"
+    soon = pika.BasicProperties(headers={"x-delay": 1}, message_id="m0")
+    await rabbit.send(delay, [("k", b"first", soon)])
+    await rabbit.take(namespace, 1)
+    # when its consumer sends it again, then changes his mind, and others go on
+    cancel = pika.BasicProperties(headers={"delaybridge-cancel": True}, message_id="m0")
+    (again, other) = messages(2)
+    await rabbit.send(delay, [again, ("k", b"", cancel), other])
+    intake = ingest_of(entrance, task)._intakes[0]
+    await entrance.until(lambda: len(intake._waiting) == 2, "both wait")
+    await entrance.until(lambda: ids(entrance, {"m1"}), "the other is stored")
+    # then they take effect in their order once it is settled
+    proxy.mode = "pass"
+    await drained(entrance, delay)
+    assert await ids(entrance, {"m1"})
+    assert not await entrance.dead()
+
+
+async def ids(entrance: Entrance, expected: set[str]) -> bool:
+    return {message.id for message in await entrance.delayed()} == expected
+
+
+# two at a time
+
+
+async def test_one_of_two_processes_is_killed_with_messages_in_hand(
+    make_entrance: MakeEntrance, rabbit: Exchanges, own_redis: RedisServer, namespace: str
+) -> None:
+    delay, count = f"{namespace}.delay", 1000
+    entrance = make_entrance(redis=own_redis.url, prefetch=400)
+    first = entrance.ingest("rabbitmq")
+    second = entrance.ingest("rabbitmq")
+
+    async def both() -> bool:
+        ingests = (await entrance.client.stats()).ingests
+        states = [source.state for ingest in ingests for source in ingest.sources]
+        return states == ["reading", "reading"]
+
+    await entrance.until(both, "both read")
+    own_redis.pause()
+    await rabbit.send(delay, messages(count))
+    await entrance.until(lambda: ingest_of(entrance, first)._intakes[0].held, "in hand")
+    await entrance.until(lambda: ingest_of(entrance, second)._intakes[0].held, "in hand")
+    await entrance.kill(first)
+    own_redis.resume()
+    await stored(entrance, count)
+    assert not await entrance.dead()
+
+
+async def test_a_blocked_broker_stores_what_it_does_not_take(
+    make_entrance: MakeEntrance, rabbit: Exchanges, node: RabbitMQNode, namespace: str
+) -> None:
+    """A memory alarm: consumers go on, publishers do not. What has no delay waits in the store."""
+    delay = f"{namespace}.delay"
+    await rabbit.target(namespace)
+    await stop_after_declaring(make_entrance(), delay)
+    await rabbit.send(delay, [("k", b"%d" % i, pika.BasicProperties()) for i in range(100)])
+
+    entrance = make_entrance()
+    await asyncio.to_thread(node.ctl, "set_vm_memory_high_watermark", "0.00000001")
+    try:
+        entrance.ingest("rabbitmq")
+        await entrance.until(lambda: at_least(entrance, 1), "some in the store")
+    finally:
+        await asyncio.to_thread(node.ctl, "set_vm_memory_high_watermark", "0.6")
+    entrance.scan()
+    taken = await rabbit.take(namespace, 100)
+    assert {body for _, _, body in taken} == {b"%d" % i for i in range(100)}
