@@ -141,10 +141,10 @@ class IntakeConnection(WireConnection):
     def _on_data_available(self, data_in: bytes) -> None:
         """Take the deliveries that lie whole at the beginning; the rest goes frame by frame."""
         data = self._unread + data_in if self._unread else data_in
-        position = self._take_whole(data)
+        position, in_pieces = self._take_whole(data)
         rest = data[position:] if position else data
         self._unread = b""
-        if len(rest) < _SMALL_BYTES and self._is_delivery(rest):
+        if not in_pieces and len(rest) < _SMALL_BYTES and self._is_delivery(rest):
             self._unread = rest  # the rest of it is on its way
         elif rest:
             super()._on_data_available(rest)
@@ -156,12 +156,13 @@ class IntakeConnection(WireConnection):
         method = data[_FRAME.size : _FRAME.size + len(_DELIVER)]
         return kind == _METHOD and method == _DELIVER and channel in self._deliveries
 
-    def _take_whole(self, data: bytes) -> int:
+    def _take_whole(self, data: bytes) -> tuple[int, bool]:
         """Take messages of three frames, or two, from the beginning; where the first other starts.
 
+        And whether that is a message with a body in several frames, of which all may be here.
         The same as `Deliveries.method`, `header` and `body`, without a call for each frame.
         """
-        position = held = 0
+        position, held, in_pieces = 0, 0, False
         try:
             while True:
                 kind, channel, length = _FRAME.unpack_from(data, position)
@@ -181,8 +182,8 @@ class IntakeConnection(WireConnection):
                 body = b""
                 if size:
                     _, _, length = _FRAME.unpack_from(data, end)
-                    if length != size:
-                        break  # of several frames
+                    if in_pieces := length != size:
+                        break
                     body = data[end + 7 : end + 7 + length]
                     end += length + 8
                 data[end - 1]  # the last byte is there: so is all before it
@@ -193,7 +194,7 @@ class IntakeConnection(WireConnection):
         self.bytes_received += position  # pika's heartbeat looks at it
         if held:
             self._hold(held)
-        return position
+        return position, in_pieces
 
     def _read(self, kind: int, channel: int, data: bytes, start: int, end: int) -> bool:
         deliveries = self._deliveries.get(channel)

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from delaybridge import amqp
 from delaybridge.ingest import Cancel, Quarantine, Schedule
-from delaybridge.ingest.amqp_intake import Deliveries, size_of
+from delaybridge.ingest.amqp_intake import Deliveries, IntakeConnection, size_of
 from delaybridge.ingest.amqp_life import Tags
 from delaybridge.ingest.amqp_messages import Delivered, Direct, Reader
 from delaybridge.ingest.routes import AllowList, Route
@@ -487,6 +487,51 @@ def test_deliveries_in_any_pieces(
     assert deliveries.messages == sent
     assert deliveries.size == counted == sum(map(size_of, sent))
     assert len(arrivals) == 1, "whoever waits is told once, and takes all"
+
+
+class Stream(IntakeConnection):
+    """A connection's reading alone. passed: the frames that are pika's."""
+
+    def __init__(self, channel: int, deliveries: Deliveries) -> None:
+        self._deliveries, self._window_bytes, self._held_bytes = {channel: deliveries}, 10**9, 0
+        self._is_paused, self._unread, self.bytes_received = False, b"", 0
+        self.passed: list[bytes] = []
+
+    def _pass_to_pika(self, data: bytes) -> None:
+        self.passed.append(data)
+
+
+HEARTBEAT = b"\x08\0\0\0\0\0\0\xce"
+CANCEL = b"\x01\0\x07\0\0\0\x08\x00\x3c\x00\x1e\x02ct\x01\xce"
+BODIES = st.binary(max_size=40) | st.integers(0, 70_000).map(lambda size: b"x" * size)
+
+
+@given(
+    st.lists(st.sampled_from([HEARTBEAT, CANCEL]) | BODIES, max_size=6),
+    st.sampled_from([8, 100, 5000, 131_064]),
+    st.lists(st.integers(1, 70_000) | st.integers(1, 40)),
+)
+def test_a_stream_cut_anywhere(parts: list[bytes], frame: int, cuts: list[int]) -> None:
+    sent, other, stream = [], [], b""
+    for tag, part in enumerate(parts, 1):
+        if part in (HEARTBEAT, CANCEL):
+            other.append(part)
+            stream += part
+            continue
+        message = delivered({"x-delay": 5}, part, key=b"k")._replace(tag=tag)
+        sent.append(message)
+        for kind, payload in frames(message, [frame] * (len(part) // frame)):
+            stream += struct.pack(">BHI", kind, 7, len(payload)) + payload + b"\xce"
+    deliveries = Deliveries(lambda: None)
+    connection = Stream(7, deliveries)
+    at = 0
+    for cut in [*cuts, len(stream)]:
+        connection._on_data_available(stream[at : at + cut])
+        at += cut
+    assert deliveries.messages == sent
+    assert connection.passed == other
+    assert connection.bytes_received + sum(map(len, other)) == len(stream)
+    assert connection._held_bytes == deliveries.size == sum(map(size_of, sent))
 
 
 # acknowledging
