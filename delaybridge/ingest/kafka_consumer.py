@@ -26,7 +26,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from delaybridge.ingest.kafka_damage import STOPS, complaint
+from delaybridge.ingest.kafka_damage import STOPS, complaint, is_readable
 from delaybridge.ingest.kafka_group import member_settings
 from delaybridge.ingest.kafka_records import Read
 from delaybridge.ingest.kafka_topics import Place, Topic, TopicIds, beginnings, waiting
@@ -85,7 +85,7 @@ class KafkaConsumer:
         self._safe: deque[tuple[Topic, int, int]] = deque()  # partition, first offset not safe
         self._begun: dict[Place, int] = {}  # what is ours, and where it began
         self._stopped: set[Place] = set()  # of these, what cannot be read on
-        self._troubled: set[str] = set()  # topics of which something wrong was said
+        self._troubled: dict[str, int] = {}  # topics of which something wrong was said: partition
         self._is_paused = False
         self._is_away = False
         self.lag: dict[str, int] = {}  # records not read yet, by topic, as far as is known
@@ -198,13 +198,11 @@ class KafkaConsumer:
         self._store_offsets()
         if time.monotonic() - self._measured_s > MEASURE_S:
             self._measured_s = time.monotonic()
-            lag: dict[str, int] = {}
-            for place in self._consumer.position(self._consumer.assignment()):
-                where = place.topic, place.partition
-                at = place.offset if place.offset >= 0 else self._begun.get(where, 0)
-                more = waiting(self._consumer, place, at, is_read=where not in self._stopped)
-                lag[place.topic] = lag.get(place.topic, 0) + more
-            self.lag = lag
+            self.lag = waiting(self._consumer, self._begun, self._stopped)
+            # Nobody tells of a fetch that brings nothing and is allowed again.
+            refused = [where for where in self._troubled.items() if where in self._begun]
+            if refused and is_readable(self._settings, *refused[0]):
+                self._is_well(refused[0][0])
             if self._is_away:
                 with contextlib.suppress(KafkaException):
                     self._consumer.list_topics(timeout=POLL_S)
@@ -242,11 +240,11 @@ class KafkaConsumer:
         if name is None:
             self._is_wrong(error)
         else:
-            self._troubled.add(name)
+            self._troubled[name] = partition or 0
             self._tell(self._said, name, shown(error))
 
     def _is_well(self, name: str) -> None:
-        self._troubled.discard(name)
+        self._troubled.pop(name, None)
         self._tell(self._said, name, None)
 
     def _stop_at(self, place: TopicPartition, code: int) -> None:

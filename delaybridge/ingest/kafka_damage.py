@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, TopicPartition
 
 from delaybridge.publish.kafka_outcomes import error_of, shown
 
@@ -27,11 +27,7 @@ def complaint(settings: Mapping[str, Any], place: TopicPartition, code: int) -> 
 
     settings: librdkafka's. Takes a moment: it asks the broker, and looks for the batch's end.
     """
-    logger = logging.Logger("librdkafka")
-    logger.addHandler(logging.NullHandler())
-    # Never joins the group, never commits: librdkafka only wants a name.
-    own = {"group.id": "delaybridge-look", "enable.auto.commit": False, "check.crcs": True}
-    look = Consumer({**settings, **own, "auto.offset.reset": "error"}, logger=logger)
+    look = _looker(settings)
     try:
         low, high = look.get_watermark_offsets(place, timeout=_ANSWER_TIMEOUT_S)
         if code in _UNREADABLE:
@@ -51,6 +47,32 @@ def complaint(settings: Mapping[str, Any], place: TopicPartition, code: int) -> 
         f"lost_input: the log was cut back: it ends at offset {high}, and {place.offset} is to be "
         "read next"
     )
+
+
+def is_readable(settings: Mapping[str, Any], topic: str, partition: int) -> bool:
+    """Whether a partition may be read and can be, though nothing new is in it."""
+    look = _looker(settings)
+    try:
+        look.assign([TopicPartition(topic, partition, OFFSET_END)])
+        found = look.consume(1, _LOOK_S)
+        error = found[0].error() if found else KafkaError(KafkaError._TIMED_OUT)
+        return error is None or error.code() == KafkaError._PARTITION_EOF
+    finally:
+        look.close()
+
+
+def _looker(settings: Mapping[str, Any]) -> Consumer:
+    """A consumer beside ours: never in the group, commits nothing; librdkafka wants a name."""
+    logger = logging.Logger("librdkafka")
+    logger.addHandler(logging.NullHandler())
+    own = {
+        "group.id": "delaybridge-look",
+        "enable.auto.commit": False,
+        "enable.partition.eof": True,
+        "auto.offset.reset": "error",
+        "check.crcs": True,
+    }
+    return Consumer({**settings, **own}, logger=logger)
 
 
 def _range(place: TopicPartition, last: int) -> str:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import TimeoutError as FutureTimeout
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from confluent_kafka import (
@@ -150,12 +151,21 @@ def beginnings(
     return known
 
 
-def waiting(consumer: Consumer, place: TopicPartition, position: int, *, is_read: bool) -> int:
-    """How many records lie behind a position, as far as is known; else the broker is asked."""
-    try:
-        low, high = consumer.get_watermark_offsets(
-            place, timeout=_MEASURE_TIMEOUT_S, cached=is_read
-        )
-    except KafkaException:
-        return 0
-    return max(high - max(position, low), 0)
+def waiting(
+    consumer: Consumer, begun: Mapping[Place, int], stopped: Collection[Place]
+) -> dict[str, int]:
+    """How many records wait, by topic, as far as they were read and fetched.
+
+    begun: where partitions began. stopped: of what is not fetched the broker is asked.
+    """
+    found: dict[str, int] = {}
+    for place in consumer.position(consumer.assignment()):
+        where = place.topic, place.partition
+        position = place.offset if place.offset >= 0 else begun.get(where, 0)
+        with suppress(KafkaException):
+            low, high = consumer.get_watermark_offsets(
+                place, timeout=_MEASURE_TIMEOUT_S, cached=where not in stopped
+            )
+            behind = max(high - max(position, low), 0)
+            found[place.topic] = found.get(place.topic, 0) + behind
+    return found

@@ -187,6 +187,7 @@ class TestInputThatCannotBeRead:
 
 
 class TestServersAway:
+    @pytest.mark.timeout(90)  # a Kafka on a busy machine takes its time to start
     async def test_the_broker_stops_and_starts(
         self, make_entrance: MakeEntrance, kafka: Kafka, node: KafkaNode, namespace: str
     ) -> None:
