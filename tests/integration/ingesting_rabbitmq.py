@@ -55,25 +55,7 @@ class Exchanges(Rabbit):
     async def take_raw(self, queue: str, count: int) -> list[Raw]:
         """So many messages of a queue, as bytes, in their order."""
 
-        def receive() -> list[Raw]:
-            found: list[Raw] = []
-            connection = pika.BlockingConnection(pika.URLParameters(self.url))
-            with _decoding_nothing():
-                channel = connection.channel()
-                deadline = time.monotonic() + DEADLINE_S
-                while len(found) < count and time.monotonic() < deadline:
-                    method, properties, body = channel.basic_get(queue, auto_ack=True)
-                    if method is None:
-                        connection.process_data_events(0.005)
-                        continue
-                    header = struct.pack(">HHQ", 60, 0, len(body)) + properties.encoded
-                    content = amqp.split_content_header(header)
-                    at_ms = time.time_ns() / 1e6
-                    found.append(Raw(method.exchange, method.routing_key, content, body, at_ms))
-            connection.close()
-            return found
-
-        taken = await asyncio.to_thread(receive)
+        taken = await asyncio.to_thread(receive_raw, self.url, queue, count)
         assert len(taken) == count, f"only {len(taken)} of {count} came to {queue}"
         return taken
 
@@ -89,6 +71,28 @@ class Exchanges(Rabbit):
             return True
 
         return bool(await self.do(look))
+
+
+def receive_raw(url: str, queue: str, count: int) -> list[Raw]:
+    """So many messages of a queue, or as many as came in time, as bytes, in their order."""
+    found: list[Raw] = []
+    connection = pika.BlockingConnection(pika.URLParameters(url))
+    with _decoding_nothing():
+        channel = connection.channel()
+        channel.basic_qos(prefetch_count=min(count, 500))
+        for method, properties, body in channel.consume(queue, inactivity_timeout=DEADLINE_S):
+            if method is None:
+                break
+            header = struct.pack(">HHQ", 60, 0, len(body)) + properties.encoded
+            content = amqp.split_content_header(header)
+            at_ms = time.time_ns() / 1e6
+            found.append(Raw(method.exchange, method.routing_key, content, body, at_ms))
+            if len(found) == count or len(found) % 100 == 0:
+                channel.basic_ack(method.delivery_tag, multiple=True)
+            if len(found) == count:
+                break
+    connection.close()
+    return found
 
 
 class _decoding_nothing:

@@ -1,0 +1,283 @@
+"""Plain producers publish to a delay exchange, plain consumers read its target: real processes."""
+
+from __future__ import annotations
+
+import random
+import struct
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pika
+import psutil
+import pytest
+
+from delaybridge import amqp
+from tests.acceptance.bridge import Bridge, rabbitmq_channel
+from tests.acceptance.conftest import MakeBridge
+from tests.acceptance.history import Delivery
+from tests.acceptance.test_brokers_fail import wait_s
+from tests.integration.delaying import Raw, entries
+from tests.integration.ingesting_rabbitmq import AsBytes, receive_raw
+from tests.servers.rabbitmq import RabbitMQNode
+from tests.servers.redis import RedisServer
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.timeout(120)
+
+MESSAGES = 2000
+OUTAGE_S = 10
+KIB, MIB = 2**10, 2**20
+OWN = {"delaybridge-id", "delaybridge-due-ms", "delaybridge-attempt"}
+
+
+class Sent(NamedTuple):
+    """A message as it was published. least_ms: it must not arrive before, by this machine's clock.
+
+    headers, rest: those that must arrive, by name; flags and properties around them. id: as given;
+    None if delaybridge was to give one.
+    """
+
+    key: str
+    body: bytes
+    headers: dict[str, bytes]
+    rest: tuple[int, bytes, bytes]
+    least_ms: int
+    id: str | None
+
+
+class Site:
+    """A delay exchange, its target with a consumer and a queue that keeps a copy, what was sent."""
+
+    def __init__(self, bridge: Bridge, name: str) -> None:
+        self.bridge = bridge
+        self.url = bridge.brokers["rabbitmq"]
+        self.target, self.delay, self.copy = name, f"{name}.delay", f"{name}-copy"
+        bridge.rabbitmq_queue(name)
+        with rabbitmq_channel(self.url) as channel:
+            quorum = {"x-queue-type": "quorum"}
+            channel.queue_declare(self.copy, durable=True, arguments=quorum)
+            channel.queue_bind(self.copy, name, "#")
+        self.sent: list[Sent] = []
+        self._random = random.Random(13)
+
+    def send(
+        self, count: int, seconds: float = 0.0, midway: Callable[[], None] = lambda: None
+    ) -> None:
+        """So many more of every kind, spread over so many seconds; the broker has them all."""
+        with rabbitmq_channel(self.url) as channel:
+            channel.confirm_delivery()
+            began_s = time.monotonic()
+            for part in range(count):
+                while time.monotonic() < began_s + seconds * part / count:
+                    channel.connection.process_data_events(0.001)
+                if part == count // 2:
+                    midway()
+                self._send(channel)
+
+    def _send(self, channel: Any) -> None:
+        draw, number = self._random, len(self.sent)
+        delay_ms = draw.choice([0, 0, *[draw.randrange(200, 4000)] * 6])
+        key = draw.choice(["", "a.b", f"key.{number}", "\u20ac"])
+        body = draw.choice([b"", *[draw.randbytes(draw.randrange(1, 300))] * 20, bytes(150_000)])
+        properties = {
+            "delivery_mode": draw.choice([1, 2]),
+            "content_type": draw.choice([None, "application/json"]),
+            "correlation_id": draw.choice([None, "c" * 255, "\u20ac"]),
+            "priority": draw.choice([None, 0, 9, 255]),
+            "timestamp": draw.choice([None, 0, 1_700_000_000]),
+            "app_id": draw.choice([None, b"\xff\xfe"]),
+        }
+        given = draw.choice(["message_id", "header", None])
+        id = f"{self.target}-{number}" if given else None
+        if given == "message_id":
+            properties["message_id"] = id
+        headers = {
+            "a-number": b"l" + struct.pack(">q", number),
+            "b-odd": draw.choice([b"V", b"d" + struct.pack(">d", 1.9), b"x\0\0\0\1\xff"]),
+            "c-table": b"F\0\0\0\x04\x01at\x01",
+        }
+        now_ms = time.time_ns() // 1_000_000
+        asked = self._asked(delay_ms, now_ms)
+        if given == "header":
+            asked["delaybridge-id"] = text(str(id))
+        channel.basic_publish(
+            self.delay, key, body, AsBytes(table(headers | asked), **properties), mandatory=True
+        )
+        kept = {n: value for n, value in asked.items() if not n.startswith("delaybridge-")}
+        rest = amqp.encode_properties(properties)
+        self.sent.append(Sent(key, body, headers | kept, rest, now_ms + delay_ms, id))
+
+    def _asked(self, delay_ms: int, now_ms: int) -> dict[str, bytes]:
+        draw, due_ms = self._random, struct.pack(">q", now_ms + delay_ms)
+        if not delay_ms:
+            return draw.choice([{}, {"x-delay": b"I\0\0\0\0"}, {"x-delay": b"V"}])
+        return draw.choice(
+            [
+                {"x-delay": b"I" + struct.pack(">i", delay_ms)},
+                {"x-delay": text(str(delay_ms))},
+                {"x-opt-delivery-delay": b"l" + struct.pack(">q", delay_ms)},
+                {"x-opt-delivery-time": b"l" + due_ms},
+                {"delaybridge-delay": text(f"{delay_ms}ms")},
+                {"delaybridge-due": b"l" + due_ms},
+            ]
+        )
+
+    def wait_reading(self) -> None:
+        """Until an ingest process says that it reads the delay exchange."""
+        wait_until(
+            lambda: any(
+                source.source == f"rabbitmq:{self.delay}" and source.state == "reading"
+                for ingest in self.bridge.client.stats().ingests
+                for source in ingest.sources
+            ),
+            *(30, "it reads"),
+            interval_s=0.1,
+        )
+
+    def wait_arrived(self) -> None:
+        """Until the first messages have come out again."""
+        wait_until(lambda: self.bridge.deliveries(), 30, "something arrives", interval_s=0.05)
+
+    def check(self, *, duplicates: bool = False) -> list[float]:
+        """None lost, none early, byte for byte, and none twice; how late they were in ms, sorted.
+
+        A message is on time when it arrives at its due time or, if it asked for none, at once.
+        """
+        wait_until(
+            lambda: len({d.id for d in self.bridge.deliveries()}) >= len(self.sent),
+            *(60, "everything received"),
+            interval_s=0.3,
+        )
+        wait_until(self._is_idle, 30, "nothing left on its way", interval_s=0.3)
+        received = self.bridge.deliveries()
+        assert not self.bridge.dead()
+        assert not [d.id for d in received if d.at_us < d.due_ms * 1000]
+        copies: dict[int, list[Raw]] = {}
+        for raw in receive_raw(self.url, self.copy, self._waiting(self.copy)):
+            copies.setdefault(raw.headers["a-number"], []).append(raw)
+        assert sorted(copies) == list(range(len(self.sent)))
+        if not duplicates:
+            assert len(received) == sum(map(len, copies.values())) == len(self.sent)
+        first = {d.id: d for d in sorted(received, key=lambda d: d.at_us, reverse=True)}
+        late_ms = sorted(
+            self._check_one(one, raw, first)
+            for number, one in enumerate(self.sent)
+            for raw in copies[number]
+        )
+        p50, p99 = (late_ms[int(len(late_ms) * share)] for share in (0.5, 0.99))
+        print(f"\n{self.target}: {len(received)} received, {len(received) - len(self.sent)} twice")
+        print(f"lateness p50 {p50:.1f} p99 {p99:.1f} max {late_ms[-1]:.1f} ms")
+        return late_ms
+
+    def _is_idle(self) -> bool:
+        stats = self.bridge.client.stats()
+        if stats.delayed + stats.in_flight + stats.parked:
+            return False
+        return self._waiting(self.delay) == self._waiting(self.target) == 0
+
+    def _waiting(self, queue: str) -> int:
+        with rabbitmq_channel(self.url) as channel:
+            return int(channel.queue_declare(queue, passive=True).method.message_count)
+
+    def _check_one(self, one: Sent, raw: Raw, first: dict[str, Delivery]) -> float:
+        came = entries(raw.content.table)
+        assert came.keys() - one.headers.keys() == OWN
+        assert {name: came[name] for name in one.headers} == one.headers
+        content = raw.content
+        assert (content.flags, content.before, content.after) == one.rest
+        assert (raw.routing_key.encode(), raw.body) == (one.key.encode(), one.body)
+        id = raw.headers["delaybridge-id"]
+        assert one.id in (None, id)
+        at_ms = first[id].at_us / 1000
+        assert at_ms >= one.least_ms
+        return at_ms - max(first[id].due_ms, one.least_ms)
+
+
+def text(value: str) -> bytes:
+    data = value.encode()
+    return b"S" + struct.pack(">I", len(data)) + data
+
+
+def table(headers: dict[str, bytes]) -> bytes:
+    return b"".join(bytes([len(name)]) + name.encode() + value for name, value in headers.items())
+
+
+def test_two_thousand_of_every_kind(
+    make_bridge: MakeBridge, rabbitmq_url: str, namespace: str
+) -> None:
+    exchanges = {"DELAYBRIDGE_INGEST__EXCHANGES": f"{namespace}.delay"}
+    bridge = make_bridge({"rabbitmq": rabbitmq_url}, settings=exchanges)
+    site = Site(bridge, namespace)
+    worker = bridge.start("scan", "--with-ingest")
+    site.wait_reading()
+    site.send(MESSAGES, seconds=3)
+    late_ms = site.check()
+    assert late_ms[int(len(late_ms) * 0.99)] < 1000
+    # and a worker that is told to end leaves nothing undone
+    worker.terminate()
+    assert worker.wait(20) == 0
+    with rabbitmq_channel(rabbitmq_url) as channel:
+        assert channel.queue_declare(site.delay, passive=True).method.message_count == 0
+
+
+def test_ingest_is_killed_in_the_middle(
+    make_bridge: MakeBridge, rabbitmq_url: str, namespace: str
+) -> None:
+    bridge = make_bridge({"rabbitmq": rabbitmq_url})
+    site = Site(bridge, namespace)
+    bridge.start_workers(1)
+    command = ("ingest", "rabbitmq", "--exchange", site.delay)
+    ingests = [bridge.start(*command), bridge.start(*command)]
+    site.wait_reading()
+    for ingest in ingests:
+        site.send(MESSAGES // 2, midway=ingest.kill)
+        ingest.wait()
+        bridge.start(*command)
+    site.check(duplicates=True)
+
+
+def test_rabbitmq_stops_for_ten_seconds(
+    make_bridge: MakeBridge, own_rabbitmq: RabbitMQNode, namespace: str
+) -> None:
+    bridge = make_bridge({"rabbitmq": own_rabbitmq.url})
+    site = Site(bridge, namespace)
+    bridge.start_workers(1)
+    ingest = bridge.start("ingest", "rabbitmq", "--exchange", site.delay)
+    site.wait_reading()
+    site.send(MESSAGES // 2)
+    site.wait_arrived()
+    own_rabbitmq.ctl("stop_app")
+    wait_s(OUTAGE_S)
+    own_rabbitmq.ctl("start_app")
+    site.wait_reading()
+    site.send(MESSAGES // 2)
+    site.check(duplicates=True)
+    assert ingest.poll() is None
+
+
+def test_memory_is_bounded_while_redis_is_away(
+    make_bridge: MakeBridge, own_redis: RedisServer, rabbitmq_url: str, namespace: str
+) -> None:
+    window = {"DELAYBRIDGE_INGEST__WINDOW_BYTES": str(8 * MIB)}
+    bridge = make_bridge({"rabbitmq": rabbitmq_url}, redis_url=own_redis.url, settings=window)
+    site = Site(bridge, namespace)
+    ingest = psutil.Process(bridge.start("ingest", "rabbitmq", "--exchange", site.delay).pid)
+    site.wait_reading()
+    hour = pika.BasicProperties(headers={"x-delay": 3_600_000})
+    with rabbitmq_channel(rabbitmq_url) as channel:
+        channel.basic_publish(site.delay, "k", b"first", hour)
+        wait_until(lambda: bridge.client.stats().delayed == 1, 30, "it reads", interval_s=0.1)
+        before = ingest.memory_info().rss
+        own_redis.pause()
+        channel.confirm_delivery()
+        for number in range(400):
+            channel.basic_publish(site.delay, "k", number.to_bytes(4, "big") * (50 * KIB), hour)
+    log = bridge.folder / "ingest-1.log"
+    wait_until(lambda: "store_silent" in log.read_text(), 30, "Redis is missed", interval_s=0.1)
+    wait_s(2)
+    grown = ingest.memory_info().rss - before
+    print(f"\n{grown / MIB:.0f} MiB for a window of 8 and 80 waiting")
+    assert grown < 40 * MIB
+    own_redis.resume()
+    wait_until(lambda: bridge.client.stats().delayed == 401, 60, "all stored", interval_s=0.2)
