@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PYTEST_ARGS ?=
 REQUIRE ?=
 
-.PHONY: help demo test check unit format servers clean
+.PHONY: help demo test check lint unit format servers clean
 
 help: ## what there is
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -15,15 +15,26 @@ help: ## what there is
 demo: $(VENV)/.demo ## install, then watch it work: two workers, one killed, a verdict
 	$(BIN)/delaybridge demo
 
-test: $(VENV)/.test servers ## install, obtain the servers, run every test
-	$(BIN)/pytest $(if $(REQUIRE),--require=$(REQUIRE)) $(PYTEST_ARGS)
+PYTEST = $(BIN)/pytest $(if $(REQUIRE),--require=$(REQUIRE))
 
-check: $(VENV)/.test luacheck ## lint, format, types, Lua, unit tests
+# The integration tests mostly wait for servers, so two go at a time, each with its own. The
+# acceptance tests measure, and have the machine for themselves.
+test: $(VENV)/.test servers ## install, obtain the servers, run every test
+ifeq ($(strip $(PYTEST_ARGS)),)
+	$(PYTEST) -q tests/unit tests/test_packaging.py
+	$(PYTEST) -q tests/integration --numprocesses=2 --dist=loadfile
+	$(PYTEST) tests/acceptance
+else
+	$(PYTEST) $(PYTEST_ARGS)
+endif
+
+check: lint unit ## lint and unit tests
+
+lint: $(VENV)/.test luacheck ## lint, format, types, Lua
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	luacheck --quiet lua
-	$(BIN)/pytest tests/unit -q
 
 unit: $(VENV)/.test ## unit tests alone
 	$(BIN)/pytest tests/unit -q
