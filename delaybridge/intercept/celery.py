@@ -13,33 +13,46 @@ from __future__ import annotations
 
 import logging
 from base64 import b64decode
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any
 
 from celery import Celery
+from celery.app import control
 from celery.app.task import Context
 from kombu.exceptions import OperationalError
-from kombu.serialization import loads
+from kombu.message import Message as Received
+from kombu.serialization import prepare_accept_content
+from kombu.utils.imports import symbol_by_name
 
-from delaybridge.calls import Receipt, Stored
+from delaybridge.accept import check_id
+from delaybridge.calls import Receipt, Stored, stored
 from delaybridge.client import Client
-from delaybridge.errors import MessageConflict, StoreError
+from delaybridge.commands import new_stamp
+from delaybridge.errors import MessageError, StoreError, StoreUnavailable
 from delaybridge.intercept import client_of_settings
 from delaybridge.intercept.kombu import Producer
-from delaybridge.message import Answer
+from delaybridge.keys import bucket_of
+from delaybridge.message import Answer, Message, new_id
+from delaybridge.store import Steps
 
 __all__ = ["install"]
 
-_loads: Any = loads  # untyped, as the next
-_Context: Any = Context
+_Context: Any = Context  # untyped, as the next four
+_mime_types: Any = prepare_accept_content
+_Received: Any = Received
+_Control: Any = control.Control
+_symbol_by_name: Any = symbol_by_name
 
 _log = logging.getLogger("delaybridge")
 # Where quorum queues are used, Celery sends to the first of RabbitMQ's delay queues; this is the
 # exchange behind the last.
 _NATIVE_DELAY, _NATIVE_DELIVERY = "celery_delayed_27", "celery_delayed_delivery"
-_MOST_RETRIES = 20  # of one task, that a revoke looks for
-_INSTALLED = "_delaybridge_installed"
+_COPIES = 8  # of one task id, pending at once, that a revoke finds
+_REVOKED_TOGETHER = 500
+_INSTALLED = "_delaybridge"
 
 
 def install(
@@ -47,18 +60,18 @@ def install(
 ) -> None:
     """Have this app's tasks with a countdown or an ETA wait in delaybridge. A second time: nothing.
 
-    client: who stores them; by default one of the settings, shared by the process and made at the
-    first delay. broker: the configured broker that is Celery's, where there are several of its
-    kind. minimum_s: tasks due sooner than this are sent straight on.
+    The app need not be configured yet. client: who stores them; by default one of the settings,
+    shared by the process and made at the first delay. broker: the configured broker that is
+    Celery's, where there are several of its kind. minimum_s: tasks due sooner are sent straight on.
 
     `apply_async` raises kombu's OperationalError where the store is away, as it does where the
-    broker is, and nothing was sent, now or later; only where the store did not answer in time it
-    may be. `revoke` cancels what is not due yet, and still tells the workers.
+    broker is, after as many tries as its retry policy says. Nothing was sent then, now or later;
+    only where the store did not answer in time it may be. MessageError: refused (too large, too far
+    ahead, a fanout); ConfigError. `revoke` cancels what is not due yet, and still tells the
+    workers, whatever becomes of that; OperationalError where the store is away.
     """
-    if getattr(app, _INSTALLED, False):
-        return
-    setattr(app, _INSTALLED, True)
-    _Interception(app, client, broker, minimum_s).install()
+    if getattr(app, _INSTALLED, None) is None:
+        setattr(app, _INSTALLED, _Interception(app, client, broker, minimum_s))
 
 
 class _Interception:
@@ -67,11 +80,16 @@ class _Interception:
     ) -> None:
         self._app, self._client, self._broker = app, client, broker
         self._minimum_s = minimum_s
-
-    def install(self) -> None:
-        amqp, control = self._app.amqp, self._app.control
-        amqp.send_task_message = self._sending(amqp.send_task_message)
-        control.revoke = self._revoking(control.revoke)
+        # Celery's own sender and control read the configuration when they are made: not now.
+        made = vars(app.amqp).get("send_task_message")
+        sender = cache(app.amqp._create_task_sender) if made is None else lambda: made
+        app.amqp.send_task_message = self._sending(sender)
+        base = _symbol_by_name(app.control_cls)
+        app.control_cls = (
+            _RevokingControl if base is _Control else type("Control", (_Revoking, base), {})
+        )
+        if "control" in vars(app):
+            app.control.__class__ = app.control_cls
 
     @property
     def client(self) -> Client:
@@ -79,27 +97,20 @@ class _Interception:
 
     # on the way out
 
-    def _sending(self, send: Callable[..., Any]) -> Callable[..., Any]:
+    def _sending(self, sender: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
         def send_task_message(producer: Any, name: str, message: Any, **options: Any) -> Any:
             eta = self._eta(message)
-            if eta is None:
-                return send(producer, name, message, **options)
-            if getattr(options.get("exchange"), "name", None) == _NATIVE_DELAY:
-                options["exchange"] = _NATIVE_DELIVERY
-            task = _Task(message.headers, message.body)
-            delaying = _TaskProducer(
-                producer.channel, auto_declare=False, client=self.client, broker=self._broker
-            )
-            delaying.task = task
-            return send(_Router(producer, delaying, message.body, eta), name, message, **options)
+            if eta is not None:
+                producer = _TaskProducer(producer, message, eta, self.client, self._broker)
+                if getattr(options.get("exchange"), "name", None) == _NATIVE_DELAY:
+                    options["exchange"] = _NATIVE_DELIVERY
+            return sender()(producer, name, message, **options)
 
         return send_task_message
 
     def _eta(self, message: Any) -> datetime | None:
         """When the task is due; None if that is now, or soon enough."""
-        said = message.headers.get("eta")
-        if said is None and isinstance(message.body, dict):  # protocol 1
-            said = message.body.get("eta")
+        said = _about(message).get("eta")
         if not said:
             return None
         eta = said if isinstance(said, datetime) else datetime.fromisoformat(said)
@@ -109,99 +120,141 @@ class _Interception:
 
     # revoke
 
-    def _revoking(self, revoke: Callable[..., Any]) -> Callable[..., Any]:
-        def revoke_and_cancel(task_id: Any, *args: Any, **kwargs: Any) -> Any:
-            told = revoke(task_id, *args, **kwargs)  # first: also where the store is away
-            for id in [task_id] if isinstance(task_id, str) else task_id:
-                self._cancel(id)
-            return told
+    def cancel(self, task_ids: Sequence[str]) -> None:
+        """Cancel whatever of the tasks is not due yet, and say in the result backend that it was.
 
-        return revoke_and_cancel
-
-    def _cancel(self, task_id: str) -> None:
-        """Cancel whatever of the task is not due yet, and say in the result backend that it was."""
-        for id in _ids_of(task_id):
-            stored = self.client.get(id, key=task_id)
-            if stored is not None and self.client.cancel(id, key=task_id) in (
-                Answer.CANCELLED,
-                Answer.CANCELLED_MAYBE_DELIVERED,
-            ):
-                request = self._request_of(stored)
+        OperationalError where the store is away.
+        """
+        storable = [task_id for task_id in dict.fromkeys(task_ids) if _is_storable(task_id)]
+        for first in range(0, len(storable), _REVOKED_TOGETHER):
+            steps = _cancel(self.client, storable[first : first + _REVOKED_TOGETHER])
+            try:
+                cancelled = self.client.store.complete(steps)
+            except StoreError as exc:
+                raise OperationalError(str(exc)) from exc
+            for task_id, message in cancelled.items():
+                request = self._request_of(message)
                 self._app.backend.mark_as_revoked(
                     *(task_id, "revoked", request),
                     store_result=not (request and request.ignore_result),
                 )
 
-    def _request_of(self, stored: Stored) -> Any:
+    def _request_of(self, message: Stored) -> Any:
         """The task's request, as far as a chord that waits for it must know of it."""
-        properties, body = stored.properties, stored.body or b""
+        headers, properties, body = dict(message.headers), message.properties, message.body or b""
         if properties.get("body_encoding") == "base64":  # kombu's own transports
             body = b64decode(body)
         try:
-            _, _, embedded = _loads(
-                *(body, properties["content_type"], properties["content_encoding"]),
-                accept=self._app.conf.accept_content,
-            )
-            return _Context({**dict(stored.headers), "chord": embedded.get("chord")})
+            _, _, embedded = _Received(
+                body=body,
+                content_type=properties["content_type"],
+                content_encoding=properties["content_encoding"],
+                headers=headers,
+                accept=_mime_types(self._app.conf.accept_content),
+            ).decode()
+            return _Context({**headers, "chord": embedded.get("chord")})
         except Exception as exc:
-            _log.debug("revoked, its message not read: %r", exc)
+            _log.warning("revoked, but no chord is told: the message cannot be read: %r", exc)
             return None
 
 
-class _Task:
-    """What names a task's message in the store."""
+class _Revoking:
+    """What `control.revoke`, results, and the command line all end in."""
 
-    def __init__(self, headers: dict[str, Any], body: Any) -> None:
-        about = headers if headers.get("id") else body
-        self.id: str = about["id"]
-        self.retries: int = about.get("retries") or 0
+    app: Any
 
-    @property
-    def message_id(self) -> str:
-        """Another one at each retry: the message before may not be settled yet."""
-        return f"{self.id}.{self.retries}" if self.retries else self.id
+    def broadcast(self, command: str, arguments: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """As Celery's; a revoke cancels first, and is told to the workers even if that fails."""
+        interception = getattr(self.app, _INSTALLED, None)
+        try:
+            if interception is not None and command in ("revoke", "terminate") and arguments:
+                named = arguments.get("task_id") or ()
+                interception.cancel([named] if isinstance(named, str) else list(named))
+        finally:
+            answer = super().broadcast(command, arguments, *args, **kwargs)  # type: ignore[misc]
+        return answer
+
+
+class _RevokingControl(_Revoking, _Control):  # type: ignore[misc]
+    """Of an app that has no control class of its own; pickled by name, as the app is."""
+
+
+def _is_storable(task_id: Any) -> bool:
+    with suppress(MessageError):
+        return bool(check_id(task_id))
+    return False
+
+
+def _cancel(client: Client, task_ids: Sequence[str]) -> Steps[dict[str, Stored]]:
+    """Cancel every copy of these tasks; of which one was, by task id."""
+    buckets = yield from client._calls.open()
+    asked = [
+        (task_id, id, buckets[bucket_of(task_id.encode(), len(buckets))])
+        for task_id in task_ids
+        for id in _ids_of(task_id)
+    ]
+    rows = yield [bucket.get(id) for _, id, bucket in asked]
+    found = [(*each, row) for each, row in zip(asked, rows, strict=True) if row is not None]
+    answers = (
+        (yield [bucket.cancel(new_stamp(), id) for _, id, bucket, _ in found]) if found else []
+    )
+    return {
+        task_id: stored(row, bucket.number)
+        for (task_id, _, bucket, row), answer in zip(found, answers, strict=True)
+        if answer in (Answer.CANCELLED, Answer.CANCELLED_MAYBE_DELIVERED)
+    }
+
+
+def _about(message: Any) -> dict[str, Any]:
+    """Where the protocol of the message has the task's id and ETA."""
+    about: dict[str, Any] = message.body if isinstance(message.body, dict) else message.headers
+    return about
 
 
 def _ids_of(task_id: str) -> Iterable[str]:
+    """The first that is free is taken: at a retry, the message before may not be settled yet."""
     yield task_id
-    for retries in range(1, _MOST_RETRIES + 1):
-        yield f"{task_id}.{retries}"
+    for number in range(1, _COPIES):
+        yield f"{task_id}.{number}"
 
 
 class _TaskProducer(Producer):
-    """kombu's with delays, under the task's id."""
+    """The producer that Celery chose, channel and all, as one that delays one task's message.
 
-    task: _Task
+    Any other, an event, goes straight on.
+    """
 
-    def store(self, client: Client, arguments: dict[str, Any]) -> Receipt:
-        """Under its own id; where that is pending, Celery sends the same task twice, and so do we.
+    # All else is in the dictionary that the two share: when one revives, both do.
+    __slots__ = ("_broker", "_client", "_eta", "_last_id", "_plain", "_stamp", "_task")
 
-        What was never sent, and a time that is refused, ends as if the broker were away.
-        """
-        named = {**arguments, "id": self.task.message_id, "key": self.task.id}
-        try:
-            try:
-                receipt = client.schedule(**named)
-                if receipt.answer is not Answer.DUPLICATE:
-                    return receipt
-            except MessageConflict:
-                pass
-            return client.schedule(**{**named, "id": None})
-        except StoreError as exc:
-            raise OperationalError(str(exc)) from exc
-
-
-class _Router:
-    """A producer whose publish of one body is delayed; any other (an event) goes straight on."""
-
-    def __init__(self, plain: Any, delaying: Producer, body: Any, eta: datetime) -> None:
-        self._plain, self._delaying, self._body, self._eta = plain, delaying, body, eta
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._plain, name)
+    def __init__(
+        self, plain: Any, message: Any, eta: datetime, client: Client, broker: str | None
+    ) -> None:
+        self.__dict__ = plain.__dict__
+        self._plain, self._task, self._eta = plain, message, eta
+        self._client, self._broker = client, broker
+        # Kept when kombu tries again: it is the same call, and stores the task once.
+        self._stamp, self._last_id = new_stamp(), new_id()
 
     def publish(self, body: Any, **options: Any) -> Any:
         """As kombu's."""
-        if body is self._body:
-            return self._delaying.publish(body, deliver_at=self._eta, **options)
-        return self._plain.publish(body, **options)
+        if body is not self._task.body:
+            return self._plain.publish(body, **options)
+        if options.get("retry"):
+            policy = dict(options.get("retry_policy") or {})
+            others = policy.get("retry_errors") or ()
+            options["retry_policy"] = policy | {"retry_errors": (*others, StoreUnavailable)}
+        try:
+            return super().publish(body, deliver_at=self._eta, **options)
+        except StoreError as exc:
+            raise OperationalError(str(exc)) from exc
+
+    def store(self, client: Client, arguments: dict[str, Any]) -> Receipt:
+        """Under the task's id; one that is pending already is sent twice, as Celery has it."""
+        task_id = _about(self._task)["id"]
+        for id in (*_ids_of(task_id), self._last_id):
+            accepted = client.accept(Message(**{**arguments, "id": id, "key": task_id}))
+            (receipt,) = client.schedule_accepted([(self._stamp, accepted)])
+            if receipt.answer not in (Answer.CONFLICT, Answer.DUPLICATE):
+                break
+        return receipt

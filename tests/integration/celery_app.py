@@ -2,22 +2,31 @@
 
 import os
 import time
+from datetime import UTC, datetime, timedelta
 
 import redis
 from celery import Celery
+from kombu import Exchange, Queue
 
 app = Celery(
     "tests", broker=os.environ["CELERY_TEST_BROKER"], backend=os.environ["CELERY_TEST_BACKEND"]
 )
-app.conf.task_default_queue = os.environ["CELERY_TEST_QUEUE"]
-app.conf.worker_prefetch_multiplier = 10
-app.conf.broker_connection_retry_on_startup = True
-app.conf.result_expires = 600
-
 if os.environ.get("CELERY_TEST_INSTALL"):
     from delaybridge.intercept.celery import install
 
     install(app)
+
+name = app.conf.task_default_queue = os.environ["CELERY_TEST_QUEUE"]
+if os.environ.get("CELERY_TEST_QUORUM"):
+    quorum = {"x-queue-type": "quorum"}
+    topic = Exchange(name, type="topic")
+    app.conf.task_queues = [Queue(name, topic, routing_key=name, queue_arguments=quorum)]
+    app.conf.task_default_exchange, app.conf.task_default_exchange_type = name, "topic"
+    app.conf.task_default_routing_key = name
+app.conf.accept_content = ["json", "yaml"]
+app.conf.worker_prefetch_multiplier = 10
+app.conf.broker_connection_retry_on_startup = True
+app.conf.result_expires = 600
 
 _runs = redis.Redis.from_url(os.environ["CELERY_TEST_BACKEND"])
 
@@ -30,6 +39,11 @@ def _ran(what: str) -> None:
 def ran(label: str) -> str:
     _ran(label)
     return label
+
+
+@app.task
+def fails(*_: object) -> None:
+    raise ValueError("as it should")
 
 
 @app.task
@@ -47,4 +61,12 @@ def at_the_third_try(self, label: str, countdown: float) -> int:
     _ran(f"{label}-{self.request.retries}")
     if self.request.retries < 2:
         raise self.retry(countdown=countdown)
+    return self.request.retries
+
+
+@app.task(bind=True, max_retries=1)
+def again_at(self, label: str, seconds: float) -> float:
+    if self.request.retries == 0:
+        raise self.retry(eta=datetime.now(UTC) + timedelta(seconds=seconds))
+    _ran(label)
     return self.request.retries
