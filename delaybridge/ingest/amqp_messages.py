@@ -6,6 +6,7 @@ Only headers that say something to us are decoded, and of the properties only `m
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from delaybridge.accept import (
@@ -44,6 +45,7 @@ _RESERVED = RESERVED_PREFIX.encode()
 _DEATHS = b"x-death"
 _COUNTS = frozenset((b"x-delivery-count", b"x-acquired-count"))  # added to what is redelivered
 _ROUTES = 10_000
+_CUT_OFF = timedelta(milliseconds=999)
 # Many producers send the same few headers all the time.
 _TABLES, _PLAIN_BYTES = 1000, 256
 
@@ -153,7 +155,7 @@ class Reader:
             count += 1
             if name in _WATCHED or name.startswith(_RESERVED):
                 text = name.decode(errors="backslashreplace")
-                found.append((text, decode_value(table, at, text)))
+                found.append((text, _not_early(decode_value(table, at, text))))
                 if is_instruction(text) or self._is_delayed_again(text):
                     kept.append(table[since:start])
                     since = end
@@ -229,6 +231,14 @@ class Reader:
             raise MessageError(
                 "self_loop", "delaybridge-destination", f"{source} is where it came from"
             )
+
+
+def _not_early(value: Any) -> Any:
+    """A time of AMQP 1.0 has milliseconds, which the broker cuts off: its second is over by then.
+
+    A number of milliseconds is exact.
+    """
+    return value + _CUT_OFF if isinstance(value, datetime) else value
 
 
 _NOTHING = Instructions()

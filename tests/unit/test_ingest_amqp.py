@@ -179,6 +179,16 @@ def test_what_is_published_at_once(table: bytes | None) -> None:
     assert entry.record.headers == (table or b"")
 
 
+@pytest.mark.parametrize("name", ["x-opt-delivery-time", "delaybridge-due"])
+def test_a_due_time_in_whole_seconds_is_not_early(name: str) -> None:
+    """RabbitMQ makes seconds of AMQP 1.0's milliseconds; a number it leaves alone."""
+    last_ms = 2 * 10**12 - 1
+    seconds = raw(name, b"T", struct.pack(">Q", last_ms // 1000))
+    number = raw(name, b"l", struct.pack(">q", last_ms))
+    for table in (seconds, number):
+        assert read(delivered(table)).accepted.when == str(last_ms)
+
+
 def test_a22_a_near_miss_is_counted_every_time() -> None:
     mine = reader()
     for _ in range(3):
