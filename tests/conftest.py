@@ -11,6 +11,7 @@ pytest_plugins = [
     "tests.servers.redis",
     "tests.servers.rabbitmq",
     "tests.servers.kafka",
+    "tests.servers.clients",
     "tests.servers.plugin",  # last: it imports the others, which pytest must do first
 ]
 

@@ -9,13 +9,14 @@ import subprocess
 import sys
 import time
 
-from tests.servers import debian, kafka, rabbitmq, redis
+from tests.servers import clients, debian, kafka, rabbitmq, redis
 from tests.servers.plugin import SOURCES
 
 INSTALL = {
     "redis": redis.install,
     "rabbitmq": rabbitmq.install,
     "kafka": kafka.install,
+    "clients": clients.install,
 }
 
 

@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.servers import kafka, rabbitmq, redis
+from tests.servers import clients, kafka, rabbitmq, redis
 from tests.servers.sources import Source
 
 SOURCES: dict[str, Callable[[], Iterator[Source]]] = {
     "redis": redis.sources,
     "rabbitmq": rabbitmq.sources,
     "kafka": kafka.sources,
+    "clients": clients.sources,
 }
 
 
