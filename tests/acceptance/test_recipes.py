@@ -1,0 +1,222 @@
+"""docs/recipes.md as a reader runs it: every block, against real servers, with its own consumers.
+
+Only the name differs: `orders` on the page is a name of this run's own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from delaybridge import Client
+from tests.acceptance.bridge import ROOT
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.timeout(60)
+
+DEADLINE_S = 30.0
+DELAY_MS = 3000
+PAGE = ROOT / "docs" / "recipes.md"
+DELIVERED = re.compile(r"(\S+) (.*) \{.*'delaybridge-due-ms': (?:b')?(\d+)")
+
+REMINDED = re.compile(r"\[(\S+ \S+): WARNING/MainProcess\] Celery reminds Ada")
+
+
+class Arrival(NamedTuple):
+    """A line that a consumer of the page printed; times in epoch ms, as it and the header say."""
+
+    text: str
+    at_ms: float
+    due_ms: int
+
+
+class Reader:
+    """Somebody with a folder, servers, and this page."""
+
+    def __init__(self, folder: Path, redis_url: str, brokers: dict[str, str]) -> None:
+        self.folder, self.name = folder, f"t-{uuid.uuid4().hex[:12]}"
+        self.client = Client(redis_url, namespace=self.name, brokers=brokers)
+        self._environment = {
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "HOME": str(folder),
+            "DELAYBRIDGE_REDIS_URL": redis_url,
+            "DELAYBRIDGE_NAMESPACE": self.name,
+            # The shared Kafka has delay topics of other tests'.
+            "DELAYBRIDGE_INGEST__TOPICS": f"{self.name}.delay",
+            "DELAYBRIDGE_INGEST__GROUP": f"{self.name}.ingest",
+            **{f"DELAYBRIDGE_BROKERS__{kind.upper()}": url for kind, url in brokers.items()},
+        }
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    def block(self, title: str, language: str = "python", number: int = 0) -> str:
+        """The code of a section."""
+        section = PAGE.read_text().split(f"\n## {title}\n")[1].split("\n## ")[0]
+        found = re.findall(rf"```{language}\n(.*?)```", section, re.DOTALL)
+        return str(found[number]).replace("orders", self.name)
+
+    def start(self, log: str, code: str, language: str = "python") -> None:
+        """Let it run until the end; what it prints goes to a log."""
+        with (self.folder / log).open("wb") as out:
+            self._processes.append(
+                subprocess.Popen(
+                    _command(code, language),
+                    stdout=out,
+                    stderr=out,
+                    env=self._environment,
+                    cwd=self.folder,
+                    start_new_session=True,
+                )
+            )
+
+    def run(self, code: str, language: str = "python") -> str:
+        """What it prints; it has to end well."""
+        ended = subprocess.run(
+            _command(code, language),
+            env=self._environment,
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+            check=False,
+        )
+        assert ended.returncode == 0, ended.stderr
+        assert not ended.stderr
+        return ended.stdout
+
+    def printed(self, log: str) -> str:
+        return (self.folder / log).read_text(errors="replace")
+
+    def wait_printed(self, log: str, text: str) -> None:
+        wait_until(
+            lambda: text in self.printed(log), *(DEADLINE_S, f"{text!r} in {log}"), interval_s=0.05
+        )
+
+    def is_read(self) -> bool:
+        """Whether the worker of the page reads the delay exchange and the delay topic."""
+        ingests = self.client.stats().ingests
+        states = {each.source: each.state for ingest in ingests for each in ingest.sources}
+        return states == {f"{kind}:{self.name}.delay": "reading" for kind in ("rabbitmq", "kafka")}
+
+    def arrivals(self, log: str) -> list[Arrival]:
+        """What a consumer has received so far."""
+        return [
+            Arrival(text, datetime.fromisoformat(at).timestamp() * 1000, int(due_ms))
+            for at, text, due_ms in DELIVERED.findall(self.printed(log))
+        ]
+
+    def check_arrives(self, log: str, text: str, began_ms: float) -> None:
+        """It was delayed by what the page says, arrives once and not early; nothing else waits."""
+        arrived = wait_until(
+            lambda: [a for a in self.arrivals(log) if a.text == text],
+            *(DEADLINE_S, f"{text!r} at the consumer"),
+            interval_s=0.05,
+        )
+        assert len(arrived) == 1
+        assert arrived[0].at_ms >= arrived[0].due_ms >= began_ms + DELAY_MS
+        self.check_nothing_waits()
+        assert "in an hour" not in self.printed(log)
+
+    def check_nothing_waits(self) -> None:
+        """What was cancelled is gone, and nothing was refused."""
+
+        def left() -> tuple[int, ...]:
+            found = self.client.stats()
+            return found.delayed, found.in_flight, found.parked, found.dead
+
+        wait_until(lambda: not any(left()), DEADLINE_S, f"nothing waits: {left()}", interval_s=0.05)
+
+    def close(self) -> None:
+        for process in self._processes:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        self.client.close()
+
+
+def _command(code: str, language: str) -> list[str]:
+    python = [sys.executable, "-W", "error", "-c"]
+    return [*(python if language == "python" else ["bash", "-euc"]), code]
+
+
+@pytest.fixture(scope="module")
+def reader(
+    tmp_path_factory: pytest.TempPathFactory, redis_url: str, rabbitmq_url: str, real_kafka_url: str
+) -> Iterator[Reader]:
+    """Somebody who has done what stands under "First"."""
+    brokers = {"rabbitmq": rabbitmq_url, "kafka": real_kafka_url}
+    reader = Reader(tmp_path_factory.mktemp("reader"), redis_url, brokers)
+    try:
+        reader.start("rabbitmq", reader.block("First", number=0))
+        reader.run(reader.block("First", number=1))
+        reader.start("kafka", reader.block("First", number=2))
+        reader.start("worker", reader.block("First", "sh"), "sh")
+        wait_until(reader.is_read, DEADLINE_S, "both entrances are read", interval_s=0.1)
+        yield reader
+    finally:
+        reader.close()
+
+
+@pytest.mark.parametrize(
+    ("title", "log"),
+    [
+        ("Delay exchange", "rabbitmq"),
+        ("Delay topic", "kafka"),
+        ("pika", "rabbitmq"),
+        ("kombu", "rabbitmq"),
+        ("aio-pika", "rabbitmq"),
+        ("confluent-kafka", "kafka"),
+        ("aiokafka", "kafka"),
+    ],
+)
+def test_a_producer(reader: Reader, title: str, log: str) -> None:
+    began_ms = time.time() * 1000
+    reader.run(reader.block(title))
+    reader.check_arrives(log, title.lower(), began_ms)
+
+
+def test_celery(reader: Reader) -> None:
+    (reader.folder / "tasks.py").write_text(reader.block("Celery"))
+    reader.start("celery", reader.block("Celery", "sh"), "sh")
+    reader.wait_printed("celery", "ready.")
+    began_ms = time.time() * 1000
+    id = reader.run(reader.block("Celery", "sh", 1), "sh").strip()
+    stored = reader.client.get(id)
+    assert stored is not None
+    assert stored.due_ms >= began_ms + DELAY_MS
+    reader.wait_printed("celery", "Celery reminds Ada")
+    (at,) = REMINDED.findall(reader.printed("celery"))
+    assert datetime.fromisoformat(at.replace(",", ".")).timestamp() * 1000 >= stored.due_ms
+    reader.check_nothing_waits()
+
+
+def test_the_shell(reader: Reader) -> None:
+    began_ms = time.time() * 1000
+    lines = reader.run(reader.block("Shell", "sh"), "sh").splitlines()
+    assert [line.split()[0] for line in lines] == ["order-44", "order-45", "order-46", "order-46"]
+    assert lines[-1].split()[1] == "cancelled"
+    for log in ("rabbitmq", "kafka"):
+        reader.check_arrives(log, "shell", began_ms)
+
+
+def test_every_block_of_the_page_is_run() -> None:
+    """A section that no test here knows would be a promise that nobody keeps."""
+    page = PAGE.read_text()
+    counts = {
+        title: len(re.findall(r"```(?:python|sh)\n", section))
+        for title, section in (part.split("\n", 1) for part in page.split("\n## ")[1:])
+    }
+    titles = ("Delay exchange", "Delay topic", "pika", "kombu", "aio-pika")
+    titles += ("confluent-kafka", "aiokafka")
+    assert counts == {"First": 4, **dict.fromkeys(titles, 1), "Celery": 3, "Shell": 1}
