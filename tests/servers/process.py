@@ -43,7 +43,7 @@ class ServerProcess:
     """
 
     name = "server"
-    ready_timeout_s = 25.0
+    ready_timeout_s = 60.0
 
     def __init__(self) -> None:
         self.port = free_port()
