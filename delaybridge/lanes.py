@@ -9,7 +9,7 @@ messages again.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from delaybridge.accept import parse_destination
@@ -24,13 +24,13 @@ from delaybridge.events import (
     Retried,
 )
 from delaybridge.message import Delivery, Destination
+from delaybridge.parked import Parked
 from delaybridge.publish import Fault, Outcome, Publisher, Verdict
 from delaybridge.retry import Circuit, RetryPolicy
 from delaybridge.session import Copy, Session
 
 _PROBES = 5  # messages that may pass while a circuit is probed
 _STALLED_MS = 500  # a full lane without a confirm for so long makes room for the others
-_PARKED_IDS = 100_000  # ids remembered per lane and bucket, to unpark those and no others
 _ROUTES = 10_000
 _NOWHERE = Destination("", "", "")
 
@@ -53,7 +53,7 @@ class Lane:
         self.ready: list[Copy] = []
         self.load = self.load_bytes = self.unconfirmed = 0
         self.moved_ms = now_ms  # when an outcome last came, or the first publish since
-        self.parked: dict[Session, list[str] | None] = {}  # None: more than we remember
+        self.parked: dict[Session, Parked] = {}
 
     @property
     def is_shut(self) -> bool:
@@ -66,6 +66,11 @@ class Lane:
     def is_used(self) -> bool:
         """Whether anything is known of it that a new lane would not know."""
         return bool(self.load or self.parked or self.circuit.is_open)
+
+    def is_behind(self, copy: Copy) -> bool:
+        """Whether something earlier of its bucket is parked."""
+        parked = self.parked.get(copy.session) if self.parked else None
+        return parked is not None and parked.is_before(copy)
 
     def is_stalled(self, now_ms: int) -> bool:
         """Whether the broker keeps messages without a word."""
@@ -92,6 +97,7 @@ class Lanes:
         self._routes: dict[str, tuple[Destination, Lane]] = {}
         self._waiting: dict[Lane, None] = {}  # lanes with something ready
         self._troubled: dict[Lane, None] = {}  # lanes with a circuit open, or messages parked
+        self._returning: list[tuple[Lane, Session]] = []  # parked ones on their way back to due
         self._load = self._load_bytes = self._unconfirmed = 0
         self.moved_ms = 0  # when anything was last published or answered
 
@@ -128,7 +134,11 @@ class Lanes:
             self._bury(copy, "used_up: workers ended while they published it", counted=False)
         elif lane.publisher is None:
             self._attempt_failed(copy, "unknown_destination: no broker of that name here")
-        elif lane.is_shut or (self._is_full(lane) and lane.is_stalled(now_ms)):
+        elif (
+            lane.is_shut
+            or lane.is_behind(copy)
+            or (self._is_full(lane) and lane.is_stalled(now_ms))
+        ):
             self._park(copy)
         else:
             return False
@@ -248,34 +258,71 @@ class Lanes:
         self._emit(Buried(destination=_lane(copy).label, messages=1, reason=reason))
 
     def _park(self, copy: Copy) -> None:
-        copy.session.park(copy.item)
-        lane = _lane(copy)
+        lane, session = _lane(copy), copy.session
+        session.park(copy.item)
+        if not session.alive:
+            return  # it is forgotten; what it parked is not its to bring back
         self._troubled[lane] = None
-        ids = lane.parked.setdefault(copy.session, [])
-        if ids is not None and len(ids) < _PARKED_IDS:
-            ids.append(copy.id)
-        else:
-            lane.parked[copy.session] = None
+        parked = lane.parked.get(session)
+        if parked is None:
+            parked = lane.parked[session] = Parked()
+        parked.add(copy)
 
     # back to normal
 
-    def recover(self, now_ms: int) -> None:
-        """Let a handful pass where a circuit's time has come, and all where the way is free."""
+    def recover(self, now_ms: int, remove: Callable[[Callable[[Copy], bool]], list[Copy]]) -> None:
+        """Let a handful pass where a circuit's time has come, and all where the way is free.
+
+        What is parked goes back to due, and with it what waits on the wheel of the same lane and
+        session: the next claim finds them all, in order. remove: takes such copies off the wheel.
+        To be called while no claim is under way; none is made until all are back.
+        """
+        self._end_returns()
+        ways = self._ways(now_ms)
+        if ways:
+            for copy in remove(lambda copy: (copy.owner, copy.session) in ways):
+                self._park(copy)
+        for (lane, session), most in ways.items():
+            parked = lane.parked[session]
+            session.unpark(parked.take(most))
+            parked.is_returning = True
+            self._returning.append((lane, session))
+
+    def _ways(self, now_ms: int) -> dict[tuple[Lane, Session], int | None]:
+        """Where parked messages may come back, and how many; None: all."""
+        ways: dict[tuple[Lane, Session], int | None] = {}
         for lane in list(self._troubled):
             if lane.publisher is None or lane.publisher.unavailable is not None:
                 continue
+            most = None
             if lane.circuit.is_open:
-                if lane.circuit.probe(now_ms):
-                    lane.probes = _PROBES
-                    _unpark(lane, _PROBES)
-            elif not lane.is_stalled(now_ms):
-                _unpark(lane)
+                if not lane.circuit.probe(now_ms):
+                    continue
+                lane.probes = most = _PROBES
+            elif lane.is_stalled(now_ms):
+                continue
+            elif not lane.parked:
                 del self._troubled[lane]
+            ways |= {(lane, s): most for s, p in lane.parked.items() if not p.is_returning}
+        return ways
+
+    def _end_returns(self) -> None:
+        """What is back in due is claimed like anything else."""
+        under_way = []
+        for lane, session in self._returning:
+            if session.is_unparking:
+                under_way.append((lane, session))
+            elif lane.parked[session].is_empty:
+                del lane.parked[session]
+            else:
+                lane.parked[session].is_returning = False
+        self._returning = under_way
 
     def forget(self, session: Session) -> None:
         """The session is over: what it parked is for the next one to bring back."""
         for lane in self._troubled:
             lane.parked.pop(session, None)
+        self._returning = [way for way in self._returning if way[1] is not session]
 
     def next_looks_ms(self, now_ms: int, *, waiting: bool) -> Iterable[int]:
         """When time alone makes something possible. waiting: copies wait for room in a lane."""
@@ -302,16 +349,3 @@ def _by_lane(deliveries: Sequence[Delivery]) -> Iterable[tuple[Lane, Sequence[Co
     for copy in deliveries:
         lanes.setdefault(copy.owner, []).append(copy)  # type: ignore[arg-type]
     return lanes.items()
-
-
-def _unpark(lane: Lane, most: int | None = None) -> None:
-    """Bring parked messages back to due: those that are known; all, where they are too many."""
-    for session, ids in list(lane.parked.items()):
-        if ids is None:
-            session.unpark(None)
-            del lane.parked[session]
-        else:
-            session.unpark(ids[:most])
-            lane.parked[session] = ids[most:] if most is not None else []
-            if not lane.parked[session]:
-                del lane.parked[session]

@@ -107,11 +107,11 @@ class Scanner:
         """One pass at this time; when to look again (None: only when something happens)."""
         self._sweep()
         self._reclaim()
+        self._recover(now_ms)
         self._claim(now_ms)
         self._ripen(now_ms)
         self._fire(now_ms)
         self._publish(now_ms)
-        self._lanes.recover(now_ms)
         self._tell()
         return self._next_look_ms(now_ms)
 
@@ -196,8 +196,7 @@ class Scanner:
 
     def _wanting(self, now_ms: int) -> list[Session]:
         """The buckets whose time to be claimed from has come."""
-        ready = (s for s in self._sessions.values() if s.ready and not s.draining)
-        return [s for s in ready if s.look_at_ms <= now_ms]
+        return [s for s in self._sessions.values() if s.look_at_ms <= now_ms and s.may_claim]
 
     @property
     def _room(self) -> tuple[int, int]:
@@ -455,8 +454,8 @@ class Scanner:
             self._start(self._tell_of(sessions))
 
     async def _tell_of(self, sessions: Sequence[Session]) -> None:
-        exits = {session: session.exits() for session in sessions}
         unparking = {session: session.unparking() for session in sessions}
+        exits = {session: session.exits() for session in sessions}
         answers = await self._ask({s: exits[s].told + unparking[s] for s in sessions})
         self._telling = False
         for session in answers:
@@ -466,9 +465,17 @@ class Scanner:
 
     def _told(self, session: Session, exits: Exits) -> None:
         """The store knows what became of these copies; what backs off is looked for in time."""
-        session.gone(exits.copies)
+        session.told(exits)
         if exits.back_ms is not None:
             self.wake(session.bucket.number, self._clock.now_ms() + exits.back_ms)
+
+    def _recover(self, now_ms: int) -> None:
+        """Bring parked messages back where their broker takes messages again.
+
+        Not while a claim is under way: its copies could not be taken off the wheel yet.
+        """
+        if not self._claiming:
+            self._lanes.recover(now_ms, self._remove)
 
     # reclaim: what dead sessions left -> due
 
@@ -479,17 +486,22 @@ class Scanner:
             self._start(self._reclaim_for(begun))
 
     async def _reclaim_for(self, sessions: Sequence[Session]) -> None:
-        """Put back what dead sessions left, to the end, before anything is claimed."""
+        """Put back what dead sessions left, parked or not, to the end, before any claim."""
         moved: Counter[Session] = Counter()
         fired: Counter[Session] = Counter()
         left = [session for session in sessions if session.alive]
         while left:
-            answers = await self._ask({s: [s.bucket.reclaim(s.token, s.ttl_ms)] for s in left})
+            answers = await self._ask(
+                {
+                    s: [s.bucket.reclaim(s.token, s.ttl_ms), s.bucket.unpark(s.token, s.ttl_ms)]
+                    for s in left
+                }
+            )
             left = []
-            for session, (answer,) in answers.items():
+            for session, (answer, parked) in answers.items():
                 moved[session] += answer.moved
                 fired[session] += answer.fired
-                if answer.left:
+                if answer.left or parked:
                     left.append(session)
                 else:
                     self._reclaimed(session, moved[session], fired[session])
@@ -579,7 +591,7 @@ class Scanner:
         if (wheel_ms := self._wheel.next_due_ms()) is not None:
             looks.append(wheel_ms - self._lead_ms)
         if not self._claiming and min(self._room) > 0:
-            looks += [s.look_at_ms for s in self._sessions.values() if s.ready and not s.draining]
+            looks += [s.look_at_ms for s in self._sessions.values() if s.may_claim]
         looks += self._lanes.next_looks_ms(now_ms, waiting=bool(self._ripe))
         nearest = min(looks, default=inf)
         return None if nearest == inf else int(max(nearest, now_ms))

@@ -18,11 +18,15 @@ _CALL_ITEMS = 1000
 
 
 class Exits(NamedTuple):
-    """Commands that tell the store what became of copies. back_ms: the soonest back-off in them."""
+    """Commands that tell the store what became of copies. back_ms: the soonest back-off in them.
+
+    parked: the ids that they set aside.
+    """
 
     told: list[Command[Any]]
     copies: int
     back_ms: int | None
+    parked: set[str]
 
 
 class Session:
@@ -57,8 +61,10 @@ class Session:
         self._retried: list[tuple[Item, int | None, bool]] = []
         self._buried: list[tuple[Item, bool, bool, str]] = []
         self._parked: list[Item] = []
+        self._parking: set[str] = set()  # by calls under way
         self._unpark_ids: list[str] = []
-        self._unpark_all = True  # nobody here knows what earlier sessions parked
+        self._unpark_all = False
+        self._unparking = self._unparking_all = False  # a call under way
 
     def __repr__(self) -> str:
         return f"Session(bucket={self.bucket.number}, token={self.token!r}, alive={self.alive})"
@@ -123,11 +129,24 @@ class Session:
         self._parked.append(item)
 
     def unpark(self, ids: list[str] | None) -> None:
-        """Back from aside: those named, or all."""
+        """Back from aside: those named, or all. Nothing is claimed until they are back.
+
+        So the next claim finds all of them, in order with what is due later.
+        """
         if ids is None:
             self._unpark_all = True
         else:
             self._unpark_ids += ids
+
+    @property
+    def is_unparking(self) -> bool:
+        """Whether messages are on their way back from aside."""
+        return self._unparking or self._unpark_all or bool(self._unpark_ids)
+
+    @property
+    def may_claim(self) -> bool:
+        """Whether claims may be made."""
+        return self.ready and not (self.draining or self.is_unparking)
 
     @property
     def has_exits(self) -> bool:
@@ -138,8 +157,13 @@ class Session:
 
     @property
     def _may_unpark(self) -> bool:
-        wanted = self._unpark_all or bool(self._unpark_ids)
-        return wanted and self.ready and not self.draining
+        if self._unparking or self.draining:
+            return False
+        # What a call under way parks could not be found yet.
+        if self._unpark_all:
+            return not self._parking
+        ids = self._unpark_ids[:_CALL_ITEMS]
+        return bool(ids) and self._parking.isdisjoint(ids)
 
     def exits(self) -> Exits:
         """What the store must be told, once: it is forgotten here."""
@@ -155,21 +179,34 @@ class Session:
         if self._buried:
             told += (bucket.bury(*owner, part) for part in _parts(self._buried))
         back_ms = min((ms for _, ms, _ in self._retried if ms is not None), default=None)
+        parked = {item.id for item in self._parked}
+        self._parking |= parked
         self._settled, self._retried, self._buried, self._parked = {}, [], [], []
-        return Exits(told, count, back_ms)
+        return Exits(told, count, back_ms, parked)
+
+    def told(self, exits: Exits) -> None:
+        """The store knows."""
+        self._parking -= exits.parked
+        self.gone(exits.copies)
 
     def unparking(self) -> list[Command[Any]]:
-        """The command that brings the next parked messages back, if any are wanted."""
+        """The command that brings the next parked messages back, if any are wanted.
+
+        To be sent behind the exits that are taken next: they may park them.
+        """
         if not self._may_unpark:
             return []
-        ids, self._unpark_ids = self._unpark_ids[:_CALL_ITEMS], self._unpark_ids[_CALL_ITEMS:]
+        self._unparking, self._unparking_all, self._unpark_all = True, self._unpark_all, False
+        ids: list[str] = []  # none: the earliest of all
+        if not self._unparking_all:
+            ids, self._unpark_ids = self._unpark_ids[:_CALL_ITEMS], self._unpark_ids[_CALL_ITEMS:]
         return [self.bucket.unpark(self.token, self.ttl_ms, limit=_CALL_ITEMS, ids=ids)]
 
     def unparked(self, left: int) -> None:
         """The answer to that: so many are still parked, whether or not they are wanted."""
-        if left == 0:
-            self._unpark_all = False
-        self.look_at_ms = -inf
+        self._unparking = False
+        self._unpark_all = self._unpark_all or (self._unparking_all and left > 0)
+        self.look_at_ms = self.next_score = -inf
 
     def gone(self, copies: int) -> None:
         """So many copies came to their end."""

@@ -236,6 +236,15 @@ class Rig:
         self.now_ms = now_ms
         return await self.quiet()
 
+    async def hurry_until(self, end_ms: int) -> None:
+        """A pass each millisecond, while what earlier ones began is still under way."""
+        while self.now_ms < end_ms:
+            self.now_ms += 1
+            self.pass_()
+            if tasks := self._tasks():
+                await asyncio.wait(tasks, timeout=0.002, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.sleep(0)
+
     async def live_until(self, end_ms: int) -> None:
         """Look whenever the scanner asks to, and at the end."""
         look_ms = await self.quiet()

@@ -14,7 +14,7 @@ from delaybridge.events import Buried, CircuitOpened, Claimed, Dropped, LeaseAcq
 from delaybridge.message import Message
 from delaybridge.publish import Fault, Outcome, Verdict
 from tests.integration.lossy import LossyProxy
-from tests.integration.scanning import NOW_MS, Rig, message, when
+from tests.integration.scanning import NOW_MS, Broker_, Rig, message, when
 
 SOON_MS = NOW_MS + 100
 BACKLOG = 400
@@ -623,6 +623,237 @@ async def test_a_broker_that_is_silent_delays_nobody_else(rig_of: RigFactory) ->
         rig.memory.confirm()
         await rig.live_until(SOON_MS + 4000)
         assert rig.memory.ids == [f"m{i:03}" for i in range(100)]
+
+
+# one key's order, whatever was parked
+
+
+MANY = 1500  # more than one call brings back
+LATER = 600
+PARKED_MS = SOON_MS + MANY
+END_MS = PARKED_MS + LATER + 100
+
+
+def of_one_key(count: int, first_ms: int = SOON_MS, destination: str = "memory:q") -> list[Message]:
+    """One message of the same key each millisecond."""
+    return [
+        message(f"{destination}-{due_ms}", due_ms, destination, key="k")
+        for due_ms in range(first_ms, first_ms + count)
+    ]
+
+
+async def schedule_all(rig: Rig, messages: list[Message]) -> None:
+    for first in range(0, len(messages), 1000):
+        await rig.schedule(*messages[first : first + 1000])
+    rig.scanner.wake_all()
+
+
+def assert_all_in_order(rig: Rig, messages: list[Message]) -> None:
+    assert [d.id for d in rig.memory.published] == [m.id for m in messages]
+    assert {d.attempt for d in rig.memory.published} == {1}
+
+
+SIZES: list[dict[str, int]] = [
+    {},
+    {"batch_messages": 20, "window": 30},
+    {"wheel_messages": 100},
+    {"claim_ahead_ms": 0, "fire_lead_ms": 0},
+    {"known": 100},
+    {"known": 3, "wheel_messages": 100},
+]
+
+
+@pytest.fixture
+def lone_rig_of(rig_of: RigFactory, monkeypatch: pytest.MonkeyPatch) -> RigFactory:
+    """Makes a rig of one bucket. known: so many parked ids are remembered."""
+
+    def lone_rig(*, known: int = 1000, **options: int) -> Rig:
+        monkeypatch.setattr("delaybridge.parked._KNOWN", known)
+        return rig_of(buckets=1, **options)
+
+    return lone_rig
+
+
+@pytest.mark.parametrize("options", SIZES, ids=str)
+async def test_one_key_keeps_its_order_when_its_broker_comes_back_while_others_fall_due(
+    lone_rig_of: RigFactory, options: dict[str, int]
+) -> None:
+    async with lone_rig_of(**options) as rig:
+        messages = of_one_key(MANY + LATER)
+        await schedule_all(rig, messages)
+        rig.memory.unavailable = "not_connected"
+        await rig.at(PARKED_MS)
+        assert len(await rig.raw("parked")) >= MANY
+        rig.memory.unavailable = None
+        await rig.hurry_until(END_MS)
+        await rig.live_until(END_MS)
+        assert_all_in_order(rig, messages)
+
+
+async def test_a_claim_under_way_when_its_broker_comes_back_overtakes_nothing(lone: Rig) -> None:
+    messages = of_one_key(10)
+    await claimed(lone, *messages[:5])
+    lone.memory.unavailable = "not_connected"
+    await lone.at(SOON_MS + 5)
+    lone.store.hold("claim")
+    await claimed(lone, *messages[5:])
+    lone.memory.unavailable = None
+    await lone.at(SOON_MS + 20)
+    lone.store.let_go("claim")
+    await lone.quiet()
+    assert_all_in_order(lone, messages)
+
+
+async def test_while_parked_messages_come_back_nobody_looks_in_vain(lone: Rig) -> None:
+    await claimed(lone, message("x", SOON_MS))
+    lone.memory.unavailable = "not_connected"
+    await lone.at(SOON_MS)
+    lone.store.hold("unpark")
+    lone.memory.unavailable = None
+    await lone.quiet()
+    lone.store.sent.clear()
+    lone.scanner.wake_all()
+    look_ms = lone.pass_()
+    assert look_ms is None or look_ms > SOON_MS, "its answer rings"
+    assert lone.store.sent == []
+    lone.store.let_go("unpark")
+    await lone.quiet()
+    assert lone.memory.ids == ["x"]
+
+
+async def test_once_its_parked_messages_are_back_nothing_is_parked_any_more(lone: Rig) -> None:
+    await schedule_all(lone, of_one_key(MANY + LATER))
+    lone.memory.unavailable = "not_connected"
+    await lone.at(PARKED_MS)
+    lone.memory.unavailable = None
+    await lone.at(PARKED_MS + 1)
+    lone.store.sent.clear()
+    await lone.hurry_until(END_MS)
+    await lone.quiet()
+    assert len(lone.memory.published) == MANY + LATER
+    assert not {"park", "unpark"} & {*lone.store.sent}
+
+
+@pytest.mark.parametrize("options", SIZES, ids=str)
+async def test_one_key_keeps_its_order_when_its_broker_was_silent(
+    lone_rig_of: RigFactory, options: dict[str, int]
+) -> None:
+    async with lone_rig_of(**{"window": 200, **options}) as rig:
+        messages = of_one_key(MANY + LATER)
+        await schedule_all(rig, messages)
+        rig.memory.hold = True
+        await rig.live_until(SOON_MS + 1000)
+        assert await rig.raw("parked")
+        while rig.now_ms < PARKED_MS:  # it moves, and is silent again
+            rig.memory.confirm(40)
+            await rig.hurry_until(rig.now_ms + 300)
+            await rig.live_until(rig.now_ms + 600)
+        rig.memory.hold = False
+        rig.memory.confirm()
+        await rig.hurry_until(END_MS)
+        await rig.live_until(END_MS)
+        assert_all_in_order(rig, messages)
+
+
+@pytest.mark.parametrize("options", SIZES, ids=str)
+async def test_one_key_keeps_its_order_while_its_destination_is_probed(
+    lone_rig_of: RigFactory, options: dict[str, int]
+) -> None:
+    async with lone_rig_of(**options) as rig:
+        messages = of_one_key(MANY + LATER)
+        await schedule_all(rig, messages)
+        rig.memory.next_outcomes.extend([NO_EXCHANGE] * 10_000)
+        while len([e for e in rig.events if isinstance(e, CircuitOpened)]) < 3:
+            await rig.hurry_until(rig.now_ms + 100)
+            await rig.quiet()
+        assert rig.memory.published == []
+        rig.memory.next_outcomes.clear()
+        await rig.hurry_until(END_MS)
+        await rig.live_until(END_MS + 60_000)
+        assert_all_in_order(rig, messages)
+
+
+async def test_a_key_whose_earlier_owner_parked_it_keeps_its_order(rig_of: RigFactory) -> None:
+    messages = of_one_key(MANY + LATER)
+    async with rig_of(buckets=1) as old:
+        await schedule_all(old, messages)
+        old.memory.unavailable = "not_connected"
+        await old.at(PARKED_MS)
+        await old.expire(0)
+    new = rig_of(buckets=1)
+    new.now_ms = PARKED_MS + 500  # so long nobody looked
+    async with new:
+        await new.hurry_until(END_MS)
+        await new.live_until(END_MS)
+        assert_all_in_order(new, messages)
+
+
+async def test_what_one_destination_parks_all_the_time_keeps_nothing_else_from_coming_back(
+    lone: Rig,
+) -> None:
+    messages = of_one_key(MANY + LATER)
+    await schedule_all(lone, messages)
+    await schedule_all(lone, of_one_key(MANY + LATER, destination="b:q"))
+    lone.memory.unavailable = lone.other.unavailable = "not_connected"
+    await lone.at(PARKED_MS)
+    lone.memory.unavailable = None
+    await lone.hurry_until(END_MS)
+    await lone.quiet()
+    assert_all_in_order(lone, messages)
+    assert lone.other.published == []
+    lone.other.unavailable = None
+    await lone.quiet()
+    assert [d.due_ms for d in lone.other.published] == [d.due_ms for d in lone.memory.published]
+
+
+def calm(broker: Broker_) -> None:
+    """It takes everything again."""
+    broker.unavailable, broker.hold = None, False
+    broker.confirm()
+    broker.next_outcomes.clear()
+
+
+def disturb(broker: Broker_, chance: random.Random) -> None:
+    """It goes away, falls silent, answers a few, refuses its destination, or comes back."""
+    match chance.randrange(5):
+        case 0:
+            broker.unavailable = "not_connected"
+        case 1:
+            broker.hold = True
+        case 2:
+            broker.confirm(chance.randrange(20))
+        case 3 if not broker.held:  # of what is on its way together each may end otherwise
+            broker.next_outcomes.extend([NO_EXCHANGE] * 10_000)
+        case _:
+            calm(broker)
+
+
+@pytest.mark.parametrize("seed", range(10))
+async def test_one_key_keeps_its_order_whatever_its_brokers_do(
+    lone_rig_of: RigFactory, seed: int
+) -> None:
+    chance = random.Random(seed)
+    sizes = {
+        "known": chance.choice([4, 60, 1000]),
+        "window": chance.choice([12, 100]),
+        "wheel_messages": chance.choice([60, 1000]),
+        "batch_messages": chance.choice([7, 100]),
+    }
+    async with lone_rig_of(**sizes) as rig:
+        brokers = {"memory:q": rig.memory, "b:q": rig.other}
+        messages = {name: of_one_key(1200, SOON_MS, name) for name in brokers}
+        for each in messages.values():
+            await schedule_all(rig, each)
+        while rig.now_ms < SOON_MS + 4000:
+            disturb(chance.choice([rig.memory, rig.other]), chance)
+            await rig.hurry_until(rig.now_ms + chance.choice([3, 30, 700]))
+            if chance.random() < 0.5:
+                await rig.quiet()
+        calm(rig.memory)
+        calm(rig.other)
+        await rig.live_until(rig.now_ms + 120_000)
+        for name, broker in brokers.items():
+            assert [d.id for d in broker.published] == [m.id for m in messages[name]]
 
 
 async def test_a_thousand_parked_by_an_earlier_owner_do_not_circle_while_the_broker_is_away(

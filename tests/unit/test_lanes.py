@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -58,6 +58,7 @@ class Board:
             window_bytes=window_bytes,
         )
         self.session = new_session()
+        self.wheel: list[Copy] = []
         self._count = 0
 
     def copy(
@@ -74,7 +75,7 @@ class Board:
         due_ms = NOW_MS - late_ms
         destination, lane = self.lanes.route(text, NOW_MS)
         return Copy(
-            *(session or self.session, 11, f"m{self._count}", due_ms + 255 / 256),
+            *(session or self.session, 11, f"m{self._count}", due_ms + self._count / 1024),
             *(Tried(failures, maybe), Record(text, b"", **record), destination, lane),
         )
 
@@ -99,9 +100,30 @@ class Board:
     def answer(self, copies: Sequence[Copy], outcome: Outcome, now_ms: int = NOW_MS) -> None:
         self.lanes.outcome(copies, outcome, now_ms)
 
+    def recover(self, now_ms: int = NOW_MS, session: Session | None = None) -> list[str]:
+        """The ids that the next call brings back to due; [""] if it is all."""
+        self.lanes.recover(now_ms, self._remove)
+        unparking = (session or self.session).unparking()
+        return [id for call in unparking for id in call.args[3:] or [""]]
+
+    def come_back(self, now_ms: int = NOW_MS) -> None:
+        """All that is wanted back is back in due."""
+        session = self.session
+        session.told(session.exits())
+        session.unparked(0)
+        while session.unparking():
+            session.unparked(0)
+        self.lanes.recover(now_ms, self._remove)
+
+    def _remove(self, which: Callable[[Copy], bool]) -> list[Copy]:
+        removed = [copy for copy in self.wheel if which(copy)]
+        self.wheel = [copy for copy in self.wheel if not which(copy)]
+        return removed
+
     def told(self) -> Counter[str]:
         """How many copies left by which verb since this was last asked."""
         exits = self.session.exits()
+        self.session.told(exits)
         steps = {"settle": 0, "retry": 5, "bury": 5, "park": 3}
         first = {"retry": 3, "bury": 3, "park": 2}
         counts: Counter[str] = Counter()
@@ -118,7 +140,6 @@ class Board:
 
 def new_session() -> Session:
     session = Session(Bucket("ns", 3, "birth"), "w:random:10", 10, 1000, 0.0)
-    session.unparked(0)
     session.ready = True
     return session
 
@@ -227,12 +248,9 @@ def test_what_a_stalled_lane_parked_comes_back_with_its_next_confirm(board: Boar
     sent = board.send(WINDOW)
     parked = board.copy()
     board.pass_(parked, NOW_MS + STALLED_MS)
-    board.lanes.recover(NOW_MS + STALLED_MS)
-    assert board.session.unparking() == []
+    assert board.recover(NOW_MS + STALLED_MS) == []
     board.answer(sent[:1], CONFIRMED, NOW_MS + STALLED_MS)
-    board.lanes.recover(NOW_MS + STALLED_MS)
-    (unpark,) = board.session.unparking()
-    assert list(unpark.args[3:]) == [parked.id]
+    assert board.recover(NOW_MS + STALLED_MS) == [parked.id]
 
 
 def test_the_next_look_is_when_a_full_lane_may_be_known_to_stall(board: Board) -> None:
@@ -354,23 +372,100 @@ def test_while_a_broker_is_unavailable_its_messages_are_parked_and_the_other_s_a
     assert board.pass_(board.copy()) == "left"
     assert board.pass_(board.copy("b:q")) == "admitted"
     assert board.told() == {"park": 1}
-    board.lanes.recover(NOW_MS)
-    assert board.session.unparking() == []
+    assert board.recover() == []
     board.a.unavailable = None
-    board.lanes.recover(NOW_MS)
-    assert len(board.session.unparking()) == 1
+    assert board.recover() == ["m1"]
+
+
+# coming back in order
+
+
+def parked(board: Board, count: int = 20) -> list[Copy]:
+    """So many copies that a broker that was away left parked; it is back."""
+    board.a.unavailable = "not_connected"
+    copies = [board.copy() for _ in range(count)]
+    assert {board.pass_(copy) for copy in copies} == {"left"}
+    board.a.unavailable = None
+    return copies
+
+
+def ids(copies: Sequence[Copy]) -> list[str]:
+    return [copy.id for copy in copies]
+
+
+def test_what_is_later_than_the_parked_of_its_lane_and_bucket_is_parked_behind_them(
+    board: Board,
+) -> None:
+    earlier = board.copy()
+    parked(board)
+    assert board.pass_(board.copy()) == "left"
+    assert board.pass_(earlier) == "admitted"
+    assert board.pass_(board.copy("a:other")) == "admitted", "another lane"
+    assert board.pass_(board.copy(session=new_session())) == "admitted", "another bucket"
+
+
+def test_what_waits_on_the_wheel_goes_back_with_the_parked_so_that_one_claim_finds_them_in_order(
+    board: Board,
+) -> None:
+    copies = parked(board)
+    waiting, *others = (
+        *(board.copy(), board.copy("a:other"), board.copy("b:q")),
+        board.copy(session=new_session()),
+    )
+    board.wheel = [waiting, *others]
+    assert sorted(board.recover()) == sorted(ids([*copies, waiting]))
+    assert board.wheel == others
+    assert board.told() == {"park": len(copies) + 1}
+
+
+def test_until_all_are_back_in_due_whatever_comes_is_parked_and_then_nothing(board: Board) -> None:
+    copies = parked(board)
+    assert board.recover() == ids(copies)
+    late = board.copy()
+    assert board.pass_(late) == "left"
+    board.come_back()
+    assert not board.session.may_claim, "one more is yet to come back"
+    assert board.recover() == [late.id]
+    board.come_back()
+    assert board.session.may_claim
+    assert [board.pass_(copy) for copy in [*copies, late]] == ["admitted"] * 21
+    assert list(board.lanes.next_looks_ms(NOW_MS, waiting=False)) == []
+
+
+def test_a_broker_that_goes_away_again_parks_again_what_came_back(board: Board) -> None:
+    copies = parked(board)
+    board.recover()
+    board.a.unavailable = "not_connected"
+    board.come_back()
+    assert board.session.may_claim, "others of the bucket go on"
+    assert {board.pass_(copy) for copy in copies} == {"left"}
+    assert board.recover() == []
+    board.a.unavailable = None
+    assert sorted(board.recover()) == sorted(ids(copies))
+
+
+def test_each_lane_of_a_bucket_comes_back_when_it_can(board: Board) -> None:
+    mine = parked(board, 3)
+    board.b.unavailable = "not_connected"
+    other = board.copy("b:q")
+    board.pass_(other)
+    assert board.recover() == ids(mine)
+    board.come_back()
+    board.b.unavailable = None
+    assert board.recover() == [other.id]
 
 
 # circuits
 
 
-def opened(board: Board, parked: int = 20) -> list[str]:
-    """A lane whose circuit opened and has parked so many; their ids."""
-    board.answer(board.send(1), NO_EXCHANGE)
-    copies = [board.copy() for _ in range(parked - 1)]
-    assert {board.pass_(copy) for copy in copies} == {"left"}
-    assert board.told() == {"park": parked}
-    return [f"m{number}" for number in range(1, parked + 1)]
+def opened(board: Board, count: int = 20) -> list[Copy]:
+    """So many copies that a lane has parked whose circuit opened."""
+    copies = board.send(1)
+    board.answer(copies, NO_EXCHANGE)
+    copies += [board.copy() for _ in range(count - 1)]
+    assert {board.pass_(copy) for copy in copies[1:]} == {"left"}
+    assert board.told() == {"park": count}
+    return copies
 
 
 def test_a_destination_that_refuses_opens_its_circuit_once_and_parks_what_follows(
@@ -385,59 +480,68 @@ def test_a_destination_that_refuses_opens_its_circuit_once_and_parks_what_follow
 
 
 def test_a_handful_probes_when_it_is_time_and_no_more(board: Board) -> None:
-    ids = opened(board)
+    copies = opened(board)
     probe_ms = min(board.lanes.next_looks_ms(NOW_MS, waiting=False))
     assert NOW_MS < probe_ms <= NOW_MS + FIRST_PROBE_MS
-    board.lanes.recover(probe_ms - 1)
-    assert board.session.unparking() == []
-    board.lanes.recover(probe_ms)
-    (unpark,) = board.session.unparking()
-    assert list(unpark.args[3:]) == ids[:PROBES]
-    passed = [board.pass_(board.copy(), probe_ms) for _ in range(2 * PROBES)]
+    assert board.recover(probe_ms - 1) == []
+    assert board.recover(probe_ms) == ids(copies[:PROBES])
+    board.come_back(probe_ms)
+    assert board.pass_(board.copy(), probe_ms) == "left", "the probes are earlier"
+    passed = [board.pass_(copy, probe_ms) for copy in copies]
+    assert passed == ["admitted"] * PROBES + ["left"] * 15
+
+
+def test_a_lane_without_anything_parked_is_probed_by_whatever_comes(board: Board) -> None:
+    board.answer(board.send(1, at_most_once=True), NO_EXCHANGE)
+    assert board.recover(NOW_MS + FIRST_PROBE_MS) == []
+    passed = [board.pass_(board.copy(), NOW_MS + FIRST_PROBE_MS) for _ in range(2 * PROBES)]
     assert passed == ["admitted"] * PROBES + ["left"] * PROBES
 
 
 def test_a_probe_that_succeeds_closes_and_brings_all_back_in_order(board: Board) -> None:
-    ids = opened(board)
-    board.lanes.recover(NOW_MS + FIRST_PROBE_MS)
-    board.session.unparking()
-    board.answer(board.send(1, now_ms=NOW_MS + FIRST_PROBE_MS), CONFIRMED)
+    now_ms = NOW_MS + FIRST_PROBE_MS
+    copies = opened(board)
+    board.recover(now_ms)
+    board.come_back(now_ms)
+    assert board.pass_(copies[0], now_ms) == "admitted"
+    board.lanes.publish(now_ms)
+    board.answer(copies[:1], CONFIRMED, now_ms)
     assert len(board.heard(events.CircuitClosed)) == 1
-    board.lanes.recover(NOW_MS + FIRST_PROBE_MS)
-    (unpark,) = board.session.unparking()
-    assert list(unpark.args[3:]) == ids[PROBES:]
-    assert board.pass_(board.copy()) == "admitted"
-    assert list(board.lanes.next_looks_ms(NOW_MS, waiting=False)) == []
+    assert sorted(board.recover(now_ms)) == sorted(ids(copies[PROBES:]))
+    board.come_back(now_ms)
+    assert {board.pass_(copy, now_ms) for copy in [*copies[1:], board.copy()]} == {"admitted"}
 
 
 def test_a_probe_that_fails_opens_again_for_longer(board: Board) -> None:
-    opened(board)
+    copies = opened(board)
     now_ms = NOW_MS
     waits_ms = []
     for _ in range(4):
         probe_ms = min(board.lanes.next_looks_ms(now_ms, waiting=False))
         waits_ms.append(probe_ms - now_ms)
         now_ms = probe_ms
-        board.lanes.recover(now_ms)
-        board.answer(board.send(1, now_ms=now_ms), NO_EXCHANGE, now_ms)
-        assert board.pass_(board.copy(), now_ms) == "left"
+        assert board.recover(now_ms) == ids(copies[:PROBES]), "the same: they are the earliest"
+        board.come_back(now_ms)
+        assert board.pass_(copies[0], now_ms) == "admitted"
+        board.lanes.publish(now_ms)
+        board.answer(copies[:1], NO_EXCHANGE, now_ms)
+        assert {board.pass_(copy, now_ms) for copy in copies[1:PROBES]} == {"left"}
     assert all(later > 1.2 * wait for wait, later in zip(waits_ms, waits_ms[1:], strict=False))
 
 
 def test_probes_whose_outcome_never_comes_are_followed_by_others(board: Board) -> None:
-    opened(board)
+    copies = opened(board)
     now_ms = NOW_MS
-    for _ in range(4):
+    for first in range(0, 20, PROBES):
         now_ms = min(board.lanes.next_looks_ms(now_ms, waiting=False))
-        board.lanes.recover(now_ms)
-        assert len(board.session.unparking()) == 1
+        assert set(board.recover(now_ms)) == set(ids(copies[first : first + PROBES]))
+        board.come_back(now_ms)
 
 
 def test_a_circuit_stays_open_while_its_broker_is_away(board: Board) -> None:
     opened(board)
     board.a.unavailable = "not_connected"
-    board.lanes.recover(NOW_MS + LAST_PROBE_MS)
-    assert board.session.unparking() == []
+    assert board.recover(NOW_MS + LAST_PROBE_MS) == []
 
 
 def test_what_a_lost_session_parked_is_the_next_one_s_to_bring_back(board: Board) -> None:
@@ -445,32 +549,46 @@ def test_what_a_lost_session_parked_is_the_next_one_s_to_bring_back(board: Board
     lost, board.session = board.session, new_session()
     lost.alive = False
     board.lanes.forget(lost)
-    board.lanes.recover(NOW_MS + LAST_PROBE_MS)
+    assert board.recover(NOW_MS + LAST_PROBE_MS) == []
     assert lost.unparking() == []
-    assert board.session.unparking() == []
+
+
+def test_what_ends_after_its_session_was_lost_is_nobody_s_to_bring_back(board: Board) -> None:
+    sent = board.send(3)
+    board.session.alive = False
+    board.lanes.forget(board.session)
+    board.answer(sent, NOT_CONNECTED)
+    assert board.recover() == []
+    assert not board.session.is_unparking, "it would never end"
+
+
+def test_a_session_lost_while_its_parked_come_back_is_forgotten(board: Board) -> None:
+    parked(board)
+    board.recover()
+    lost, board.session = board.session, new_session()
+    lost.alive = False
+    board.lanes.forget(lost)
+    assert board.recover() == []
+    assert board.pass_(board.copy()) == "admitted"
 
 
 def test_each_session_gets_back_its_own(board: Board) -> None:
     opened(board, 3)
     other = new_session()
     board.pass_(board.copy(session=other))
-    board.lanes.recover(NOW_MS + FIRST_PROBE_MS)
-    (mine,), (others,) = board.session.unparking(), other.unparking()
-    assert (list(mine.args[3:]), list(others.args[3:])) == (["m1", "m2", "m3"], ["m4"])
+    assert sorted(board.recover(NOW_MS + FIRST_PROBE_MS)) == ["m1", "m2", "m3"]
+    (others,) = other.unparking()
+    assert list(others.args[3:]) == ["m4"]
 
 
 def test_too_many_parked_to_remember_are_all_brought_back(
     board: Board, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("delaybridge.lanes._PARKED_IDS", 10)
-    board.a.unavailable = "not_connected"
-    for _ in range(20):
-        board.pass_(board.copy())
-    board.a.unavailable = None
-    board.lanes.recover(NOW_MS)
-    (unpark,) = board.session.unparking()
-    assert list(unpark.args[3:]) == [], "the earliest, until none is left"
-    assert board.session.has_exits
+    monkeypatch.setattr("delaybridge.parked._KNOWN", 10)
+    parked(board)
+    assert board.recover() == [""], "the earliest, until none is left"
+    board.session.unparked(1)
+    assert board.recover() == [""]
 
 
 # routes

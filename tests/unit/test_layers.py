@@ -17,7 +17,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         *("settings", "settings_sources", "urls", "keys", "commands"),
         *("wheel", "retry", "alarm", "clock"),
     ),
-    ("store", "calls", "client", "session", "lease", "eventlog", "publish"),
+    ("store", "calls", "client", "session", "parked", "lease", "eventlog", "publish"),
     ("lanes", "scanner", "ingest", "intercept"),
     ("service", "worker", "ingester", "processes"),
     ("cli", "demo", "__main__"),

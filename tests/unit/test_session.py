@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from delaybridge.commands import Bucket, Command, Fired, Item
-from delaybridge.session import Session
+from delaybridge.session import Exits, Session
 
 TURN = 10
 CALL_ITEMS = 1000
@@ -24,7 +24,7 @@ def session() -> Session:
 
 def new_session() -> Session:
     session = Session(Bucket("ns", 3, "birth"), f"w:random:{TURN}", TURN, 1000, 0.0)
-    session.unparked(0)  # nothing was parked by earlier sessions
+    session.ready = True
     return session
 
 
@@ -220,15 +220,16 @@ def test_what_became_of_copies_is_told_once_in_calls_of_a_bounded_size(session: 
         session.bury(Item(f"b{number}", TURN + 1, 5.0), "unroutable", counted=True)
         session.park(Item(f"p{number}", TURN + 1, 5.0))
     assert session.has_exits
-    told, copies, back_ms = session.exits()
+    told, copies, back_ms, parked = session.exits()
     assert copies == 4 * MANY
     assert back_ms == 1000
+    assert parked == {f"p{number}" for number in range(MANY)}
     assert max(len(ids_of(call)) for call in told) == CALL_ITEMS
     for verb in ("settle", "retry", "bury", "park"):
         ids = [id for call in told if call.name == verb for id in ids_of(call)]
         assert ids == [f"{verb[0]}{number}" for number in range(MANY)]
     assert not session.has_exits
-    assert session.exits() == ([], 0, None)
+    assert session.exits() == ([], 0, None, set())
 
 
 def test_a_settled_id_keeps_the_number_of_its_claim(session: Session) -> None:
@@ -267,24 +268,10 @@ def test_ended_copies_wake_whoever_waits_for_the_last(session: Session) -> None:
 # unparking
 
 
-def test_a_new_session_brings_back_whatever_earlier_ones_parked() -> None:
-    session = Session(Bucket("ns", 3, "birth"), "w:r:10", 10, 1000, 0.0)
-    assert not session.has_exits, "not before it has reclaimed"
-    session.ready = True
-    assert session.has_exits
-    (unpark,) = session.unparking()
-    assert (unpark.name, ids_of(unpark)) == ("unpark", [])
-    session.unparked(7)
-    assert session.has_exits, "seven are left"
-    session.unparked(0)
-    assert not session.has_exits
-
-
-def test_known_ids_come_back_in_the_order_they_were_parked_and_the_bucket_is_looked_at(
+def test_known_ids_come_back_in_calls_of_a_bounded_size_and_the_bucket_is_looked_at(
     session: Session,
 ) -> None:
-    session.ready = True
-    session.look_at_ms = inf
+    session.look_at_ms = session.next_score = inf
     ids = [f"id{number}" for number in range(MANY)]
     session.unpark(ids[:10])
     session.unpark(ids[10:])
@@ -292,14 +279,153 @@ def test_known_ids_come_back_in_the_order_they_were_parked_and_the_bucket_is_loo
     while session.has_exits:
         (unpark,) = session.unparking()
         assert len(ids_of(unpark)) <= CALL_ITEMS
+        assert not session.has_exits, "one call at a time"
         back += ids_of(unpark)
         session.unparked(MANY)
     assert back == ids
     assert session.look_at_ms == -inf
+    assert session.next_score == -inf, "what came back may be earlier than all else"
+
+
+def test_all_come_back_until_none_is_left(session: Session) -> None:
+    session.unpark(["x"])
+    session.unpark(None)
+    for left in (2 * CALL_ITEMS, CALL_ITEMS, 0):
+        (unpark,) = session.unparking()
+        assert ids_of(unpark) == [], "the earliest"
+        session.unparked(left)
+    assert ids_of(*session.unparking()) == ["x"]
+    session.unparked(0)
+    assert not session.has_exits
+    assert not session.is_unparking
+
+
+@pytest.mark.parametrize("ids", [["x"], None], ids=str)
+def test_nothing_is_claimed_before_all_that_was_to_come_back_has(
+    session: Session, ids: list[str] | None
+) -> None:
+    assert session.may_claim
+    session.unpark(ids)
+    assert not session.may_claim
+    assert session.unparking()
+    assert not session.may_claim, "the answer is on its way"
+    session.unparked(0)
+    assert session.may_claim
+
+
+@pytest.mark.parametrize("ids", [["x"], None], ids=str)
+def test_what_a_call_under_way_parks_is_brought_back_only_after_it(
+    session: Session, ids: list[str] | None
+) -> None:
+    session.park(Item("x", TURN + 1, 5.0))
+    exits = session.exits()
+    session.unpark(ids)
+    assert not session.has_exits
+    assert session.unparking() == []
+    session.told(exits)
+    (unpark,) = session.unparking()
+    assert ids_of(unpark) == (ids or [])
+
+
+def test_what_others_keep_parking_holds_up_no_known_ids(session: Session) -> None:
+    session.park(Item("other", TURN + 1, 5.0))
+    session.exits()
+    session.unpark(["x"])
+    assert session.has_exits
+    assert session.unparking()
+
+
+class Parker:
+    """A session whose exits go out with fires and tells, two calls at once, and a store."""
+
+    def __init__(self) -> None:
+        self.session = new_session()
+        self.due = {f"id{number}" for number in range(4)}
+        self.claimed: set[str] = set()
+        self.parked: set[str] = set()
+        self.wanted: set[str] = set()
+        self.fire_calls: tuple[Exits, list[Command[Any]]] | None = None
+        self.tell_calls: tuple[Exits, list[Command[Any]]] | None = None
+
+    def claim(self) -> None:
+        if self.session.may_claim:
+            self.claimed |= self.due
+            self.due = set()
+
+    def park(self, id: str) -> None:
+        if id in self.claimed:
+            self.claimed.remove(id)
+            self.wanted.add(id)
+            self.session.park(Item(id, TURN + 1, 5.0))
+
+    def unpark(self, is_all: bool) -> None:
+        if self.wanted:
+            self.session.unpark(None if is_all else sorted(self.wanted))
+            self.wanted = set()
+
+    def fire(self) -> None:
+        if self.fire_calls is None:
+            self.fire_calls = self.session.exits(), []
+
+    def tell(self) -> None:
+        if self.tell_calls is None and self.session.has_exits:
+            unparking = self.session.unparking()
+            self.tell_calls = self.session.exits(), unparking
+            assert self.tell_calls[0].told or unparking, "for nothing, again and again"
+
+    def fire_answers(self) -> None:
+        calls, self.fire_calls = self.fire_calls, None
+        self._execute(calls)
+
+    def tell_answers(self) -> None:
+        calls, self.tell_calls = self.tell_calls, None
+        self._execute(calls)
+
+    def _execute(self, calls: tuple[Exits, list[Command[Any]]] | None) -> None:
+        exits, unparking = calls or (self.session.exits(), [])
+        for park in exits.told:
+            self.parked.update(ids_of(park))
+        self.session.told(exits)
+        for unpark in unparking:
+            back = self.parked & set(ids_of(unpark) or sorted(self.parked)[:2])
+            self.parked -= back
+            self.due |= back
+            self.session.unparked(len(self.parked))
+
+    def finish(self) -> None:
+        self.unpark(False)
+        for _ in range(10):
+            self.fire_answers()
+            self.tell()
+            self.tell_answers()
+
+
+CALLS = ("claim", "claim", "fire", "fire_answers", "tell", "tell_answers")
+PARKER_STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("park"), st.sampled_from([f"id{number}" for number in range(4)])),
+        st.tuples(st.just("unpark"), st.booleans()),
+        *(st.tuples(st.just(s)) for s in CALLS),
+    ),
+    min_size=15,
+    max_size=40,
+)
+
+
+@many_examples
+@given(PARKER_STEPS)
+def test_all_that_is_wanted_back_comes_back_however_fires_and_tells_overlap(
+    steps: list[tuple[Any, ...]],
+) -> None:
+    parker = Parker()
+    for verb, *arguments in steps:
+        getattr(parker, verb)(*arguments)
+    parker.finish()
+    assert parker.parked == set(), "asked back before they were parked, and never again"
+    assert not parker.session.is_unparking
 
 
 def test_a_session_that_drains_leaves_the_parked_to_the_next_owner(session: Session) -> None:
-    session.ready = True
     session.unpark(["x"])
     session.unpark(None)
     session.draining = True

@@ -1,0 +1,71 @@
+"""What is parked: the earliest come back first, and what is later waits behind them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from delaybridge.commands import Bucket, Tried
+from delaybridge.message import Destination, Record
+from delaybridge.parked import Parked
+from delaybridge.session import Copy, Session
+
+SESSION = Session(Bucket("ns", 3, "birth"), "w:random:10", 10, 1000, 0.0)
+KNOWN = 8
+HANDFUL = 3
+
+
+def copy(score: float) -> Copy:
+    destination: Any = Destination("a", "", "q")
+    return Copy(SESSION, 11, str(score), score, Tried(), Record("a:q", b""), destination, None)
+
+
+STEPS = st.integers(0, 60).map(lambda drawn: None if drawn < 6 else float(drawn))
+
+
+@settings(max_examples=500)
+@given(st.lists(STEPS, min_size=10, max_size=60))
+def test_the_earliest_come_back_first_however_many_are_not_remembered(
+    steps: list[float | None],
+) -> None:
+    """A step: the score of one that is parked, or None: a handful comes back."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr("delaybridge.parked._KNOWN", KNOWN)
+        park_and_bring_back(steps)
+
+
+def park_and_bring_back(steps: list[float | None]) -> None:
+    parked, scores = Parked(), set[float]()
+    for score in steps:
+        if score is not None and score not in scores:
+            scores.add(score)
+            parked.add(copy(score))
+        elif score is None:
+            back = parked.take(HANDFUL)
+            earliest = set(sorted(scores)[:HANDFUL])
+            assert back is None or {*map(float, back)} == earliest
+            scores -= scores if back is None else earliest
+        assert parked.is_empty == (not scores)
+        if scores:
+            assert parked.is_before(copy(min(scores) + 0.5))
+
+
+def test_what_is_earlier_than_all_of_it_need_not_wait_but_while_it_comes_back() -> None:
+    parked = Parked()
+    parked.add(copy(5.0))
+    assert not parked.is_before(copy(4.0))
+    parked.is_returning = True
+    assert parked.is_before(copy(4.0))
+
+
+def test_all_of_it_is_named_if_all_of_it_is_known() -> None:
+    parked = Parked()
+    for score in (3.0, 1.0, 2.0):
+        parked.add(copy(score))
+    back = parked.take(None)
+    assert back is not None
+    assert sorted(back) == ["1.0", "2.0", "3.0"]
+    assert parked.is_empty
