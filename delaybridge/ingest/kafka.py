@@ -234,8 +234,9 @@ class KafkaIngest:
         if topic != CLUSTER:
             self._count(self._route_of(topic))
         if reason is not None:
+            if self._troubles.get(place) != reason:  # a broker that is away says so every second
+                self._emit(IngestFailed(source=f"{self._routes[0].broker}:{place}", reason=reason))
             self._troubles[place] = reason
-            self._emit(IngestFailed(source=f"{self._routes[0].broker}:{place}", reason=reason))
         else:
             self._troubles.pop(place, None)
             if place == topic != CLUSTER:

@@ -14,6 +14,7 @@ import pytest
 import redis
 from pika.adapters.blocking_connection import BlockingChannel
 
+from delaybridge.calls import Stored
 from delaybridge.errors import StoreWiped
 from delaybridge.message import Answer
 from tests.integration.delaying import Raw, entries
@@ -293,13 +294,16 @@ async def test_ids_duplicates_cancels_and_conflicts(
             ("k", b"5", properties(HOUR_MS)),
         ],
     )
-    await entrance.until(lambda: stored(entrance, 3), "three stored")
-    messages = {message.body: message for message in await entrance.delayed()}
-    assert set(messages) == {b"1", b"3", b"5"}
+
+    async def as_asked_for() -> dict[bytes, Stored] | None:
+        found = {message.body: message for message in await entrance.delayed()}
+        return found if set(found) == {b"1", b"3", b"5"} else None
+
+    messages = await entrance.until(as_asked_for, "1, 3 and 5 are stored, 4 is cancelled")
     assert (messages[b"1"].id, messages[b"3"].id) == ("kept", "named")
     assert len(messages[b"5"].id) == 26
     # the conflict was not dropped in silence: it lies in the dead set, whole, and can be sent on
-    (dead,) = await entrance.dead()
+    (dead,) = await entrance.until(entrance.dead, "the conflict is quarantined")
     assert dead.body == b"2"
     assert dead.reason is not None
     assert dead.reason.startswith("ingress:conflict delaybridge-id: 'kept'")

@@ -117,7 +117,10 @@ def test_refused(headers: Pairs | None, why: str) -> None:
         "kafka:orders", b"body", tuple(headers or ()), None, b"k"
     )
     assert entry.id == f"q-orders.delay-{TOPIC_ID}-00003-0000000000000000007"
-    assert one.read(record(headers)) == entry, "read again it is the same"
+    # read again it is the same; only how far ahead a time lies moves on with the clock
+    again = one.read(record(headers))
+    assert isinstance(again, Quarantine)
+    assert (again.id, again.payload) == (entry.id, entry.payload)
 
 
 ACCEPTED: dict[str, tuple[Pairs, str]] = {
