@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import select
+import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
@@ -82,6 +83,7 @@ class Bulk:
     arguments: dict[str, Any]
     on_conflict: str
     quiet: bool
+    sent: Callable[[], None] = lambda: None
     scheduled: int = 0
     refused: int = 0
     batch: list[Line] = field(default_factory=list)
@@ -113,6 +115,7 @@ class Bulk:
         self.scheduled += len(receipts)
         for receipt in () if self.quiet else receipts:
             show_receipt(self.session, receipt)
+        self.sent()
 
     def refuse(self, line: Line, limit: int) -> None:
         """Say which line is too long."""
@@ -139,8 +142,8 @@ def schedule_lines(
     limit = session.settings.limits.body_bytes
     stream = stdin_bytes(session, "one message per line")
     on_terminal = _is_terminal(sys.stdout) and not session.output.json
-    with session.client() as client:
-        bulk = Bulk(session, client, arguments, on_conflict, quiet=on_terminal)
+    with session.client() as client, _no_interrupt_lost() as check:
+        bulk = Bulk(session, client, arguments, on_conflict, quiet=on_terminal, sent=check)
         try:
             with _progress(stream, on_terminal) as advance:
                 return drain(bulk, read_lines(stream, limit), limit, keep_going, advance)
@@ -170,6 +173,31 @@ def drain(
     if not bulk.refused:
         return Exit.DONE
     return Exit.PARTLY if bulk.scheduled else Exit.REFUSED
+
+
+@contextmanager
+def _no_interrupt_lost() -> Iterator[Callable[[], None]]:
+    """A check that raises KeyboardInterrupt if there was one.
+
+    Python drops one that is raised while an object is finalized, a connection's pipeline say; the
+    next read of stdin would then wait for ever.
+    """
+    seen = False
+
+    def interrupted(number: int, frame: Any) -> None:
+        nonlocal seen
+        seen = True
+        signal.default_int_handler(number, frame)
+
+    def check() -> None:
+        if seen:
+            raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, interrupted)
+    try:
+        yield check
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _progress(stream: IO[bytes], on_terminal: bool) -> AbstractContextManager[Progress]:

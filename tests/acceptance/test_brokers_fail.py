@@ -53,6 +53,7 @@ def test_rabbitmq_stops_for_ten_seconds(
     bridge.schedule(to_kafka, 1_500, seconds=16, first_s=1)
     wait_s(3)
     own_rabbitmq.ctl("stop_app")
+    bridge.schedule(to_rabbitmq, 500, seconds=OUTAGE_S / 2)
     wait_s(OUTAGE_S)
     # what falls due meanwhile is parked: no attempt is counted
     assert bridge.client.stats().parked > 0

@@ -146,8 +146,8 @@ def test_interrupted_it_leaves_nothing_behind(
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        ("[] if said['id'] == 'demo.7' else [said]", "FAIL: 1 lost (demo.7)"),
-        ("[said] * (1 + (said['id'] == 'demo.7'))", "FAIL: 1 delivered twice"),
+        ("[] if is_first() else [said]", "FAIL: 1 lost (demo."),
+        ("[said] * (1 + is_first())", "FAIL: 1 delivered twice"),
         ("[said | {'at_us': said['due_ms'] * 1000 - 1}]", " early (demo."),
         ("[said, said | {'id': 'demo.poison'}]", "(demo.poison)"),
     ],
@@ -180,6 +180,11 @@ _CONSUMER = textwrap.dedent(
     consumer = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(consumer)
     tell = consumer.tell
+    seen = []
+
+    def is_first():
+        seen.append(1)
+        return len(seen) == 1
 
     def changed(**said):
         for each in ({change}) if "id" in said else [said]:

@@ -20,7 +20,8 @@ import confluent_kafka
 import kombu
 import pika
 import redis
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from delaybridge import Client
 from delaybridge.message import Delivery, Destination, Record
@@ -32,7 +33,7 @@ from tests.servers.kafka import KafkaNode
 from tests.servers.process import LOOPBACK, free_port
 from tests.servers.rabbitmq import RabbitMQNode
 from tests.servers.redis import RedisServer, redis_url_of
-from tests.waiting import wait_until_async
+from tests.waiting import wait_until, wait_until_async
 
 DUE_MS = 1_800_000_000_000
 CONFIRM_TIMEOUT_S = 2.0
@@ -288,12 +289,24 @@ class KafkaRig(NetworkRig):
     def url(self) -> str:
         return f"kafka://{LOOPBACK}:{self.proxy_port}"
 
-    def make(self, name: str | None = None, **config: str) -> str:
+    def make(self, name: str | None = None, *, settled: bool = True, **config: str) -> str:
+        """settled: its partitions take records. One that refused its first may lose it later."""
         name = name or f"t-{uuid.uuid4().hex}"
         admin = AdminClient(self._settings())
         topic = NewTopic(name, self.partitions, 1, config=config)
         admin.create_topics([topic])[name].result(10)
+        for number in range(self.partitions if settled else 0):
+            asked = TopicPartition(name, number)
+            wait_until(lambda asked=asked: self._has_leader(admin, asked), 10)
         return name
+
+    @staticmethod
+    def _has_leader(admin: AdminClient, partition: TopicPartition) -> bool:
+        try:
+            admin.list_offsets({partition: OffsetSpec.latest()})[partition].result(10)
+        except KafkaException:
+            return False
+        return True
 
     def read(self, address: str, at_least: int) -> list[Received]:
         found = []

@@ -118,7 +118,7 @@ class TestRecords:
         # calls it a duplicate; it must not be called confirmed.
         async with rig.connected() as (publisher, sink):
             for _ in range(20):
-                to = await rig.new_destination()
+                to = rig.destination(await asyncio.to_thread(rig.make, settled=False))
                 sent = [rig.delivery(to, b"%d" % n, key=b"key-%d" % n) for n in range(20)]
                 for one in sent:
                     publisher.publish([one])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -527,6 +528,21 @@ def drain(data: bytes, *, keep_going: bool, limit: int = 10) -> tuple[int, FakeC
     found = lines.read_lines(stream, limit)
     code = lines.drain(bulk, found, limit, keep_going, lambda size: None)
     return code, client, bulk
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_interrupt_while_something_is_finalized_is_not_lost() -> None:
+    class Finalized:
+        def __del__(self) -> None:
+            signal.raise_signal(signal.SIGINT)
+
+    before = signal.getsignal(signal.SIGINT)
+    with lines._no_interrupt_lost() as check:
+        check()
+        Finalized()  # Python says that it ignores this one
+        with pytest.raises(KeyboardInterrupt):
+            check()
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 @pytest.mark.parametrize(
