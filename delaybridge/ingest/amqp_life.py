@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 from pika.channel import Channel
 
@@ -95,14 +96,18 @@ class Life:
         self.held.update((held.message.tag, held) for held in taken)
         return taken
 
-    def done(self, held: Held) -> None:
-        """The message is safe."""
-        if not self.ended.done():
-            self.deliveries.size -= held.size
-            self._connection.release(held.size)
+    def done(self, messages: Sequence[Held]) -> None:
+        """These messages are safe."""
+        if self.ended.done():
+            return
+        size = 0
+        for held in messages:
+            size += held.size
             self._tags.done(held.message.tag)
             del self.held[held.message.tag]
-            self.moved.set()
+        self.deliveries.size -= size
+        self._connection.release(size)
+        self.moved.set()
 
     def ack(self) -> None:
         """Tell the broker what is safe."""

@@ -27,6 +27,7 @@ _BATCH = 2000
 _AGAIN_S = 0.05  # between two looks at an id that is in flight
 _PATIENCE_S = 30.0  # then it is quarantined
 
+_STORED = frozenset((Answer.CREATED, Answer.DUPLICATE))
 _IN_THE_WAY = {
     Answer.CONFLICT: "is pending, and differs",
     Answer.IN_FLIGHT: "is with the broker",
@@ -64,6 +65,7 @@ class Intake:
         # Of what was in hand when a consumer ended, by its content: it comes again.
         self._lost: defaultdict[int, list[tuple[bytes, str]]] = defaultdict(list)
         self._life: Life | None = None
+        self._storing: asyncio.Task[None] | None = None
         self._is_stopping = False
 
     @property
@@ -103,27 +105,37 @@ class Intake:
             raise life.ended.result()
         finally:
             life.end(ConnectionError("stopped"))
+            if self._storing is not None:
+                self._storing.cancel()
+                await asyncio.gather(self._storing, return_exceptions=True)
+                self._storing = None
             self._remember(life)
             if connection.is_open:
                 close_channel(channel)
 
     async def _arrival(self, life: Life) -> None:
         """Wait for a message, or until an id in flight is to be looked at again."""
-        if self._refused or (life.deliveries.messages and not self._is_stopping):
-            return
-        life.arrived.clear()
-        try:
-            async with asyncio.timeout(_AGAIN_S if self._waiting else None):
-                await life.arrived.wait()
-        except TimeoutError:
-            pass
+        while not (life.ended.done() or self._refused or self._may_take(life)):
+            life.arrived.clear()
+            try:
+                async with asyncio.timeout(_AGAIN_S if self._waiting else None):
+                    await life.arrived.wait()
+            except TimeoutError:
+                return
+            if self._storing is not None and self._storing.done():
+                self._storing.result()
+
+    def _may_take(self, life: Life) -> bool:
+        return bool(life.deliveries.messages) and not self._is_stopping
 
     async def _take(self, life: Life) -> None:
-        """Take what has arrived: publish, store, acknowledge."""
+        """Take what has arrived: publish, store, acknowledge.
+
+        What was taken before goes into the store while this is read.
+        """
         now_s = asyncio.get_running_loop().time()
         arrived = [] if self._is_stopping else life.take(_BATCH, now_s)
-        again, self._waiting, refused, self._refused = self._waiting, [], self._refused, []
-        to_store = again + refused
+        to_store: list[Held] = []
         direct: list[Delivery] = []
         now_ms = time_ns() // 1_000_000
         for held in arrived:
@@ -142,15 +154,21 @@ class Intake:
             self.counts.total += len(arrived)
             self.counts.near_misses = self._reader.near_misses
             self._emit(Ingested(source=str(self.route), messages=len(arrived)))
-        if to_store:
-            await self._store(to_store, life, now_s)
-        life.ack()
+        if self._storing is not None:
+            await self._storing
+        again, self._waiting, refused, self._refused = self._waiting, [], self._refused, []
+        if to_store := again + refused + to_store:
+            self._storing = asyncio.create_task(self._store(to_store, life, now_s))
+            self._storing.add_done_callback(lambda _: life.arrived.set())
 
     async def _store(self, held: Sequence[Held], life: Life, now_s: float) -> None:
         """Store them; a conflict is quarantined, an id in flight is looked at again later."""
         quarantined: Counter[str] = Counter()
         while held:
             answers = await self._insist([each.entry for each in held])
+            if _STORED.issuperset(answers) and all(type(h.entry) is Schedule for h in held):
+                life.done(held)
+                break
             left: list[Held] = []
             for each, answer in zip(held, answers, strict=True):
                 if self._must_wait(each, answer, now_s):
@@ -161,8 +179,9 @@ class Intake:
                 else:
                     if isinstance(each.entry, Quarantine):
                         quarantined[each.entry.reason] += 1
-                    life.done(each)
+                    life.done([each])
             held = left
+        life.ack()
         for reason, count in quarantined.items():
             self.counts.quarantined += count
             self._emit(Quarantined(source=str(self.route), messages=count, reason=reason))
@@ -193,7 +212,7 @@ class Intake:
                 continue  # its channel is gone: the message will come again
             lives.add(life)
             if outcome.verdict is Verdict.CONFIRMED:
-                life.done(held)
+                life.done([held])
                 continue
             payload = encode_record(delivery.record)
             accepted = Accepted(delivery.id, delivery.id.encode(), "+0", MAX_PRIORITY, payload)

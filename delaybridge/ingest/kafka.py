@@ -35,6 +35,7 @@ from delaybridge.store import AsyncStore
 
 _AGAIN_S = 0.05  # between two looks at an id that is in flight
 _PATIENCE_S = 30.0  # then it is quarantined
+_STORED = frozenset((Answer.CREATED, Answer.DUPLICATE))
 
 
 class Fate(Enum):
@@ -104,13 +105,18 @@ class KafkaIngest:
             skip=skips(settings.skip_offsets),
             said=self._said,
         )
+        # What was read before goes into the store while the next is read.
+        storing = asyncio.ensure_future(self._store_batch({}, (), consumer))
         try:
             while not self._is_stopping.is_set():
-                batch = await self._next(consumer)
+                batch = await self._next(consumer, storing)
                 if batch is not None:
-                    await self._take(batch)
-                    consumer.stored(batch)
+                    items = self._read(batch)
+                    await storing
+                    storing = asyncio.ensure_future(self._store_batch(batch, items, consumer))
+            await storing
         finally:
+            storing.cancel()
             self._consumer = None
             await asyncio.shield(consumer.stop())
             self._stopped.set()
@@ -129,12 +135,16 @@ class KafkaIngest:
                 if topic in self._counts:
                     self._counts[topic].lag = lag
 
-    async def _next(self, consumer: KafkaConsumer) -> Batch | None:
-        """The next batch; None once it is to stop."""
+    async def _next(self, consumer: KafkaConsumer, storing: asyncio.Future[None]) -> Batch | None:
+        """The next batch; None once it is to stop. Raises why the one before was not stored."""
         coming = asyncio.ensure_future(consumer.next())
         stopping = asyncio.ensure_future(self._is_stopping.wait())
+        ends: set[asyncio.Future[Any]] = {coming, stopping, storing}
         try:
-            await asyncio.wait([coming, stopping], return_when=asyncio.FIRST_COMPLETED)
+            while not (coming.done() or stopping.done()):
+                _, ends = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+                if storing.done():
+                    storing.result()
             return coming.result() if coming.done() else None
         finally:
             coming.cancel()
@@ -142,7 +152,7 @@ class KafkaIngest:
 
     # a batch into the store
 
-    async def _take(self, batch: Batch) -> None:
+    def _read(self, batch: Batch) -> list[Item]:
         items: list[Item] = []
         for topic, reads in batch.items():
             reader = self._reader(topic)
@@ -151,8 +161,14 @@ class KafkaIngest:
             counts.total += len(reads)
             counts.near_misses = reader.near_misses
             self._emit(Ingested(source=counts.source, messages=len(reads)))
+        return items
+
+    async def _store_batch(
+        self, batch: Batch, items: Sequence[Item], consumer: KafkaConsumer
+    ) -> None:
         for part in _parts(items):
             await self._store(part)
+        consumer.stored(batch)
 
     async def _store(self, items: Sequence[Item]) -> None:
         """Store them in their order; what cannot be stored is quarantined before what follows it.
@@ -165,6 +181,8 @@ class KafkaIngest:
         left = items
         while left:
             answers = await self._insist([item.entry for item in left])
+            if _STORED.issuperset(answers) and all(type(i.entry) is Schedule for i in left):
+                break
             is_late = now_s() > late_s
             fates = [
                 (item, _fate(item, answer, is_late=is_late))

@@ -80,7 +80,8 @@ class KafkaConsumer:
         self._batch: Batch | None = None
         self._arrived = asyncio.Event()
         self._taken = threading.Event()
-        self._idle = threading.Event()  # nothing that was handed over is still unstored
+        self._unstored = 0  # batches taken by the loop, and not stored yet
+        self._idle = threading.Event()  # there is none
         self._idle.set()
         self._safe: deque[tuple[Topic, int, int]] = deque()  # partition, first offset not safe
         self._begun: dict[Place, int] = {}  # what is ours, and where it began
@@ -98,7 +99,7 @@ class KafkaConsumer:
     # for the loop
 
     async def next(self) -> Batch:
-        """The next batch; the one before is to be `stored` first.
+        """The next batch. Two may be in the loop's hands: one is read, one is stored.
 
         Raises what ended the thread: a new consumer begins where this one had committed.
         """
@@ -108,6 +109,7 @@ class KafkaConsumer:
             if self._batch is not None:
                 batch, self._batch = self._batch, None
                 self._arrived.clear()
+                self._unstored += 1
                 self._idle.clear()
                 self._taken.set()
                 return batch
@@ -119,7 +121,9 @@ class KafkaConsumer:
         for topic, reads in batch.items():
             last = {read.partition: read.offset + 1 for read in reads}
             self._safe += ((topic, partition, offset) for partition, offset in last.items())
-        self._idle.set()
+        self._unstored -= 1
+        if not self._unstored:
+            self._idle.set()
 
     async def stop(self) -> None:
         """Leave the group; what was stored is committed."""
@@ -165,12 +169,14 @@ class KafkaConsumer:
                 largest = max(largest, len(read.key or b"") + len(read.value or b""))
                 batch.setdefault(self._ids.of(name), []).append(read)
         if batch:
-            fitting = min(self._window_bytes // largest, 2 * self._batch_messages, BATCH_MESSAGES)
+            fitting = min(
+                self._window_bytes // (2 * largest), 2 * self._batch_messages, BATCH_MESSAGES
+            )
             self._batch_messages = max(fitting, 1)
         return batch
 
     def _hand_over(self, batch: Batch) -> Sequence[Message]:
-        """Give the batch to the loop and wait until it was taken, and the one before was stored.
+        """Give the batch to the loop and wait until it was taken.
 
         Returns what came meanwhile.
         """

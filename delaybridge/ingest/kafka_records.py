@@ -29,6 +29,7 @@ from delaybridge.message import (
     MAX_PRIORITY,
     OWN_HEADERS,
     Destination,
+    HeaderPairs,
     Limits,
     OnConflict,
     Record,
@@ -47,6 +48,8 @@ Headers = Sequence[tuple[str, bytes | None]]
 # confluent_kafka returns half a list and an exception for a name that is no UTF-8. The interpreter
 # looks for that after every call, but after one written as message.headers().
 _headers_of = methodcaller("headers")
+# Many producers send the same few headers all the time.
+_KNOWN, _KNOWN_BYTES = 1000, 256
 
 
 class Read(NamedTuple):
@@ -74,6 +77,22 @@ class Read(NamedTuple):
         )
 
 
+class Understood(NamedTuple):
+    """What headers ask for. kept: without those that only we read."""
+
+    asked: Instructions
+    kept: HeaderPairs
+    is_etf1: bool
+
+
+class Partition(NamedTuple):
+    """What its records have in common. source: see `Reader.source`."""
+
+    place: str
+    seed: int
+    source: str
+
+
 class Reader:
     """Reads the records of one delay topic."""
 
@@ -96,11 +115,9 @@ class Reader:
         self._keep_partition = keep_partition
         self.topic = route.source
         self.near_misses = 0
-        self._own: Destination | None = None
-
-    def source(self, partition: int) -> str:
-        """The name under which the store remembers what was read; empty: it does not."""
-        return f"{self._topic_id}:{partition}" if self._topic_id else ""
+        self._own: tuple[Destination, str] | None = None
+        self._partitions: dict[int, Partition] = {}
+        self._known: dict[tuple[Any, ...], Understood] = {}  # headers that came before
 
     def read(self, record: Read) -> Entry:
         """What becomes of a record."""
@@ -111,11 +128,22 @@ class Reader:
 
     def place(self, record: Read) -> str:
         """Topic, partition and offset, of fixed width: such ids sort as they were read."""
-        topic = self._route.source
-        born = f"-{self._topic_id}" if self._topic_id else ""
+        return f"{self._partition(record).place}{record.offset:0{_OFFSET_DIGITS}}"
+
+    def _partition(self, record: Read) -> Partition:
+        return self._partitions.get(record.partition) or self._first_of(record.partition)
+
+    def _first_of(self, number: int) -> Partition:
+        topic, born = self._route.source, f"-{self._topic_id}" if self._topic_id else ""
         # An id has at most 255 bytes, and a topic's name may have 249.
         room = max(self._limits.id_bytes - len(born) - _OFFSET_DIGITS - _ID_REST, 0)
-        return f"{topic[:room]}{born}-{record.partition:05}-{record.offset:0{_OFFSET_DIGITS}}"
+        partition = self._partitions[number] = Partition(
+            f"{topic[:room]}{born}-{number:05}-",
+            crc32(f"{self.topic}:{self._topic_id}:{number}".encode()),
+            # The name under which the store remembers what was read; empty: it does not.
+            f"{self._topic_id}:{number}" if self._topic_id else "",
+        )
+        return partition
 
     def quarantine(self, record: Read, reason: str) -> Quarantine:
         """Keep it as it came, addressed to where it would have gone."""
@@ -130,35 +158,47 @@ class Reader:
         headers = record.headers
         if headers is None:
             raise MessageError("bad_header", "headers", "a header's name is not valid UTF-8")
-        size = sum(len(name) + len(value or b"") for name, value in headers)
-        check_header_sizes(len(headers), size, self._limits)
-        names = {name for name, _ in headers}
-        if ETF1_EPOCH in names or (record.value is None and any(map(_is_etf1, names))):
+        same = record.value is None, tuple(headers)
+        asked, kept, is_etf1 = self._known.get(same) or self._understood(same)
+        if is_etf1:
             return self._etf1(record, headers)
-        for name, value in headers:
-            if value is None and is_instruction(name):
-                raise MessageError("bad_header", name, "null; give a value as text")
-        asked = instructions(headers)
-        self.near_misses += asked.near_miss is not None
         if asked.cancel:
             if asked.id is None:
                 raise MessageError("bad_id", "delaybridge-id", "a cancel names the id it is about")
             return self._cancel(check_id(asked.id, self._limits), record.key, record)
-        entry = self._schedule(record, headers, asked)
+        entry = self._schedule(record, kept, asked)
         if record.value is None and record.key and not headers:
             # A tombstone: etf1's clients cancel with it. If nothing is pending it goes through.
             with suppress(UnicodeDecodeError):
                 return self._cancel(record.key.decode(), record.key, record, otherwise=entry)
         return entry
 
-    def _schedule(self, record: Read, headers: Headers, asked: Instructions) -> Schedule:
+    def _understood(self, given: tuple[bool, Headers]) -> Understood:
+        """What headers ask for, of a record whose value is null or not."""
+        is_null, headers = given
+        size = sum(len(name) + len(value or b"") for name, value in headers)
+        check_header_sizes(len(headers), size, self._limits)
+        names = {name for name, _ in headers}
+        understood = _ETF1S
+        if ETF1_EPOCH not in names and not (is_null and any(map(_is_etf1, names))):
+            for name, value in headers:
+                if value is None and is_instruction(name):
+                    raise MessageError("bad_header", name, "null; give a value as text")
+            asked = instructions(headers)
+            kept = tuple(pair for pair in headers if not is_instruction(pair[0]))
+            understood = Understood(asked, kept, is_etf1=False)
+            if asked.near_miss is not None:
+                self.near_misses += 1
+                return understood
+        if size <= _KNOWN_BYTES:
+            if len(self._known) >= _KNOWN:
+                self._known.clear()
+            self._known[given] = understood
+        return understood
+
+    def _schedule(self, record: Read, kept: HeaderPairs, asked: Instructions) -> Schedule:
         id = self.place(record) if asked.id is None else check_id(asked.id, self._limits)
-        payload = self._payload(
-            record,
-            self._destination(asked.destination),
-            [(name, value) for name, value in headers if not is_instruction(name)],
-            record.key,
-        )
+        payload = self._payload(record, self._destination(asked.destination), kept, record.key)
         when = when_of(asked, self._limits)
         basis = record.key if record.key is not None else id.encode()
         accepted = Accepted(id, basis, when, MAX_PRIORITY, payload)
@@ -188,7 +228,7 @@ class Reader:
         payload = self._payload(
             record,
             self._destination(f"{self._route.broker}:{topic}"),
-            [*((n, v) for n, v in headers if n not in OWN_HEADERS), *stamps],
+            (*((n, v) for n, v in headers if n not in OWN_HEADERS), *stamps),
             given.get(ETF1_KEY),
         )
         due_ms = _seconds(given.get(ETF1_EPOCH, b"")) * 1000
@@ -198,38 +238,39 @@ class Reader:
         return self._sourced(accepted, OnConflict.REPLACE, record)
 
     def _sourced(self, accepted: Accepted, policy: OnConflict | None, record: Read) -> Schedule:
-        source = self.source(record.partition)
-        return Schedule(
-            *(accepted, self._stamp(record), policy, accepted.payload),
-            source=source,
-            offset=record.offset,
-        )
+        source = self._partition(record).source
+        stamp = self._stamp(record)
+        return Schedule(accepted, stamp, policy, accepted.payload, source, record.offset)
 
     def _cancel(
         self, id: str, basis: bytes | None, record: Read, otherwise: Schedule | None = None
     ) -> Cancel:
-        source = self.source(record.partition)
+        source = self._partition(record).source
         return Cancel(id, basis, self._stamp(record), source, record.offset, otherwise)
 
     def _stamp(self, record: Read) -> bytes:
         """The same whenever the record is read again, and hardly that of another."""
-        seed = crc32(f"{self.topic}:{self._topic_id}:{record.partition}".encode())
+        seed = self._partition(record).seed
         return crc32(record.offset.to_bytes(8, "big"), seed).to_bytes(4, "big")
 
     def _payload(
-        self, record: Read, destination: Destination, headers: Headers, key: bytes | None
+        self,
+        record: Read,
+        destination: tuple[Destination, str],
+        headers: HeaderPairs,
+        key: bytes | None,
     ) -> bytes:
-        check_body_size(record.value or b"", destination.broker, self._limits)
+        to, text = destination
+        check_body_size(record.value or b"", to.broker, self._limits)
         partition = record.partition if self._keep_partition else None
-        return encode_record(
-            Record(str(destination), record.value, tuple(headers), None, key, partition)
-        )
+        return encode_record(Record(text, record.value, headers, None, key, partition))
 
-    def _destination(self, asked: str | None) -> Destination:
+    def _destination(self, asked: str | None) -> tuple[Destination, str]:
         route = self._route
         if asked is None:
             if self._own is None:
-                self._own = parse_destination(f"{route.broker}:{route.target}", self._kinds)
+                own = parse_destination(f"{route.broker}:{route.target}", self._kinds)
+                self._own = own, str(own)
             return self._own
         destination = parse_destination(asked, self._kinds)
         if (destination.broker, destination.address) == (route.broker, route.source):
@@ -237,7 +278,11 @@ class Reader:
                 "self_loop", "delaybridge-destination", f"{route.source} is where it came from"
             )
         self._allowed.check(destination, route)
-        return destination
+        return destination, str(destination)
+
+
+_NOTHING = Instructions()
+_ETF1S = Understood(_NOTHING, (), is_etf1=True)
 
 
 def _is_etf1(name: str) -> bool:
