@@ -7,13 +7,14 @@ import select
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from delaybridge.cli.failure import Exit, Failure, Report, report_of
 from delaybridge.cli.schedule import show_receipt, stdin_bytes
 from delaybridge.cli.session import Session, never_sent
+from delaybridge.interrupts import interrupts
 
 if TYPE_CHECKING:
     from delaybridge.client import Client
@@ -142,7 +143,7 @@ def schedule_lines(
     limit = session.settings.limits.body_bytes
     stream = stdin_bytes(session, "one message per line")
     on_terminal = _is_terminal(sys.stdout) and not session.output.json
-    with session.client() as client, _no_interrupt_lost() as check:
+    with session.client() as client, interrupts(signal.SIGINT) as check:
         bulk = Bulk(session, client, arguments, on_conflict, quiet=on_terminal, sent=check)
         try:
             with _progress(stream, on_terminal) as advance:
@@ -173,31 +174,6 @@ def drain(
     if not bulk.refused:
         return Exit.DONE
     return Exit.PARTLY if bulk.scheduled else Exit.REFUSED
-
-
-@contextmanager
-def _no_interrupt_lost() -> Iterator[Callable[[], None]]:
-    """A check that raises KeyboardInterrupt if there was one.
-
-    Python drops one that is raised while an object is finalized, a connection's pipeline say; the
-    next read of stdin would then wait for ever.
-    """
-    seen = False
-
-    def interrupted(number: int, frame: Any) -> None:
-        nonlocal seen
-        seen = True
-        signal.default_int_handler(number, frame)
-
-    def check() -> None:
-        if seen:
-            raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGINT, interrupted)
-    try:
-        yield check
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def _progress(stream: IO[bytes], on_terminal: bool) -> AbstractContextManager[Progress]:

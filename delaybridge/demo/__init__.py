@@ -9,10 +9,7 @@ from __future__ import annotations
 import json
 import signal
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from typing import NoReturn
+from contextlib import ExitStack
 
 from delaybridge import __version__
 from delaybridge.client import Client
@@ -22,6 +19,7 @@ from delaybridge.demo.servers import Child, private_redis, python, surroundings
 from delaybridge.demo.show import Screen, verdict_lines
 from delaybridge.demo.verdict import POISON, Verdict, judge
 from delaybridge.demo.watch import Failed
+from delaybridge.interrupts import interrupts
 
 _NAMESPACE = "demo"
 _WORKERS = ("w1", "w2")
@@ -55,12 +53,13 @@ def run(
 
 def perform(plan: Plan, broker: str | None, *, color: bool = False) -> int:
     """The same for any plan."""
-    with _ended_by_signals(), ExitStack() as stack:
+    ends = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
+    with interrupts(*ends) as check, ExitStack() as stack:
         screen = stack.enter_context(Screen(sys.stdout, color=color))
         screen.line(f"{f'delaybridge {__version__} demo':<61}(Ctrl-C to stop)", bold=True)
         try:
             place, play = _set_up(stack, screen, plan, broker)
-            faults = _tell(screen, judge(play.run()), place)
+            faults = _tell(screen, judge(play.run(check)), place)
         except Failed as failure:
             faults = [str(failure)]
         screen.foot(())
@@ -138,21 +137,3 @@ def _cast_lines(plan: Plan, workers: list[Child], consumer: Child, place: Target
     if plan.kill:
         lines[-1] += f"; at {plan.kill_at_s:g} s a worker is killed"
     return lines
-
-
-@contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """SIGTERM and SIGHUP end it as Ctrl-C does: cleanly."""
-
-    def end(number: int, _: object) -> NoReturn:
-        raise SystemExit(128 + number)
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -80,8 +80,11 @@ class Play:
         self._last_due_ms = 0
         self._claimed = 0  # of what was cancelled or rescheduled
 
-    def run(self) -> Story:
-        """Play it to its end. Failed: it cannot go on, as when a process died by itself."""
+    def run(self, check: Callable[[], None]) -> Story:
+        """Play it to its end. Failed: it cannot go on, as when a process died by itself.
+
+        check: called again and again; raises if it is to end now.
+        """
         self._watch.begin(bin_ms=self._plan.seconds * 100)
         self._schedule()
         self._watch.titles()
@@ -90,6 +93,7 @@ class Play:
             acts.append((self._plan.kill_at_s, self._kill))
         is_over, looked_s = False, 0.0
         while acts or not is_over:
+            check()
             time.sleep(_TICK_S)
             while acts and self._watch.elapsed_s() >= acts[0][0]:
                 acts.pop(0)[1]()

@@ -36,6 +36,7 @@ from delaybridge.errors import (
     StoreUnavailable,
     StoreWiped,
 )
+from delaybridge.interrupts import interrupts
 from delaybridge.message import Message, State
 
 DOCS = Path(__file__).parents[2] / "docs" / "cli.md"
@@ -537,7 +538,7 @@ def test_an_interrupt_while_something_is_finalized_is_not_lost() -> None:
             signal.raise_signal(signal.SIGINT)
 
     before = signal.getsignal(signal.SIGINT)
-    with lines._no_interrupt_lost() as check:
+    with interrupts(signal.SIGINT) as check:
         check()
         Finalized()  # Python says that it ignores this one
         with pytest.raises(KeyboardInterrupt):

@@ -12,7 +12,17 @@ import pytest
 PACKAGE = Path(__file__).parent.parent.parent / "delaybridge"
 
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("message", "accept", "instructions", "times", "amqp", "amqp_table", "errors", "events"),
+    (
+        "message",
+        "accept",
+        "instructions",
+        "times",
+        "amqp",
+        "amqp_table",
+        "errors",
+        "events",
+        "interrupts",
+    ),
     (
         *("settings", "settings_sources", "urls", "keys", "commands"),
         *("wheel", "retry", "alarm", "clock"),
