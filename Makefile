@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PYTEST_ARGS ?=
 REQUIRE ?=
 
-.PHONY: help demo test check lint unit format servers clean
+.PHONY: help demo test bench check lint unit format servers clean
 
 help: ## what there is
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -27,6 +27,9 @@ ifeq ($(strip $(PYTEST_ARGS)),)
 else
 	$(PYTEST) $(PYTEST_ARGS)
 endif
+
+bench: $(VENV)/.test servers ## every benchmark in a short form; FULL=1 at the full sizes
+	$(BIN)/python -m bench $(if $(FULL),full)
 
 check: lint unit ## lint and unit tests
 

@@ -207,7 +207,8 @@ _ID_START = bytes([len(OWN_ID)]) + OWN_ID.encode() + b"S"
 _DUE_START = b"\x12delaybridge-due-msl"
 _ATTEMPT_START = b"\x13delaybridge-attemptI"
 _OWN_END = struct.Struct(f">{len(_DUE_START)}sq{len(_ATTEMPT_START)}si")
-_OWN_SIZE = len(_ID_START) + _LONG.size + _OWN_END.size
+_OWN_START = struct.Struct(f">{len(_ID_START)}sI")
+_OWN_SIZE = _OWN_START.size + _OWN_END.size
 _PERSISTENT = b"\x02"
 
 
@@ -231,14 +232,14 @@ def content_header(
         after = _PERSISTENT + after
     if flags & _USER_ID_FLAG:
         flags, after = _without_foreign_user_id(flags, after, login)
+    size = len(id)
     return b"".join(
         (
             _HEADER_START.pack(BASIC_CLASS, 0, body_size, flags | HEADERS_FLAG),
             before,
-            _LONG.pack(len(table) + _OWN_SIZE + len(id)),
+            _LONG.pack(len(table) + _OWN_SIZE + size),
             table,
-            _ID_START,
-            _LONG.pack(len(id)),
+            _OWN_START.pack(_ID_START, size),
             id,
             _OWN_END.pack(_DUE_START, due_ms, _ATTEMPT_START, attempt),
             after,

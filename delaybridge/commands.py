@@ -101,6 +101,9 @@ class Tried(NamedTuple):
     due_ms: int | None = None
 
 
+UNTRIED = Tried()
+
+
 class Claimed(NamedTuple):
     """The answer of a claim. records: head and payload; more: not everything due was taken."""
 
@@ -186,7 +189,7 @@ def split_record(record: bytes) -> tuple[float, bytes]:
 def parse_tried(text: bytes) -> Tried:
     """What the `attempts` hash says of one message."""
     if not text:
-        return Tried()
+        return UNTRIED
     count, maybe, due_ms = text.split(b":")
     return Tried(int(count), maybe == b"1", int(due_ms) if due_ms else None)
 

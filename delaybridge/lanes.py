@@ -63,6 +63,11 @@ class Lane:
         return self.circuit.is_open and self.probes == 0
 
     @property
+    def is_clear(self) -> bool:
+        """Whether nothing stands in the way of its messages but the window."""
+        return not (self.is_shut or self.parked or self.circuit.is_open)
+
+    @property
     def is_used(self) -> bool:
         """Whether anything is known of it that a new lane would not know."""
         return bool(self.load or self.parked or self.circuit.is_open)
@@ -150,12 +155,15 @@ class Lanes:
         A lane may hold as much as is free (dynamic thresholds, Choudhury & Hahne 1998): alone it
         gets half of the window, and no number of stuck ones can take all of it.
         """
-        lane = _lane(copy)
+        lane, size = _lane(copy), copy.size
         if may_wait and self._is_full(lane):
             return False
         if lane.probes:
             lane.probes -= 1
-        self._count(lane, 1, copy.size)
+        lane.load += 1
+        lane.load_bytes += size
+        self._load += 1
+        self._load_bytes += size
         return True
 
     def _is_full(self, lane: Lane) -> bool:
@@ -165,12 +173,11 @@ class Lanes:
 
     # on the way out
 
-    def ready(self, copy: Copy) -> None:
-        """The copy is fired and due."""
-        lane = _lane(copy)
-        if not lane.ready:
+    def ready(self, copies: Sequence[Copy]) -> None:
+        """The copies are fired and due."""
+        for lane, ours in _by_lane(copies):
             self._waiting[lane] = None
-        lane.ready.append(copy)
+            lane.ready += ours
 
     def publish(self, now_ms: int) -> None:
         """Hand to the brokers what is ready, within the window."""
@@ -215,11 +222,14 @@ class Lanes:
                 self._failed(lane, copies, outcome, now_ms)
 
     def _confirmed(self, lane: Lane, copies: Sequence[Copy], now_ms: int) -> None:
+        settled: dict[tuple[Session, int], list[str]] = {}
         for copy in copies:
             if copy.record.at_most_once:
                 copy.session.gone(1)  # settled before it was published
             else:
-                copy.session.settle(copy.claim, copy.id)
+                settled.setdefault((copy.session, copy.claim), []).append(copy.id)
+        for (session, claim), ids in settled.items():
+            session.settle(claim, ids)
         late_ms = now_ms - min(copy.due_ms for copy in copies)
         self._emit(Published(destination=lane.label, messages=len(copies), late_ms=late_ms))
         if lane.circuit.is_open and lane.circuit.succeed():

@@ -187,7 +187,7 @@ class Delivery:
         self.due_ms = due_ms
         self.attempt = attempt  # 1 for the first
         self.owner = owner  # the scanner's own, opaque to a publisher
-        self.size = record.size
+        self.size = record.size  # bytes that a window counts
 
 
 def new_id() -> str:

@@ -14,7 +14,7 @@ worker gives the leases up and begins anew, and the next owner reclaims. Recover
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ from delaybridge.commands import Claimed, Command, Fired, Item, parse_tried, spl
 from delaybridge.errors import DecodeError
 from delaybridge.events import Buried, Emit, LeaseAcquired, Revoked, Stuck
 from delaybridge.events import Claimed as ClaimedEvent
-from delaybridge.lanes import Lanes
+from delaybridge.lanes import Lane, Lanes
 from delaybridge.message import Delivery, decode_record
 from delaybridge.publish import Outcome
 from delaybridge.session import Copy, Exits, Session
@@ -76,8 +76,10 @@ class Scanner:
         self._emit, self._o, self._lost = emit, options, lost
         self._wheel_ms = clock.now_ms()  # how far the wheel was turned
         self._wheel: Wheel[Copy, Copy] = Wheel(self._wheel_ms)
+        self._late: list[Copy] = []  # claimed when the wheel had passed their time
         self._ripe: list[Copy] = []  # off the wheel, by score, to be fired
         self._fired: list[Copy] = []  # fired, due in a moment
+        self._clear: set[tuple[Session, Lane]] = set()  # see _look
         self._sessions: dict[int, Session] = {}
         self._begun: list[Session] = []
         self._swept = True  # nothing that a lost session left waits here
@@ -174,7 +176,13 @@ class Scanner:
         """Whether nothing is due in the buckets held here, nor on its way."""
         now_ms = self._clock.now_ms()
         sessions = self._sessions.values()
-        busy = self._tasks or self._ripe or self._fired or any(s.has_exits for s in sessions)
+        busy = (
+            self._tasks
+            or self._late
+            or self._ripe
+            or self._fired
+            or any(s.has_exits for s in sessions)
+        )
         flying = sum(s.copies for s in sessions) - self._held
         wheel_ms = self._wheel.next_due_ms()
         due = [s.next_score for s in sessions] + ([] if wheel_ms is None else [wheel_ms])
@@ -236,15 +244,19 @@ class Scanner:
         session.copies += len(claimed.ids)
         copies = self._copies(session, claimed)
         session.received(claimed.number, len(copies))
-        for copy in copies:
-            self._held += 1
-            self._held_bytes += copy.size
-            if session.draining:
-                self._let_go(copy)
+        self._held += len(copies)
+        self._held_bytes += sum([copy.size for copy in copies])
+        if session.draining:
+            self._let_go(copies)
+            for copy in copies:
                 session.retry(copy.item, None)
+            copies = []
+        for copy in copies:
+            if copy.score <= self._wheel_ms:
+                self._late.append(copy)
             else:
                 self._wheel.insert(int(copy.score), copy, copy)
-        self._emit(ClaimedEvent(messages=len(copies)))
+        self._emit(ClaimedEvent(messages=len(claimed.ids)))
 
     def _copies(self, session: Session, claimed: Claimed) -> list[Copy]:
         """The copies of a batch; a record that nobody can read is buried and stops nothing."""
@@ -280,8 +292,9 @@ class Scanner:
             self._wheel, self._wheel_ms = wheel, now_ms
         # The lead may have shrunk; what comes late goes to where the wheel stands already.
         self._wheel_ms = max(self._wheel_ms, to_ms)
-        fresh = self._wheel.advance(self._wheel_ms)
+        fresh = self._late + self._wheel.advance(self._wheel_ms)
         if fresh:
+            self._late = []
             self._ripe += fresh
             self._ripe.sort(key=_by_score)
 
@@ -309,22 +322,26 @@ class Scanner:
         """
         batch: dict[Session, list[Copy]] = {}
         horizon = self._horizon(now_ms)
+        self._clear = set()
         taken = 0
         for copy in self._ripe:
             if copy.score > horizon or not self._take(copy, batch, now_ms, may_wait=True):
                 break
             taken += 1
+        gone = self._ripe[:taken]
         marks = {s: max(s.watermark, copies[-1].score) for s, copies in batch.items()}
         covered = bisect_right(
             self._ripe, max(marks.values(), default=-1.0), lo=taken, key=_by_score
         )
-        kept = [
-            copy
-            for copy in self._ripe[taken:covered]
-            if copy.score > marks.get(copy.session, -1.0)
-            or not self._take(copy, batch, now_ms, may_wait=False)
-        ]
+        kept = []
+        for copy in self._ripe[taken:covered]:
+            is_covered = copy.score <= marks.get(copy.session, -1.0)
+            if is_covered and self._take(copy, batch, now_ms, may_wait=False):
+                gone.append(copy)
+            else:
+                kept.append(copy)
         self._ripe[:covered] = kept
+        self._let_go(gone)
         return batch
 
     def _horizon(self, now_ms: int) -> float:
@@ -339,17 +356,31 @@ class Scanner:
         self, copy: Copy, batch: dict[Session, list[Copy]], now_ms: int, *, may_wait: bool
     ) -> bool:
         """Add a copy to the batch or see it to another exit; False if it must wait for room."""
-        session = copy.session
-        if not session.alive:
-            pass
-        elif session.is_revoked(copy.id, copy.claim):
-            session.gone(1)
-        elif not self._lanes.exit_unpublished(copy, now_ms):
+        session, lane = copy.session, copy.owner
+        is_clear = copy.is_plain and ((session, lane) in self._clear or self._look(session, lane))
+        if not (is_clear and self._lanes.admit(copy, may_wait=True)):
+            self._clear.clear()  # what is done here may change what the next one meets
+            if not session.alive:
+                return True
+            if session.is_revoked(copy.id, copy.claim):
+                session.gone(1)
+                return True
+            if self._lanes.exit_unpublished(copy, now_ms):
+                return True
             if not self._lanes.admit(copy, may_wait=may_wait):
                 return False
-            batch.setdefault(session, []).append(copy)
-        self._let_go(copy)
+        if (copies := batch.get(session)) is None:
+            batch[session] = [copy]
+        else:
+            copies.append(copy)
         return True
+
+    def _look(self, session: Session, lane: Lane) -> bool:
+        """Whether nothing stands between plain copies and their fire but the window."""
+        is_clear = session.is_clear and lane.is_clear
+        if is_clear:
+            self._clear.add((session, lane))
+        return is_clear
 
     def _fire_of(self, session: Session, copies: list[Copy]) -> Command[Any]:
         session.watermark = max(session.watermark, *(copy.score for copy in copies))
@@ -375,7 +406,7 @@ class Scanner:
                 continue
             self._told(session, exits[session])
             ours = self._covered(session, answers[session][-1], copies)
-            if any(copy.record.at_most_once for copy in ours):
+            if any(not copy.is_plain and copy.record.at_most_once for copy in ours):
                 once[session] = ours
             else:
                 self._fired += ours
@@ -390,6 +421,8 @@ class Scanner:
         Every copy was received before the fire was sent, so its claim number is covered by it.
         """
         session.revoke(fired)
+        if session.is_clear:
+            return copies
         ours = [copy for copy in copies if not session.is_revoked(copy.id, copy.claim)]
         if len(ours) < len(copies):
             dropped = [copy for copy in copies if session.is_revoked(copy.id, copy.claim)]
@@ -430,13 +463,9 @@ class Scanner:
         """Hand over what is fired and due, in order over all buckets; never a moment early."""
         if self._fired:
             self._fired.sort(key=_by_score)
-            early = []
-            for copy in self._fired:
-                if int(copy.score) <= now_ms:
-                    self._lanes.ready(copy)
-                else:
-                    early.append(copy)
-            self._fired = early
+            due = bisect_left(self._fired, now_ms + 1, key=_by_score)  # by whole milliseconds
+            self._lanes.ready(self._fired[:due])
+            del self._fired[:due]
         self._lanes.publish(now_ms)
 
     def report(self, deliveries: Sequence[Delivery], outcome: Outcome) -> None:
@@ -557,23 +586,24 @@ class Scanner:
         self._failure = self._failure or error
         self._alarm.ring()
 
-    def _let_go(self, copy: Copy) -> None:
-        """The copy waits here no more: there is room to claim another."""
-        copy.session.left(copy.claim)
-        self._held -= 1
-        self._held_bytes -= copy.size
+    def _let_go(self, copies: Sequence[Copy]) -> None:
+        """The copies wait here no more: there is room to claim others."""
+        self._held -= len(copies)
+        self._held_bytes -= sum([copy.size for copy in copies])
+        for (session, claim), count in Counter([(c.session, c.claim) for c in copies]).items():
+            session.left(claim, count)
 
     def _remove(self, which: Callable[[Copy], bool]) -> list[Copy]:
         """Take such copies off the wheel and out of what is ripe."""
-        ripe = [copy for copy in self._ripe if which(copy)]
-        waiting = [copy for _, copy in self._wheel.items() if which(copy)]
-        if ripe:
+        removed = [copy for copy in self._ripe + self._late if which(copy)]
+        if removed:
             self._ripe = [copy for copy in self._ripe if not which(copy)]
+            self._late = [copy for copy in self._late if not which(copy)]
+        waiting = [copy for _, copy in self._wheel.items() if which(copy)]
         for copy in waiting:
             self._wheel.cancel(copy)
-        for copy in ripe + waiting:
-            self._let_go(copy)
-        return ripe + waiting
+        self._let_go(removed + waiting)
+        return removed + waiting
 
     def _sweep(self) -> None:
         """Throw away what lost sessions left: it would take the room of those that follow."""

@@ -77,12 +77,12 @@ class Session:
         if copies:
             self._waiting[number] = copies
 
-    def left(self, claim: int) -> None:
-        """A copy of that claim waits no more: it is about to be fired, or has another exit."""
-        if self._waiting[claim] == 1:
+    def left(self, claim: int, copies: int) -> None:
+        """So many copies of that claim wait no more: to be fired, or with another exit."""
+        if self._waiting[claim] == copies:
             del self._waiting[claim]
         else:
-            self._waiting[claim] -= 1
+            self._waiting[claim] -= copies
 
     def revoke(self, fired: Fired) -> None:
         """Remember what a fire reported, until no copy that it means can be left.
@@ -100,6 +100,11 @@ class Session:
         turn = self._revoked.get(id) if self._revoked else None
         return turn is not None and claim < turn
 
+    @property
+    def is_clear(self) -> bool:
+        """Whether its copies are its own, and none is known to be revoked."""
+        return self.alive and not self._revoked
+
     def forget_revoked(self) -> None:
         """Drop what means only claims of which no copy waits any more."""
         if self._revoked:
@@ -108,13 +113,9 @@ class Session:
 
     # exits: what became of copies
 
-    def settle(self, claim: int, id: str) -> None:
-        """The broker confirmed it."""
-        ids = self._settled.get(claim)
-        if ids is None:
-            self._settled[claim] = [id]
-        else:
-            ids.append(id)
+    def settle(self, claim: int, ids: list[str]) -> None:
+        """The broker confirmed them."""
+        self._settled.setdefault(claim, []).extend(ids)
 
     def retry(self, item: Item, delay_ms: int | None, *, maybe: bool = False) -> None:
         """Back to due after a back-off; with None as it was, never attempted."""
@@ -215,9 +216,13 @@ class Session:
 
 
 class Copy(Delivery):
-    """A claimed message in a worker's hands. Named by (id, claim number), as in the store."""
+    """A claimed message in a worker's hands. Named by (id, claim number), as in the store.
 
-    __slots__ = ("claim", "score", "session", "tried")
+    is_plain: nothing but its lane can keep it from being published: it was never tried, has no
+    ttl, and may be delivered twice.
+    """
+
+    __slots__ = ("claim", "is_plain", "score", "session", "tried")
 
     def __init__(
         self,
@@ -233,6 +238,7 @@ class Copy(Delivery):
         due_ms = int(score) if tried.due_ms is None else tried.due_ms
         super().__init__(id, record, destination, due_ms, tried.failures + 1, lane)
         self.session, self.claim, self.score, self.tried = session, claim, score, tried
+        self.is_plain = not (tried.failures or record.ttl_ms is not None or record.at_most_once)
 
     @property
     def item(self) -> Item:

@@ -76,10 +76,10 @@ class Exchange:
             return
         now_s = asyncio.get_running_loop().time()
         while batch := self.line.next_batch():
-            written, pieces = self._encoded(batch, encoder)
+            written, frames = self._encoded(batch, encoder)
             self.line.wrote(written, now_s)
             try:
-                connection.write(pieces)
+                connection.write(frames)
             except Exception as exc:
                 connection.abort(f"write failed: {reason_of(exc)}")
                 break
@@ -88,17 +88,17 @@ class Exchange:
     def _encoded(
         self, batch: Sequence[Delivery], encoder: Encoder
     ) -> tuple[list[Delivery], list[bytes]]:
-        written, pieces = [], []
+        written, frames = [], []
         for delivery in batch:
             try:
-                pieces += encoder.frames(delivery)
+                frames.append(encoder.frames(delivery))
             except Exception as exc:
                 # Whatever is wrong with it, it was not written, and the others are.
                 reason = str(exc) if type(exc) is ValueError else f"unencodable: {reason_of(exc)}"
                 self._reports.add([delivery], Outcome(Verdict.REFUSED, reason))
             else:
                 written.append(delivery)
-        return written, pieces
+        return written, frames
 
     # the channel
 

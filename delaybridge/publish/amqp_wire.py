@@ -31,6 +31,7 @@ WRITE_BYTES = 128 * 1024  # pika copies what a write leaves over, so not the who
 _METHOD, _HEADER, _BODY = 1, 2, 3
 _END = b"\xce"
 _FRAME = struct.Struct(">BHI")
+_NEXT_FRAME = struct.Struct(">cBHI")  # behind the end of the one before
 _FRAME_OVERHEAD = _FRAME.size + 1
 _PUBLISH = b"\x00\x3c\x00\x28\x00\x00"  # class 60, method 40, reserved
 _MANDATORY = b"\x01"
@@ -131,13 +132,13 @@ class WireConnection(AsyncioConnection):  # type: ignore[misc]  # pika has no ty
 
     # publishing
 
-    def write(self, pieces: Iterable[bytes]) -> None:
+    def write(self, frames: Iterable[bytes]) -> None:
         """Write encoded frames in this order."""
         gathered: list[bytes] = []
         size = 0
-        for piece in pieces:
-            gathered.append(piece)
-            size += len(piece)
+        for each in frames:
+            gathered.append(each)
+            size += len(each)
             if size >= WRITE_BYTES:
                 self._output_marshaled_frames([b"".join(gathered)])
                 gathered, size = [], 0
@@ -200,8 +201,8 @@ class Encoder:
         self._login = login
         self._methods: dict[str, bytes] = {}  # by routing key
 
-    def frames(self, delivery: Delivery) -> list[bytes]:
-        """The frames of one publish, cut; ValueError with a reason if no broker would take it."""
+    def frames(self, delivery: Delivery) -> bytes:
+        """The frames of one publish; ValueError with a reason if no broker would take it."""
         record = delivery.record
         body = record.body or b""
         size = len(body)
@@ -222,15 +223,15 @@ class Encoder:
             )
         destination = delivery.destination
         method = self._methods.get(destination.routing_key) or self._method(destination)
-        pieces = [method, _FRAME.pack(_HEADER, self._channel, len(header)), header, _END]
-        if size <= self._payload_max:
-            if size:
-                pieces += (_FRAME.pack(_BODY, self._channel, size), body, _END)
-            return pieces
-        for start in range(0, size, self._payload_max):
-            part = body[start : start + self._payload_max]
+        start = _FRAME.pack(_HEADER, self._channel, len(header))
+        if 0 < size <= self._payload_max:
+            between = _NEXT_FRAME.pack(_END, _BODY, self._channel, size)
+            return b"".join((method, start, header, between, body, _END))
+        pieces = [method, start, header, _END]
+        for at in range(0, size, self._payload_max):
+            part = body[at : at + self._payload_max]
             pieces += (_FRAME.pack(_BODY, self._channel, len(part)), part, _END)
-        return pieces
+        return b"".join(pieces)
 
     def _method(self, destination: Destination) -> bytes:
         exchange, key = destination.address.encode(), destination.routing_key.encode()

@@ -85,7 +85,7 @@ class Board:
             return "left"
         if not self.lanes.admit(copy, may_wait=True):
             return "waits"
-        self.lanes.ready(copy)
+        self.lanes.ready([copy])
         return "admitted"
 
     def send(
@@ -193,7 +193,7 @@ def test_what_a_fire_covers_goes_along_but_the_broker_never_holds_more_than_the_
     copies = [board.copy() for _ in range(3 * WINDOW)]
     for copy in copies:
         assert board.lanes.admit(copy, may_wait=False)
-        board.lanes.ready(copy)
+        board.lanes.ready([copy])
     board.lanes.publish(NOW_MS)
     assert board.a.taken == copies[:WINDOW]
     board.answer(copies[:10], CONFIRMED)

@@ -71,7 +71,7 @@ def test_it_is_kept_while_any_copy_waits_that_was_claimed_before_it(session: Ses
     for claim in (TURN + 1, TURN + 2, TURN + 1):
         session.forget_revoked()
         assert session.is_revoked("x", TURN + 1)
-        session.left(claim)
+        session.left(claim, 1)
     session.received(TURN + 4, 1)
     session.forget_revoked()
     assert not session.is_revoked("x", TURN + 1)
@@ -148,7 +148,7 @@ class Owner:
             self.firing = fired, covered
             self.wheel = [copy for copy in self.wheel if copy not in covered]
             for _, claim, _ in covered:
-                session.left(claim)
+                session.left(claim, 1)
 
     def fire_answers(self) -> None:
         """Publish what the fire covered and nobody revoked."""
@@ -215,7 +215,7 @@ def test_nothing_is_remembered_for_ever(steps: list[tuple[Any, ...]]) -> None:
 
 def test_what_became_of_copies_is_told_once_in_calls_of_a_bounded_size(session: Session) -> None:
     for number in range(MANY):
-        session.settle(TURN + 1 + number // 300, f"s{number}")
+        session.settle(TURN + 1 + number // 300, [f"s{number}"])
         session.retry(Item(f"r{number}", TURN + 1, 5.0), 1000)
         session.bury(Item(f"b{number}", TURN + 1, 5.0), "unroutable", counted=True)
         session.park(Item(f"p{number}", TURN + 1, 5.0))
@@ -233,9 +233,9 @@ def test_what_became_of_copies_is_told_once_in_calls_of_a_bounded_size(session: 
 
 
 def test_a_settled_id_keeps_the_number_of_its_claim(session: Session) -> None:
-    session.settle(11, "x")
-    session.settle(12, "y")
-    session.settle(11, "z")
+    session.settle(11, ["x"])
+    session.settle(12, ["y"])
+    session.settle(11, ["z"])
     (settle,) = session.exits().told
     assert list(settle.args[4:]) == [11, 2, "x", "z", 12, 1, "y"]
 
@@ -243,7 +243,7 @@ def test_a_settled_id_keeps_the_number_of_its_claim(session: Session) -> None:
 def test_what_is_parked_is_told_first_so_that_a_fire_behind_it_cannot_cover_it(
     session: Session,
 ) -> None:
-    session.settle(11, "s")
+    session.settle(11, ["s"])
     session.retry(item(1), None)
     session.bury(item(2), "expired", counted=False)
     session.park(item(3))

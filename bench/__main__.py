@@ -1,0 +1,50 @@
+"""Every benchmark after the other: `make bench`, in a short form; `make bench FULL=1`.
+
+    python -m bench [full]
+
+Prints what the machine is first, so that the output can be kept as it is (bench/RESULTS.md).
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+import time
+from importlib.metadata import version
+
+# Module and arguments: short, full.
+PROGRAMS: tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...] = (
+    ("startup", (5,), (21,)),
+    ("memory", (20_000,), (200_000,)),
+    ("schedule", (20_000, 1), (100_000, 5)),
+    ("idle", (20_000, 5), (1_000_000, 30)),
+    ("drain", (30_000, 1), (100_000, 5)),
+    ("burst", (30_000, 1), (60_000, 5)),
+    ("resident", (40_000,), (1_000_000,)),
+    ("drain_kafka", (30_000, 1), (100_000, 5)),
+    ("lateness", (3, 20_000), (20, 1_000_000)),
+    ("ingest", (20_000, 1), (100_000, 5)),
+)
+
+
+def main(*, full: bool) -> None:
+    """Run them all; one that fails does not keep the others from running."""
+    out = sys.stdout
+    cores = len(os.sched_getaffinity(0))
+    out.write(f"delaybridge {version('delaybridge')}, {time.strftime('%Y-%m-%d')}, ")
+    out.write(f"Python {platform.python_version()}, {cores} cores, {platform.release()}\n")
+    out.flush()
+    failed = []
+    for name, short, whole in PROGRAMS:
+        arguments = [str(number) for number in (whole if full else short)]
+        done = subprocess.run([sys.executable, "-m", f"bench.{name}", *arguments], check=False)
+        if done.returncode:
+            failed.append(name)
+    if failed:
+        sys.exit(f"not run to their end: {', '.join(failed)}")
+
+
+if __name__ == "__main__":
+    main(full="full" in sys.argv[1:])

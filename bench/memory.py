@@ -1,0 +1,39 @@
+"""B5: what a pending message costs in Redis.
+
+    python -m bench.memory [MESSAGES]
+
+Growth of used_memory a message; ids are generated.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from bench.rig import Bench, Table, bench
+from tests.servers.redis import RedisServer
+
+SIZES = (100, 1024, 10 * 1024)
+
+
+def used(mine: Bench) -> int:
+    """Bytes that Redis has allocated."""
+    return int(mine.client.store.redis.info("memory")["used_memory"])
+
+
+def main(count: int = 100_000) -> None:
+    """Print the table."""
+    with RedisServer() as redis:
+        out = Table(f"B5 memory: {count:,} pending; must show <= 370 B at 100 B, overhead <= 270 B")
+        for size in SIZES:
+            with bench(redis.url, kafka="kafka://127.0.0.1:1") as mine:
+                some = count if size < SIZES[-1] else count // 10
+                before = used(mine)
+                mine.fill("kafka:orders", some, body=b"x" * size, delay="1d")
+                each = (used(mine) - before) / some
+                out.line(
+                    f"{size:,} B", f"{each:,.0f} B a message", f"overhead {each - size:,.0f} B"
+                )
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))

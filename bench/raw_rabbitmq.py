@@ -1,0 +1,113 @@
+"""The limits for RabbitMQ: publishing that does nothing else, by hand and by pika.
+
+Both publish what a worker publishes: 100 bytes, persistent, our three headers, mandatory, with
+confirms, to the same quorum queue, and keep the same number unconfirmed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pika
+from pika.adapters.asyncio_connection import AsyncioConnection
+from pika.channel import Channel
+
+from bench.rig import BODY
+from delaybridge.message import Delivery, Destination, Record
+from delaybridge.publish.amqp_wire import Encoder, WireConnection, open_connection
+
+WINDOW = 10_000  # publish.window_messages
+_BATCH = 250
+_FRAME_MAX = 131_072
+
+
+class _Confirms:
+    """Counts what the broker confirmed."""
+
+    def __init__(self) -> None:
+        self.last = 0
+        self._ones = 0
+        self.moved = asyncio.Event()
+
+    def on_confirm(self, tag: int, multiple: bool, is_ack: bool) -> None:
+        """A confirm; the highest tag is good enough to know how many are on their way."""
+        if not is_ack:
+            raise RuntimeError("nacked")
+        self.last = max(self.last, tag)
+        self.moved.set()
+
+    def on_return(self, id: str, reason: str) -> None:
+        """Nothing here is unroutable."""
+        raise RuntimeError(reason)
+
+
+def raw(url: str, exchange: str, count: int) -> tuple[float, float]:
+    """(Messages per second, microseconds of CPU a message): frames joined before, then written."""
+
+    async def run() -> tuple[float, float]:
+        loop = asyncio.get_running_loop()
+        connection = await open_connection(pika.URLParameters(url), WireConnection)
+        channel = await connection.open_channel(lambda *_: None)
+        await connection.select_confirms(channel)
+        confirms = _Confirms()
+        number = channel.channel_number
+        connection.listen(number, confirms)
+        to = Destination("rabbitmq", "rabbitmq", exchange, "key")
+        one = Delivery("0" * 26, Record(str(to), BODY, b""), to, 1_800_000_000_000, 1, None)
+        batch = Encoder(number, _FRAME_MAX, b"guest").frames(one) * _BATCH
+        sent, began_s, began_cpu_s = 0, loop.time(), time.process_time()
+        while confirms.last < count:
+            while sent < count and sent - confirms.last <= WINDOW - _BATCH:
+                connection.write([batch])
+                sent += _BATCH
+            confirms.moved.clear()
+            await confirms.moved.wait()
+        took_s, cpu_s = loop.time() - began_s, time.process_time() - began_cpu_s
+        connection.close()
+        await asyncio.wait([connection.lost], timeout=1)
+        return count / took_s, cpu_s / count * 1e6
+
+    return asyncio.run(run())
+
+
+def pika_async(url: str, exchange: str, count: int) -> tuple[float, float]:
+    """The same with pika's own asynchronous publish, pipelined."""
+
+    async def run() -> tuple[float, float]:
+        loop = asyncio.get_running_loop()
+        opened: asyncio.Future[Channel] = loop.create_future()
+        connection = AsyncioConnection(
+            pika.URLParameters(url),
+            on_open_callback=lambda it: it.channel(on_open_callback=opened.set_result),
+            custom_ioloop=loop,
+        )
+        channel = await opened
+        confirms, ready = _Confirms(), asyncio.Event()
+        channel.confirm_delivery(
+            lambda frame: confirms.on_confirm(frame.method.delivery_tag, True, True),
+            lambda _: ready.set(),
+        )
+        await ready.wait()
+        headers = {
+            "delaybridge-id": "0" * 26,
+            "delaybridge-due-ms": 1_800_000_000_000,
+            "delaybridge-attempt": 1,
+        }
+        properties = pika.BasicProperties(headers=headers, delivery_mode=2)
+        sent, began_s, began_cpu_s = 0, loop.time(), time.process_time()
+        while confirms.last < count:
+            while sent < count and sent - confirms.last < WINDOW:
+                channel.basic_publish(exchange, "key", BODY, properties, mandatory=True)
+                sent += 1
+                if sent % _BATCH == 0:
+                    await asyncio.sleep(0)
+            confirms.moved.clear()
+            if confirms.last < count and sent - confirms.last >= WINDOW or sent == count:
+                await confirms.moved.wait()
+        took_s, cpu_s = loop.time() - began_s, time.process_time() - began_cpu_s
+        connection.close()
+        await asyncio.sleep(0.1)
+        return count / took_s, cpu_s / count * 1e6
+
+    return asyncio.run(run())

@@ -1,0 +1,183 @@
+"""What the benchmarks share: a worker process, its CPU, queues, and the table that each one prints.
+
+Servers are those of the tests (tests/servers): real, private, on 127.0.0.1.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+
+from delaybridge import Client, Message
+from delaybridge.calls import DEFAULT_BUCKETS
+from tests.acceptance.bridge import rabbitmq_channel
+
+BODY = b"x" * 100
+POLL_S = 0.01
+
+
+class Bench:
+    """One namespace and what works on it; everything ends with the block."""
+
+    def __init__(self, redis_url: str, brokers: Mapping[str, str], folder: Path) -> None:
+        self.namespace = f"bench-{uuid.uuid4().hex[:8]}"
+        self.redis_url, self.brokers, self._folder = redis_url, brokers, folder
+        self.client = Client(redis_url, namespace=self.namespace, brokers=brokers, timeout_s=20)
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    def worker(self, **settings: str) -> int:
+        """The pid of one more `delaybridge scan`. settings: as SCAN__BATCH_MESSAGES="500"."""
+        return self.start("scan", **settings)
+
+    def start(self, *arguments: str, **settings: str) -> int:
+        """The pid of a command of ours."""
+        given = {f"DELAYBRIDGE_{name}": value for name, value in settings.items()}
+        brokers = [f"--broker={name}={url}" for name, url in self.brokers.items()]
+        log = self._folder / f"{len(self._processes)}.log"
+        with log.open("wb") as sink:
+            process = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "delaybridge", "--redis", self.redis_url),
+                    *("--namespace", self.namespace, *brokers, *arguments),
+                ],
+                stdout=sink,
+                stderr=sink,
+                env={**os.environ, **given},
+                cwd=self._folder,
+            )
+        self._processes.append(process)
+        return process.pid
+
+    def fill(self, destination: str, count: int, *, body: bytes = BODY, delay: str = "0s") -> None:
+        """Schedule so many messages."""
+        for first in range(0, count, 5000):
+            some = min(5000, count - first)
+            self.client.schedule_many(
+                [Message(destination, body, delay=delay) for _ in range(some)]
+            )
+
+    def until_owned(self) -> None:
+        """Wait until workers hold every bucket."""
+        while not all(bucket.owner for bucket in self.client.stats().buckets):
+            time.sleep(POLL_S)
+
+    def left(self, *names: str) -> int:
+        """How many messages lie in these zsets of all buckets; one round trip."""
+        with self.client.store.redis.pipeline(transaction=False) as pipeline:
+            for number in range(DEFAULT_BUCKETS):
+                for name in names:
+                    pipeline.zcard(f"{{{self.namespace}:{number}}}:{name}")
+            return sum(pipeline.execute())
+
+    def drained(self, count: int, pids: Sequence[int]) -> tuple[float, float]:
+        """(Messages per second, microseconds of CPU a message) until all are settled.
+
+        From the first settled to the last; count: how many there were.
+        """
+        while (began := self.left("due", "mirror")) == count:
+            time.sleep(POLL_S)
+        began_s, cpu_s = time.monotonic(), sum(map(cpu_seconds, pids))
+        while self.left("due", "mirror"):
+            time.sleep(POLL_S)
+        took_s, cpu_s = time.monotonic() - began_s, sum(map(cpu_seconds, pids)) - cpu_s
+        return began / took_s, cpu_s / began * 1e6
+
+    def close(self) -> None:
+        """End the processes and forget the namespace."""
+        for process in self._processes:
+            process.terminate()
+        for process in self._processes:
+            process.wait()
+        keys = self.client.store.redis.scan_iter(f"{{{self.namespace}*", count=1000)
+        for key in list(keys):
+            self.client.store.redis.unlink(key)
+        self.client.close()
+
+
+@contextmanager
+def bench(redis_url: str, **brokers: str) -> Iterator[Bench]:
+    """A namespace of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        made = Bench(redis_url, brokers, Path(folder))
+        try:
+            made.client.stats()  # the namespace is born
+            yield made
+        finally:
+            made.close()
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time that a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@contextmanager
+def quorum_queue(url: str) -> Iterator[str]:
+    """A direct exchange with a quorum queue of the same name bound by `key`; both go at the end.
+
+    Routing by topic would take the broker half as long again, and hide what is measured.
+    """
+    name = f"bench-{uuid.uuid4().hex[:8]}"
+    with rabbitmq_channel(url) as channel:
+        channel.exchange_declare(name, "direct", durable=True)
+        channel.queue_declare(name, durable=True, arguments={"x-queue-type": "quorum"})
+        channel.queue_bind(name, name, "key")
+    try:
+        yield name
+    finally:
+        with rabbitmq_channel(url) as channel:
+            channel.queue_delete(name)
+            channel.exchange_delete(name)
+
+
+@contextmanager
+def kafka_topic(servers: str) -> Iterator[str]:
+    """A topic of four partitions, ready to take records; goes at the end."""
+    name = f"bench-{uuid.uuid4().hex[:8]}"
+    admin = AdminClient({"bootstrap.servers": servers})
+    admin.create_topics([NewTopic(name, 4, 1)])[name].result(20)
+    for number in range(4):
+        _await_leader(admin, TopicPartition(name, number))
+    try:
+        yield name
+    finally:
+        admin.delete_topics([name])[name].result(20)
+
+
+def _await_leader(admin: AdminClient, partition: TopicPartition) -> None:
+    while True:
+        try:
+            admin.list_offsets({partition: OffsetSpec.latest()})[partition].result(10)
+        except KafkaException:
+            time.sleep(POLL_S)
+        else:
+            return
+
+
+def median(values: Sequence[float]) -> float:
+    """The middle of the runs."""
+    return statistics.median(values)
+
+
+class Table:
+    """Lines of a benchmark, printed as they come: name, figures, remark."""
+
+    def __init__(self, title: str) -> None:
+        sys.stdout.write(f"\n{title}\n")
+
+    def line(self, name: str, *figures: str) -> None:
+        """One line, its figures in columns."""
+        sys.stdout.write(f"  {name:<34}" + "".join(f"{figure:>20}" for figure in figures) + "\n")
+        sys.stdout.flush()

@@ -1,0 +1,148 @@
+"""B4: how fast messages are accepted, beside the same script calls without delaybridge's client.
+
+    python -m bench.schedule [MESSAGES] [RUNS]
+
+`raw` packs the very same calls beforehand and sends them pipelined on one connection; `SET` is one
+plain round trip after the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable
+from urllib.parse import urlsplit
+
+import hiredis
+
+from bench.rig import BODY, Bench, Table, bench, median
+from delaybridge import AsyncClient, Message, keys
+from delaybridge.accept import Accepted
+from delaybridge.commands import new_stamp
+from delaybridge.message import OnConflict
+from delaybridge.store import scripts
+from tests.servers.redis import RedisServer
+
+CALL = 1000
+CALLERS = 100
+DESTINATION = "kafka:orders"
+BROKERS = {"kafka": "kafka://127.0.0.1:1"}  # only its name is looked at
+
+
+def messages(count: int) -> list[Message]:
+    """So many, due tomorrow."""
+    return [Message(DESTINATION, BODY, delay="1d") for _ in range(count)]
+
+
+def raw(mine: Bench, count: int) -> float:
+    """Calls that were packed before, two pipelines on their way at a time."""
+    calls = mine.client._calls
+    buckets = mine.client.store.complete(calls.open())
+    pipelines = []
+    for _ in range(0, count, CALL):
+        by_bucket: dict[int, list[tuple[bytes, Accepted]]] = {}
+        for one in mine.client._check.accept(messages(CALL)):
+            number = keys.bucket_of(one.basis, len(buckets))
+            by_bucket.setdefault(number, []).append((new_stamp(), one))
+        packed = b""
+        for number, part in by_bucket.items():
+            command = buckets[number].schedule(part, OnConflict.FAIL, first=True)
+            sha = scripts()[command.name][1]
+            words = ("EVALSHA", sha, len(command.keys), *command.keys, *command.args)
+            packed += hiredis.pack_command(words)
+        pipelines.append((packed, len(by_bucket)))
+    url = urlsplit(mine.redis_url)
+    with socket.create_connection((url.hostname or "", url.port or 6379)) as connection:
+        reader = hiredis.Reader()
+        began_s = time.monotonic()
+        connection.sendall(pipelines[0][0])
+        for (_, replies), behind in zip(pipelines, [*pipelines[1:], (b"", 0)], strict=True):
+            connection.sendall(behind[0])
+            for _ in range(replies):
+                while (reply := reader.gets()) is False:
+                    reader.feed(connection.recv(65536))
+                if not isinstance(reply, list) or reply[0] != 1:
+                    raise RuntimeError(reply)
+        return count / (time.monotonic() - began_s)
+
+
+def many(mine: Bench, count: int) -> float:
+    """`schedule_many` in batches of a thousand."""
+    batches = [messages(CALL) for _ in range(0, count, CALL)]
+    began_s = time.monotonic()
+    for batch in batches:
+        mine.client.schedule_many(batch)
+    return count / (time.monotonic() - began_s)
+
+
+def callers(mine: Bench, count: int) -> float:
+    """`AsyncClient.schedule` from a hundred tasks."""
+
+    async def run() -> float:
+        async with AsyncClient(mine.redis_url, namespace=mine.namespace, brokers=BROKERS) as client:
+            await client.schedule(messages(1)[0])
+
+            async def call() -> None:
+                for message in messages(count // CALLERS):
+                    await client.schedule(message)
+
+            began_s = time.monotonic()
+            await asyncio.gather(*(call() for _ in range(CALLERS)))
+            return count / (time.monotonic() - began_s)
+
+    return asyncio.run(run())
+
+
+def one_by_one(mine: Bench, count: int) -> float:
+    """`Client.schedule`, one call after the other."""
+    some = messages(count)
+    began_s = time.monotonic()
+    for message in some:
+        mine.client.schedule(message)
+    return count / (time.monotonic() - began_s)
+
+
+def sets(mine: Bench, count: int) -> float:
+    """SET of as many bytes, one round trip after the other."""
+    redis, value = mine.client.store.redis, os.urandom(200)
+    began_s = time.monotonic()
+    for number in range(count):
+        redis.set(f"{{{mine.namespace}:0}}:{number % 100}", value)
+    return count / (time.monotonic() - began_s)
+
+
+def main(count: int = 40_000, runs: int = 3) -> None:
+    """Print the table."""
+    with RedisServer() as redis:
+
+        def rate(measured: Callable[[Bench, int], float], share: int = 1) -> float:
+            found = []
+            for _ in range(runs):
+                with bench(redis.url, **BROKERS) as mine:
+                    found.append(measured(mine, count // share))
+            return median(found)
+
+        limit, single = rate(raw), rate(sets, 10)
+        out = Table(f"B4 schedule: {count:,} messages of 100 bytes")
+        out.line("raw pipelined script calls", f"{limit:,.0f}/s")
+        for name, measured, least in (
+            ("schedule_many, batches of 1,000", many, 0.8),
+            (f"AsyncClient, {CALLERS} callers", callers, 0.5),
+        ):
+            found = rate(measured)
+            out.line(name, f"{found:,.0f}/s", f"{found / limit:.2f} of raw", f"must: {least}")
+        out.line("plain SET round trips", f"{single:,.0f}/s")
+        found = rate(one_by_one, 10)
+        out.line(
+            "Client.schedule, one by one",
+            f"{found:,.0f}/s",
+            f"{found / single:.2f} of SET",
+            "must: 0.7",
+        )
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))
