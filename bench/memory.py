@@ -22,17 +22,14 @@ def used(mine: Bench) -> int:
 
 def main(count: int = 100_000) -> None:
     """Print the table."""
-    with RedisServer() as redis:
-        out = Table(f"B5 memory: {count:,} pending; must show <= 370 B at 100 B, overhead <= 270 B")
-        for size in SIZES:
-            with bench(redis.url, kafka="kafka://127.0.0.1:1") as mine:
-                some = count if size < SIZES[-1] else count // 10
-                before = used(mine)
-                mine.fill("kafka:orders", some, body=b"x" * size, delay="1d")
-                each = (used(mine) - before) / some
-                out.line(
-                    f"{size:,} B", f"{each:,.0f} B a message", f"overhead {each - size:,.0f} B"
-                )
+    out = Table(f"B5 memory: {count:,} pending; must show <= 370 B at 100 B, overhead <= 270 B")
+    for size in SIZES:
+        with RedisServer() as redis, bench(redis.url, kafka="kafka://127.0.0.1:1") as mine:
+            some = count if size < SIZES[-1] else count // 10
+            before = used(mine)
+            mine.fill("kafka:orders", some, body=b"x" * size, delay="1d")
+            each = (used(mine) - before) / some
+            out.line(f"{size:,} B", f"{each:,.0f} B a message", f"overhead {each - size:,.0f} B")
 
 
 if __name__ == "__main__":

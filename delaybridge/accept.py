@@ -33,6 +33,8 @@ from delaybridge.message import (
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _Encoded = tuple[int, bytes, bytes]
+_TABLES = ("rabbitmq", "kombu")  # whose headers are kept as a field table
+_MOST_KNOWN = 10_000
 
 
 class Accepted(NamedTuple):
@@ -45,16 +47,32 @@ class Accepted(NamedTuple):
     payload: bytes
 
 
-def accept(message: Message, kinds: Mapping[str, str], limits: Limits) -> Accepted:
+class Known(dict[str, tuple[Destination, str]]):
+    """Destinations that were given before, each with how it is written; bounded."""
+
+    def parse(self, text: str, kinds: Mapping[str, str]) -> tuple[Destination, str]:
+        """`parse_destination`, once for each text."""
+        found = self.get(text) if isinstance(text, str) else None
+        if found is None:
+            destination = parse_destination(text, kinds)
+            if len(self) >= _MOST_KNOWN:  # routing keys may be without number
+                self.clear()
+            found = self[text] = destination, str(destination)
+        return found
+
+
+def accept(
+    message: Message, kinds: Mapping[str, str], limits: Limits, known: Known | None = None
+) -> Accepted:
     """Check everything that can be checked without a broker; MessageError names the first fault.
 
-    kinds: name of each configured broker -> its kind.
+    kinds: name of each configured broker -> its kind. known: of the same kinds.
     """
     id = new_id() if message.id is None else check_id(message.id, limits)
-    destination = parse_destination(message.destination, kinds)
+    destination, written = (Known() if known is None else known).parse(message.destination, kinds)
     key = check_key(message.key)
     record = Record(
-        str(destination),
+        written,
         _body_bytes(message.body, destination, limits),
         *_described(message, destination, limits),
         key,
@@ -237,6 +255,8 @@ def _described(
 ) -> tuple[bytes | HeaderPairs, _Encoded | bytes | None]:
     """Headers and properties as a record keeps them."""
     properties = message.properties
+    if message.headers == {} and properties == {}:
+        return b"" if destination.kind in _TABLES else (), None
     if not isinstance(properties, amqp.ContentHeader):
         encoded = _headers(message.headers, destination, limits)
         return encoded, _properties(properties, destination, limits)
@@ -259,7 +279,7 @@ def _headers(headers: Headers, destination: Destination, limits: Limits) -> byte
         _check_header_name(name)
     kept = [(name, value) for name, value in pairs if name not in OWN_HEADERS]
     check_header_sizes(len(kept), 0, limits)
-    if destination.kind in ("rabbitmq", "kombu"):
+    if destination.kind in _TABLES:
         encoded: bytes | HeaderPairs = amqp.encode_table(kept)
         size = len(encoded)
     else:

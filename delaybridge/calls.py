@@ -70,7 +70,7 @@ class Receipt(str):
     bucket: int
 
     def __new__(cls, answer: Answer, id: str, due_ms: int, bucket: int) -> Receipt:
-        made = super().__new__(cls, answer.value)
+        made = str.__new__(cls, answer)
         made.answer, made.id, made.due_ms, made.bucket = answer, id, due_ms, bucket
         return made
 

@@ -11,7 +11,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Self
 
 from delaybridge import commands
-from delaybridge.accept import Accepted, accept, check_id, check_key, when
+from delaybridge.accept import Accepted, Known, accept, check_id, check_key, when
 from delaybridge.calls import At, Calls, Cursor, Delay, Page, Receipt, Stats, Stored
 from delaybridge.errors import ConfigError, MessageConflict
 from delaybridge.message import (
@@ -45,11 +45,12 @@ class _Arguments:
         limits: Limits | None = None,
     ) -> None:
         self.calls = Calls(namespace, brokers, buckets, limits or Limits())
+        self._known = Known()
 
     def accept(self, messages: Iterable[Message]) -> list[Accepted]:
         """Every message checked; the first refusal is raised before anything is sent."""
         kinds, limits = self.calls.kinds, self.calls.limits
-        return [accept(message, kinds, limits) for message in messages]
+        return [accept(message, kinds, limits, self._known) for message in messages]
 
     def id(self, id: str) -> str:
         return check_id(id, self.calls.limits)

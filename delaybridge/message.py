@@ -28,6 +28,8 @@ OWN_HEADERS = ("delaybridge-id", "delaybridge-due-ms", "delaybridge-attempt")
 RESERVED_PREFIX = "delaybridge-"
 MAX_PRIORITY = 255
 _BASE32HEX = "0123456789abcdefghijklmnopqrstuv"
+_SHIFTS = range(120, -1, -10)
+_PAIRS = [high + low for high in _BASE32HEX for low in _BASE32HEX]
 
 
 class Answer(StrEnum):
@@ -193,7 +195,7 @@ class Delivery:
 def new_id() -> str:
     """A uuid7 in 26 characters of base32hex: unique, and ids sort by time as text."""
     number: int = uuid_utils.uuid7().int
-    return "".join(_BASE32HEX[number >> shift & 31] for shift in range(125, -1, -5))
+    return "".join([_PAIRS[number >> shift & 1023] for shift in _SHIFTS])
 
 
 def rank_of(priority: int) -> int:

@@ -12,6 +12,7 @@ import math
 import re
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from functools import lru_cache
 
 import msgspec
 
@@ -47,7 +48,7 @@ def delay_ms(value: timedelta | float | str, *, field: str = "delay") -> int:
             raise MessageError("bad_time", field, f"got {value!r}; give a finite number of seconds")
         exact = Decimal(str(value)) * 1000 if abs(value) < YEAR_3000_MS else _far(value, field)
     elif isinstance(value, str):
-        exact = _text_delay_ms(value, field)
+        return _text_delay_ms(value, field)
     else:
         raise MessageError("bad_time", field, f"got {type(value).__name__}; {_DELAY_HINT}")
     return _accepted(exact, field)
@@ -109,7 +110,8 @@ def format_time(due_ms: int) -> str:
     return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{due_ms % 1000:03d}Z"
 
 
-def _text_delay_ms(text: str, field: str) -> Decimal:
+@lru_cache(maxsize=1000)  # the same few delays all the time
+def _text_delay_ms(text: str, field: str) -> int:
     if len(text) > 64 or not text.isascii():
         raise MessageError("bad_time", field, f"{len(text)} characters; {_DELAY_HINT}")
     negative = text.startswith("-")
@@ -134,7 +136,7 @@ def _text_delay_ms(text: str, field: str) -> Decimal:
         exact = Decimal(span // timedelta(microseconds=1)) / 1000
     else:
         raise MessageError("bad_time", field, f"got {text!r}; {_DELAY_HINT}")
-    return -exact if negative else exact
+    return _accepted(-exact if negative else exact, field)
 
 
 def _text_at_ms(text: str, field: str) -> int:
