@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 import pika
 from confluent_kafka import Producer
 
-from bench.rig import BODY, Table, bench, kafka_topic, quorum_queue
+from bench.rig import BODY, PARTITIONS, Table, bench, kafka_topic, quorum_queue
 from delaybridge import Message
 from delaybridge.times import format_time
 from tests.acceptance.bridge import rabbitmq_channel
@@ -139,6 +139,9 @@ class Kafka:
             producer.produce(source, BODY, headers=sent)
             producer.poll(0)
 
+        for partition in range(PARTITIONS):
+            producer.produce(source, BODY, headers=[("sent-us", b"0")], partition=partition)
+        producer.flush(20)
         paced(rate, seconds, publish)
         producer.flush(20)
 

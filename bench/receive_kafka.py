@@ -25,6 +25,8 @@ def main(servers: str, topic: str, count: int, path: str) -> None:
             continue
         headers = dict(record.headers())
         sent_us = headers.get("sent-us")
+        if sent_us == b"0":
+            continue  # it warmed the producer up
         due_us = int(sent_us) if sent_us else int(headers["delaybridge-due-ms"]) * 1000
         late_us.append(now_us - due_us)
     with open(path, "w") as file:

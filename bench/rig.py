@@ -25,6 +25,7 @@ from tests.acceptance.bridge import rabbitmq_channel
 
 BODY = b"x" * 100
 POLL_S = 0.01
+PARTITIONS = 4
 
 
 class Bench:
@@ -144,11 +145,11 @@ def quorum_queue(url: str) -> Iterator[str]:
 
 @contextmanager
 def kafka_topic(servers: str) -> Iterator[str]:
-    """A topic of four partitions, ready to take records; goes at the end."""
+    """A topic of PARTITIONS partitions, ready to take records; goes at the end."""
     name = f"bench-{uuid.uuid4().hex[:8]}"
     admin = AdminClient({"bootstrap.servers": servers})
-    admin.create_topics([NewTopic(name, 4, 1)])[name].result(20)
-    for number in range(4):
+    admin.create_topics([NewTopic(name, PARTITIONS, 1)])[name].result(20)
+    for number in range(PARTITIONS):
         _await_leader(admin, TopicPartition(name, number))
     try:
         yield name

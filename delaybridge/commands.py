@@ -501,7 +501,9 @@ def fleet(namespace: str, *, ingests: bool = False) -> list[Command[Any]]:
     """What workers (or ingest processes) say of themselves, and when each one's word runs out."""
     members, info = _members(namespace, ingests)
     return [
-        _plain("HGETALL", info, parse=lambda reply: reply),
+        _plain(
+            "HGETALL", info, parse=lambda reply: dict(zip(reply[::2], reply[1::2], strict=True))
+        ),
         _plain("ZRANGE", members, 0, -1, "WITHSCORES", parse=lambda reply: reply),
     ]
 
@@ -646,5 +648,10 @@ def _head_score(reply: list[Any]) -> float | None:
     return float(reply[1]) if reply else None
 
 
-def _info(reply: dict[str, Any]) -> dict[str, str]:
-    return {name: str(value) for name, value in reply.items()}
+def _mapping(reply: list[bytes]) -> dict[bytes, bytes]:
+    return dict(zip(reply[::2], reply[1::2], strict=True))
+
+
+def _info(reply: bytes) -> dict[str, str]:
+    lines = (line.partition(":") for line in reply.decode().splitlines() if ":" in line)
+    return {name: value for name, _, value in lines}

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
 from functools import cache
 from hashlib import sha1
 from importlib.resources import files
@@ -20,7 +20,6 @@ from typing import Any, TypeVar
 
 import redis
 import redis.asyncio
-from hiredis import pack_command
 from redis.backoff import ExponentialWithJitterBackoff, NoBackoff
 from redis.exceptions import (
     AuthenticationError,
@@ -45,6 +44,7 @@ from delaybridge.errors import (
     printable,
 )
 from delaybridge.events import Emit, StoreSilent
+from delaybridge.redis_wire import AsyncWire, Wire
 
 T = TypeVar("T")
 Steps = Generator[Sequence[Command[Any]], list[Any], T]
@@ -116,30 +116,6 @@ def _connect(from_url: Callable[..., T], url: str, timeout_s: float | None) -> T
         raise ConfigError(f"redis.url: {printable(str(exc))[:120]}") from None
 
 
-class _Packing:
-    """For a connection of redis-py's asyncio: commands packed by hiredis, as its other half has it.
-
-    Packing in Python was a sixth of what ingest spends on a message.
-    """
-
-    def pack_commands(self, commands: Iterable[Sequence[Any]]) -> list[bytes]:
-        return [b"".join([pack_command(_words(command)) for command in commands])]
-
-
-def _words(command: Sequence[Any]) -> tuple[Any, ...]:
-    """Some commands have a name of two words."""
-    name, *arguments = command
-    return (*name.split(), *arguments) if " " in name else tuple(command)
-
-
-def _connect_async(url: str, timeout_s: float | None) -> Any:
-    client: Any = _connect(redis.asyncio.Redis.from_url, url, timeout_s)
-    pool = client.connection_pool
-    plain = pool.connection_class
-    pool.connection_class = type(f"Packing{plain.__name__}", (_Packing, plain), {})
-    return client
-
-
 class _Tries:
     """How often one call is sent: again after a lost reply, while there is time for an answer."""
 
@@ -158,22 +134,15 @@ class _Tries:
         return pause_s
 
 
-def _queue(pipeline: Any, commands: Sequence[Command[Any]]) -> Any:
-    known = scripts()
-    for command in commands:
-        if command.plain:
-            pipeline.execute_command(command.name, *command.args)
-        else:
-            keys = command.keys
-            sha = known[command.name][1]
-            pipeline.execute_command("EVALSHA", sha, len(keys), *keys, *command.args)
-    return pipeline
+def _words(command: Command[Any]) -> tuple[Any, ...]:
+    if command.plain:
+        return command.name, *command.args
+    keys = command.keys
+    return "EVALSHA", scripts()[command.name][1], len(keys), *keys, *command.args
 
 
-def _load(pipeline: Any) -> Any:
-    for source, _ in scripts().values():
-        pipeline.execute_command("SCRIPT LOAD", source)
-    return pipeline
+def _loads() -> list[tuple[str, str]]:
+    return [("SCRIPT LOAD", source) for source, _ in scripts().values()]
 
 
 def _unloaded(replies: Sequence[Any]) -> list[int]:
@@ -193,7 +162,8 @@ class AsyncStore:
 
     def __init__(self, url: str, *, timeout_s: float = 5.0) -> None:
         self.timeout_s = timeout_s
-        self.redis: Any = _connect_async(url, timeout_s)
+        self.redis: Any = _connect(redis.asyncio.Redis.from_url, url, timeout_s)
+        self._wire = AsyncWire(self.redis.connection_pool, timeout_s / 2)
         # A subscription waits for as long as nobody says anything.
         self._patient: Any = _connect(redis.asyncio.Redis.from_url, url, None)
 
@@ -217,18 +187,14 @@ class AsyncStore:
         return reply  # type: ignore[no-any-return]
 
     async def _send(self, commands: Sequence[Command[Any]]) -> list[Any]:
-        replies = await self._pipe(_queue, commands)
+        words = [_words(command) for command in commands]
+        replies = await self._wire.call(words)
         if missing := _unloaded(replies):
-            await self._pipe(lambda pipeline, _: _load(pipeline), ())
-            again = await self._pipe(_queue, [commands[i] for i in missing])
+            await self._wire.call(_loads())
+            again = await self._wire.call([words[i] for i in missing])
             for i, reply in zip(missing, again, strict=True):
                 replies[i] = reply
         return replies
-
-    async def _pipe(self, fill: Callable[..., Any], commands: Sequence[Command[Any]]) -> list[Any]:
-        async with self.redis.pipeline(transaction=False) as pipeline:
-            replies: list[Any] = await fill(pipeline, commands).execute(raise_on_error=False)
-            return replies
 
     async def complete(self, steps: Steps[T]) -> T:
         """Run a call that is written sans I/O to its end."""
@@ -259,6 +225,7 @@ class AsyncStore:
 
     async def close(self) -> None:
         """Close every connection."""
+        await self._wire.close()
         await self._patient.aclose()
         await self.redis.aclose()
 
@@ -279,6 +246,7 @@ class Store:
     def __init__(self, url: str, *, timeout_s: float = 5.0) -> None:
         self.timeout_s = timeout_s
         self.redis: Any = _connect(redis.Redis.from_url, url, timeout_s)
+        self._wire = Wire(self.redis.connection_pool)
 
     def run(self, commands: Sequence[Command[Any]]) -> list[Any]:
         """As `AsyncStore.run`."""
@@ -299,18 +267,14 @@ class Store:
             return done.value  # type: ignore[no-any-return]
 
     def _send(self, commands: Sequence[Command[Any]]) -> list[Any]:
-        replies = self._pipe(_queue, commands)
+        words = [_words(command) for command in commands]
+        replies = self._wire.call(words)
         if missing := _unloaded(replies):
-            self._pipe(lambda pipeline, _: _load(pipeline), ())
-            again = self._pipe(_queue, [commands[i] for i in missing])
+            self._wire.call(_loads())
+            again = self._wire.call([words[i] for i in missing])
             for i, reply in zip(missing, again, strict=True):
                 replies[i] = reply
         return replies
-
-    def _pipe(self, fill: Callable[..., Any], commands: Sequence[Command[Any]]) -> list[Any]:
-        with self.redis.pipeline(transaction=False) as pipeline:
-            replies: list[Any] = fill(pipeline, commands).execute(raise_on_error=False)
-            return replies
 
     def close(self) -> None:
         """Close every connection."""

@@ -27,7 +27,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         *("settings", "settings_sources", "urls", "keys", "commands"),
         *("wheel", "retry", "alarm", "clock"),
     ),
-    ("store", "calls", "client", "session", "parked", "lease", "eventlog", "publish"),
+    ("redis_wire", "store", "calls", "client", "session", "parked", "lease", "eventlog", "publish"),
     ("lanes", "scanner", "ingest", "intercept"),
     ("service", "worker", "ingester", "processes"),
     ("cli", "demo", "__main__"),
