@@ -16,6 +16,7 @@ from importlib.metadata import version
 
 # Module and arguments: short, full.
 PROGRAMS: tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...] = (
+    ("stages", (2000,), (5000,)),
     ("startup", (5,), (21,)),
     ("memory", (20_000,), (200_000,)),
     ("schedule", (20_000, 1), (100_000, 5)),
