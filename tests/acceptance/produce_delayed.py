@@ -1,0 +1,126 @@
+"""An application that publishes delayed messages with a drop-in producer, until it is killed.
+
+python produce_delayed.py LIBRARY TARGET COUNT JOURNAL [PREFIX [SECONDS]]
+
+LIBRARY: pika, kombu, aio_pika, confluent_kafka, aiokafka. Message n is always the same, its id
+PREFIX-n (TARGET-n); they are spread over so many seconds. What was accepted is noted in the
+journal; started again, it goes on behind that. Settings come from the environment.
+"""
+
+import asyncio
+import os
+import random
+import sys
+import time
+from pathlib import Path
+
+LEAST_S, MOST_S = 2.0, 5.0
+
+
+def message(prefix: str, number: int) -> tuple[str, bytes, float]:
+    """Id, body and delay of message n."""
+    draw = random.Random(f"{prefix}-{number}")
+    return f"{prefix}-{number}", draw.randbytes(draw.randrange(300)), draw.uniform(LEAST_S, MOST_S)
+
+
+class Journal:
+    """Which messages were accepted: from 0 to one less than the number of lines."""
+
+    def __init__(self, prefix: str, count: int, path: str, seconds: float) -> None:
+        self._path, self._count, self._prefix = Path(path), count, prefix
+        self._pause_s = seconds / count
+
+    def left(self):
+        """The messages that are to be published; each is noted when the next one is asked for."""
+        done = self._path.read_bytes().count(b"\n") if self._path.exists() else 0
+        with self._path.open("ab", buffering=0) as file:
+            for number in range(done, self._count):
+                yield message(self._prefix, number)
+                file.write(b"%d\n" % number)
+                time.sleep(self._pause_s)
+
+
+def with_pika(target: str, journal: Journal, url: str) -> None:
+    import pika
+
+    from delaybridge.intercept.pika import BlockingConnection
+
+    # Never closed: pika's close raises where the broker was away meanwhile.
+    channel = BlockingConnection(pika.URLParameters(url)).channel()
+    for id, body, delay in journal.left():
+        properties = pika.BasicProperties(message_id=id, headers={"a": 1})
+        channel.basic_publish(target, "key", body, properties, delay=delay)
+
+
+def with_kombu(target: str, journal: Journal, url: str) -> None:
+    import kombu
+
+    from delaybridge.intercept.kombu import Producer
+
+    with kombu.Connection(url) as connection:
+        producer = Producer(connection)
+        for id, body, delay in journal.left():
+            producer.publish(
+                *(body, "key"),
+                exchange=target,
+                content_type="application/octet-stream",
+                content_encoding="binary",
+                message_id=id,
+                delay=delay,
+            )
+
+
+def with_aio_pika(target: str, journal: Journal, url: str) -> None:
+    from aio_pika import Message
+
+    from delaybridge.intercept.aio_pika import connect_robust
+
+    async def run() -> None:
+        async with await connect_robust(url) as connection:
+            exchange = await (await connection.channel()).get_exchange(target)
+            for id, body, delay in journal.left():
+                await exchange.publish(Message(body, message_id=id), "key", delay=delay)
+
+    asyncio.run(run())
+
+
+def with_confluent_kafka(target: str, journal: Journal, url: str) -> None:
+    from delaybridge.intercept.confluent_kafka import Producer
+
+    producer = Producer({"bootstrap.servers": url.removeprefix("kafka://")})
+
+    def delivered(error, _) -> None:
+        if error is not None:
+            raise RuntimeError(error)
+
+    for id, body, delay in journal.left():
+        headers = [("delaybridge-id", id.encode())]
+        producer.produce(target, body, headers=headers, delay=delay, on_delivery=delivered)
+        producer.flush()
+
+
+def with_aiokafka(target: str, journal: Journal, url: str) -> None:
+    from delaybridge.intercept.aiokafka import AIOKafkaProducer
+
+    async def run() -> None:
+        producer = AIOKafkaProducer(bootstrap_servers=url.removeprefix("kafka://"))
+        async with producer:
+            for id, body, delay in journal.left():
+                headers = [("delaybridge-id", id.encode())]
+                await producer.send_and_wait(target, body, headers=headers, delay=delay)
+
+    asyncio.run(run())
+
+
+def main(
+    library: str, target: str, count: str, path: str, prefix: str = "", seconds: str = "0"
+) -> None:
+    broker = "KAFKA" if "kafka" in library else "RABBITMQ"
+    url = os.environ[f"DELAYBRIDGE_BROKERS__{broker}"]
+    globals()[f"with_{library}"](
+        target, Journal(prefix or target, int(count), path, float(seconds)), url
+    )
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,156 @@
+"""Applications with drop-in producers, killed, or their broker stopped; plain consumers."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+
+import pytest
+
+from tests.acceptance.bridge import HERE, Bridge
+from tests.acceptance.conftest import MakeBridge
+from tests.acceptance.history import Promise, Verdict
+from tests.acceptance.produce_delayed import message
+from tests.acceptance.test_brokers_fail import OUTAGE_S, wait_s
+from tests.servers.kafka import KafkaNode
+from tests.servers.rabbitmq import RabbitMQNode
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.timeout(120)
+
+MESSAGES = 2000
+KILLED_AT = (MESSAGES // 3, 2 * MESSAGES // 3)
+
+
+class Application:
+    """The program of produce_delayed.py."""
+
+    def __init__(self, bridge: Bridge, library: str, target: str, seconds: float = 0.0) -> None:
+        self.prefix = f"{target}-{library}"
+        self._folder = bridge.folder
+        self._journal = bridge.folder / f"{library}.journal"
+        script = str(HERE / "produce_delayed.py")
+        self._command = [
+            *(sys.executable, script, library, target, str(MESSAGES), str(self._journal)),
+            *(self.prefix, str(seconds)),
+        ]
+        brokers = {f"DELAYBRIDGE_BROKERS__{n.upper()}": url for n, url in bridge.brokers.items()}
+        self._environment = {
+            **os.environ,
+            **brokers,
+            "DELAYBRIDGE_REDIS_URL": bridge.redis_url,
+            "DELAYBRIDGE_NAMESPACE": bridge.namespace,
+        }
+
+    @contextmanager
+    def running(self) -> Iterator[subprocess.Popen[bytes]]:
+        """Until the block ends; then it is killed."""
+        with subprocess.Popen(self._command, env=self._environment, cwd=self._folder) as process:
+            try:
+                yield process
+            finally:
+                process.kill()
+
+    def wait_accepted(self, count: int) -> None:
+        """Until it has noted so many messages."""
+        wait_until(lambda: self.accepted >= count, 60, f"{count} accepted", interval_s=0.02)
+
+    @property
+    def accepted(self) -> int:
+        """How many messages it has noted."""
+        return self._journal.read_bytes().count(b"\n") if self._journal.exists() else 0
+
+    def promise(self, bridge: Bridge, destination: str) -> None:
+        """Note what must arrive."""
+        assert self.accepted == MESSAGES
+        for number in range(MESSAGES):
+            id, body, _ = message(self.prefix, number)
+            bridge.promises[id] = Promise(id, destination, 0, hashlib.sha1(body).hexdigest())
+
+
+def check_all_arrived(bridge: Bridge) -> Verdict:
+    bridge.wait_delivered(90)
+    verdict = bridge.verdict()
+    assert not verdict.lost
+    assert not verdict.early
+    assert not verdict.changed
+    return verdict
+
+
+@pytest.mark.parametrize("library", ["pika", "kombu", "aio_pika", "confluent_kafka", "aiokafka"])
+def test_an_application_is_killed_and_goes_on(
+    library: str,
+    make_bridge: MakeBridge,
+    rabbitmq_url: str,
+    real_kafka_url: str,
+    namespace: str,
+) -> None:
+    bridge = make_bridge({"rabbitmq": rabbitmq_url, "kafka": real_kafka_url})
+    if "kafka" in library:
+        destination = bridge.kafka_topic(namespace)
+    else:
+        destination = bridge.rabbitmq_queue(namespace)
+    bridge.start_workers(2)
+    application = Application(bridge, library, namespace)
+    for killed_at in KILLED_AT:
+        with application.running():
+            application.wait_accepted(killed_at)
+    with application.running() as process:
+        assert process.wait(60) == 0
+    application.promise(bridge, destination)
+    verdict = check_all_arrived(bridge)
+    # what was accepted when the application was killed is the same when it is published again
+    assert not verdict.duplicates
+    assert verdict.late(0.5) < 500
+
+
+def check_outage(
+    bridge: Bridge,
+    destination: str,
+    stop: Callable[[], None],
+    start: Callable[[], None],
+    libraries: Sequence[str],
+) -> None:
+    """The broker stops for ten seconds while applications publish, and they notice nothing."""
+    bridge.start_workers(2)
+    target = bridge.namespace
+    applications = [Application(bridge, library, target, OUTAGE_S + 5) for library in libraries]
+    with ExitStack() as stack:
+        processes = [stack.enter_context(application.running()) for application in applications]
+        for application in applications:
+            application.wait_accepted(MESSAGES // 5)
+        stop()
+        wait_s(OUTAGE_S)
+        start()
+        for process in processes:
+            assert process.wait(60) == 0
+    for application in applications:
+        application.promise(bridge, destination)
+    check_all_arrived(bridge)
+    assert not bridge.dead()
+
+
+def test_rabbitmq_stops_for_ten_seconds(
+    make_bridge: MakeBridge, own_rabbitmq: RabbitMQNode, namespace: str
+) -> None:
+    bridge = make_bridge({"rabbitmq": own_rabbitmq.url})
+    destination = bridge.rabbitmq_queue(namespace)
+    check_outage(
+        *(bridge, destination),
+        *(lambda: own_rabbitmq.ctl("stop_app"), lambda: own_rabbitmq.ctl("start_app")),
+        ["pika", "kombu", "aio_pika"],
+    )
+
+
+def test_kafka_stops_for_ten_seconds(
+    make_bridge: MakeBridge, own_kafka: KafkaNode, namespace: str
+) -> None:
+    bridge = make_bridge({"kafka": own_kafka.url})
+    destination = bridge.kafka_topic(namespace)
+    check_outage(
+        *(bridge, destination, own_kafka.kill, own_kafka.start), ["confluent_kafka", "aiokafka"]
+    )
