@@ -30,6 +30,8 @@ def producer(servers: str, count: int) -> tuple[float, float]:
             }
         )
         headers = [("delaybridge-id", b"0" * 26)]
+        plain.produce(topic, BODY, headers=headers)
+        plain.flush()  # what an idempotent producer asks for first
         began_s, began_cpu_s = time.monotonic(), time.process_time()
         for _ in range(count):
             plain.produce(topic, BODY, headers=headers)

@@ -186,7 +186,7 @@ def table(redis_url: str, broker: RabbitMQ | Kafka, seconds: float, pending: int
         out.line(f"direct, {rate}/s", str(limit))
         for others in (0, pending):
             late = delayed(redis_url, broker, rate, seconds, others)
-            over = f"+{late.p50 - limit.p50:.2f} / +{late.p99 - limit.p99:.2f}"
+            over = f"{late.p50 - limit.p50:+.2f} / {late.p99 - limit.p99:+.2f}"
             early = "early!" if late.least < 0 else ""
             out.line(f"delaybridge, {rate}/s, {others:,} pending", str(late), over, early)
 
