@@ -19,15 +19,12 @@ from delaybridge.ingest.amqp_messages import Delivered, Direct, Reader, content_
 from delaybridge.ingest.amqp_topology import declare
 from delaybridge.ingest.counts import Counts
 from delaybridge.ingest.routes import Route
+from delaybridge.ingest.storing import AGAIN_S, PATIENCE_S, are_scheduled
 from delaybridge.message import MAX_PRIORITY, Answer, Delivery, encode_record, new_id
 from delaybridge.publish import Outcome, Publisher, Verdict
 from delaybridge.publish.amqp_wire import close_channel
 
 _BATCH = 2000
-_AGAIN_S = 0.05  # between two looks at an id that is in flight
-_PATIENCE_S = 30.0  # then it is quarantined
-
-_STORED = frozenset((Answer.CREATED, Answer.DUPLICATE))
 _IN_THE_WAY = {
     Answer.CONFLICT: "is pending, and differs",
     Answer.IN_FLIGHT: "is with the broker",
@@ -118,7 +115,7 @@ class Intake:
         while not (life.ended.done() or self._refused or self._may_take(life)):
             life.arrived.clear()
             try:
-                async with asyncio.timeout(_AGAIN_S if self._waiting else None):
+                async with asyncio.timeout(AGAIN_S if self._waiting else None):
                     await life.arrived.wait()
             except TimeoutError:
                 return
@@ -165,8 +162,9 @@ class Intake:
         """Store them; a conflict is quarantined, an id in flight is looked at again later."""
         quarantined: Counter[str] = Counter()
         while held:
-            answers = await self._insist([each.entry for each in held])
-            if _STORED.issuperset(answers) and all(type(h.entry) is Schedule for h in held):
+            entries = [each.entry for each in held]
+            answers = await self._insist(entries)
+            if are_scheduled(entries, answers):
                 life.done(held)
                 break
             left: list[Held] = []
@@ -190,7 +188,7 @@ class Intake:
         """An id in flight is looked at again, and a cancel goes after what it may mean."""
         if isinstance(held.entry, Cancel):
             return any(other.id == held.id for other in self._waiting)
-        is_patient = isinstance(held.entry, Schedule) and now_s - held.since_s < _PATIENCE_S
+        is_patient = isinstance(held.entry, Schedule) and now_s - held.since_s < PATIENCE_S
         return answer is Answer.IN_FLIGHT and is_patient
 
     def _instead(self, entry: Entry, answer: Answer | None) -> Quarantine | None:

@@ -26,16 +26,12 @@ from delaybridge.ingest.kafka_consumer import CLUSTER, Batch, KafkaConsumer
 from delaybridge.ingest.kafka_records import Read, Reader
 from delaybridge.ingest.kafka_topics import Topic, skips
 from delaybridge.ingest.routes import AllowList, Route, topics_pattern
-from delaybridge.ingest.storing import insist
+from delaybridge.ingest.storing import AGAIN_S, PATIENCE_S, are_scheduled, insist
 from delaybridge.message import Answer
 from delaybridge.publish import PublishOptions
 from delaybridge.publish.kafka_client import configuration
 from delaybridge.settings import Settings
 from delaybridge.store import AsyncStore
-
-_AGAIN_S = 0.05  # between two looks at an id that is in flight
-_PATIENCE_S = 30.0  # then it is quarantined
-_STORED = frozenset((Answer.CREATED, Answer.DUPLICATE))
 
 
 class Fate(Enum):
@@ -106,7 +102,8 @@ class KafkaIngest:
             said=self._said,
         )
         # What was read before goes into the store while the next is read.
-        storing = asyncio.ensure_future(self._store_batch({}, (), consumer))
+        storing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        storing.set_result(None)
         try:
             while not self._is_stopping.is_set():
                 batch = await self._next(consumer, storing)
@@ -180,8 +177,9 @@ class KafkaIngest:
         late_s = math.inf
         left = items
         while left:
-            answers = await self._insist([item.entry for item in left])
-            if _STORED.issuperset(answers) and all(type(i.entry) is Schedule for i in left):
+            entries = [item.entry for item in left]
+            answers = await self._insist(entries)
+            if are_scheduled(entries, answers):
                 break
             is_late = now_s() > late_s
             fates = [
@@ -193,10 +191,10 @@ class KafkaIngest:
             again = [i for i, fate in fates if fate in (Fate.AGAIN, Fate.WAIT)]
             must_wait = any(fate is Fate.WAIT for _, fate in fates)
             if not must_wait or len(again) < len(left):
-                late_s = now_s() + _PATIENCE_S  # something moved
+                late_s = now_s() + PATIENCE_S  # something moved
             left = again
             if must_wait:
-                await asyncio.sleep(_AGAIN_S)
+                await asyncio.sleep(AGAIN_S)
 
     async def _quarantine(self, items: Sequence[Item]) -> None:
         """Keep what another message of the same id stands in the way of."""

@@ -16,6 +16,9 @@ from delaybridge.ingest import Cancel, Entry, Schedule
 from delaybridge.message import Answer
 from delaybridge.store import AsyncStore, Steps
 
+AGAIN_S = 0.05  # between two looks at an id that is in flight
+PATIENCE_S = 30.0  # then it is quarantined
+_SCHEDULED = frozenset((Answer.CREATED, Answer.DUPLICATE))
 _CALL_MESSAGES = 1000
 _CALL_BYTES = 4 * 2**20
 _PAUSE_S = 0.2
@@ -42,6 +45,11 @@ async def insist(
         except (StoreUnavailable, StoreFull) as exc:
             emit(StoreSilent(reason=str(exc)))
             await asyncio.sleep(_PAUSE_S)
+
+
+def are_scheduled(entries: Sequence[Entry], answers: Sequence[Answer | None]) -> bool:
+    """Whether all are messages that are pending now: the usual case, and nothing is left to do."""
+    return _SCHEDULED.issuperset(answers) and all(type(entry) is Schedule for entry in entries)
 
 
 def store_entries(calls: Calls, entries: Sequence[Entry]) -> Steps[list[Answer | None]]:

@@ -203,6 +203,22 @@ class TestServersAway:
         await until_pending(entrance, named(0, 6))
         await until_state(entrance, delay, "reading")
 
+    async def test_partitions_are_given_up_at_once_where_all_is_stored(
+        self,
+        make_entrance: MakeEntrance,
+        kafka: Kafka,
+        namespace: str,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        monkeypatch.setattr(kafka_consumer, "GIVE_UP_S", 600.0)  # whoever waits is never given any
+        entrance = make_entrance()
+        delay, _ = await kafka.pair(namespace, partitions=4)
+        await kafka.send_many(delay, numbered(0, 40))
+        entrance.ingest("kafka")
+        await until_pending(entrance, named(0, 40))
+        entrance.ingest("kafka")
+        await entrance.until(lambda: share(kafka, namespace, [2, 2]), "a share each")
+
     async def test_redis_is_away(
         self,
         make_entrance: MakeEntrance,
