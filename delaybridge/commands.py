@@ -501,9 +501,7 @@ def fleet(namespace: str, *, ingests: bool = False) -> list[Command[Any]]:
     """What workers (or ingest processes) say of themselves, and when each one's word runs out."""
     members, info = _members(namespace, ingests)
     return [
-        _plain(
-            "HGETALL", info, parse=lambda reply: dict(zip(reply[::2], reply[1::2], strict=True))
-        ),
+        _plain("HGETALL", info, parse=_mapping),
         _plain("ZRANGE", members, 0, -1, "WITHSCORES", parse=lambda reply: reply),
     ]
 

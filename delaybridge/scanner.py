@@ -250,13 +250,13 @@ class Scanner:
             self._let_go(copies)
             for copy in copies:
                 session.retry(copy.item, None)
-            copies = []
-        for copy in copies:
-            if copy.score <= self._wheel_ms:
-                self._late.append(copy)
-            else:
-                self._wheel.insert(int(copy.score), copy, copy)
-        self._emit(ClaimedEvent(messages=len(claimed.ids)))
+        else:
+            for copy in copies:
+                if copy.score <= self._wheel_ms:
+                    self._late.append(copy)
+                else:
+                    self._wheel.insert(int(copy.score), copy, copy)
+        self._emit(ClaimedEvent(messages=len(copies)))
 
     def _copies(self, session: Session, claimed: Claimed) -> list[Copy]:
         """The copies of a batch; a record that nobody can read is buried and stops nothing."""
@@ -406,7 +406,7 @@ class Scanner:
                 continue
             self._told(session, exits[session])
             ours = self._covered(session, answers[session][-1], copies)
-            if any(not copy.is_plain and copy.record.at_most_once for copy in ours):
+            if any(copy.record.at_most_once for copy in ours):
                 once[session] = ours
             else:
                 self._fired += ours

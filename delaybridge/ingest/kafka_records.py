@@ -86,7 +86,10 @@ class Understood(NamedTuple):
 
 
 class Partition(NamedTuple):
-    """What its records have in common. source: see `Reader.source`."""
+    """What its records have in common.
+
+    source: the name under which the store remembers what was read; empty: it does not.
+    """
 
     place: str
     seed: int
@@ -117,7 +120,7 @@ class Reader:
         self.near_misses = 0
         self._own: tuple[Destination, str] | None = None
         self._partitions: dict[int, Partition] = {}
-        self._known: dict[tuple[Any, ...], Understood] = {}  # headers that came before
+        self._known: dict[tuple[bool, Headers], Understood] = {}  # headers that came before
 
     def read(self, record: Read) -> Entry:
         """What becomes of a record."""
@@ -140,7 +143,6 @@ class Reader:
         partition = self._partitions[number] = Partition(
             f"{topic[:room]}{born}-{number:05}-",
             crc32(f"{self.topic}:{self._topic_id}:{number}".encode()),
-            # The name under which the store remembers what was read; empty: it does not.
             f"{self._topic_id}:{number}" if self._topic_id else "",
         )
         return partition
