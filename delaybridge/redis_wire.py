@@ -32,6 +32,7 @@ class AsyncWire:
         """pool: redis.asyncio's, which makes connections. timeout_s: so long without an answer."""
         self._pool, self._timeout_s = pool, timeout_s
         self._idle: list[_Open] = []
+        self._closed = False
 
     async def call(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
         """The replies in order; what Redis answered with an error is that error, not raised.
@@ -48,7 +49,10 @@ class AsyncWire:
         except BaseException:
             connection.close()  # its replies may still come, and belong to nobody else
             raise
-        self._idle.append(connection)
+        if self._closed:  # a call that outlived it: nobody will come for the connection
+            connection.close()
+        else:
+            self._idle.append(connection)
         return replies
 
     def _take(self) -> _Open | None:
@@ -60,7 +64,8 @@ class AsyncWire:
         return None
 
     async def close(self) -> None:
-        """Close what is idle."""
+        """Close what is idle now, and what is under way when its call ends."""
+        self._closed = True
         while self._idle:
             self._idle.pop().close()
         await asyncio.sleep(0)  # asyncio closes a socket in its next turn

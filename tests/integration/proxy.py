@@ -39,6 +39,11 @@ class FaultProxy:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    @property
+    def connections(self) -> int:
+        """How many clients are connected."""
+        return len(self._tasks)
+
     def reset(self) -> None:
         """Reset all connections, both ends."""
         for writer in list(self._writers):

@@ -14,6 +14,7 @@ from redis.exceptions import NoScriptError, ResponseError
 from delaybridge.redis_wire import AsyncWire, Wire
 from tests.integration.proxy import FaultProxy
 from tests.servers.process import free_port
+from tests.waiting import wait_until_async
 
 TIMEOUT_S = 0.3
 
@@ -66,6 +67,16 @@ async def test_the_reply_of_a_cancelled_call_is_nobody_s(wire: AsyncWire) -> Non
         with pytest.raises(asyncio.CancelledError):
             await waiting
         assert await wire.call([("ECHO", "b")]) == [b"b"]
+
+
+async def test_a_call_that_outlives_the_wire_closes_its_connection(
+    wire: AsyncWire, proxy: FaultProxy
+) -> None:
+    waiting = asyncio.create_task(wire.call([("BLPOP", "never filled", 0.1), ("ECHO", "a")]))
+    await wait_until_async(lambda: proxy.connections == 1, TIMEOUT_S, "it is under way")
+    await wire.close()
+    assert await waiting == [None, b"a"]
+    await wait_until_async(lambda: proxy.connections == 0, TIMEOUT_S, "it is closed")
 
 
 async def test_no_answer_is_a_time_out_and_what_comes_late_is_nobody_s(wire: AsyncWire) -> None:
