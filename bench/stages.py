@@ -22,10 +22,10 @@ from delaybridge.lanes import Broker, Lanes
 from delaybridge.message import Delivery, Record, encode_record, new_id
 from delaybridge.publish import CONFIRMED
 from delaybridge.publish.amqp_wire import Encoder
-from delaybridge.redis_wire import packed
 from delaybridge.retry import RetryPolicy
 from delaybridge.scanner import Scanner, ScanOptions
 from delaybridge.session import Session
+from delaybridge.store import request
 
 T = TypeVar("T")
 RUNS = 20
@@ -113,7 +113,7 @@ class Stages:
         """A confirm, to the command that says so."""
         self.lanes.outcome(self.still.deliveries, CONFIRMED, NOW_MS)
         told = self.session.exits().told
-        return packed(("EVALSHA", "0" * 40, len(c.keys), *c.keys, *c.args) for c in told)
+        return b"".join([request(command) for command in told])
 
 
 def _unheard(_: object) -> None:

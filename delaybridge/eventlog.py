@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from dataclasses import fields
 
 from delaybridge.errors import printable
 from delaybridge.events import (
@@ -91,7 +90,7 @@ def _name(kind: type[Event]) -> str:
 
 
 def _pairs(event: Event) -> list[str]:
-    values = ((f.name, getattr(event, f.name)) for f in fields(event))
+    values = ((name, getattr(event, name)) for name in event.__struct_fields__)
     return [
         f"{name}={printable(value)!r}" if isinstance(value, str) else f"{name}={value}"
         for name, value in values

@@ -6,19 +6,18 @@ Never per message: an event speaks of a batch. No bodies, no secrets, no address
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class Event(Struct, frozen=True, kw_only=True):
     """Something worth a log line."""
 
 
 Emit = Callable[[Event], None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseAcquired(Event):
+class LeaseAcquired(Event, frozen=True, kw_only=True):
     """The right to scan a bucket was taken; what dead sessions left was put back."""
 
     bucket: int
@@ -26,37 +25,32 @@ class LeaseAcquired(Event):
     fired: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseReleased(Event):
+class LeaseReleased(Event, frozen=True, kw_only=True):
     """A bucket was given back, drained."""
 
     bucket: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseLost(Event):
+class LeaseLost(Event, frozen=True, kw_only=True):
     """A bucket was lost: its lease ran out, or the store lost writes. Its wheel was thrown away."""
 
     bucket: int
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claimed(Event):
+class Claimed(Event, frozen=True, kw_only=True):
     """Messages due soon were moved to the mirror."""
 
     messages: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Revoked(Event):
+class Revoked(Event, frozen=True, kw_only=True):
     """Copies on the wheel were dropped: cancelled, rescheduled or replaced meanwhile."""
 
     messages: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Published(Event):
+class Published(Event, frozen=True, kw_only=True):
     """A broker confirmed messages. late_ms: the latest of them, confirm minus due time."""
 
     destination: str
@@ -64,8 +58,7 @@ class Published(Event):
     late_ms: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Retried(Event):
+class Retried(Event, frozen=True, kw_only=True):
     """Publishes failed or ended unknown; they wait for their back-off."""
 
     destination: str
@@ -73,8 +66,7 @@ class Retried(Event):
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Buried(Event):
+class Buried(Event, frozen=True, kw_only=True):
     """Messages went to the dead set."""
 
     destination: str
@@ -82,8 +74,7 @@ class Buried(Event):
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dropped(Event):
+class Dropped(Event, frozen=True, kw_only=True):
     """At-most-once messages were given up after a failed publish: never published twice."""
 
     destination: str
@@ -91,74 +82,64 @@ class Dropped(Event):
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CircuitOpened(Event):
+class CircuitOpened(Event, frozen=True, kw_only=True):
     """A destination takes nothing: its messages are parked, in order, at no attempt's cost."""
 
     destination: str
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CircuitClosed(Event):
+class CircuitClosed(Event, frozen=True, kw_only=True):
     """A destination takes messages again."""
 
     destination: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreSilent(Event):
+class StoreSilent(Event, frozen=True, kw_only=True):
     """Redis did not answer; the call is made again until it does."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClockStepped(Event):
+class ClockStepped(Event, frozen=True, kw_only=True):
     """The store's clock moved against this machine's monotonic clock. Negative: backwards."""
 
     step_ms: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stuck(Event):
+class Stuck(Event, frozen=True, kw_only=True):
     """Nothing moves although messages are overdue: the scanner gives its leases up."""
 
     overdue_ms: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScannerFailed(Event):
+class ScannerFailed(Event, frozen=True, kw_only=True):
     """The scanner met something unexpected; it gives its leases up and begins anew."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IngestStarted(Event):
+class IngestStarted(Event, frozen=True, kw_only=True):
     """A delay exchange, or a partition of a delay topic, is read from now on."""
 
     source: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IngestFailed(Event):
+class IngestFailed(Event, frozen=True, kw_only=True):
     """A source cannot be read; it is tried again, unless the reason says what must be done."""
 
     source: str
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ingested(Event):
+class Ingested(Event, frozen=True, kw_only=True):
     """Messages were taken from a source: stored, or published where they asked for no delay."""
 
     source: str
     messages: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Quarantined(Event):
+class Quarantined(Event, frozen=True, kw_only=True):
     """Messages of a source could not be accepted: they lie in the dead set, as they came."""
 
     source: str

@@ -9,20 +9,35 @@ parser's names for errors.
 from __future__ import annotations
 
 import asyncio
+import os
+import select
+import socket
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import redis
 from hiredis import Reader, pack_command
-from redis.exceptions import InvalidResponse, ResponseError
+from redis.exceptions import InvalidResponse
 
 _READ_BYTES = 256 * 1024
+_SEND_BYTES = 16 * 1024
 _MORE = object()  # what the parser answers when the reply is not all there
 
 
-def packed(commands: Iterable[Sequence[Any]]) -> bytes:
-    """Commands as they go over the wire: each a name, of one or two words, and arguments."""
-    return b"".join([pack_command((*name.split(), *args)) for name, *args in commands])
+def packed(*words: Any) -> bytes:
+    """A command as it goes over the wire."""
+    return pack_command(words)  # type: ignore[no-any-return]
+
+
+def packed_after(head: bytes, count: int, words: Sequence[Any]) -> bytes:
+    """A command whose first `count` words were packed before, by `head_of`."""
+    return b"*%d\r\n%b%b" % (count + len(words), head, head_of(words))
+
+
+def head_of(words: Sequence[Any]) -> bytes:
+    """Words without the line that says how many they are."""
+    command: bytes = pack_command(tuple(words))
+    return command[command.index(b"\n") + 1 :]
 
 
 class AsyncWire:
@@ -34,18 +49,17 @@ class AsyncWire:
         self._idle: list[_Open] = []
         self._closed = False
 
-    async def call(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
+    async def call(self, requests: Sequence[bytes]) -> list[Any]:
         """The replies in order; what Redis answered with an error is that error, not raised.
 
         redis.ConnectionError, redis.TimeoutError, OSError: no answer; whether anything was done is
         unknown.
         """
-        if not commands:
+        if not requests:
             return []
-        request = packed(commands)
         connection = self._take() or await _Open.make(self._pool, self._timeout_s)
         try:
-            replies = await connection.call(request, len(commands))
+            replies = await connection.call(b"".join(requests), len(requests))
         except BaseException:
             connection.close()  # its replies may still come, and belong to nobody else
             raise
@@ -78,11 +92,7 @@ class _Open:
         self._reader: asyncio.StreamReader = connection._reader
         self._writer: asyncio.StreamWriter = connection._writer
         connection._reader = connection._writer = None  # redis-py has no more to do with it
-        self._parser = Reader(
-            protocolError=InvalidResponse,
-            replyError=connection._parser.parse_error,
-            notEnoughData=_MORE,
-        )
+        self._parser = _parser(connection)
         self._timeout_s = timeout_s
 
     @classmethod
@@ -126,30 +136,101 @@ class _Open:
 
 
 class Wire:
-    """The same for ordinary code; thread-safe."""
+    """The same for ordinary code; thread-safe, and a process that is forked opens its own."""
 
     def __init__(self, pool: Any) -> None:
-        """pool: redis-py's."""
+        """pool: redis-py's, which makes connections."""
         self._pool = pool
+        self._idle: list[_OpenSocket] = []
+        self._closed = False
+        self._pid = os.getpid()
 
-    def call(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
-        """As `AsyncWire.call`."""
-        if not commands:
-            return []
-        request = packed(commands)
-        connection = self._pool.get_connection()
+    def call(self, requests: Iterable[bytes]) -> list[Any]:
+        """As `AsyncWire.call`; Redis begins with the first while the last is being packed."""
+        connection = self._take() or _OpenSocket(self._pool)
         try:
-            connection.send_packed_command([request], check_health=False)
-            return [_reply(connection) for _ in commands]
+            replies = connection.call(requests)
         except BaseException:
-            connection.disconnect()  # its replies may still come, and belong to nobody else
+            connection.close()  # its replies may still come, and belong to nobody else
             raise
-        finally:
-            self._pool.release(connection)
+        if self._closed:  # a call that outlived it: nobody will come for the connection
+            connection.close()
+        else:
+            self._idle.append(connection)
+        return replies
+
+    def _take(self) -> _OpenSocket | None:
+        if self._pid != os.getpid():  # the parent's, who goes on using them
+            self._pid, self._idle = os.getpid(), []
+        while True:
+            try:
+                connection = self._idle.pop()
+            except IndexError:
+                return None
+            if connection.is_open:
+                return connection
+            connection.close()
+
+    def close(self) -> None:
+        """As `AsyncWire.close`."""
+        self._closed = True
+        while (connection := self._take()) is not None:
+            connection.close()
 
 
-def _reply(connection: Any) -> Any:
-    try:
-        return connection.read_response(disable_decoding=True)
-    except ResponseError as exc:
-        return exc
+class _OpenSocket:
+    """One connection of ordinary code, its handshake done."""
+
+    def __init__(self, pool: Any) -> None:
+        """Opened here. Raises what redis-py raises, and leaves nothing behind."""
+        connection = pool.make_connection()
+        try:
+            connection.connect()
+        except BaseException:
+            connection.disconnect()
+            raise
+        self._socket: socket.socket = connection._sock
+        connection._sock = None  # redis-py has no more to do with it
+        self._parser = _parser(connection)
+        self._poll = select.poll()
+        self._poll.register(self._socket, select.POLLIN)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether nothing came unasked: the server's end of the connection would."""
+        return not self._poll.poll(0)
+
+    def call(self, requests: Iterable[bytes]) -> list[Any]:
+        """Send them, and read as many replies."""
+        parser, replies = self._parser, list[Any]()
+        try:
+            count, some = 0, b""
+            for request in requests:
+                count, some = count + 1, some + request if some else request
+                if len(some) >= _SEND_BYTES:
+                    self._socket.sendall(some)
+                    some = b""
+            self._socket.sendall(some)
+            while True:
+                while (reply := parser.gets()) is not _MORE:
+                    replies.append(reply)
+                if len(replies) >= count:
+                    return replies
+                data = self._socket.recv(_READ_BYTES)
+                if not data:
+                    raise redis.ConnectionError("closed by the server")
+                parser.feed(data)
+        except TimeoutError:
+            raise redis.TimeoutError(f"no answer within {self._socket.gettimeout():g} s") from None
+
+    def close(self) -> None:
+        """Without a word."""
+        self._socket.close()
+
+
+def _parser(connection: Any) -> Reader:
+    return Reader(
+        protocolError=InvalidResponse,
+        replyError=connection._parser.parse_error,
+        notEnoughData=_MORE,
+    )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from hashlib import sha1
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -44,7 +44,7 @@ from delaybridge.errors import (
     printable,
 )
 from delaybridge.events import Emit, StoreSilent
-from delaybridge.redis_wire import AsyncWire, Wire
+from delaybridge.redis_wire import AsyncWire, Wire, head_of, packed, packed_after
 
 T = TypeVar("T")
 Steps = Generator[Sequence[Command[Any]], list[Any], T]
@@ -134,15 +134,22 @@ class _Tries:
         return pause_s
 
 
-def _words(command: Command[Any]) -> tuple[Any, ...]:
+def request(command: Command[Any]) -> bytes:
+    """The command as it goes over the wire."""
     if command.plain:
-        return command.name, *command.args
-    keys = command.keys
-    return "EVALSHA", scripts()[command.name][1], len(keys), *keys, *command.args
+        return packed(*command.name.split(), *command.args)
+    return packed_after(*_head(command.name, command.keys), command.args)
 
 
-def _loads() -> list[tuple[str, str]]:
-    return [("SCRIPT LOAD", source) for source, _ in scripts().values()]
+@lru_cache(10_000)
+def _head(name: str, keys: tuple[str, ...]) -> tuple[bytes, int]:
+    """What the calls of one bucket's verb have in common, and how many words that is."""
+    words = ("EVALSHA", scripts()[name][1], len(keys), *keys)
+    return head_of(words), len(words)
+
+
+def _loads() -> list[bytes]:
+    return [packed("SCRIPT", "LOAD", source) for source, _ in scripts().values()]
 
 
 def _unloaded(replies: Sequence[Any]) -> list[int]:
@@ -187,11 +194,11 @@ class AsyncStore:
         return reply  # type: ignore[no-any-return]
 
     async def _send(self, commands: Sequence[Command[Any]]) -> list[Any]:
-        words = [_words(command) for command in commands]
-        replies = await self._wire.call(words)
+        requests = [request(command) for command in commands]
+        replies = await self._wire.call(requests)
         if missing := _unloaded(replies):
             await self._wire.call(_loads())
-            again = await self._wire.call([words[i] for i in missing])
+            again = await self._wire.call([requests[i] for i in missing])
             for i, reply in zip(missing, again, strict=True):
                 replies[i] = reply
         return replies
@@ -267,15 +274,15 @@ class Store:
             return done.value  # type: ignore[no-any-return]
 
     def _send(self, commands: Sequence[Command[Any]]) -> list[Any]:
-        words = [_words(command) for command in commands]
-        replies = self._wire.call(words)
+        replies = self._wire.call(map(request, commands)) if commands else []
         if missing := _unloaded(replies):
             self._wire.call(_loads())
-            again = self._wire.call([words[i] for i in missing])
+            again = self._wire.call([request(commands[i]) for i in missing])
             for i, reply in zip(missing, again, strict=True):
                 replies[i] = reply
         return replies
 
     def close(self) -> None:
         """Close every connection."""
+        self._wire.close()
         self.redis.close()

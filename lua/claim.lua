@@ -71,13 +71,14 @@ end
 local number = claimed
 if #ids > 0 and not again then
   number = redis.call('HINCRBY', KEYS[8], 'turn', 1)
+  local score = string.format('%.0f', number)
   for i = 1, #ids, 500 do
     local last = math.min(i + 499, #ids)
     redis.call('ZREM', KEYS[2], unpack(ids, i, last))
-    local pairs_ = {}
+    local pairs_, n = {}, 0
     for j = i, last do
-      pairs_[#pairs_ + 1] = number
-      pairs_[#pairs_ + 1] = ids[j]
+      pairs_[n + 1], pairs_[n + 2] = score, ids[j]
+      n = n + 2
     end
     redis.call('ZADD', KEYS[3], unpack(pairs_))
   end
