@@ -9,6 +9,7 @@ messages again.
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -50,7 +51,7 @@ class Lane:
         self.publisher = publisher  # None: no broker of that name is configured here
         self.circuit = Circuit(random.random)
         self.probes = 0
-        self.ready: list[Copy] = []
+        self.ready: deque[Copy] = deque()
         self.load = self.load_bytes = self.unconfirmed = 0
         self.moved_ms = now_ms  # when an outcome last came, or the first publish since
         self.parked: dict[Session, Parked] = {}
@@ -62,10 +63,10 @@ class Lane:
             return True
         return self.circuit.is_open and self.probes == 0
 
-    @property
-    def is_clear(self) -> bool:
+    def is_clear(self, now_ms: int) -> bool:
         """Whether nothing stands in the way of its messages but the window."""
-        return not (self.is_shut or self.parked or self.circuit.is_open)
+        in_the_way = self.is_shut or self.parked or self.circuit.is_open
+        return not in_the_way and not self.is_stalled(now_ms)
 
     @property
     def is_used(self) -> bool:
@@ -185,7 +186,7 @@ class Lanes:
             room = self._window - self._unconfirmed
             if room <= 0:
                 return
-            batch, lane.ready = lane.ready[:room], lane.ready[room:]
+            batch = [lane.ready.popleft() for _ in range(min(room, len(lane.ready)))]
             if not lane.ready:
                 del self._waiting[lane]
             self._hand_over(lane, batch, now_ms)

@@ -36,6 +36,7 @@ from delaybridge.store import AsyncStore, insist
 from delaybridge.wheel import Wheel
 
 _MARGIN_MS = 20  # a woken owner claims this long before the due time
+_TELL_MS = 10  # under load the store is told of outcomes no more often than this
 _BACKWARDS_MS = 50  # a wheel never turns back; a clock that does so by this much gets a new one
 _by_score = attrgetter("score")
 
@@ -86,6 +87,7 @@ class Scanner:
         self._held = self._held_bytes = 0  # claimed, not fired
         self._claiming: Sequence[Session] = ()
         self._firing = self._telling = False
+        self._told_ms, self._tell_at_ms = -inf, inf
         self._tasks: set[asyncio.Task[None]] = set()
         self._failure: BaseException | None = None
         self._round_trip_ms = 1.0
@@ -114,7 +116,7 @@ class Scanner:
         self._ripen(now_ms)
         self._fire(now_ms)
         self._publish(now_ms)
-        self._tell()
+        self._tell(now_ms)
         return self._next_look_ms(now_ms)
 
     # what the leases say (lease.Holder)
@@ -357,8 +359,10 @@ class Scanner:
     ) -> bool:
         """Add a copy to the batch or see it to another exit; False if it must wait for room."""
         session, lane = copy.session, copy.owner
-        is_clear = copy.is_plain and ((session, lane) in self._clear or self._look(session, lane))
-        if not (is_clear and self._lanes.admit(copy, may_wait=True)):
+        is_clear = copy.is_plain and (
+            (session, lane) in self._clear or self._look(session, lane, now_ms)
+        )
+        if not (is_clear and self._lanes.admit(copy, may_wait=may_wait)):
             self._clear.clear()  # what is done here may change what the next one meets
             if not session.alive:
                 return True
@@ -375,9 +379,9 @@ class Scanner:
             copies.append(copy)
         return True
 
-    def _look(self, session: Session, lane: Lane) -> bool:
+    def _look(self, session: Session, lane: Lane, now_ms: int) -> bool:
         """Whether nothing stands between plain copies and their fire but the window."""
-        is_clear = session.is_clear and lane.is_clear
+        is_clear = session.is_clear and lane.is_clear(now_ms)
         if is_clear:
             self._clear.add((session, lane))
         return is_clear
@@ -473,13 +477,20 @@ class Scanner:
         self._lanes.outcome(deliveries, outcome, self._clock.now_ms())
         self._alarm.ring()
 
-    def _tell(self) -> None:
-        """Tell the store what became of copies: settle, retry, bury, park; and unpark."""
+    def _tell(self, now_ms: int) -> None:
+        """Tell the store what became of copies: settle, retry, bury, park; and unpark.
+
+        What is settled waits a moment for others, and much of it goes along with a fire.
+        """
         if self._telling:
             return
+        self._tell_at_ms = inf
         sessions = [s for s in self._sessions.values() if s.has_exits]
-        if sessions:
-            self._telling = True
+        lately = 0 <= now_ms - self._told_ms < _TELL_MS
+        if sessions and lately and all(s.may_wait for s in sessions):
+            self._tell_at_ms = self._told_ms + _TELL_MS
+        elif sessions:
+            self._telling, self._told_ms = True, now_ms
             self._start(self._tell_of(sessions))
 
     async def _tell_of(self, sessions: Sequence[Session]) -> None:
@@ -617,7 +628,7 @@ class Scanner:
 
     def _next_look_ms(self, now_ms: int) -> int | None:
         """The nearest instant at which time alone makes something possible."""
-        looks: list[float] = [copy.score for copy in self._fired[:1]]
+        looks: list[float] = [self._tell_at_ms, *(copy.score for copy in self._fired[:1])]
         if (wheel_ms := self._wheel.next_due_ms()) is not None:
             looks.append(wheel_ms - self._lead_ms)
         if not self._claiming and min(self._room) > 0:

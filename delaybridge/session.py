@@ -152,9 +152,16 @@ class Session:
     @property
     def has_exits(self) -> bool:
         """Whether the store must be told something."""
-        return (
-            bool(self._settled or self._retried or self._buried or self._parked) or self._may_unpark
-        )
+        return bool(self._settled) or self._is_urgent
+
+    @property
+    def may_wait(self) -> bool:
+        """Whether what the store must be told is at most what was settled."""
+        return not (self.draining or self._is_urgent)
+
+    @property
+    def _is_urgent(self) -> bool:
+        return bool(self._retried or self._buried or self._parked) or self._may_unpark
 
     @property
     def _may_unpark(self) -> bool:
