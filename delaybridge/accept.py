@@ -255,7 +255,7 @@ def _described(
 ) -> tuple[bytes | HeaderPairs, _Encoded | bytes | None]:
     """Headers and properties as a record keeps them."""
     properties = message.properties
-    if message.headers == {} and properties == {}:
+    if (message.headers == () or message.headers == {}) and properties == {}:
         return b"" if destination.kind in _TABLES else (), None
     if not isinstance(properties, amqp.ContentHeader):
         encoded = _headers(message.headers, destination, limits)
