@@ -45,21 +45,23 @@ else
     '(' .. string.format('%.0f', now + ARGV[5] + 1), 'LIMIT', 0, limit)
 end
 
+-- Read as many at a time as there is likely to be room for, by the size of those before.
 local ids, records, size, lost = {}, {}, 0, {}
-for i = 1, #found, 100 do
-  local got = redis.call('HMGET', KEYS[4], unpack(found, i, math.min(i + 99, #found)))
+local at, some = 1, 1
+while at <= #found and size < bytes do
+  local last = math.min(at + some - 1, #found)
+  local got = redis.call('HMGET', KEYS[4], unpack(found, at, last))
   for j, record in ipairs(got) do
     if not record then
-      lost[#lost + 1] = found[i + j - 1]
+      lost[#lost + 1] = found[at + j - 1]
     elseif size < bytes then
-      ids[#ids + 1] = found[i + j - 1]
+      ids[#ids + 1] = found[at + j - 1]
       records[#records + 1] = record
       size = size + #record
     end
   end
-  if size >= bytes then
-    break
-  end
+  at = last + 1
+  some = math.max(1, math.min(100, math.floor((bytes - size) / (size + 1) * #ids)))
 end
 
 -- A record without payload is no reason to stop: it is buried and the others go on.
