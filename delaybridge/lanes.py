@@ -107,6 +107,11 @@ class Lanes:
         self._load = self._load_bytes = self._unconfirmed = 0
         self.moved_ms = 0  # when anything was last published or answered
 
+    @property
+    def is_calm(self) -> bool:
+        """Whether no outcome makes anything possible here: nothing waits, nothing is parked."""
+        return not (self._waiting or self._troubled)
+
     # on the way in
 
     def route(self, text: str, now_ms: int) -> tuple[Destination, Lane]:

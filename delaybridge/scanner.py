@@ -287,6 +287,9 @@ class Scanner:
     def _ripen(self, now_ms: int) -> None:
         """Take off the wheel what may be fired now."""
         to_ms = now_ms + self._lead_ms
+        next_ms = self._wheel.next_due_ms()
+        if next_ms is not None and next_ms <= to_ms:  # since a fire is due, what soon follows, too
+            to_ms = now_ms + self._o.fire_lead_ms
         if to_ms < self._wheel_ms - _BACKWARDS_MS:  # the store's clock was set back
             wheel: Wheel[Copy, Copy] = Wheel(now_ms)
             for copy in self._wheel.clear():
@@ -475,7 +478,9 @@ class Scanner:
     def report(self, deliveries: Sequence[Delivery], outcome: Outcome) -> None:
         """How publishes ended; called by the publishers, once for each delivery."""
         self._lanes.outcome(deliveries, outcome, self._clock.now_ms())
-        self._alarm.ring()
+        will_tell = self._telling or self._tell_at_ms < inf
+        if not (will_tell and self._lanes.is_calm) or self._ripe:
+            self._alarm.ring()
 
     def _tell(self, now_ms: int) -> None:
         """Tell the store what became of copies: settle, retry, bury, park; and unpark.

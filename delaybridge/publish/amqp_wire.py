@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol, TypeVar
 
 from pika.adapters.asyncio_connection import AsyncioConnection
+from pika.adapters.utils.io_services_utils import _AsyncPlaintextTransport
 from pika.channel import Channel
 from pika.connection import Parameters
 from pika.exceptions import AMQPError, ChannelClosedByBroker
@@ -26,6 +27,7 @@ from delaybridge.errors import DETAIL_LIMIT, DecodeError, PublishUnavailable, pr
 from delaybridge.message import Delivery, Destination
 
 MAX_BODY_BYTES = 16 * 1024 * 1024  # RabbitMQ's default max_message_size
+READ_BYTES = 128 * 1024
 WRITE_BYTES = 128 * 1024  # pika copies what a write leaves over, so not the whole batch at once
 
 _METHOD, _HEADER, _BODY = 1, 2, 3
@@ -64,6 +66,7 @@ class WireConnection(AsyncioConnection):  # type: ignore[misc]  # pika has no ty
         self.opened: asyncio.Future[None] = loop.create_future()
         self.lost: asyncio.Future[Exception] = loop.create_future()
         self.is_blocked = False
+        self._is_plain = False
         self._loop = loop
         self._listeners: dict[int, Listener] = {}
         self._returning: dict[int, str] = {}
@@ -144,6 +147,37 @@ class WireConnection(AsyncioConnection):  # type: ignore[misc]  # pika has no ty
                 gathered, size = [], 0
         if gathered:
             self._output_marshaled_frames([b"".join(gathered)])
+
+    def _proto_connection_made(self, transport: Any) -> None:
+        """Read and write a plain socket at once; whatever is not usual about it is pika's to see.
+
+        pika writes in the loop's next turn, and reads 4 KiB at a time until there is no more: two
+        turns and an exception for each of the publishes that come a millisecond apart.
+        """
+        self._is_plain = isinstance(transport, _AsyncPlaintextTransport)
+        if self._is_plain:
+            self._loop.add_reader(transport._sock.fileno(), self._on_readable, transport)
+        super()._proto_connection_made(transport)
+
+    def _on_readable(self, transport: Any) -> None:
+        try:
+            data = transport._sock.recv(READ_BYTES)
+        except OSError:
+            data = b""
+        if not data:
+            transport._on_socket_readable()
+            return
+        try:
+            self._proto_data_received(data)
+        except Exception as exc:
+            transport._initiate_abort(exc)
+
+    def _adapter_emit_data(self, data: bytes) -> None:
+        transport = self._transport
+        was_empty = self._is_plain and transport.get_write_buffer_size() == 0
+        super()._adapter_emit_data(data)
+        if was_empty:
+            transport._on_socket_writable()
 
     def _on_data_available(self, data_in: bytes) -> None:
         """Read confirms and returns; give pika every other frame, whole."""
