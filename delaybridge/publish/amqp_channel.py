@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
+from itertools import islice
 
 from delaybridge.errors import DETAIL_LIMIT, printable
 from delaybridge.message import Delivery
@@ -26,6 +27,7 @@ ACCESS_REFUSED, NOT_FOUND, PRECONDITION_FAILED = 403, 404, 406
 
 NACKED = Outcome(Verdict.UNKNOWN, "nacked: a queue did not take it, another one may have")
 _COMPACT_AT = 4096
+_BATCH = 500  # the broker reads the first while the next are being encoded
 
 
 class Unconfirmed:
@@ -135,10 +137,11 @@ class ExchangeLine:
         if not waiting or self._is_alone or waiting[0].id in unconfirmed:
             return []
         if not self._careful and not self._suspects:
-            ids = {delivery.id for delivery in waiting}
-            if len(ids) == len(waiting) and unconfirmed.is_disjoint(ids):
-                batch = list(waiting)
-                waiting.clear()
+            batch = list(islice(waiting, _BATCH))
+            ids = {delivery.id for delivery in batch}
+            if len(ids) == len(batch) and unconfirmed.is_disjoint(ids):
+                for _ in batch:
+                    waiting.popleft()
                 return batch
         return self._careful_batch()
 
