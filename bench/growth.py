@@ -28,7 +28,7 @@ from tests.servers.redis import RedisServer
 
 FIRST, FACTOR, MOST = 10_000, 10, 10_000_000
 RUNS = 3
-DUE = 10_000  # messages of one drain
+DUE = 20_000  # messages of one drain
 SCHEDULED = 20_000  # of one run of schedule_many
 AMID = "36h"  # in the middle of what is pending
 CALL = 1000

@@ -180,5 +180,5 @@ class Table:
 
     def line(self, name: str, *figures: str) -> None:
         """One line, its figures in columns."""
-        sys.stdout.write(f"  {name:<34}" + "".join(f"{figure:>20}" for figure in figures) + "\n")
+        sys.stdout.write(f"  {name:<40}" + "".join(f"{figure:>20}" for figure in figures) + "\n")
         sys.stdout.flush()
