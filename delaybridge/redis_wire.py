@@ -147,7 +147,7 @@ class Wire:
 
     def call(self, requests: Iterable[bytes]) -> list[Any]:
         """As `AsyncWire.call`; Redis begins with the first while the last is being packed."""
-        connection = self._take() or _OpenSocket(self._pool)
+        connection = self._take() or _OpenSocket.make(self._pool)
         try:
             replies = connection.call(requests)
         except BaseException:
@@ -181,19 +181,23 @@ class Wire:
 class _OpenSocket:
     """One connection of ordinary code, its handshake done."""
 
-    def __init__(self, pool: Any) -> None:
-        """Opened here. Raises what redis-py raises, and leaves nothing behind."""
+    def __init__(self, connection: Any) -> None:
+        self._socket: socket.socket = connection._sock
+        connection._sock = None  # redis-py has no more to do with it
+        self._parser = _parser(connection)
+        self._poll = select.poll()
+        self._poll.register(self._socket, select.POLLIN)
+
+    @classmethod
+    def make(cls, pool: Any) -> _OpenSocket:
+        """As `_Open.make`."""
         connection = pool.make_connection()
         try:
             connection.connect()
         except BaseException:
             connection.disconnect()
             raise
-        self._socket: socket.socket = connection._sock
-        connection._sock = None  # redis-py has no more to do with it
-        self._parser = _parser(connection)
-        self._poll = select.poll()
-        self._poll.register(self._socket, select.POLLIN)
+        return cls(connection)
 
     @property
     def is_open(self) -> bool:
@@ -226,6 +230,9 @@ class _OpenSocket:
     def close(self) -> None:
         """Without a word."""
         self._socket.close()
+
+    def __del__(self) -> None:
+        self._socket.close()  # a client need not be closed; a socket would complain
 
 
 def _parser(connection: Any) -> Reader:

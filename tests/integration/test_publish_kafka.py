@@ -256,6 +256,7 @@ class TestConnection:
             records = await asyncio.to_thread(rig.read_raw, to.address, 1000)
             assert [int(record.value()) for record in records] == list(range(1000))
 
+    @pytest.mark.timeout(90)  # a node of its own
     async def test_tls_verifies_the_broker(self) -> None:
         port = free_port()
         tls = {
