@@ -1,0 +1,129 @@
+"""kombu's native delayed delivery: a quorum queue for each power of two seconds, one after another.
+
+A message visits those that its delay is made of. Its publisher would wait for each confirm; here
+the same messages are pipelined.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.metadata import version
+from itertools import repeat
+from uuid import uuid4
+
+from kombu import Connection, Exchange, Queue
+from kombu.transport.native_delayed_delivery import (
+    MAX_LEVEL,
+    bind_queue_to_native_delayed_delivery_exchange,
+    calculate_routing_key,
+    declare_native_delayed_delivery_exchanges_and_queues,
+    level_name,
+)
+
+from bench.lateness import Late
+from bench.peers.peer import DAY_S, Peer, check_pending, lead_s
+from bench.peers.publishing import (
+    To,
+    broker_bytes,
+    late_through,
+    persistent,
+    publish,
+    resting_bytes,
+    until_full,
+)
+from tests.acceptance.bridge import rabbitmq_channel
+
+DELAY_S = 3  # of the messages whose lateness is taken: two of the queues
+SAMPLE = 300  # messages that show how fast it takes them
+
+
+class KombuNative(Peer):
+    """28 queues of a prefix of their own."""
+
+    name, cancel = "kombu native delayed delivery", "no"
+    most_due = 1000
+
+    def open(self) -> None:
+        """Declare them all."""
+        self.prefix = f"bench-{uuid4().hex[:8]}"
+        self.entry = level_name(MAX_LEVEL, self.prefix)
+        self.stack.callback(self._remove)
+        with Connection(self.url) as connection:
+            declare_native_delayed_delivery_exchanges_and_queues(connection, "quorum", self.prefix)
+        self.later = self.stack.enter_context(self._target())
+        self.note = f"whole seconds, rounded up; late after {DELAY_S} s, in 2 queues"
+
+    def fill(self, count: int) -> float:
+        """With the key of a day."""
+        return count / publish(self.url, repeat(self._to(self.later, DAY_S), count))
+
+    def burst(self, count: int, slack: int = 1) -> float:
+        """The next whole second that is not too early for each."""
+        with self._target() as target:
+            due_s = time.time() + slack * lead_s(count, self._rate())
+
+            def message() -> To:
+                return self._to(target, max(1, math.ceil(due_s - time.time())))
+
+            publish(self.url, (message() for _ in range(count)))
+            given_s = time.time()
+            took_s = until_full(self.url, target, count, due_s)
+            check_pending(given_s, due_s)
+            return took_s
+
+    def late(self, rate: int, seconds: float) -> Late:
+        """Each is published DELAY_S before it is due."""
+        with self._target() as target:
+
+            def message(now_s: float) -> tuple[To, float]:
+                return self._to(target, DELAY_S), now_s + DELAY_S
+
+            return late_through(self.url, target, rate, seconds, message)
+
+    def held(self) -> Mapping[str, int]:
+        """All of the broker."""
+        return broker_bytes(self.servers.rabbitmq)
+
+    def empty(self) -> Mapping[str, int]:
+        """All of the broker."""
+        return resting_bytes(self.servers.rabbitmq)
+
+    def versions(self) -> Mapping[str, str]:
+        """Kombu's; it declares, pika publishes."""
+        return {name: version(name) for name in ("kombu", "pika")}
+
+    def _rate(self) -> float:
+        with self._target() as target:
+            took_s = publish(self.url, repeat(self._to(target, DELAY_S), SAMPLE))
+            until_full(self.url, target, SAMPLE, time.time())
+            return SAMPLE / took_s
+
+    def _to(self, target: str, delay_s: int) -> To:
+        return To(self.entry, calculate_routing_key(delay_s, target), persistent())
+
+    @contextmanager
+    def _target(self) -> Iterator[str]:
+        # A topic exchange: kombu takes no direct one.
+        name = f"bench-{uuid4().hex[:8]}"
+        exchange = Exchange(name, type="topic")
+        arguments = {"x-queue-type": "quorum"}
+        queue = Queue(name, exchange, routing_key=name, queue_arguments=arguments)
+        with Connection(self.url) as connection:
+            queue.bind(connection.channel()).declare()
+            bind_queue_to_native_delayed_delivery_exchange(connection, queue, self.prefix)
+        try:
+            yield name
+        finally:
+            with rabbitmq_channel(self.url) as channel:
+                channel.queue_delete(name)
+                channel.exchange_delete(name)
+
+    def _remove(self) -> None:
+        with rabbitmq_channel(self.url) as channel:
+            for level in range(MAX_LEVEL + 1):
+                channel.queue_delete(level_name(level, self.prefix))
+                channel.exchange_delete(level_name(level, self.prefix))
+            channel.exchange_delete(f"{self.prefix}_celery_delayed_delivery")
