@@ -44,7 +44,7 @@ class KombuNative(Peer):
     """28 queues of a prefix of their own."""
 
     name, cancel = "kombu native delayed delivery", "no"
-    most_due = 1000
+    most_due, most_pending = 1000, 50_000
 
     def open(self) -> None:
         """Declare them all."""
@@ -54,7 +54,10 @@ class KombuNative(Peer):
         with Connection(self.url) as connection:
             declare_native_delayed_delivery_exchanges_and_queues(connection, "quorum", self.prefix)
         self.later = self.stack.enter_context(self._target())
-        self.note = f"whole seconds, rounded up; late after {DELAY_S} s, in 2 queues"
+        self.note = (
+            f"whole seconds, rounded up; late after {DELAY_S} s, in 2 queues; "
+            f"{self.most_pending:,} pending at most"
+        )
 
     def fill(self, count: int) -> float:
         """With the key of a day."""

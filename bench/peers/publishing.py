@@ -34,6 +34,8 @@ MEMORY = """
 Held = fun() -> [garbage_collect(P) || P <- processes()], erlang:memory(total) end,
 Now = Held(),
 ok = ra_log_wal:force_roll_over(ra_log_wal),
+timer:sleep(300),
+ra_log_segment_writer:await(ra_log_segment_writer),
 Later = lists:min([begin timer:sleep(400), Held() end || _ <- [1, 2, 3]]),
 io_lib:format("~b ~b", [Now, Later]).
 """
@@ -173,7 +175,7 @@ def ready(channel: Any, queue: str) -> int:
 
 def broker_bytes(node: RabbitMQNode) -> Mapping[str, int]:
     """What the Erlang VM has allocated, binaries and tables with it; less garbage."""
-    now, later = node.ctl("eval", MEMORY).strip().strip('"').split()
+    now, later = node.ctl("eval", MEMORY, timeout_s=PATIENCE_S).strip().strip('"').split()
     return {"new": int(now), "in segments": int(later)}
 
 

@@ -103,7 +103,7 @@ class RabbitMQNode(ServerProcess):
         """Whether it speaks AMQP."""
         return speaks_amqp(self.port)
 
-    def ctl(self, *arguments: str) -> str:
+    def ctl(self, *arguments: str, timeout_s: float = CTL_TIMEOUT_S) -> str:
         """What `rabbitmqctl` prints for the arguments; raises if it fails. Takes about a second."""
         run = subprocess.run(
             self._in_root([f"/{BIN}/rabbitmqctl", *arguments]),
@@ -111,7 +111,7 @@ class RabbitMQNode(ServerProcess):
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            timeout=CTL_TIMEOUT_S,
+            timeout=timeout_s,
             text=True,
             check=False,
         )
