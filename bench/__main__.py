@@ -14,6 +14,8 @@ import sys
 import time
 from importlib.metadata import version
 
+NOISY = 0.03  # a share of time taken by others that is worth a word
+
 # Module and arguments: short, full.
 PROGRAMS: tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...] = (
     ("stages", (2000,), (5000,)),
@@ -33,6 +35,13 @@ PROGRAMS: tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...] = (
 )
 
 
+def cpu_time() -> tuple[int, int]:
+    """What other guests of the host took of the processors, and all there was, in ticks."""
+    with open("/proc/stat") as file:
+        ticks = [int(number) for number in file.readline().split()[1:9]]
+    return ticks[7], sum(ticks)
+
+
 def main(*, full: bool) -> None:
     """Run them all; one that fails does not keep the others from running."""
     out = sys.stdout
@@ -43,7 +52,12 @@ def main(*, full: bool) -> None:
     failed = []
     for name, short, whole in PROGRAMS:
         arguments = [str(number) for number in (whole if full else short)]
+        before = cpu_time()
         done = subprocess.run([sys.executable, "-m", f"bench.{name}", *arguments], check=False)
+        stolen, whole_time = (now - then for now, then in zip(cpu_time(), before, strict=True))
+        if stolen > whole_time * NOISY:
+            out.write(f"  (other guests took {stolen / whole_time:.0%} of the processors' time)\n")
+            out.flush()
         if done.returncode:
             failed.append(name)
     if failed:
