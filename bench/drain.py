@@ -1,4 +1,4 @@
-"""B1: drain of a backlog, and B2: a burst due in one millisecond, beside publishing alone.
+"""B1: drain of a backlog, beside publishing alone.
 
     python -m bench.drain [MESSAGES] [RUNS]
 

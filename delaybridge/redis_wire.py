@@ -2,18 +2,18 @@
 
 A call of redis-py's asyncio pipeline costs 250 us of CPU, whatever it carries, and a worker makes
 three in a millisecond. Packing and reading with hiredis ourselves costs 45. What is read below
-redis-py's public surface is read here and nowhere else: an open connection's two streams, and its
-parser's names for errors.
+redis-py's public surface is read here and nowhere else: an open connection's streams or socket, and
+its parser's names for errors.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-import select
+import selectors
 import socket
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 import redis
 from hiredis import Reader, pack_command
@@ -21,6 +21,8 @@ from redis.exceptions import InvalidResponse
 
 _READ_BYTES = 256 * 1024
 _SEND_BYTES = 16 * 1024
+# Without a descriptor of its own; not every platform has poll.
+_Selector = getattr(selectors, "PollSelector", selectors.SelectSelector)
 _MORE = object()  # what the parser answers when the reply is not all there
 
 
@@ -40,14 +42,58 @@ def head_of(words: Sequence[Any]) -> bytes:
     return command[command.index(b"\n") + 1 :]
 
 
+class _Connection(Protocol):
+    @property
+    def is_open(self) -> bool: ...
+
+    def close(self) -> None: ...
+
+
+C = TypeVar("C", bound=_Connection)
+
+
+class _Idle(Generic[C]):
+    """Connections that no call uses; a process that is forked has none of its parent's."""
+
+    def __init__(self) -> None:
+        self._connections: list[C] = []
+        self._closed = False
+        self._pid = os.getpid()
+
+    def take(self) -> C | None:
+        """One that is open, as far as is known."""
+        if self._pid != os.getpid():  # the parent goes on using them
+            self._pid, self._connections = os.getpid(), []
+        while True:
+            try:
+                connection = self._connections.pop()  # in one step: threads take at once
+            except IndexError:
+                return None
+            if connection.is_open:
+                return connection
+            connection.close()
+
+    def give(self, connection: C) -> None:
+        """Its call has ended; if that outlived `close`, nobody will come for it."""
+        if self._closed:
+            connection.close()
+        else:
+            self._connections.append(connection)
+
+    def close(self) -> None:
+        """Close them, and what is under way when its call ends."""
+        self._closed = True
+        while (connection := self.take()) is not None:
+            connection.close()
+
+
 class AsyncWire:
     """As many connections as calls are under way at once; one that is idle is used again."""
 
     def __init__(self, pool: Any, timeout_s: float) -> None:
         """pool: redis.asyncio's, which makes connections. timeout_s: so long without an answer."""
         self._pool, self._timeout_s = pool, timeout_s
-        self._idle: list[_Open] = []
-        self._closed = False
+        self._idle: _Idle[_Open] = _Idle()
 
     async def call(self, requests: Sequence[bytes]) -> list[Any]:
         """The replies in order; what Redis answered with an error is that error, not raised.
@@ -57,31 +103,18 @@ class AsyncWire:
         """
         if not requests:
             return []
-        connection = self._take() or await _Open.make(self._pool, self._timeout_s)
+        connection = self._idle.take() or await _Open.make(self._pool, self._timeout_s)
         try:
             replies = await connection.call(b"".join(requests), len(requests))
         except BaseException:
             connection.close()  # its replies may still come, and belong to nobody else
             raise
-        if self._closed:  # a call that outlived it: nobody will come for the connection
-            connection.close()
-        else:
-            self._idle.append(connection)
+        self._idle.give(connection)
         return replies
-
-    def _take(self) -> _Open | None:
-        while self._idle:
-            connection = self._idle.pop()
-            if connection.is_open:
-                return connection
-            connection.close()
-        return None
 
     async def close(self) -> None:
         """Close what is idle now, and what is under way when its call ends."""
-        self._closed = True
-        while self._idle:
-            self._idle.pop().close()
+        self._idle.close()
         await asyncio.sleep(0)  # asyncio closes a socket in its next turn
 
 
@@ -141,41 +174,22 @@ class Wire:
     def __init__(self, pool: Any) -> None:
         """pool: redis-py's, which makes connections."""
         self._pool = pool
-        self._idle: list[_OpenSocket] = []
-        self._closed = False
-        self._pid = os.getpid()
+        self._idle: _Idle[_OpenSocket] = _Idle()
 
     def call(self, requests: Iterable[bytes]) -> list[Any]:
         """As `AsyncWire.call`; Redis begins with the first while the last is being packed."""
-        connection = self._take() or _OpenSocket.make(self._pool)
+        connection = self._idle.take() or _OpenSocket.make(self._pool)
         try:
             replies = connection.call(requests)
         except BaseException:
             connection.close()  # its replies may still come, and belong to nobody else
             raise
-        if self._closed:  # a call that outlived it: nobody will come for the connection
-            connection.close()
-        else:
-            self._idle.append(connection)
+        self._idle.give(connection)
         return replies
-
-    def _take(self) -> _OpenSocket | None:
-        if self._pid != os.getpid():  # the parent's, who goes on using them
-            self._pid, self._idle = os.getpid(), []
-        while True:
-            try:
-                connection = self._idle.pop()
-            except IndexError:
-                return None
-            if connection.is_open:
-                return connection
-            connection.close()
 
     def close(self) -> None:
         """As `AsyncWire.close`."""
-        self._closed = True
-        while (connection := self._take()) is not None:
-            connection.close()
+        self._idle.close()
 
 
 class _OpenSocket:
@@ -185,8 +199,8 @@ class _OpenSocket:
         self._socket: socket.socket = connection._sock
         connection._sock = None  # redis-py has no more to do with it
         self._parser = _parser(connection)
-        self._poll = select.poll()
-        self._poll.register(self._socket, select.POLLIN)
+        self._unasked = _Selector()
+        self._unasked.register(self._socket, selectors.EVENT_READ)
 
     @classmethod
     def make(cls, pool: Any) -> _OpenSocket:
@@ -202,7 +216,7 @@ class _OpenSocket:
     @property
     def is_open(self) -> bool:
         """Whether nothing came unasked: the server's end of the connection would."""
-        return not self._poll.poll(0)
+        return not self._unasked.select(0)
 
     def call(self, requests: Iterable[bytes]) -> list[Any]:
         """Send them, and read as many replies."""
