@@ -176,16 +176,15 @@ class Rabbit:
         assert len(taken) == count, f"only {len(taken)} of {count} came to {queue}"
         return taken
 
-    async def exists(self, exchange: str) -> bool:
-        """Whether there is such an exchange, and a queue of the same name."""
+    async def is_read(self, exchange: str) -> bool:
+        """Whether a consumer reads the queue of that name: a delay exchange's is bound by then."""
 
         def look(channel: BlockingChannel) -> bool:
             try:
-                channel.exchange_declare(exchange, passive=True)
-                channel.queue_declare(exchange, passive=True)
+                declared = channel.queue_declare(exchange, passive=True)
             except pika.exceptions.ChannelClosedByBroker:
                 return False
-            return True
+            return int(declared.method.consumer_count) > 0
 
         return bool(await self.do(look))
 

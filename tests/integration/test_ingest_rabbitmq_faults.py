@@ -128,7 +128,7 @@ async def test_a_deleted_queue_is_declared_anew(
     connection = ingest_of(entrance, task)._connection
     for count in (1, 2):
         await rabbit.do(lambda channel: channel.queue_delete(delay))
-        await entrance.until(lambda: rabbit.exists(delay), "declared anew")
+        await entrance.until(lambda: rabbit.is_read(delay), "declared anew")
         await rabbit.send(delay, messages(1, count))
         await stored(entrance, count)
     # over the same connection, and no channel was left behind
@@ -195,7 +195,7 @@ async def test_connections_are_cut_while_messages_flow(
     entrance = make_entrance(url=rabbitmq_url_of(proxy.port), prefetch=200)
     entrance.ingest("rabbitmq")
     entrance.ingest("rabbitmq")
-    await entrance.until(lambda: rabbit.exists(delay), "declared")
+    await entrance.until(lambda: rabbit.is_read(delay), "declared")
     sending = asyncio.ensure_future(rabbit.send(delay, messages(count)))
     for part in range(1, 6):
         await entrance.until(lambda part=part: at_least(entrance, part * 150), "some")
