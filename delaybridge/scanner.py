@@ -37,8 +37,10 @@ from delaybridge.wheel import Wheel
 
 _MARGIN_MS = 20  # a woken owner claims this long before the due time
 _TELL_MS = 10  # under load the store is told of outcomes no more often than this
+_PART = 1000  # messages of one instant: with so many, other buckets wait for the next fire
 _BACKWARDS_MS = 50  # a wheel never turns back; a clock that does so by this much gets a new one
 _by_score = attrgetter("score")
+_by_claim = attrgetter("session", "claim")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,12 +112,12 @@ class Scanner:
     def scan(self, now_ms: int) -> int | None:
         """One pass at this time; when to look again (None: only when something happens)."""
         self._sweep()
+        self._publish(now_ms)  # first: what is due waits for nothing
         self._reclaim()
         self._recover(now_ms)
         self._claim(now_ms)
         self._ripen(now_ms)
         self._fire(now_ms)
-        self._publish(now_ms)
         self._tell(now_ms)
         return self._next_look_ms(now_ms)
 
@@ -324,13 +326,17 @@ class Scanner:
 
         A bucket's fire covers everything at or below its watermark: what cannot wait for room
         because of that goes along, and what cannot be published leaves first, by another exit.
+        A burst goes in parts, by buckets: its first messages leave while the others are fired.
         """
         batch: dict[Session, list[Copy]] = {}
         horizon = self._horizon(now_ms)
         self._clear = set()
-        taken = 0
+        taken, score = 0, -1.0
         for copy in self._ripe:
-            if copy.score > horizon or not self._take(copy, batch, now_ms, may_wait=True):
+            if taken >= _PART and copy.score == score and copy.session not in batch:
+                break
+            score = copy.score
+            if score > horizon or not self._take(copy, batch, now_ms, may_wait=True):
                 break
             taken += 1
         gone = self._ripe[:taken]
@@ -390,7 +396,7 @@ class Scanner:
         return is_clear
 
     def _fire_of(self, session: Session, copies: list[Copy]) -> Command[Any]:
-        session.watermark = max(session.watermark, *(copy.score for copy in copies))
+        session.watermark = max(session.watermark, *map(_by_score, copies))
         owner = (session.token, session.ttl_ms)
         return session.bucket.fire(*owner, session.watermark, session.have, session.seen)
 
@@ -606,7 +612,7 @@ class Scanner:
         """The copies wait here no more: there is room to claim others."""
         self._held -= len(copies)
         self._held_bytes -= sum([copy.size for copy in copies])
-        for (session, claim), count in Counter([(c.session, c.claim) for c in copies]).items():
+        for (session, claim), count in Counter(map(_by_claim, copies)).items():
             session.left(claim, count)
 
     def _remove(self, which: Callable[[Copy], bool]) -> list[Copy]:

@@ -11,6 +11,7 @@ import pytest
 
 from delaybridge import keys
 from delaybridge.events import Buried, CircuitOpened, Claimed, Dropped, LeaseAcquired, Revoked
+from delaybridge.keys import bucket_of
 from delaybridge.message import Message
 from delaybridge.publish import Fault, Outcome, Verdict
 from tests.integration.lossy import LossyProxy
@@ -126,6 +127,26 @@ async def test_a_backlog_is_delivered_in_due_order_over_all_buckets(
     async with rig:  # takes its leases only now
         await rig.quiet()
         assert rig.memory.ids == [f"m{due_ms}" for due_ms in sorted(dues)]
+
+
+async def test_the_first_of_a_burst_go_out_while_the_others_are_being_fired(
+    rig_of: RigFactory,
+) -> None:
+    async with rig_of(window=5000) as rig:
+        await claimed(rig, *(message(f"m{i}", SOON_MS) for i in range(3000)))
+        rig.store.hold("fire")
+        await rig.at(SOON_MS)
+        rig.store.let_go("fire")
+        rig.store.hold("fire")
+        await rig.quiet()
+        first = {bucket_of(id.encode(), 4) for id in rig.memory.ids}
+        assert 0 < len(first) < 4
+        whole = [id for id in (f"m{i}" for i in range(3000)) if bucket_of(id.encode(), 4) in first]
+        assert sorted(rig.memory.ids) == sorted(whole), "all that the first fires covered"
+        rig.store.let_go("fire")
+        await rig.quiet()
+        assert sorted(rig.memory.ids) == sorted(f"m{i}" for i in range(3000))
+        assert rig.store.sent.count("fire") == 4
 
 
 async def test_a_clock_set_back_makes_nothing_early_and_one_set_ahead_loses_nothing(
