@@ -3,7 +3,9 @@
     python -m bench.resident [PENDING]
 
 Resident set at idle, while it drains a backlog of PENDING messages of 100 bytes, and in a burst of
-256-KiB bodies; beside it the bound that its windows give (scan.wheel_bytes, publish.window_bytes).
+256-KiB bodies; beside it the bound that its windows give: what it takes at idle, the bytes of the
+wheel, those of the publish window twice (as a message and as frames), and OBJECTS for each message
+that either may hold.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from tests.servers.rabbitmq import RabbitMQNode
 from tests.servers.redis import RedisServer
 
 MIB = 2**20
+OBJECTS = 1024  # bytes of Python's objects for one message, its own bytes not counted
 LARGE = 256 * 1024
 
 
@@ -40,15 +43,18 @@ def most(mine: Bench, pid: int) -> float:
 
 def main(pending: int = 100_000) -> None:
     """Print the table."""
-    settings = Settings()
-    windows = (settings.scan.wheel_bytes + settings.publish.window_bytes) / MIB
+    scan, publish = Settings().scan, Settings().publish
+    windows = scan.wheel_bytes + 2 * publish.window_bytes
+    windows += (scan.wheel_messages + publish.window_messages) * OBJECTS
     with RedisServer() as redis, RabbitMQNode() as broker:
-        out = Table(f"B11 a worker's memory; its windows hold {windows:,.0f} MiB of messages")
+        out = Table("B11 a worker's memory: resident set")
         with bench(redis.url, rabbitmq=broker.url) as mine:
             pid = mine.worker()
             mine.until_owned()
             time.sleep(2)
-            out.line("idle", f"{resident(pid):,.0f} MiB")
+            idle = resident(pid)
+            out.line("idle", f"{idle:,.0f} MiB")
+            out.line("bound, by its windows", f"{idle + windows / MIB:,.0f} MiB")
         for name, count, size in (
             (f"backlog of {pending:,} x 100 B", pending, 100),
             (f"burst of {pending // 200:,} x 256 KiB", pending // 200, LARGE),

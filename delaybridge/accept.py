@@ -9,10 +9,12 @@ from __future__ import annotations
 import difflib
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import unquote
+
+import msgspec
 
 from delaybridge import amqp, times
 from delaybridge.errors import DelayOutOfRange, MessageError
@@ -37,7 +39,7 @@ _TABLES = ("rabbitmq", "kombu")  # whose headers are kept as a field table
 _MOST_KNOWN = 10_000
 
 
-class Accepted(NamedTuple):
+class Accepted(msgspec.Struct, frozen=True, gc=False):
     """A checked message, ready for `schedule`. `when`: epoch ms, or `+` and a delay in ms."""
 
     id: str
@@ -62,13 +64,18 @@ class Known(dict[str, tuple[Destination, str]]):
 
 
 def accept(
-    message: Message, kinds: Mapping[str, str], limits: Limits, known: Known | None = None
+    message: Message,
+    kinds: Mapping[str, str],
+    limits: Limits,
+    known: Known | None = None,
+    draw: Callable[[], str] = new_id,
 ) -> Accepted:
     """Check everything that can be checked without a broker; MessageError names the first fault.
 
-    kinds: name of each configured broker -> its kind. known: of the same kinds.
+    kinds: name of each configured broker -> its kind. known: of the same kinds. draw: an id for a
+    message that has none.
     """
-    id = new_id() if message.id is None else check_id(message.id, limits)
+    id = draw() if message.id is None else check_id(message.id, limits)
     destination, written = (Known() if known is None else known).parse(message.destination, kinds)
     key = check_key(message.key)
     record = Record(
@@ -221,11 +228,13 @@ def check_key(key: object) -> bytes | None:
 
 
 def _body_bytes(body: object, destination: Destination, limits: Limits) -> bytes | None:
-    if body is None:
+    if isinstance(body, bytes):
+        pass
+    elif body is None:
         if destination.kind != "kafka":
             raise MessageError("null_body", "body", "null; only Kafka knows null, give b''")
         return None
-    if isinstance(body, str):
+    elif isinstance(body, str):
         try:
             body = body.encode()
         except UnicodeEncodeError:
@@ -234,7 +243,7 @@ def _body_bytes(body: object, destination: Destination, limits: Limits) -> bytes
             ) from None
     elif isinstance(body, bytearray | memoryview):
         body = bytes(body)
-    if not isinstance(body, bytes):
+    else:
         raise MessageError("bad_body", "body", f"got {type(body).__name__}; give bytes or text")
     check_body_size(body, destination.broker, limits)
     return body
@@ -373,7 +382,7 @@ def _kombu_properties(properties: Mapping[str, Any], limits: Limits) -> bytes | 
 
 
 def _partition(properties: Properties, destination: Destination) -> int | None:
-    if destination.kind != "kafka" or not isinstance(properties, Mapping):
+    if not properties or destination.kind != "kafka" or not isinstance(properties, Mapping):
         return None
     partition = properties.get("partition")
     if partition is None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Self
 
@@ -14,6 +15,7 @@ from delaybridge import commands
 from delaybridge.accept import Accepted, Known, accept, check_id, check_key, when
 from delaybridge.calls import At, Calls, Cursor, Delay, Page, Receipt, Stats, Stored
 from delaybridge.errors import ConfigError, MessageConflict
+from delaybridge.ids import Ids
 from delaybridge.message import (
     Answer,
     Headers,
@@ -46,11 +48,13 @@ class _Arguments:
     ) -> None:
         self.calls = Calls(namespace, brokers, buckets, limits or Limits())
         self._known = Known()
+        self._ids = Ids()
 
     def accept(self, messages: Iterable[Message]) -> list[Accepted]:
         """Every message checked; the first refusal is raised before anything is sent."""
         kinds, limits = self.calls.kinds, self.calls.limits
-        return [accept(message, kinds, limits, self._known) for message in messages]
+        draw = partial(self._ids.draw, len(self.calls.buckets) or 1)
+        return [accept(message, kinds, limits, self._known, draw) for message in messages]
 
     def id(self, id: str) -> str:
         return check_id(id, self.calls.limits)

@@ -7,7 +7,7 @@ A `Delivery` is one claimed message on its way to the broker.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, NamedTuple
@@ -29,7 +29,7 @@ RESERVED_PREFIX = "delaybridge-"
 MAX_PRIORITY = 255
 _BASE32HEX = "0123456789abcdefghijklmnopqrstuv"
 _SHIFTS = range(120, -1, -10)
-_PAIRS = [high + low for high in _BASE32HEX for low in _BASE32HEX]
+PAIRS = [high + low for high in _BASE32HEX for low in _BASE32HEX]  # of which an id is made
 
 
 class Answer(StrEnum):
@@ -143,8 +143,12 @@ def decode_record(data: bytes) -> Record:
         raise DecodeError("undecodable", "record", str(exc)) from None
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class _Addressed(msgspec.Struct, frozen=True):
+    destination: str
+    body: bytes | str | None
+
+
+class Message(_Addressed, frozen=True, kw_only=True):
     """A message to be delivered later, as a caller writes it; checked when it is scheduled.
 
     Exactly one of `delay` and `at` is given. `key`: Kafka's record key, and for every broker the
@@ -155,15 +159,12 @@ class Message:
     how long after its due time it is worth delivering. `at_most_once`: rather lost than twice.
     """
 
-    destination: str
-    body: bytes | str | None
-    _: KW_ONLY
     delay: timedelta | float | str | None = None
     at: datetime | str | None = None
     id: str | None = None
     key: bytes | str | None = None
-    headers: Headers = field(default_factory=dict)
-    properties: Properties = field(default_factory=dict)
+    headers: Headers = {}
+    properties: Properties = {}
     priority: int = 0
     ttl: timedelta | float | str | None = None
     at_most_once: bool = False
@@ -195,7 +196,7 @@ class Delivery:
 def new_id() -> str:
     """A uuid7 in 26 characters of base32hex: unique, and ids sort by time as text."""
     number: int = uuid_utils.uuid7().int
-    return "".join([_PAIRS[number >> shift & 1023] for shift in _SHIFTS])
+    return "".join([PAIRS[number >> shift & 1023] for shift in _SHIFTS])
 
 
 def rank_of(priority: int) -> int:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 from weakref import WeakSet
 
+import msgspec
 from confluent_kafka import KafkaError
 from confluent_kafka import Message as KafkaMessage
 
@@ -93,11 +94,11 @@ class Waiting(NamedTuple):
 
     def call(self, now_s: float) -> tuple[bytes, Accepted]:
         """What to send: a delay counts from `produce`, so less is left of it by now."""
-        id, basis, when, rank, payload = self.accepted
-        waited_ms = int((now_s - self.since_s) * 1000)
-        if when[0] == "+" and waited_ms:
-            when = f"+{max(0, int(when) - waited_ms)}"
-        return self.stamp, Accepted(id, basis, when, rank, payload)
+        accepted, waited_ms = self.accepted, int((now_s - self.since_s) * 1000)
+        if accepted.when[0] == "+" and waited_ms:
+            left_ms = max(0, int(accepted.when) - waited_ms)
+            accepted = msgspec.structs.replace(accepted, when=f"+{left_ms}")
+        return self.stamp, accepted
 
 
 class Report(NamedTuple):

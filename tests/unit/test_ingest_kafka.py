@@ -260,8 +260,9 @@ class TestEtf1:
         entry = scheduled(ETF1_READER.read(record(ETF1, key=b"video-1")))
         assert entry.policy is OnConflict.REPLACE
         assert (entry.source, entry.offset) == (f"{TOPIC_ID}:3", 7)
-        id, basis, when, _, _ = entry.accepted
-        assert (id, basis, when) == ("video-1", b"video-1", str((NOW_S + 3600) * 1000))
+        accepted = entry.accepted
+        assert (accepted.id, accepted.basis) == ("video-1", b"video-1")
+        assert accepted.when == str((NOW_S + 3600) * 1000)
         stamps = (
             ("scheduler-timestamp", b"1700000000"),
             ("scheduler-key", b"video-1"),

@@ -24,7 +24,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "interrupts",
     ),
     (
-        *("settings", "settings_sources", "urls", "keys", "commands"),
+        *("settings", "settings_sources", "urls", "keys", "ids", "commands"),
         *("wheel", "retry", "alarm", "clock"),
     ),
     ("redis_wire", "store", "calls", "client", "session", "parked", "lease", "eventlog", "publish"),

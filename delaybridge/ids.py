@@ -1,0 +1,67 @@
+"""Ids for messages that come without one, drawn so that few script calls store them."""
+
+from __future__ import annotations
+
+import os
+import time
+from functools import cache
+from itertools import count
+from zlib import crc32
+
+from delaybridge import keys
+from delaybridge.message import PAIRS, new_id
+
+_HEAD = 24  # characters of an id; a pair follows
+_MOST_CLASSES = 64  # of 1024 pairs, so that each has some
+_RUN = 64
+_FRESH_S = 0.01
+
+
+class Ids:
+    """Draws ids, runs of them for one bucket: unique, and sorted by time to 10 ms.
+
+    What is scheduled together, message by message, so needs a script call or two, and not one for
+    each bucket; and what is due together is fired so. The runs go round all buckets. Thread-safe;
+    a process that is forked draws its own.
+    """
+
+    def __init__(self) -> None:
+        self._turns = count(int.from_bytes(os.urandom(2), "big"))
+        self._drawn: tuple[list[str], float, int] = [], 0.0, 0  # a run, until when, and whose
+
+    def draw(self, buckets: int) -> str:
+        """The next one. buckets: how many there are, 1 while nobody knows."""
+        while True:
+            run, until_s, pid = self._drawn
+            if run and time.monotonic() < until_s and pid == os.getpid():
+                try:
+                    return run.pop()  # in one step: threads draw at once
+                except IndexError:
+                    pass
+            run = _run(next(self._turns), buckets)
+            self._drawn = run, time.monotonic() + _FRESH_S, os.getpid()
+
+
+def _run(turn: int, buckets: int) -> list[str]:
+    """Ids for the bucket whose turn it is, the first one last."""
+    mask = min(buckets, _MOST_CLASSES) - 1
+    classes = _classes(mask)
+    run: list[str] = []
+    while len(run) < _RUN:
+        head = new_id()[:_HEAD]
+        # In a CRC the effect of the last characters does not depend on the first ones.
+        tails = classes[(crc32(f"{head}00".encode()) ^ turn) & mask]
+        run += [head + tail for tail in tails]
+    run.reverse()
+    return run
+
+
+@cache
+def _classes(mask: int) -> list[list[str]]:
+    """The pairs in order, by what they change in the number of an id's bucket."""
+    zeros = "0" * _HEAD
+    plain = keys.bucket_of(f"{zeros}00".encode(), mask + 1)
+    classes: list[list[str]] = [[] for _ in range(mask + 1)]
+    for pair in PAIRS:
+        classes[keys.bucket_of((zeros + pair).encode(), mask + 1) ^ plain].append(pair)
+    return classes
