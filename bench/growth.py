@@ -17,6 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from msgspec.structs import replace
+
 from bench.lateness import AHEAD_S, SPARE_S, Late, RabbitMQ, receiving
 from bench.rig import BODY, Bench, Table, median, quorum_queue
 from delaybridge import Message, Receipt, keys
@@ -55,7 +57,7 @@ class Growing(Bench):
         while self.pending < pending:
             ids = [new_id() for _ in range(min(CALL, pending - self.pending))]
             fresh = [
-                one._replace(id=id, basis=id.encode(), when=f"+{DAY_MS + random.randrange(DAY_MS)}")
+                replace(one, id=id, basis=id.encode(), when=f"+{DAY_MS + random.randrange(DAY_MS)}")
                 for id in ids
             ]
             stamped = [(new_stamp(), accepted) for accepted in fresh]
