@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Self
 
 from delaybridge import Client, Message
+from delaybridge.message import new_id
 from tests.integration import recorder
 from tests.waiting import wait_until
 
@@ -144,11 +145,11 @@ class Fleet:
     # messages
 
     def schedule(self, count: int, *, seconds: float, first_s: float = 0.0) -> list[str]:
-        """So many, due evenly within `seconds`; their ids in due order."""
+        """So many, due evenly within `seconds`, spread over all buckets; their ids in due order."""
         now = datetime.now(UTC) + timedelta(seconds=first_s)
         step = timedelta(seconds=seconds / count)
         receipts = self.client.schedule_many(
-            [Message("file:q", b"x", at=now + i * step) for i in range(count)]
+            [Message("file:q", b"x", at=now + i * step, id=new_id()) for i in range(count)]
         )
         return [receipt.id for receipt in receipts]
 

@@ -28,7 +28,7 @@ from delaybridge.clock import StoreClock
 from delaybridge.errors import StoreUnavailable, StoreWiped
 from delaybridge.events import Claimed, ClockStepped, Event, LeaseLost, ScannerFailed
 from delaybridge.lease import NameTaken
-from delaybridge.message import Delivery, Limits, Message
+from delaybridge.message import Delivery, Limits, Message, new_id
 from delaybridge.publish import memory
 from delaybridge.service import Identity
 from delaybridge.settings import Settings
@@ -171,10 +171,10 @@ class Crew:
         await wait_until_async(even, DEADLINE_S, f"{names} share all buckets")
 
     async def schedule(self, count: int, *, seconds: float, first_s: float = 0.1) -> list[str]:
-        """So many, due evenly within `seconds`; their ids."""
+        """So many, due evenly within `seconds`, spread over all buckets; their ids."""
         now = datetime.now(UTC) + timedelta(seconds=first_s)
         step = timedelta(seconds=seconds / count)
-        messages = [Message("memory:q", b"x", at=now + i * step) for i in range(count)]
+        messages = [Message("memory:q", b"x", at=now + i * step, id=new_id()) for i in range(count)]
         return [receipt.id for receipt in await self.client.schedule_many(messages)]
 
     async def settled(self, deadline_s: float = DEADLINE_S) -> None:
