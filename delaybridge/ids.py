@@ -6,7 +6,6 @@ import os
 import time
 from functools import cache
 from itertools import count
-from zlib import crc32
 
 from delaybridge import keys
 from delaybridge.message import PAIRS, new_id
@@ -33,7 +32,7 @@ class Ids:
         """The next one. buckets: how many there are, 1 while nobody knows."""
         while True:
             run, until_s, pid = self._drawn
-            if run and time.monotonic() < until_s and pid == os.getpid():
+            if time.monotonic() < until_s and pid == os.getpid():
                 try:
                     return run.pop()  # in one step: threads draw at once
                 except IndexError:
@@ -44,24 +43,24 @@ class Ids:
 
 def _run(turn: int, buckets: int) -> list[str]:
     """Ids for the bucket whose turn it is, the first one last."""
-    mask = min(buckets, _MOST_CLASSES) - 1
-    classes = _classes(mask)
+    classes = _classes(min(buckets, _MOST_CLASSES))
+    number = turn % len(classes)
     run: list[str] = []
     while len(run) < _RUN:
         head = new_id()[:_HEAD]
         # In a CRC the effect of the last characters does not depend on the first ones.
-        tails = classes[(crc32(f"{head}00".encode()) ^ turn) & mask]
+        tails = classes[keys.bucket_of(f"{head}00".encode(), len(classes)) ^ number]
         run += [head + tail for tail in tails]
     run.reverse()
     return run
 
 
 @cache
-def _classes(mask: int) -> list[list[str]]:
+def _classes(buckets: int) -> list[list[str]]:
     """The pairs in order, by what they change in the number of an id's bucket."""
     zeros = "0" * _HEAD
-    plain = keys.bucket_of(f"{zeros}00".encode(), mask + 1)
-    classes: list[list[str]] = [[] for _ in range(mask + 1)]
+    plain = keys.bucket_of(f"{zeros}00".encode(), buckets)
+    classes: list[list[str]] = [[] for _ in range(buckets)]
     for pair in PAIRS:
-        classes[keys.bucket_of((zeros + pair).encode(), mask + 1) ^ plain].append(pair)
+        classes[keys.bucket_of((zeros + pair).encode(), buckets) ^ plain].append(pair)
     return classes

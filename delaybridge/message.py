@@ -144,6 +144,8 @@ def decode_record(data: bytes) -> Record:
 
 
 class _Addressed(msgspec.Struct, frozen=True):
+    """What may be given by its place; all else goes by name."""
+
     destination: str
     body: bytes | str | None
 

@@ -944,6 +944,15 @@ async def test_a_hundred_schedules_of_one_tick_are_one_script_call_per_bucket(
     assert script_calls(own) == len({receipt.bucket for receipt in receipts}) <= BUCKETS
 
 
+async def test_a_hundred_schedules_without_id_are_a_few_script_calls(
+    together: AsyncClient, own: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("delaybridge.ids._FRESH_S", 60.0)  # however slow this machine is
+    receipts = await asyncio.gather(*(together.schedule(TO, b"", delay=60) for _ in range(100)))
+    assert Counter(receipts) == {"created": 100}
+    assert script_calls(own) == len({receipt.bucket for receipt in receipts}) <= 3
+
+
 async def test_schedules_of_other_ticks_travel_by_themselves(
     together: AsyncClient, own: redis.Redis
 ) -> None:

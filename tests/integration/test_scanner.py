@@ -11,7 +11,6 @@ import pytest
 
 from delaybridge import keys
 from delaybridge.events import Buried, CircuitOpened, Claimed, Dropped, LeaseAcquired, Revoked
-from delaybridge.keys import bucket_of
 from delaybridge.message import Message
 from delaybridge.publish import Fault, Outcome, Verdict
 from tests.integration.lossy import LossyProxy
@@ -132,20 +131,21 @@ async def test_a_backlog_is_delivered_in_due_order_over_all_buckets(
 async def test_the_first_of_a_burst_go_out_while_the_others_are_being_fired(
     rig_of: RigFactory,
 ) -> None:
+    ids = [f"m{i}" for i in range(3000)]
     async with rig_of(window=5000) as rig:
-        await claimed(rig, *(message(f"m{i}", SOON_MS) for i in range(3000)))
+        await claimed(rig, *(message(id, SOON_MS) for id in ids))
         rig.store.hold("fire")
         await rig.at(SOON_MS)
         rig.store.let_go("fire")
         rig.store.hold("fire")
         await rig.quiet()
-        first = {bucket_of(id.encode(), 4) for id in rig.memory.ids}
+        first = {keys.bucket_of(id.encode(), 4) for id in rig.memory.ids}
         assert 0 < len(first) < 4
-        whole = [id for id in (f"m{i}" for i in range(3000)) if bucket_of(id.encode(), 4) in first]
+        whole = [id for id in ids if keys.bucket_of(id.encode(), 4) in first]
         assert sorted(rig.memory.ids) == sorted(whole), "all that the first fires covered"
         rig.store.let_go("fire")
         await rig.quiet()
-        assert sorted(rig.memory.ids) == sorted(f"m{i}" for i in range(3000))
+        assert sorted(rig.memory.ids) == sorted(ids)
         assert rig.store.sent.count("fire") == 4
 
 
