@@ -200,7 +200,7 @@ def store_writes(redis_url: str, count: int) -> float:
         messages = [
             Message("kafka:x", BODY, delay="1h", key=f"key-{n}", id=f"id-{n}") for n in range(count)
         ]
-        accepted = client._check.accept(messages)
+        accepted = [client.accept(message) for message in messages]
         from delaybridge.message import OnConflict
 
         began_s = time.monotonic()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Self
 
@@ -16,6 +15,7 @@ from delaybridge.accept import Accepted, Known, accept, check_id, check_key, whe
 from delaybridge.calls import At, Calls, Cursor, Delay, Page, Receipt, Stats, Stored
 from delaybridge.errors import ConfigError, MessageConflict
 from delaybridge.ids import Ids
+from delaybridge.keys import bucket_of
 from delaybridge.message import (
     Answer,
     Headers,
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from delaybridge.settings import Settings
 
 
+_LARGE_CALL = 20  # messages in a script call, from which on what it costs by itself hardly counts
 _Call = tuple[Sequence[tuple[bytes, Accepted]], asyncio.Future[list[Receipt]]]
 
 
@@ -48,13 +49,12 @@ class _Arguments:
     ) -> None:
         self.calls = Calls(namespace, brokers, buckets, limits or Limits())
         self._known = Known()
-        self._ids = Ids()
+        self._ids = Ids(lambda: len(self.calls.buckets) or 1)
 
-    def accept(self, messages: Iterable[Message]) -> list[Accepted]:
-        """Every message checked; the first refusal is raised before anything is sent."""
-        kinds, limits = self.calls.kinds, self.calls.limits
-        draw = partial(self._ids.draw, len(self.calls.buckets) or 1)
-        return [accept(message, kinds, limits, self._known, draw) for message in messages]
+    def accept(self, message: Message) -> Accepted:
+        """The message checked, with an id."""
+        calls = self.calls
+        return accept(message, calls.kinds, calls.limits, self._known, self._ids.draw)
 
     def id(self, id: str) -> str:
         return check_id(id, self.calls.limits)
@@ -77,6 +77,8 @@ def only(receipts: list[Receipt]) -> Receipt:
 
 
 def _policy(on_conflict: str) -> OnConflict:
+    if isinstance(on_conflict, OnConflict):
+        return on_conflict
     try:
         return OnConflict(on_conflict)
     except ValueError:
@@ -158,11 +160,12 @@ class Client:
         ids.
         """
         policy = _policy(on_conflict)
-        return self.store.complete(self._calls.schedule(self._check.accept(messages), policy))
+        accepted = [self._check.accept(message) for message in messages]
+        return self.store.complete(self._calls.schedule(accepted, policy))
 
     def accept(self, message: Message) -> Accepted:
         """Check a message now, to store it with `schedule_accepted`. MessageError; no I/O."""
-        return self._check.accept([message])[0]
+        return self._check.accept(message)
 
     def schedule_accepted(
         self,
@@ -291,18 +294,19 @@ class AsyncClient:
             properties=properties or {}, priority=priority, ttl=ttl, at_most_once=at_most_once,
         )  # fmt: skip
         accepted = (commands.new_stamp(), self.accept(message))
-        return only(await self.schedule_accepted([accepted], on_conflict=on_conflict))
+        return only(await self._together([accepted], on_conflict))
 
     async def schedule_many(
         self, messages: Iterable[Message], *, on_conflict: str = OnConflict.FAIL
     ) -> list[Receipt]:
         """As `Client.schedule_many`."""
         policy = _policy(on_conflict)
-        return await self.store.complete(self._calls.schedule(self._check.accept(messages), policy))
+        accepted = [self._check.accept(message) for message in messages]
+        return await self.store.complete(self._calls.schedule(accepted, policy))
 
     def accept(self, message: Message) -> Accepted:
         """As `Client.accept`."""
-        return self._check.accept([message])[0]
+        return self._check.accept(message)
 
     async def schedule_accepted(
         self,
@@ -311,13 +315,7 @@ class AsyncClient:
         on_conflict: str = OnConflict.FAIL,
     ) -> list[Receipt]:
         """As `Client.schedule_accepted`; together with what else is scheduled in this tick."""
-        policy = _policy(on_conflict)
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[list[Receipt]] = loop.create_future()
-        if not self._waiting:
-            loop.call_soon(self._flush)
-        self._waiting.setdefault(policy, []).append((messages, future))
-        return await future
+        return await self._together(messages, on_conflict)
 
     async def cancel(self, id: str, *, key: bytes | str | None = None) -> Answer:
         """As `Client.cancel`."""
@@ -374,12 +372,39 @@ class AsyncClient:
         await asyncio.gather(*self._flushes, return_exceptions=True)
         await self.store.close()
 
+    def _together(
+        self, messages: Sequence[tuple[bytes, Accepted]], on_conflict: str
+    ) -> asyncio.Future[list[Receipt]]:
+        """Schedule them with whatever else is scheduled in this tick."""
+        policy = _policy(on_conflict)
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[list[Receipt]] = loop.create_future()
+        if not self._waiting:
+            loop.call_soon(self._flush)
+        self._waiting.setdefault(policy, []).append((messages, future))
+        return future
+
     def _flush(self) -> None:
         waiting, self._waiting = self._waiting, {}
         for policy, calls in waiting.items():
-            task = asyncio.get_running_loop().create_task(self._schedule_together(policy, calls))
-            self._flushes.add(task)
-            task.add_done_callback(self._flushes.discard)
+            for part in self._parts(calls):
+                task = asyncio.get_running_loop().create_task(self._schedule_together(policy, part))
+                self._flushes.add(task)
+                task.add_done_callback(self._flushes.discard)
+
+    def _parts(self, calls: list[_Call]) -> Iterable[list[_Call]]:
+        """Halves: while Redis works on one, those who called for the other go on.
+
+        Undivided while something is under way, or where script calls would become small.
+        """
+        count = len(self._calls.buckets)
+        if self._flushes or not count or len(calls) < 2 * _LARGE_CALL:
+            return (calls,)
+        spread = {bucket_of(one.basis, count) for messages, _ in calls for _, one in messages}
+        if len(calls) < len(spread) * _LARGE_CALL:
+            return (calls,)
+        middle = len(calls) // 2
+        return calls[:middle], calls[middle:]
 
     async def _schedule_together(self, policy: OnConflict, calls: list[_Call]) -> None:
         try:

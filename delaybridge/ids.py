@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from functools import cache
 from itertools import count
 
@@ -24,12 +25,14 @@ class Ids:
     a process that is forked draws its own.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, buckets: Callable[[], int]) -> None:
+        """buckets: how many there are, asked before each run; 1 while nobody knows."""
+        self._buckets = buckets
         self._turns = count(int.from_bytes(os.urandom(2), "big"))
         self._drawn: tuple[list[str], float, int] = [], 0.0, 0  # a run, until when, and whose
 
-    def draw(self, buckets: int) -> str:
-        """The next one. buckets: how many there are, 1 while nobody knows."""
+    def draw(self) -> str:
+        """The next one."""
         while True:
             run, until_s, pid = self._drawn
             if time.monotonic() < until_s and pid == os.getpid():
@@ -37,7 +40,7 @@ class Ids:
                     return run.pop()  # in one step: threads draw at once
                 except IndexError:
                     pass
-            run = _run(next(self._turns), buckets)
+            run = _run(next(self._turns), self._buckets())
             self._drawn = run, time.monotonic() + _FRESH_S, os.getpid()
 
 

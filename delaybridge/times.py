@@ -39,19 +39,10 @@ def delay_ms(value: timedelta | float | str, *, field: str = "delay") -> int:
 
     MessageError `bad_time` for what is no delay; DelayOutOfRange `negative_delay`, `too_far`.
     """
-    if isinstance(value, timedelta):
-        exact = Decimal(value // timedelta(microseconds=1)) / 1000
-    elif isinstance(value, bool):
-        raise MessageError("bad_time", field, f"got {value!r}; give seconds, not a truth value")
-    elif isinstance(value, int | float):
-        if isinstance(value, float) and not math.isfinite(value):
-            raise MessageError("bad_time", field, f"got {value!r}; give a finite number of seconds")
-        exact = Decimal(str(value)) * 1000 if abs(value) < YEAR_3000_MS else _far(value, field)
-    elif isinstance(value, str):
-        return _text_delay_ms(value, field)
-    else:
-        raise MessageError("bad_time", field, f"got {type(value).__name__}; {_DELAY_HINT}")
-    return _accepted(exact, field)
+    try:
+        return _delay_ms(value, field)
+    except TypeError:  # no hash, so it is nothing of ours
+        raise _no_delay(value, field) from None
 
 
 def at_ms(value: datetime | str, *, field: str = "at") -> int:
@@ -110,7 +101,27 @@ def format_time(due_ms: int) -> str:
     return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{due_ms % 1000:03d}Z"
 
 
-@lru_cache(maxsize=1000)  # the same few delays all the time
+@lru_cache(maxsize=1000, typed=True)  # the same few delays all the time
+def _delay_ms(value: timedelta | float | str, field: str) -> int:
+    if isinstance(value, str):
+        return _text_delay_ms(value, field)
+    if isinstance(value, timedelta):
+        exact = Decimal(value // timedelta(microseconds=1)) / 1000
+    elif isinstance(value, bool):
+        raise MessageError("bad_time", field, f"got {value!r}; give seconds, not a truth value")
+    elif isinstance(value, int | float):
+        if isinstance(value, float) and not math.isfinite(value):
+            raise MessageError("bad_time", field, f"got {value!r}; give a finite number of seconds")
+        exact = Decimal(str(value)) * 1000 if abs(value) < YEAR_3000_MS else _far(value, field)
+    else:
+        raise _no_delay(value, field)
+    return _accepted(exact, field)
+
+
+def _no_delay(value: object, field: str) -> MessageError:
+    return MessageError("bad_time", field, f"got {type(value).__name__}; {_DELAY_HINT}")
+
+
 def _text_delay_ms(text: str, field: str) -> int:
     if len(text) > 64 or not text.isascii():
         raise MessageError("bad_time", field, f"{len(text)} characters; {_DELAY_HINT}")

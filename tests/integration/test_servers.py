@@ -117,6 +117,7 @@ def test_a_private_server_ends_with_a_run_that_is_killed(
 
 
 @pytest.mark.skipif(built_root() is None, reason="no private RabbitMQ")
+@pytest.mark.timeout(120)  # starts a node twice, and rabbitmqctl three times
 def test_a_rabbitmq_node_is_controlled_and_comes_back() -> None:
     with RabbitMQNode() as node:
         assert f"RabbitMQ version: {node.version}" in node.ctl("status")

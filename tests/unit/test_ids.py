@@ -22,8 +22,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def drawn(count: int, buckets: int) -> list[str]:
-    ids = Ids()
-    return [ids.draw(buckets) for _ in range(count)]
+    ids = Ids(lambda: buckets)
+    return [ids.draw() for _ in range(count)]
 
 
 @pytest.mark.parametrize("buckets", [1, 2, 16, 64, 256, 16_384])
@@ -52,39 +52,39 @@ def test_with_many_buckets_a_run_is_for_a_few(clock: list[float], buckets: int) 
 
 def test_ids_sort_by_the_time_they_were_drawn() -> None:
     """To some milliseconds: a run is thrown away when it is older."""
-    ids = Ids()
-    first = [ids.draw(16) for _ in range(3)]
+    ids = Ids(lambda: 16)
+    first = [ids.draw() for _ in range(3)]
     assert first == sorted(first)
     later_s = time.monotonic() + 0.02
     while time.monotonic() < later_s:
         pass
-    assert ids.draw(16) > max(first)
+    assert ids.draw() > max(first)
 
 
 def test_a_run_of_an_idle_client_is_not_used_up(clock: list[float]) -> None:
-    ids = Ids()
-    first, second = ids.draw(16), ids.draw(16)
+    ids = Ids(lambda: 16)
+    first, second = ids.draw(), ids.draw()
     assert first[:24] == second[:24]
     clock[0] += 0.011
-    assert ids.draw(16)[:24] != first[:24]
+    assert ids.draw()[:24] != first[:24]
 
 
 def test_threads_draw_no_id_twice(clock: list[float]) -> None:
-    ids = Ids()
+    ids = Ids(lambda: 16)
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda _: [ids.draw(16) for _ in range(5000)], range(8)))
+        found = list(pool.map(lambda _: [ids.draw() for _ in range(5000)], range(8)))
     assert len(set().union(*found)) == 40_000
 
 
 def _send(ids: Ids, pipe: Connection) -> None:
-    pipe.send((os.getpid(), [ids.draw(16) for _ in range(50)]))
+    pipe.send((os.getpid(), [ids.draw() for _ in range(50)]))
 
 
 def test_a_forked_process_draws_its_own(clock: list[float]) -> None:
     """In the middle of a run that it has, too."""
-    ids, forking = Ids(), get_context("fork")
-    ids.draw(16)
-    found = [{ids.draw(16) for _ in range(5)}]
+    ids, forking = Ids(lambda: 16), get_context("fork")
+    ids.draw()
+    found = [{ids.draw() for _ in range(5)}]
     for _ in range(2):
         ours, theirs = forking.Pipe()
         child = forking.Process(target=_send, args=(ids, theirs))
@@ -93,5 +93,5 @@ def test_a_forked_process_draws_its_own(clock: list[float]) -> None:
         child.join()
         assert pid == child.pid
         found.append(set(drawn))
-    found.append({ids.draw(16) for _ in range(50)})
+    found.append({ids.draw() for _ in range(50)})
     assert len(set().union(*found)) == sum(map(len, found)) == 155

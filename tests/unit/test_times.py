@@ -161,6 +161,12 @@ def test_a_delay_is_refused(delay: Any, code: str) -> None:
     assert refusal(delay_ms, delay).code == code
 
 
+@pytest.mark.parametrize("equal", [True, Decimal(1)])
+def test_a_delay_that_equals_one_taken_before_is_no_delay_for_that(equal: Any) -> None:
+    assert delay_ms(1) == delay_ms(1.0) == 1000
+    assert refusal(delay_ms, equal).code == "bad_time"
+
+
 @pytest.mark.parametrize(
     ("at", "ms"),
     rows(
