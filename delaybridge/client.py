@@ -395,16 +395,24 @@ class AsyncClient:
     def _parts(self, calls: list[_Call]) -> Iterable[list[_Call]]:
         """Halves: while Redis works on one, those who called for the other go on.
 
-        Undivided while something is under way, or where script calls would become small.
+        Whole while something is under way, and where script calls would become small. What is for
+        one bucket stays together: it is stored in the order of the calls.
         """
         count = len(self._calls.buckets)
         if self._flushes or not count or len(calls) < 2 * _LARGE_CALL:
             return (calls,)
-        spread = {bucket_of(one.basis, count) for messages, _ in calls for _, one in messages}
-        if len(calls) < len(spread) * _LARGE_CALL:
+        by_bucket: dict[int, list[_Call]] = {}
+        for call in calls:
+            numbers = {bucket_of(one.basis, count) for _, one in call[0]}
+            if len(numbers) != 1:
+                return (calls,)
+            by_bucket.setdefault(numbers.pop(), []).append(call)
+        if len(calls) < len(by_bucket) * _LARGE_CALL:
             return (calls,)
-        middle = len(calls) // 2
-        return calls[:middle], calls[middle:]
+        halves: tuple[list[_Call], list[_Call]] = [], []
+        for ours in by_bucket.values():
+            min(halves, key=len).extend(ours)
+        return filter(None, halves)
 
     async def _schedule_together(self, policy: OnConflict, calls: list[_Call]) -> None:
         try:
