@@ -45,7 +45,8 @@ end
 if not marks[1] then
   redis.call('HSET', KEYS[8], 'birth', ARGV[3])
 end
-local head = redis.call('ZRANGE', due, 0, 0, 'WITHSCORES')[2]
+local look = tonumber(marks[2] or 0) -- an idle owner's next look
+local head -- the earliest score before this call, once it matters to that owner
 local undone = redis.call('EXISTS', calls) == 1
 local first_due = math.huge
 local added = {}
@@ -55,6 +56,9 @@ local function score_of(record)
 end
 
 local function flush()
+  if not head and first_due < look then
+    head = tonumber(redis.call('ZRANGE', due, 0, 0, 'WITHSCORES')[2] or math.huge)
+  end
   for i = 1, #added, 1000 do
     redis.call('ZADD', due, unpack(added, i, math.min(i + 999, #added)))
   end
@@ -88,6 +92,7 @@ local function replace(stamp, id, old, score, record)
   revoke(id)
   redis.call('HSET', messages, id, record)
   added = {string.format('%.17g', score), id}
+  first_due = math.min(first_due, score)
   flush()
   local tried = redis.call('HGET', attempts, id)
   if tried and string.match(tried, ':(%d)') == '1' then
@@ -99,7 +104,6 @@ local function replace(stamp, id, old, score, record)
   remember(string.sub(old, 10, 13), id, CANCELLED)
   remember(stamp, id, REPLACED)
   undone = true
-  first_due = math.min(first_due, score)
   return REPLACED
 end
 
@@ -156,7 +160,7 @@ if read and read >= 0 then
   redis.call('HSET', KEYS[11], source, string.format('%.0f', read))
 end
 
-if first_due < tonumber(head or math.huge) and first_due < tonumber(marks[2] or 0) then
+if head and first_due < head then
   redis.call('PUBLISH', ARGV[5], ARGV[6] .. ' ' .. string.format('%.0f', math.floor(first_due)))
 end
 return answers

@@ -891,6 +891,35 @@ async def test_only_a_new_head_that_is_due_before_the_owner_looks_again_wakes_it
         assert heard() == []
 
 
+@pytest.mark.parametrize(
+    ("delays", "wakes"),
+    [
+        ({"x": 60}, "x"),
+        ({"x": 7200}, None),
+        ({"a": 60, "x": 7200}, "a"),
+        ({"x": 7200, "a": 60}, "a"),
+        ({"a": 7200, "x": 60, "b": 120}, "x"),
+        ({"a": 7200, "x": 120, "b": 60}, "b"),
+    ],
+)
+async def test_replacing_wakes_the_owner_where_something_is_due_before_all_else(
+    client: Any,
+    bucket_of_x: Callable[[], World],
+    heard: Callable[[], list[bytes]],
+    delays: dict[str, int],
+    wakes: str | None,
+) -> None:
+    await client.schedule(TO, b"", delay=3600, id="x", key="x")
+    with bucket_of_x() as world:
+        world.owner().claim(ahead_ms=2000, margin_ms=20)
+        await client.schedule_many(
+            [Message(TO, b"new", delay=delay, id=id, key="x") for id, delay in delays.items()],
+            on_conflict="replace",
+        )
+        due_ms = wakes and (await client.get(wakes, key="x")).due_ms
+        assert heard() == ([f"{world.number} {due_ms}".encode()] if wakes else [])
+
+
 async def test_rescheduling_and_kicking_to_the_head_wake_the_owner_too(
     client: Any, bucket_of_x: Callable[[], World], heard: Callable[[], list[bytes]]
 ) -> None:

@@ -16,6 +16,7 @@ from delaybridge.message import Answer
 from tests.integration.bucket import TTL_MS, Copy, Owner, World
 from tests.servers.redis import RedisServer
 from tests.unit.test_lua_headers import SAMPLES
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -1054,6 +1055,10 @@ def test_a_whole_life_runs_on_a_node_of_a_cluster(now_ms: int) -> None:
     with RedisServer(["--cluster-enabled", "yes"]) as server:
         with World(server.url, "life", now_ms) as world:
             world.redis.execute_command("CLUSTER ADDSLOTS", *range(16_384))
+            # A node that starts refuses writes for two seconds.
+            wait_until(
+                lambda: world.redis.execute_command("CLUSTER INFO")["cluster_state"] == "ok", 10.0
+            )
             owner, x = fired(world, "x", now_ms)
             owner.bury(x)
             world.kick("x")
