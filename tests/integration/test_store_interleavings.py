@@ -14,6 +14,7 @@ import pytest
 from delaybridge.commands import Command
 from delaybridge.message import Answer
 from tests.integration.bucket import TTL_MS, Copy, Owner, World
+from tests.servers.process import free_port
 from tests.servers.redis import RedisServer
 from tests.unit.test_lua_headers import SAMPLES
 from tests.waiting import wait_until
@@ -1041,32 +1042,37 @@ def test_a_kicked_message_remembers_that_it_may_have_been_delivered(world: World
 # one slot of a cluster
 
 
-def test_every_script_loads_and_its_keys_are_in_one_slot(now_ms: int) -> None:
-    cluster = ["--cluster-enabled", "yes", "--cluster-require-full-coverage", "no"]
-    with RedisServer(cluster) as server, World(server.url, "slots", now_ms) as world:
+@pytest.fixture
+def in_cluster(now_ms: int) -> Iterator[World]:
+    """A bucket on the only node of a cluster."""
+    # By itself the bus would take a port of those that outgoing connections are given.
+    options = ["--cluster-enabled", "yes", "--cluster-port", str(free_port())]
+    with RedisServer(options) as server, World(server.url, "slots", now_ms) as world:
         world.redis.execute_command("CLUSTER ADDSLOTS", *range(16_384))
-        for verb, sample in SAMPLES.items():
-            slots = {world.redis.execute_command("CLUSTER KEYSLOT", k) for k in sample(1).keys}
-            assert len(slots) == 1, verb
-            world.run(sample(2))
+        # A node that starts refuses writes for two seconds.
+        wait_until(
+            lambda: world.redis.execute_command("CLUSTER INFO")["cluster_state"] == "ok", 10.0
+        )
+        yield world
 
 
-def test_a_whole_life_runs_on_a_node_of_a_cluster(now_ms: int) -> None:
-    with RedisServer(["--cluster-enabled", "yes"]) as server:
-        with World(server.url, "life", now_ms) as world:
-            world.redis.execute_command("CLUSTER ADDSLOTS", *range(16_384))
-            # A node that starts refuses writes for two seconds.
-            wait_until(
-                lambda: world.redis.execute_command("CLUSTER INFO")["cluster_state"] == "ok", 10.0
-            )
-            owner, x = fired(world, "x", now_ms)
-            owner.bury(x)
-            world.kick("x")
-            (x,) = owner.claim()
-            owner.park(x)
-            world.run(owner.unparking())
-            owner.claim()
-            world.reschedule("x", now_ms)
-            owner = world.successor()
-            owner.settle(*owner.claim())
-            assert world.place("x") is None
+def test_every_script_loads_and_its_keys_are_in_one_slot(in_cluster: World) -> None:
+    for verb, sample in SAMPLES.items():
+        keys = sample(1).keys
+        slots = {in_cluster.redis.execute_command("CLUSTER KEYSLOT", key) for key in keys}
+        assert len(slots) == 1, verb
+        in_cluster.run(sample(2))
+
+
+def test_a_whole_life_runs_on_a_node_of_a_cluster(in_cluster: World, now_ms: int) -> None:
+    owner, x = fired(in_cluster, "x", now_ms)
+    owner.bury(x)
+    in_cluster.kick("x")
+    (x,) = owner.claim()
+    owner.park(x)
+    in_cluster.run(owner.unparking())
+    owner.claim()
+    in_cluster.reschedule("x", now_ms)
+    owner = in_cluster.successor()
+    owner.settle(*owner.claim())
+    assert in_cluster.place("x") is None
