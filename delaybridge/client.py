@@ -31,8 +31,12 @@ if TYPE_CHECKING:
     from delaybridge.settings import Settings
 
 
-_LARGE_CALL = 20  # messages in a script call, from which on what it costs by itself hardly counts
-_Call = tuple[Sequence[tuple[bytes, Accepted]], asyncio.Future[list[Receipt]]]
+_LARGE_CALL = 20  # schedules in a script call, from which on what it costs by itself hardly counts
+_Call = tuple[
+    list[bytes],  # what tells the bucket of each
+    Sequence[tuple[bytes, Accepted]],
+    asyncio.Future[list[Receipt]],
+]
 
 
 class _Arguments:
@@ -315,7 +319,7 @@ class AsyncClient:
         on_conflict: str = OnConflict.FAIL,
     ) -> list[Receipt]:
         """As `Client.schedule_accepted`; together with what else is scheduled in this tick."""
-        return await self._together(messages, on_conflict)
+        return await self._together(list(messages), on_conflict)
 
     async def cancel(self, id: str, *, key: bytes | str | None = None) -> Answer:
         """As `Client.cancel`."""
@@ -369,7 +373,8 @@ class AsyncClient:
     async def close(self) -> None:
         """Wait for schedules under way and close the connections."""
         self._flush()
-        await asyncio.gather(*self._flushes, return_exceptions=True)
+        if self._flushes:
+            await asyncio.wait(self._flushes)  # which go on if this is given up
         await self.store.close()
 
     def _together(
@@ -377,11 +382,12 @@ class AsyncClient:
     ) -> asyncio.Future[list[Receipt]]:
         """Schedule them with whatever else is scheduled in this tick."""
         policy = _policy(on_conflict)
+        bases = [one.basis for _, one in messages]  # what is no message is its own caller's fault
         loop = asyncio.get_running_loop()
         future: asyncio.Future[list[Receipt]] = loop.create_future()
         if not self._waiting:
             loop.call_soon(self._flush)
-        self._waiting.setdefault(policy, []).append((messages, future))
+        self._waiting.setdefault(policy, []).append((bases, messages, future))
         return future
 
     def _flush(self) -> None:
@@ -403,7 +409,7 @@ class AsyncClient:
             return (calls,)
         by_bucket: dict[int, list[_Call]] = {}
         for call in calls:
-            numbers = {bucket_of(one.basis, count) for _, one in call[0]}
+            numbers = {bucket_of(basis, count) for basis in call[0]}
             if len(numbers) != 1:
                 return (calls,)
             by_bucket.setdefault(numbers.pop(), []).append(call)
@@ -416,15 +422,15 @@ class AsyncClient:
 
     async def _schedule_together(self, policy: OnConflict, calls: list[_Call]) -> None:
         try:
-            together = [message for messages, _ in calls for message in messages]
+            together = [message for _, messages, _ in calls for message in messages]
             steps = self._calls.schedule_accepted(together, policy)
             receipts = iter(await self.store.complete(steps))
         except Exception as exc:  # every caller learns of it
-            for _, future in calls:
+            for _, _, future in calls:
                 if not future.done():
                     future.set_exception(exc)
             return
-        for messages, future in calls:
+        for _, messages, future in calls:
             mine = list(islice(receipts, len(messages)))
             if not future.done():
                 future.set_result(mine)

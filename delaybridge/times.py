@@ -11,7 +11,8 @@ from __future__ import annotations
 import math
 import re
 from datetime import UTC, datetime, timedelta
-from decimal import Decimal
+from decimal import Context, Decimal
+from fractions import Fraction
 from functools import lru_cache
 
 import msgspec
@@ -24,6 +25,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _YEAR_2001_MS = 1_000_000_000_000  # a smaller number was meant as seconds
 _TEN_DIGITS = 10_000_000_000  # seconds since the epoch have no more
 _UNIT_MS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000, "ms": 1}
+_ANY = Context(prec=50)  # not the caller's, which may round: nothing is due early
 _NUMBER = r"([0-9]{1,20}(?:\.[0-9]{1,9})?)"
 _DURATION = re.compile("".join(f"(?:{_NUMBER}{unit})?" for unit in _UNIT_MS))
 _RFC3339 = re.compile(
@@ -39,10 +41,9 @@ def delay_ms(value: timedelta | float | str, *, field: str = "delay") -> int:
 
     MessageError `bad_time` for what is no delay; DelayOutOfRange `negative_delay`, `too_far`.
     """
-    try:
-        return _delay_ms(value, field)
-    except TypeError:  # no hash, so it is nothing of ours
-        raise _no_delay(value, field) from None
+    if type(value) in (str, int, float, timedelta):
+        return _known_delay_ms(value, field)
+    return _delay_ms(value, field)
 
 
 def at_ms(value: datetime | str, *, field: str = "at") -> int:
@@ -101,25 +102,22 @@ def format_time(due_ms: int) -> str:
     return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{due_ms % 1000:03d}Z"
 
 
-@lru_cache(maxsize=1000, typed=True)  # the same few delays all the time
 def _delay_ms(value: timedelta | float | str, field: str) -> int:
     if isinstance(value, str):
         return _text_delay_ms(value, field)
     if isinstance(value, timedelta):
-        exact = Decimal(value // timedelta(microseconds=1)) / 1000
-    elif isinstance(value, bool):
+        return _accepted(Fraction(value // timedelta(microseconds=1), 1000), field)
+    if isinstance(value, bool):
         raise MessageError("bad_time", field, f"got {value!r}; give seconds, not a truth value")
-    elif isinstance(value, int | float):
+    if isinstance(value, int | float):
         if isinstance(value, float) and not math.isfinite(value):
             raise MessageError("bad_time", field, f"got {value!r}; give a finite number of seconds")
-        exact = Decimal(str(value)) * 1000 if abs(value) < YEAR_3000_MS else _far(value, field)
-    else:
-        raise _no_delay(value, field)
-    return _accepted(exact, field)
+        near = abs(value) < YEAR_3000_MS
+        return _accepted(Decimal(str(value)).scaleb(3, _ANY) if near else _far(value, field), field)
+    raise MessageError("bad_time", field, f"got {type(value).__name__}; {_DELAY_HINT}")
 
 
-def _no_delay(value: object, field: str) -> MessageError:
-    return MessageError("bad_time", field, f"got {type(value).__name__}; {_DELAY_HINT}")
+_known_delay_ms = lru_cache(maxsize=1000)(_delay_ms)  # the same few delays all the time
 
 
 def _text_delay_ms(text: str, field: str) -> int:
@@ -129,22 +127,16 @@ def _text_delay_ms(text: str, field: str) -> int:
     bare = text[1:] if negative else text
     found = _DURATION.fullmatch(bare) if bare else None
     if found:
-        exact = sum(
-            (
-                Decimal(n) * size
-                for n, size in zip(found.groups(), _UNIT_MS.values(), strict=True)
-                if n
-            ),
-            Decimal(0),
-        )
-        if exact != int(exact):
+        parts = zip(found.groups(), _UNIT_MS.values(), strict=True)
+        exact = sum((Fraction(n) * size for n, size in parts if n), Fraction(0))
+        if exact.denominator != 1:
             raise MessageError("not_integer_ms", field, f"{text!r} is no whole number of ms")
     elif bare.startswith("P"):
         try:
             span = msgspec.convert(bare, timedelta)
         except msgspec.ValidationError:
             raise MessageError("bad_time", field, f"got {text!r}; {_DELAY_HINT}") from None
-        exact = Decimal(span // timedelta(microseconds=1)) / 1000
+        exact = Fraction(span // timedelta(microseconds=1), 1000)
     else:
         raise MessageError("bad_time", field, f"got {text!r}; {_DELAY_HINT}")
     return _accepted(-exact if negative else exact, field)
@@ -164,10 +156,10 @@ def _text_at_ms(text: str, field: str) -> int:
     except ValueError:
         raise MessageError("bad_time", field, f"{text!r} is in no calendar; {_TIME_HINT}") from None
     seconds = (whole - _EPOCH) // timedelta(seconds=1)
-    return seconds * 1000 + math.ceil(Decimal(f"0.{fraction or 0}") * 1000)
+    return seconds * 1000 + math.ceil(Fraction(f"0.{fraction or 0}") * 1000)
 
 
-def _accepted(exact: Decimal, field: str) -> int:
+def _accepted(exact: Decimal | Fraction, field: str) -> int:
     if exact < 0:
         raise DelayOutOfRange("negative_delay", field, "the delay is below zero; give 0 for now")
     if exact >= YEAR_3000_MS:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from datetime import UTC, datetime, timedelta, timezone
-from decimal import Decimal
+from decimal import Decimal, localcontext
 from fractions import Fraction
 from typing import Any
 
@@ -161,10 +161,22 @@ def test_a_delay_is_refused(delay: Any, code: str) -> None:
     assert refusal(delay_ms, delay).code == code
 
 
-@pytest.mark.parametrize("equal", [True, Decimal(1)])
-def test_a_delay_that_equals_one_taken_before_is_no_delay_for_that(equal: Any) -> None:
+@pytest.mark.parametrize(
+    "delay", [True, Decimal(1), memoryview(bytearray(b"1")), type("Odd", (), {"__hash__": None})()]
+)
+def test_a_delay_that_equals_one_taken_before_or_has_no_hash_is_refused(delay: Any) -> None:
     assert delay_ms(1) == delay_ms(1.0) == 1000
-    assert refusal(delay_ms, equal).code == "bad_time"
+    assert refusal(delay_ms, delay).code == "bad_time"
+
+
+@pytest.mark.parametrize(
+    ("delay", "ms"),
+    [(1234.5671, 1_234_568), ("20m34.567s", 1_234_567), (timedelta(seconds=1234.567), 1_234_567)],
+)
+def test_the_caller_s_decimal_context_rounds_nothing(delay: Any, ms: int) -> None:
+    with localcontext(prec=3):
+        assert delay_ms(delay) == ms
+        assert at_ms("2030-01-31T09:00:00.1239999Z") % 1000 == 124
 
 
 @pytest.mark.parametrize(
