@@ -177,12 +177,11 @@ def frames(shape: Shape, queue: str, channel: int, count: int) -> list[tuple[byt
     """
     encoders: dict[str, Encoder] = {}
     with Client(brokers={"rabbitmq": "amqp://"}) as client:  # never connected
-        check = client._check
         pieces: list[tuple[bytes, int]] = []
         made: list[bytes] = []
-        for one in check.accept(shape.messages(queue, count)):
+        for one in map(client.accept, shape.messages(queue, count)):
             record = decode_record(one.payload)
-            to, _ = check._known.parse(record.destination, client.kinds)
+            to, _ = client._check._known.parse(record.destination, client.kinds)
             encoder = encoders.setdefault(to.address, Encoder(channel, FRAME_MAX, b"guest"))
             made.append(encoder.frames(Delivery(one.id, record, to, 1_800_000_000_000, 1, None)))
             if len(made) * len(made[0]) >= WRITE_BYTES:
