@@ -95,6 +95,13 @@ class IntakeConnection(WireConnection):
         self._is_paused = False
         super().__init__(parameters, loop)
 
+    def _proto_connection_made(self, transport: Any) -> None:
+        super()._proto_connection_made(transport)
+        if not self._is_plain:
+            # Under TLS pika reads on by itself for as long as there is something to decrypt.
+            read = transport._on_socket_readable
+            transport._on_socket_readable = lambda: None if self._is_paused else read()
+
     def read_much(self) -> None:
         """Read more at a time than pika does, which expects answers and no stream of messages."""
         transport: Any = self._transport
@@ -223,10 +230,12 @@ class IntakeConnection(WireConnection):
         transport: Any = self._transport
         if transport is None or self.is_closed or transport._state != transport._STATE_ACTIVE:
             return
-        services, number = transport._nbio, transport._sock.fileno()
-        if reading:
-            services.set_reader(number, transport._on_socket_readable)
-            # TLS may have decrypted more than was taken.
-            self._loop.call_soon(transport._on_socket_readable)
+        number = transport._sock.fileno()
+        if not reading:
+            self._loop.remove_reader(number)
+        elif self._is_plain:
+            self._loop.add_reader(number, self._on_readable, transport)
         else:
-            services.remove_reader(number)
+            self._loop.add_reader(number, transport._on_socket_readable)
+            # It may have decrypted more than was taken.
+            self._loop.call_soon(transport._on_socket_readable)

@@ -27,6 +27,7 @@ from delaybridge import Client
 from delaybridge.message import Delivery, Destination, Record
 from delaybridge.publish import Outcome, Publisher, PublishOptions, Verdict, connect
 from delaybridge.publish.memory import MemoryPublisher
+from tests.integration import certificates
 from tests.integration.fleet import Process
 from tests.integration.proxy import FaultProxy
 from tests.servers.kafka import KafkaNode
@@ -211,6 +212,23 @@ class NetworkRig(Rig):
 
     async def heal(self, publisher: Publisher) -> None:
         self.proxy.mode = "pass"
+
+
+def listen_with_tls(node: RabbitMQNode) -> tuple[str, str]:
+    """Restart the node with a port for TLS: its URL, and the same with the authority to trust."""
+    node.stop()
+    made = certificates.make(node.folder)
+    inside, port = node.environment()["HOME"], free_port()
+    with (node.folder / "rabbitmq.conf").open("a") as config:
+        config.write(
+            f"listeners.ssl.1 = {LOOPBACK}:{port}\n"
+            f"ssl_options.cacertfile = {inside}/{made.authority.name}\n"
+            f"ssl_options.certfile = {inside}/{made.certificate.name}\n"
+            f"ssl_options.keyfile = {inside}/{made.key.name}\n"
+        )
+    node.start()
+    url = f"amqps://guest:guest@{LOOPBACK}:{port}/%2F"
+    return url, f"{url}?ssl_options={{'ca_certs':'{made.authority}'}}"
 
 
 class RabbitMQRig(NetworkRig):

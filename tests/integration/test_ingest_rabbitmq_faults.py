@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack
 from typing import Any
@@ -11,6 +12,8 @@ import pika
 import pytest
 import redis
 
+from delaybridge.ingest.amqp_intake import IntakeConnection
+from tests.integration.brokers import listen_with_tls
 from tests.integration.ingesting import Entrance
 from tests.integration.ingesting_rabbitmq import HOUR_MS, Exchanges, reading, source
 from tests.integration.proxy import FaultProxy
@@ -347,6 +350,56 @@ async def test_a_window_of_less_than_a_message_lets_them_through_one_by_one(
     await rabbit.send(delay, [*big, *[("k", bytes(2**19), now)] * 20])
     await stored(entrance, 20)
     assert len(await rabbit.take(namespace, 20)) == 20
+
+
+@pytest.mark.timeout(120)  # a node of its own
+async def test_over_tls_reading_stops_and_goes_on(
+    make_entrance: MakeEntrance,
+    own_redis: RedisServer,
+    namespace: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """TLS hands over what was decrypted, not what came: nothing may be left lying in between."""
+    pauses, most = 0, 0
+    hold, watch = IntakeConnection._hold, IntakeConnection._watch
+
+    def held(connection: IntakeConnection, size: int) -> None:
+        nonlocal most
+        hold(connection, size)
+        most = max(most, connection._held_bytes)
+
+    def watched(connection: IntakeConnection, reading: bool) -> None:
+        nonlocal pauses
+        pauses += not reading
+        watch(connection, reading)
+
+    monkeypatch.setattr(IntakeConnection, "_hold", held)
+    monkeypatch.setattr(IntakeConnection, "_watch", watched)
+    with RabbitMQNode() as node:
+        _, trusting = await asyncio.to_thread(listen_with_tls, node)
+        rabbit, delay = Exchanges(node.url), f"{namespace}.delay"
+        await rabbit.target(namespace)
+        entrance = make_entrance(url=trusting, redis=own_redis.url, window_bytes=200_000)
+        task = entrance.ingest("rabbitmq")
+        await reading(entrance, delay)
+        own_redis.pause()
+        at_once = [("k", os.urandom(1 + 700 * i), pika.BasicProperties()) for i in range(100)]
+        later = [(key, os.urandom(1 + 700 * i), p) for i, (key, _, p) in enumerate(messages(100))]
+        await rabbit.send(
+            delay, [message for both in zip(at_once, later, strict=True) for message in both]
+        )
+        await entrance.until(lambda: pauses, "a full window")
+        await handed_over(rabbit, entrance, delay)
+        own_redis.resume()
+        await stored(entrance, 100)
+        assert [body for _, _, body in await rabbit.take(namespace, 100)] == [
+            body for _, body, _ in at_once
+        ]
+        found = {item.id: item.body for item in await entrance.delayed()}
+        assert found == {properties.message_id: body for _, body, properties in later}
+        await drained(entrance, delay)
+        await entrance.stop(task)
+    assert pauses > 5 and most < 200_000 + 2**18, "what pika reads at a time"
 
 
 # what is with the broker already

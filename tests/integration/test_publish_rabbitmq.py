@@ -17,9 +17,8 @@ from delaybridge import amqp
 from delaybridge.errors import PublishUnavailable
 from delaybridge.message import Delivery, Destination
 from delaybridge.publish import CONFIRMED, Fault, PublishOptions, Verdict
-from tests.integration import certificates
-from tests.integration.brokers import RabbitMQRig, Sink
-from tests.servers.process import LOOPBACK, free_port
+from tests.integration.brokers import RabbitMQRig, Sink, listen_with_tls
+from tests.servers.process import LOOPBACK
 from tests.waiting import wait_until_async
 
 MAX_MESSAGE_BYTES = 100_000  # of the broker here: below what we take RabbitMQ's limit for
@@ -390,21 +389,8 @@ class TestConnection:
         except FileNotFoundError as missing:
             pytest.skip(str(missing))
         with rig.node as node:
-            node.stop()
-            made = certificates.make(node.folder)
-            inside = node.environment()["HOME"]
-            port = free_port()
-            with (node.folder / "rabbitmq.conf").open("a") as config:
-                config.write(
-                    f"listeners.ssl.1 = {LOOPBACK}:{port}\n"
-                    f"ssl_options.cacertfile = {inside}/{made.authority.name}\n"
-                    f"ssl_options.certfile = {inside}/{made.certificate.name}\n"
-                    f"ssl_options.keyfile = {inside}/{made.key.name}\n"
-                )
-            await asyncio.to_thread(node.start)
+            url, trusting = await asyncio.to_thread(listen_with_tls, node)
             to = await rig.new_destination()
-            url = f"amqps://guest:guest@{LOOPBACK}:{port}/%2F"
-            trusting = f"{url}?ssl_options={{'ca_certs':'{made.authority}'}}"
             async with rig.connected(url=trusting) as (publisher, sink):
                 deliveries = rig.deliveries(to, 1000)
                 await publish(publisher, sink, deliveries)
