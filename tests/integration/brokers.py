@@ -31,7 +31,7 @@ from tests.integration import certificates
 from tests.integration.fleet import Process
 from tests.integration.proxy import FaultProxy
 from tests.servers.kafka import KafkaNode
-from tests.servers.process import LOOPBACK, free_port
+from tests.servers.process import LOOPBACK, accepts, free_port
 from tests.servers.rabbitmq import RabbitMQNode
 from tests.servers.redis import RedisServer, redis_url_of
 from tests.waiting import wait_until, wait_until_async
@@ -214,11 +214,22 @@ class NetworkRig(Rig):
         self.proxy.mode = "pass"
 
 
-def listen_with_tls(node: RabbitMQNode) -> tuple[str, str]:
-    """Restart the node with a port for TLS: its URL, and the same with the authority to trust."""
-    node.stop()
-    made = certificates.make(node.folder)
-    inside, port = node.environment()["HOME"], free_port()
+class Tls(NamedTuple):
+    """A port for TLS of a RabbitMQ, and the authority that vouches for it."""
+
+    url: str
+    authority: Path
+
+    @property
+    def trusting(self) -> str:
+        """The URL, as pika reads it, of who trusts that authority."""
+        return f"{self.url}?ssl_options={{'ca_certs':'{self.authority}'}}"
+
+
+@contextlib.contextmanager
+def running_with_tls(node: RabbitMQNode) -> Iterator[Tls]:
+    """A node that was not started yet, up, and its port for TLS."""
+    made, port, inside = certificates.make(node.folder), free_port(), node.environment()["HOME"]
     with (node.folder / "rabbitmq.conf").open("a") as config:
         config.write(
             f"listeners.ssl.1 = {LOOPBACK}:{port}\n"
@@ -226,9 +237,9 @@ def listen_with_tls(node: RabbitMQNode) -> tuple[str, str]:
             f"ssl_options.certfile = {inside}/{made.certificate.name}\n"
             f"ssl_options.keyfile = {inside}/{made.key.name}\n"
         )
-    node.start()
-    url = f"amqps://guest:guest@{LOOPBACK}:{port}/%2F"
-    return url, f"{url}?ssl_options={{'ca_certs':'{made.authority}'}}"
+    with node:
+        wait_until(lambda: accepts(port), 10.0, "TLS is up, a little later")
+        yield Tls(f"amqps://guest:guest@{LOOPBACK}:{port}/%2F", made.authority)
 
 
 class RabbitMQRig(NetworkRig):

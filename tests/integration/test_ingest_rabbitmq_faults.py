@@ -13,7 +13,7 @@ import pytest
 import redis
 
 from delaybridge.ingest.amqp_intake import IntakeConnection
-from tests.integration.brokers import listen_with_tls
+from tests.integration.brokers import running_with_tls
 from tests.integration.ingesting import Entrance
 from tests.integration.ingesting_rabbitmq import HOUR_MS, Exchanges, reading, source
 from tests.integration.proxy import FaultProxy
@@ -375,11 +375,11 @@ async def test_over_tls_reading_stops_and_goes_on(
 
     monkeypatch.setattr(IntakeConnection, "_hold", held)
     monkeypatch.setattr(IntakeConnection, "_watch", watched)
-    with RabbitMQNode() as node:
-        _, trusting = await asyncio.to_thread(listen_with_tls, node)
+    node = RabbitMQNode()
+    with running_with_tls(node) as tls:
         rabbit, delay = Exchanges(node.url), f"{namespace}.delay"
         await rabbit.target(namespace)
-        entrance = make_entrance(url=trusting, redis=own_redis.url, window_bytes=200_000)
+        entrance = make_entrance(url=tls.trusting, redis=own_redis.url, window_bytes=200_000)
         task = entrance.ingest("rabbitmq")
         await reading(entrance, delay)
         own_redis.pause()

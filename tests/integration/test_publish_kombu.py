@@ -31,9 +31,10 @@ from tests.integration.brokers import (
     Rig,
     Sink,
     is_settled,
+    running_with_tls,
     running_worker,
 )
-from tests.servers.process import LOOPBACK, accepts, free_port
+from tests.servers.process import LOOPBACK, free_port
 from tests.servers.rabbitmq import RabbitMQNode
 from tests.servers.redis import RedisServer
 from tests.waiting import wait_until, wait_until_async
@@ -297,18 +298,9 @@ async def test_amqps_verifies() -> None:
         node = RabbitMQNode()
     except FileNotFoundError as missing:
         pytest.skip(str(missing))
-    made, port, inside = certificates.make(node.folder), free_port(), node.environment()["HOME"]
-    with (node.folder / "rabbitmq.conf").open("a") as config:
-        config.write(
-            f"listeners.ssl.1 = {LOOPBACK}:{port}\n"
-            f"ssl_options.cacertfile = {inside}/{made.authority.name}\n"
-            f"ssl_options.certfile = {inside}/{made.certificate.name}\n"
-            f"ssl_options.keyfile = {inside}/{made.key.name}\n"
-        )
-    with node:
-        await wait_until_async(lambda: accepts(port), 10.0, "TLS is up, a little later")
-        url = f"kombu+amqps://guest:guest@{LOOPBACK}:{port}//"
-        ssl = json.dumps({"ca_certs": str(made.authority), "server_hostname": LOOPBACK})
+    with running_with_tls(node) as tls:
+        url = f"kombu+{tls.url}"
+        ssl = json.dumps({"ca_certs": str(tls.authority), "server_hostname": LOOPBACK})
         trusting, _ = connect_to(f"{url}?transport.ssl={quote(ssl)}")
         wary, _ = connect_to(url)
         try:

@@ -17,7 +17,7 @@ from delaybridge import amqp
 from delaybridge.errors import PublishUnavailable
 from delaybridge.message import Delivery, Destination
 from delaybridge.publish import CONFIRMED, Fault, PublishOptions, Verdict
-from tests.integration.brokers import RabbitMQRig, Sink, listen_with_tls
+from tests.integration.brokers import RabbitMQRig, Sink, running_with_tls
 from tests.servers.process import LOOPBACK
 from tests.waiting import wait_until_async
 
@@ -388,18 +388,17 @@ class TestConnection:
             rig = RabbitMQRig()
         except FileNotFoundError as missing:
             pytest.skip(str(missing))
-        with rig.node as node:
-            url, trusting = await asyncio.to_thread(listen_with_tls, node)
+        with running_with_tls(rig.node) as tls:
             to = await rig.new_destination()
-            async with rig.connected(url=trusting) as (publisher, sink):
+            async with rig.connected(url=tls.trusting) as (publisher, sink):
                 deliveries = rig.deliveries(to, 1000)
                 await publish(publisher, sink, deliveries)
                 assert sink.verdicts(deliveries) == {Verdict.CONFIRMED}
                 assert "TLS" in publisher.describe() and "no TLS" not in publisher.describe()
             with pytest.raises(PublishUnavailable, match="CERTIFICATE_VERIFY_FAILED"):
-                async with rig.connected(url=url):
+                async with rig.connected(url=tls.url):
                     pass
             with pytest.raises(PublishUnavailable, match="(?i)mismatch"):
-                elsewhere = trusting.replace(LOOPBACK, "localhost", 1)
+                elsewhere = tls.trusting.replace(LOOPBACK, "localhost", 1)
                 async with rig.connected(url=elsewhere):
                     pass
