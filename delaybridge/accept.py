@@ -77,13 +77,13 @@ def accept(
     """
     id = draw() if message.id is None else check_id(message.id, limits)
     destination, written = (Known() if known is None else known).parse(message.destination, kinds)
-    key = None if message.key is None else check_key(message.key)
+    key = check_key(message.key)
     record = Record(
         written,
         _body_bytes(message.body, destination, limits),
         *_described(message, destination, limits),
         key,
-        _partition(message.properties, destination) if message.properties else None,
+        _partition(message.properties, destination),
         None if message.ttl is None else times.delay_ms(message.ttl, field="ttl"),
         _flag(message.at_most_once, "at_most_once"),
     )
@@ -382,7 +382,7 @@ def _kombu_properties(properties: Mapping[str, Any], limits: Limits) -> bytes | 
 
 
 def _partition(properties: Properties, destination: Destination) -> int | None:
-    if destination.kind != "kafka" or not isinstance(properties, Mapping):
+    if not properties or destination.kind != "kafka" or not isinstance(properties, Mapping):
         return None
     partition = properties.get("partition")
     if partition is None:

@@ -81,7 +81,7 @@ def only(receipts: list[Receipt]) -> Receipt:
 
 
 def _policy(on_conflict: str) -> OnConflict:
-    if isinstance(on_conflict, OnConflict):
+    if isinstance(on_conflict, OnConflict):  # nearly always, and an enum's call is slow
         return on_conflict
     try:
         return OnConflict(on_conflict)
@@ -409,7 +409,8 @@ class AsyncClient:
             return (calls,)
         by_bucket: dict[int, list[_Call]] = {}
         for call in calls:
-            numbers = {bucket_of(basis, count) for basis in call[0]}
+            bases, _, _ = call
+            numbers = {bucket_of(basis, count) for basis in bases}
             if len(numbers) != 1:
                 return (calls,)
             by_bucket.setdefault(numbers.pop(), []).append(call)

@@ -41,7 +41,7 @@ def delay_ms(value: timedelta | float | str, *, field: str = "delay") -> int:
 
     MessageError `bad_time` for what is no delay; DelayOutOfRange `negative_delay`, `too_far`.
     """
-    if type(value) in (str, int, float, timedelta):
+    if type(value) in (str, int, float, timedelta):  # True equals 1, and others have no hash
         return _known_delay_ms(value, field)
     return _delay_ms(value, field)
 
