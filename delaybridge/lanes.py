@@ -48,7 +48,8 @@ class Lane:
 
     def __init__(self, label: str, publisher: Publisher | None, now_ms: int) -> None:
         self.label = label
-        self.publisher = publisher  # None: no broker of that name is configured here
+        self.publisher = publisher  # None: `lacks` says why, or it is no destination at all
+        self.lacks: str | None = None  # the broker, where none of that name is configured here
         self.circuit = Circuit(random.random)
         self.probes = 0
         self.ready: deque[Copy] = deque()
@@ -126,6 +127,11 @@ class Lanes:
         return route
 
     def _find(self, text: str, now_ms: int) -> tuple[Destination, Lane]:
+        name, _, address = text.partition(":")
+        if name and address and name not in self._kinds:
+            lane = self._lanes.setdefault(f"{name}:", Lane(f"{name}:", None, now_ms))
+            lane.lacks = name
+            return _NOWHERE, lane
         try:
             destination = parse_destination(text, self._kinds)
         except MessageError:
@@ -143,8 +149,8 @@ class Lanes:
             self._bury(copy, reason, counted=False)
         elif copy.tried.failures >= self._retry.max_attempts:
             self._bury(copy, "used_up: workers ended while they published it", counted=False)
-        elif lane.publisher is None:
-            self._attempt_failed(copy, "unknown_destination: no broker of that name here")
+        elif lane.publisher is None and lane.lacks is None:
+            self._attempt_failed(copy, "bad_destination: it is not BROKER:ADDRESS")
         elif (
             lane.is_shut
             or lane.is_behind(copy)

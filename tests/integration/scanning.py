@@ -142,9 +142,10 @@ class Rig:
         window_bytes: int = 2**25,
         max_attempts: int = 3,
         scanner_url: str | None = None,
+        lacks: str | None = None,
         **options: int,
     ) -> None:
-        """scanner_url: the way the scanner reaches Redis, if not the client's."""
+        """scanner_url: how the scanner reaches Redis, if not like the client. lacks: a broker."""
         self.now_ms = NOW_MS
         self.namespace = namespace
         self.calls = Calls(namespace, BROKERS, buckets, Limits())
@@ -156,8 +157,9 @@ class Rig:
         self.memory, self.other = Broker_(self, "memory"), Broker_(self, "b")
         self.clock = StoreClock(monotonic=lambda: self.now_ms / 1000)
         self.clock.observe(NOW_MS * 1000, NOW_MS / 1000, NOW_MS / 1000)
+        brokers = {"memory": self.memory, "b": self.other}
         self.lanes = Lanes(
-            {"memory": Broker("memory", self.memory), "b": Broker("memory", self.other)},
+            {n: Broker("memory", publisher) for n, publisher in brokers.items() if n != lacks},
             RetryPolicy(max_attempts=max_attempts, base_ms=1000, jitter=0.0),
             self.events.append,
             window_messages=window,

@@ -612,22 +612,20 @@ async def test_a_destination_that_refuses_everything_is_probed_and_then_brought_
     assert {p.attempt for p in rig.memory.taken} == {1}, "no attempt is counted"
 
 
-async def test_a_destination_without_a_configured_broker_is_tried_again_and_then_buried(
-    rig: Rig, redis_url: str
+async def test_a_worker_that_lacks_a_broker_leaves_its_messages_to_the_next_one_that_has_it(
+    rig_of: RigFactory,
 ) -> None:
-    from delaybridge.client import AsyncClient
-
-    async with AsyncClient(
-        redis_url, namespace=rig.namespace, brokers={"elsewhere": "memory://"}
-    ) as other:
-        await other.schedule("elsewhere:q", b"x", at=when(SOON_MS), id="x")
-    rig.scanner.wake_all()
-    await rig.live_until(SOON_MS + 10_000)
-    stored = await rig.client.get("x")
-    assert stored is not None
-    assert stored.state == "dead"
-    assert stored.reason is not None
-    assert stored.reason.startswith("unknown_destination")
+    messages = [message(f"m{i:02}", SOON_MS + i, "b:q") for i in range(20)]
+    async with rig_of(buckets=1, lacks="b", max_attempts=1) as rig:
+        await claimed(rig, *messages, message("o", SOON_MS + 5))
+        await rig.live_until(SOON_MS + 3_600_000)
+        assert rig.memory.ids == ["o"]
+        assert {await rig.state(each.id or "") for each in messages} == {"parked"}
+        await rig.expire(0)
+    async with rig_of(buckets=1) as rig:
+        await rig.at(SOON_MS + 4_000_000)
+        assert rig.other.ids == [each.id for each in messages]
+        assert {publish.attempt for publish in rig.other.taken} == {1}
 
 
 async def test_a_broker_that_is_silent_delays_nobody_else(rig_of: RigFactory) -> None:

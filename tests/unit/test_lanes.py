@@ -356,13 +356,24 @@ def test_a_copy_that_ended_its_workers_too_often_is_buried(board: Board) -> None
     assert bury.args[7].startswith("used_up")
 
 
-@pytest.mark.parametrize("text", ["elsewhere:q", "a:", "", ":"])
-def test_a_destination_nobody_knows_is_tried_again_and_then_buried(board: Board, text: str) -> None:
+@pytest.mark.parametrize("text", ["a:", "", ":", "elsewhere:", ":q", "q"])
+def test_what_is_no_destination_is_tried_again_and_then_buried(board: Board, text: str) -> None:
     assert board.pass_(board.copy(text)) == "left"
     assert board.told() == {"retry": 1}
     assert board.pass_(board.copy(text, failures=MAX_ATTEMPTS - 1)) == "left"
     (bury,) = board.session.exits().told
-    assert bury.args[7].startswith("unknown_destination")
+    assert bury.args[7].startswith("bad_destination")
+
+
+@pytest.mark.parametrize("failures", [0, MAX_ATTEMPTS - 1])
+def test_messages_for_a_broker_that_is_not_configured_here_are_parked_and_stay(
+    board: Board, failures: int
+) -> None:
+    assert board.pass_(board.copy("elsewhere:q", failures=failures)) == "left"
+    assert board.pass_(board.copy("elsewhere:other/key")) == "left"
+    assert board.pass_(board.copy("b:q")) == "admitted"
+    assert board.told() == {"park": 2}
+    assert board.recover(NOW_MS + 10 * LAST_PROBE_MS) == []
 
 
 def test_while_a_broker_is_unavailable_its_messages_are_parked_and_the_other_s_are_not(
