@@ -6,6 +6,7 @@ test_times.py, what an AMQP table carries in test_amqp.py.
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -52,7 +53,12 @@ def refusal(*args: Any, **fields: Any) -> MessageError:
 
 def rows(*found: tuple[Any, ...]) -> list[Any]:
     """Parametrised cases that bear the row's number and what was tried."""
-    return [pytest.param(*case, id=f"{row} {ascii(case[0])[:32]}") for row, *case in found]
+    return [pytest.param(*case, id=f"{row} {_shown(case[0])}") for row, *case in found]
+
+
+def _shown(value: object) -> str:
+    """The value as text, the same in every process: pytest-xdist compares the names of tests."""
+    return re.sub(r" at 0x\w+", "", ascii(value))[:32]
 
 
 # I: ids
