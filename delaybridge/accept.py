@@ -21,6 +21,7 @@ from delaybridge.errors import DelayOutOfRange, MessageError
 from delaybridge.message import (
     OWN_HEADERS,
     RESERVED_PREFIX,
+    TABLE_KINDS,
     Destination,
     HeaderPairs,
     Headers,
@@ -35,8 +36,11 @@ from delaybridge.message import (
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _Encoded = tuple[int, bytes, bytes]
-_TABLES = ("rabbitmq", "kombu")  # whose headers are kept as a field table
 _MOST_KNOWN = 10_000
+_UNDESCRIBED: Mapping[str, tuple[bytes, bytes | None]] = {
+    "rabbitmq": (b"", None),
+    "kombu": (b"", b""),
+}
 
 
 class Accepted(msgspec.Struct, frozen=True, gc=False):
@@ -265,7 +269,7 @@ def _described(
     """Headers and properties as a record keeps them."""
     properties = message.properties
     if properties == {} and (message.headers == {} or message.headers == ()):
-        return b"" if destination.kind in _TABLES else (), None
+        return _UNDESCRIBED.get(destination.kind, ((), None))
     if not isinstance(properties, amqp.ContentHeader):
         encoded = _headers(message.headers, destination, limits)
         return encoded, _properties(properties, destination, limits)
@@ -288,7 +292,7 @@ def _headers(headers: Headers, destination: Destination, limits: Limits) -> byte
         _check_header_name(name)
     kept = [(name, value) for name, value in pairs if name not in OWN_HEADERS]
     check_header_sizes(len(kept), 0, limits)
-    if destination.kind in _TABLES:
+    if destination.kind in TABLE_KINDS:
         encoded: bytes | HeaderPairs = amqp.encode_table(kept)
         size = len(encoded)
     else:
@@ -373,12 +377,12 @@ def _properties(
     return None
 
 
-def _kombu_properties(properties: Mapping[str, Any], limits: Limits) -> bytes | None:
+def _kombu_properties(properties: Mapping[str, Any], limits: Limits) -> bytes:
     """Any names, every type kept; AMQP's names are held to AMQP's rules."""
     amqp.encode_properties({n: v for n, v in properties.items() if n in amqp.PROPERTY_NAMES})
     encoded = amqp.encode_table(properties.items())
     check_header_sizes(0, len(encoded), limits)
-    return encoded or None
+    return encoded
 
 
 def _partition(properties: Properties, destination: Destination) -> int | None:

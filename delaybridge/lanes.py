@@ -46,10 +46,14 @@ class Broker(NamedTuple):
 class Lane:
     """One destination. load: fired and without outcome; unconfirmed: the broker's part of it."""
 
-    def __init__(self, label: str, publisher: Publisher | None, now_ms: int) -> None:
+    def __init__(self, label: str, broker: Broker | None, now_ms: int) -> None:
         self.label = label
-        self.publisher = publisher  # None: `lacks` says why, or it is no destination at all
-        self.lacks: str | None = None  # the broker, where none of that name is configured here
+        # None: `lacks` says why, or it is no destination at all
+        self.publisher = None if broker is None else broker.publisher
+        self.lacks: str | None = None  # the broker, where none of that name and kind is here
+        self.kind = "" if broker is None else broker.kind
+        # By it alone most records of another kind are known. kombu's need a closer look.
+        self.headers_type = {"rabbitmq": bytes, "kombu": None}.get(self.kind, tuple)
         self.circuit = Circuit(random.random)
         self.probes = 0
         self.ready: deque[Copy] = deque()
@@ -129,17 +133,20 @@ class Lanes:
     def _find(self, text: str, now_ms: int) -> tuple[Destination, Lane]:
         name, _, address = text.partition(":")
         if name and address and name not in self._kinds:
-            lane = self._lanes.setdefault(f"{name}:", Lane(f"{name}:", None, now_ms))
-            lane.lacks = name
-            return _NOWHERE, lane
+            return _NOWHERE, self._lacking(name, f"{name}:", now_ms)
         try:
             destination = parse_destination(text, self._kinds)
         except MessageError:
-            destination, label, publisher = _NOWHERE, text, None
+            destination, label, broker = _NOWHERE, text, None
         else:
-            label = destination.label
-            publisher = self._brokers[destination.broker].publisher
-        return destination, self._lanes.setdefault(label, Lane(label, publisher, now_ms))
+            label, broker = destination.label, self._brokers[destination.broker]
+        return destination, self._lanes.setdefault(label, Lane(label, broker, now_ms))
+
+    def _lacking(self, name: str, label: str, now_ms: int) -> Lane:
+        """The lane of what waits for a worker that has such a broker."""
+        lane = self._lanes.setdefault(label, Lane(label, None, now_ms))
+        lane.lacks = name
+        return lane
 
     def exit_unpublished(self, copy: Copy, now_ms: int) -> bool:
         """Whether the copy left without being fired: too late, used up, nowhere to go, parked."""
@@ -156,6 +163,10 @@ class Lanes:
             or lane.is_behind(copy)
             or (self._is_full(lane) and lane.is_stalled(now_ms))
         ):
+            self._park(copy)
+        elif not record.suits(lane.kind):
+            name = copy.destination.broker
+            copy.owner = self._lacking(name, f"{name}: of another kind", now_ms)
             self._park(copy)
         else:
             return False

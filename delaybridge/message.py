@@ -27,6 +27,7 @@ Properties = Mapping[str, Any] | ContentHeader
 OWN_HEADERS = ("delaybridge-id", "delaybridge-due-ms", "delaybridge-attempt")
 RESERVED_PREFIX = "delaybridge-"
 MAX_PRIORITY = 255
+TABLE_KINDS = ("rabbitmq", "kombu")  # whose headers are kept as an encoded field table
 _BASE32HEX = "0123456789abcdefghijklmnopqrstuv"
 _SHIFTS = range(120, -1, -10)
 PAIRS = [high + low for high in _BASE32HEX for low in _BASE32HEX]  # of which an id is made
@@ -105,9 +106,9 @@ class Record(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """A message as it lies in the store, behind the head that the scripts read.
 
     headers: for RabbitMQ and kombu the encoded field table, byte for byte; else pairs, order and
-    duplicates kept. properties: for RabbitMQ `(flags, before, after)`: the property list as
-    encoded, cut where the header table goes; for kombu a field table, of any names. ttl_ms counts
-    from the due time.
+    duplicates kept. properties: for RabbitMQ `(flags, before, after)`, the property list as
+    encoded, cut where the header table goes, or None; for kombu a field table, of any names. ttl_ms
+    counts from the due time.
     """
 
     destination: str
@@ -129,6 +130,15 @@ class Record(msgspec.Struct, array_like=True, frozen=True, gc=False):
             else sum(len(n) + len(v or b"") for n, v in headers)
         )
         return len(self.body or b"") + len(self.key or b"") + extra + 128
+
+    def suits(self, kind: str) -> bool:
+        """Whether it was encoded for a broker of that kind, and not for one of another kind."""
+        if not isinstance(self.headers, bytes) or kind not in TABLE_KINDS:
+            return isinstance(self.headers, tuple) and kind not in TABLE_KINDS
+        if isinstance(self.properties, bytes):
+            return kind == "kombu"
+        # RabbitMQ's destinations have a slash; older records for kombu may lack properties.
+        return kind == "rabbitmq" or (self.properties is None and "/" not in self.destination)
 
 
 encode_record = msgspec.msgpack.Encoder().encode

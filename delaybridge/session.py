@@ -226,7 +226,7 @@ class Copy(Delivery):
     """A claimed message in a worker's hands. Named by (id, claim number), as in the store.
 
     is_plain: nothing but its lane can keep it from being published: it was never tried, has no
-    ttl, and may be delivered twice.
+    ttl, may be delivered twice, and its headers are as its broker takes them.
     """
 
     __slots__ = ("claim", "is_plain", "score", "session", "tried")
@@ -245,7 +245,9 @@ class Copy(Delivery):
         due_ms = int(score) if tried.due_ms is None else tried.due_ms
         super().__init__(id, record, destination, due_ms, tried.failures + 1, lane)
         self.session, self.claim, self.score, self.tried = session, claim, score, tried
-        self.is_plain = not (tried.failures or record.ttl_ms is not None or record.at_most_once)
+        self.is_plain = type(record.headers) is lane.headers_type and not (
+            tried.failures or record.ttl_ms is not None or record.at_most_once
+        )
 
     @property
     def item(self) -> Item:

@@ -144,8 +144,12 @@ class Courier:
         try:
             if self._channel is None:
                 self._open_channel()
+            try:
+                encoded = message(self._channel, delivery)
+            except Exception as exc:  # it is not written, and the connection is as it was
+                return Outcome(Verdict.REFUSED, reason_of("unencodable", exc))
             self._channel.basic_publish(
-                message(self._channel, delivery),
+                encoded,
                 exchange="",
                 routing_key=delivery.destination.address,
                 mandatory=True,

@@ -86,7 +86,12 @@ class StreamsPublisher:
             reason = self.unavailable or "not_connected: closing"
             self._reports.add(deliveries, Outcome(Verdict.REFUSED, reason, Fault.BROKER))
             return
-        self._outbox += [(self._command(delivery), delivery) for delivery in deliveries]
+        for delivery in deliveries:
+            try:
+                self._outbox.append((self._command(delivery), delivery))
+            except Exception as exc:  # it is not written, and the others are
+                reason = f"unencodable: {type(exc).__name__}"
+                self._reports.add([delivery], Outcome(Verdict.REFUSED, reason))
         self._wake.set()
 
     async def check(self, destination: Destination) -> str | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import pytest
 
@@ -117,6 +118,24 @@ class TestEveryPublisher:
             assert sink.verdicts([large]) == {Verdict.REFUSED}
             assert sink.reasons([large]) == {rig.oversize_reason}
             assert sink.outcomes[large].fault is Fault.MESSAGE
+
+    async def test_a_record_of_another_kind_is_refused_and_the_others_are_not(
+        self, rig: Rig
+    ) -> None:
+        if rig.kind == "memory":
+            pytest.skip("it encodes nothing")
+        to = await rig.new_destination()
+        foreign: Any = b"\x01aV" if rig.kind in ("kafka", "redis") else (("a", b"1"),)
+        async with rig.connected() as (publisher, sink):
+            deliveries = rig.deliveries(to, 9)
+            other = rig.delivery(to, headers=foreign)
+            publisher.publish([*deliveries[:4], other, *deliveries[4:]])
+            await sink.all_of([other, *deliveries])
+            assert sink.verdicts(deliveries) == {Verdict.CONFIRMED}
+            assert sink.verdicts([other]) == {Verdict.REFUSED}
+            assert sink.reasons([other]) == {"unencodable"}
+            assert sink.outcomes[other].fault is Fault.MESSAGE
+            assert publisher.unavailable is None
 
     async def test_a_missing_destination_is_refused_and_the_others_go_on(self, rig: Rig) -> None:
         if rig.kind == "memory":

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 
 from delaybridge import Client, Message
 from delaybridge.accept import accept
@@ -240,6 +241,29 @@ def connect_to(url: str) -> tuple[Any, Sink]:
 
 
 class TestEndToEnd:
+    def test_what_was_scheduled_for_another_kind_of_broker_waits_and_stops_nothing(
+        self, redis_url: str, namespace: str, tmp_path: Path
+    ) -> None:
+        stream = f"s-{namespace}"
+        with Client(redis_url, namespace=namespace, brokers={"eu": f"kombu+{redis_url}"}) as old:
+            stale = [
+                old.schedule(f"eu:{stream}", b"old", headers=headers, delay=0, at_most_once=once)
+                for headers in ({}, {"a": 1})
+                for once in (False, True)
+            ]
+        with (
+            Client(redis_url, namespace=namespace, brokers={"eu": redis_url}) as client,
+            running_worker(redis_url, namespace, f"eu={redis_url}", tmp_path) as worker,
+            redis.Redis.from_url(redis_url) as plain,
+        ):
+            client.schedule(f"eu:{stream}", b"new", headers={"a": "1"}, delay=0)
+            wait_until(lambda: client.stats().parked == len(stale), 20.0, "all of them wait")
+            wait_until(lambda: plain.xlen(stream), 20.0, "the other one is published")
+            ((_, fields),) = plain.xrange(stream)
+            plain.delete(stream)
+        assert fields[b"body"] == b"new"
+        assert "scanner_failed" not in worker.log
+
     @pytest.mark.timeout(60)
     def test_on_time_byte_for_byte_and_nothing_is_lost_with_the_broker(
         self, redis_url: str, namespace: str, tmp_path: Path

@@ -47,11 +47,13 @@ class Recorder:
 class Board:
     """Lanes over two brokers, and one session whose copies take them."""
 
-    def __init__(self, *, window: int = WINDOW, window_bytes: int = 2**30) -> None:
+    def __init__(
+        self, *, window: int = WINDOW, window_bytes: int = 2**30, kind: str = "memory"
+    ) -> None:
         self.events: list[events.Event] = []
         self.a, self.b = Recorder("a"), Recorder("b")
         self.lanes = Lanes(
-            {"a": Broker("memory", self.a), "b": Broker("memory", self.b)},  # type: ignore[arg-type]
+            {"a": Broker(kind, self.a), "b": Broker("memory", self.b)},  # type: ignore[arg-type]
             RetryPolicy(max_attempts=MAX_ATTEMPTS, base_ms=1000, jitter=0.0),
             self.events.append,
             window_messages=window,
@@ -374,6 +376,46 @@ def test_messages_for_a_broker_that_is_not_configured_here_are_parked_and_stay(
     assert board.pass_(board.copy("b:q")) == "admitted"
     assert board.told() == {"park": 2}
     assert board.recover(NOW_MS + 10 * LAST_PROBE_MS) == []
+
+
+TABLE, PAIRS = b"\x01aV", (("a", b"1"),)
+
+
+@pytest.mark.parametrize(
+    ("kind", "record", "fits"),
+    [
+        ("redis", {"headers": PAIRS}, True),
+        ("redis", {"headers": b""}, False),
+        ("redis", {"headers": TABLE}, False),
+        ("rabbitmq", {"headers": b"", "properties": (0, b"", b"")}, True),
+        ("rabbitmq", {"headers": TABLE}, True),
+        ("rabbitmq", {"headers": PAIRS}, False),
+        ("rabbitmq", {"headers": ()}, False),
+        ("kombu", {"headers": b"", "properties": b""}, True),
+        ("kombu", {"headers": TABLE, "properties": b""}, True),
+        ("kombu", {"headers": b""}, False),  # RabbitMQ's: the destination has a slash
+        ("kombu", {"headers": b"", "properties": (0, b"", b"")}, False),
+        ("kombu", {"headers": PAIRS}, False),
+    ],
+)
+@pytest.mark.parametrize("once", [False, True])
+def test_a_record_of_another_kind_of_broker_is_parked_and_stays(
+    kind: str, record: dict[str, Any], fits: bool, once: bool
+) -> None:
+    board = Board(kind=kind)
+    copy = board.copy("a:x/q", at_most_once=once, **record)
+    assert copy.is_plain is (fits and not once and kind != "kombu")
+    assert board.pass_(copy) == ("admitted" if fits else "left")
+    if not fits:
+        assert board.told() == {"park": 1}
+        assert board.recover(NOW_MS + 10 * LAST_PROBE_MS) == []
+        assert board.pass_(board.copy("b:x", headers=())) == "admitted"
+
+
+def test_a_table_of_properties_is_not_for_rabbitmq(board: Board) -> None:
+    record = Record("a:x/q", b"", TABLE, b"")
+    assert record.suits("kombu")
+    assert not record.suits("rabbitmq")  # its publisher refuses the record as unencodable
 
 
 def test_while_a_broker_is_unavailable_its_messages_are_parked_and_the_other_s_are_not(

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from delaybridge.commands import Bucket, Tried
+from delaybridge.lanes import Lane
 from delaybridge.message import Destination, Record
 from delaybridge.parked import Parked
 from delaybridge.session import Copy, Session
@@ -20,7 +21,8 @@ HANDFUL = 3
 
 def copy(score: float) -> Copy:
     destination: Any = Destination("a", "", "q")
-    return Copy(SESSION, 11, str(score), score, Tried(), Record("a:q", b""), destination, None)
+    lane = Lane("a:q", None, 0)
+    return Copy(SESSION, 11, str(score), score, Tried(), Record("a:q", b""), destination, lane)
 
 
 STEPS = st.integers(0, 60).map(lambda drawn: None if drawn < 6 else float(drawn))
