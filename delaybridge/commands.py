@@ -104,6 +104,14 @@ class Tried(NamedTuple):
 UNTRIED = Tried()
 
 
+class Failing(NamedTuple):
+    """How the last publish of a message failed that is tried again; since_ms: the first one."""
+
+    since_ms: int
+    destination: str
+    error: str
+
+
 class Claimed(NamedTuple):
     """The answer of a claim. records: head and payload; more: not everything due was taken."""
 
@@ -152,7 +160,10 @@ class Reclaimed(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One message as `get` and `page` show it. score: what its set is ordered by."""
+    """One message as `get` and `page` show it. score: what its set is ordered by.
+
+    reason: why it is dead; of any other, how it failed last, for `parse_failing`.
+    """
 
     id: str
     state: State
@@ -192,6 +203,13 @@ def parse_tried(text: bytes) -> Tried:
         return UNTRIED
     count, maybe, due_ms = text.split(b":")
     return Tried(int(count), maybe == b"1", int(due_ms) if due_ms else None)
+
+
+def parse_failing(text: str) -> Failing | None:
+    """What the `attempts` hash says of a message's last error; None if nothing."""
+    since_ms, _, said = text.partition("\n")
+    destination, _, error = said.partition("\n")
+    return Failing(int(since_ms), destination, error) if since_ms.isdecimal() else None
 
 
 def new_stamp() -> bytes:
@@ -403,15 +421,18 @@ class Bucket:
         self,
         token: str,
         ttl_ms: int,
-        items: Iterable[tuple[Item, int | None, bool]],
+        items: Iterable[tuple[Item, int | None, bool, str]],
         *,
         now_ms: int | None = None,
     ) -> Command[Held]:
-        """Put back (item, back-off in ms or None = not attempted, may have been delivered)."""
+        """Put back (item, back-off in ms or None = not attempted, may have been delivered, error).
+
+        error: destination and last error, parted by a newline.
+        """
         args: list[Arg] = [token, ttl_ms, _now(now_ms)]
-        for item, delay_ms, maybe in items:
+        for item, delay_ms, maybe, error in items:
             delay: Arg = "" if delay_ms is None else delay_ms
-            args += (item.id, item.claim, repr(item.score), delay, int(maybe))
+            args += (item.id, item.claim, repr(item.score), delay, int(maybe), error)
         return self._call("retry", args, _held)
 
     def park(self, token: str, ttl_ms: int, items: Iterable[Item]) -> Command[Held]:
@@ -614,7 +635,8 @@ def _got(id: str, reply: list[Any] | None) -> Row | None:
         return None
     state, record, tried, reason, buried, fired = reply
     score = float(buried) if buried else _score(record)
-    return Row(id, _STATES[state], score, record, parse_tried(tried), reason.decode(), fired == 1)
+    why = reason.decode(errors="replace")
+    return Row(id, _STATES[state], score, record, parse_tried(tried), why, fired == 1)
 
 
 def _paged(state: State, reply: list[Any]) -> tuple[list[Row], bool]:

@@ -33,6 +33,7 @@ from delaybridge.session import Copy, Session
 _PROBES = 5  # messages that may pass while a circuit is probed
 _STALLED_MS = 500  # a full lane without a confirm for so long makes room for the others
 _ROUTES = 10_000
+_ERROR_CHARS = 200  # of the last error that is kept with a message that is tried again
 _NOWHERE = Destination("", "", "")
 
 
@@ -283,7 +284,8 @@ class Lanes:
         if delay_ms is None:
             self._bury(copy, reason, counted=True, maybe=maybe)
         else:
-            copy.session.retry(copy.item, delay_ms, maybe=maybe)
+            error = f"{_lane(copy).label}\n{reason[:_ERROR_CHARS]}"
+            copy.session.retry(copy.item, delay_ms, maybe=maybe, error=error)
             self._emit(Retried(destination=_lane(copy).label, messages=1, reason=reason))
 
     def _bury(self, copy: Copy, reason: str, *, counted: bool, maybe: bool = False) -> None:

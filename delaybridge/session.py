@@ -58,7 +58,7 @@ class Session:
         self.moved = asyncio.Event()  # one of the two above fell
         # what the store is to be told
         self._settled: dict[int, list[str]] = {}
-        self._retried: list[tuple[Item, int | None, bool]] = []
+        self._retried: list[tuple[Item, int | None, bool, str]] = []
         self._buried: list[tuple[Item, bool, bool, str]] = []
         self._parked: list[Item] = []
         self._parking: set[str] = set()  # by calls under way
@@ -117,9 +117,11 @@ class Session:
         """The broker confirmed them."""
         self._settled.setdefault(claim, []).extend(ids)
 
-    def retry(self, item: Item, delay_ms: int | None, *, maybe: bool = False) -> None:
+    def retry(
+        self, item: Item, delay_ms: int | None, *, maybe: bool = False, error: str = ""
+    ) -> None:
         """Back to due after a back-off; with None as it was, never attempted."""
-        self._retried.append((item, delay_ms, maybe))
+        self._retried.append((item, delay_ms, maybe, error))
 
     def bury(self, item: Item, reason: str, *, counted: bool, maybe: bool = False) -> None:
         """To the dead set. counted: an attempt failed just now."""
@@ -186,7 +188,7 @@ class Session:
             told += (bucket.retry(*owner, part) for part in _parts(self._retried))
         if self._buried:
             told += (bucket.bury(*owner, part) for part in _parts(self._buried))
-        back_ms = min((ms for _, ms, _ in self._retried if ms is not None), default=None)
+        back_ms = min((ms for _, ms, _, _ in self._retried if ms is not None), default=None)
         parked = {item.id for item in self._parked}
         self._parking |= parked
         self._settled, self._retried, self._buried, self._parked = {}, [], [], []

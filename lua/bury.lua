@@ -33,6 +33,7 @@ for i = 4, #ARGV, 5 do
       end
       redis.call('HSET', KEYS[3], id, (tries + 1) .. ':' .. maybe .. ':' .. due_ms)
     end
+    redis.call('HDEL', KEYS[3], id .. '\0')
     redis.call('ZREM', KEYS[2], id)
     redis.call('ZADD', KEYS[4], string.format('%.0f', now), id)
     redis.call('HSET', KEYS[5], id, ARGV[i + 4])

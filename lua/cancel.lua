@@ -66,7 +66,7 @@ if redis.call('ZREM', KEYS[2], id) == 0 then
   end
 end
 redis.call('HDEL', KEYS[1], id)
-redis.call('HDEL', KEYS[4], id)
+redis.call('HDEL', KEYS[4], id, id .. '\0')
 redis.call('ZREMRANGEBYSCORE', KEYS[10], '-inf', now - KEEP_CALLS_MS)
 redis.call('ZADD', KEYS[10],
   string.format('%.17g', now + answer / 256), stamp .. id,

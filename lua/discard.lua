@@ -29,7 +29,7 @@ local old = redis.call('HGET', KEYS[1], id)
 redis.call('ZREM', KEYS[3], id)
 redis.call('HDEL', KEYS[4], id)
 redis.call('HDEL', KEYS[1], id)
-redis.call('HDEL', KEYS[2], id)
+redis.call('HDEL', KEYS[2], id, id .. '\0')
 redis.call('ZREMRANGEBYSCORE', KEYS[5], '-inf', now - KEEP_CALLS_MS)
 redis.call('ZADD', KEYS[5], string.format('%.17g', now + DISCARDED / 256), stamp .. id)
 if old then

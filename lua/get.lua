@@ -9,7 +9,8 @@
 -- KEYS[7]  marks        hash
 -- ARGV[1]  id
 -- returns  false where it is unknown; else {0 delayed, 1 in flight, 2 parked or 3 dead, record,
---          attempts or empty, reason or empty, buried at (ms or empty), 1 if fired}
+--          attempts or empty, why it is dead or how it failed last or empty, buried at (ms or
+--          empty), 1 if fired}
 -- cost     O(log n)
 local id = ARGV[1]
 local record = redis.call('HGET', KEYS[1], id)
@@ -20,14 +21,16 @@ local tried = redis.call('HGET', KEYS[3], id) or ''
 local buried = redis.call('ZSCORE', KEYS[5], id)
 if buried then
   return {3, record, tried, redis.call('HGET', KEYS[6], id) or '', buried, 0}
-elseif redis.call('ZSCORE', KEYS[4], id) then
-  return {2, record, tried, '', '', 0}
+end
+local failed = redis.call('HGET', KEYS[3], id .. '\0') or ''
+if redis.call('ZSCORE', KEYS[4], id) then
+  return {2, record, tried, failed, '', 0}
 end
 local claim = tonumber(redis.call('ZSCORE', KEYS[2], id) or '')
 if not claim then
-  return {0, record, tried, '', '', 0}
+  return {0, record, tried, failed, '', 0}
 end
 local marks = redis.call('HMGET', KEYS[7], 'fired_score', 'fired_claim')
 local fired = #record > 9 and claim <= tonumber(marks[2] or -1)
   and struct.unpack('>d', record, 2) <= tonumber(marks[1] or -1)
-return {1, record, tried, '', '', fired and 1 or 0}
+return {1, record, tried, failed, '', fired and 1 or 0}

@@ -12,7 +12,7 @@
 -- ARGV[5]  limit        messages
 -- ARGV[6]  bytes        of records; one message is always returned
 -- returns  {1 if there is more, then six a message: id, score, record or empty, attempts or empty,
---          reason or empty, 1 if fired}
+--          why it is dead or how it failed last or empty, 1 if fired}
 -- cost     O(log n) a message, and their size; O(log n * log n) for the cursor
 local listed, limit, bytes = KEYS[1], tonumber(ARGV[5]), tonumber(ARGV[6])
 
@@ -69,7 +69,8 @@ for i = 1, #found, 2 do
   page[#page + 1] = score
   page[#page + 1] = record
   page[#page + 1] = redis.call('HGET', KEYS[3], id) or ''
-  page[#page + 1] = redis.call('HGET', KEYS[4], id) or ''
+  page[#page + 1] = redis.call('HGET', KEYS[4], id)
+    or redis.call('HGET', KEYS[3], id .. '\0') or ''
   page[#page + 1] = fired and 1 or 0
   taken = taken + 1
 end

@@ -60,6 +60,7 @@ redis.call('HSET', KEYS[1], id,
 redis.call('ZADD', KEYS[2], string.format('%.17g', new), id)
 if tried then
   redis.call('HSET', KEYS[4], id, count .. ':' .. maybe .. ':')
+  redis.call('HDEL', KEYS[4], id .. '\0')
 end
 local answer = maybe == '1' and RESCHEDULED_MAYBE or RESCHEDULED
 redis.call('ZREMRANGEBYSCORE', KEYS[9], '-inf', now - KEEP_CALLS_MS)

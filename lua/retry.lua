@@ -8,9 +8,9 @@
 -- ARGV[1]  token
 -- ARGV[2]  ttl          ms
 -- ARGV[3]  now          ms, empty = the store's clock
--- ARGV[4+] messages     five each: id, claim number, score it was claimed with, back-off in ms or
+-- ARGV[4+] messages     six each: id, claim number, score it was claimed with, back-off in ms or
 --                       empty (not attempted: the score stays, nothing is counted), 1 if this
---                       attempt may have arrived
+--                       attempt may have arrived, destination and error parted by a newline
 -- returns  false where the lease is lost; else how many were put back
 -- cost     O(log n) a message, and the size of what was attempted
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then
@@ -24,7 +24,8 @@ end
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
 
 -- The due time first asked for stays with the attempts: the score moves on with each back-off.
-local function back_off(id, score, delay, maybe)
+-- The error lies in a field of its own, which readers of an older version never ask for.
+local function back_off(id, score, delay, maybe, said)
   local tried = redis.call('HGET', KEYS[5], id) or '0:0:'
   local count, before, due_ms = string.match(tried, '(%d+):(%d):(%d*)')
   if due_ms == '' then
@@ -33,7 +34,10 @@ local function back_off(id, score, delay, maybe)
   if before == '1' then
     maybe = '1'
   end
-  redis.call('HSET', KEYS[5], id, (count + 1) .. ':' .. maybe .. ':' .. due_ms)
+  local failed = redis.call('HGET', KEYS[5], id .. '\0')
+  local since = failed and string.match(failed, '^%d+') or string.format('%.0f', now)
+  redis.call('HSET', KEYS[5], id, (count + 1) .. ':' .. maybe .. ':' .. due_ms,
+    id .. '\0', since .. '\n' .. said)
   local record = redis.call('HGET', KEYS[4], id)
   local new = now + delay + score % 1
   redis.call('HSET', KEYS[4], id,
@@ -42,11 +46,11 @@ local function back_off(id, score, delay, maybe)
 end
 
 local count = 0
-for i = 4, #ARGV, 5 do
+for i = 4, #ARGV, 6 do
   local id, score, delay = ARGV[i], tonumber(ARGV[i + 2]), ARGV[i + 3]
   if tonumber(redis.call('ZSCORE', KEYS[3], id) or '') == tonumber(ARGV[i + 1]) then
     if delay ~= '' then
-      score = back_off(id, score, delay, ARGV[i + 4])
+      score = back_off(id, score, delay, ARGV[i + 4], ARGV[i + 5])
     end
     redis.call('ZREM', KEYS[3], id)
     redis.call('ZADD', KEYS[2], string.format('%.17g', score), id)

@@ -95,6 +95,7 @@ local function replace(stamp, id, old, score, record)
   first_due = math.min(first_due, score)
   flush()
   local tried = redis.call('HGET', attempts, id)
+  redis.call('HDEL', attempts, id .. '\0')
   if tried and string.match(tried, ':(%d)') == '1' then
     redis.call('HSET', attempts, id, '0:1:')
   else

@@ -47,6 +47,14 @@ local function remember(claim, ids)
   end
 end
 
+local function errors_of(ids)
+  local fields = {}
+  for i, id in ipairs(ids) do
+    fields[i] = id .. '\0'
+  end
+  return fields
+end
+
 local at = 5
 while at < #ARGV do
   local claim, size = tonumber(ARGV[at]), tonumber(ARGV[at + 1])
@@ -69,6 +77,7 @@ while at < #ARGV do
       redis.call('HDEL', KEYS[3], unpack(ids))
       if tried then
         redis.call('HDEL', KEYS[4], unpack(ids))
+        redis.call('HDEL', KEYS[4], unpack(errors_of(ids)))
       end
       count = count + #ids
     end

@@ -57,7 +57,7 @@ def _life(bucket: Bucket, namespace: str) -> Generator[Command[Any], Any, None]:
     yield bucket.page(State.DELAYED, limit=1)
     yield bucket.reschedule(commands.new_stamp(), _ID, "+0")
     item = yield from _fired(bucket, token, held.turn)
-    yield bucket.retry(token, _TTL_MS, [(item, 0, False)])
+    yield bucket.retry(token, _TTL_MS, [(item, 0, False, "")])
     item = yield from _fired(bucket, token, item.claim)
     yield bucket.park(token, _TTL_MS, [item])
     yield bucket.unpark(token, _TTL_MS)

@@ -28,6 +28,7 @@ State = dict[str, Any]
 TTL_MS = 600_000
 BIRTH = "0123456789abcdef"
 NUMBER = 3
+ERROR = "kafka:orders\nrefused: by a test"
 HASHES = ("messages", "attempts", "dead_reason", "marks", "sources")
 
 
@@ -277,7 +278,7 @@ class Owner:
     def retrying(
         self, *copies: Copy, delay_ms: int | None = None, maybe: bool = False
     ) -> Command[Any]:
-        items = [(copy.item, delay_ms, maybe) for copy in copies]
+        items = [(copy.item, delay_ms, maybe, ERROR) for copy in copies]
         return self.bucket.retry(self.token, TTL_MS, items, now_ms=self.world.now_ms)
 
     def burying(self, *copies: Copy, counted: bool = True, maybe: bool = False) -> Command[Any]:

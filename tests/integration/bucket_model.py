@@ -90,6 +90,7 @@ class Model:
     parked: dict[str, float] = field(default_factory=dict)
     dead: dict[str, tuple[int, str]] = field(default_factory=dict)
     attempts: dict[str, Tried] = field(default_factory=dict)
+    failing: dict[str, tuple[int, str]] = field(default_factory=dict)
     revoked: dict[str, int] = field(default_factory=dict)
     calls: dict[bytes, Call] = field(default_factory=dict)
     lease: str | None = None
@@ -135,7 +136,7 @@ class Model:
         maybe = self._tried(id).maybe_delivered
         self._take_out(id)
         self.messages[id], self.due[id] = new, new.score
-        self.attempts.pop(id, None)
+        self._forget_attempts(id)
         if maybe:
             self.attempts[id] = Tried(0, True)
         self._forget_calls(now_ms)
@@ -151,7 +152,7 @@ class Model:
             return Answer.IN_FLIGHT
         maybe = self._tried(id).maybe_delivered
         self._take_out(id)
-        self.attempts.pop(id, None)
+        self._forget_attempts(id)
         old = self.messages.pop(id)
         self._forget_calls(now_ms)
         self._remember(old.stamp, id, Answer.CANCELLED, now_ms)
@@ -171,6 +172,7 @@ class Model:
         self._put(id, int(when))
         if tried := self.attempts.get(id):
             self.attempts[id] = tried._replace(due_ms=None)
+        self.failing.pop(id, None)
         maybe = self._tried(id).maybe_delivered
         self._forget_calls(now_ms)
         answer = Answer.RESCHEDULED_MAYBE_DELIVERED if maybe else Answer.RESCHEDULED
@@ -196,7 +198,7 @@ class Model:
         if id not in self.dead:
             return Answer.UNKNOWN
         del self.dead[id]
-        self.attempts.pop(id, None)
+        self._forget_attempts(id)
         old = self.messages.pop(id)
         self._forget_calls(now_ms)
         self._remember(old.stamp, id, Answer.CANCELLED, now_ms)
@@ -213,6 +215,8 @@ class Model:
             state = State.PARKED
         elif id in self.mirror:
             state = State.IN_FLIGHT
+        if state is not State.DEAD and id in self.failing:
+            reason = "{}\n{}".format(*self.failing[id])
         tried = self._tried(id)
         return Row(id, state, score, stored.encoded, tried, reason, self.is_fired(id))
 
@@ -308,7 +312,7 @@ class Model:
             for id in ids:
                 if self._ends(id, claim):
                     del self.messages[id]
-                    self.attempts.pop(id, None)
+                    self._forget_attempts(id)
         return True
 
     def settle_once(
@@ -327,7 +331,7 @@ class Model:
                 note = f"{claim}:{id}\0".encode()
                 if self._ends(id, claim):
                     stamp = self.messages.pop(id).stamp
-                    self.attempts.pop(id, None)
+                    self._forget_attempts(id)
                     self._forget_calls(now_ms)
                     self._remember(stamp, id, Answer.CREATED, now_ms)
                     self.calls[note] = Call(now_ms, Answer.CREATED)
@@ -339,13 +343,13 @@ class Model:
         self,
         token: str,
         ttl_ms: int,
-        items: Sequence[tuple[Item, int | None, bool]],
+        items: Sequence[tuple[Item, int | None, bool, str]],
         *,
         now_ms: int,
     ) -> bool | None:
         if self.lease != token:
             return None
-        for item, delay_ms, maybe in items:
+        for item, delay_ms, maybe, error in items:
             if not self._ends(item.id, item.claim):
                 continue
             if delay_ms is None:
@@ -355,6 +359,8 @@ class Model:
             due_ms = int(item.score) if tried.due_ms is None else tried.due_ms
             maybe = maybe or tried.maybe_delivered
             self.attempts[item.id] = Tried(tried.failures + 1, maybe, due_ms)
+            since_ms, _ = self.failing.get(item.id, (now_ms, ""))
+            self.failing[item.id] = since_ms, error
             self._put(item.id, now_ms + delay_ms)
         return True
 
@@ -372,6 +378,7 @@ class Model:
             if not self._ends(item.id, item.claim):
                 continue
             self.dead[item.id] = now_ms, reason
+            self.failing.pop(item.id, None)
             if counted:
                 tried = self._tried(item.id)
                 maybe = maybe or tried.maybe_delivered
@@ -441,6 +448,10 @@ class Model:
         stored.score = due_ms + stored.score % 1
         self.due[id] = stored.score
 
+    def _forget_attempts(self, id: str) -> None:
+        self.attempts.pop(id, None)
+        self.failing.pop(id, None)
+
     def _tried(self, id: str) -> Tried:
         return self.attempts.get(id, Tried())
 
@@ -465,7 +476,10 @@ class Model:
             "due": raw(self.due),
             "messages": {id.encode(): stored.encoded for id, stored in self.messages.items()},
             "mirror": raw(self.mirror),
-            "attempts": {id.encode(): encoded(tried) for id, tried in self.attempts.items()},
+            "attempts": {
+                **{id.encode(): encoded(tried) for id, tried in self.attempts.items()},
+                **{f"{id}\0".encode(): f"{s}\n{e}".encode() for id, (s, e) in self.failing.items()},
+            },
             "parked": raw(self.parked),
             "dead": raw({id: at_ms for id, (at_ms, _) in self.dead.items()}),
             "dead_reason": {id.encode(): why.encode() for id, (_, why) in self.dead.items()},

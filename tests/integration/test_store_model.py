@@ -41,6 +41,7 @@ MESSAGES = st.tuples(
     IDS, OFFSETS_MS, st.sampled_from([0, 1, 255]), st.sampled_from([b"", b"p", b"q"])
 )
 POLICIES = st.sampled_from([OnConflict.FAIL, OnConflict.KEEP, OnConflict.REPLACE])
+ERRORS = st.sampled_from(["a:q\nnack: 1", "a:q\nunroutable"])
 LIMITS = st.sampled_from([100, 2, 1])
 REPLY = st.sampled_from(["arrives", "arrives", "late", "lost"])
 LOSABLE = st.sampled_from(["arrives", "arrives", "arrives", "lost"])
@@ -351,7 +352,8 @@ class BucketMachine(RuleBasedStateMachine):
     def retry(self, data: st.DataObject, session: Session) -> None:
         copy = data.draw(st.sampled_from(session.out))
         delay_ms = data.draw(st.sampled_from([0, 1, 700]))
-        self.end(data, session, copy, "retry", [(copy.item, delay_ms, data.draw(st.booleans()))])
+        maybe, error = data.draw(st.booleans()), data.draw(ERRORS)
+        self.end(data, session, copy, "retry", [(copy.item, delay_ms, maybe, error)])
 
     def bury_fired(self, data: st.DataObject, session: Session) -> None:
         copy = data.draw(st.sampled_from(session.out))
@@ -360,7 +362,7 @@ class BucketMachine(RuleBasedStateMachine):
 
     def put_back(self, data: st.DataObject, session: Session) -> None:
         copy = data.draw(st.sampled_from(session.wheel))
-        self.end(data, session, copy, "retry", [(copy.item, None, False)])
+        self.end(data, session, copy, "retry", [(copy.item, None, False, "")])
 
     def park(self, data: st.DataObject, session: Session) -> None:
         copy = data.draw(st.sampled_from(session.wheel))

@@ -126,7 +126,7 @@ class Board:
         """How many copies left by which verb since this was last asked."""
         exits = self.session.exits()
         self.session.told(exits)
-        steps = {"settle": 0, "retry": 5, "bury": 5, "park": 3}
+        steps = {"settle": 0, "retry": 6, "bury": 5, "park": 3}
         first = {"retry": 3, "bury": 3, "park": 2}
         counts: Counter[str] = Counter()
         for call in exits.told:
@@ -287,8 +287,9 @@ def test_unknown_is_tried_again_as_maybe_delivered_whoever_is_at_fault(
     board.answer(sent, outcome)
     (retry,) = board.session.exits().told
     assert retry.name == "retry"
-    assert list(retry.args[6::5]) == [1000] * 3
-    assert list(retry.args[7::5]) == [1] * 3
+    assert list(retry.args[6::6]) == [1000] * 3
+    assert list(retry.args[7::6]) == [1] * 3
+    assert list(retry.args[8::6]) == [f"a:q\n{outcome.reason}"] * 3
     assert sum(event.messages for event in board.heard(events.Retried)) == 3
 
 

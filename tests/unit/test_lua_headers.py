@@ -27,7 +27,7 @@ ALIAS = re.compile(r"(\w+) = KEYS\[(\d+)\]")
 KEYLESS = {"TIME", "PUBLISH"}
 FORBIDDEN = {"KEYS", "SCAN", "SMEMBERS", "HGETALL", "HKEYS", "HVALS", "EVAL", "FLUSHALL", "SELECT"}
 WRITING = {"SET", "DEL", "HSET", "HSETNX", "HDEL", "HINCRBY", "ZADD", "ZREM", "ZREMRANGEBYSCORE"}
-EACH = {"two": 2, "three": 3, "four": 4, "five": 5}
+EACH = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6}
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ SAMPLES: dict[str, Callable[[int], Command[object]]] = {
     "claim": lambda n: BUCKET.claim("w:1:1", 1000, 1, ahead_ms=9, limit=9, max_bytes=9),
     "fire": lambda n: BUCKET.fire("w:1:1", 1000, 1.5, 1, 0),
     "settle": lambda n: BUCKET.settle("w:1:1", 1000, [(1, ["id"] * n)] * n),
-    "retry": lambda n: BUCKET.retry("w:1:1", 1000, [(ITEM, None, False)] * n),
+    "retry": lambda n: BUCKET.retry("w:1:1", 1000, [(ITEM, None, False, "")] * n),
     "park": lambda n: BUCKET.park("w:1:1", 1000, [ITEM] * n),
     "unpark": lambda n: BUCKET.unpark("w:1:1", 1000, ids=["id"] * n),
     "bury": lambda n: BUCKET.bury("w:1:1", 1000, [(ITEM, True, False, "why")] * n),

@@ -41,7 +41,7 @@ def ids_of(command: Command[Any]) -> list[str]:
             ids += command.args[at + 2 : at + 2 + size]
             at += 2 + size
         return ids
-    first, step = {"retry": (3, 5), "bury": (3, 5), "park": (2, 3), "unpark": (3, 1)}[command.name]
+    first, step = {"retry": (3, 6), "bury": (3, 5), "park": (2, 3), "unpark": (3, 1)}[command.name]
     return list(command.args[first::step])
 
 
