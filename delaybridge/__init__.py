@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         StoreUnavailable,
     )
     from delaybridge.message import Answer, Limits, Message, OnConflict, State
+    from delaybridge.selection import Selection
 
 __version__ = "0.1.0"
 
@@ -28,6 +29,7 @@ _HOMES = {
         *("StoreError", "StoreFull", "StoreUnavailable"),
     ),
     "message": ("Answer", "Limits", "Message", "OnConflict", "State"),
+    "selection": ("Selection",),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
@@ -43,6 +45,7 @@ __all__ = [
     "MessageError",
     "OnConflict",
     "Receipt",
+    "Selection",
     "State",
     "StoreError",
     "StoreFull",

@@ -9,14 +9,15 @@ from __future__ import annotations
 import heapq
 import json
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from delaybridge import amqp, commands, keys
 from delaybridge.accept import Accepted
-from delaybridge.commands import Bucket, Row
+from delaybridge.commands import Bucket, Command, Row
 from delaybridge.errors import ConfigError, DecodeError, StoreWiped
 from delaybridge.message import (
     MAX_PRIORITY,
@@ -28,6 +29,7 @@ from delaybridge.message import (
     decode_record,
 )
 from delaybridge.publish import DEFAULT_KINDS, kind_of
+from delaybridge.selection import Selected, span_scores, within
 from delaybridge.store import Steps
 
 if TYPE_CHECKING:
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
 
 Delay = timedelta | float | str | None
 At = datetime | str | None
+Named = str | Selected  # a message by its id, or as a selection found it
+_Verb = Callable[[Bucket, bytes, str, int], Command[Answer]]  # stamp, id, its place in the call
 Cursor = tuple[float, str]
 
 DEFAULT_BUCKETS = 16
@@ -261,27 +265,51 @@ class Calls:
 
     def cancel(self, id: str, key: bytes | None) -> Steps[Answer]:
         """Cancel by id in its own bucket and, without a key, in every other."""
-        stamp = commands.new_stamp()
-        return (yield from self._furthest(id, key, lambda b: b.cancel(stamp, id)))
+        (answer,) = yield from self.cancel_many([id], key)
+        return answer
 
     def reschedule(self, id: str, key: bytes | None, due: str) -> Steps[Answer]:
         """Reschedule by id, likewise."""
-        stamp = commands.new_stamp()
-        return (yield from self._furthest(id, key, lambda b: b.reschedule(stamp, id, due)))
+        (answer,) = yield from self.reschedule_many([id], [due], key)
+        return answer
 
     def kick(self, id: str, key: bytes | None) -> Steps[Answer]:
         """Kick by id, likewise."""
-        stamp = commands.new_stamp()
-        return (yield from self._furthest(id, key, lambda b: b.kick(stamp, id)))
+        (answer,) = yield from self.kick_many([id], [0], key)
+        return answer
 
     def discard(self, id: str, key: bytes | None) -> Steps[Answer]:
         """Discard by id, likewise."""
-        stamp = commands.new_stamp()
-        return (yield from self._furthest(id, key, lambda b: b.discard(stamp, id)))
+        (answer,) = yield from self.discard_many([id], key)
+        return answer
+
+    def cancel_many(self, messages: Sequence[Named], key: bytes | None) -> Steps[list[Answer]]:
+        """Cancel each; all in one pipeline."""
+        return (yield from self._each(messages, key, lambda b, s, id, _: b.cancel(s, id)))
+
+    def reschedule_many(
+        self, messages: Sequence[Named], dues: Sequence[str], key: bytes | None
+    ) -> Steps[list[Answer]]:
+        """Reschedule each to its own time, likewise."""
+        return (
+            yield from self._each(messages, key, lambda b, s, id, i: b.reschedule(s, id, dues[i]))
+        )
+
+    def kick_many(
+        self, messages: Sequence[Named], delays_ms: Sequence[int], key: bytes | None
+    ) -> Steps[list[Answer]]:
+        """Kick each, due that much later, likewise."""
+        return (
+            yield from self._each(messages, key, lambda b, s, id, i: b.kick(s, id, delays_ms[i]))
+        )
+
+    def discard_many(self, messages: Sequence[Named], key: bytes | None) -> Steps[list[Answer]]:
+        """Discard each, likewise."""
+        return (yield from self._each(messages, key, lambda b, s, id, _: b.discard(s, id)))
 
     def get(self, id: str, key: bytes | None) -> Steps[Stored | None]:
         """The message, wherever it is."""
-        asked = yield from self._asked_for(id, key)
+        asked = _asked_for(id, key, (yield from self.open()))
         rows = yield [bucket.get(id) for bucket in asked]
         for bucket, row in zip(asked, rows, strict=True):
             if row is not None:
@@ -298,7 +326,7 @@ class Calls:
     ) -> Steps[Page]:
         """One page over all buckets, merged."""
         buckets = yield from self.open()
-        low, high = _scores(state, span_ms)
+        low, high = span_scores(state, span_ms)
         items: list[Stored] = []
         while True:
             pages = yield [
@@ -312,7 +340,7 @@ class Calls:
                     return Page(items, cursor)
                 cursor = (score, row.id)
                 item = stored(row, number)
-                if destination in (None, item.destination) and _within(item, span_ms):
+                if destination in (None, item.destination) and within(item.due_ms, span_ms):
                     items.append(item)
             if more and len(items) >= limit:
                 return Page(items, cursor)
@@ -347,18 +375,32 @@ class Calls:
             _ingests(replies[-5], replies[-4], now_ms),
         )
 
-    def _furthest(self, id: str, key: bytes | None, verb: Any) -> Steps[Answer]:
-        asked = yield from self._asked_for(id, key)
-        answers: list[Answer] = yield [verb(bucket) for bucket in asked]
-        return min(answers, key=FURTHEST.index)
-
-    def _asked_for(self, id: str, key: bytes | None) -> Steps[list[Bucket]]:
-        """The id's own bucket, then all others: a message with a key lies in the key's bucket."""
+    def _each(
+        self, messages: Sequence[Named], key: bytes | None, verb: _Verb
+    ) -> Steps[list[Answer]]:
+        """The verb on each message; where several buckets are asked, the furthest answer."""
         buckets = yield from self.open()
-        number = keys.bucket_of(id.encode() if key is None else key, len(buckets))
-        if key is not None:
-            return [buckets[number]]
-        return [buckets[number], *buckets[:number], *buckets[number + 1 :]]
+        stamp = commands.new_stamp()
+        asked = [
+            [verb(bucket, stamp, _id(message), i) for bucket in _asked_for(message, key, buckets)]
+            for i, message in enumerate(messages)
+        ]
+        answers = iter((yield list(chain.from_iterable(asked))))
+        return [min(islice(answers, len(each)), key=FURTHEST.index) for each in asked]
+
+
+def _asked_for(message: Named, key: bytes | None, buckets: list[Bucket]) -> list[Bucket]:
+    """The id's own bucket, then all others: a message with a key lies in the key's bucket."""
+    if isinstance(message, Selected):
+        return [buckets[message.bucket]]
+    number = keys.bucket_of(message.encode() if key is None else key, len(buckets))
+    if key is not None:
+        return [buckets[number]]
+    return [buckets[number], *buckets[:number], *buckets[number + 1 :]]
+
+
+def _id(message: Named) -> str:
+    return message.id if isinstance(message, Selected) else message
 
 
 def stored(row: Row, bucket: int) -> Stored:
@@ -437,19 +479,6 @@ def _merged(buckets: Sequence[Bucket], pages: Sequence[Any]) -> tuple[Iterable[A
     if cut is None:
         return merged, False
     return (r for r in merged if (r[0], r[1]) <= cut), True
-
-
-def _scores(state: State, span_ms: tuple[int | None, int | None]) -> tuple[Any, Any]:
-    """Score bounds for a span of due times; only what is ordered by due time has them."""
-    if state not in (State.DELAYED, State.PARKED):
-        return None, None
-    low, high = span_ms
-    return low, None if high is None else high + MAX_PRIORITY / 256
-
-
-def _within(item: Stored, span_ms: tuple[int | None, int | None]) -> bool:
-    low, high = span_ms
-    return (low is None or item.due_ms >= low) and (high is None or item.due_ms <= high)
 
 
 def _bucket_stats(number: int, replies: list[Any], flying: list[Row], now_ms: int) -> BucketStats:

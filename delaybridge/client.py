@@ -6,13 +6,13 @@ Both are thin: what a call does is in `calls.py`, what is accepted in `accept.py
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Self
 
 from delaybridge import commands
 from delaybridge.accept import Accepted, Known, accept, check_id, check_key, when
-from delaybridge.calls import At, Calls, Cursor, Delay, Page, Receipt, Stats, Stored
+from delaybridge.calls import At, Calls, Cursor, Delay, Named, Page, Receipt, Stats, Stored
 from delaybridge.errors import ConfigError, MessageConflict
 from delaybridge.ids import Ids
 from delaybridge.keys import bucket_of
@@ -25,11 +25,15 @@ from delaybridge.message import (
     Properties,
     State,
 )
-from delaybridge.store import AsyncStore, Store
+from delaybridge.selection import Selected, Selection, Walk
+from delaybridge.store import AsyncStore, Steps, Store
 
 if TYPE_CHECKING:
     from delaybridge.settings import Settings
 
+
+Key = bytes | str | None
+Spread = Sequence[int] | None
 
 _LARGE_CALL = 20  # schedules in a script call, from which on what it costs by itself hardly counts
 _Call = tuple[
@@ -66,6 +70,31 @@ class _Arguments:
     def when(self, delay: Delay, at: At) -> str:
         return when(delay, at, self.calls.limits)
 
+    def named(self, messages: Iterable[Named]) -> list[Named]:
+        """Messages as given; the ids among them checked."""
+        return [self.id(one) if isinstance(one, str) else one for one in messages]
+
+    def cancel_many(self, messages: Iterable[Named], key: Key) -> Steps[list[Answer]]:
+        return self.calls.cancel_many(self.named(messages), check_key(key))
+
+    def reschedule_many(
+        self, messages: Iterable[Named], delay: Delay, at: At, spread_ms: Spread, key: Key
+    ) -> Steps[list[Answer]]:
+        named = self.named(messages)
+        due = self.when(delay, at)
+        sign = "+" if due.startswith("+") else ""
+        dues = [f"{sign}{int(due) + later_ms}" for later_ms in _spread(spread_ms, named)]
+        return self.calls.reschedule_many(named, dues, check_key(key))
+
+    def kick_many(
+        self, messages: Iterable[Named], spread_ms: Spread, key: Key
+    ) -> Steps[list[Answer]]:
+        named = self.named(messages)
+        return self.calls.kick_many(named, _spread(spread_ms, named), check_key(key))
+
+    def discard_many(self, messages: Iterable[Named], key: Key) -> Steps[list[Answer]]:
+        return self.calls.discard_many(self.named(messages), check_key(key))
+
 
 def only(receipts: list[Receipt]) -> Receipt:
     """The receipt of a single message; MessageConflict if it is one."""
@@ -89,6 +118,10 @@ def _policy(on_conflict: str) -> OnConflict:
         raise ConfigError(
             f"on_conflict: {on_conflict!r} is not known; use one of {', '.join(OnConflict)}"
         ) from None
+
+
+def _spread(spread_ms: Spread, messages: Sequence[Named]) -> Sequence[int]:
+    return [0] * len(messages) if spread_ms is None else spread_ms
 
 
 def _limit(limit: int) -> int:
@@ -228,6 +261,41 @@ class Client:
         """`discarded`: out of the dead set for good; else `unknown`."""
         return self.store.complete(self._calls.discard(self._check.id(id), check_key(key)))
 
+    def select(self, selection: Selection) -> Iterator[list[Selected]]:
+        """Every message of the selection once, page by page; cancel or move a page as it comes.
+
+        A message is judged by what it was when its page was read.
+        """
+        walk = Walk(self._calls, selection)
+        while (page := self.store.complete(walk.page())) is not None:
+            yield page
+
+    def cancel_many(self, messages: Iterable[Named], *, key: Key = None) -> list[Answer]:
+        """`cancel`, of ids or what `select` found: one answer each, in one round trip."""
+        return self.store.complete(self._check.cancel_many(messages, key))
+
+    def reschedule_many(
+        self,
+        messages: Iterable[Named],
+        *,
+        delay: Delay = None,
+        at: At = None,
+        spread_ms: Spread = None,
+        key: Key = None,
+    ) -> list[Answer]:
+        """`reschedule` likewise. spread_ms: how much later than that each of them is due."""
+        return self.store.complete(self._check.reschedule_many(messages, delay, at, spread_ms, key))
+
+    def kick_many(
+        self, messages: Iterable[Named], *, spread_ms: Spread = None, key: Key = None
+    ) -> list[Answer]:
+        """`kick` likewise. spread_ms: how much later than now each of them is due."""
+        return self.store.complete(self._check.kick_many(messages, spread_ms, key))
+
+    def discard_many(self, messages: Iterable[Named], *, key: Key = None) -> list[Answer]:
+        """`discard` likewise."""
+        return self.store.complete(self._check.discard_many(messages, key))
+
     def stats(self) -> Stats:
         """Counts by state and bucket, and the fleet."""
         return self.store.complete(self._calls.stats())
@@ -365,6 +433,40 @@ class AsyncClient:
     async def discard(self, id: str, *, key: bytes | str | None = None) -> Answer:
         """As `Client.discard`."""
         return await self.store.complete(self._calls.discard(self._check.id(id), check_key(key)))
+
+    async def select(self, selection: Selection) -> AsyncIterator[list[Selected]]:
+        """As `Client.select`."""
+        walk = Walk(self._calls, selection)
+        while (page := await self.store.complete(walk.page())) is not None:
+            yield page
+
+    async def cancel_many(self, messages: Iterable[Named], *, key: Key = None) -> list[Answer]:
+        """As `Client.cancel_many`."""
+        return await self.store.complete(self._check.cancel_many(messages, key))
+
+    async def reschedule_many(
+        self,
+        messages: Iterable[Named],
+        *,
+        delay: Delay = None,
+        at: At = None,
+        spread_ms: Spread = None,
+        key: Key = None,
+    ) -> list[Answer]:
+        """As `Client.reschedule_many`."""
+        return await self.store.complete(
+            self._check.reschedule_many(messages, delay, at, spread_ms, key)
+        )
+
+    async def kick_many(
+        self, messages: Iterable[Named], *, spread_ms: Spread = None, key: Key = None
+    ) -> list[Answer]:
+        """As `Client.kick_many`."""
+        return await self.store.complete(self._check.kick_many(messages, spread_ms, key))
+
+    async def discard_many(self, messages: Iterable[Named], *, key: Key = None) -> list[Answer]:
+        """As `Client.discard_many`."""
+        return await self.store.complete(self._check.discard_many(messages, key))
 
     async def stats(self) -> Stats:
         """As `Client.stats`."""

@@ -6,7 +6,6 @@ broker when it is needed: `--help` must be quick.
 
 from __future__ import annotations
 
-import os
 import sys
 from importlib import import_module
 from typing import Any
@@ -22,7 +21,7 @@ from delaybridge.cli.failure import (
     show_origin,
 )
 from delaybridge.cli.grammar import CONTEXT, Group
-from delaybridge.cli.output import Output, wants_color
+from delaybridge.cli.output import Output, drop_stdout, wants_color
 from delaybridge.cli.session import Session
 
 # name -> (module under delaybridge.cli, what it does)
@@ -30,6 +29,7 @@ COMMANDS = {
     "schedule": ("schedule", "Accept a message now, to be delivered later."),
     "message": ("messages", "List, show, cancel and reschedule messages."),
     "dead": ("dead", "Messages that were given up: look, bring back, discard."),
+    "destination": ("destinations", "All messages of one destination at once."),
     "scan": ("fleet", "Run a worker: publish messages when they are due."),
     "ingest": ("ingest", "Read delay exchanges or delay topics into the store."),
     "stats": ("fleet", "Count messages by state."),
@@ -109,7 +109,7 @@ def main(args: list[str] | None = None) -> int:
         if sys.stdout is not None:
             sys.stdout.flush()
     except BrokenPipeError:
-        _drop_stdout()
+        drop_stdout()
         code = Exit.DONE
     return int(code)
 
@@ -144,11 +144,3 @@ def _never_fail_to_encode() -> None:
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
             reconfigure(errors="backslashreplace")
-
-
-def _drop_stdout() -> None:
-    """The reader has closed stdout: what Python still wants to flush at exit goes nowhere."""
-    try:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (OSError, ValueError, AttributeError):
-        sys.stdout = None

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
 
+from delaybridge.cli.bulk import Asked, asked, perform
 from delaybridge.cli.failure import Exit, Failure
 from delaybridge.cli.grammar import PAGE_LIMIT, Group, key_option, page_options, pass_session
-from delaybridge.cli.messages import each, end_of_page, key_bytes, page_limit
+from delaybridge.cli.messages import end_of_page, key_bytes, page_limit
 from delaybridge.cli.output import described, moment
 from delaybridge.cli.session import Session
 from delaybridge.cli.stored import show_stored
 
 if TYPE_CHECKING:
-    from delaybridge.calls import Stored
+    from delaybridge.calls import Named, Stored
     from delaybridge.client import Client
+    from delaybridge.message import Answer
 
 _TITLES = ("DEAD SINCE", "ID", "DESTINATION", "TRY", "REASON")
 _REASON_CHARS = 80
@@ -68,27 +70,38 @@ def show(session: Session, id: str, form: str, key: str | None) -> None:
 
 
 @dead.command("kick")
-@click.argument("ids", nargs=-1, required=True, metavar="ID...")
-@key_option
+@asked(dead=True, over=True)
 @pass_session
-def kick(session: Session, ids: tuple[str, ...], key: str | None) -> int:
-    """Bring messages back: due now, their attempts forgotten."""
-    return each(
-        session, ids, lambda client, id: client.kick(id, key=key_bytes(key)), unknown=_NOT_DEAD
-    )
+def kick(session: Session, asked: Asked) -> int:
+    """Bring messages back: due now, or with --over from now on; their attempts forgotten.
+
+    Give ids, or filters: what fits all of them is counted first, then brought back after a question
+    (or --yes).
+    """
+
+    def verb(client: Client, some: Sequence[Named], later_ms: list[int]) -> list[Answer]:
+        return client.kick_many(some, spread_ms=later_ms, key=asked.key)
+
+    return perform(session, asked, "bring back", verb, unknown=_NOT_DEAD)
 
 
 @dead.command("discard")
-@click.argument("ids", nargs=-1, required=True, metavar="ID...")
-@key_option
-@click.option("--yes", is_flag=True, help="Do not ask, also for more than one message.")
+@asked(dead=True)
 @pass_session
-def discard(session: Session, ids: tuple[str, ...], key: str | None, yes: bool) -> int:
-    """Forget messages of the dead set for good."""
-    if len(ids) > 1:
-        session.confirm(f"discard {len(ids)} messages", yes=yes)
-    return each(
-        session, ids, lambda client, id: client.discard(id, key=key_bytes(key)), unknown=_NOT_DEAD
+def discard(session: Session, asked: Asked) -> int:
+    """Forget messages of the dead set for good.
+
+    Give ids, or filters: what fits all of them is counted first, then discarded after a question
+    (or --yes).
+    """
+    if len(asked.ids) > 1:
+        session.confirm(f"discard {len(asked.ids)} messages", yes=asked.yes)
+    return perform(
+        session,
+        asked,
+        "discard",
+        lambda client, some, _: client.discard_many(some, key=asked.key),
+        unknown=_NOT_DEAD,
     )
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import shlex
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
 
+from delaybridge.cli.bulk import Asked, asked, perform
 from delaybridge.cli.failure import Exit, Failure
 from delaybridge.cli.grammar import (
     PAGE_LIMIT,
@@ -29,17 +30,12 @@ from delaybridge.cli.session import Session
 from delaybridge.cli.stored import show_stored
 
 if TYPE_CHECKING:
-    from delaybridge.calls import Page, Stored
+    from delaybridge.calls import Named, Page, Stored
     from delaybridge.client import Client
     from delaybridge.message import Answer
 
 _TITLES = ("DUE", "IN", "ID", "DESTINATION", "TRY", "BYTES", "HEADERS")
-# What keeps a verb from taking effect: exit code and words. All other answers are good news.
-_OBSTACLES = {
-    "unknown": (Exit.NOT_FOUND, ""),
-    "in_flight": (Exit.CONFLICT, "too late: it is handed to the broker"),
-    "dead": (Exit.CONFLICT, "it is in the dead set; bring it back: delaybridge dead kick"),
-}
+_NOT_PENDING = "no such message is pending"
 
 
 @click.group(cls=Group)
@@ -113,84 +109,63 @@ def show(session: Session, id: str, form: str, key: str | None) -> None:
 
 
 @message.command("cancel")
-@click.argument("ids", nargs=-1, required=True, metavar="ID...")
-@key_option
-@click.option("--yes", is_flag=True, help="Do not ask, also for more than one message.")
+@asked()
 @pass_session
-def cancel(session: Session, ids: tuple[str, ...], key: str | None, yes: bool) -> int:
+def cancel(session: Session, asked: Asked) -> int:
     """Cancel messages that are not yet handed to the broker.
 
-    `cancelled`: nothing of it is delivered, ever. `cancelled_maybe_delivered`: nothing more is
-    sent, but an earlier attempt, whose outcome nobody knows, may have arrived.
+    Give ids, or filters: what fits all of them is counted first, then cancelled after a question
+    (or --yes). `cancelled`: nothing of it is delivered, ever. `cancelled_maybe_delivered`: nothing
+    more is sent, but an earlier attempt, whose outcome is unknown, may have arrived. `in_flight`:
+    too late.
     """
-    if len(ids) > 1:
-        session.confirm(f"cancel {len(ids)} messages", yes=yes)
-    return each(session, ids, lambda client, id: client.cancel(id, key=key_bytes(key)))
+    if len(asked.ids) > 1:
+        session.confirm(f"cancel {len(asked.ids)} messages", yes=asked.yes)
+    return perform(
+        session,
+        asked,
+        "cancel",
+        lambda client, some, _: client.cancel_many(some, key=asked.key),
+        unknown=_NOT_PENDING,
+    )
 
 
 @message.command("reschedule")
-@click.argument("ids", nargs=-1, required=True, metavar="ID...")
+@asked(over=True)
 @click.option("--in", "delay", metavar="DURATION", help="How long from now, as 15m or 1h30m.")
 @click.option("--at", metavar="TIME", help="When, as 2030-01-31T09:00:00Z.")
-@key_option
 @pass_session
-def reschedule(
-    session: Session, ids: tuple[str, ...], delay: str | None, at: str | None, key: str | None
-) -> int:
+def reschedule(session: Session, asked: Asked, delay: str | None, at: str | None) -> int:
     """Give messages another due time.
 
-    `rescheduled`: nothing of it is delivered before that time. `rescheduled_maybe_delivered`: but
-    an earlier attempt, whose outcome nobody knows, may have arrived.
+    Give ids, or filters: what fits all of them is counted first, then moved after a question (or
+    --yes). `rescheduled`: nothing of it is delivered before that time.
+    `rescheduled_maybe_delivered`: but an earlier attempt, whose outcome is unknown, may have
+    arrived.
     """
     if (delay is None) == (at is None):
         code = "time_required" if delay is None else "time_ambiguous"
         raise Failure(Exit.REFUSED, code, "--in", "give either --in DURATION or --at TIME")
-    return each(
-        session,
-        ids,
-        lambda client, id: client.reschedule(id, delay=delay, at=at, key=key_bytes(key)),
-    )
+    return _move(session, asked, "reschedule", delay=delay, at=at)
 
 
 @message.command("publish-now")
-@click.argument("ids", nargs=-1, required=True, metavar="ID...")
-@key_option
+@asked(over=True)
 @pass_session
-def publish_now(session: Session, ids: tuple[str, ...], key: str | None) -> int:
-    """Make messages due now."""
-    return each(session, ids, lambda client, id: client.reschedule(id, delay=0, key=key_bytes(key)))
+def publish_now(session: Session, asked: Asked) -> int:
+    """Make messages due now, or with --over from now on.
 
-
-def each(
-    session: Session,
-    ids: Sequence[str],
-    verb: Callable[[Client, str], Answer],
-    *,
-    unknown: str = "no such message is pending",
-) -> int:
-    """Do it to every id and say what became of it; the exit code.
-
-    All ids are checked first. Some done and some not: 6.
+    Give ids, or filters: what fits all of them is counted first, then moved after a question (or
+    --yes).
     """
-    from delaybridge.accept import check_id
+    return _move(session, asked, "publish", delay="0s", at=None)
 
-    for id in ids:
-        check_id(id, session.settings.limits.as_limits())
-    failures: list[Failure] = []
-    with session.client() as client:
-        for id in dict.fromkeys(ids):
-            answer = verb(client, id).value
-            if answer in _OBSTACLES:
-                exit, what = _OBSTACLES[answer]
-                failures.append(Failure(exit, answer, id, what or unknown))
-            if answer not in _OBSTACLES or len(ids) > 1:
-                session.output.result({"id": id, "answer": answer}, f"{id}  {answer}")
-    if not failures:
-        return Exit.DONE
-    if len(ids) == 1:
-        raise failures[0]
-    done = len(dict.fromkeys(ids)) - len(failures)
-    return Exit.PARTLY if done else max(failure.exit for failure in failures)
+
+def _move(session: Session, asked: Asked, word: str, *, delay: str | None, at: str | None) -> int:
+    def verb(client: Client, some: Sequence[Named], later_ms: list[int]) -> list[Answer]:
+        return client.reschedule_many(some, delay=delay, at=at, spread_ms=later_ms, key=asked.key)
+
+    return perform(session, asked, word, verb, unknown=_NOT_PENDING)
 
 
 def key_bytes(key: str | None) -> bytes | None:

@@ -38,6 +38,14 @@ class Output:
         """One result: the data as JSON, or the text."""
         click.echo(json.dumps(data) if self.json else self.escaped(text))
 
+    def results(self, rows: Iterable[tuple[Mapping[str, Any], str]]) -> None:
+        """Many results in one write. A reader that has gone gets no more, and stops no work."""
+        lines = (json.dumps(data) if self.json else self.escaped(text) for data, text in rows)
+        try:
+            click.echo("\n".join(lines))
+        except BrokenPipeError:
+            drop_stdout()
+
     def verdict(self, data: Mapping[str, Any], level: str, text: str) -> None:
         """One result of a check: `ok`, `WARN` or `FAIL`, coloured, and the text."""
         word = self.paint(level.ljust(_LEVEL_WIDTH), fg=_LEVEL_COLORS[level])
@@ -93,6 +101,14 @@ class Output:
     def escaped(self, text: str) -> str:
         """`text` safe for a terminal, line by line."""
         return "\n".join(printable(line) for line in text.split("\n"))
+
+
+def drop_stdout() -> None:
+    """The reader has closed stdout: what is still printed, or flushed at exit, goes nowhere."""
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (OSError, ValueError, AttributeError):
+        sys.stdout = None
 
 
 def wants_color(*, refused: bool, stream: IO[str] | None = None) -> bool:

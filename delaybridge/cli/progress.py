@@ -12,9 +12,11 @@ from rich.console import Console
 from rich.progress import (
     BarColumn,
     DownloadColumn,
+    MofNCompleteColumn,
     Progress,
     TextColumn,
     TimeElapsedColumn,
+    TimeRemainingColumn,
     TransferSpeedColumn,
 )
 
@@ -37,6 +39,15 @@ def bar(stream: IO[bytes]) -> Iterator[Callable[[int], None]]:
     with progress:
         task = progress.add_task("scheduling", total=_size(stream))
         yield lambda size: progress.advance(task, size)
+
+
+@contextmanager
+def count_bar(total: int | None) -> Iterator[Callable[[int], None]]:
+    """Shows how many of how many messages are done; call it with how many more are."""
+    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("", total=total)
+        yield lambda count: progress.advance(task, count)
 
 
 def _size(stream: IO[bytes]) -> int | None:

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import redis
 
-from delaybridge import Client, cli, commands, keys
+from delaybridge import Client, Message, cli, commands, keys
 from delaybridge.commands import Bucket, Item
 from delaybridge.message import new_id
 from tests.servers.redis import RedisServer
@@ -234,6 +234,87 @@ def test_many_at_once(run: Run) -> None:
         {"id": "b", "answer": "cancelled"},
         {"id": "c", "answer": "cancelled"},
     ]
+
+
+# by filter
+
+
+def summary(result: Result) -> dict[str, int]:
+    """The sum that --json says on stderr."""
+    found: dict[str, int] = json.loads(result.err.splitlines()[-1])["summary"]
+    return found
+
+
+def test_a_filter_is_counted_confirmed_and_done(run: Run, client: Client, namespace: str) -> None:
+    # Given 9 mistaken messages, one of them handed to the broker, and one that is right
+    client.schedule_many(Message("kafka:bad", b"", delay=60, id=f"m{n}") for n in range(9))
+    client.schedule("kafka:good", b"", delay=60, id="good")
+    Owner(client, namespace, "m4").fire()
+    bad = ("message", "cancel", "--destination", "kafka:bad")
+    # When it is only counted, or nobody said yes, then nothing is done
+    counted = run("--json", *bad, "--dry-run")
+    assert counted.objects[0]["matched"] == 9
+    assert counted.objects[0]["in_flight"] >= 1
+    refused = run(*bad)
+    assert (refused.code, refused.out) == (2, "")
+    assert refused.err.startswith("error: --yes: missing; needed to cancel 9 messages (")
+    # When it is done, then each message has its own answer, and the sum is true
+    done = run("--json", *bad, "--yes")
+    assert done.code == 6
+    said = {each["id"]: each["answer"] for each in done.objects}
+    assert said == {f"m{n}": "cancelled" for n in range(9)} | {"m4": "in_flight"}
+    assert summary(done) == {"matched": 9, "cancelled": 8, "in_flight": 1}
+    assert client.get("good") is not None
+    left = run(*bad, "--state", "delayed", "--yes")
+    assert (left.code, left.out, left.err) == (0, "", "no message matches\n")
+
+
+def test_what_is_moved_by_filter_can_be_spread(run: Run, client: Client) -> None:
+    client.schedule_many(
+        Message("kafka:t", b"", delay=60 + n, id=f"m{n:03}", key="k") for n in range(100)
+    )
+    at, over = ("--at", "2035-01-01T00:00:00Z"), ("--over", "10s")
+    moved = run("message", "reschedule", "--exchange", "kafka:t", *at, *over, "--yes")
+    assert (moved.code, moved.err) == (0, "100 rescheduled\n")
+    items = client.pending(limit=200).items
+    assert [item.due_ms - 2_051_222_400_000 for item in items] == [*range(0, 10_000, 100)]
+    assert [item.id for item in items] == [f"m{n:03}" for n in range(100)]
+    now = run("message", "publish-now", "--id-prefix", "m00", "--over", "1h", "--yes")
+    assert now.err == "10 rescheduled\n"
+    assert run("message", "publish-now", "m050", "m051", "--over", "20m").code == 0
+    stored = client.get("m051")
+    assert stored is not None
+    assert abs(stored.due_ms - wall_ms() - 600_000) < 30_000
+
+
+def test_dead_messages_by_filter_and_a_destination_as_a_whole(
+    run: Run, client: Client, namespace: str
+) -> None:
+    for id in ("a", "b", "c"):
+        run("schedule", "rabbitmq:/q", "x", *HOUR, "--id", id)
+        Owner(client, namespace, id).bury(f"{'unroutable' if id != 'c' else 'refused'}: by a test")
+    assert run("dead", "kick", "--id-prefix", "zz", "--yes").err == "no message matches\n"
+    kicked = run("dead", "kick", "--reason", "unroutable", "--over", "10m", "--yes")
+    assert (kicked.code, kicked.err) == (0, "2 kicked\n")
+    run("schedule", "rabbitmq:/other", "x", *HOUR, "--id", "d")
+    assert run("destination", "purge", "rabbitmq:/q").code == 2
+    assert run("destination", "purge", "rabbitmq:/q", "--confirm", "rabbitmq:/other").code == 2
+    purged = run("--json", "destination", "purge", "rabbitmq:/q", "--confirm", "rabbitmq:/q")
+    assert summary(purged) == {"matched": 3, "cancelled": 3}
+    assert [item.id for item in client.pending().items] == ["d"]
+    assert run("dead", "discard", "--all", "--yes").err == "no message matches\n"
+
+
+def test_a_reader_that_goes_does_not_stop_a_bulk_verb(flags: list[str], client: Client) -> None:
+    client.schedule_many(Message("kafka:t", b"", delay=60) for _ in range(3000))
+    line = " ".join([sys.executable, "-m", "delaybridge", *flags, "message", "cancel"])
+    done = subprocess.run(
+        ["bash", "-c", f"{line} --exchange t --yes | head -n 1; echo ${{PIPESTATUS[0]}} >&2"],
+        capture_output=True,
+        timeout=20,
+    )
+    assert done.stderr.decode() == "3,000 cancelled\n0\n"
+    assert client.stats().delayed == 0
 
 
 # lists

@@ -27,7 +27,10 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         *("settings", "settings_sources", "urls", "keys", "ids", "commands"),
         *("wheel", "retry", "alarm", "clock"),
     ),
-    ("redis_wire", "store", "calls", "client", "session", "parked", "lease", "eventlog", "publish"),
+    (
+        *("redis_wire", "store", "selection", "calls", "client", "session", "parked", "lease"),
+        *("eventlog", "publish"),
+    ),
     ("lanes", "scanner", "ingest", "intercept"),
     ("service", "worker", "ingester", "processes"),
     ("cli", "demo", "__main__"),

@@ -1,0 +1,161 @@
+"""Bulk verbs: which messages a selection finds, each of them once, and what each is answered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+
+from delaybridge import AsyncClient, Client, Message, Selection, commands, keys, selection
+from delaybridge.message import Answer, State
+from tests.integration.bucket import World
+
+AT = "2035-01-01T00:00:0{}Z"
+AT_MS = 2_051_222_400_000
+BROKERS = {"rabbitmq": "amqp://h", "eu": "amqp://eu", "kafka": "kafka://h"}
+
+
+@pytest.fixture(autouse=True)
+def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a few messages are several pages."""
+    monkeypatch.setattr(selection, "_PAGE_MESSAGES", 2)
+
+
+@pytest.fixture
+def client(redis_url: str, namespace: str) -> Iterator[Client]:
+    """A client of a namespace of this test's own."""
+    with Client(redis_url, namespace=namespace, brokers=BROKERS) as client:
+        yield client
+    with redis.Redis.from_url(redis_url) as connection:
+        connection.delete(*connection.scan_iter(f"{{{namespace}*", count=10_000))
+
+
+def found(client: Client, **fields: Any) -> list[str]:
+    """The ids that a selection finds, sorted."""
+    return sorted(one.id for page in client.select(Selection(**fields)) for one in page)
+
+
+def bucket_of_x(client: Client, redis_url: str, namespace: str) -> World:
+    """The bucket of key `x`, seen from the owners' side."""
+    birth, now_us = client.store.run([commands.read_birth(namespace), commands.store_time()])
+    number = keys.bucket_of(b"x", birth[0])
+    return World(redis_url, namespace, now_us // 1000, number=number, birth=birth[1])
+
+
+PLACES = ("rabbitmq:orders/a", "rabbitmq:orders/b", "eu:orders/a", "rabbitmq:/q", "kafka:orders")
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, "01234"),
+        ({"destination": "rabbitmq:orders/a"}, "0"),
+        ({"destination": "rabbitmq:%6Frders/a"}, "0"),
+        ({"destination": "rabbitmq:orders"}, ""),
+        ({"exchange": "rabbitmq:orders"}, "01"),
+        ({"exchange": "orders"}, "0124"),
+        ({"exchange": "order"}, ""),
+        ({"exchange": "kafka:orders"}, "4"),
+        ({"due_from_ms": AT_MS + 1000, "due_to_ms": AT_MS + 3000}, "123"),
+        ({"due_to_ms": AT_MS - 1}, ""),
+        ({"exchange": "orders", "due_to_ms": AT_MS + 1000}, "01"),
+        ({"states": (State.PARKED,)}, ""),
+        ({"reason": "unroutable"}, ""),
+    ],
+    ids=str,
+)
+def test_a_selection_finds_what_fits_every_field(
+    client: Client, fields: dict[str, Any], expected: str
+) -> None:
+    client.schedule_many(
+        Message(place, b"", at=AT.format(number), id=f"{prefix}{number}", priority=number)
+        for number, place in enumerate(PLACES)
+        for prefix in ("m", "n")
+    )
+    assert found(client, **fields, id_prefix="m") == [f"m{number}" for number in expected]
+    assert len(found(client, **fields)) == 2 * len(expected)
+
+
+def test_a_broker_that_the_client_does_not_know_is_found_by_its_full_name(
+    client: Client, redis_url: str, namespace: str
+) -> None:
+    client.schedule("eu:orders/a", b"", delay=60, id="a")
+    with Client(redis_url, namespace=namespace) as stranger:
+        assert found(stranger, destination="eu:orders/a") == ["a"]
+        assert found(stranger, exchange="eu:orders") == ["a"]
+        assert found(stranger, exchange="orders") == []
+
+
+def test_each_message_is_moved_once_though_it_stays_in_the_set_that_is_read(
+    client: Client,
+) -> None:
+    client.schedule_many(Message("kafka:t", b"", delay=60 + n, id=f"m{n}") for n in range(60))
+    answers: list[Answer] = []
+    for page in client.select(Selection()):
+        answers += client.reschedule_many(page, delay=120)
+    assert answers == [Answer.RESCHEDULED] * 60
+
+
+def test_many_are_due_as_far_apart_as_was_said(client: Client) -> None:
+    client.schedule_many(Message("kafka:t", b"", delay=60, id=id) for id in ("a", "b", "c"))
+    answers = client.reschedule_many(["a", "b", "c"], at=AT.format(0), spread_ms=[0, 500, 70])
+    assert answers == [Answer.RESCHEDULED] * 3
+    due_ms = [stored.due_ms - AT_MS for id in ("a", "b", "c") if (stored := client.get(id))]
+    assert due_ms == [0, 500, 70]
+
+
+def test_each_answer_is_the_truth_whatever_became_of_the_message(
+    client: Client, redis_url: str, namespace: str
+) -> None:
+    # Given one message in each state, and one that is handed to the broker
+    for number in range(5):
+        client.schedule("kafka:t", b"", delay=0, id=f"m{number}", key="x", priority=9 - number)
+    client.schedule("kafka:t", b"", delay=60, id="m5", key="x")
+    with bucket_of_x(client, redis_url, namespace) as world:
+        owner = world.owner()
+        copies = owner.claim()
+        owner.park(copies[0])
+        owner.bury(copies[1], counted=False)
+        owner.fire(copies[2].score)
+        # When all are cancelled
+        every = Selection(states=(*selection.PENDING, State.DEAD))
+        said = {
+            one.id: answer
+            for page in client.select(every)
+            for one, answer in zip(page, client.cancel_many(page), strict=True)
+        }
+        # Then only the one that is with the broker is left
+        cancelled = dict.fromkeys(("m0", "m1", "m3", "m4", "m5"), Answer.CANCELLED)
+        assert said == cancelled | {"m2": Answer.IN_FLIGHT}
+        assert found(client, states=tuple(State)) == ["m2"]
+        assert client.cancel_many(["m1", "m2", "zz"]) == ["unknown", "in_flight", "unknown"]
+
+
+def test_dead_messages_are_found_by_their_reason(
+    client: Client, redis_url: str, namespace: str
+) -> None:
+    for id in ("a", "b"):
+        client.schedule("kafka:t", b"", delay=0, id=id, key="x")
+    with bucket_of_x(client, redis_url, namespace) as world:
+        owner = world.owner()
+        for copy in owner.claim():
+            owner.bury(copy, counted=False)
+        dead = {"states": (State.DEAD,)}
+        assert found(client, **dead, reason="refused") == ["a", "b"]
+        assert found(client, **dead, reason="refuse") == []
+        (page,) = [page for page in client.select(Selection(**dead)) if page]
+        assert client.kick_many(page[:1], spread_ms=[60_000]) == [Answer.KICKED]
+        assert client.discard_many(page) == [Answer.UNKNOWN, Answer.DISCARDED]
+
+
+async def test_asyncio_has_the_same(client: Client, redis_url: str, namespace: str) -> None:
+    client.schedule_many(Message("kafka:t", b"", delay=60, id=f"m{n}") for n in range(9))
+    async with AsyncClient(redis_url, namespace=namespace) as mine:
+        assert await mine.reschedule_many(["m0"], delay=1, spread_ms=[5]) == ["rescheduled"]
+        answers = [
+            a async for page in mine.select(Selection()) for a in await mine.cancel_many(page)
+        ]
+        assert answers == [Answer.CANCELLED] * 9
+        assert await mine.kick_many(["m0"]) + await mine.discard_many(["m0"]) == ["unknown"] * 2
