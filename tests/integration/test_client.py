@@ -1166,4 +1166,7 @@ def test_both_clients_have_the_same_calls_with_the_same_arguments() -> None:
         return {name: inspect.signature(getattr(flavour, name)) for name in names}
 
     sync, both = calls(Client), calls(AsyncClient)
-    assert {n: str(s) for n, s in sync.items()} == {n: str(s) for n, s in both.items()}
+    shown = {name: str(signature) for name, signature in both.items()}
+    assert {n: str(s) for n, s in sync.items()} == {
+        n: s.replace("AsyncIterator", "Iterator") for n, s in shown.items()
+    }
