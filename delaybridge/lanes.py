@@ -118,6 +118,11 @@ class Lanes:
         """Whether no outcome makes anything possible here: nothing waits, nothing is parked."""
         return not (self._waiting or self._troubled)
 
+    @property
+    def is_returning(self) -> bool:
+        """Whether parked messages are on their way back to due, or will be at once."""
+        return any(lane.parked and not lane.is_shut for lane in self._troubled)
+
     # on the way in
 
     def route(self, text: str, now_ms: int) -> tuple[Destination, Lane]:

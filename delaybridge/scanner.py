@@ -185,6 +185,7 @@ class Scanner:
             or self._late
             or self._ripe
             or self._fired
+            or self._lanes.is_returning
             or any(s.has_exits for s in sessions)
         )
         flying = sum(s.copies for s in sessions) - self._held

@@ -9,25 +9,24 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable
-from functools import partial
 from typing import Any
 
 from delaybridge import keys
 from delaybridge.alarm import Alarm
+from delaybridge.brokers import Brokers
 from delaybridge.calls import Calls
 from delaybridge.clock import StoreClock
 from delaybridge.errors import (
     ConfigError,
-    PublishUnavailable,
     StoreError,
     StoreUnavailable,
     StoreWiped,
 )
 from delaybridge.eventlog import EventLog
 from delaybridge.events import ScannerFailed, StoreSilent
-from delaybridge.lanes import Broker, Lanes
+from delaybridge.lanes import Lanes
 from delaybridge.lease import Leases, NameTaken
-from delaybridge.publish import PublishOptions, connect, kind_of
+from delaybridge.publish import PublishOptions
 from delaybridge.retry import RetryPolicy
 from delaybridge.scanner import Scanner, ScanOptions
 from delaybridge.service import Identity, Service, end, run, until
@@ -37,6 +36,7 @@ from delaybridge.store import AsyncStore
 _log = logging.getLogger("delaybridge")
 _RESTART_S = (0.1, 10.0)  # pause before a failed scanner begins anew: first, at most
 _STEADY_S = 10.0  # one that worked for so long begins anew after the first pause
+_CLOSE_S = 0.5  # for what is unconfirmed when the brokers are left
 _REDIS_AWAY_S = 0.5  # pause before Redis is asked again; asking took its time-out already
 
 OnToken = Callable[[int, str | None], None]
@@ -124,23 +124,28 @@ class Shift:
             renew_ms=self._s.lease.renew_ms,
             on_token=worker.on_token,
         )
-        self._brokers: dict[str, Broker] = {}
+        self._scanner: Scanner
+        self._brokers: Brokers
 
     async def run(self) -> None:
         """Work until the worker is stopped, then drain. Raises what ended it before."""
         try:
             await self._leases.read_clock()
+            self._brokers = Brokers(
+                *(self._s.brokers, PublishOptions.of(self._s.publish)),
+                report=lambda deliveries, outcome: self._scanner.report(deliveries, outcome),
+                on_change=self._alarm.ring,
+            )
             self._scanner = self._build()
-            await self._connect()
             await self._work()
         finally:
-            await self._close_publishers()
             self._alarm.close()
 
     async def _work(self) -> None:
         work: list[asyncio.Task[Any]] = [
             asyncio.create_task(part)
             for part in (
+                self._brokers.keep(),
                 self._scanner.run(),
                 self._leases.keep(self._scanner),
                 self._listen(),
@@ -158,17 +163,8 @@ class Shift:
 
     def _build(self) -> Scanner:
         s, emit = self._s, self._worker.emit
-        options = PublishOptions.of(s.publish)
-        for name, url in s.brokers.items():
-            publisher = connect(
-                *(name, url),
-                report=lambda deliveries, outcome: self._scanner.report(deliveries, outcome),
-                on_change=partial(self._broker_changed, name),
-                options=options,
-            )
-            self._brokers[name] = Broker(kind_of(url), publisher)
         lanes = Lanes(
-            *(self._brokers, RetryPolicy(**s.retry.model_dump()), emit),
+            *(self._brokers.by_name, RetryPolicy(**s.retry.model_dump()), emit),
             window_messages=s.publish.window_messages,
             window_bytes=s.publish.window_bytes,
         )
@@ -183,25 +179,6 @@ class Shift:
         return Scanner(
             *(self._store, lanes, self._clock, self._alarm, emit, bounds), lost=self._leases.lost
         )
-
-    async def _connect(self) -> None:
-        """Connect and warm up before anything is due; a broker that is away is waited for."""
-        for name, broker in self._brokers.items():
-            try:
-                await broker.publisher.connect()
-            except PublishUnavailable:
-                continue  # `_broker_changed` has said so; it is waited for
-            _log.info("broker %s: %s", name, broker.publisher.describe())
-
-    def _broker_changed(self, name: str) -> None:
-        """A broker went away, blocks, or is back: say so, and have the scanner look."""
-        if name in self._brokers:
-            reason = self._brokers[name].publisher.unavailable
-            if reason is None:
-                _log.info("broker_available name=%s", name)
-            else:
-                _log.warning("broker_unavailable name=%s reason=%r", name, reason)
-        self._alarm.ring()
 
     async def _listen(self) -> None:
         """Wake-ups: a message due soon in a bucket, or a change in the fleet."""
@@ -222,6 +199,8 @@ class Shift:
 
     async def _ended(self) -> None:
         """Return when the worker is stopped; in a burst also when nothing is due any more."""
+        if self._worker.burst:
+            await self._brokers.tried.wait()
         while self._worker.burst:
             if self._leases.is_settled and self._scanner.is_idle():
                 self._worker.stopping.set()
@@ -237,21 +216,16 @@ class Shift:
         done, _ = await asyncio.wait([giving], timeout=self._s.scan.drain_timeout_s)
         if not done:
             _log.warning("drain_timeout: unconfirmed messages will be published again")
-            await self._close_publishers()
+            await self._brokers.close(_CLOSE_S)
             await asyncio.wait([giving], timeout=2.0)
         giving.cancel()
 
     async def _close(self) -> None:
-        await self._close_publishers()
+        await self._brokers.close(_CLOSE_S)
         try:
             await self._leases.release_all()
         except StoreError as exc:
             _log.warning("leases not released, they run out: %s", exc)
-
-    async def _close_publishers(self) -> None:
-        brokers, self._brokers = self._brokers, {}
-        for broker in brokers.values():
-            await broker.publisher.close(0.5)
 
 
 class _Watchdog:

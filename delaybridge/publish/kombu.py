@@ -115,7 +115,7 @@ class KombuPublisher:
         courier = self._courier
         self._give_up("closed: before it was confirmed", "not_connected: closed")
         self._reports.flush()
-        if courier is not None:
+        if courier is not None and courier.opened.done():
             await asyncio.wait([courier.ended], timeout=GOODBYE_TIMEOUT_S)
 
     # the thread

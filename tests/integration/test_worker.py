@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import threading
 import time
 from collections import Counter
@@ -326,6 +327,55 @@ async def test_a_burst_ends_when_nothing_is_due_and_leaves_the_rest(
     assert stats.delayed == sum(id not in arrived.at_ms for id in later)
     assert stats.in_flight == 0
     assert stats.workers == []
+
+
+# brokers that are away at the start
+
+ADDRESSES = {"amqp": "x/key", "kafka": "topic", "redis": "stream", "kombu": "queue"}
+SCHEMES = {"kombu": "kombu+redis"}
+
+
+@pytest.fixture
+def silent_port() -> Iterator[int]:
+    """A port that takes connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+async def test_brokers_that_are_away_at_the_start_delay_neither_leases_nor_other_destinations(
+    crew: Crew, arrived: Arrived, silent_port: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "delaybridge")
+    ports = {"refused": free_port(), "silent": silent_port}
+    away = {
+        f"{how}-{kind}": f"{SCHEMES.get(kind, kind)}://127.0.0.1:{port}"
+        for how, port in ports.items()
+        for kind in ADDRESSES
+    }
+
+    def silent_were_tried() -> bool:
+        return "broker_unavailable name=silent-" in caplog.text
+
+    async with AsyncClient(crew.url, namespace=crew.namespace, brokers=away) as client:
+        for name in away:
+            await client.schedule(f"{name}:{ADDRESSES[name.partition('-')[2]]}", b"", delay=0)
+    ids = await crew.schedule(20, seconds=0.2)
+    task = crew.start(brokers={"memory": "memory://", **away})
+    await arrived.all(ids)
+    assert not silent_were_tried()
+    await wait_until_async(lambda: parked(crew, len(away)), DEADLINE_S, "the others are parked")
+
+    arrived.fail_next = True
+    ids = await crew.schedule(20, seconds=0.2)
+    await arrived.all(ids)
+    assert len(crew.heard(ScannerFailed)) == 1
+    assert not silent_were_tried(), "nor when the scanner begins anew"
+    assert not task.done()
+    await crew.stop()
+
+
+async def parked(crew: Crew, count: int) -> bool:
+    return (await crew.client.stats()).parked == count
 
 
 # shares

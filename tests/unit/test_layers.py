@@ -32,7 +32,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         *("eventlog", "publish"),
     ),
     ("lanes", "scanner", "ingest", "intercept"),
-    ("service", "worker", "ingester", "processes"),
+    ("service", "brokers", "worker", "ingester", "processes"),
     ("cli", "demo", "__main__"),
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
