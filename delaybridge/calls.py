@@ -31,6 +31,7 @@ from delaybridge.message import (
 from delaybridge.publish import DEFAULT_KINDS, kind_of
 from delaybridge.selection import Selected, span_scores, within
 from delaybridge.store import Steps
+from delaybridge.times import format_time
 
 if TYPE_CHECKING:
     pass
@@ -62,7 +63,8 @@ FURTHEST = (
 class Receipt(str):
     """The answer of one `schedule`: the word itself, and what became of the message.
 
-    It is a `str` equal to an `Answer` (`created`, `duplicate`, ...). id: the message's.
+    It is a `str` equal to an `Answer` (`created`, `duplicate`, ...); printed, it also shows id and
+    due time. id: the message's.
     due_ms: when it is due, by the store's clock; of a duplicate or conflict, when the message
     already pending is. bucket: where it lies.
     """
@@ -77,6 +79,12 @@ class Receipt(str):
         made = str.__new__(cls, answer)
         made.answer, made.id, made.due_ms, made.bucket = answer, id, due_ms, bucket
         return made
+
+    def __str__(self) -> str:
+        return f"{self.answer.value} {self.id} due {format_time(self.due_ms)}"
+
+    def __format__(self, spec: str) -> str:
+        return format(str(self), spec)
 
     def __repr__(self) -> str:
         return (

@@ -77,7 +77,12 @@ class Root(Group):
 @click.option(
     "--config", metavar="FILE", help="Settings; else $DELAYBRIDGE_CONFIG, else ./delaybridge.toml."
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object per line, errors too.")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="One JSON object per line, errors too; also behind the command.",
+)
 @click.option("--no-color", is_flag=True, help="No colour on a terminal either; as NO_COLOR.")
 @click.option("-v", "--verbose", is_flag=True, help="Log more; show where an error came from.")
 @click.version_option(__version__, message="delaybridge %(version)s")

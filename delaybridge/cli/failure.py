@@ -161,7 +161,7 @@ def _usage(exc: click.UsageError) -> tuple[str, str]:
 
 def _no_such_option(exc: click.NoSuchOption, see: str) -> str:
     if exc.option_name in GLOBAL_OPTIONS:
-        return "goes before the command, as in: delaybridge --json stats"
+        return f"goes before the command, as in: delaybridge {exc.option_name} ... stats"
     if exc.possibilities:
         return f"no such option{_alike(exc.possibilities)}"
     return f"no such option; {see}, or write -- before what begins with '-'"

@@ -7,6 +7,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import click
@@ -23,7 +24,28 @@ _CURSOR = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,17})?):(.+)", re.DOTALL)
 pass_session = click.make_pass_decorator(Session)
 
 
-class Command(click.Command):
+class JsonAnywhere(click.Command):
+    """`--json` is understood behind the command, too."""
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """Its own, and a `--json` that --help does not repeat."""
+        own = super().get_params(ctx)
+        known = any("--json" in param.opts for param in own)
+        return own if known else [*own, _JSON]
+
+
+def _ask_for_json(ctx: click.Context, _param: click.Parameter, asked: bool) -> None:
+    session = ctx.find_object(Session)
+    if asked and session is not None:
+        session.output = replace(session.output, json=True)
+
+
+_JSON = click.Option(
+    ["--json"], is_flag=True, expose_value=False, hidden=True, callback=_ask_for_json
+)
+
+
+class Command(JsonAnywhere):
     """A command that refuses an option given twice instead of dropping one of the two values."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -32,7 +54,7 @@ class Command(click.Command):
         return super().parse_args(ctx, args)
 
 
-class Group(click.Group):
+class Group(JsonAnywhere, click.Group):
     """A noun: without a verb it shows its help; an unknown verb is answered with the near ones."""
 
     command_class = Command

@@ -6,13 +6,14 @@ import json
 import select
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from delaybridge.cli.failure import Exit, Failure, Report, report_of
-from delaybridge.cli.schedule import show_receipt, stdin_bytes
+from delaybridge.cli.schedule import shown, stdin_bytes, warn_if_nobody_works
 from delaybridge.cli.session import Session, never_sent
 from delaybridge.interrupts import interrupts
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 BATCH_MESSAGES = 500
 BATCH_BYTES = 4 * 2**20
 _CHUNK_BYTES = 64 * 2**10
+_PATIENCE_S = 0.5  # for more of what is only counted, from a pipe
+_COUNTING_S = 2.0
 _BOM = b"\xef\xbb\xbf"
 Progress = Callable[[int], None]
 
@@ -67,10 +70,23 @@ def _line(number: int, raw: bytes, limit: int) -> Iterator[Line]:
         yield Line(number, body if len(body) <= limit else None, len(raw) + 1)
 
 
-def _is_ready(stream: IO[bytes]) -> bool:
-    """Whether more can be read at once; what is no file always can."""
+def unread(lines: Iterator[Line | None], stream: IO[bytes]) -> tuple[int, bool]:
+    """How many lines were left, and whether that is all: a stream may go on for ever."""
+    count, until_s = 0, time.monotonic() + _COUNTING_S
+    for line in lines:
+        if line is not None:
+            count += 1
+        elif not _is_ready(stream, _PATIENCE_S):
+            return count, False
+        if time.monotonic() > until_s:
+            return count, False
+    return count, True
+
+
+def _is_ready(stream: IO[bytes], patience_s: float = 0) -> bool:
+    """Whether more can be read within that time; what is no file always can."""
     try:
-        return bool(select.select([stream.fileno()], [], [], 0)[0])
+        return bool(select.select([stream.fileno()], [], [], patience_s)[0])
     except (OSError, ValueError):
         return True
 
@@ -87,6 +103,7 @@ class Bulk:
     sent: Callable[[], None] = lambda: None
     scheduled: int = 0
     refused: int = 0
+    unread: tuple[int, bool] = (0, True)
     batch: list[Line] = field(default_factory=list)
     batch_bytes: int = 0
 
@@ -114,8 +131,8 @@ class Bulk:
             self.session.note(f"lines {first} to {last}: {unknown}")
             raise
         self.scheduled += len(receipts)
-        for receipt in () if self.quiet else receipts:
-            show_receipt(self.session, receipt)
+        if not self.quiet:
+            self.session.output.results(map(shown, receipts))
         self.sent()
 
     def refuse(self, line: Line, limit: int) -> None:
@@ -127,33 +144,49 @@ class Bulk:
         report_of(failure).show(as_json=self.session.output.json)
 
     def summary(self) -> None:
-        """How many were scheduled and refused, on stderr."""
+        """How many were scheduled and refused, and how many were not read, on stderr."""
+        left, is_all = self.unread
         if self.session.output.json:
-            data = {"summary": {"scheduled": self.scheduled, "refused": self.refused}}
-            self.session.output.error_line(json.dumps(data))
-        else:
-            refused = f", {self.refused} refused" if self.refused else ""
-            self.session.note(f"{self.scheduled} scheduled{refused}")
+            data: dict[str, int | bool] = {"scheduled": self.scheduled, "refused": self.refused}
+            data |= {"unread": left, "unread_is_all": is_all} if left or not is_all else {}
+            self.session.output.error_line(json.dumps({"summary": data}))
+            return
+        text = f"{self.scheduled} scheduled"
+        text += f", {self.refused} refused" if self.refused else ""
+        if left or not is_all:
+            text += f", {'' if is_all else 'at least '}{left} lines not read"
+        self.session.note(text)
 
 
 def schedule_lines(
     session: Session, arguments: dict[str, Any], on_conflict: str, *, keep_going: bool
 ) -> int:
     """Schedule every line of stdin; the exit code. An interruption leaves what is sent, sent."""
+    from delaybridge.errors import StoreError
+
     limit = session.settings.limits.body_bytes
     stream = stdin_bytes(session, "one message per line")
     on_terminal = _is_terminal(sys.stdout) and not session.output.json
     with session.client() as client, interrupts(signal.SIGINT) as check:
         bulk = Bulk(session, client, arguments, on_conflict, quiet=on_terminal, sent=check)
+        lines = read_lines(stream, limit)
         try:
             with _progress(stream, on_terminal) as advance:
-                return drain(bulk, read_lines(stream, limit), limit, keep_going, advance)
+                code = drain(bulk, lines, limit, keep_going, advance)
+            if code and not keep_going:
+                bulk.unread = unread(lines, stream)
+        except StoreError:
+            bulk.unread = unread(lines, stream)
+            raise
         except KeyboardInterrupt:
             interrupted = Report(Exit.INTERRUPTED, "interrupted", ["interrupted"])
             interrupted.show(as_json=session.output.json)
             return Exit.INTERRUPTED
         finally:
             bulk.summary()
+        if bulk.scheduled:
+            warn_if_nobody_works(session, client)
+        return code
 
 
 def drain(

@@ -6,7 +6,8 @@ import shlex
 import sys
 import time
 from collections.abc import Sequence
-from typing import IO, Any, NoReturn
+from contextlib import suppress
+from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -14,6 +15,10 @@ from delaybridge.cli.failure import Exit, Failure
 from delaybridge.cli.grammar import Command, argument_bytes, pass_session, text_or_bytes
 from delaybridge.cli.output import in_time, moment
 from delaybridge.cli.session import Session
+
+if TYPE_CHECKING:
+    from delaybridge.calls import Receipt
+    from delaybridge.client import Client
 
 # AMQP properties that are numbers; all others are text.
 _NUMBERS = ("delivery_mode", "priority", "timestamp", "partition")
@@ -69,8 +74,8 @@ def schedule(session: Session, /, body: str | None, **options: Any) -> int | Non
     delaybridge schedule rabbitmq:orders/close --at 2030-01-31T09:00:00Z - < body.bin
     delaybridge schedule rabbitmq:/jobs --in 1h --lines < jobs.txt
 
-    Prints the message's id and when it is due. With --lines empty lines are skipped, and on a
-    terminal only the sum is printed.
+    Prints the message's id and when it is due, and warns if no worker runs. With --lines empty
+    lines are skipped, and on a terminal only the sum is printed.
     """
     lines, keep_going = options.pop("lines"), options.pop("keep_going")
     on_conflict = options.pop("on_conflict")
@@ -174,15 +179,25 @@ def _schedule_one(
     repeat = f"if it may have arrived, repeat it with --id {shlex.quote(id)}: it comes once"
     with session.client(remedy=repeat) as client:
         (receipt,) = client.schedule_many([message], on_conflict=on_conflict)
-    if receipt.answer.value == "conflict":
-        what = f"{id!r} is pending with other content, due {moment(receipt.due_ms)}"
-        remedy = "choose another id, or --on-conflict replace"
-        raise Failure(Exit.CONFLICT, "conflict", "--id", f"{what}; {remedy}")
-    show_receipt(session, receipt)
+        if receipt.answer.value == "conflict":
+            what = f"{id!r} is pending with other content, due {moment(receipt.due_ms)}"
+            remedy = "choose another id, or --on-conflict replace"
+            raise Failure(Exit.CONFLICT, "conflict", "--id", f"{what}; {remedy}")
+        session.output.result(*shown(receipt))
+        warn_if_nobody_works(session, client)
 
 
-def show_receipt(session: Session, receipt: Any) -> None:
-    """One line: id, due time, bucket; and the answer where it is another than created."""
+def warn_if_nobody_works(session: Session, client: Client) -> None:
+    """Say that nothing will be delivered as things stand; what was scheduled, is."""
+    from delaybridge.errors import DelayBridgeError
+
+    with suppress(DelayBridgeError):  # perhaps this user may only schedule
+        if not client.stats().workers:
+            session.note("warning: no worker runs; start one: delaybridge scan")
+
+
+def shown(receipt: Receipt) -> tuple[dict[str, Any], str]:
+    """As data, and as a line: id, due time, bucket; the answer where it is not `created`."""
     wait_ms = receipt.due_ms - time.time_ns() // 1_000_000
     data = {
         "id": receipt.id,
@@ -194,4 +209,4 @@ def show_receipt(session: Session, receipt: Any) -> None:
     text = f"{receipt.id}  due {data['due']}  {in_time(wait_ms)}  bucket {receipt.bucket}"
     if receipt.answer.value != "created":
         text += f"  {receipt.answer.value}"
-    session.output.result(data, text)
+    return data, text

@@ -274,7 +274,7 @@ class Rig:
 
     async def schedule(self, *messages: Message) -> None:
         receipts = await self.client.schedule_many(messages)
-        assert {str(receipt) for receipt in receipts} == {"created"}
+        assert {receipt.answer for receipt in receipts} == {"created"}
 
     async def state(self, id: str) -> str | None:
         """Where a message is, None once it is settled."""

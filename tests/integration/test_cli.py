@@ -126,7 +126,7 @@ def test_schedule_show_reschedule_cancel(run: Run, client: Client) -> None:
         *("-k", "42", "-H", "a=1", "-H", "a=2", "--priority", "9", "--ttl", "1m"),
         *("-P", "partition=3", "--at-most-once"),
     )
-    assert (made.code, made.err) == (0, "")
+    assert (made.code, made.err) == (0, "warning: no worker runs; start one: delaybridge scan\n")
     assert made.out.startswith("order 42  due 20")
     assert "  in 15m  bucket " in made.out or "  in 14m59s  bucket " in made.out
 
@@ -416,11 +416,26 @@ def test_lines_that_are_refused(run: Run, client: Client) -> None:
     stopped = run("schedule", "kafka:t", *HOUR, "--lines", stdin=data)
     assert stopped.code == 6
     assert "error: line 2: longer than 262144 bytes" in stopped.err
-    assert "1 scheduled, 1 refused" in stopped.err
+    assert "1 scheduled, 1 refused, 1 lines not read" in stopped.err
     assert client.stats().delayed == 1
     assert run("schedule", "kafka:t", *HOUR, "--lines", "--keep-going", stdin=data).code == 6
     assert client.stats().delayed == 3
     assert run("schedule", "nope:t", *HOUR, "--lines", stdin=b"a\n").code == 2
+
+
+def test_a_reader_that_goes_does_not_end_the_reading_of_lines(
+    flags: list[str], client: Client
+) -> None:
+    line = " ".join([sys.executable, "-m", "delaybridge", *flags, "schedule kafka:t --in 1h"])
+    done = subprocess.run(
+        ["bash", "-c", f"seq 3000 | {line} --lines | head -n 1; echo ${{PIPESTATUS[1]}} >&2"],
+        capture_output=True,
+        timeout=20,
+    )
+    assert len(done.stdout.splitlines()) == 1
+    assert done.stderr.splitlines()[0] == b"3000 scheduled"
+    assert done.stderr.splitlines()[-1] == b"0"
+    assert client.stats().delayed == 3000
 
 
 @contextmanager

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
@@ -18,7 +19,7 @@ import click
 import pytest
 
 from delaybridge import cli
-from delaybridge.calls import BucketStats, Stats, Stored
+from delaybridge.calls import BucketStats, Receipt, Stats, Stored
 from delaybridge.cli import doctor, failure, health, lines, messages, output
 from delaybridge.cli import stored as stored_page
 from delaybridge.cli.failure import Exit, Failure, report_of
@@ -37,7 +38,7 @@ from delaybridge.errors import (
     StoreWiped,
 )
 from delaybridge.interrupts import interrupts
-from delaybridge.message import Message, State
+from delaybridge.message import Answer, Message, State
 
 DOCS = Path(__file__).parents[2] / "docs" / "cli.md"
 NOWHERE = ("--redis", "redis://127.0.0.1:1/0")
@@ -152,6 +153,19 @@ def test_help_at_every_level(run: Run, path: tuple[str, ...], flag: str) -> None
     assert result.err == ""
 
 
+@pytest.mark.parametrize("path", [*every_command()], ids=" ".join)
+def test_json_is_understood_behind_every_command(run: Run, path: tuple[str, ...]) -> None:
+    refused = run(*path, "--json", "--frobnicate")
+    assert refused.code == 2
+    assert json.loads(refused.err)["error"]["field"] == "--frobnicate"
+
+
+def test_json_behind_a_command_is_json(run: Run) -> None:
+    before, behind = run("--json", "config", "show"), run("config", "show", "--json")
+    assert behind.out == before.out
+    assert run("config", "--json", "show").out == before.out
+
+
 @pytest.mark.parametrize("columns", ["1", "20", "300", "x"])
 def test_help_on_any_terminal(run: Run, monkeypatch: pytest.MonkeyPatch, columns: str) -> None:
     monkeypatch.setenv("COLUMNS", columns)
@@ -185,7 +199,7 @@ REFUSED: list[tuple[tuple[str, ...], str, str]] = [
     (("--namespace", "x"), "command", "missing; one of"),
     (("--jsn", "stats"), "--jsn", "no such option; did you mean --json?"),
     (("stats", "--frobnicate"), "--frobnicate", "no such option"),
-    (("stats", "--json"), "--json", "goes before the command"),
+    (("stats", "--json", "--frobnicate"), "--frobnicate", "no such option"),
     (("stats", "--redis", "redis://x"), "--redis", "goes before the command"),
     (("stats", "extra"), "usage", "got unexpected extra argument (extra)"),
     (("--redis",), "--redis", "requires an argument"),
@@ -571,6 +585,28 @@ def test_lines_exit_codes(data: bytes, keep_going: bool, code: int, scheduled: i
     assert (found, bulk.scheduled) == (code, scheduled)
 
 
+def test_lines_count_those_that_were_not_read() -> None:
+    data = b"a\n" + b"x" * 11 + b"\nb\n\nc\n"
+    stream: IO[bytes] = io.BytesIO(data)
+    found = lines.read_lines(stream, 10)
+    assert [line.number for line in islice(found, 2) if line] == [1, 2]
+    assert lines.unread(found, stream) == (2, True)
+
+
+def test_lines_of_a_stream_without_end_are_not_counted_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lines, "_COUNTING_S", 0.01)
+    stream: Any = Trickle(*[b"x\n" * 1000] * 10_000)
+    count, is_all = lines.unread(lines.read_lines(stream, 10), stream)
+    assert (count > 0, is_all) == (True, False)
+    monkeypatch.setattr(lines, "_PATIENCE_S", 0)
+    read_end, write_end = os.pipe()
+    with os.fdopen(read_end, "rb") as pipe, os.fdopen(write_end, "wb", 0) as sink:
+        sink.write(b"a\nb\n")
+        assert lines.unread(lines.read_lines(pipe, 10), pipe) == (2, False)
+
+
 def test_lines_name_the_one_that_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     drain(b"a\n\n" + b"x" * 11 + b"\n", keep_going=True)
     assert capsys.readouterr().err.startswith("error: line 3: longer than 10 bytes, the limit")
@@ -693,6 +729,12 @@ def test_tables_are_aligned(capsys: pytest.CaptureFixture[str]) -> None:
     rows: list[tuple[dict[str, str], list[str]]] = [({}, ["a", "1"]), ({}, ["long", "1000"])]
     assert output.Output().table(("NAME", "N"), rows, right=("N",)) == 2
     assert capsys.readouterr().out == "NAME     N\na        1\nlong  1000\n"
+
+
+def test_a_receipt_is_its_answer_and_shows_what_it_is_the_receipt_of() -> None:
+    receipt = Receipt(Answer.CREATED, "a", 1_900_000_000_000, 3)
+    assert receipt == "created"
+    assert str(receipt) == f"{receipt}" == "created a due 2030-03-17T17:46:40.000Z"
 
 
 def test_an_empty_table_is_nothing(capsys: pytest.CaptureFixture[str]) -> None:
