@@ -1,16 +1,19 @@
 """Lanes: each destination's way out, apart from the others'.
 
 A lane is one exchange, topic or default-exchange queue. It holds what is fired for that destination
-until its broker has answered, so that one that fails, blocks or stalls delays no other: its
-messages are parked, in order and without an attempt being counted, and come back when it takes
-messages again.
+until its broker has answered, so that one that fails, blocks, stalls or is slow delays no other:
+its messages are parked, in order and without an attempt being counted, and come back when it takes
+messages again, to a slow one as many at a time as it has room for.
 """
 
 from __future__ import annotations
 
+import heapq
 import random
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import inf
+from operator import attrgetter
 from typing import NamedTuple
 
 from delaybridge.accept import parse_destination
@@ -24,6 +27,7 @@ from delaybridge.events import (
     Published,
     Retried,
 )
+from delaybridge.flow import STALLED_MS, Flow
 from delaybridge.message import Delivery, Destination
 from delaybridge.parked import Parked
 from delaybridge.publish import Fault, Outcome, Publisher, Verdict
@@ -31,10 +35,12 @@ from delaybridge.retry import Circuit, RetryPolicy
 from delaybridge.session import Copy, Session
 
 _PROBES = 5  # messages that may pass while a circuit is probed
-_STALLED_MS = 500  # a full lane without a confirm for so long makes room for the others
+_PATIENCE_MS = 50  # a full lane that keeps the others waiting longer is parked
+_LONG_PATIENCE_MS = 10_000  # the same where no other is known to wait: some may, unclaimed
 _ROUTES = 10_000
 _ERROR_CHARS = 200  # of the last error that is kept with a message that is tried again
 _NOWHERE = Destination("", "", "")
+_lane_of = attrgetter("owner")
 
 
 class Broker(NamedTuple):
@@ -45,10 +51,13 @@ class Broker(NamedTuple):
 
 
 class Lane:
-    """One destination. load: fired and without outcome; unconfirmed: the broker's part of it."""
+    """One destination. load: fired and without outcome; flow: the broker's part of it.
 
-    def __init__(self, label: str, broker: Broker | None, now_ms: int) -> None:
-        self.label = label
+    is_slow: some of its messages were parked only because it was full.
+    """
+
+    def __init__(self, label: str, broker: Broker | None, flow: Flow) -> None:
+        self.label, self.flow = label, flow
         # None: `lacks` says why, or it is no destination at all
         self.publisher = None if broker is None else broker.publisher
         self.lacks: str | None = None  # the broker, where none of that name and kind is here
@@ -58,9 +67,9 @@ class Lane:
         self.circuit = Circuit(random.random)
         self.probes = 0
         self.ready: deque[Copy] = deque()
-        self.load = self.load_bytes = self.unconfirmed = 0
-        self.moved_ms = now_ms  # when an outcome last came, or the first publish since
+        self.load = self.load_bytes = 0
         self.parked: dict[Session, Parked] = {}
+        self.is_slow = False
 
     @property
     def is_shut(self) -> bool:
@@ -72,7 +81,7 @@ class Lane:
     def is_clear(self, now_ms: int) -> bool:
         """Whether nothing stands in the way of its messages but the window."""
         in_the_way = self.is_shut or self.parked or self.circuit.is_open
-        return not in_the_way and not self.is_stalled(now_ms)
+        return not in_the_way and not self.flow.is_stalled(now_ms)
 
     @property
     def is_used(self) -> bool:
@@ -83,10 +92,6 @@ class Lane:
         """Whether something earlier of its bucket is parked."""
         parked = self.parked.get(copy.session) if self.parked else None
         return parked is not None and parked.is_before(copy)
-
-    def is_stalled(self, now_ms: int) -> bool:
-        """Whether the broker keeps messages without a word."""
-        return self.unconfirmed > 0 and now_ms - self.moved_ms > _STALLED_MS
 
 
 class Lanes:
@@ -111,7 +116,7 @@ class Lanes:
         self._troubled: dict[Lane, None] = {}  # lanes with a circuit open, or messages parked
         self._returning: list[tuple[Lane, Session]] = []  # parked ones on their way back to due
         self._load = self._load_bytes = self._unconfirmed = 0
-        self.moved_ms = 0  # when anything was last published or answered
+        self._ripe: Counter[Lane] = Counter()  # copies that may be fired, as room allows
 
     @property
     def is_calm(self) -> bool:
@@ -146,13 +151,30 @@ class Lanes:
             destination, label, broker = _NOWHERE, text, None
         else:
             label, broker = destination.label, self._brokers[destination.broker]
-        return destination, self._lanes.setdefault(label, Lane(label, broker, now_ms))
+        return destination, self._lane(label, broker, now_ms)
+
+    def _lane(self, label: str, broker: Broker | None, now_ms: int) -> Lane:
+        lane = self._lanes.get(label)
+        if lane is None:
+            lane = self._lanes[label] = Lane(label, broker, Flow(self._window, now_ms))
+        return lane
 
     def _lacking(self, name: str, label: str, now_ms: int) -> Lane:
         """The lane of what waits for a worker that has such a broker."""
-        lane = self._lanes.setdefault(label, Lane(label, None, now_ms))
+        lane = self._lane(label, None, now_ms)
         lane.lacks = name
         return lane
+
+    def ripened(self, copies: Sequence[Copy]) -> None:
+        """The copies wait to be fired."""
+        self._ripe.update(map(_lane_of, copies))
+
+    def unripened(self, copies: Sequence[Copy]) -> None:
+        """They wait no more."""
+        for lane, count in Counter(map(_lane_of, copies)).items():
+            self._ripe[lane] -= count
+            if self._ripe[lane] <= 0:
+                del self._ripe[lane]
 
     def exit_unpublished(self, copy: Copy, now_ms: int) -> bool:
         """Whether the copy left without being fired: too late, used up, nowhere to go, parked."""
@@ -164,15 +186,16 @@ class Lanes:
             self._bury(copy, "used_up: workers ended while they published it", counted=False)
         elif lane.publisher is None and lane.lacks is None:
             self._attempt_failed(copy, "bad_destination: it is not BROKER:ADDRESS")
-        elif (
-            lane.is_shut
-            or lane.is_behind(copy)
-            or (self._is_full(lane) and lane.is_stalled(now_ms))
-        ):
+        elif lane.is_shut or lane.is_behind(copy):
+            self._park(copy)
+        elif self._is_full(lane) and self._is_in_the_way(lane, now_ms):
+            lane.is_slow = True
             self._park(copy)
         elif not record.suits(lane.kind):
             name = copy.destination.broker
+            self.unripened([copy])
             copy.owner = self._lacking(name, f"{name}: of another kind", now_ms)
+            self.ripened([copy])
             self._park(copy)
         else:
             return False
@@ -196,9 +219,26 @@ class Lanes:
         return True
 
     def _is_full(self, lane: Lane) -> bool:
-        return lane.load >= self._window - self._load or (
+        return self._room(lane) <= 0 or (
             lane.load > 0 and lane.load_bytes >= self._window_bytes - self._load_bytes
         )
+
+    def _room(self, lane: Lane) -> int:
+        """Messages that it may take at once: as many as it confirms soon, and its share."""
+        return min(lane.flow.limit, self._window - self._load) - lane.load
+
+    def _is_in_the_way(self, lane: Lane, now_ms: int) -> bool:
+        """Whether the full lane's ripe copies would hold up those behind them for too long."""
+        if lane.flow.is_stalled(now_ms):
+            return True
+        others = any(other is not lane and not self._is_full(other) for other in self._ripe)
+        patience_ms = _PATIENCE_MS if others else _LONG_PATIENCE_MS
+        return lane.flow.clear_ms(self._ripe[lane], now_ms) > patience_ms
+
+    def waits_for_room(self, copy: Copy, since_ms: int) -> bool:
+        """Whether its lane is full, and its broker answered since then."""
+        lane = _lane(copy)
+        return self._is_full(lane) and lane.flow.moved_ms > since_ms
 
     # on the way out
 
@@ -214,6 +254,7 @@ class Lanes:
             room = self._window - self._unconfirmed
             if room <= 0:
                 return
+            room = min(room, max(0, lane.flow.limit - lane.flow.in_flight))
             batch = [lane.ready.popleft() for _ in range(min(room, len(lane.ready)))]
             if not lane.ready:
                 del self._waiting[lane]
@@ -226,11 +267,8 @@ class Lanes:
                 self.give_back(copy)
         if not ours or lane.publisher is None:
             return
-        if lane.unconfirmed == 0:
-            lane.moved_ms = now_ms
-        lane.unconfirmed += len(ours)
+        lane.flow.handed_over(len(ours), now_ms)
         self._unconfirmed += len(ours)
-        self.moved_ms = now_ms
         lane.publisher.publish(ours)
 
     def give_back(self, copy: Copy) -> None:
@@ -239,12 +277,10 @@ class Lanes:
 
     def outcome(self, deliveries: Sequence[Delivery], outcome: Outcome, now_ms: int) -> None:
         """How publishes ended: each copy gets its exit."""
-        self.moved_ms = now_ms
         for lane, copies in _by_lane(deliveries):
             self._count(lane, -len(copies), -sum(copy.size for copy in copies))
-            lane.unconfirmed -= len(copies)
+            lane.flow.answered(len(copies), now_ms)
             self._unconfirmed -= len(copies)
-            lane.moved_ms = now_ms
             if outcome.verdict is Verdict.CONFIRMED:
                 self._confirmed(lane, copies, now_ms)
             else:
@@ -323,10 +359,7 @@ class Lanes:
             for copy in remove(lambda copy: (copy.owner, copy.session) in ways):
                 self._park(copy)
         for (lane, session), most in ways.items():
-            parked = lane.parked[session]
-            session.unpark(parked.take(most))
-            parked.is_returning = True
-            self._returning.append((lane, session))
+            self._bring_back(lane, session, lane.parked[session].take(most))
 
     def _ways(self, now_ms: int) -> dict[tuple[Lane, Session], int | None]:
         """Where parked messages may come back, and how many; None: all."""
@@ -339,18 +372,52 @@ class Lanes:
                 if not lane.circuit.probe(now_ms):
                     continue
                 lane.probes = most = _PROBES
-            elif lane.is_stalled(now_ms):
+            elif lane.flow.is_stalled(now_ms):
                 continue
             elif not lane.parked:
                 del self._troubled[lane]
+                lane.is_slow = False
+            elif lane.is_slow:
+                self._bring_back_some(lane)
+                continue
             ways |= {(lane, s): most for s, p in lane.parked.items() if not p.is_returning}
         return ways
+
+    def _bring_back_some(self, lane: Lane) -> None:
+        """To a slow lane: as many of the earliest as it has room for, once that is worth a call."""
+        room = self._room(lane)
+        is_busy = lane in self._ripe or any(p.is_returning for p in lane.parked.values())
+        parked_count = sum(len(parked) for parked in lane.parked.values())
+        if is_busy or room < min(parked_count, (room + lane.load) / 2):
+            return
+        back: dict[Session, list[str]] = {}
+        heads = [(p.first, n, session) for n, (session, p) in enumerate(lane.parked.items())]
+        heapq.heapify(heads)
+        while heads and room > 0:
+            _, n, session = heapq.heappop(heads)
+            parked = lane.parked[session]
+            ids = parked.take(1)
+            if ids is None:  # the rest is not known one by one
+                back.pop(session, None)
+                self._bring_back(lane, session, None)
+                continue
+            back.setdefault(session, []).extend(ids)
+            room -= 1
+            if not parked.is_empty:
+                heapq.heappush(heads, (parked.first, n, session))
+        for session, ids in back.items():
+            self._bring_back(lane, session, ids)
+
+    def _bring_back(self, lane: Lane, session: Session, ids: list[str] | None) -> None:
+        session.unpark(ids)
+        lane.parked[session].is_returning = True
+        self._returning.append((lane, session))
 
     def _end_returns(self) -> None:
         """What is back in due is claimed like anything else."""
         under_way = []
         for lane, session in self._returning:
-            if session.is_unparking:
+            if session.is_unparking or (lane.is_slow and session.next_score == -inf):
                 under_way.append((lane, session))
             elif lane.parked[session].is_empty:
                 del lane.parked[session]
@@ -368,8 +435,10 @@ class Lanes:
         """When time alone makes something possible. waiting: copies wait for room in a lane."""
         looks = [lane.circuit.probe_at_ms for lane in self._troubled]
         if waiting or self._troubled:
-            lanes = self._lanes.values()
-            looks += [lane.moved_ms + _STALLED_MS + 1 for lane in lanes if lane.unconfirmed]
+            flows = [lane.flow for lane in self._lanes.values() if lane.flow.in_flight]
+            looks += [flow.moved_ms + STALLED_MS + 1 for flow in flows]
+        if waiting:
+            looks.append(now_ms + _PATIENCE_MS)
         return [at_ms for at_ms in looks if at_ms is not None and at_ms > now_ms]
 
     def _count(self, lane: Lane, copies: int, size: int) -> None:

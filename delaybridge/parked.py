@@ -32,6 +32,15 @@ class Parked:
         """Whether nothing is left here."""
         return self._is_whole and not self._known
 
+    def __len__(self) -> int:
+        """How many are known."""
+        return len(self._known)
+
+    @property
+    def first(self) -> float:
+        """The earliest score; -inf if it is not known."""
+        return self._known[0][0] if self._known else -inf
+
     def add(self, copy: Copy) -> None:
         """Remember it, and when that is too many, the earliest: they come back first."""
         if copy.score < self._last or (self._is_whole and len(self._known) < _KNOWN):

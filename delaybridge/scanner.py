@@ -26,7 +26,7 @@ from delaybridge.alarm import Alarm
 from delaybridge.clock import StoreClock
 from delaybridge.commands import Claimed, Command, Fired, Item, parse_tried, split_record
 from delaybridge.errors import DecodeError
-from delaybridge.events import Buried, Emit, LeaseAcquired, Revoked, Stuck
+from delaybridge.events import Buried, Emit, Event, LeaseAcquired, Revoked, Stuck
 from delaybridge.events import Claimed as ClaimedEvent
 from delaybridge.lanes import Lane, Lanes
 from delaybridge.message import Delivery, decode_record
@@ -167,14 +167,20 @@ class Scanner:
             self._alarm.ring()
 
     def check_moving(self, limit_ms: int) -> None:
-        """Fail if the same message has been overdue and next to be fired for so long."""
+        """Fail if the same message has been overdue and next to be fired for `limit_ms`.
+
+        A message that waits for room in its lane, or for a silent store, is not stuck.
+        """
         now_ms = self._clock.now_ms()
-        head = self._ripe[0] if self._ripe else None
+        head, since_ms = self._ripe[0] if self._ripe else None, self._head[1]
         if head is None or head is not self._head[0]:
             self._head = head, now_ms
-        elif now_ms - self._head[1] > limit_ms:
+        elif now_ms - since_ms > limit_ms:
+            if self._lanes.waits_for_room(head, since_ms):
+                self._head = head, now_ms
+                return
             self._emit(Stuck(overdue_ms=now_ms - int(head.score)))
-            self._fail(RuntimeError(f"stuck: nothing was fired for {now_ms - self._head[1]} ms"))
+            self._fail(RuntimeError(f"stuck: nothing was fired for {now_ms - since_ms} ms"))
 
     def is_idle(self) -> bool:
         """Whether nothing is due in the buckets held here, nor on its way."""
@@ -256,10 +262,11 @@ class Scanner:
             for copy in copies:
                 session.retry(copy.item, None)
         else:
+            late = [copy for copy in copies if copy.score <= self._wheel_ms]
+            self._late += late
+            self._lanes.ripened(late)
             for copy in copies:
-                if copy.score <= self._wheel_ms:
-                    self._late.append(copy)
-                else:
+                if copy.score > self._wheel_ms:
                     self._wheel.insert(int(copy.score), copy, copy)
         self._emit(ClaimedEvent(messages=len(copies)))
 
@@ -300,10 +307,11 @@ class Scanner:
             self._wheel, self._wheel_ms = wheel, now_ms
         # The lead may have shrunk; what comes late goes to where the wheel stands already.
         self._wheel_ms = max(self._wheel_ms, to_ms)
-        fresh = self._late + self._wheel.advance(self._wheel_ms)
-        if fresh:
+        ripe = self._wheel.advance(self._wheel_ms)
+        if ripe or self._late:
+            self._lanes.ripened(ripe)
+            self._ripe += self._late + ripe
             self._late = []
-            self._ripe += fresh
             self._ripe.sort(key=_by_score)
 
     @property
@@ -353,6 +361,7 @@ class Scanner:
             else:
                 kept.append(copy)
         self._ripe[:covered] = kept
+        self._lanes.unripened(gone)
         self._let_go(gone)
         return batch
 
@@ -577,7 +586,7 @@ class Scanner:
             session.calls += 1
         try:
             flat = [command for commands in asked.values() for command in commands]
-            answers = iter(await insist(self._store, self._emit, flat))
+            answers = iter(await insist(self._store, self._store_event, flat))
         finally:
             for session in asked:
                 session.calls -= 1
@@ -591,6 +600,10 @@ class Scanner:
                 session.touched_s = max(session.touched_s, sent_s)
                 ours[session] = mine
         return ours
+
+    def _store_event(self, event: Event) -> None:
+        self._head = None, self._clock.now_ms()  # the store is silent, the scanner is not stuck
+        self._emit(event)
 
     # bookkeeping
 
@@ -620,6 +633,7 @@ class Scanner:
         """Take such copies off the wheel and out of what is ripe."""
         removed = [copy for copy in self._ripe + self._late if which(copy)]
         if removed:
+            self._lanes.unripened(removed)
             self._ripe = [copy for copy in self._ripe if not which(copy)]
             self._late = [copy for copy in self._late if not which(copy)]
         waiting = [copy for _, copy in self._wheel.items() if which(copy)]

@@ -37,6 +37,7 @@ _log = logging.getLogger("delaybridge")
 _RESTART_S = (0.1, 10.0)  # pause before a failed scanner begins anew: first, at most
 _STEADY_S = 10.0  # one that worked for so long begins anew after the first pause
 _CLOSE_S = 0.5  # for what is unconfirmed when the brokers are left
+_STUCK_MS = 10_000  # nothing fired for this long, with neither the store nor a broker to blame
 _REDIS_AWAY_S = 0.5  # pause before Redis is asked again; asking took its time-out already
 
 OnToken = Callable[[int, str | None], None]
@@ -195,7 +196,7 @@ class Shift:
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(self._s.lease.renew_ms / 1000)
-            self._scanner.check_moving(self._s.lease.ttl_ms)
+            self._scanner.check_moving(max(self._s.lease.ttl_ms, _STUCK_MS))
 
     async def _ended(self) -> None:
         """Return when the worker is stopped; in a burst also when nothing is due any more."""

@@ -644,6 +644,29 @@ async def test_a_broker_that_is_silent_delays_nobody_else(rig_of: RigFactory) ->
         assert rig.memory.ids == [f"m{i:03}" for i in range(100)]
 
 
+async def test_a_slow_destination_delays_no_other_and_keeps_its_order(rig_of: RigFactory) -> None:
+    async with rig_of(window=1000, batch_messages=1000) as rig:
+        rig.memory.hold = True  # confirms one each 20 ms
+        slow = [message(f"m{n:04}", SOON_MS, key="k", priority=n // 8) for n in range(2000)]
+        await schedule_all(rig, slow)
+        await claimed(rig, *(message(f"o{n:03}", SOON_MS + 5 * n, "b:q") for n in range(400)))
+        for now_ms in range(SOON_MS, SOON_MS + 2200, 5):
+            await rig.at(now_ms)
+            if now_ms % 20 == 0:
+                rig.memory.confirm(1)
+        late_ms = sorted(p.at_ms - p.due_ms for p in rig.other.taken)
+        assert len(late_ms) == 400
+        assert late_ms[-4] <= 60, "all but the first few are on time"
+        assert len(rig.memory.taken) <= 250, "no more in flight than it confirms soon"
+        rig.memory.hold = False
+        rig.memory.confirm()
+        await rig.live_until(SOON_MS + 10_000)
+        ranks = [int(id[1:]) // 8 for id in rig.memory.ids]
+        assert ranks == sorted(ranks, reverse=True), "the highest priority first"
+        assert sorted(rig.memory.ids) == sorted(m.id for m in slow)
+        assert {p.attempt for p in rig.memory.taken} == {1}, "no attempt is counted"
+
+
 # one key's order, whatever was parked
 
 
@@ -960,6 +983,19 @@ async def test_a_head_that_does_not_move_is_noticed(lone: Rig) -> None:
     with pytest.raises(RuntimeError, match="stuck"):
         await lone.scanner.run()
     lone.scanner._failure = None
+
+
+async def test_a_head_that_waits_for_room_is_not_stuck_while_its_broker_answers(
+    rig_of: RigFactory,
+) -> None:
+    async with rig_of(window=4) as rig:
+        rig.memory.hold = True
+        await claimed(rig, *(message(f"m{n}", SOON_MS, key=f"{n % 2}") for n in range(80)))
+        for now_ms in range(SOON_MS, SOON_MS + 12_000, 400):
+            await rig.at(now_ms)
+            rig.memory.confirm(1)
+            rig.scanner.check_moving(1000)
+        assert rig.scanner._failure is None
 
 
 async def test_it_is_idle_only_when_nothing_is_due_or_on_its_way(lone: Rig) -> None:

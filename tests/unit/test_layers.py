@@ -25,7 +25,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ),
     (
         *("settings", "settings_sources", "urls", "keys", "ids", "commands"),
-        *("wheel", "retry", "alarm", "clock"),
+        *("wheel", "retry", "flow", "alarm", "clock"),
     ),
     (
         *("redis_wire", "store", "selection", "calls", "client", "session", "parked", "lease"),

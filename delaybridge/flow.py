@@ -1,0 +1,88 @@
+"""How much one destination may have in flight: as much as it confirms within a moment.
+
+What is in flight when a fault comes is delivered twice, and what is not confirmed within the
+confirm time-out counts as a failed attempt. So a destination that confirms 50 messages a second is
+handed a few dozen at a time, and a fast one thousands.
+
+The rule is TCP Vegas' (Brakmo & Peterson 1995): the time from handing over to confirming, beyond
+the shortest one seen, is time spent in a queue. While that is short the limit grows by what is
+confirmed; when it is long, Little's law (in flight = rate x delay) says what the limit must be.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from math import inf
+
+FIRST = 128  # before anything is known: not many for a slow destination, enough for a fast one
+LEAST = 8
+STALLED_MS = 500  # in flight, and no outcome for this long
+_IDLE_MS = 1000  # after this long the destination may have changed: begin with FIRST
+_SHORT_MS, _TARGET_MS, _LONG_MS = 100, 300, 500  # of queueing: grow, aim for, cut
+
+
+class Flow:
+    """Counts what one destination has in flight, and learns how much that should be.
+
+    limit: messages. in_flight: handed over and without an outcome. moved_ms: when an outcome last
+    came, or the first message was handed over since. Destinations answer in order, or nearly so:
+    delays are those of whole batches, so that nothing is kept for each message.
+    """
+
+    def __init__(self, most: int, now_ms: int) -> None:
+        """most: the limit never grows beyond it."""
+        self.limit = min(FIRST, most)
+        self.in_flight = 0
+        self.moved_ms = now_ms
+        self._most = most
+        self._handed_over = self._answered = 0
+        # Batches without all their outcomes: (handed over until then, when, in flight then).
+        self._batches: deque[tuple[int, int, int]] = deque()
+        self._shortest_ms = inf
+        self._alone_ms: int | None = None  # when a batch found nothing in flight before it
+
+    def handed_over(self, messages: int, now_ms: int) -> None:
+        """The broker was given a batch."""
+        if self.in_flight == 0:
+            if now_ms - self.moved_ms > _IDLE_MS:
+                self.limit = min(self.limit, FIRST)
+            self.moved_ms = self._alone_ms = now_ms
+        self.in_flight += messages
+        self._handed_over += messages
+        self._batches.append((self._handed_over, now_ms, self.in_flight))
+
+    def answered(self, messages: int, now_ms: int) -> None:
+        """Outcomes came, whatever they are."""
+        self.in_flight -= messages
+        self._answered += messages
+        self.moved_ms = now_ms
+        if self._alone_ms is not None:  # the first answer: nothing waited before it
+            self._shortest_ms = min(self._shortest_ms, now_ms - self._alone_ms)
+            self._alone_ms = None
+        while self._batches and self._batches[0][0] <= self._answered:
+            _, since_ms, in_flight = self._batches.popleft()
+            self._learn(now_ms - since_ms, in_flight)
+
+    def _learn(self, delay_ms: int, in_flight: int) -> None:
+        """A batch took this long; it was handed over as the last of so many in flight."""
+        if in_flight <= LEAST:
+            self._shortest_ms = delay_ms  # no queue: it is the way itself that takes as long now
+        else:
+            self._shortest_ms = min(self._shortest_ms, delay_ms)
+        queued_ms = delay_ms - self._shortest_ms
+        if queued_ms <= _SHORT_MS and 2 * in_flight >= self.limit:
+            self.limit = min(self._most, self.limit + in_flight)
+        elif queued_ms > _LONG_MS:
+            target_ms = self._shortest_ms + _TARGET_MS
+            self.limit = max(LEAST, min(self.limit, int(in_flight * target_ms / delay_ms)))
+
+    def clear_ms(self, messages: int, now_ms: int) -> float:
+        """About how long it takes to confirm so many more, judged by what is in flight now."""
+        if not self._batches:
+            return 0.0
+        _, since_ms, in_flight = self._batches[0]
+        return messages * (now_ms - since_ms) / in_flight
+
+    def is_stalled(self, now_ms: int) -> bool:
+        """Whether the broker keeps messages and answers nothing."""
+        return self.in_flight > 0 and now_ms - self.moved_ms > STALLED_MS

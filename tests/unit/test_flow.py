@@ -1,0 +1,113 @@
+"""How much one destination may have in flight, learned from when it answers."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import pytest
+
+from delaybridge.flow import FIRST, LEAST, STALLED_MS, Flow
+
+NOW_MS = 1_800_000_000_000
+MOST = 10_000
+
+
+def run(flow: Flow, rate: float, trip_ms: int, seconds: float, start_ms: int = NOW_MS) -> int:
+    """Keep it full for this long before a broker that confirms `rate` a second after a trip.
+
+    Returns the longest that a message was in flight, in ms.
+    """
+    under_way: deque[int] = deque()  # when each message was handed over
+    longest_ms, credit = 0, 0.0
+    for now_ms in range(start_ms, start_ms + int(seconds * 1000)):
+        credit = min(credit + rate / 1000, max(1.0, rate / 100))
+        count = 0
+        while credit >= 1 and under_way and now_ms - under_way[0] >= trip_ms:
+            longest_ms = max(longest_ms, now_ms - under_way.popleft())
+            credit, count = credit - 1, count + 1
+        if count:
+            flow.answered(count, now_ms)
+        if room := max(0, flow.limit - flow.in_flight):
+            flow.handed_over(room, now_ms)
+            under_way.extend([now_ms] * room)
+    return longest_ms
+
+
+@pytest.mark.parametrize("rate", [10, 50, 130, 1000])
+def test_a_slow_destination_has_no_more_in_flight_than_it_confirms_within_a_moment(
+    rate: int,
+) -> None:
+    flow = Flow(MOST, NOW_MS)
+    assert run(flow, rate, 2, 30) < 20_000, "the confirm time-out is never reached"
+    assert flow.limit <= max(2 * LEAST, rate)
+
+
+@pytest.mark.parametrize(("rate", "trip_ms"), [(50_000, 3), (20_000, 150), (3000, 700)])
+def test_a_fast_destination_is_kept_busy_however_far_away(rate: int, trip_ms: int) -> None:
+    flow = Flow(MOST, NOW_MS)
+    run(flow, rate, trip_ms, 15)
+    assert flow.limit >= min(MOST, rate * trip_ms / 1000)
+
+
+def test_a_destination_that_becomes_slow_is_noticed_and_one_that_recovers_too() -> None:
+    flow = Flow(MOST, NOW_MS)
+    run(flow, 20_000, 2, 2)
+    fast = flow.limit
+    flow.answered(flow.in_flight, NOW_MS + 2000)
+    run(flow, 100, 2, 150, NOW_MS + 2000)
+    assert flow.limit <= 100
+    flow.answered(flow.in_flight, NOW_MS + 152_000)
+    run(flow, 20_000, 2, 2, NOW_MS + 152_000)
+    assert flow.limit >= fast / 2
+
+
+def test_a_way_that_becomes_longer_for_good_is_not_taken_for_a_queue() -> None:
+    flow = Flow(MOST, NOW_MS)
+    run(flow, 5000, 2, 2)
+    flow.answered(flow.in_flight, NOW_MS + 2000)
+    run(flow, 5000, 800, 60, NOW_MS + 2000)
+    assert flow.limit >= 1000
+
+
+def test_a_trickle_teaches_nothing_about_a_burst() -> None:
+    flow = Flow(MOST, NOW_MS)
+    for now_ms in range(NOW_MS, NOW_MS + 10_000, 10):
+        flow.handed_over(1, now_ms)
+        flow.answered(1, now_ms + 2)
+    assert flow.limit == FIRST
+
+
+def test_after_a_pause_it_begins_with_few_again() -> None:
+    flow = Flow(MOST, NOW_MS)
+    run(flow, 20_000, 2, 2)
+    assert flow.limit > FIRST
+    flow.answered(flow.in_flight, NOW_MS + 2000)
+    flow.handed_over(1, NOW_MS + 10_000)
+    assert flow.limit == FIRST
+
+
+def test_the_limit_never_grows_beyond_what_it_is_given() -> None:
+    flow = Flow(50, NOW_MS)
+    run(flow, 50_000, 1, 1)
+    assert flow.limit == 50
+
+
+def test_how_long_more_would_take_is_judged_by_the_oldest_batch() -> None:
+    flow = Flow(MOST, NOW_MS)
+    assert flow.clear_ms(100, NOW_MS) == 0.0, "nothing is known"
+    flow.handed_over(20, NOW_MS)
+    assert flow.clear_ms(100, NOW_MS + 40) == 200.0
+    flow.handed_over(5, NOW_MS + 40)
+    flow.answered(20, NOW_MS + 50)
+    assert flow.clear_ms(50, NOW_MS + 90) == 100.0
+
+
+def test_it_stalls_when_what_is_in_flight_has_no_outcome_for_half_a_second() -> None:
+    flow = Flow(MOST, NOW_MS)
+    flow.handed_over(2, NOW_MS)
+    assert not flow.is_stalled(NOW_MS + STALLED_MS)
+    assert flow.is_stalled(NOW_MS + STALLED_MS + 1)
+    flow.answered(1, NOW_MS + STALLED_MS + 1)
+    assert not flow.is_stalled(NOW_MS + STALLED_MS + 2)
+    flow.answered(1, NOW_MS + STALLED_MS + 2)
+    assert not flow.is_stalled(NOW_MS + 3_600_000), "nothing is in flight"
