@@ -28,8 +28,8 @@ Made from `--help` by `python -m delaybridge.cli.reference > docs/cli.md`; a tes
 
 An error is one line on stderr, `error: FIELD: WHAT; REMEDY`. With `--json` it is
 `{"error": {"code": ..., "message": ..., "field": ...}}`, also on stderr, and every result is one
-object per line on stdout; `next` (the cursor of a list that goes on) and `summary` (of `--lines`, and of
-a verb by filter) are objects on stderr.
+object per line on stdout; `next` (the cursor of a list that goes on) and `summary` (of `--lines`,
+and of a verb by filter) are objects on stderr.
 """
 
 
