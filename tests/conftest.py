@@ -6,6 +6,7 @@ import os
 import uuid
 
 import pytest
+from hypothesis import settings
 
 pytest_plugins = [
     "tests.servers.redis",
@@ -14,6 +15,10 @@ pytest_plugins = [
     "tests.servers.clients",
     "tests.servers.plugin",  # last: it imports the others, which pytest must do first
 ]
+
+# A shared machine may be starved for a while: how long an example takes says nothing.
+settings.register_profile("delaybridge", deadline=None)
+settings.load_profile("delaybridge")
 
 KEPT = ("DELAYBRIDGE_TEST_", "DELAYBRIDGE_CACHE")
 
