@@ -182,7 +182,8 @@ class Leases:
         """One pass; how long until the next is needed, in seconds."""
         fleet = await self._announce()
         if not fleet.announced:
-            raise NameTaken(self.name)
+            expires_ms = fleet.expires_ms.get(self.name, 0)
+            raise NameTaken(self.name, expires_ms - fleet.now_us // 1000)
         await self._renew()
         others_ms = [t for name, t in fleet.expires_ms.items() if name != self.name]
         living = [*(n for n in fleet.expires_ms if n != self.name), self.name]
@@ -281,4 +282,8 @@ class Leases:
 
 
 class NameTaken(Exception):
-    """Another living worker bears the same name."""
+    """Another living worker bears the same name. left_ms: until its announcement runs out."""
+
+    def __init__(self, name: str, left_ms: int = 0) -> None:
+        super().__init__(name)
+        self.left_ms = left_ms

@@ -70,7 +70,7 @@ class Worker(Service):
         if not s.brokers:
             raise ConfigError("brokers: none is configured; add --broker amqp://... or kafka://...")
         calls = Calls(s.namespace, s.brokers, s.buckets, s.limits.as_limits())
-        started_s = time.monotonic()
+        free_s: float | None = None  # when a name that is taken is free if its bearer is dead
         try:
             await store.complete(calls.open())
             while not self.stopping.is_set():
@@ -80,8 +80,10 @@ class Worker(Service):
                 except (ConfigError, StoreWiped):
                     raise
                 except NameTaken as exc:
-                    # A dead predecessor's announcement ends with its leases; a living one stays.
-                    if time.monotonic() - started_s > s.lease.ttl_ms / 1000 + 1:
+                    # A dead predecessor's announcement runs out; a living one's is renewed.
+                    now_s = time.monotonic()
+                    free_s = now_s + exc.left_ms / 1000 + 1 if free_s is None else free_s
+                    if now_s > free_s:
                         raise
                     _log.info("name_taken name=%s: waiting whether its owner still lives", exc)
                     await self.pause(0.5)

@@ -17,10 +17,12 @@ if held then
     return {1, tonumber(turn)}
   end
   -- A clock that stepped back makes a PTTL longer than any lease: a dead owner would keep its bucket.
+  -- By its own ttl, not ours: the setting may just be changed, one worker after the other.
   local left = redis.call('PTTL', KEYS[1])
-  if left < 0 or left > tonumber(ARGV[2]) then
-    redis.call('PEXPIRE', KEYS[1], ARGV[2])
-    left = tonumber(ARGV[2])
+  local ttl = tonumber(redis.call('HGET', KEYS[2], 'ttl') or ARGV[2])
+  if left < 0 or left > ttl then
+    redis.call('PEXPIRE', KEYS[1], ttl)
+    left = ttl
   end
   return {0, left, held}
 end
@@ -33,6 +35,6 @@ end
 -- is on the new owner's wheel, so that nothing needs to be revoked there.
 redis.call('DEL', KEYS[3])
 local turn = redis.call('HINCRBY', KEYS[2], 'turn', 1)
-redis.call('HSET', KEYS[2], 'claimed', turn, 'birth', ARGV[3])
+redis.call('HSET', KEYS[2], 'claimed', turn, 'birth', ARGV[3], 'ttl', ARGV[2])
 redis.call('SET', KEYS[1], ARGV[1] .. ':' .. turn, 'PX', ARGV[2])
 return {1, turn}

@@ -11,6 +11,7 @@
 -- returns  {1 announced or 0 the name is taken by another instance, seconds, microseconds of the
 --          store's clock, name, expiry ms, name, expiry ms, ...}
 -- cost     O(workers)
+local LONGEST_MS = 600000 -- of any ttl; for what says none: an older version's
 local t = redis.call('TIME')
 local now = tonumber(ARGV[1]) or t[1] * 1000 + math.floor(t[2] / 1000)
 local name, instance, ttl = ARGV[2], ARGV[3], tonumber(ARGV[4])
@@ -26,7 +27,7 @@ local other = redis.call('HGET', KEYS[2], name)
 local mine = not other or string.sub(other, 1, #instance) == instance
 if mine and ttl > 0 then
   local expires = string.format('%.0f', now + ttl)
-  redis.call('HSET', KEYS[2], name, instance .. ARGV[5])
+  redis.call('HSET', KEYS[2], name, instance .. ' ' .. ttl .. ARGV[5])
   if redis.call('ZADD', KEYS[1], expires, name) == 1 then
     redis.call('PUBLISH', ARGV[6], 'fleet')
   end
@@ -38,7 +39,17 @@ end
 local living = redis.call('ZRANGE', KEYS[1], 0, -1, 'WITHSCORES')
 local answer = {mine and 1 or 0, tonumber(t[1]), tonumber(t[2])}
 for i = 1, #living, 2 do
-  answer[#answer + 1] = living[i]
-  answer[#answer + 1] = tonumber(living[i + 1])
+  local worker, expires = living[i], tonumber(living[i + 1])
+  -- A clock that stepped back makes it last longer than its own ttl: a dead worker would live on.
+  if expires > now + ttl then
+    local said = redis.call('HGET', KEYS[2], worker) or ''
+    local longest = now + (tonumber(string.match(said, '^[^{ ]+ (%d+)')) or LONGEST_MS)
+    if expires > longest then
+      expires = longest
+      redis.call('ZADD', KEYS[1], string.format('%.0f', longest), worker)
+    end
+  end
+  answer[#answer + 1] = worker
+  answer[#answer + 1] = expires
 end
 return answer

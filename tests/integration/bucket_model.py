@@ -67,6 +67,7 @@ class Marks:
     fired_score: float | None = None
     fired_claim: int | None = None
     look: float | None = None
+    ttl: int | None = None
     birth: str | None = None
 
     @property
@@ -230,7 +231,7 @@ class Model:
             return Acquired(None, left_ms=ttl_ms, holder=self.lease)
         turn = self._next_turn()
         self.revoked.clear()
-        self.marks.claimed, self.marks.birth = turn, self.birth
+        self.marks.claimed, self.marks.birth, self.marks.ttl = turn, self.birth, ttl_ms
         self.lease = f"{owner}:{turn}"
         return Acquired(self.lease, turn, fresh=turn == 1)
 

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 import redis as redis_py
 
-from delaybridge import keys
+from delaybridge import commands, keys
 from delaybridge import worker as worker_module
 from delaybridge.calls import Calls
 from delaybridge.client import AsyncClient
@@ -463,6 +463,15 @@ async def test_the_name_of_a_dead_worker_is_free_after_one_lease(crew: Crew) -> 
     again = crew.start("w")
     await crew.shared("w")
     assert not again.done()
+    await crew.stop()
+
+
+async def test_the_name_of_a_dead_worker_with_a_longer_lease_is_waited_for(crew: Crew) -> None:
+    about = Identity.of_this_process("w").info
+    dead = commands.announce(crew.namespace, "w", "0" * 16, 4 * TTL_MS, about)
+    await crew.client.store.one(dead)
+    crew.start("w")
+    await crew.shared("w")
     await crew.stop()
 
 

@@ -1,0 +1,65 @@
+"""What Redis' clock sets, an expiry or a due time, holds when that clock is set back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from delaybridge import commands, keys
+from tests.integration.bucket import World
+
+TTL_MS = 10_000
+STEP_MS = 3_600_000
+
+
+@pytest.fixture
+def world(redis_url: str, namespace: str, now_ms: int) -> Iterator[World]:
+    with World(redis_url, namespace, now_ms) as world:
+        yield world
+
+
+def announce(world: World, name: str, now_ms: int, ttl_ms: int = TTL_MS) -> dict[str, int]:
+    """Announce a worker; when the announcement of each living one ends."""
+    instance = name.encode().hex()
+    fleet = world.run(
+        commands.announce(world.namespace, name, instance, ttl_ms, b"{}", now_ms=now_ms)
+    )
+    assert fleet.announced
+    return fleet.expires_ms
+
+
+def test_a_dead_workers_announcement_ends_within_its_ttl(world: World, now_ms: int) -> None:
+    announce(world, "dead", now_ms)
+    now_ms -= STEP_MS
+    assert announce(world, "alive", now_ms)["dead"] == now_ms + TTL_MS
+    assert "dead" not in announce(world, "alive", now_ms + TTL_MS)
+
+
+def test_an_announcement_is_cut_to_its_own_ttl_and_not_to_the_callers(
+    world: World, now_ms: int
+) -> None:
+    announce(world, "long", now_ms, 6 * TTL_MS)
+    assert announce(world, "short", now_ms)["long"] == now_ms + 6 * TTL_MS
+    now_ms -= STEP_MS
+    assert announce(world, "short", now_ms)["long"] == now_ms + 6 * TTL_MS
+    assert announce(world, "long", now_ms, 0)["short"] == now_ms + TTL_MS
+
+
+def test_an_announcement_of_an_older_version_ends_within_the_longest_ttl(
+    world: World, now_ms: int
+) -> None:
+    world.redis.hset(keys.worker_info(world.namespace), "old", '0123{"pid": 4}')
+    world.redis.zadd(keys.workers(world.namespace), {"old": now_ms + STEP_MS})
+    assert announce(world, "new", now_ms)["old"] == now_ms + 600_000
+
+
+def test_a_lease_is_cut_to_its_own_ttl_and_not_to_the_callers(world: World) -> None:
+    lease = world.key("lease")
+    taken = world.run(world.bucket.acquire("long:1", 6 * TTL_MS))
+    assert taken.token is not None
+    assert world.run(world.bucket.acquire("short:1", TTL_MS)).left_ms > 5 * TTL_MS
+    assert world.redis.pttl(lease) > 5 * TTL_MS
+    world.redis.pexpire(lease, STEP_MS)
+    assert world.run(world.bucket.acquire("short:1", TTL_MS)).left_ms <= 6 * TTL_MS
+    assert 5 * TTL_MS < world.redis.pttl(lease) <= 6 * TTL_MS
