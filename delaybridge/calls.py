@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from delaybridge import amqp, commands, keys
 from delaybridge.accept import Accepted
 from delaybridge.commands import Bucket, Command, Row
-from delaybridge.errors import ConfigError, DecodeError, StoreWiped
+from delaybridge.errors import ConfigError, DecodeError, StoreFull, StoreWiped
 from delaybridge.message import (
     MAX_PRIORITY,
     Answer,
@@ -30,7 +30,7 @@ from delaybridge.message import (
 )
 from delaybridge.publish import DEFAULT_KINDS, kind_of
 from delaybridge.selection import Selected, span_scores, within
-from delaybridge.store import Steps
+from delaybridge.steps import Each, Steps
 from delaybridge.times import format_time
 
 if TYPE_CHECKING:
@@ -250,26 +250,41 @@ class Calls:
     def schedule_accepted(
         self, messages: Sequence[tuple[bytes, Accepted]], policy: OnConflict
     ) -> Steps[list[Receipt]]:
-        """One script call per bucket and thousand messages, all in one pipeline."""
-        receipts: list[Receipt | None] = [None] * len(messages)
+        """The receipt of each; raised if one of them was refused by the store."""
+        answer = receipts((yield from self.schedule_each(messages, policy)))
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def schedule_each(
+        self, messages: Sequence[tuple[bytes, Accepted]], policy: OnConflict
+    ) -> Steps[list[Receipt | Exception]]:
+        """One script call per bucket and thousand messages, all in one pipeline.
+
+        The receipt of each, or why the store refused the script call that it was part of.
+        """
+        found: list[Receipt | Exception] = [StoreWiped()] * len(messages)
         todo = list(range(len(messages)))
         for again in (False, True):
             buckets = yield from self.open(again=again)
             calls = list(_calls(messages, todo, len(buckets)))
-            replies = yield [
+            replies = yield Each(
                 buckets[number].schedule([messages[i] for i in call], policy, first=again)
                 for number, call in calls
-            ]
+            )
             todo = []
             for (number, call), reply in zip(calls, replies, strict=True):
                 if reply is None:  # born in another namespace, or not yet: read the record anew
                     todo += call
-                    continue
-                for i, (answer, due_ms) in zip(call, reply, strict=True):
-                    receipts[i] = Receipt(answer, messages[i][1].id, due_ms, number)
+                elif isinstance(reply, Exception):
+                    for i in call:
+                        found[i] = reply
+                else:
+                    for i, (answer, due_ms) in zip(call, reply, strict=True):
+                        found[i] = Receipt(answer, messages[i][1].id, due_ms, number)
             if not todo:
-                return [receipt for receipt in receipts if receipt is not None]
-        raise StoreWiped
+                break
+        return found
 
     def cancel(self, id: str, key: bytes | None) -> Steps[Answer]:
         """Cancel by id in its own bucket and, without a key, in every other."""
@@ -409,6 +424,21 @@ def _asked_for(message: Named, key: bytes | None, buckets: list[Bucket]) -> list
 
 def _id(message: Named) -> str:
     return message.id if isinstance(message, Selected) else message
+
+
+def receipts(found: list[Receipt | Exception]) -> list[Receipt] | Exception:
+    """The answer to one caller: its receipts, or why there is not one for each message."""
+    errors = [one for one in found if isinstance(one, Exception)]
+    if not errors:
+        return found  # type: ignore[return-value]
+    # Only where all others are known to be stored does StoreFull tell how many are not.
+    doubt = next((error for error in errors if not isinstance(error, StoreFull)), None)
+    if doubt is None and len(errors) < len(found):
+        return StoreFull(
+            f"Redis is out of memory: {len(errors)} of {len(found)} messages were not written; "
+            "call again with the same ids"
+        )
+    return doubt or errors[0]
 
 
 def stored(row: Row, bucket: int) -> Stored:

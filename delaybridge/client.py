@@ -6,13 +6,24 @@ Both are thin: what a call does is in `calls.py`, what is accepted in `accept.py
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from delaybridge import commands
 from delaybridge.accept import Accepted, Known, accept, check_id, check_key, when
-from delaybridge.calls import At, Calls, Cursor, Delay, Named, Page, Receipt, Stats, Stored
+from delaybridge.calls import (
+    At,
+    Calls,
+    Cursor,
+    Delay,
+    Named,
+    Page,
+    Receipt,
+    Stats,
+    Stored,
+    receipts,
+)
 from delaybridge.errors import ConfigError, MessageConflict
 from delaybridge.ids import Ids
 from delaybridge.keys import bucket_of
@@ -26,7 +37,8 @@ from delaybridge.message import (
     State,
 )
 from delaybridge.selection import Selected, Selection, Walk
-from delaybridge.store import AsyncStore, Steps, Store
+from delaybridge.steps import Steps, together
+from delaybridge.store import AsyncStore, Store
 
 if TYPE_CHECKING:
     from delaybridge.settings import Settings
@@ -34,8 +46,10 @@ if TYPE_CHECKING:
 
 Key = bytes | str | None
 Spread = Sequence[int] | None
+T = TypeVar("T")
 
 _LARGE_CALL = 20  # schedules in a script call, from which on what it costs by itself hardly counts
+_PIPELINE_CALLS = 250  # by id, in one pipeline: each is a command to every bucket
 _Call = tuple[
     list[bytes],  # what tells the bucket of each
     Sequence[tuple[bytes, Accepted]],
@@ -193,8 +207,8 @@ class Client:
     ) -> list[Receipt]:
         """Accept many; one answer each, `conflict` among them. Nothing is sent if one is refused.
 
-        StoreUnavailable, StoreFull: some buckets may have taken theirs; call again with the same
-        ids.
+        StoreUnavailable: some may be stored. StoreFull: it says how many are not. Call again with
+        the same ids.
         """
         policy = _policy(on_conflict)
         accepted = [self._check.accept(message) for message in messages]
@@ -314,8 +328,8 @@ class Client:
 class AsyncClient:
     """delaybridge on an event loop; arguments as `Client`.
 
-    Calls of `schedule` made in the same tick of the loop travel together: one script call per
-    bucket.
+    Calls made in the same tick of the loop travel together: those of `schedule` in one script call
+    per bucket, those by id in one pipeline. Each gets its own answer or error.
     """
 
     def __init__(
@@ -332,6 +346,7 @@ class AsyncClient:
         self._calls = self._check.calls
         self.store = AsyncStore(redis_url, timeout_s=timeout_s)
         self._waiting: dict[OnConflict, list[_Call]] = {}
+        self._asked: list[tuple[Steps[Any], asyncio.Future[Any]]] = []  # by id
         self._flushes: set[asyncio.Task[None]] = set()
 
     @classmethod
@@ -391,20 +406,20 @@ class AsyncClient:
 
     async def cancel(self, id: str, *, key: bytes | str | None = None) -> Answer:
         """As `Client.cancel`."""
-        return await self.store.complete(self._calls.cancel(self._check.id(id), check_key(key)))
+        return await self._with_others(self._calls.cancel(self._check.id(id), check_key(key)))
 
     async def reschedule(
         self, id: str, *, delay: Delay = None, at: At = None, key: bytes | str | None = None
     ) -> Answer:
         """As `Client.reschedule`."""
         due = self._check.when(delay, at)
-        return await self.store.complete(
+        return await self._with_others(
             self._calls.reschedule(self._check.id(id), check_key(key), due)
         )
 
     async def get(self, id: str, *, key: bytes | str | None = None) -> Stored | None:
         """As `Client.get`."""
-        return await self.store.complete(self._calls.get(self._check.id(id), check_key(key)))
+        return await self._with_others(self._calls.get(self._check.id(id), check_key(key)))
 
     async def pending(
         self,
@@ -428,11 +443,11 @@ class AsyncClient:
 
     async def kick(self, id: str, *, key: bytes | str | None = None) -> Answer:
         """As `Client.kick`."""
-        return await self.store.complete(self._calls.kick(self._check.id(id), check_key(key)))
+        return await self._with_others(self._calls.kick(self._check.id(id), check_key(key)))
 
     async def discard(self, id: str, *, key: bytes | str | None = None) -> Answer:
         """As `Client.discard`."""
-        return await self.store.complete(self._calls.discard(self._check.id(id), check_key(key)))
+        return await self._with_others(self._calls.discard(self._check.id(id), check_key(key)))
 
     async def select(self, selection: Selection) -> AsyncIterator[list[Selected]]:
         """As `Client.select`."""
@@ -473,7 +488,7 @@ class AsyncClient:
         return await self.store.complete(self._calls.stats())
 
     async def close(self) -> None:
-        """Wait for schedules under way and close the connections."""
+        """Wait for calls under way and close the connections."""
         self._flush()
         if self._flushes:
             await asyncio.wait(self._flushes)  # which go on if this is given up
@@ -484,21 +499,37 @@ class AsyncClient:
     ) -> asyncio.Future[list[Receipt]]:
         """Schedule them with whatever else is scheduled in this tick."""
         policy = _policy(on_conflict)
-        bases = [one.basis for _, one in messages]  # what is no message is its own caller's fault
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[list[Receipt]] = loop.create_future()
-        if not self._waiting:
-            loop.call_soon(self._flush)
+        bases = [one.basis for _, one in messages]  # a bad message raises here, in its caller
+        future: asyncio.Future[list[Receipt]] = self._in_this_tick()
         self._waiting.setdefault(policy, []).append((bases, messages, future))
         return future
 
+    def _with_others(self, steps: Steps[T]) -> asyncio.Future[T]:
+        """Complete a call by id with whatever else is called in this tick."""
+        future: asyncio.Future[T] = self._in_this_tick()
+        self._asked.append((steps, future))
+        return future
+
+    def _in_this_tick(self) -> asyncio.Future[Any]:
+        """For an answer; the flush is on its way."""
+        loop = asyncio.get_running_loop()
+        if not (self._waiting or self._asked):
+            loop.call_soon(self._flush)
+        return loop.create_future()
+
     def _flush(self) -> None:
         waiting, self._waiting = self._waiting, {}
+        asked, self._asked = self._asked, []
         for policy, calls in waiting.items():
             for part in self._parts(calls):
-                task = asyncio.get_running_loop().create_task(self._schedule_together(policy, part))
-                self._flushes.add(task)
-                task.add_done_callback(self._flushes.discard)
+                self._start(self._schedule_together(policy, part))
+        for first in range(0, len(asked), _PIPELINE_CALLS):
+            self._start(self._ask_together(asked[first : first + _PIPELINE_CALLS]))
+
+    def _start(self, flush: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(flush)
+        self._flushes.add(task)
+        task.add_done_callback(self._flushes.discard)
 
     def _parts(self, calls: list[_Call]) -> Iterable[list[_Call]]:
         """Halves: while Redis works on one, those who called for the other go on.
@@ -524,25 +555,38 @@ class AsyncClient:
         return filter(None, halves)
 
     async def _schedule_together(self, policy: OnConflict, calls: list[_Call]) -> None:
+        messages = [message for _, mine, _ in calls for message in mine]
         try:
-            together = [message for _, messages, _ in calls for message in messages]
-            steps = self._calls.schedule_accepted(together, policy)
-            receipts = iter(await self.store.complete(steps))
+            found = iter(await self.store.complete(self._calls.schedule_each(messages, policy)))
+            answers = [receipts(list(islice(found, len(mine)))) for _, mine, _ in calls]
         except Exception as exc:  # every caller learns of it
-            for _, _, future in calls:
-                if not future.done():
-                    future.set_exception(exc)
-            return
-        for _, messages, future in calls:
-            mine = list(islice(receipts, len(messages)))
-            if not future.done():
-                future.set_result(mine)
+            answers = [exc] * len(calls)
+        for (_, _, future), answer in zip(calls, answers, strict=True):
+            _tell(future, answer)
+
+    async def _ask_together(self, asked: list[tuple[Steps[Any], asyncio.Future[Any]]]) -> None:
+        try:
+            answers = await self.store.complete(together([steps for steps, _ in asked]))
+        except Exception as exc:
+            answers = [exc] * len(asked)
+        for (_, future), answer in zip(asked, answers, strict=True):
+            _tell(future, answer)
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+
+def _tell(future: asyncio.Future[T], answer: T | Exception) -> None:
+    """Give a caller its answer, unless it has given up."""
+    if future.done():
+        return
+    if isinstance(answer, Exception):
+        future.set_exception(answer)
+    else:
+        future.set_result(answer)
 
 
 def _from_settings(settings: Settings | None) -> dict[str, Any]:

@@ -2,16 +2,22 @@
 
 A call of redis-py's asyncio pipeline costs 250 us of CPU, whatever it carries, and a worker makes
 three in a millisecond. Packing and reading with hiredis ourselves costs 45. What is read below
-redis-py's public surface is read here and nowhere else: an open connection's streams or socket, and
-its parser's names for errors.
+redis-py's public surface is read here and nowhere else: a pool's recipe for connections, an open
+connection's streams or socket, and its parser's names for errors.
+
+Each wire opens at most as many connections as its pool allows (`max_connections` in the URL, 100 by
+default); further calls wait for a free one. A server that says it is the wrong one loses all of
+them: the next call looks its address up again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import re
 import selectors
 import socket
+import threading
 from collections.abc import Iterable, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -42,7 +48,45 @@ def head_of(words: Sequence[Any]) -> bytes:
     return command[command.index(b"\n") + 1 :]
 
 
+class NotNow(redis.RedisError):
+    """The server refuses for now; the same command may succeed later."""
+
+
+class WrongServer(NotNow):
+    """The server is not, or not yet, the one to ask; another may answer under its address."""
+
+
+_NOT_NOW = {"BUSY", "MISCONF", "NOREPLICAS"}
+_WRONG_SERVER = {"READONLY", "LOADING", "MASTERDOWN", "UNBLOCKED", "CLUSTERDOWN"}
+# Redis 6.2 puts what a command in a script met behind the place: "...: @user_script: 12: -OOM ...".
+_IN_SCRIPT = re.compile(r"^ERR Error running script .*?: -(?=[A-Z]+ )", re.DOTALL)
+
+
+class _Errors:
+    """Makes exceptions of a connection's error replies; notes when one says: wrong server."""
+
+    def __init__(self, connection: Any) -> None:
+        self._parse_error = connection._parser.parse_error
+        self.wrong_server = False
+
+    def __call__(self, text: str) -> Exception:
+        text = _IN_SCRIPT.sub("", text)
+        code = text.partition(" ")[0]
+        if code in _WRONG_SERVER:
+            self.wrong_server = True
+            return WrongServer(text)
+        error: Exception = NotNow(text) if code in _NOT_NOW else self._parse_error(text)
+        return error
+
+    def of_handshake(self, error: redis.ResponseError) -> Exception:
+        """The same for an error that redis-py met; it leaves out a code that it knows."""
+        return self(f"{error.status_code} {error}" if error.status_code else str(error))
+
+
 class _Connection(Protocol):
+    turn: int
+    errors: _Errors
+
     @property
     def is_open(self) -> bool: ...
 
@@ -53,17 +97,15 @@ C = TypeVar("C", bound=_Connection)
 
 
 class _Idle(Generic[C]):
-    """Connections that no call uses; a process that is forked has none of its parent's."""
+    """Connections that no call uses."""
 
     def __init__(self) -> None:
         self._connections: list[C] = []
         self._closed = False
-        self._pid = os.getpid()
+        self.turn = 0  # connections of an earlier turn are given up
 
     def take(self) -> C | None:
         """One that is open, as far as is known."""
-        if self._pid != os.getpid():  # the parent goes on using them
-            self._pid, self._connections = os.getpid(), []
         while True:
             try:
                 connection = self._connections.pop()  # in one step: threads take at once
@@ -74,43 +116,79 @@ class _Idle(Generic[C]):
             connection.close()
 
     def give(self, connection: C) -> None:
-        """Its call has ended; if that outlived `close`, nobody will come for it."""
-        if self._closed:
+        """Keep it for the next call, unless nobody may use it any more."""
+        if connection.errors.wrong_server and connection.turn == self.turn:
+            self.give_up()
+        if self._closed or connection.turn != self.turn:
             connection.close()
         else:
             self._connections.append(connection)
 
-    def close(self) -> None:
-        """Close them, and what is under way when its call ends."""
-        self._closed = True
+    def give_up(self) -> None:
+        """Close all that were opened so far; those under way when their call ends."""
+        self.turn += 1
         while (connection := self.take()) is not None:
             connection.close()
 
+    def close(self) -> None:
+        """As `give_up`, and keep none from now on."""
+        self._closed = True
+        self.give_up()
+
 
 class AsyncWire:
-    """As many connections as calls are under way at once; one that is idle is used again."""
+    """Connections for calls on an event loop; one that is idle is used again."""
 
     def __init__(self, pool: Any, timeout_s: float) -> None:
-        """pool: redis.asyncio's, which makes connections. timeout_s: so long without an answer."""
+        """pool: redis.asyncio's. timeout_s: longest wait for an answer or a free connection."""
         self._pool, self._timeout_s = pool, timeout_s
+        self._begin()
+
+    def _begin(self) -> None:
+        self._pid = os.getpid()
         self._idle: _Idle[_Open] = _Idle()
+        self._free = asyncio.Semaphore(self._pool.max_connections)
+
+    @property
+    def turn(self) -> int:
+        """Grows when all connections so far are given up."""
+        return self._idle.turn
 
     async def call(self, requests: Sequence[bytes]) -> list[Any]:
         """The replies in order; what Redis answered with an error is that error, not raised.
 
         redis.ConnectionError, redis.TimeoutError, OSError: no answer; whether anything was done is
-        unknown.
+        unknown. NotNow: refused before it was asked.
         """
         if not requests:
             return []
-        connection = self._idle.take() or await _Open.make(self._pool, self._timeout_s)
+        if self._pid != os.getpid():  # forked: the parent goes on using its connections
+            self._begin()
+        await self._enter()
+        idle, free = self._idle, self._free
         try:
-            replies = await connection.call(b"".join(requests), len(requests))
-        except BaseException:
-            connection.close()  # its replies may still come, and belong to nobody else
-            raise
-        self._idle.give(connection)
-        return replies
+            connection = idle.take() or await _Open.make(self._pool, self._timeout_s, idle.turn)
+            try:
+                replies = await connection.call(b"".join(requests), len(requests))
+            except BaseException as exc:
+                connection.close()  # its replies may still come, and belong to no other call
+                if isinstance(exc, redis.TimeoutError):
+                    idle.give_up()  # their way is likely the same
+                raise
+            idle.give(connection)
+            return replies
+        finally:
+            free.release()
+
+    async def _enter(self) -> None:
+        if not self._free.locked():
+            await self._free.acquire()  # without a pause
+            return
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await self._free.acquire()
+        except TimeoutError:
+            raise _none_free(self._timeout_s) from None
 
     async def close(self) -> None:
         """Close what is idle now, and what is under way when its call ends."""
@@ -121,23 +199,26 @@ class AsyncWire:
 class _Open:
     """One connection, its handshake done."""
 
-    def __init__(self, connection: Any, timeout_s: float) -> None:
+    def __init__(self, connection: Any, timeout_s: float, turn: int) -> None:
+        self.turn, self.errors = turn, _Errors(connection)
         self._reader: asyncio.StreamReader = connection._reader
         self._writer: asyncio.StreamWriter = connection._writer
         connection._reader = connection._writer = None  # redis-py has no more to do with it
-        self._parser = _parser(connection)
+        self._parser = _parser(self.errors)
         self._timeout_s = timeout_s
 
     @classmethod
-    async def make(cls, pool: Any, timeout_s: float) -> _Open:
-        """A connection of its own. Raises what redis-py raises, and leaves nothing behind."""
-        connection = pool.make_connection()
+    async def make(cls, pool: Any, timeout_s: float, turn: int) -> _Open:
+        """A connection of its own. Raises as `AsyncWire.call`, and leaves nothing behind."""
+        connection = _made(pool)
         try:
             await connection.connect()
-        except BaseException:
+        except BaseException as exc:
             await connection.disconnect(nowait=True)
+            if isinstance(exc, redis.ResponseError):
+                raise _Errors(connection).of_handshake(exc) from exc
             raise
-        return cls(connection, timeout_s)
+        return cls(connection, timeout_s, turn)
 
     @property
     def is_open(self) -> bool:
@@ -171,21 +252,36 @@ class _Open:
 class Wire:
     """The same for ordinary code; thread-safe, and a process that is forked opens its own."""
 
-    def __init__(self, pool: Any) -> None:
-        """pool: redis-py's, which makes connections."""
-        self._pool = pool
+    def __init__(self, pool: Any, timeout_s: float) -> None:
+        """pool: redis-py's, with its own time-outs. timeout_s: longest wait for a connection."""
+        self._pool, self._timeout_s = pool, timeout_s
+        self._begin()
+
+    def _begin(self) -> None:
+        self._pid = os.getpid()
         self._idle: _Idle[_OpenSocket] = _Idle()
+        self._free = threading.Semaphore(self._pool.max_connections)
 
     def call(self, requests: Iterable[bytes]) -> list[Any]:
         """As `AsyncWire.call`; Redis begins with the first while the last is being packed."""
-        connection = self._idle.take() or _OpenSocket.make(self._pool)
+        if self._pid != os.getpid():
+            self._begin()
+        idle, free = self._idle, self._free
+        if not free.acquire(timeout=self._timeout_s):
+            raise _none_free(self._timeout_s)
         try:
-            replies = connection.call(requests)
-        except BaseException:
-            connection.close()  # its replies may still come, and belong to nobody else
-            raise
-        self._idle.give(connection)
-        return replies
+            connection = idle.take() or _OpenSocket.make(self._pool, idle.turn)
+            try:
+                replies = connection.call(requests)
+            except BaseException as exc:
+                connection.close()  # its replies may still come, and belong to no other call
+                if isinstance(exc, redis.TimeoutError):
+                    idle.give_up()
+                raise
+            idle.give(connection)
+            return replies
+        finally:
+            free.release()
 
     def close(self) -> None:
         """As `AsyncWire.close`."""
@@ -195,23 +291,26 @@ class Wire:
 class _OpenSocket:
     """One connection of ordinary code, its handshake done."""
 
-    def __init__(self, connection: Any) -> None:
+    def __init__(self, connection: Any, turn: int) -> None:
+        self.turn, self.errors = turn, _Errors(connection)
         self._socket: socket.socket = connection._sock
         connection._sock = None  # redis-py has no more to do with it
-        self._parser = _parser(connection)
+        self._parser = _parser(self.errors)
         self._unasked = _Selector()
         self._unasked.register(self._socket, selectors.EVENT_READ)
 
     @classmethod
-    def make(cls, pool: Any) -> _OpenSocket:
+    def make(cls, pool: Any, turn: int) -> _OpenSocket:
         """As `_Open.make`."""
-        connection = pool.make_connection()
+        connection = _made(pool)
         try:
             connection.connect()
-        except BaseException:
+        except BaseException as exc:
             connection.disconnect()
+            if isinstance(exc, redis.ResponseError):
+                raise _Errors(connection).of_handshake(exc) from exc
             raise
-        return cls(connection)
+        return cls(connection, turn)
 
     @property
     def is_open(self) -> bool:
@@ -249,9 +348,14 @@ class _OpenSocket:
         self._socket.close()  # a client need not be closed; a socket would complain
 
 
-def _parser(connection: Any) -> Reader:
-    return Reader(
-        protocolError=InvalidResponse,
-        replyError=connection._parser.parse_error,
-        notEnoughData=_MORE,
-    )
+def _made(pool: Any) -> Any:
+    """A connection, not open yet. Not by the pool itself: it counts them, and never down."""
+    return pool.connection_class(**pool.connection_kwargs)
+
+
+def _none_free(timeout_s: float) -> Exception:
+    return redis.TimeoutError(f"no connection became free within {timeout_s:g} s")
+
+
+def _parser(errors: _Errors) -> Reader:
+    return Reader(protocolError=InvalidResponse, replyError=errors, notEnoughData=_MORE)

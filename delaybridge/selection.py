@@ -15,7 +15,7 @@ from delaybridge.message import MAX_PRIORITY, State
 
 if TYPE_CHECKING:
     from delaybridge.calls import Calls
-    from delaybridge.store import Steps
+    from delaybridge.steps import Steps
 
 # In the direction in which messages move: one that is unparked or claimed meanwhile is still met.
 PENDING = (State.PARKED, State.DELAYED, State.IN_FLIGHT)

@@ -3,14 +3,14 @@
 `AsyncStore` (workers, AsyncClient) and `Store` (Client) differ in nothing but `await`: what they
 share is above them. Every command may be sent again, so a lost connection or reply is tried again,
 the very same bytes, until the time-out is used up; then `StoreUnavailable` is raised and the
-outcome is unknown.
+outcome is unknown. The same goes for what Redis refuses for the moment only.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from functools import cache, lru_cache
 from hashlib import sha1
 from importlib.resources import files
@@ -23,12 +23,9 @@ import redis.asyncio
 from redis.backoff import ExponentialWithJitterBackoff, NoBackoff
 from redis.exceptions import (
     AuthenticationError,
-    BusyLoadingError,
-    ClusterDownError,
     NoPermissionError,
     NoScriptError,
     OutOfMemoryError,
-    ReadOnlyError,
     RedisError,
     TryAgainError,
 )
@@ -44,22 +41,16 @@ from delaybridge.errors import (
     printable,
 )
 from delaybridge.events import Emit, StoreSilent
-from delaybridge.redis_wire import AsyncWire, Wire, head_of, packed, packed_after
+from delaybridge.redis_wire import AsyncWire, NotNow, Wire, head_of, packed, packed_after
+from delaybridge.steps import Each, Steps
 
 T = TypeVar("T")
-Steps = Generator[Sequence[Command[Any]], list[Any], T]
-"""A call of several commands, sans I/O: yields what to run, is sent the replies."""
 
-_AGAIN = (
-    redis.ConnectionError,
-    redis.TimeoutError,
-    BusyLoadingError,
-    ReadOnlyError,
-    ClusterDownError,
-    TryAgainError,
-    OSError,
-)
+_SILENT = (redis.ConnectionError, redis.TimeoutError, OSError)
+_AGAIN = (*_SILENT, NotNow, NoScriptError, TryAgainError)
 _BACKOFF = ExponentialWithJitterBackoff(base=0.02, cap=0.5)
+_SILENCE_S, _PONG_S = 1.0, 2.0  # a silent subscription is pinged; dead without an answer
+_RESUBSCRIBE_S = 0.5
 
 
 @cache
@@ -88,27 +79,27 @@ def _folder() -> Traversable:
 def translate(error: Exception) -> DelayBridgeError:
     """What a client library's error means to our callers; without addresses or secrets in it."""
     text = printable(str(error))[:200]
-    # Redis 6.2 tells of it inside another error: "Error running script ...: -OOM command not ...".
-    if isinstance(error, OutOfMemoryError) or "OOM command not allowed" in text:
+    if isinstance(error, OutOfMemoryError):
         return StoreFull()
     if isinstance(error, AuthenticationError | NoPermissionError):
         return StoreError(f"redis: access refused: {text}; check user, password and ACL")
-    if isinstance(error, _AGAIN):
+    if isinstance(error, _SILENT):
         reason = str(error) or type(error).__name__
         return StoreUnavailable(f"redis: no answer: {printable(reason)[:160]}")
+    if isinstance(error, _AGAIN):
+        return StoreUnavailable(f"redis: not ready: {text[:160]}")
     return StoreError(f"redis: {text}")
 
 
-def _connect(from_url: Callable[..., T], url: str, timeout_s: float | None) -> T:
+def _connect(from_url: Callable[..., T], url: str, timeout_s: float) -> T:
     """A client of redis-py whose own re-sending is off: ours knows when to give up."""
-    half_s = None if timeout_s is None else timeout_s / 2
     try:
         return from_url(
             url,
             protocol=2,
             retry=Retry(NoBackoff(), 0),
-            socket_timeout=half_s,
-            socket_connect_timeout=half_s or 5.0,
+            socket_timeout=timeout_s / 2,
+            socket_connect_timeout=timeout_s / 2,
             socket_keepalive=True,
             health_check_interval=0,
         )
@@ -116,22 +107,89 @@ def _connect(from_url: Callable[..., T], url: str, timeout_s: float | None) -> T
         raise ConfigError(f"redis.url: {printable(str(exc))[:120]}") from None
 
 
-class _Tries:
-    """How often one call is sent: again after a lost reply, while there is time for an answer."""
+class _Job:
+    """Commands on their way to their answers: what is left to send, and how long to try.
 
-    def __init__(self, timeout_s: float) -> None:
+    answers: of each command, its parsed reply or what it was refused with. error: the first of
+    the latter.
+    """
+
+    def __init__(self, commands: Sequence[Command[Any]], timeout_s: float) -> None:
+        self._commands = commands
+        self._left: Sequence[int] = range(len(commands))
+        self.answers: list[Any] = [None] * len(commands)
+        self.error: Exception | None = None
+        self.pause_s = 0.0  # before what is left is sent
+        self._loading = False
         self._last_s = time.monotonic() + timeout_s / 2
         self._failures = 0
 
-    def pause_s(self, error: Exception) -> float:
-        """How long to wait before sending again; raises what the error means if time is up."""
-        if isinstance(error, AuthenticationError) or not isinstance(error, _AGAIN):
-            raise translate(error) from error
-        self._failures += 1
-        pause_s = float(_BACKOFF.compute(self._failures))
-        if time.monotonic() + pause_s > self._last_s:
-            raise translate(error) from error
-        return pause_s
+    @property
+    def is_done(self) -> bool:
+        return not self._left
+
+    def requests(self) -> Iterable[bytes]:
+        """What is left, as it goes over the wire; before it the scripts, if Redis lacks them."""
+        left = map(request, [self._commands[i] for i in self._left])
+        return [*_loads(), *left] if self._loading else left
+
+    def take(self, replies: Sequence[Any]) -> None:
+        """The replies to all requests."""
+        refusal = None  # of a script
+        if self._loading:
+            loads = len(scripts())
+            refusal = next((r for r in replies[:loads] if isinstance(r, Exception)), None)
+            replies = replies[loads:]
+        refused: dict[int, Exception] = {}
+        for i, reply in zip(self._left, replies, strict=True):
+            if isinstance(reply, Exception):
+                refused[i] = refusal or reply if isinstance(reply, NoScriptError) else reply
+            else:
+                self._read(i, reply)
+        self._left, self.pause_s = (), 0.0
+        if refused:
+            self._refused(refused)
+
+    def lost(self, error: Exception) -> None:
+        """No reply came."""
+        self._refused(dict.fromkeys(self._left, error))
+
+    def _read(self, i: int, reply: Any) -> None:
+        try:
+            self.answers[i] = self._commands[i].parse(reply)
+        except Exception as exc:
+            self._end(i, exc)
+
+    def _refused(self, refused: dict[int, Exception]) -> None:
+        """Send again what may succeed then: what only lacked its script at once, but once."""
+        again = {i: error for i, error in refused.items() if _may_succeed(error)}
+        only_scripts = all(isinstance(error, NoScriptError) for error in again.values())
+        self.pause_s = 0.0
+        if not only_scripts or self._loading:
+            self._failures += 1
+            self.pause_s = float(_BACKOFF.compute(self._failures))
+        if time.monotonic() + self.pause_s > self._last_s:
+            again, self.pause_s = {}, 0.0
+        self._loading = any(isinstance(error, NoScriptError) for error in again.values())
+        self._left = list(again)
+        for i, error in refused.items():
+            if i not in again:
+                self._end(i, _translated(error))
+
+    def _end(self, i: int, error: Exception) -> None:
+        self.answers[i] = error
+        self.error = self.error or error
+
+
+def _may_succeed(error: Exception) -> bool:
+    """Whether the same command may succeed if it is sent again."""
+    return isinstance(error, _AGAIN) and not isinstance(error, AuthenticationError)
+
+
+def _translated(error: Exception) -> DelayBridgeError:
+    found = translate(error)
+    found.__cause__ = error
+    return found
 
 
 def request(command: Command[Any]) -> bytes:
@@ -152,27 +210,13 @@ def _loads() -> list[bytes]:
     return [packed("SCRIPT", "LOAD", source) for source, _ in scripts().values()]
 
 
-def _unloaded(replies: Sequence[Any]) -> list[int]:
-    """Which commands found their script missing (a new, restarted or flushed server)."""
-    return [i for i, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
-
-
-def _parsed(commands: Sequence[Command[Any]], replies: Sequence[Any]) -> Iterator[Any]:
-    for command, reply in zip(commands, replies, strict=True):
-        if isinstance(reply, Exception):
-            raise reply
-        yield command.parse(reply)
-
-
 class AsyncStore:
-    """Redis on an event loop. Any number of `run` calls may be under way at once."""
+    """Redis on an event loop. Any number of calls may be made at once."""
 
     def __init__(self, url: str, *, timeout_s: float = 5.0) -> None:
         self.timeout_s = timeout_s
         self.redis: Any = _connect(redis.asyncio.Redis.from_url, url, timeout_s)
         self._wire = AsyncWire(self.redis.connection_pool, timeout_s / 2)
-        # A subscription waits for as long as nobody says anything.
-        self._patient: Any = _connect(redis.asyncio.Redis.from_url, url, None)
 
     async def run(self, commands: Sequence[Command[Any]]) -> list[Any]:
         """One pipeline, one round trip; the parsed replies in order.
@@ -180,60 +224,76 @@ class AsyncStore:
         StoreUnavailable within the time-out; StoreFull; StoreError. An error of one command does
         not undo the others of the pipeline: each is safe to send again.
         """
-        tries = _Tries(self.timeout_s)
-        while True:
-            try:
-                return list(_parsed(commands, await self._send(commands)))
-            except (RedisError, OSError) as exc:
-                pause_s = tries.pause_s(exc)
-            await asyncio.sleep(pause_s)
+        job = await self._done(commands)
+        if job.error is not None:
+            raise job.error
+        return job.answers
+
+    async def each(self, commands: Sequence[Command[Any]]) -> list[Any]:
+        """As `run`; the error of a command is its answer, and raised nowhere."""
+        return (await self._done(commands)).answers
 
     async def one(self, command: Command[T]) -> T:
         """The parsed reply of a single command."""
         (reply,) = await self.run([command])
         return reply  # type: ignore[no-any-return]
 
-    async def _send(self, commands: Sequence[Command[Any]]) -> list[Any]:
-        requests = [request(command) for command in commands]
-        replies = await self._wire.call(requests)
-        if missing := _unloaded(replies):
-            await self._wire.call(_loads())
-            again = await self._wire.call([requests[i] for i in missing])
-            for i, reply in zip(missing, again, strict=True):
-                replies[i] = reply
-        return replies
+    async def _done(self, commands: Sequence[Command[Any]]) -> _Job:
+        job = _Job(commands, self.timeout_s)
+        while not job.is_done:
+            try:
+                job.take(await self._wire.call(list(job.requests())))
+            except (RedisError, OSError) as exc:
+                job.lost(exc)
+            if job.pause_s:
+                await asyncio.sleep(job.pause_s)
+        return job
 
     async def complete(self, steps: Steps[T]) -> T:
         """Run a call that is written sans I/O to its end."""
         try:
             asked = next(steps)
             while True:
-                asked = steps.send(await self.run(asked))
+                run = self.each if isinstance(asked, Each) else self.run
+                asked = steps.send(await run(asked))
         except StopIteration as done:
             return done.value  # type: ignore[no-any-return]
 
     async def listen(self, channel: str) -> AsyncIterator[str | None]:
         """What is said on a channel; None first, and again whenever something may be missed.
 
-        Subscribes anew for as long as it takes. No commands are sent while it listens.
+        Subscribes again for as long as it takes, also where the connection has gone dead without
+        a sign, or leads to a server that is no longer the right one.
         """
         while True:
-            subscription = self._patient.pubsub()
+            subscription, turn = self.redis.pubsub(), self._wire.turn
             try:
                 await subscription.subscribe(channel)
-                yield None
-                async for said in subscription.listen():
-                    if said["type"] == "message":
-                        yield said["data"].decode(errors="replace")
+                async for said in self._heard(subscription, turn):
+                    yield said
             except (RedisError, OSError):
-                await asyncio.sleep(0.5)
+                await asyncio.sleep(_RESUBSCRIBE_S)
             finally:
                 await subscription.aclose()
+
+    async def _heard(self, subscription: Any, turn: int) -> AsyncIterator[str | None]:
+        """What one subscription hears, from when it stands; an error once it is dead."""
+        asked = False
+        while self._wire.turn == turn:
+            said = await subscription.get_message(timeout=_PONG_S if asked else _SILENCE_S)
+            if said is None and asked:
+                raise redis.TimeoutError("the subscription is dead")
+            asked = said is None
+            if said is None:
+                await subscription.ping()
+            elif said["type"] == "subscribe":
+                yield None
+            elif said["type"] == "message":
+                yield said["data"].decode(errors="replace")
 
     async def close(self) -> None:
         """Close every connection."""
         await self._wire.close()
-        await self._patient.aclose()
         await self.redis.aclose()
 
 
@@ -253,34 +313,39 @@ class Store:
     def __init__(self, url: str, *, timeout_s: float = 5.0) -> None:
         self.timeout_s = timeout_s
         self.redis: Any = _connect(redis.Redis.from_url, url, timeout_s)
-        self._wire = Wire(self.redis.connection_pool)
+        self._wire = Wire(self.redis.connection_pool, timeout_s / 2)
 
     def run(self, commands: Sequence[Command[Any]]) -> list[Any]:
         """As `AsyncStore.run`."""
-        tries = _Tries(self.timeout_s)
-        while True:
+        job = self._done(commands)
+        if job.error is not None:
+            raise job.error
+        return job.answers
+
+    def each(self, commands: Sequence[Command[Any]]) -> list[Any]:
+        """As `AsyncStore.each`."""
+        return self._done(commands).answers
+
+    def _done(self, commands: Sequence[Command[Any]]) -> _Job:
+        job = _Job(commands, self.timeout_s)
+        while not job.is_done:
             try:
-                return list(_parsed(commands, self._send(commands)))
+                job.take(self._wire.call(job.requests()))
             except (RedisError, OSError) as exc:
-                time.sleep(tries.pause_s(exc))
+                job.lost(exc)
+            if job.pause_s:
+                time.sleep(job.pause_s)
+        return job
 
     def complete(self, steps: Steps[T]) -> T:
         """As `AsyncStore.complete`."""
         try:
             asked = next(steps)
             while True:
-                asked = steps.send(self.run(asked))
+                run = self.each if isinstance(asked, Each) else self.run
+                asked = steps.send(run(asked))
         except StopIteration as done:
             return done.value  # type: ignore[no-any-return]
-
-    def _send(self, commands: Sequence[Command[Any]]) -> list[Any]:
-        replies = self._wire.call(map(request, commands)) if commands else []
-        if missing := _unloaded(replies):
-            self._wire.call(_loads())
-            again = self._wire.call([request(commands[i]) for i in missing])
-            for i, reply in zip(missing, again, strict=True):
-                replies[i] = reply
-        return replies
 
     def close(self) -> None:
         """Close every connection."""

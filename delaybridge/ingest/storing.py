@@ -14,7 +14,8 @@ from delaybridge.errors import StoreFull, StoreUnavailable, StoreWiped
 from delaybridge.events import Emit, StoreSilent
 from delaybridge.ingest import Cancel, Entry, Schedule
 from delaybridge.message import Answer
-from delaybridge.store import AsyncStore, Steps
+from delaybridge.steps import Steps
+from delaybridge.store import AsyncStore
 
 AGAIN_S = 0.05  # between two looks at an id that is in flight
 PATIENCE_S = 30.0  # then it is quarantined

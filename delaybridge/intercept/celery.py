@@ -36,7 +36,7 @@ from delaybridge.intercept import client_of_settings
 from delaybridge.intercept.kombu import Producer
 from delaybridge.keys import bucket_of
 from delaybridge.message import Answer, Message, new_id
-from delaybridge.store import Steps
+from delaybridge.steps import Steps
 
 __all__ = ["install"]
 

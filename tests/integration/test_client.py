@@ -958,7 +958,7 @@ def script_calls(connection: redis.Redis) -> int:
 async def together(own_server: RedisServer, own: redis.Redis) -> AsyncIterator[AsyncClient]:
     """An AsyncClient that has met every bucket."""
     async with AsyncClient(own_server.url) as client:
-        await client.schedule_many([Message(TO, b"", delay=60) for _ in range(200)])
+        await client.schedule_many([Message(TO, b"", delay=60, id=f"f{n}") for n in range(200)])
         own.config_resetstat()
         yield client
 
@@ -992,18 +992,18 @@ async def test_many_callers_take_turns_in_two_halves_where_script_calls_stay_lar
     most_flushes: int,
 ) -> None:
     monkeypatch.setattr("delaybridge.ids._FRESH_S", 60.0)
-    run, under_way, most, flushes = together.store.run, 0, 0, 0
+    each, under_way, most, flushes = together.store.each, 0, 0, 0
 
     async def counted(commands: Sequence[Command[Any]]) -> list[Any]:
         nonlocal under_way, most, flushes
         under_way, flushes = under_way + 1, flushes + 1
         most = max(most, under_way)
         try:
-            return await run(commands)
+            return await each(commands)
         finally:
             under_way -= 1
 
-    monkeypatch.setattr(together.store, "run", counted)
+    monkeypatch.setattr(together.store, "each", counted)
 
     async def caller(number: int) -> list[Receipt]:
         ids = [f"{number}-{turn}" if own_ids else None for turn in range(10)]

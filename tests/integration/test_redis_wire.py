@@ -12,18 +12,24 @@ from urllib.parse import urlsplit
 import pytest
 import redis
 import redis.asyncio
-from redis.exceptions import NoScriptError, ResponseError
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.backoff import NoBackoff
+from redis.exceptions import NoScriptError, OutOfMemoryError, ResponseError
+from redis.retry import Retry
 
-from delaybridge.redis_wire import AsyncWire, Wire, packed
+from delaybridge.redis_wire import AsyncWire, NotNow, Wire, WrongServer, packed
 from tests.integration.proxy import FaultProxy
 from tests.servers.process import free_port
-from tests.waiting import wait_until_async
+from tests.waiting import wait_until, wait_until_async
 
 TIMEOUT_S = 0.3
 
 
 def some(*commands: tuple[object, ...]) -> list[bytes]:
     return [packed(*words) for words in commands]
+
+
+ID = some(("CLIENT", "ID"))
 
 
 @pytest.fixture
@@ -110,7 +116,7 @@ async def test_a_connection_that_was_closed_is_not_used_again(
 
 
 async def test_an_unreachable_server_leaves_nothing_behind() -> None:
-    client = redis.asyncio.Redis(port=free_port(), protocol=2)
+    client = redis.asyncio.Redis(port=free_port(), protocol=2, retry=AsyncRetry(NoBackoff(), 0))
     wire = AsyncWire(client.connection_pool, TIMEOUT_S)
     with pytest.raises((redis.ConnectionError, OSError)):
         await wire.call(some(("PING",)))
@@ -124,7 +130,7 @@ async def test_an_unreachable_server_leaves_nothing_behind() -> None:
 @pytest.fixture
 def ordinary(redis_url: str) -> Iterator[Wire]:
     with redis.Redis.from_url(redis_url, protocol=2, socket_timeout=TIMEOUT_S) as client:
-        wire = Wire(client.connection_pool)
+        wire = Wire(client.connection_pool, TIMEOUT_S)
         yield wire
         wire.close()
 
@@ -176,6 +182,123 @@ def test_a_process_that_is_forked_has_a_connection_of_its_own(ordinary: Wire) ->
 
 
 def test_an_unreachable_server_leaves_nothing_behind_of_ordinary_code() -> None:
-    client = redis.Redis(port=free_port(), protocol=2)
+    client = redis.Redis(port=free_port(), protocol=2, retry=Retry(NoBackoff(), 0))
     with pytest.raises((redis.ConnectionError, OSError)):
-        Wire(client.connection_pool).call(some(("PING",)))
+        Wire(client.connection_pool, TIMEOUT_S).call(some(("PING",)))
+
+
+# a bound on connections: further calls wait
+
+
+def test_threads_wait_for_a_free_connection(redis_url: str) -> None:
+    with redis.Redis.from_url(f"{redis_url}?max_connections=2", protocol=2) as client:
+        wire = Wire(client.connection_pool, 10.0)
+        with ThreadPoolExecutor(8) as threads:
+            ids = list(threads.map(lambda _: wire.call(some(("CLIENT", "ID")))[0], range(100)))
+        wire.close()
+    assert len(set(ids)) <= 2
+
+
+async def test_tasks_wait_for_a_free_connection(redis_url: str) -> None:
+    async with redis.asyncio.Redis.from_url(f"{redis_url}?max_connections=2", protocol=2) as client:
+        wire = AsyncWire(client.connection_pool, 10.0)
+        ids = await asyncio.gather(*(wire.call(some(("CLIENT", "ID"))) for _ in range(100)))
+        await wire.close()
+    assert len({id for (id,) in ids}) == 2
+
+
+def test_a_thread_waits_for_a_connection_no_longer_than_for_an_answer(redis_url: str) -> None:
+    with redis.Redis.from_url(f"{redis_url}?max_connections=1", protocol=2) as client:
+        wire = Wire(client.connection_pool, TIMEOUT_S)
+        with ThreadPoolExecutor(1) as thread:
+            busy = thread.submit(wire.call, some(("BLPOP", "never filled", 3 * TIMEOUT_S)))
+            wait_until(lambda: wire._free._value == 0, 10, "it is under way")  # type: ignore[attr-defined]
+            with pytest.raises(redis.TimeoutError, match="no connection became free"):
+                wire.call(some(("ECHO", "b")))
+            assert busy.result() == [None]
+        assert wire.call(some(("ECHO", "b"))) == [b"b"]
+        wire.close()
+
+
+async def test_a_task_waits_for_a_connection_no_longer_than_for_an_answer(redis_url: str) -> None:
+    url = f"{redis_url}?max_connections=1"
+    async with redis.asyncio.Redis.from_url(url, protocol=2) as client:
+        wire = AsyncWire(client.connection_pool, TIMEOUT_S)
+        busy = asyncio.create_task(wire.call(some(("BLPOP", "never filled", 2 * TIMEOUT_S))))
+        await asyncio.sleep(0)
+        given_up = asyncio.create_task(wire.call(some(("ECHO", "a"))))
+        await asyncio.sleep(0)
+        given_up.cancel()
+        with pytest.raises(redis.TimeoutError, match="no connection became free"):
+            await wire.call(some(("ECHO", "b")))
+        with pytest.raises(redis.TimeoutError, match="no answer"):
+            await busy
+        assert await wire.call(some(("ECHO", "b"))) == [b"b"]
+        await wire.close()
+
+
+# a server that is the wrong one, for now
+
+
+@pytest.mark.parametrize(
+    ("reply", "kind"),
+    [
+        ("READONLY You can't write against a read only replica.", WrongServer),
+        ("READONLY You can't write ... script: 5fe4, on @user_script:12.", WrongServer),
+        (
+            "ERR Error running script (call to f_5fe4): @user_script:12: @user_script: 12: "
+            "-READONLY You can't write against a read only replica.",
+            WrongServer,
+        ),
+        ("LOADING Redis is loading the dataset in memory", WrongServer),
+        ("MASTERDOWN Link with MASTER is down", WrongServer),
+        ("UNBLOCKED force unblock from blocking operation", WrongServer),
+        ("CLUSTERDOWN The cluster is down", WrongServer),
+        ("BUSY Redis is busy running a script.", NotNow),
+        ("MISCONF Redis is configured to save RDB snapshots", NotNow),
+        ("ERR Error running script (call to f_5fe4): @user_script: 1: -MISCONF Redis is", NotNow),
+        ("NOREPLICAS Not enough good replicas to write.", NotNow),
+        (
+            "ERR Error running script (call to f_5fe4): @user_script: 1: -OOM command",
+            OutOfMemoryError,
+        ),
+        ("ERR Error running script (call to f_5fe4): @user_script: 1: no such", ResponseError),
+        ("BUSYGROUP Consumer Group name already exists", ResponseError),
+    ],
+)
+def test_what_an_error_reply_means(
+    ordinary: Wire, redis_url: str, reply: str, kind: type[Exception]
+) -> None:
+    """A wrong server loses every connection, the idle ones, too."""
+    busy = some(("EVAL", f'return redis.error_reply("{reply}")', 0))
+    with ThreadPoolExecutor(2) as threads:
+        before = {one for (one,) in threads.map(lambda _: ordinary.call(ID), range(8))}
+    (found,) = ordinary.call(busy)
+    assert type(found) is kind
+    with ThreadPoolExecutor(2) as threads:
+        after = {one for (one,) in threads.map(lambda _: ordinary.call(ID), range(8))}
+    assert before.isdisjoint(after) == (kind is WrongServer)
+
+
+async def test_a_wrong_server_loses_idle_and_busy_connections_of_an_async_wire(
+    wire: AsyncWire, proxy: FaultProxy
+) -> None:
+    idle = await asyncio.gather(*(wire.call(ID) for _ in range(3)))
+    busy = asyncio.create_task(wire.call([*some(("BLPOP", "never filled", 0.1)), *ID]))
+    await asyncio.sleep(0)
+    await wire.call(some(("EVAL", 'return redis.error_reply("READONLY no")', 0)))
+    before = {one for (one,) in idle} | {(await busy)[1]}
+    after = await asyncio.gather(*(wire.call(ID) for _ in range(4)))
+    assert before.isdisjoint(one for (one,) in after)
+    await wait_until_async(lambda: proxy.connections == 4, 10, "the others are closed")
+
+
+def test_after_a_time_out_idle_connections_are_not_used(redis_url: str) -> None:
+    with redis.Redis.from_url(redis_url, protocol=2, socket_timeout=TIMEOUT_S) as client:
+        wire = Wire(client.connection_pool, TIMEOUT_S)
+        with ThreadPoolExecutor(2) as threads:
+            before = {one for (one,) in threads.map(lambda _: wire.call(ID), range(8))}
+        with pytest.raises(redis.TimeoutError):
+            wire.call(some(("BLPOP", "never filled", 2 * TIMEOUT_S)))
+        assert wire.call(ID)[0] not in before
+        wire.close()

@@ -24,7 +24,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "interrupts",
     ),
     (
-        *("settings", "settings_sources", "urls", "keys", "ids", "commands"),
+        *("settings", "settings_sources", "urls", "keys", "ids", "commands", "steps"),
         *("wheel", "retry", "flow", "alarm", "clock"),
     ),
     (

@@ -1,0 +1,370 @@
+"""Redis is away, refuses, resets, hangs or moves: connections are bounded, and come back."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import struct
+import threading
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import Any
+
+import pytest
+import redis
+import redis.asyncio
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from delaybridge import AsyncClient, Client
+from delaybridge.errors import StoreError, StoreUnavailable
+from delaybridge.message import Answer
+from delaybridge.redis_wire import AsyncWire, Wire, packed
+from tests.integration.proxy import FaultProxy
+from tests.integration.test_client import TO, Maker, make
+from tests.servers.process import LOOPBACK, free_port
+from tests.servers.redis import RedisServer, redis62_binary, valkey_binary
+from tests.waiting import wait_until, wait_until_async
+
+__all__ = ["make"]  # a fixture
+
+RECONNECTS = 10_000
+TIMEOUT_S = 10.0
+PING = [packed("PING")]
+_RESET_ON_CLOSE = struct.pack("ii", 1, 0)
+
+
+class Fickle:
+    """Speaks as much Redis as one PING a connection, or as `mode` says.
+
+    mode: "up" answers once and closes; "refusing" says that there are too many clients;
+    "resetting" resets. accepted, open: connections so far, and at this moment.
+    """
+
+    def __init__(self) -> None:
+        self.mode, self.accepted = "up", 0
+        self._listener = socket.create_server((LOOPBACK, 0), backlog=1000)
+        self.port: int = self._listener.getsockname()[1]
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = self._listener.accept()
+                self.accepted += 1
+                with connection, contextlib.suppress(OSError):
+                    if self.mode == "up":
+                        connection.recv(100)
+                        connection.sendall(b"+PONG\r\n")
+                    elif self.mode == "refusing":
+                        connection.sendall(b"-ERR max number of clients reached\r\n")
+                        connection.shutdown(socket.SHUT_WR)
+                        connection.recv(100)
+                    else:
+                        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join()
+
+
+@pytest.fixture
+def fickle() -> Iterator[Fickle]:
+    server = Fickle()
+    yield server
+    server.close()
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def options(**fields: Any) -> dict[str, Any]:
+    """Without the greeting, which would cost two thirds of the time."""
+    return {"host": LOOPBACK, "protocol": 2, "driver_info": None, **fields}
+
+
+NEVER, ASYNC_NEVER = Retry(NoBackoff(), 0), AsyncRetry(NoBackoff(), 0)
+
+
+REFUSED = {redis.ConnectionError, ConnectionResetError, BrokenPipeError}
+MODES = ("up", "refusing", "resetting", "down")
+
+
+def test_a_wire_reconnects_ten_thousand_times(fickle: Fickle) -> None:
+    pool = redis.ConnectionPool(**options(port=fickle.port, retry=NEVER))
+    wire = Wire(pool, TIMEOUT_S)
+    before = open_files()
+    for mode in MODES:
+        fickle.mode = mode
+        pool.connection_kwargs["port"] = free_port() if mode == "down" else fickle.port
+        answers = {_answer(wire) for _ in range(RECONNECTS // 4)}
+        assert answers <= REFUSED | {"up"}, mode
+        assert ("up" in answers) == (mode == "up")
+    fickle.mode, pool.connection_kwargs["port"] = "up", fickle.port
+    assert wire.call(PING) == [b"PONG"]
+    wire.close()
+    assert open_files() <= before
+
+
+def _answer(wire: Wire) -> Any:
+    try:
+        (reply,) = wire.call(PING)
+    except (redis.RedisError, OSError) as exc:
+        reply = exc
+    return "up" if reply == b"PONG" else type(reply)
+
+
+async def test_an_async_wire_reconnects_ten_thousand_times(fickle: Fickle) -> None:
+    pool = redis.asyncio.ConnectionPool(**options(port=fickle.port, retry=ASYNC_NEVER))
+    wire = AsyncWire(pool, TIMEOUT_S)
+    before = open_files()
+    for mode in MODES:
+        fickle.mode = mode
+        pool.connection_kwargs["port"] = free_port() if mode == "down" else fickle.port
+        answers = {await _answer_of(wire) for _ in range(RECONNECTS // 4)}
+        assert answers <= REFUSED | {"up"}, mode
+        assert ("up" in answers) == (mode == "up")
+    fickle.mode, pool.connection_kwargs["port"] = "up", fickle.port
+    assert await wire.call(PING) == [b"PONG"]
+    await wire.close()
+    assert open_files() <= before
+
+
+async def _answer_of(wire: AsyncWire) -> Any:
+    try:
+        (reply,) = await wire.call(PING)
+    except (redis.RedisError, OSError) as exc:
+        reply = exc
+    return "up" if reply == b"PONG" else type(reply)
+
+
+# the same through clients, on real servers
+
+
+@pytest.fixture
+def server() -> Iterator[RedisServer]:
+    with RedisServer() as server:
+        yield server
+
+
+@pytest.fixture
+def admin(server: RedisServer) -> Iterator[redis.Redis]:
+    with redis.Redis(host=LOOPBACK, port=server.port) as connection:
+        yield connection
+
+
+async def test_a_client_outlives_every_connection_that_is_killed(
+    make: Maker, server: RedisServer, admin: redis.Redis
+) -> None:
+    client = make(server.url)
+    for n in range(150):
+        assert await client.schedule(TO, b"", delay=60, id=f"x{n}") == "created"
+        admin.client_kill_filter(_type="normal", skipme=True)
+    assert len(admin.client_list()) == 1
+
+
+async def test_a_client_works_at_once_when_redis_is_back(make: Maker, server: RedisServer) -> None:
+    client = make(server.url, timeout_s=0.06)
+    assert await client.get("x") is None
+    server.kill()
+    for _ in range(100):  # two attempts in each: more than a pool of redis-py's would ever make
+        with pytest.raises(StoreUnavailable):
+            await client.schedule(TO, b"", delay=60)
+    server.start()
+    client.client.store.timeout_s = 5.0
+    assert await client.schedule(TO, b"", delay=60) == "created"
+
+
+async def test_connections_are_bounded_and_further_calls_wait(
+    make: Maker, server: RedisServer, admin: redis.Redis
+) -> None:
+    client = make(f"{server.url}?max_connections=3")
+    call = client.stats
+    if isinstance(client.client, Client):
+        call = lambda: asyncio.to_thread(client.client.stats)  # noqa: E731
+    found = await asyncio.gather(*(call() for _ in range(50)))
+    assert [stats.delayed for stats in found] == [0] * 50
+    assert len(admin.client_list()) <= 1 + 3
+
+
+# a reply that says: not this server, or not now
+
+BINARIES = {"redis": lambda: None, "6.2": redis62_binary, "valkey": valkey_binary}
+
+
+@pytest.fixture(params=BINARIES)
+def pair(request: pytest.FixtureRequest) -> Iterator[tuple[RedisServer, RedisServer]]:
+    """Two servers of one version."""
+    binary = BINARIES[request.param]()
+    if binary is None and request.param != "redis":
+        pytest.skip("no such server here")
+    at_once = ["--repl-diskless-sync-delay", "0"]
+    with RedisServer(at_once, binary=binary) as one, RedisServer(at_once, binary=binary) as other:
+        yield one, other
+
+
+@contextlib.asynccontextmanager
+async def moving(pair: Sequence[RedisServer]) -> AsyncIterator[tuple[FaultProxy, Any]]:
+    """An address that leads to the first server; `move` makes the second one the master.
+
+    Connections through the address stay open, to a server that from then on only reads.
+    """
+    old, new = pair
+    with (
+        redis.Redis(host=LOOPBACK, port=old.port) as was,
+        redis.Redis(host=LOOPBACK, port=new.port) as will_be,
+    ):
+        will_be.replicaof(LOOPBACK, old.port)
+
+        async def move() -> None:
+            was.set("the last thing written", 1)
+            await wait_until_async(lambda: was.wait(1, 100) == 1, 20, "the replica has it all")
+            will_be.replicaof("NO", "ONE")
+            was.replicaof(LOOPBACK, new.port)
+            proxy.target = new.port
+
+        async with FaultProxy(free_port(), old.port) as proxy:
+            yield proxy, move
+
+
+async def test_after_a_planned_fail_over_a_client_follows_the_address(
+    make: Maker, pair: tuple[RedisServer, RedisServer]
+) -> None:
+    async with moving(pair) as (proxy, move):
+        client = make(f"redis://{LOOPBACK}:{proxy.port}/0")
+        if isinstance(client.client, Client):  # the proxy runs on this loop
+            client = _InThreads(client.client)
+        assert await client.schedule(TO, b"", delay=60, id="x") == "created"
+        await asyncio.gather(*(client.get("x") for _ in range(5)))  # idle connections
+        await move()
+        assert await client.schedule(TO, b"", delay=60, id="y") == "created"
+        assert await client.cancel("x") == Answer.CANCELLED
+
+
+class _InThreads:
+    """A client of ordinary code whose calls run beside the loop."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._client, name)
+        return lambda *args, **fields: asyncio.to_thread(method, *args, **fields)
+
+
+async def test_a_server_that_stays_the_wrong_one_is_said_and_why(
+    make: Maker, server: RedisServer, admin: redis.Redis
+) -> None:
+    client = make(server.url, timeout_s=0.3)
+    await client.schedule(TO, b"", delay=60, id="x")
+    admin.replicaof(LOOPBACK, free_port())
+    with pytest.raises(StoreUnavailable, match="not ready: READONLY"):
+        await client.schedule(TO, b"", delay=60, id="y")
+    admin.replicaof("NO", "ONE")
+    assert await client.schedule(TO, b"", delay=60, id="y") == "created"
+
+
+async def test_a_call_waits_while_redis_is_busy_with_a_script(
+    make: Maker, server: RedisServer, admin: redis.Redis
+) -> None:
+    client = make(server.url)
+    await client.schedule(TO, b"", delay=60, id="x")
+    admin.config_set("lua-time-limit", 5)
+    with redis.Redis(host=LOOPBACK, port=server.port) as other:
+        busy = asyncio.create_task(asyncio.to_thread(_endless_script, other))
+        await wait_until_async(lambda: _is_busy(admin), 20, "it is busy")
+        killing = threading.Timer(0.3, admin.script_kill)
+        killing.start()
+        assert await client.schedule(TO, b"", delay=60, id="y") == "created"
+        await busy
+        killing.join()
+
+
+def _endless_script(connection: redis.Redis) -> None:
+    with pytest.raises(redis.ResponseError, match="killed"):
+        connection.eval("while true do end", 0)
+
+
+def _is_busy(connection: redis.Redis) -> bool:
+    try:
+        return not connection.ping()
+    except redis.ResponseError as exc:
+        return "BUSY" in str(exc)
+
+
+async def test_a_call_waits_while_redis_cannot_write_its_file(
+    make: Maker, server: RedisServer, admin: redis.Redis
+) -> None:
+    client = make(server.url)
+    await client.schedule(TO, b"", delay=60, id="x")
+    refuse_writes(server, admin)
+    allowing = threading.Timer(0.3, admin.config_set, ["stop-writes-on-bgsave-error", "no"])
+    allowing.start()
+    assert await client.schedule(TO, b"", delay=60, id="y") == "created"
+    allowing.join()
+    admin.config_set("save", "")  # or it would not stop
+
+
+def refuse_writes(server: RedisServer, admin: redis.Redis) -> None:
+    """Have a snapshot fail, after which Redis takes no writes: MISCONF."""
+    (server.folder / "dump.rdb").mkdir()  # which cannot be replaced by a file
+    admin.config_set("save", "3600 1")
+    admin.bgsave()
+    wait_until(lambda: admin.info("persistence")["rdb_last_bgsave_status"] == "err", 20)
+    with pytest.raises(redis.ResponseError, match="MISCONF"):
+        admin.set("any", 1)
+
+
+async def test_scripts_that_are_flushed_as_soon_as_they_are_loaded_are_loaded_again(
+    make: Maker, server: RedisServer, admin: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = make(server.url)
+    store = client.client.store
+    flushed = 0
+
+    def split(requests: Any) -> tuple[list[bytes], list[bytes]]:
+        asked = list(requests)
+        return [r for r in asked if b"LOAD" in r[:40]], [r for r in asked if b"LOAD" not in r[:40]]
+
+    def flush(loads: list[bytes]) -> None:
+        nonlocal flushed
+        if loads and flushed < 3:
+            flushed += 1
+            admin.script_flush()
+
+    call = store._wire.call
+
+    def flushing(requests: Any) -> list[Any]:
+        loads, rest = split(requests)
+        loaded = call(loads) if loads else []
+        flush(loads)
+        return loaded + (call(rest) if rest else [])
+
+    async def async_flushing(requests: Any) -> list[Any]:
+        loads, rest = split(requests)
+        loaded = await call(loads) if loads else []
+        flush(loads)
+        return loaded + (await call(rest) if rest else [])
+
+    is_async = isinstance(client.client, AsyncClient)
+    monkeypatch.setattr(store._wire, "call", async_flushing if is_async else flushing)
+    assert await client.schedule(TO, b"", delay=60, id="x") == "created"
+    assert flushed == 3
+
+
+async def test_a_user_who_may_not_load_scripts_is_told_so(
+    make: Maker, server: RedisServer, admin: redis.Redis
+) -> None:
+    admin.acl_setuser(
+        "bridge", enabled=True, passwords=["+secret"], keys="*", channels="*",
+        categories=["+@all"], commands=["-script|load"],
+    )  # fmt: skip
+    client = make(server.url.replace("redis://", "redis://bridge:secret@"))
+    with pytest.raises(StoreError, match="access refused.*script") as got:
+        await client.schedule(TO, b"", delay=60)
+    assert not isinstance(got.value, StoreUnavailable)
