@@ -192,10 +192,16 @@ class KafkaClient:
 
     def _poll(self) -> None:
         while not self._is_stopped:
-            self._producer.poll(POLL_S)
+            fatal = None
+            try:
+                self._producer.poll(POLL_S)
+            except KafkaException as exc:  # instead of `error_cb`, where the producer is at its end
+                fatal = error_of(exc)
             if self._answers:
                 answers, self._answers = self._answers, []
                 self._tell(self._on_answers, self, answers)
+            if fatal is not None:
+                self._tell(self._on_error, self, fatal)
 
     def _answer(self, delivery: Delivery, error: KafkaError | None, message: Message) -> None:
         if error is None and message.offset() is None:

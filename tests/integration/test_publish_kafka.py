@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, Producer
 from confluent_kafka.admin import (
     AclBinding,
     AclOperation,
@@ -244,6 +246,22 @@ class TestConnection:
             await publish(publisher, sink, after)
             assert sink.verdicts(after) == {Verdict.CONFIRMED}
 
+    async def test_a_producer_that_librdkafka_has_ended_for_good_is_replaced(self) -> None:
+        rig = KafkaRig.__new__(KafkaRig)  # only what makes deliveries
+        to = Destination("kafka", "kafka", "t")
+        with KafkaStandIn() as stand_in:
+            async with rig.connected(url=stand_in.url) as (publisher, sink):
+                await publish(publisher, sink, rig.deliveries(to, 10))
+                end_for_good(publisher._client._producer)
+                caught = rig.deliveries(to, 10)
+                await publish(publisher, sink, caught)
+                assert Verdict.CONFIRMED not in sink.verdicts(caught)
+                await wait_until_async(lambda: len(sink.changes) == 3, 20.0, "away and back")
+                assert [reason is None for reason in sink.changes] == [True, False, True]
+                after = rig.deliveries(to, 10)
+                await publish(publisher, sink, after)
+                assert sink.verdicts(after) == {Verdict.CONFIRMED}
+
     async def test_more_than_librdkafka_queues_waits_and_stays_in_order(
         self, rig: KafkaRig
     ) -> None:
@@ -294,3 +312,14 @@ class TestConnection:
                         pass
         finally:
             rig.close()
+
+
+def end_for_good(producer: Producer) -> None:
+    """Have librdkafka meet a fatal error, as it does where the broker lost track of its records."""
+    loaded = Path("/proc/self/maps").read_text()
+    library = next(word for word in loaded.split() if "librdkafka" in word)
+    meet = ctypes.CDLL(library).rd_kafka_test_fatal_error
+    meet.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p]
+    # confluent_kafka's object begins, after Python's own two words, with librdkafka's handle.
+    handle = ctypes.c_void_p.from_address(id(producer) + object.__basicsize__)
+    assert meet(handle, KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER, b"told to") == 0
