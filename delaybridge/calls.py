@@ -10,7 +10,7 @@ import heapq
 import json
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -32,6 +32,7 @@ from delaybridge.publish import DEFAULT_KINDS, kind_of
 from delaybridge.selection import Selected, span_scores, within
 from delaybridge.steps import Each, Steps
 from delaybridge.times import format_time
+from delaybridge.troubles import Retrying, Said, Trouble, counted
 
 if TYPE_CHECKING:
     pass
@@ -45,6 +46,7 @@ Cursor = tuple[float, str]
 DEFAULT_BUCKETS = 16
 _CALL_MESSAGES = 1000
 _CALL_BYTES = 4 * 2**20
+_SAMPLE = 1000  # messages of a bucket that stats looks at, of those that are tried again
 _EVICTION = "noeviction"
 # How far a message had gone, for one id found in several buckets (under several keys).
 FURTHEST = (
@@ -97,7 +99,9 @@ class Receipt(str):
 class Stored:
     """A message as it lies in the store. due_ms: when it is (next) due.
 
-    fired: handed to the broker, or about to be. reason, dead_ms: why and when it was buried.
+    first_due_ms: when it was first due, where a failed publish has moved that. last_error: how the
+    last publish failed; failing_ms: since when. fired: handed to the broker, or about to be.
+    reason: why it is parked or dead. dead_ms: when it was buried.
     """
 
     id: str
@@ -113,6 +117,9 @@ class Stored:
     at_most_once: bool = False
     attempts: int = 0
     maybe_delivered: bool = False
+    first_due_ms: int | None = None
+    last_error: str | None = None
+    failing_ms: int | None = None
     reason: str | None = None
     dead_ms: int | None = None
     bucket: int = 0
@@ -150,6 +157,7 @@ class WorkerInfo(NamedTuple):
     started_ms: int
     buckets: int
     expires_ms: int
+    said: Said = Said()
 
 
 class SourceInfo(NamedTuple):
@@ -183,7 +191,11 @@ class IngestInfo(NamedTuple):
 
 
 class Stats(NamedTuple):
-    """The whole namespace. overdue_ms: how late the oldest message still waiting is; 0 if none."""
+    """The whole namespace. overdue_ms: how late the oldest message still waiting is; 0 if none.
+
+    retrying: messages whose last publish failed, of each bucket about a thousand (retrying_sampled:
+    there are more). troubles: what the workers park, and why.
+    """
 
     now_ms: int
     delayed: int
@@ -195,6 +207,9 @@ class Stats(NamedTuple):
     buckets: list[BucketStats]
     workers: list[WorkerInfo]
     ingests: Sequence[IngestInfo] = ()
+    retrying: Sequence[Retrying] = ()
+    retrying_sampled: bool = False
+    troubles: Sequence[Trouble] = ()
 
 
 class Calls:
@@ -336,7 +351,8 @@ class Calls:
         rows = yield [bucket.get(id) for bucket in asked]
         for bucket, row in zip(asked, rows, strict=True):
             if row is not None:
-                return stored(row, bucket.number)
+                (found,) = yield from self._explained([stored(row, bucket.number)])
+                return found
         return None
 
     def page(
@@ -360,15 +376,33 @@ class Calls:
             for score, _, number, row in rows:
                 # One id under several keys, at one score: no cursor could point between them.
                 if len(items) >= limit and cursor != (score, row.id):
-                    return Page(items, cursor)
+                    return Page((yield from self._explained(items)), cursor)
                 cursor = (score, row.id)
                 item = stored(row, number)
                 if destination in (None, item.destination) and within(item.due_ms, span_ms):
                     items.append(item)
             if more and len(items) >= limit:
-                return Page(items, cursor)
+                return Page((yield from self._explained(items)), cursor)
             if not more:
-                return Page(items, None)
+                return Page((yield from self._explained(items)), None)
+
+    def _explained(self, items: list[Stored]) -> Steps[list[Stored]]:
+        """The same; of what is parked with the reason that the worker of its bucket gives."""
+        numbers = sorted({item.bucket for item in items if item.state is State.PARKED})
+        if not numbers:
+            return items
+        asked = [self._buckets[number].holder() for number in numbers]
+        *holders, info, expiries, now_us = yield [
+            *(*asked, *commands.fleet(self.namespace), commands.store_time()),
+        ]
+        holder_of = dict(zip(numbers, holders, strict=True))
+        said = {each.name: each.said for each in _workers(info, expiries, [], now_us // 1000)}
+        return [
+            replace(item, reason=_why_parked(item.destination, holder_of[item.bucket], said))
+            if item.state is State.PARKED
+            else item
+            for item in items
+        ]
 
     def stats(self) -> Steps[Stats]:
         """Counts of every bucket, and the fleet, in one pipeline."""
@@ -380,11 +414,13 @@ class Calls:
             *(*asked, *oldest, *commands.fleet(self.namespace, ingests=True)),
             *(*commands.fleet(self.namespace), commands.store_time()),
         ]
+        retrying, sampled = yield from self._retrying()
         now_ms = replies[-1] // 1000
         counts = [
             _bucket_stats(number, replies[number * per_bucket :], flying, now_ms)
             for number, (flying, _) in enumerate(replies[len(asked) : len(asked) + len(buckets)])
         ]
+        workers = _workers(replies[-3], replies[-2], counts, now_ms)
         return Stats(
             now_ms,
             sum(c.delayed for c in counts),
@@ -394,9 +430,27 @@ class Calls:
             min((c.next_due_ms for c in counts if c.next_due_ms is not None), default=None),
             max(c.overdue_ms for c in counts),
             counts,
-            _workers(replies[-3], replies[-2], counts, now_ms),
+            workers,
             _ingests(replies[-5], replies[-4], now_ms),
+            retrying,
+            sampled,
+            [trouble for each in workers for trouble in each.said.troubles(each.name)],
         )
+
+    def _retrying(self) -> Steps[tuple[list[Retrying], bool]]:
+        """What is tried again, by destination and reason; whether that is not all of it."""
+        buckets = self._buckets
+        answers = yield [bucket.failing(_SAMPLE) for bucket in buckets]
+        asked = [(b, found) for b, (found, _) in zip(buckets, answers, strict=True) if found]
+        # A worker of an older version settles a message and leaves its error behind.
+        tried = (yield [bucket.tried(found) for bucket, found in asked]) if asked else []
+        failing = [
+            each
+            for (_, found), known in zip(asked, tried, strict=True)
+            for each, now in zip(found.values(), known, strict=True)
+            if now is not None
+        ]
+        return counted(failing), not all(whole for _, whole in answers)
 
     def _each(
         self, messages: Sequence[Named], key: bytes | None, verb: _Verb
@@ -443,6 +497,7 @@ def receipts(found: list[Receipt | Exception]) -> list[Receipt] | Exception:
 
 def stored(row: Row, bucket: int) -> Stored:
     """A row of the store, decoded as far as it can be."""
+    failing = None if row.state is State.DEAD else commands.parse_failing(row.reason)
     try:
         score, payload = commands.split_record(row.record)
         record = decode_record(payload)
@@ -469,11 +524,20 @@ def stored(row: Row, bucket: int) -> Stored:
         at_most_once=record.at_most_once,
         attempts=row.tried.failures,
         maybe_delivered=row.tried.maybe_delivered,
-        reason=row.reason or None,
+        first_due_ms=row.tried.due_ms,
+        last_error=None if failing is None else failing.error,
+        failing_ms=None if failing is None else failing.since_ms,
+        reason=(row.reason or None) if row.state is State.DEAD else None,
         dead_ms=int(row.score) if row.state is State.DEAD else None,
         bucket=bucket,
         fired=row.fired,
     )
+
+
+def _why_parked(destination: str, holder: str | None, said: Mapping[str, Said]) -> str:
+    if holder is None:
+        return "no_worker: its bucket has none"
+    return said.get(holder, Said()).why(destination)
 
 
 def _properties(properties: tuple[int, bytes, bytes] | bytes | None) -> dict[str, Any]:
@@ -520,7 +584,7 @@ def _merged(buckets: Sequence[Bucket], pages: Sequence[Any]) -> tuple[Iterable[A
 
 
 def _bucket_stats(number: int, replies: list[Any], flying: list[Row], now_ms: int) -> BucketStats:
-    delayed, in_flight, parked, dead, head, parked_head, lease, left_ms = replies[:8]
+    delayed, in_flight, parked, dead, head, parked_head, holder, left_ms = replies[:8]
     waiting = [score for score in (head, parked_head) if score is not None]
     waiting += [score for row in flying if (score := _score(row.record)) is not None]
     return BucketStats(
@@ -531,8 +595,8 @@ def _bucket_stats(number: int, replies: list[Any], flying: list[Row], now_ms: in
         dead,
         None if head is None else int(head),
         max(0, now_ms - int(min(waiting, default=now_ms))),
-        None if lease is None else lease.rsplit(":", 2)[0],
-        left_ms if lease is not None else None,
+        holder,
+        left_ms if holder is not None else None,
     )
 
 
@@ -553,6 +617,7 @@ def _workers(
             WorkerInfo(
                 *(name, about["host"], about["pid"], about["version"]),
                 *(about["started_ms"], held, expires_ms),
+                Said(about.get("brokers"), about.get("parked") or {}),
             )
         )
     return workers

@@ -472,7 +472,7 @@ class Bucket:
     # counts
 
     def counts(self) -> list[Command[Any]]:
-        """ZCARD of due, mirror, parked, dead; the earliest due and parked score; lease and PTTL."""
+        """ZCARD of due, mirror, parked, dead; earliest due and parked score; holder and PTTL."""
         name = self._name
         sizes = [_plain("ZCARD", name[k], parse=int) for k in ("due", "mirror", "parked", "dead")]
         heads = [
@@ -480,10 +480,23 @@ class Bucket:
             for k in ("due", "parked")
         ]
         lease: list[Command[Any]] = [
-            _plain("GET", name["lease"], parse=lambda r: None if r is None else r.decode()),
+            self.holder(),
             _plain("PTTL", name["lease"], parse=int),
         ]
         return [*sizes, *heads, *lease]
+
+    def holder(self) -> Command[str | None]:
+        """Which worker holds the lease."""
+        return _plain("GET", self._name["lease"], parse=_holder)
+
+    def failing(self, most: int) -> Command[tuple[dict[bytes, Failing], bool]]:
+        """Messages that are tried again, about so many; and whether these are all of them."""
+        asked = (0, "MATCH", "*\0", "COUNT", 2 * most)  # two fields each
+        return _plain("HSCAN", self._name["attempts"], *asked, parse=_failing)
+
+    def tried(self, ids: Iterable[bytes]) -> Command[list[bytes | None]]:
+        """What `attempts` has of each, None if nothing."""
+        return _plain("HMGET", self._name["attempts"], *ids, parse=lambda reply: reply)
 
     def _call(self, script: str, args: Sequence[Arg], parse: Callable[[Any], T]) -> Command[T]:
         return Command(script, self._keys[script], args, parse)
@@ -666,6 +679,17 @@ def _birth(reply: bytes | None) -> tuple[int, str] | None:
 
 def _head_score(reply: list[Any]) -> float | None:
     return float(reply[1]) if reply else None
+
+
+def _holder(reply: bytes | None) -> str | None:
+    return None if reply is None else reply.decode().rsplit(":", 2)[0]
+
+
+def _failing(reply: list[Any]) -> tuple[dict[bytes, Failing], bool]:
+    cursor, fields = reply
+    texts = zip(fields[::2], fields[1::2], strict=True)
+    found = {field[:-1]: parse_failing(text.decode(errors="replace")) for field, text in texts}
+    return {id: failing for id, failing in found.items() if failing}, int(cursor) == 0
 
 
 def _mapping(reply: list[bytes]) -> dict[bytes, bytes]:

@@ -12,9 +12,10 @@ import heapq
 import random
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from math import inf
 from operator import attrgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from delaybridge.accept import parse_destination
 from delaybridge.errors import MessageError
@@ -33,12 +34,14 @@ from delaybridge.parked import Parked
 from delaybridge.publish import Fault, Outcome, Publisher, Verdict
 from delaybridge.retry import Circuit, RetryPolicy
 from delaybridge.session import Copy, Session
+from delaybridge.troubles import LACKING, SLOW, other_kind
 
 _PROBES = 5  # messages that may pass while a circuit is probed
 _PATIENCE_MS = 50  # a full lane that keeps the others waiting longer is parked
 _LONG_PATIENCE_MS = 10_000  # the same where no other is known to wait: some may, unclaimed
 _ROUTES = 10_000
-_ERROR_CHARS = 200  # of the last error that is kept with a message that is tried again
+_ERROR_CHARS = 200  # of an error that is kept with a message, or announced
+_ANNOUNCED = 20  # destinations whose messages are parked
 _NOWHERE = Destination("", "", "")
 _lane_of = attrgetter("owner")
 
@@ -77,6 +80,15 @@ class Lane:
         if self.publisher is None or self.publisher.unavailable is not None:
             return True
         return self.circuit.is_open and self.probes == 0
+
+    @property
+    def trouble(self) -> str:
+        """Why its messages are parked, where that is not its broker's own trouble."""
+        if self.lacks is None:
+            return self.circuit.reason or SLOW
+        if self.label == other_kind(self.lacks):
+            return f"other_kind: {self.lacks} was another kind of broker when it was scheduled"
+        return f"{LACKING}: this worker has no broker named {self.lacks!r}"
 
     def is_clear(self, now_ms: int) -> bool:
         """Whether nothing stands in the way of its messages but the window."""
@@ -127,6 +139,21 @@ class Lanes:
     def is_returning(self) -> bool:
         """Whether parked messages are on their way back to due, or will be at once."""
         return any(lane.parked and not lane.is_shut for lane in self._troubled)
+
+    def announced(self) -> dict[str, Any]:
+        """Which brokers take messages, and whose messages are parked and why: some of them."""
+        reasons = {name: broker.publisher.unavailable for name, broker in self._brokers.items()}
+        parked = (
+            lane
+            for lane in self._troubled
+            if lane.parked and (lane.publisher is None or lane.publisher.unavailable is None)
+        )
+        return {
+            "brokers": {n: why and why[:_ERROR_CHARS] for n, why in reasons.items()},
+            "parked": {
+                lane.label: lane.trouble[:_ERROR_CHARS] for lane in islice(parked, _ANNOUNCED)
+            },
+        }
 
     # on the way in
 
@@ -194,7 +221,7 @@ class Lanes:
         elif not record.suits(lane.kind):
             name = copy.destination.broker
             self.unripened([copy])
-            copy.owner = self._lacking(name, f"{name}: of another kind", now_ms)
+            copy.owner = self._lacking(name, other_kind(name), now_ms)
             self.ripened([copy])
             self._park(copy)
         else:

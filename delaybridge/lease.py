@@ -83,12 +83,15 @@ class Leases:
         *,
         name: str,
         instance: str,
-        info: bytes,
+        info: Callable[[], bytes],
         ttl_ms: int,
         renew_ms: int,
         on_token: Callable[[int, str | None], None],
     ) -> None:
-        """calls: an opened namespace. on_token: told of each lease taken, and (None) ended."""
+        """calls: an opened namespace. info: what it says of itself, as JSON.
+
+        on_token: told of each lease taken, and (None) ended.
+        """
         self._store, self._clock, self._emit = store, clock, emit
         self._namespace, self._buckets, self._birth = calls.namespace, calls.buckets, calls.birth
         self.name, self._instance, self._info = name, instance, info
@@ -115,7 +118,7 @@ class Leases:
         """Say that this worker lives; the store's clock is read by the way."""
         sent_s = self._clock.monotonic()
         ttl_ms = 0 if self._leaving else self._ttl_ms
-        said = commands.announce(self._namespace, self.name, self._instance, ttl_ms, self._info)
+        said = commands.announce(self._namespace, self.name, self._instance, ttl_ms, self._info())
         fleet = await self._store.one(said)
         if self._observe(fleet.now_us, sent_s):
             self._holder.wake_all()

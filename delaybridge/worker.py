@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import faulthandler
+import json
 import logging
 import signal
 import threading
@@ -122,7 +123,7 @@ class Shift:
             *(store, calls, self._clock, worker.emit),
             name=worker.identity.name,
             instance=worker.identity.instance,
-            info=worker.identity.info,
+            info=self._info,
             ttl_ms=self._s.lease.ttl_ms,
             renew_ms=self._s.lease.renew_ms,
             on_token=worker.on_token,
@@ -137,7 +138,7 @@ class Shift:
             self._brokers = Brokers(
                 *(self._s.brokers, PublishOptions.of(self._s.publish)),
                 report=lambda deliveries, outcome: self._scanner.report(deliveries, outcome),
-                on_change=self._alarm.ring,
+                on_change=self._broker_changed,
             )
             self._scanner = self._build()
             await self._work()
@@ -166,7 +167,7 @@ class Shift:
 
     def _build(self) -> Scanner:
         s, emit = self._s, self._worker.emit
-        lanes = Lanes(
+        self._lanes = Lanes(
             *(self._brokers.by_name, RetryPolicy(**s.retry.model_dump()), emit),
             window_messages=s.publish.window_messages,
             window_bytes=s.publish.window_bytes,
@@ -180,8 +181,19 @@ class Shift:
             fire_lead_ms=s.scan.fire_lead_ms,
         )
         return Scanner(
-            *(self._store, lanes, self._clock, self._alarm, emit, bounds), lost=self._leases.lost
+            *(self._store, self._lanes, self._clock, self._alarm, emit, bounds),
+            lost=self._leases.lost,
         )
+
+    def _broker_changed(self) -> None:
+        """Have the scanner look, and the fleet told."""
+        self._alarm.ring()
+        self._leases.changed()
+
+    def _info(self) -> bytes:
+        """What this worker says of itself to whoever asks how the fleet does."""
+        about = json.loads(self._worker.identity.info)
+        return json.dumps(about | self._lanes.announced()).encode()
 
     async def _listen(self) -> None:
         """Wake-ups: a message due soon in a bucket, or a change in the fleet."""

@@ -12,7 +12,7 @@ from delaybridge.cli.bulk import Asked, asked, perform
 from delaybridge.cli.failure import Exit, Failure
 from delaybridge.cli.grammar import PAGE_LIMIT, Group, key_option, page_options, pass_session
 from delaybridge.cli.messages import end_of_page, key_bytes, page_limit
-from delaybridge.cli.output import described, moment
+from delaybridge.cli.output import cut, described, moment
 from delaybridge.cli.session import Session
 from delaybridge.cli.stored import show_stored
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from delaybridge.message import Answer
 
 _TITLES = ("DEAD SINCE", "ID", "DESTINATION", "TRY", "REASON")
-_REASON_CHARS = 80
 _NOT_DEAD = "not in the dead set"
 
 
@@ -115,9 +114,11 @@ class _Reason:
 
 
 def _show_reasons(session: Session, client: Client) -> None:
+    from delaybridge.troubles import first_word
+
     groups: dict[tuple[str, str], _Reason] = {}
     for item in _all_dead(client):
-        group = (_first_word(item.reason or "?"), item.destination or "?")
+        group = (first_word(item.reason or "?"), item.destination or "?")
         found = groups.setdefault(group, _Reason(0, item.dead_ms or 0, item.reason or "?"))
         found.count += 1
     rows = [
@@ -129,7 +130,7 @@ def _show_reasons(session: Session, client: Client) -> None:
                 "oldest_ms": of.oldest_ms,
                 "example": of.example,
             },
-            [str(of.count), word, destination, moment(of.oldest_ms) or "", _cut(of.example)],
+            [str(of.count), word, destination, moment(of.oldest_ms) or "", cut(of.example)],
         )
         for (word, destination), of in sorted(groups.items(), key=lambda g: -g[1].count)
     ]
@@ -146,20 +147,11 @@ def _all_dead(client: Client) -> Iterator[Stored]:
         yield from page.items
 
 
-def _first_word(reason: str) -> str:
-    """`unroutable` of `unroutable: 312 NO_ROUTE`."""
-    return reason.partition(":")[0]
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _REASON_CHARS else text[: _REASON_CHARS - 3] + "..."
-
-
 def _cells(item: Stored) -> list[str]:
     return [
         moment(item.dead_ms) or "",
         item.id,
         item.destination or "?",
         str(item.attempts),
-        _cut(item.reason or ""),
+        cut(item.reason or ""),
     ]

@@ -12,7 +12,7 @@ import click
 
 from delaybridge import commands
 from delaybridge.cli.failure import Exit
-from delaybridge.cli.fleet import ingest_numbers, overdue_text, unowned
+from delaybridge.cli.fleet import failing_text, ingest_numbers, overdue_text, unowned
 from delaybridge.cli.grammar import Command, pass_session
 from delaybridge.cli.measure import measured, server_name
 from delaybridge.cli.output import FAIL, OK, WARN
@@ -168,9 +168,31 @@ def _namespace(client: Client, settings: Settings) -> Iterator[Finding]:
     if found.overdue_ms > _MAX_SKEW_MS:
         what = f"the oldest message is {overdue_text(found)} overdue. See: delaybridge bucket ls"
         yield Finding(WARN, "lateness", what)
+    yield from _troubles(found, settings)
     if found.dead:
         what = f"{found.dead} messages are dead. See: delaybridge dead ls --by-reason"
         yield Finding(WARN, "dead", what)
+
+
+def _troubles(found: Stats, settings: Settings) -> Iterator[Finding]:
+    """Publishes that fail, what is parked and why, and brokers that no worker serves."""
+    from delaybridge.troubles import LACKING, first_word
+
+    for each in found.retrying:
+        what = f"{failing_text(each, found)}. See: delaybridge message ls, delaybridge stats"
+        yield Finding(WARN, "retrying", what)
+    serving = [each.said.brokers for each in found.workers if each.said.brokers is not None]
+    served = {name for brokers in serving for name in brokers}
+    lacking = {t.destination.rstrip(":") for t in found.troubles if first_word(t.reason) == LACKING}
+    for name in sorted(lacking - served):
+        what = f"no worker serves broker {name}, its messages are parked. Add it to their [brokers]"
+        yield Finding(FAIL, "workers", what)
+    for name in sorted(settings.brokers.keys() - served - lacking) if serving else ():
+        what = f"no worker serves broker {name}. Add it to their [brokers]"
+        yield Finding(WARN, "workers", what)
+    for trouble in found.troubles:
+        what = f"{trouble.worker} parks messages to {trouble.destination} {trouble.reason}"
+        yield Finding(FAIL, "workers", what)
 
 
 def _ingests(found: Stats, settings: Settings) -> Iterator[Finding]:

@@ -9,7 +9,7 @@ import click
 
 from delaybridge.cli.failure import Exit, Failure, report_of
 from delaybridge.cli.grammar import Command, Group, pass_session
-from delaybridge.cli.output import in_time, moment
+from delaybridge.cli.output import cut, in_time, moment
 from delaybridge.cli.session import Session
 
 if TYPE_CHECKING:
@@ -18,11 +18,14 @@ if TYPE_CHECKING:
     from delaybridge.calls import BucketStats, IngestInfo, SourceInfo, Stats, WorkerInfo
     from delaybridge.ingest.routes import Route
     from delaybridge.settings import Settings
+    from delaybridge.troubles import Retrying
 
 _BUCKET_TITLES = (
     *("BUCKET", "DELAYED", "IN FLIGHT", "PARKED", "DEAD", "NEXT DUE", "OVERDUE", "OWNER", "LEASE"),
 )
 _SOURCE_TITLES = ("INGEST", "SOURCE", "TARGET", "LAG", "RATE", "TAKEN", "QUARANTINED", "STATE")
+_RETRYING_TITLES = ("RETRYING", "DESTINATION", "REASON", "FAILING FOR", "EXAMPLE")
+_TROUBLE_TITLES = ("PARKED", "WORKER", "REASON")
 _WORKER_TITLES = ("NAME", "HOST", "PID", "VERSION", "BUCKETS", "STARTED", "EXPIRES IN")
 
 
@@ -128,6 +131,7 @@ def stats(session: Session) -> None:
     session.output.table(("STATE", "MESSAGES"), rows, right=("MESSAGES",))
     session.output.line()
     session.output.fields(_stats_facts(found))
+    _show_troubles(session, found)
     if found.ingests:
         session.output.line()
         _show_sources(session, found)
@@ -144,7 +148,10 @@ def worker_ls(session: Session) -> None:
     """List the workers and how many buckets each of them owns; and who ingests what."""
     with session.client() as client:
         found = client.stats()
-    rows = ((each._asdict(), _worker_cells(each, found.now_ms)) for each in found.workers)
+    rows = (
+        ({**each._asdict(), "said": each.said._asdict()}, _worker_cells(each, found.now_ms))
+        for each in found.workers
+    )
     if not session.output.table(_WORKER_TITLES, rows, right=("PID", "BUCKETS")):
         session.note("no worker runs; start one: delaybridge scan")
     if found.ingests:
@@ -165,6 +172,41 @@ def bucket_ls(session: Session) -> None:
         found = client.stats()
     rows = ((each._asdict(), _bucket_cells(each, found.now_ms)) for each in found.buckets)
     session.output.table(_BUCKET_TITLES, rows, right=_BUCKET_TITLES[:5])
+
+
+def _show_troubles(session: Session, found: Stats) -> None:
+    """What keeps messages from going out, nothing where nothing does."""
+    if found.retrying:
+        more = "+" if found.retrying_sampled else ""
+        rows = [
+            (
+                each._asdict(),
+                [
+                    *(f"{each.messages:,}{more}", each.destination, each.reason),
+                    *(failing_for(each, found), cut(each.example)),
+                ],
+            )
+            for each in found.retrying
+        ]
+        session.output.line()
+        session.output.table(_RETRYING_TITLES, rows, right=("RETRYING",))
+    if found.troubles:
+        parked = [(t._asdict(), [t.destination, t.worker, cut(t.reason)]) for t in found.troubles]
+        session.output.line()
+        session.output.table(_TROUBLE_TITLES, parked)
+
+
+def failing_for(each: Retrying, found: Stats) -> str:
+    """How long the first of these messages has failed."""
+    return in_time(max(0, found.now_ms - each.since_ms)).removeprefix("in ")
+
+
+def failing_text(each: Retrying, found: Stats) -> str:
+    """`12 messages to rabbitmq:orders have failed for 5m: unroutable: 312 NO_ROUTE`."""
+    many = f"{each.messages:,}{'+' if found.retrying_sampled else ''}"
+    what = "message" if many == "1" else "messages"
+    lasting = f"failing for {failing_for(each, found)}"
+    return f"{many} {what} to {each.destination} {lasting}: {each.example}"
 
 
 def _show_sources(session: Session, found: Stats) -> None:
@@ -211,6 +253,9 @@ def _stats_data(found: Stats) -> dict[str, object]:
         "buckets": len(found.buckets),
         "buckets_unowned": len(unowned(found)),
         "workers": len(found.workers),
+        "retrying": [each._asdict() for each in found.retrying],
+        "retrying_sampled": found.retrying_sampled,
+        "troubles": [each._asdict() for each in found.troubles],
         "ingests": [
             {**ingest._asdict(), "sources": [source._asdict() for source in ingest.sources]}
             for ingest in found.ingests

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from delaybridge.cli.failure import Exit
-from delaybridge.cli.fleet import overdue_text, unowned
+from delaybridge.cli.fleet import failing_text, overdue_text, unowned
 from delaybridge.cli.grammar import Command, pass_session
 from delaybridge.cli.output import FAIL, OK
 from delaybridge.cli.session import Session
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from delaybridge.client import Client
 
 _LOOK_AGAIN_S = 0.5
+_NAMED = 3  # failing destinations
 
 
 @click.command("health", cls=Command)
@@ -35,29 +36,41 @@ _LOOK_AGAIN_S = 0.5
     show_default=True,
     help="How long a bucket may be without a worker; waited for.",
 )
+@click.option(
+    "--max-retrying-age",
+    metavar="DURATION",
+    default="1m",
+    show_default=True,
+    help="How long publishes of a message may have failed and be tried again.",
+)
 @pass_session
-def health(session: Session, max_overdue: str, max_unowned: str) -> int:
+def health(session: Session, max_overdue: str, max_unowned: str, max_retrying_age: str) -> int:
     """Exit with 0 if messages are delivered on time, with 1 if not, with 5 if Redis is away."""
     from delaybridge.times import delay_ms, format_duration
 
     overdue_ms = delay_ms(max_overdue, field="--max-overdue")
     unowned_ms = delay_ms(max_unowned, field="--max-unowned")
+    retrying_ms = delay_ms(max_retrying_age, field="--max-retrying-age")
     with session.client() as client:
         found, alone = _watch(client, unowned_ms)
+    failing = [each for each in found.retrying if found.now_ms - each.since_ms > retrying_ms]
     faults = []
     if found.overdue_ms > overdue_ms:
         most = format_duration(overdue_ms)
         faults.append(f"the oldest waiting message is {overdue_text(found)} overdue, over {most}")
+        faults += [f"parked: {each.destination} {each.reason}" for each in found.troubles[:_NAMED]]
     if alone:
         faults.append(f"{len(alone)} of {len(found.buckets)} buckets have no worker")
+    faults += [failing_text(each, found) for each in failing[:_NAMED]]
     data = {
         "healthy": not faults,
         "overdue_ms": found.overdue_ms,
         "buckets": len(found.buckets),
         "unowned": sorted(alone),
+        "retrying_age_ms": max((found.now_ms - r.since_ms for r in found.retrying), default=0),
         "faults": faults,
     }
-    verdict = "; ".join(faults) or "every bucket has its worker, nothing is late"
+    verdict = "; ".join(faults) or "every bucket has its worker, nothing is late or failing"
     session.output.verdict(data, FAIL if faults else OK, verdict)
     return Exit.FAILED if faults else Exit.DONE
 

@@ -21,6 +21,7 @@ from delaybridge.cli.grammar import (
     pass_session,
 )
 from delaybridge.cli.output import (
+    cut,
     described,
     headers_text,
     in_time,
@@ -82,8 +83,14 @@ def ls(
             **span,
         )
     now_ms = time.time_ns() // 1_000_000
-    rows = ((described(item), _cells(item, now_ms)) for item in page.items)
-    session.output.table(_TITLES, rows, right=("IN", "TRY", "BYTES"))
+    # Why a message waits is a column of its own, where any has a reason.
+    why = any(item.reason or item.last_error for item in page.items)
+    titles = (*_TITLES, "REASON") if why else _TITLES
+    rows = (
+        (described(item), [*_cells(item, now_ms), *([_why(item)] if why else [])])
+        for item in page.items
+    )
+    session.output.table(titles, rows, right=("IN", "TRY", "BYTES"))
     end_of_page(session, page, f"no {state} messages")
 
 
@@ -196,6 +203,10 @@ def cursor_text(cursor: tuple[float, str]) -> str:
     """`1795197600450.99:ID`."""
     score, id = cursor
     return f"{int(score) if score.is_integer() else repr(score)}:{id}"
+
+
+def _why(item: Stored) -> str:
+    return cut(item.reason or item.last_error or "")
 
 
 def _cells(item: Stored, now_ms: int) -> list[str]:

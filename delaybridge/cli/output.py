@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _GAP = "  "
 _HEADERS_CHARS = 60
+_REASON_CHARS = 80
 OK, WARN, FAIL = "ok", "WARN", "FAIL"
 _LEVEL_COLORS = {OK: "green", WARN: "yellow", FAIL: "red"}
 _LEVEL_WIDTH = 4
@@ -153,6 +154,10 @@ def described(stored: Stored) -> dict[str, Any]:
         "body_bytes": None if stored.body is None else len(stored.body),
     }
     data |= _bytes_field("key", stored.key)
+    if stored.first_due_ms is not None:
+        data |= {"first_due": moment(stored.first_due_ms), "first_due_ms": stored.first_due_ms}
+    if stored.last_error is not None:
+        data |= {"last_error": stored.last_error, "failing_since_ms": stored.failing_ms}
     if stored.dead_ms is not None:
         data |= {"dead": moment(stored.dead_ms), "dead_ms": stored.dead_ms}
     if stored.reason is not None:
@@ -169,6 +174,11 @@ def headers_text(stored: Stored) -> str:
     """Headers in a table's cell, cut where they get long."""
     text = " ".join(f"{name}={value_text(value)}" for name, value in stored.headers)
     return text if len(text) <= _HEADERS_CHARS else text[: _HEADERS_CHARS - 3] + "..."
+
+
+def cut(reason: str) -> str:
+    """A reason in a table's cell."""
+    return reason if len(reason) <= _REASON_CHARS else reason[: _REASON_CHARS - 3] + "..."
 
 
 def value_text(value: object) -> str:

@@ -41,9 +41,12 @@ def _facts(stored: Stored) -> list[tuple[str, str]]:
         ("id", stored.id),
         ("state", stored.state.value + (", fired" if stored.fired else "")),
         ("destination", stored.destination or "?"),
-        ("due", f"{moment(stored.due_ms)}  {in_time(stored.due_ms - now_ms)}"),
+        ("due", _since(stored.due_ms, now_ms)),
+        ("first due", _since(stored.first_due_ms, now_ms)),
         ("dead since", moment(stored.dead_ms)),
         ("reason", stored.reason),
+        ("failing since", _since(stored.failing_ms, now_ms)),
+        ("last error", stored.last_error),
         ("attempts", f"{stored.attempts}{', may have arrived' if stored.maybe_delivered else ''}"),
         ("priority", stored.priority or None),
         ("ttl", None if stored.ttl_ms is None else in_time(stored.ttl_ms).removeprefix("in ")),
@@ -55,6 +58,10 @@ def _facts(stored: Stored) -> list[tuple[str, str]]:
     facts += [("property", f"{name}={value_text(v)}") for name, v in stored.properties.items()]
     facts += [("header", f"{name}={value_text(value)}") for name, value in stored.headers]
     return [(name, str(value)) for name, value in facts if value is not None]
+
+
+def _since(at_ms: int | None, now_ms: int) -> str | None:
+    return None if at_ms is None else f"{moment(at_ms)}  {in_time(at_ms - now_ms)}"
 
 
 def _body_lines(body: bytes | None, form: str) -> list[str]:

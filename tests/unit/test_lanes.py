@@ -433,6 +433,25 @@ def test_while_a_broker_is_unavailable_its_messages_are_parked_and_the_other_s_a
     assert board.recover() == ["m1"]
 
 
+def test_a_worker_says_which_brokers_it_serves_and_whose_messages_it_parks_and_why(
+    board: Board,
+) -> None:
+    assert board.lanes.announced() == {"brokers": {"a": None, "b": None}, "parked": {}}
+    board.answer(board.send(1), NO_EXCHANGE)
+    board.pass_(board.copy("elsewhere:q"))
+    board.b.unavailable = "not_connected: " + "x" * 1000
+    board.pass_(board.copy("b:q"))
+    said = board.lanes.announced()
+    assert said["parked"] == {
+        "a:q": NO_EXCHANGE.reason,
+        "elsewhere:": "no_broker: this worker has no broker named 'elsewhere'",
+    }
+    assert said["brokers"]["b"] == board.b.unavailable[:200]
+    for number in range(100):
+        board.answer(board.send(1, f"a:q{number}"), NO_EXCHANGE)
+    assert len(board.lanes.announced()["parked"]) == 20
+
+
 # coming back in order
 
 

@@ -28,7 +28,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         *("wheel", "retry", "flow", "alarm", "clock"),
     ),
     (
-        *("redis_wire", "store", "selection", "calls", "client", "session", "parked", "lease"),
+        *("redis_wire", "store", "troubles", "selection", "calls", "client", "session"),
+        *("parked", "lease"),
         *("eventlog", "publish"),
     ),
     ("lanes", "scanner", "ingest", "intercept"),

@@ -1,0 +1,147 @@
+"""What an operator is told while messages do not go out: a worker at work, and the command line."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from delaybridge import Client, cli, keys
+from delaybridge.message import State
+from tests.waiting import wait_until
+
+DEADLINE_S = 30.0
+Tell = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def client(redis_url: str, namespace: str) -> Iterator[Client]:
+    with Client(redis_url, namespace=namespace) as client:
+        yield client
+
+
+@pytest.fixture
+def tell(redis_url: str, namespace: str, capsys: pytest.CaptureFixture[str]) -> Tell:
+    """Runs a command line in this process: exit code and output."""
+
+    def call(*args: str) -> tuple[int, str]:
+        code = cli.main(["--redis", redis_url, "--namespace", namespace, *args])
+        return code, capsys.readouterr().out
+
+    return call
+
+
+@pytest.fixture
+def worker(
+    redis_url: str, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    """One that serves only Redis Streams, in the Redis that holds the messages."""
+    monkeypatch.setenv("DELAYBRIDGE_LEASE__RENEW_MS", "200")
+    flags = ["--redis", redis_url, "--namespace", namespace, "--broker", redis_url]
+    command = [sys.executable, "-m", "delaybridge", *flags, "scan", "--name", "w"]
+    with (tmp_path / "log").open("wb") as log, subprocess.Popen(command, stderr=log) as process:
+        yield
+        process.kill()
+
+
+@pytest.fixture
+def no_stream(redis_url: str, namespace: str) -> str:
+    """A destination that refuses every message."""
+    with redis.Redis.from_url(redis_url) as connection:
+        connection.set(f"{namespace}-text", "not a stream")
+    return f"redis:{namespace}-text"
+
+
+def objects(output: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in output.splitlines()]
+
+
+@pytest.mark.usefixtures("worker")
+def test_a_destination_that_fails_is_named_with_its_reason_while_it_is_tried_again(
+    client: Client, tell: Tell, no_stream: str
+) -> None:
+    made = client.schedule(no_stream, b"x", delay=0, id="a")
+
+    def failed() -> bool:
+        stored = client.get("a")
+        return stored is not None and stored.attempts >= 1
+
+    wait_until(failed, DEADLINE_S, "a publish failed")
+    stored = client.get("a")
+    assert stored is not None
+    assert stored.first_due_ms == made.due_ms
+    assert stored.failing_ms is not None
+    assert stored.failing_ms >= made.due_ms
+    _, shown = tell("message", "show", "a")
+    assert "last error     wrong_type: " in shown
+    assert "first due " in shown
+    (listed,) = (
+        client.pending(state=State.DELAYED).items or client.pending(state=State.IN_FLIGHT).items
+    )
+    assert (listed.last_error or "").startswith("wrong_type: ")
+
+    (counted,) = client.stats().retrying
+    assert counted[:3] == (no_stream, "wrong_type", 1)
+    (data,) = objects(tell("--json", "stats")[1])
+    assert data["retrying"][0]["destination"] == no_stream
+    assert "RETRYING" in tell("stats")[1]
+    assert tell("health", "--max-overdue", "1h", "--max-retrying-age", "1d")[0] == 0
+    code, said = tell("health", "--max-retrying-age", "0s")
+    assert code == 1
+    assert f"1 message to {no_stream} failing for " in said
+    found = objects(tell("--json", "doctor")[1])
+    (warned,) = [each["text"] for each in found if each["about"] == "retrying"]
+    assert no_stream in warned
+    assert "wrong_type" in warned
+
+
+@pytest.mark.usefixtures("worker")
+def test_a_parked_message_says_why_and_a_broker_that_no_worker_serves_is_named(
+    client: Client, tell: Tell
+) -> None:
+    client.schedule("kafka:orders", b"x", delay=0, id="a")
+
+    def is_told() -> bool:
+        return any(each.destination == "kafka:" for each in client.stats().troubles)
+
+    wait_until(is_told, DEADLINE_S, "the worker has said what it parks")
+    stored = client.get("a")
+    assert stored is not None
+    assert (stored.state, stored.attempts) == (State.PARKED, 0)
+    assert stored.reason == "no_broker: its worker has no broker named 'kafka'"
+    assert client.pending(state=State.PARKED).items == [stored]
+    assert "no_broker" in tell("message", "ls", "--state", "parked")[1]
+    assert "no_broker" in tell("stats")[1]
+    failed = [
+        each["text"] for each in objects(tell("--json", "doctor")[1]) if "fail" in each["level"]
+    ]
+    assert any(text.startswith("no worker serves broker kafka") for text in failed)
+
+
+def test_a_message_parked_where_no_worker_holds_its_bucket_says_so(
+    client: Client, redis_url: str, namespace: str
+) -> None:
+    made = client.schedule("kafka:orders", b"x", delay=0, id="a")
+    with redis.Redis.from_url(redis_url) as connection:
+        due, parked = (keys.bucket_key(namespace, made.bucket, key) for key in ("due", "parked"))
+        connection.zadd(parked, dict(connection.zpopmin(due)))
+    stored = client.get("a")
+    assert stored is not None
+    assert (stored.reason or "").startswith("no_worker: ")
+
+
+def test_an_error_that_an_older_worker_left_behind_is_not_counted(
+    client: Client, redis_url: str, namespace: str
+) -> None:
+    client.stats()
+    with redis.Redis.from_url(redis_url) as connection:
+        attempts = keys.bucket_key(namespace, 0, "attempts")
+        failing = b"1800000000000\nkafka:orders\nrefused: why"
+        connection.hset(attempts, mapping={b"settled\0": failing, b"b\0": failing, b"b": b"1:0:"})
+    assert [each.messages for each in client.stats().retrying] == [1]

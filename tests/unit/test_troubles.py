@@ -1,0 +1,73 @@
+"""Troubles: what is counted by which reason, and why a message is parked."""
+
+from __future__ import annotations
+
+import pytest
+
+from delaybridge.commands import Failing
+from delaybridge.troubles import SLOW, Retrying, Said, Trouble, counted, first_word, other_kind
+
+
+@pytest.mark.parametrize(
+    ("reason", "word"),
+    [
+        ("unroutable: 312 NO_ROUTE", "unroutable"),
+        ("payload_missing", "payload_missing"),
+        ("ingress:bad_header x-delay: no number", "ingress:bad_header"),
+        ("ingress:bad_route", "ingress:bad_route"),
+        ("", ""),
+    ],
+)
+def test_reasons_are_counted_by_their_first_word_and_those_of_ingest_by_their_code(
+    reason: str, word: str
+) -> None:
+    assert first_word(reason) == word
+
+
+def test_failing_messages_are_counted_by_destination_and_reason_the_most_frequent_first() -> None:
+    failing = [
+        Failing(30, "kafka:a", "timeout: 2"),
+        Failing(20, "kafka:b", "timeout: 3"),
+        Failing(10, "kafka:b", "timeout: 4"),
+        Failing(40, "kafka:b", "nack: 5"),
+    ]
+    assert counted(failing) == [
+        Retrying("kafka:b", "timeout", 2, 10, "timeout: 4"),
+        Retrying("kafka:a", "timeout", 1, 30, "timeout: 2"),
+        Retrying("kafka:b", "nack", 1, 40, "nack: 5"),
+    ]
+
+
+SAID = Said(
+    {"a": None, "b": "not_connected: refused", "c": None},
+    {"a:orders": "access_refused: 403", "a:/q": "stalled", other_kind("c"): "other_kind: c"},
+)
+
+
+@pytest.mark.parametrize(
+    ("destination", "reason"),
+    [
+        ("a:orders/close", "access_refused: 403"),
+        ("a:/q", "stalled"),
+        ("a:orders2/close", SLOW),
+        ("b:any", "not_connected: refused"),
+        ("c:any", "other_kind: c"),
+        ("d:any", "no_broker: its worker has no broker named 'd'"),
+    ],
+)
+def test_a_parked_message_has_the_reason_of_its_destination_or_of_its_broker(
+    destination: str, reason: str
+) -> None:
+    assert SAID.why(destination) == reason
+
+
+def test_a_worker_of_a_version_that_says_nothing_is_not_said_to_lack_a_broker() -> None:
+    assert Said().why("a:q") == SLOW
+    assert Said().troubles("w") == []
+
+
+def test_the_troubles_of_a_worker_are_its_brokers_and_its_destinations() -> None:
+    assert SAID.troubles("w")[:2] == [
+        Trouble("b:", "not_connected: refused", "w"),
+        Trouble("a:orders", "access_refused: 403", "w"),
+    ]
