@@ -25,6 +25,7 @@ from delaybridge.events import (
     Retried,
     Revoked,
     ScannerFailed,
+    SourceUnguarded,
     StoreSilent,
     Stuck,
 )
@@ -33,7 +34,8 @@ _log = logging.getLogger("delaybridge")
 _SUMMARY_S = 1.0
 _WARNINGS = (
     *(Buried, CircuitOpened, ClockStepped, Dropped, LeaseLost, Retried),
-    *(IngestFailed, Quarantined, ScannerFailed, StoreSilent, Stuck),
+    *(IngestFailed, Quarantined, ScannerFailed, SourceUnguarded),
+    *(StoreSilent, Stuck),
 )
 _OF_SOURCES = (Ingested, Quarantined)
 _SUMMED = (

@@ -132,6 +132,13 @@ class IngestFailed(Event, frozen=True, kw_only=True):
     reason: str
 
 
+class SourceUnguarded(Event, frozen=True, kw_only=True):
+    """A source is read, and something that would protect it cannot be done or is not so."""
+
+    source: str
+    reason: str
+
+
 class Ingested(Event, frozen=True, kw_only=True):
     """Messages were taken from a source: stored, or published where they asked for no delay."""
 

@@ -33,6 +33,7 @@ from delaybridge.urls import (
 DEFAULT = "default"
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
 _SKIP = re.compile(r"[^/=]+/[0-9]{1,9}=[0-9]{1,18}")
+_OWNER = re.compile(r"[^@\s]+@[0-9a-f]+")
 _NUMBER = re.compile(r"-?[0-9]{1,18}(\.[0-9]{1,9})?")
 LOW_HEARTBEAT_S = 5
 _DELAY_MOST_MS = 900 * times.YEAR_MS
@@ -134,6 +135,13 @@ def _skips(value: object) -> tuple[str, ...]:
     texts = _texts(value)
     if not all(_SKIP.fullmatch(text) for text in texts):
         raise ValueError('a list of TOPIC/PARTITION=OFFSET, as ["orders.delay/0=1234"]')
+    return texts
+
+
+def _owners(value: object) -> tuple[str, ...]:
+    texts = _texts(value)
+    if not all(_OWNER.fullmatch(text) for text in texts):
+        raise ValueError("a list of NAMESPACE@BIRTH, as the refusal of ingest names the owner")
     return texts
 
 
@@ -285,6 +293,11 @@ class IngestSettings(_Section):
     skip_offsets: Annotated[tuple[str, ...], BeforeValidator(_skips)] = Field(
         default=(),
         description="Kafka: TOPIC/PARTITION=OFFSET that cannot be read, to go on behind it.",
+    )
+    take_over: Annotated[tuple[str, ...], BeforeValidator(_owners)] = Field(
+        default=(),
+        description="NAMESPACE@BIRTH of a namespace that is given up, as the refusal names it: "
+        "its delay exchanges and delay topics become this one's.",
     )
     keep_partition: Annotated[bool, BeforeValidator(_switch)] = Field(
         default=False,

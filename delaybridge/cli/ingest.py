@@ -9,6 +9,13 @@ from delaybridge.cli.grammar import Command, Group, pass_session
 from delaybridge.cli.session import Session
 
 _NAME = click.option("--name", metavar="W", help="The process' name; its host and pid if left out.")
+_TAKE_OVER = click.option(
+    "--take-over",
+    "owners",
+    multiple=True,
+    metavar="NAMESPACE@BIRTH",
+    help="Read what belonged to this namespace, which is given up. Once for each.",
+)
 
 
 @click.group(cls=Group)
@@ -30,11 +37,14 @@ def ingest() -> None:
     help="A delay exchange, declared if it is not there: [BROKER:]X.delay or NAME=TARGET, and "
     ";type=fanout (topic, headers, direct). Once for each. [default: ingest.exchanges]",
 )
+@_TAKE_OVER
 @_NAME
 @pass_session
-def rabbitmq(session: Session, exchanges: tuple[str, ...], name: str | None) -> None:
+def rabbitmq(
+    session: Session, exchanges: tuple[str, ...], owners: tuple[str, ...], name: str | None
+) -> None:
     """Read delay exchanges of RabbitMQ."""
-    _work(session, "rabbitmq", {"exchanges": exchanges}, name)
+    _work(session, "rabbitmq", {"exchanges": exchanges, "take_over": owners}, name)
 
 
 @ingest.command("kafka", cls=Command)
@@ -53,13 +63,19 @@ def rabbitmq(session: Session, exchanges: tuple[str, ...], name: str | None) -> 
     metavar="T/PARTITION=OFFSET",
     help="Go on behind an offset that cannot be read: it is lost. Once for each.",
 )
+@_TAKE_OVER
 @_NAME
 @pass_session
 def kafka(
-    session: Session, topics: tuple[str, ...], skips: tuple[str, ...], name: str | None
+    session: Session,
+    topics: tuple[str, ...],
+    skips: tuple[str, ...],
+    owners: tuple[str, ...],
+    name: str | None,
 ) -> None:
     """Read delay topics of Kafka, as a member of the consumer group ingest.group."""
-    _work(session, "kafka", {"topics": topics, "skip_offsets": skips}, name)
+    given = {"topics": topics, "skip_offsets": skips, "take_over": owners}
+    _work(session, "kafka", given, name)
 
 
 def _work(session: Session, kind: str, given: dict[str, tuple[str, ...]], name: str | None) -> None:

@@ -11,13 +11,21 @@ from time import time_ns
 from delaybridge.accept import Accepted
 from delaybridge.commands import new_stamp
 from delaybridge.errors import DecodeError
-from delaybridge.events import Emit, Ingested, IngestFailed, IngestStarted, Quarantined
+from delaybridge.events import (
+    Emit,
+    Ingested,
+    IngestFailed,
+    IngestStarted,
+    Quarantined,
+    SourceUnguarded,
+)
 from delaybridge.ingest import INGRESS, Cancel, Entry, Quarantine, Schedule
 from delaybridge.ingest.amqp_intake import IntakeConnection
 from delaybridge.ingest.amqp_life import Held, Life
 from delaybridge.ingest.amqp_messages import Delivered, Direct, Reader, content_of
-from delaybridge.ingest.amqp_topology import declare
+from delaybridge.ingest.amqp_topology import claim, declare
 from delaybridge.ingest.counts import Counts
+from delaybridge.ingest.owner import Owner, SourceTaken
 from delaybridge.ingest.routes import Route
 from delaybridge.ingest.storing import AGAIN_S, PATIENCE_S, are_scheduled
 from delaybridge.message import MAX_PRIORITY, Answer, Delivery, encode_record, new_id
@@ -51,9 +59,11 @@ class Intake:
         insist: Insist,
         emit: Emit,
         options: IntakeOptions,
+        owner: Owner,
     ) -> None:
-        """insist: asks the store until it answers."""
+        """insist: asks the store until it answers. owner: the namespace that reads."""
         self.route, self._reader, self._insist, self._emit = route, reader, insist, emit
+        self._owner = owner
         self._options = options
         self.counts = Counts(source=str(route), target=f"{route.broker}:{route.target}")
         self._publisher: Publisher
@@ -76,6 +86,14 @@ class Intake:
         self.counts.state = reason
         self._emit(IngestFailed(source=str(self.route), reason=reason))
 
+    async def look(self, connection: IntakeConnection) -> None:
+        """Read no more if another namespace took the exchange over."""
+        try:
+            await claim(connection, self.route, self._owner)
+        except SourceTaken as exc:
+            if self._life is not None:
+                self._life.end(exc)
+
     async def stop(self) -> None:
         """Take no more; return when what was taken is safe, or its channel gone."""
         self._is_stopping = True
@@ -84,7 +102,13 @@ class Intake:
             await self._life.moved.wait()
 
     async def run(self, connection: IntakeConnection, publisher: Publisher) -> None:
-        """Declare, consume and see each message to its end; raises what ends the consumer."""
+        """Declare, consume and see each message to its end; raises what ends the consumer.
+
+        SourceTaken if the exchange is another namespace's.
+        """
+        unguarded = await claim(connection, self.route, self._owner)
+        if unguarded:
+            self._emit(SourceUnguarded(source=str(self.route), reason=unguarded))
         channel = await declare(connection, self.route)
         self._publisher = publisher
         life = self._life = Life(connection, channel, self._options.prefetch // 2)

@@ -9,12 +9,15 @@ from pika.channel import Channel
 
 from delaybridge.errors import ConfigError
 from delaybridge.ingest.amqp_intake import IntakeConnection
+from delaybridge.ingest.owner import Owner, SourceTaken
 from delaybridge.ingest.routes import Route
 from delaybridge.publish.amqp_wire import close_channel, close_code
 
 # Never given up: a message that was returned often is no poison, its ingest was restarted often.
 QUEUE_ARGUMENTS = {"x-queue-type": "quorum", "x-delivery-limit": -1}
-_PRECONDITION_FAILED = 406
+_REFUSED, _PRECONDITION_FAILED = 403, 406
+_ALTERNATE = "alternate-exchange"
+_CURRENT_ALTERNATE = re.compile(rf"'{_ALTERNATE}' for exchange .* but current is '(.*)'?$")
 _CURRENT_TYPE = re.compile(r"'type' for exchange .* but current is '([^']*)'")
 _EVERYTHING = "#"
 
@@ -22,6 +25,51 @@ _EVERYTHING = "#"
 def intake_exchange(route: Route) -> str:
     """The fanout exchange behind a direct delay exchange: what nobody is bound for goes there."""
     return f"{route.source}.intake"
+
+
+def owner_exchange(route: Route) -> str:
+    """The exchange that keeps the owner's name; nothing is ever published to it."""
+    return f"{route.source}.owner"
+
+
+async def claim(connection: IntakeConnection, route: Route, owner: Owner) -> str:
+    """Make the delay exchange this namespace's; SourceTaken if it is another's.
+
+    Returns why it may be read without being claimed (the user may not declare), else ''. The name
+    stands where the broker compares it, and shows it when it differs: as alternate exchange.
+    """
+    prefix = f"{route.source}:"
+    try:
+        if not await _declare_owner(connection, route, prefix + owner.name):
+            return ""
+        # The answer is short, so a short question leaves room for the other's whole name.
+        found = _CURRENT_ALTERNATE.search(await _declare_owner(connection, route, "-"))
+        if found is None:
+            raise ConfigError(f"{route}: exchange {owner_exchange(route)!r} is not ours; delete it")
+        other = found[1].removesuffix("'").removeprefix(prefix)
+        if other not in owner.take_over:
+            raise SourceTaken(owner.refusal(route, other))
+        channel = await connection.open_channel(lambda *_: None)
+        await connection.call(channel, "exchange_delete", exchange=owner_exchange(route))
+        close_channel(channel)
+        if await _declare_owner(connection, route, prefix + owner.name):
+            raise SourceTaken(f"{route}: another namespace took it over in the same moment")
+    except Exception as exc:
+        closed = close_code(exc)
+        if closed is None or closed[0] != _REFUSED:
+            raise
+        return (
+            f"nothing keeps another namespace from reading it, too: {closed[1]}; let the user "
+            f"configure, write and read all that begins with {route.source!r}"
+        )
+    return ""
+
+
+async def _declare_owner(connection: IntakeConnection, route: Route, name: str) -> str:
+    return await _declare(
+        connection, "exchange_declare", exchange=owner_exchange(route), exchange_type="fanout",
+        durable=True, internal=True, arguments={_ALTERNATE: name},
+    )  # fmt: skip
 
 
 async def declare(connection: IntakeConnection, route: Route) -> Channel:

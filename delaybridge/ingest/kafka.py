@@ -19,12 +19,20 @@ from functools import partial
 from typing import Any
 
 from delaybridge.calls import Calls
-from delaybridge.events import Emit, Ingested, IngestFailed, IngestStarted, Quarantined
+from delaybridge.events import (
+    Emit,
+    Ingested,
+    IngestFailed,
+    IngestStarted,
+    Quarantined,
+    SourceUnguarded,
+)
 from delaybridge.ingest import INGRESS, Cancel, Entry, Quarantine, Schedule
 from delaybridge.ingest.counts import Counts
 from delaybridge.ingest.kafka_consumer import CLUSTER, Batch, KafkaConsumer
 from delaybridge.ingest.kafka_records import Read, Reader
 from delaybridge.ingest.kafka_topics import Topic, skips
+from delaybridge.ingest.owner import Owner
 from delaybridge.ingest.routes import AllowList, Route, topics_pattern
 from delaybridge.ingest.storing import AGAIN_S, PATIENCE_S, are_scheduled, insist
 from delaybridge.message import Answer
@@ -69,6 +77,7 @@ class KafkaIngest:
         self._kafka, self._routes, self._settings = kafka, routes, settings
         self._emit = emit
         self._calls = calls
+        self._owner = Owner.of(calls.namespace, calls.birth, settings.ingest.take_over)
         self._insist = partial(insist, store, calls, emit)
         self._allowed = AllowList(settings.ingest.destinations)
         self._readers: dict[Topic, Reader] = {}
@@ -100,6 +109,9 @@ class KafkaIngest:
             silent_ms=self._settings.lease.ttl_ms,
             skip=skips(settings.skip_offsets),
             said=self._said,
+            owner=self._owner,
+            taken=self._taken,
+            unguarded=self._unguarded,
         )
         # What was read before goes into the store while the next is read.
         storing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -243,6 +255,14 @@ class KafkaIngest:
             target = f"{route.broker}:{route.target}"
             counts = self._counts[route.source] = Counts(source=str(route), target=target)
         return counts
+
+    def _taken(self, topic: str, other: str) -> None:
+        """A topic belongs to another namespace."""
+        route = self._route_of(topic)
+        self._said(topic, self._owner.refusal(route, other))
+
+    def _unguarded(self, reason: str) -> None:
+        self._emit(SourceUnguarded(source=str(self._routes[0].broker), reason=reason))
 
     def _said(self, place: str, reason: str | None) -> None:
         """What the consumer says of a place: what is wrong there; None: it is read, all is well."""

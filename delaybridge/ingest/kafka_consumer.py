@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import re
 import threading
 import time
 from collections import deque
@@ -28,9 +29,18 @@ from confluent_kafka import (
 
 from delaybridge.ingest.kafka_damage import STOPS, complaint, is_readable
 from delaybridge.ingest.kafka_group import member_settings
+from delaybridge.ingest.kafka_owners import TopicOwners, TopicsMoved
 from delaybridge.ingest.kafka_records import Read
-from delaybridge.ingest.kafka_topics import Place, Topic, TopicIds, beginnings, waiting
-from delaybridge.publish.kafka_outcomes import shown
+from delaybridge.ingest.kafka_topics import (
+    ANSWER_TIMEOUT_S,
+    Place,
+    Topic,
+    TopicIds,
+    beginnings,
+    waiting,
+)
+from delaybridge.ingest.owner import Owner
+from delaybridge.publish.kafka_outcomes import error_of, shown
 
 POLL_S = 0.2
 BATCH_MESSAGES = 1000
@@ -38,6 +48,8 @@ FIRST_BATCH_MESSAGES = 16  # before anything is known of their size
 HAND_OVER_S = 5.0  # a batch that waits longer has the partitions paused
 GIVE_UP_S = 5.0  # before a partition is given up, what was read of it may still be stored
 MEASURE_S = 2.0
+OWNED_S = 5.0  # so often there is a look whether the topics are still ours
+OWNED_TIMEOUT_S = 3.0
 CLUSTER = "kafka"  # the place of what concerns no topic
 
 # Of one broker among others, and over when it is back; else _ALL_BROKERS_DOWN comes, too.
@@ -59,22 +71,33 @@ class KafkaConsumer:
         silent_ms: int,
         skip: Mapping[Place, int],
         said: Callable[[str, str | None], None],
+        owner: Owner,
+        taken: Callable[[str, str], None],
+        unguarded: Callable[[str], None],
     ) -> None:
         """topics: names, or patterns that begin with ^. silent_ms: after so long the partitions of
         a process that died are given to others. skip: first offset to read, if it is more than was
         committed. said: told on the loop of a place (a topic, TOPIC/PARTITION or
-        `CLUSTER`) and what is wrong there, None once it is well.
+        `CLUSTER`) and what is wrong there, None once it is well. owner: the namespace that reads;
+        taken: told on the loop of a topic that is left out, and whose it is. unguarded: why topics
+        cannot be marked as the owner's.
         """
         self._loop = asyncio.get_running_loop()
         self._said, self._skip, self._settings = said, dict(skip), dict(settings)
         logger = logging.Logger("librdkafka")
         logger.addHandler(logging.NullHandler())
-        own = member_settings(
+        self._own = member_settings(
             group=group, window_bytes=window_bytes, silent_ms=silent_ms, error_cb=self._is_wrong
         )
         self._ids = TopicIds(settings, logger)
-        self._consumer = Consumer({**settings, **own}, logger=logger)
-        self._topics = list(topics)
+        self._owners = TopicOwners(
+            settings, owner, lambda reason: self._tell(unguarded, reason), logger
+        )
+        self._looked_s = time.monotonic()
+        self._taken_by = taken
+        self._logger = logger
+        self._consumer: Consumer
+        self._asked = self._topics = list(topics)
         self._window_bytes = window_bytes
         self._batch_messages = FIRST_BATCH_MESSAGES
         self._batch: Batch | None = None
@@ -136,9 +159,64 @@ class KafkaConsumer:
 
     def _run(self) -> None:
         try:
-            self._consumer.subscribe(
-                self._topics, on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._gone
-            )
+            self._claim()
+            self._read_on()
+        except BaseException as exc:
+            self._error = exc
+            self._tell(self._arrived.set)
+        finally:
+            self._owners.close()
+
+    def _claim(self) -> None:
+        """Find out which topics are another's; a cluster that is away is waited for.
+
+        If some are, the others are subscribed to by name: no pattern could leave them out.
+        """
+        while not self._ending.is_set():
+            try:
+                names = self._meant(OWNED_TIMEOUT_S)
+                foreign = self._owners.claim(names, OWNED_TIMEOUT_S)
+            except KafkaException as exc:
+                error = error_of(exc)
+                self._is_away = True
+                self._tell(self._said, CLUSTER, str(exc) if error is None else shown(error))
+                self._ending.wait(POLL_S)
+                continue  # for as long as it takes
+            if foreign:
+                self._topics = sorted(names - foreign.keys())
+                for name, whose in foreign.items():
+                    self._tell(self._taken_by, name, whose)
+            return
+
+    def _meant(self, timeout_s: float) -> set[str]:
+        """The topics that are named, and those that are there and match a pattern."""
+        names = {name for name in self._asked if not name.startswith("^")}
+        patterns = [re.compile(name) for name in self._asked if name.startswith("^")]
+        if patterns:
+            there = self._ids.names(timeout_s)
+            names |= {name for name in there if any(p.match(name) for p in patterns)}
+        return names
+
+    def _look(self) -> None:
+        """TopicsMoved if other topics than before are another's, or one is there that is new."""
+        with contextlib.suppress(KafkaException):
+            names = {topic for topic, _ in self._begun}
+            if self._owners.foreign:
+                names = self._meant(OWNED_TIMEOUT_S)
+                if names - self._owners.foreign.keys() - {*self._topics}:
+                    raise TopicsMoved("there are new topics")
+            self._owners.look(names, OWNED_TIMEOUT_S)
+
+    def _read_on(self) -> None:
+        self._consumer = Consumer({**self._settings, **self._own}, logger=self._logger)
+        try:
+            if self._topics:
+                self._consumer.subscribe(
+                    self._topics,
+                    on_assign=self._assigned,
+                    on_revoke=self._revoked,
+                    on_lost=self._gone,
+                )
             messages: Sequence[Message] = ()
             while not self._ending.is_set():
                 self._look_after()
@@ -146,9 +224,6 @@ class KafkaConsumer:
                 batch = self._read(messages)
                 messages = self._hand_over(batch) if batch else ()
             self._store_offsets()
-        except BaseException as exc:
-            self._error = exc
-            self._tell(self._arrived.set)
         finally:
             self._consumer.close()
 
@@ -202,6 +277,9 @@ class KafkaConsumer:
     def _look_after(self) -> None:
         """Store what may be committed; now and then, count what is waiting."""
         self._store_offsets()
+        if time.monotonic() - self._looked_s > OWNED_S:
+            self._looked_s = time.monotonic()
+            self._look()
         if time.monotonic() - self._measured_s > MEASURE_S:
             self._measured_s = time.monotonic()
             self.lag = waiting(self._consumer, self._begun, self._stopped)
@@ -268,7 +346,9 @@ class KafkaConsumer:
     # partitions come and go
 
     def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        self._ids.learn({place.topic for place in partitions}, pause=self._ending.wait)
+        names = {place.topic for place in partitions}
+        self._owners.look(names, ANSWER_TIMEOUT_S)
+        self._ids.learn(names, pause=self._ending.wait)
         places = beginnings(consumer, partitions, self._ids, self._skip)
         consumer.incremental_assign(places)
         if self._is_paused:

@@ -54,6 +54,10 @@ class TopicIds:
         self._known: dict[str, str] = {}
         self._next_look_s = 0.0
 
+    def names(self, timeout_s: float) -> list[str]:
+        """The topics that are there; KafkaException if there is no answer."""
+        return [*self._admin.list_topics(timeout=timeout_s).topics]
+
     def of(self, name: str) -> Topic:
         """The topic as it was last learnt."""
         return Topic(name, self._known.get(name, ""))

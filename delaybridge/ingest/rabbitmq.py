@@ -27,6 +27,7 @@ from delaybridge.ingest.amqp_messages import Reader
 from delaybridge.ingest.amqp_queue import Intake, IntakeOptions
 from delaybridge.ingest.amqp_topology import messages_waiting
 from delaybridge.ingest.counts import Counts
+from delaybridge.ingest.owner import Owner
 from delaybridge.ingest.routes import AllowList, Route
 from delaybridge.ingest.storing import insist
 from delaybridge.message import Delivery
@@ -53,6 +54,7 @@ class RabbitMQIngest:
         emit: Emit,
         options: IntakeOptions,
         allowed: AllowList,
+        owner: Owner,
     ) -> None:
         """`publisher`, for what asks for no delay, is to be set before `run`."""
         self.publisher: Publisher
@@ -66,6 +68,7 @@ class RabbitMQIngest:
                 partial(insist, store, calls, emit),
                 emit,
                 options,
+                owner,
             )
             for route in routes
         ]
@@ -106,12 +109,13 @@ class RabbitMQIngest:
             pass  # what is not acknowledged comes again
 
     async def measure(self) -> None:
-        """Ask how much waits in each queue."""
+        """Ask how much waits in each queue, and whether it is still this namespace's."""
         connection = self._connection
         for intake in self._intakes:
             if connection is not None and connection.is_open and intake.counts.state == "reading":
                 try:
                     async with asyncio.timeout(_GOODBYE_S):
+                        await intake.look(connection)
                         waiting = await messages_waiting(connection, intake.route.source)
                 except Exception:
                     intake.counts.lag = None
@@ -184,6 +188,7 @@ async def connected(
     ingest = RabbitMQIngest(
         *(parameters_of(name, url, options), routes, store, calls, emit, bounds),
         AllowList(settings.ingest.destinations),
+        Owner.of(calls.namespace, calls.birth, settings.ingest.take_over),
     )
     ingest.publisher = connect(
         *(name, url), report=ingest.report, on_change=lambda: None, options=options

@@ -1,0 +1,227 @@
+"""A delay exchange or topic belongs to one namespace: another is refused and told whose it is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+import redis
+
+from delaybridge import keys
+from tests.integration.ingesting import Entrance
+from tests.integration.ingesting_kafka import Kafka
+from tests.integration.ingesting_kafka import source as topic_source
+from tests.integration.ingesting_rabbitmq import HOUR_MS, Exchanges, reading
+from tests.integration.ingesting_rabbitmq import source as exchange_source
+
+HOUR = [("delaybridge-delay", b"1h")]
+MakeEntrance = Callable[..., Entrance]
+Source = Callable[[Entrance, str], Awaitable[Any]]
+
+
+@pytest.fixture
+async def make_entrance(redis_url: str) -> AsyncIterator[MakeEntrance]:
+    """Makes entrances: of any namespace, to one broker."""
+    async with AsyncExitStack() as stack:
+
+        async def make(namespace: str, broker: dict[str, str], **ingest: Any) -> Entrance:
+            entrance = Entrance(redis_url, namespace, broker, **ingest)
+            return await stack.enter_async_context(entrance)
+
+        yield make
+
+
+async def refused(entrance: Entrance, source: Source, name: str) -> str:
+    """What an entrance says of a source that it does not read."""
+
+    async def look() -> str:
+        found = await source(entrance, name)
+        return found.state if found and found.state not in ("reading", "starting") else ""
+
+    return str(await entrance.until(look, f"{name} refused"))
+
+
+async def all_refused(entrance: Entrance) -> str:
+    """What the processes of an entrance say once none of them reads any more."""
+
+    async def look() -> str:
+        ingests = (await entrance.client.stats()).ingests
+        states = [source.state for ingest in ingests for source in ingest.sources]
+        return "" if {"reading", "starting"} & {*states} else states[0]
+
+    return str(await entrance.until(look, "nothing read"))
+
+
+async def owner_of(redis_url: str, namespace: str) -> str:
+    def read() -> str:
+        with redis.Redis.from_url(redis_url) as client:
+            return client.get(keys.birth(namespace)).decode().partition(":")[2]  # type: ignore[union-attr]
+
+    return f"{namespace}@{await asyncio.to_thread(read)}"
+
+
+async def is_pending(entrance: Entrance, count: int) -> None:
+    async def look() -> bool:
+        return len(await entrance.delayed()) == count
+
+    await entrance.until(look, f"{count} messages pending")
+
+
+def wiped(redis_url: str, namespace: str) -> None:
+    """As if another Redis were there, or this one had lost all."""
+    with redis.Redis.from_url(redis_url) as client:
+        found = [*client.scan_iter(match=f"{{{namespace}*", count=10_000)]
+        assert found
+        client.delete(*found)
+
+
+class TestRabbitMQ:
+    @pytest.fixture
+    def broker(self, rabbitmq_url: str) -> dict[str, str]:
+        return {"rabbitmq": rabbitmq_url}
+
+    @pytest.fixture
+    def rabbit(self, rabbitmq_url: str) -> Exchanges:
+        return Exchanges(rabbitmq_url)
+
+    async def test_a_second_namespace_is_refused_and_gets_nothing(
+        self,
+        make_entrance: MakeEntrance,
+        broker: dict[str, str],
+        rabbit: Exchanges,
+        namespace: str,
+        redis_url: str,
+    ) -> None:
+        delay = f"{namespace}.delay"
+        first = await make_entrance(namespace, broker, exchanges=[delay])
+        second = await make_entrance(f"{namespace}-b", broker, exchanges=[delay])
+        first.ingest("rabbitmq")
+        first.ingest("rabbitmq")  # several processes of one namespace
+        await reading(first, delay)
+        trying = second.ingest("rabbitmq")
+        said = await refused(second, exchange_source, delay)
+        owner = await owner_of(redis_url, namespace)
+        assert f"namespace '{namespace}' ({owner})" in said
+        assert f"delaybridge ingest rabbitmq --take-over {owner}" in said
+        for number in range(20):
+            await rabbit.publish(delay, "k", b"%d" % number, {"x-delay": HOUR_MS})
+        await is_pending(first, 20)
+        assert await second.delayed() == []
+
+        # taken over from one that still runs, which learns it
+        await second.stop(trying)
+        third = await make_entrance(f"{namespace}-b", broker, exchanges=[delay], take_over=[owner])
+        third.ingest("rabbitmq")
+        await reading(third, delay)
+        assert f"namespace '{namespace}-b'" in await all_refused(first)
+        await rabbit.publish(delay, "k", b"for the third", {"x-delay": HOUR_MS})
+        await is_pending(third, 1)
+
+    async def test_a_namespace_that_was_wiped_takes_its_own_exchange_over(
+        self,
+        make_entrance: MakeEntrance,
+        broker: dict[str, str],
+        rabbit: Exchanges,
+        namespace: str,
+        redis_url: str,
+    ) -> None:
+        delay = f"{namespace}.delay"
+        before = await make_entrance(namespace, broker, exchanges=[delay])
+        task = before.ingest("rabbitmq")
+        await reading(before, delay)
+        old = await owner_of(redis_url, namespace)
+        await before.stop(task)
+        await asyncio.to_thread(wiped, redis_url, namespace)
+        await rabbit.publish(delay, "k", b"kept in the queue", {"x-delay": HOUR_MS})
+
+        again = await make_entrance(namespace, broker, exchanges=[delay])
+        task = again.ingest("rabbitmq")
+        said = await refused(again, exchange_source, delay)
+        assert "wiped" in said
+        assert f"--take-over {old}" in said
+        await again.stop(task)
+        over = await make_entrance(namespace, broker, exchanges=[delay], take_over=[old])
+        task = over.ingest("rabbitmq")
+        await is_pending(over, 1)
+        await over.stop(task)
+        again.ingest("rabbitmq")  # from now on it is its own
+        await reading(again, delay)
+
+
+class TestKafka:
+    @pytest.fixture
+    def broker(self, real_kafka_url: str) -> dict[str, str]:
+        return {"kafka": real_kafka_url}
+
+    @pytest.fixture
+    def kafka(self, real_kafka_url: str) -> Kafka:
+        return Kafka(real_kafka_url)
+
+    @pytest.mark.parametrize("same_group", [True, False], ids=["one group", "two groups"])
+    async def test_a_second_namespace_is_refused_and_gets_nothing(
+        self,
+        same_group: bool,
+        make_entrance: MakeEntrance,
+        broker: dict[str, str],
+        kafka: Kafka,
+        namespace: str,
+        redis_url: str,
+    ) -> None:
+        delay, _ = await kafka.pair(namespace, partitions=4)
+        pattern = {"topics": [f"{namespace}*.delay"], "group": namespace}
+        other = pattern if same_group else pattern | {"group": f"{namespace}-b"}
+        first = await make_entrance(namespace, broker, **pattern)
+        second = await make_entrance(f"{namespace}-b", broker, **other)
+        first.ingest("kafka")
+        first.ingest("kafka")  # several processes of one namespace
+        await kafka.send(delay, b"before", HOUR)
+        await is_pending(first, 1)
+        trying = second.ingest("kafka")
+        said = await refused(second, topic_source, delay)
+        owner = await owner_of(redis_url, namespace)
+        assert f"namespace '{namespace}' ({owner})" in said
+        assert f"delaybridge ingest kafka --take-over {owner}" in said
+        for number in range(20):
+            await kafka.send(delay, b"%d" % number, HOUR, partition=number % 4)
+        await is_pending(first, 21)
+        assert await second.delayed() == []
+        if not same_group:
+            return
+
+        # taken over from one that still runs, which learns it
+        await second.stop(trying)
+        third = await make_entrance(f"{namespace}-b", broker, **other, take_over=[owner])
+        third.ingest("kafka")
+        assert f"namespace '{namespace}-b'" in await all_refused(first)
+        for number in range(8):
+            await kafka.send(delay, b"for the third", HOUR, partition=number % 4)
+        await is_pending(third, 8)
+
+    async def test_one_topic_of_another_stops_none_of_its_own(
+        self,
+        make_entrance: MakeEntrance,
+        broker: dict[str, str],
+        kafka: Kafka,
+        namespace: str,
+    ) -> None:
+        taken, _ = await kafka.pair(namespace)
+        first = await make_entrance(namespace, broker, topics=[taken], group=namespace)
+        first.ingest("kafka")
+        await kafka.send(taken, b"1", HOUR)
+        await is_pending(first, 1)
+        own, _ = await kafka.pair(namespace)
+        second = await make_entrance(
+            f"{namespace}-b", broker, topics=[f"{namespace}*.delay"], group=namespace
+        )
+        second.ingest("kafka")
+        await refused(second, topic_source, taken)
+        await kafka.send(own, b"2", HOUR)
+        await is_pending(second, 1)
+        later, _ = await kafka.pair(namespace)  # found although it is no pattern any more
+        await kafka.send(later, b"3", HOUR)
+        await is_pending(second, 2)
+        await kafka.send(taken, b"4", HOUR)
+        await is_pending(first, 2)
