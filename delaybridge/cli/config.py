@@ -62,7 +62,10 @@ def show(session: Session, sources: bool) -> None:
 @pass_session
 def check(session: Session) -> None:
     """Read the settings, refuse what is wrong (exit code 2), warn of what is risky."""
+    from delaybridge.publish import check_brokers
+
     settings = session.settings
+    check_brokers(settings)
     cautions = settings.cautions()
     used = sorted({source for source in settings.sources().values() if source != "default"})
     if not session.output.json:

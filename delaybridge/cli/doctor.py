@@ -18,6 +18,7 @@ from delaybridge.cli.measure import measured, server_name
 from delaybridge.cli.output import FAIL, OK, WARN
 from delaybridge.cli.session import Session
 from delaybridge.errors import (
+    ConfigError,
     DelayBridgeError,
     PublishError,
     StoreError,
@@ -231,7 +232,10 @@ async def _broker(name: str, url: str, settings: Settings) -> Finding:
 
     options = publish.PublishOptions.of(settings.publish)
     nothing: Callable[..., Any] = lambda *_: None  # noqa: E731
-    publisher = publish.connect(name, url, report=nothing, on_change=nothing, options=options)
+    try:
+        publisher = publish.connect(name, url, report=nothing, on_change=nothing, options=options)
+    except ConfigError as exc:
+        return Finding(FAIL, f"broker {name}", str(exc).removeprefix(f"brokers.{name}: "))
     try:
         async with asyncio.timeout(_CONNECT_TIMEOUT_S):
             await publisher.connect()

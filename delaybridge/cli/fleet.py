@@ -65,7 +65,9 @@ def scan(
         raise Failure(Exit.REFUSED, "usage", "--burst", what)
     from delaybridge.cli.banner import show_banner
     from delaybridge.ingester import routes_of
+    from delaybridge.publish import check_brokers
 
+    check_brokers(settings)
     routes = routes_of(settings) if with_ingest else []
     show_banner(session, settings, name, routes)
     for caution in settings.cautions():

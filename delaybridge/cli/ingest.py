@@ -85,7 +85,9 @@ def _work(session: Session, kind: str, given: dict[str, tuple[str, ...]], name: 
     from delaybridge.cli.logs import configure
     from delaybridge.ingester import routes_of, run_ingest
     from delaybridge.lease import NameTaken
+    from delaybridge.publish import check_brokers
 
+    check_brokers(settings, [kind])
     routes = routes_of(settings, [kind])
     show_banner(session, settings, name, routes, role="ingest")
     for caution in settings.cautions():

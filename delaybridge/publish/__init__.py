@@ -13,7 +13,8 @@ Which client error is which: docs/delivery.md, from the clients' and brokers' ow
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import difflib
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib import import_module
@@ -21,12 +22,12 @@ from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from delaybridge import urls
-from delaybridge.errors import ConfigError
+from delaybridge.errors import ConfigError, printable
 from delaybridge.message import Delivery, Destination
 from delaybridge.urls import ENTRY_POINTS, KINDS
 
 if TYPE_CHECKING:
-    from delaybridge.settings import PublishSettings
+    from delaybridge.settings import PublishSettings, Settings
 
 
 class Verdict(StrEnum):
@@ -110,6 +111,7 @@ class PublishOptions:
 
 
 DEFAULT_KINDS = {kind: kind for kind in KINDS.values()}
+_SHOWN_CHARS, _FEW = 40, 20
 _MODULES = {"redis": "redis_streams"}  # where the module is not named after the kind
 
 
@@ -141,3 +143,36 @@ def connect(
         name, url, report=report, on_change=on_change, options=options, **extra
     )
     return made
+
+
+def check_brokers(settings: Settings, kinds: Iterable[str] | None = None) -> None:
+    """ConfigError, a line for each fault, if a worker could not use a broker's URL.
+
+    Connects to nothing. kinds: only these. A third party's publisher is found, but not made.
+    """
+    options = PublishOptions.of(settings.publish)
+    faults = []
+    for name, url in settings.brokers.items():
+        try:
+            kind = kind_of(url)
+            if kind in KINDS.values() and (kinds is None or kind in kinds):
+                connect(name, url, report=_nowhere, on_change=_nowhere, options=options)
+        except ConfigError as exc:
+            faults.append(str(exc))
+    if faults:
+        raise ConfigError("\n".join(faults))
+
+
+def check_options(name: str, given: Iterable[str], known: Iterable[str], what: str) -> None:
+    """ConfigError if the broker's URL has an option that is not among those known."""
+    for option in given:
+        if option not in (names := sorted(known)):
+            near = difflib.get_close_matches(option, names, n=1)
+            few = f"; known are {', '.join(names)}" if len(names) < _FEW else ""
+            remedy = f"did you mean {near[0]}?" if near else f"leave it out{few}"
+            text = f"{printable(option)[:_SHOWN_CHARS]!r} is not an option of {what}; {remedy}"
+            raise ConfigError(f"brokers.{name}: {text}")
+
+
+def _nowhere(*_: object) -> None:
+    """A publisher that is never connected reports nothing."""

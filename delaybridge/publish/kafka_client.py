@@ -19,7 +19,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from delaybridge.errors import ConfigError, printable
 from delaybridge.message import Delivery
-from delaybridge.publish import PublishOptions
+from delaybridge.publish import PublishOptions, check_options
 from delaybridge.publish.kafka_outcomes import error_of, shown
 
 POLL_S = 0.2
@@ -94,9 +94,9 @@ def _given(name: str, query: str) -> Mapping[str, str]:
     given = dict(parse_qsl(query, keep_blank_values=True))
     for option in given:
         if option in _FIXED or option == "transactional.id" or option.startswith("max.in.flight"):
-            raise ConfigError(f"brokers.{name}: {option} is fixed: confirms depend on it")
-        if option not in _ALLOWED:
-            raise ConfigError(f"brokers.{name}: {printable(option)!r} is no option of a broker URL")
+            what = f"{printable(option)} is fixed, because confirms depend on it; leave it out"
+            raise ConfigError(f"brokers.{name}: {what}")
+    check_options(name, given, _ALLOWED, "a Kafka URL")
     return given
 
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import difflib
 import json
 import random
 import ssl
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from time import monotonic
 from typing import Any
 from urllib.parse import unquote_plus
@@ -202,6 +204,7 @@ def publisher(
     """
     location, given = _without_options(str.__str__(url).partition("+")[2])
     scheme = location.partition("://")[0].lower()
+    _check_transport(name, scheme)
     if scheme == "amqp":  # it would be librabbitmq where that is installed, which confirms nothing
         location = "py" + location
     arguments: dict[str, Any] = {
@@ -246,6 +249,14 @@ def _defaults(driver: str, options: PublishOptions) -> dict[str, Any]:
         "socket_connect_timeout": CONNECT_TIMEOUT_S,
         "socket_keepalive": True,
     }
+
+
+def _check_transport(name: str, scheme: str) -> None:
+    known = import_module("kombu.transport").TRANSPORT_ALIASES
+    if scheme not in known:
+        near = difflib.get_close_matches(scheme, known, n=1)
+        remedy = f"did you mean kombu+{near[0]}://?" if near else "use a scheme of kombu's own URLs"
+        raise ConfigError(f"brokers.{name}: kombu has no transport {printable(scheme)!r}; {remedy}")
 
 
 def _without_options(url: str) -> tuple[str, dict[str, Any]]:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
-from urllib.parse import parse_qs, quote, urlsplit
+from urllib.parse import parse_qs, quote, urlencode, urlsplit
 
 import pika
 from pika.connection import Parameters
@@ -19,7 +19,14 @@ from pika.exceptions import AMQPError, ConnectionClosedByBroker
 
 from delaybridge.errors import DETAIL_LIMIT, ConfigError, PublishUnavailable, printable
 from delaybridge.message import Delivery, Destination
-from delaybridge.publish import Fault, Outcome, PublishOptions, Report, Verdict
+from delaybridge.publish import (
+    Fault,
+    Outcome,
+    PublishOptions,
+    Report,
+    Verdict,
+    check_options,
+)
 from delaybridge.publish.amqp_channel import refusal
 from delaybridge.publish.amqp_exchange import ANSWER_TIMEOUT_S, Exchange
 from delaybridge.publish.amqp_wire import (
@@ -38,6 +45,8 @@ GOODBYE_TIMEOUT_S = 1.0
 DRAIN_POLL_S = 0.01
 MAX_EXCHANGES = 1000  # with a channel each; a broker allows 2047 by default
 
+_SETTER = "_set_url_"  # of pika's, one for each option
+_OPTIONS = {n.removeprefix(_SETTER) for n in dir(pika.URLParameters) if n.startswith(_SETTER)}
 _NORMAL_CLOSES = (200, 320)  # closed on purpose: no message is the reason
 
 
@@ -267,16 +276,27 @@ def publisher(
     return RabbitMQPublisher(name, parameters, report=report, on_change=on_change, options=options)
 
 
+def _fault(given: Mapping[str, Sequence[str]]) -> str:
+    """What is wrong with a URL that pika refuses; its own text may hold the password."""
+    for option, values in given.items():
+        try:
+            pika.URLParameters(f"amqps://h/?{urlencode({option: values[0]})}")
+        except Exception:
+            return f"pika does not take the value of {option}; correct it or leave it out"
+        if len(values) > 1:
+            return f"{option} is given more than once; leave one"
+    return "pika does not take the URL; write amqp[s]://USER:PASSWORD@HOST:PORT/VHOST"
+
+
 def parameters_of(name: str, url: str, options: PublishOptions) -> Parameters:
     """How to connect to the broker at `url`; ConfigError for a URL that is none."""
     text = str.__str__(url)  # also of a URL that shows itself without its password
+    given = parse_qs(urlsplit(text).query, keep_blank_values=True)
+    check_options(name, given, _OPTIONS, "a RabbitMQ URL")
     try:
-        given = parse_qs(urlsplit(text).query, keep_blank_values=True)
         parameters = pika.URLParameters(text)
-    except Exception as exc:
-        # Its text may hold the password: only what names an option is passed on.
-        known = str(exc) if str(exc).startswith("Unknown URL parameter") else "malformed"
-        raise ConfigError(f"brokers.{name}: the URL: {known}") from None
+    except Exception:
+        raise ConfigError(f"brokers.{name}: {_fault(given)}") from None
     parameters.connection_attempts = 1  # the back-off is ours
     parameters.client_properties = {
         "product": "delaybridge",

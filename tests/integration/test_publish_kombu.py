@@ -335,7 +335,7 @@ class TestConfiguration:
     @pytest.mark.parametrize(
         ("url", "says"),
         [
-            ("kombu+nonsense://h", "No such transport"),
+            ("kombu+nonsense://h", "no transport 'nonsense'; use a scheme"),
             ("kombu+librabbitmq://h", "kombu cannot use the URL|confirms nothing"),
             ("kombu+redis://:s3cret@h:notaport/0", "kombu cannot use the URL"),
             ("kombu+redis://h?unknown=1", "kombu cannot use the URL"),

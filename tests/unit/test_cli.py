@@ -898,6 +898,40 @@ def test_config_check(run: Run) -> None:
     assert run("--namespace", "a b", "config", "check").code == 2
 
 
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("kafka://u:{}@h?acks=1", "acks is fixed, because confirms depend on it; leave it out"),
+        (
+            "kafka://u:{}@h?linger=1",
+            "'linger' is not an option of a Kafka URL; did you mean linger.ms",
+        ),
+        ("kafka://u:{}@h?linger.ms=x", "Invalid value"),
+        (
+            "amqp://u:{}@h/?foo=1",
+            "'foo' is not an option of a RabbitMQ URL; leave it out; known are",
+        ),
+        ("amqp://u:{}@h/?hartbeat=1", "did you mean heartbeat?"),
+        ("amqp://u:{}@h/?heartbeat=x", "does not take the value of heartbeat; correct it"),
+        ("kombu+nope://u:{}@h", "kombu has no transport 'nope'; use a scheme of kombu's own URLs"),
+        ("kombu+reddis://u:{}@h", "did you mean kombu+redis://?"),
+        ("redis://u:{}@h?maxlen=0", "maxlen"),
+    ],
+)
+def test_a_broker_url_that_a_worker_could_not_use_is_refused_by_the_check_and_at_the_start(
+    run: Run, monkeypatch: pytest.MonkeyPatch, url: str, says: str
+) -> None:
+    monkeypatch.setenv("DELAYBRIDGE_BROKERS__EU", url.format(CANARY))
+    nowhere = ("--redis", "redis://127.0.0.1:1")  # asked for nothing
+    refused = run("config", "check")
+    assert refused.code == 2
+    assert "brokers.eu: " in refused.err
+    assert says in refused.err
+    assert CANARY not in refused.err
+    assert run(*nowhere, "scan").err == refused.err
+    assert run(*nowhere, "scan").code == 2
+
+
 # health and doctor
 
 
