@@ -47,6 +47,10 @@ _STREAM_OPTIONS = frozenset({"maxlen"})
 _ESCAPES = "; in a user, password or vhost write @ as %40, / as %2F, : as %3A"
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,6}))?")
 _SECRET_NAME = re.compile(r"pass|pwd|secret|token|credential|jaas|key.?pem|oauth", re.IGNORECASE)
+_STRUCTURED = re.compile(r"[{\[\"'@]|://")  # an option that may hold a secret deep inside
+_PLAIN = {"redis": "rediss", "amqp": "amqps", "pyamqp": "amqps", "kafka": "kafkas"}
+_ANYONE = "whoever is in between can read and change all"
+_ANY_NAME = "the server's certificate may be any other server's"
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"<>]+")
 _USERINFO = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)?(.*)@", re.DOTALL)
 
@@ -156,19 +160,43 @@ def check_broker_url(value: object) -> SecretUrl:
 def cautions(url: str) -> Iterator[str]:
     """What is allowed in a URL and yet deserves a warning, without secrets."""
     parts = _parts(str.__str__(url), "")
-    scheme = parts.scheme.removeprefix("kombu+")
-    plain = scheme in ("redis", "amqp", "kafka")
-    if plain and not all(_is_loopback(host) for host in parts.hosts.split(",")):
-        yield f"{redact(url)}: not encrypted, and not on this host; use {parts.scheme}s://"
+    shown, scheme = redact(url), parts.scheme.removeprefix("kombu+")
+    safe = _PLAIN.get(scheme)
+    if safe and not all(_is_loopback(host) for host in parts.hosts.split(",")):
+        before = "kombu+" if parts.scheme.startswith("kombu+") else ""
+        yield f"{shown}: not encrypted, and not on this host; use {before}{safe}://"
     if parts.scheme == "amqps" and parts.hosts.endswith(":5672"):
-        yield f"{redact(url)}: TLS on port 5672, which is RabbitMQ's plain one; 5671 is usual"
-    if dict(parse_qsl(parts.query)).get("ssl_cert_reqs") == "none":
-        yield f"{redact(url)}: ssl_cert_reqs=none: whoever is in between can read and change all"
+        yield f"{shown}: TLS on port 5672, which is RabbitMQ's plain one; 5671 is usual"
+    for name, value in parse_qsl(parts.query):
+        if weak := _weakness(name, value):
+            yield f"{shown}: {weak}; leave it out"
+
+
+def _weakness(name: str, value: str) -> str | None:
+    """How an option weakens TLS: the certificate is not checked, or not the name in it."""
+    word = value.strip().lower().removeprefix("cert_")
+    if name == "ssl_cert_reqs" and word not in ("required", "2"):
+        return f"ssl_cert_reqs={value[:20]}: {_ANYONE}"
+    if name == "ssl_check_hostname" and word in ("0", "f", "false", "n", "no"):
+        return f"ssl_check_hostname={value[:20]}: {_ANY_NAME}"
+    if name == "ssl.endpoint.identification.algorithm" and word != "https":
+        return f"{name}={value[:20]}: {_ANY_NAME}"
+    if name not in ("ssl_options", "transport.ssl"):
+        return None
+    if re.search(r"protocol['\"]|ssl_version|context['\"]", value):
+        return f"{name} chooses its own way to check certificates, perhaps none"
+    reqs = re.search(r"cert_reqs['\"]\s*:\s*['\"]?(\w+)", value)
+    if reqs and reqs[1].lower().removeprefix("cert_") not in ("required", "2"):
+        return f"cert_reqs in {name}: {_ANYONE}"
+    if re.search(r"check_hostname['\"]\s*:\s*(false|0)", value, re.IGNORECASE):
+        return f"check_hostname in {name}: {_ANY_NAME}"
+    return None
 
 
 def _redacted_option(found: re.Match[str]) -> str:
-    name, equals, _ = found[0].partition("=")
-    return f"{name}={MASK}" if equals and _SECRET_NAME.search(unquote(name)) else found[0]
+    name, equals, value = found[0].partition("=")
+    is_secret = _SECRET_NAME.search(unquote(name)) or _STRUCTURED.search(unquote(value))
+    return f"{name}={MASK}" if equals and is_secret else found[0]
 
 
 def _parts(value: object, form: str) -> _Parts:

@@ -210,7 +210,7 @@ def publisher(
     arguments: dict[str, Any] = {
         "connect_timeout": CONNECT_TIMEOUT_S,
         "heartbeat": options.heartbeat_s,
-        "ssl": _TLS.get(scheme, False),
+        "ssl": _tls(name, scheme, given),
     }
     try:
         driver = kombu.Connection(location, **arguments).get_transport_cls()
@@ -229,8 +229,23 @@ def publisher(
     )
 
 
+def _tls(name: str, scheme: str, given: dict[str, Any]) -> dict[str, Any] | bool:
+    """kombu's argument `ssl`. `transport.ssl` adds to it, and cannot leave out a check unsaid."""
+    defaults = _TLS.get(scheme)
+    if "ssl" not in given or scheme not in (*_TLS, "amqp", "pyamqp", "redis"):
+        return dict(defaults) if defaults else False
+    asked = given.pop("ssl")
+    if defaults is None:
+        what = "transport.ssl on a scheme without TLS; use kombu+amqps:// or kombu+rediss://"
+        raise ConfigError(f"brokers.{name}: {what}")
+    if not isinstance(asked, dict) and asked is not True:
+        what = "transport.ssl would send clear text; leave it out, or use a scheme without TLS"
+        raise ConfigError(f"brokers.{name}: {what}")
+    return defaults | (asked if isinstance(asked, dict) else {})
+
+
 # Without these kombu checks no certificate, or no name in it.
-_TLS = {
+_TLS: dict[str, dict[str, Any]] = {
     "rediss": {"ssl_cert_reqs": ssl.CERT_REQUIRED},
     "amqps": {"cert_reqs": ssl.CERT_REQUIRED, "server_hostname": None},  # None: the URL's
 }

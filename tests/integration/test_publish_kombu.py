@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import socket
+import ssl
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
@@ -300,8 +301,8 @@ async def test_amqps_verifies() -> None:
         pytest.skip(str(missing))
     with running_with_tls(node) as tls:
         url = f"kombu+{tls.url}"
-        ssl = json.dumps({"ca_certs": str(tls.authority), "server_hostname": LOOPBACK})
-        trusting, _ = connect_to(f"{url}?transport.ssl={quote(ssl)}")
+        asked = json.dumps({"ca_certs": str(tls.authority)})
+        trusting, _ = connect_to(f"{url}?transport.ssl={quote(asked)}")
         wary, _ = connect_to(url)
         try:
             await trusting.connect()
@@ -310,6 +311,24 @@ async def test_amqps_verifies() -> None:
         finally:
             await trusting.close(0.0)
             await wary.close(0.0)
+
+
+async def test_amqps_checks_the_name_in_the_certificate_whatever_else_is_asked_of_tls(
+    tmp_path: Path,
+) -> None:
+    made, elsewhere = certificates.make(tmp_path), "127.0.0.2"  # not the address certified
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(made.certificate, made.key)
+    server = await asyncio.start_server(lambda _, writer: writer.close(), elsewhere, 0, ssl=context)
+    port = server.sockets[0].getsockname()[1]
+    asked = quote(json.dumps({"ca_certs": str(made.authority)}))
+    publisher, _ = connect_to(f"kombu+amqps://{elsewhere}:{port}?transport.ssl={asked}")
+    try:
+        with pytest.raises(PublishUnavailable, match="(?i)certificate"):
+            await publisher.connect()
+    finally:
+        await publisher.close(0.0)
+        server.close()
 
 
 async def test_the_file_system(tmp_path: Path) -> None:
@@ -339,6 +358,10 @@ class TestConfiguration:
             ("kombu+librabbitmq://h", "kombu cannot use the URL|confirms nothing"),
             ("kombu+redis://:s3cret@h:notaport/0", "kombu cannot use the URL"),
             ("kombu+redis://h?unknown=1", "kombu cannot use the URL"),
+            ("kombu+amqps://h?transport.ssl=false", "would send clear text; leave it out"),
+            ("kombu+amqps://h?transport.ssl=null", "would send clear text; leave it out"),
+            ("kombu+rediss://h?transport.ssl=0", "would send clear text; leave it out"),
+            ("kombu+amqp://h?transport.ssl=true", r"use kombu\+amqps://"),
         ],
     )
     def test_urls_that_kombu_does_not_take(self, url: str, says: str) -> None:

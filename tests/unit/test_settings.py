@@ -461,6 +461,12 @@ def test_broker_urls_refused(url: object) -> None:
         "kafka://h:1?pass%77ord={}",
         "rediss://h?ssl_password={}#x",
         "unix:///s?password={}",
+        'kombu+sentinel://h?transport.sentinel_kwargs={{"password":"{}"}}',
+        "kombu+sqs://?transport.predefined_queues=%7B%22q%22%3A%7B%22access_key_id%22%3A%22{}%22%7D%7D",
+        "amqps://h/?ssl_options={{'certfile':'/c','password':'{}'}}",
+        'kombu+amqps://h?transport.ssl={{"keyfile_password":"{}"}}',
+        "kombu+redis://h?transport.sentinels=[%22redis://:{}%40h%22]",
+        "kombu+redis://h?transport.global_keyprefix=x&transport.proxy=http://u:{}%40proxy",
     ],
 )
 def test_redact_hides_every_secret(url: str) -> None:
@@ -515,3 +521,42 @@ def test_cautions() -> None:
     assert Settings().cautions() == []
     open_door = load(flags={"redis": {"url": "rediss://h?ssl_cert_reqs=none"}})
     assert "ssl_cert_reqs=none" in open_door.cautions()[0]
+
+
+@pytest.mark.parametrize(
+    ("section", "url"),
+    [
+        ("redis", "rediss://h?ssl_cert_reqs=CERT_NONE"),
+        ("redis", "rediss://h?ssl_cert_reqs=optional"),
+        ("redis", "rediss://h?ssl_check_hostname=false"),
+        ("brokers", "rediss://h?ssl_check_hostname=no"),
+        ("brokers", "kombu+rediss://h?ssl_cert_reqs=CERT_NONE"),
+        ("brokers", "kombu+rediss://h?ssl_cert_reqs=typo"),
+        ("brokers", "kombu+rediss://h?ssl_check_hostname=False"),
+        ("brokers", 'kombu+rediss://h?transport.ssl={"ssl_check_hostname":false}'),
+        ("brokers", 'kombu+amqps://h?transport.ssl={"cert_reqs":0}'),
+        ("brokers", 'kombu+amqps://h?transport.ssl={"cert_reqs":null}'),
+        ("brokers", 'kombu+amqps://h?transport.ssl={"context":{"check_hostname":false}}'),
+        ("brokers", "amqps://h/?ssl_options={'protocol':2}"),
+        ("brokers", "kafkas://h?ssl.endpoint.identification.algorithm=none"),
+        ("brokers", "kombu+pyamqp://h"),
+    ],
+)
+def test_whatever_weakens_tls_is_warned_of(section: str, url: str) -> None:
+    name = "url" if section == "redis" else "eu"
+    (found,) = load(flags={section: {name: url}}).cautions()
+    assert found.startswith(f"{section}.{name}: ")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "rediss://h?ssl_cert_reqs=required&ssl_check_hostname=true&ssl_ca_certs=/ca",
+        "kombu+rediss://h?ssl_cert_reqs=CERT_REQUIRED",
+        'kombu+amqps://h?transport.ssl={"ca_certs":"/ca","cert_reqs":2}',
+        "amqps://h/?ssl_options={'ca_certs':'/ca'}",
+        "kafkas://h?ssl.endpoint.identification.algorithm=https",
+    ],
+)
+def test_tls_with_its_checks_needs_no_warning(url: str) -> None:
+    assert load(flags={"brokers": {"eu": url}}).cautions() == []
