@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import unquote
 
 import msgspec
 
@@ -131,8 +132,9 @@ class Walk:
             return False
         try:
             parsed, _ = self._known.parse(destination, self._calls.kinds)
-        except MessageError:  # of a broker that this client does not know
-            return destination.partition("/")[0] == exchange
+        except MessageError:  # of a broker that this client does not know: taken for a RabbitMQ
+            label = destination.partition("/")[0]
+            return exchange in (label, unquote(label.partition(":")[2]))
         address = parsed.address
         return exchange in (address, parsed.label, f"{parsed.broker}:{address}")
 

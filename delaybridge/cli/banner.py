@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from delaybridge import __version__, commands
 from delaybridge.cli.measure import measured, server_name
-from delaybridge.cli.output import in_time
 from delaybridge.cli.session import Session
+from delaybridge.times import format_duration
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,7 +44,7 @@ def show_banner(
     for route in routes:
         target = route.target or "the same without .delay"
         session.note(f" ingest   {route} -> {target}")
-    lease = in_time(settings.lease.ttl_ms).removeprefix("in ")
+    lease = format_duration(settings.lease.ttl_ms)
     session.note(
         f" buckets  {settings.buckets} in {settings.namespace}  processes {scan.processes}  "
         f"batch {scan.batch_messages}  lease {lease}"

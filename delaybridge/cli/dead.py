@@ -42,7 +42,7 @@ def ls(session: Session, by_reason: bool, limit: int, cursor: tuple[float, str] 
             return
         page = client.dead(limit=page_limit(session, limit), cursor=cursor)
     rows = ((described(item), _cells(item)) for item in page.items)
-    session.output.table(_TITLES, rows, right=("TRY",))
+    session.output.table(_TITLES, rows, right=("TRY",), spare=("TRY", "DEAD SINCE"))
     end_of_page(session, page, "no dead messages")
 
 
@@ -135,7 +135,7 @@ def _show_reasons(session: Session, client: Client) -> None:
         for (word, destination), of in sorted(groups.items(), key=lambda g: -g[1].count)
     ]
     titles = ("COUNT", "REASON", "DESTINATION", "OLDEST", "EXAMPLE")
-    if not session.output.table(titles, rows, right=("COUNT",)):
+    if not session.output.table(titles, rows, right=("COUNT",), spare=("OLDEST", "EXAMPLE")):
         session.note("no dead messages")
 
 

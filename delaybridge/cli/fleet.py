@@ -9,7 +9,7 @@ import click
 
 from delaybridge.cli.failure import Exit, Failure, report_of
 from delaybridge.cli.grammar import Command, Group, pass_session
-from delaybridge.cli.output import cut, in_time, moment
+from delaybridge.cli.output import cut, in_time, moment, roughly
 from delaybridge.cli.session import Session
 
 if TYPE_CHECKING:
@@ -27,6 +27,9 @@ _SOURCE_TITLES = ("INGEST", "SOURCE", "TARGET", "LAG", "RATE", "TAKEN", "QUARANT
 _RETRYING_TITLES = ("RETRYING", "DESTINATION", "REASON", "FAILING FOR", "EXAMPLE")
 _TROUBLE_TITLES = ("PARKED", "WORKER", "REASON")
 _WORKER_TITLES = ("NAME", "HOST", "PID", "VERSION", "BUCKETS", "STARTED", "EXPIRES IN")
+# What a narrow terminal leaves out, the first of them first.
+_SOURCE_SPARE = ("TAKEN", "TARGET", "RATE", "INGEST")
+_WORKER_SPARE = ("HOST", "VERSION", "PID", "STARTED")
 
 
 @click.command("scan", cls=Command)
@@ -154,7 +157,8 @@ def worker_ls(session: Session) -> None:
         ({**each._asdict(), "said": each.said._asdict()}, _worker_cells(each, found.now_ms))
         for each in found.workers
     )
-    if not session.output.table(_WORKER_TITLES, rows, right=("PID", "BUCKETS")):
+    right = ("PID", "BUCKETS")
+    if not session.output.table(_WORKER_TITLES, rows, right=right, spare=_WORKER_SPARE):
         session.note("no worker runs; start one: delaybridge scan")
     if found.ingests:
         session.note("")
@@ -173,7 +177,7 @@ def bucket_ls(session: Session) -> None:
     with session.client() as client:
         found = client.stats()
     rows = ((each._asdict(), _bucket_cells(each, found.now_ms)) for each in found.buckets)
-    session.output.table(_BUCKET_TITLES, rows, right=_BUCKET_TITLES[:5])
+    session.output.table(_BUCKET_TITLES, rows, right=_BUCKET_TITLES[:5], spare=("LEASE", "PARKED"))
 
 
 def _show_troubles(session: Session, found: Stats) -> None:
@@ -191,7 +195,7 @@ def _show_troubles(session: Session, found: Stats) -> None:
             for each in found.retrying
         ]
         session.output.line()
-        session.output.table(_RETRYING_TITLES, rows, right=("RETRYING",))
+        session.output.table(_RETRYING_TITLES, rows, right=("RETRYING",), spare=("EXAMPLE",))
     if found.troubles:
         parked = [(t._asdict(), [t.destination, t.worker, cut(t.reason)]) for t in found.troubles]
         session.output.line()
@@ -200,7 +204,7 @@ def _show_troubles(session: Session, found: Stats) -> None:
 
 def failing_for(each: Retrying, found: Stats) -> str:
     """How long the first of these messages has failed."""
-    return in_time(max(0, found.now_ms - each.since_ms)).removeprefix("in ")
+    return roughly(max(0, found.now_ms - each.since_ms))
 
 
 def failing_text(each: Retrying, found: Stats) -> str:
@@ -217,7 +221,7 @@ def _show_sources(session: Session, found: Stats) -> None:
         for ingest in found.ingests
         for source in ingest.sources
     )
-    session.output.table(_SOURCE_TITLES, rows, right=_SOURCE_TITLES[3:7])
+    session.output.table(_SOURCE_TITLES, rows, right=_SOURCE_TITLES[3:7], spare=_SOURCE_SPARE)
 
 
 def _source_cells(ingest: IngestInfo, source: SourceInfo) -> list[str]:
@@ -239,7 +243,7 @@ def unowned(found: Stats) -> list[int]:
 
 def overdue_text(found: Stats) -> str:
     """How late the oldest waiting message is."""
-    return in_time(found.overdue_ms).removeprefix("in ") if found.overdue_ms else "nothing"
+    return roughly(found.overdue_ms) if found.overdue_ms else "nothing"
 
 
 def _stats_data(found: Stats) -> dict[str, object]:
@@ -288,13 +292,13 @@ def _worker_cells(each: WorkerInfo, now_ms: int) -> list[str]:
         each.version,
         str(each.buckets),
         in_time(each.started_ms - now_ms),
-        in_time(each.expires_ms - now_ms).removeprefix("in "),
+        roughly(each.expires_ms - now_ms),
     ]
 
 
 def _bucket_cells(each: BucketStats, now_ms: int) -> list[str]:
     counts = (each.bucket, each.delayed, each.in_flight, each.parked, each.dead)
     next_due = "-" if each.next_due_ms is None else in_time(each.next_due_ms - now_ms)
-    overdue = in_time(each.overdue_ms).removeprefix("in ") if each.overdue_ms else "-"
-    lease = "-" if each.lease_ms is None else in_time(each.lease_ms).removeprefix("in ")
+    overdue = roughly(each.overdue_ms) if each.overdue_ms else "-"
+    lease = "-" if each.lease_ms is None else roughly(each.lease_ms)
     return [*map(str, counts), next_due, overdue, each.owner or "nobody", lease]

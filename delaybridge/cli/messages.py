@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from delaybridge.message import Answer
 
 _TITLES = ("DUE", "IN", "ID", "DESTINATION", "TRY", "BYTES", "HEADERS")
+_SPARE = ("DUE", "HEADERS", "BYTES", "TRY")  # what a narrow terminal leaves out, in this order
 _NOT_PENDING = "no such message is pending"
 
 
@@ -90,7 +91,7 @@ def ls(
         (described(item), [*_cells(item, now_ms), *([_why(item)] if why else [])])
         for item in page.items
     )
-    session.output.table(titles, rows, right=("IN", "TRY", "BYTES"))
+    session.output.table(titles, rows, right=("IN", "TRY", "BYTES"), spare=_SPARE)
     end_of_page(session, page, f"no {state} messages")
 
 

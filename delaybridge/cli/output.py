@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,9 +21,10 @@ from delaybridge.errors import printable
 if TYPE_CHECKING:
     from delaybridge.calls import Stored
 
-_GAP = "  "
 _HEADERS_CHARS = 60
 _REASON_CHARS = 80
+# From how long on which digits do not matter.
+_STEPS_MS = ((86_395_000, 3_600_000), (595_000, 60_000), (10_000, 1000), (1000, 100))
 OK, WARN, FAIL = "ok", "WARN", "FAIL"
 _LEVEL_COLORS = {OK: "green", WARN: "yellow", FAIL: "red"}
 _LEVEL_WIDTH = 4
@@ -49,9 +51,15 @@ class Output:
 
     def verdict(self, data: Mapping[str, Any], level: str, text: str) -> None:
         """One result of a check: `ok`, `WARN` or `FAIL`, coloured, and the text."""
-        word = self.paint(level.ljust(_LEVEL_WIDTH), fg=_LEVEL_COLORS[level])
-        line = json.dumps(data) if self.json else f"{word}  {self.escaped(text)}"
-        click.echo(line, color=self.color)
+        if self.json:
+            click.echo(json.dumps(data))
+            return
+        word, text = self.paint(level.ljust(_LEVEL_WIDTH), fg=_LEVEL_COLORS[level]), printable(text)
+        if self.width is not None:
+            from delaybridge.cli.layout import wrapped
+
+            text = wrapped(text, self.width, " " * (_LEVEL_WIDTH + 2))
+        click.echo(f"{word}  {text}", color=self.color)
 
     def line(self, text: str = "") -> None:
         """A line for people; programs do not get it."""
@@ -68,25 +76,30 @@ class Output:
         rows: Iterable[tuple[Mapping[str, Any], Sequence[str]]],
         *,
         right: Sequence[str] = (),
+        spare: Sequence[str] = (),
     ) -> int:
-        """Rows, each as data and as cells; aligned without borders. Returns how many."""
+        """Rows, each as data and as cells; aligned without borders. Returns how many.
+
+        On a terminal they fit it: right, spare as `layout.table`.
+        """
         listed = [(data, [printable(cell) for cell in cells]) for data, cells in rows]
         if self.json:
             for data, _ in listed:
                 click.echo(json.dumps(data))
         if self.json or not listed:
             return len(listed)
-        lines = [list(titles), *(cells for _, cells in listed)]
-        widths = [max(len(line[i]) for line in lines) for i in range(len(titles))]
-        for number, cells in enumerate(lines):
-            padded = [
-                cell.rjust(width) if title in right else cell.ljust(width)
-                for cell, width, title in zip(cells, widths, titles, strict=True)
-            ]
-            text = _GAP.join(padded).rstrip()
-            line = self.paint(text, bold=True) if number == 0 else text
-            click.echo(line, color=self.color)
+        from delaybridge.cli import layout
+
+        cells = [cells for _, cells in listed]
+        head, *lines = layout.table(titles, cells, right=right, spare=spare, width=self.width)
+        click.echo("\n".join([self.paint(head, bold=True), *lines]), color=self.color)
         return len(listed)
+
+    @property
+    def width(self) -> int | None:
+        """The terminal's columns; None where no person reads."""
+        is_terminal = not self.json and sys.stdout is not None and sys.stdout.isatty()
+        return shutil.get_terminal_size().columns if is_terminal else None
 
     def fields(self, pairs: Iterable[tuple[str, str]]) -> None:
         """Names and values, one a line, aligned."""
@@ -122,9 +135,15 @@ def wants_color(*, refused: bool, stream: IO[str] | None = None) -> bool:
 
 def in_time(wait_ms: int) -> str:
     """`in 15m`, or `41ms ago`."""
+    return f"in {roughly(wait_ms)}" if wait_ms >= 0 else f"{roughly(-wait_ms)} ago"
+
+
+def roughly(ms: int) -> str:
+    """How long, as a person says it: 41ms, 2.3s, 42s, 4m12s, 15m, 3h05m, 6d23h."""
     from delaybridge.times import format_duration
 
-    return f"in {format_duration(wait_ms)}" if wait_ms >= 0 else f"{format_duration(-wait_ms)} ago"
+    step_ms = next((step for least, step in _STEPS_MS if ms >= least), 1)
+    return format_duration((ms + step_ms // 2) // step_ms * step_ms)
 
 
 def moment(at_ms: int | None) -> str | None:

@@ -30,6 +30,10 @@ An error is one line on stderr, `error: FIELD: WHAT; REMEDY`. With `--json` it i
 `{"error": {"code": ..., "message": ..., "field": ...}}`, also on stderr, and every result is one
 object per line on stdout; `next` (the cursor of a list that goes on) and `summary` (of `--lines`,
 and of a verb by filter) are objects on stderr.
+
+On a terminal, tables fit its width: long cells are cut (ids in the middle), and the columns that
+matter least are left out. In a pipe or a file they are whole; times (`in 15m`) are rounded in both,
+`--json` has them in ms.
 """
 
 

@@ -36,6 +36,8 @@ def show_stored(session: Session, stored: Stored, form: str) -> None:
 
 
 def _facts(stored: Stored) -> list[tuple[str, str]]:
+    from delaybridge.times import format_duration
+
     now_ms = time.time_ns() // 1_000_000
     facts: list[tuple[str, Any]] = [
         ("id", stored.id),
@@ -49,7 +51,7 @@ def _facts(stored: Stored) -> list[tuple[str, str]]:
         ("last error", stored.last_error),
         ("attempts", f"{stored.attempts}{', may have arrived' if stored.maybe_delivered else ''}"),
         ("priority", stored.priority or None),
-        ("ttl", None if stored.ttl_ms is None else in_time(stored.ttl_ms).removeprefix("in ")),
+        ("ttl", None if stored.ttl_ms is None else format_duration(stored.ttl_ms)),
         ("delivery", "at most once" if stored.at_most_once else None),
         ("key", None if stored.key is None else value_text(stored.key)),
         ("bucket", stored.bucket),

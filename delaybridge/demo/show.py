@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import os
 import shutil
-import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import NamedTuple, Self, TextIO
 
 import click
 
+from delaybridge.cli.layout import wrapped
 from delaybridge.demo.verdict import Verdict, percentile
 from delaybridge.errors import printable
 
 _WIDTH = 80
 _EVENT_INDENT = " " * 8
+_LABEL_INDENT = " " * 10
 _EIGHTHS = "▏▎▍▌▋▊▉█"
 _BAR_CELLS = 4
 _BINS = 4
@@ -41,18 +42,18 @@ class Screen:
         return self._stream.encoding or "ascii"
 
     def line(self, text: str = "", *, color: str | None = None, bold: bool = False) -> None:
-        """One line that stays."""
-        shown = printable(text)
+        """One line that stays; what is longer than 80 cells goes on below, behind its label."""
+        text, label = printable(text), len(_LABEL_INDENT)
+        shown = text[:label] + wrapped(text[label:], _WIDTH, _LABEL_INDENT)
         if self._color and (color or bold):
             shown = click.style(shown, fg=color, bold=bold)
         self._write(self._cleared() + shown + "\n" + "\n".join(self._foot))
 
     def event(self, clock: str, text: str) -> None:
         """Something that happened at that time of the run."""
-        lines = textwrap.wrap(printable(text), _WIDTH - len(_EVENT_INDENT) - 1)
-        self.line(f" {clock}  {lines[0]}", bold=True)
-        for more in lines[1:]:
-            self.line(_EVENT_INDENT + more, bold=True)
+        shown = wrapped(printable(text), _WIDTH, _EVENT_INDENT)
+        for number, line in enumerate(shown.split("\n")):
+            self.line(line if number else f" {clock}  {line}", bold=True)
 
     def foot(self, lines: Iterable[str]) -> None:
         """What stands below the lines now; only on a terminal."""

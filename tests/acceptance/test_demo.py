@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import os
 import re
 import shutil
@@ -19,7 +20,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from delaybridge.demo.servers import private_redis
-from delaybridge.demo.show import duration, histogram
+from delaybridge.demo.show import Screen, duration, histogram
 from delaybridge.demo.verdict import POISON, Delivery, Promise, Story, Taking, Verdict, judge
 from delaybridge.errors import ConfigError
 from delaybridge.message import Answer
@@ -322,6 +323,16 @@ def test_what_waited_for_a_new_owner_does_not_count_as_steady() -> None:
 def test_durations_have_three_digits_at_most() -> None:
     shown = [duration(ms) for ms in (0.04, 9.94, 12.3, 998.0, 1234.0)]
     assert shown == ["0.0 ms", "9.9 ms", "12 ms", "998 ms", "1.2 s"]
+
+
+def test_a_long_line_goes_on_below_behind_its_label() -> None:
+    stream = io.StringIO()
+    about = "store     redis-server 7.0.15 from PATH  redis://127.0.0.1:46273/0  nothing on disk"
+    Screen(stream, color=False).line(about + " at all")
+    lines = stream.getvalue().splitlines()
+    assert lines == [about[:-5].rstrip(), " " * 10 + "disk at all"]
+    Screen(stream, color=False).event("00:01", "worker w1: " + "word " * 30)
+    assert max(map(len, stream.getvalue().splitlines())) <= 80
 
 
 def test_the_histogram_fits_and_counts_all() -> None:

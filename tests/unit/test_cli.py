@@ -17,10 +17,11 @@ from typing import IO, Any
 
 import click
 import pytest
+from rich.cells import cell_len
 
 from delaybridge import cli
 from delaybridge.calls import BucketStats, Receipt, Stats, Stored
-from delaybridge.cli import doctor, failure, health, lines, messages, output
+from delaybridge.cli import doctor, failure, health, layout, lines, messages, output
 from delaybridge.cli import stored as stored_page
 from delaybridge.cli.failure import Exit, Failure, report_of
 from delaybridge.cli.grammar import parse_cursor
@@ -735,6 +736,84 @@ def test_a_receipt_is_its_answer_and_shows_what_it_is_the_receipt_of() -> None:
     receipt = Receipt(Answer.CREATED, "a", 1_900_000_000_000, 3)
     assert receipt == "created"
     assert str(receipt) == f"{receipt}" == "created a due 2030-03-17T17:46:40.000Z"
+
+
+ROWS = [
+    ("in 15m", "06ca3gjv7pui370b9dt0o79e7s", "rabbitmq:orders/close", "3", "order=42 shop=北京"),
+    ("2h ago", "order-" + "7" * 60, "kafka:t", "12", ""),
+]
+COLUMNS = ("IN", "ID", "DESTINATION", "TRY", "HEADERS")
+
+
+def fitted(width: int | None) -> list[str]:
+    """A table on a terminal of that width."""
+    return layout.table(COLUMNS, ROWS, right=("TRY",), spare=("HEADERS", "TRY"), width=width)
+
+
+@pytest.mark.parametrize("width", [32, 40, 60, 66, 80, 100, 120, 200])
+def test_tables_fit_the_terminal(width: int) -> None:
+    lines = fitted(width)
+    assert max(map(cell_len, lines)) <= width
+    assert len(lines) == 3
+    assert lines[0].startswith("IN      ID")
+    assert "HEADERS" not in lines[0] or width > 80
+
+
+def test_tables_are_whole_where_there_is_room_or_no_terminal() -> None:
+    whole = fitted(None)
+    assert fitted(200) == whole
+    assert "order-" + "7" * 60 in whole[2]
+    assert whole[1].endswith("shop=北京")
+
+
+def test_ids_lose_their_middle_and_prose_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert fitted(66)[1].split()[2] == "06ca3gjv7pui370b9dt0o79e7s"
+    assert layout.cut("06ca3gjv7pui370b9dt0o79e7s", 11) == "06ca3…9dt0"[:5] + "…" + "79e7s"
+    assert layout.cut("unroutable: 312 NO_ROUTE", 12) == "unroutable:…"
+    assert layout.cut("北京北京北京", 8) == "北京…京"
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), "ascii"))
+    assert layout.cut("06ca3gjv7pui370b9dt0o79e7s", 11) == "06ca...9e7s"
+
+
+def test_wide_characters_are_two_cells(capsys: pytest.CaptureFixture[str]) -> None:
+    rows: list[tuple[dict[str, str], list[str]]] = [({}, ["北京", "1"]), ({}, ["abc", "2"])]
+    output.Output().table(("NAME", "N"), rows)
+    assert capsys.readouterr().out == "NAME  N\n北京  1\nabc   2\n"
+
+
+def test_a_verdict_is_wrapped_on_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "redis: appendonly is no: a restart loses delayed messages. Set: appendonly yes"
+    output.Output().verdict({}, output.WARN, text)
+    assert capsys.readouterr().out == f"WARN  {text}\n"
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "50")
+    output.Output().verdict({}, output.WARN, text)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2
+    assert lines[1].startswith("      delayed")
+    assert max(map(len, lines)) <= 50
+
+
+@pytest.mark.parametrize(
+    ("ms", "text"),
+    [
+        (0, "in 0ms"),
+        (41, "in 41ms"),
+        (2345, "in 2.3s"),
+        (41_600, "in 42s"),
+        (59_970, "in 1m"),
+        (251_600, "in 4m12s"),
+        (899_001, "in 15m"),
+        (5_399_000, "in 1h30m"),
+        (86_399_000, "in 1d"),
+        (604_799_000, "in 7d"),
+        (-7_000, "7s ago"),
+    ],
+)
+def test_times_are_said_as_a_person_says_them(ms: int, text: str) -> None:
+    assert output.in_time(ms) == text
 
 
 def test_an_empty_table_is_nothing(capsys: pytest.CaptureFixture[str]) -> None:
