@@ -10,7 +10,7 @@ from urllib.parse import unquote
 import msgspec
 
 from delaybridge.accept import Known
-from delaybridge.commands import Bucket, Row, split_record
+from delaybridge.commands import Bucket, Row, parse_failing, split_record
 from delaybridge.errors import DecodeError, MessageError
 from delaybridge.message import MAX_PRIORITY, State
 
@@ -29,8 +29,8 @@ class Selection:
     """Messages in these states that fit every field given.
 
     exchange: `BROKER:EXCHANGE` or the exchange alone, whatever the routing key; of other brokers
-    topic, stream or queue. reason: its first words, up to a colon: `unroutable`, `ingress`,
-    `ingress:bad_time`. The span includes both its ends.
+    topic, stream or queue. reason: why it is dead, or how it failed last, by its first words up to
+    a colon: `unroutable`, `ingress`, `ingress:bad_time`. The span includes both its ends.
     """
 
     states: tuple[State, ...] = PENDING
@@ -100,7 +100,7 @@ class Walk:
         wanted = self._selection
         if not row.id.startswith(wanted.id_prefix):
             return False
-        if wanted.reason is not None and not f"{row.reason}:".startswith(f"{wanted.reason}:"):
+        if wanted.reason is not None and not f"{_reason(row)}:".startswith(f"{wanted.reason}:"):
             return False
         try:
             score, payload = split_record(row.record)
@@ -137,6 +137,14 @@ class Walk:
             return exchange in (label, unquote(label.partition(":")[2]))
         address = parsed.address
         return exchange in (address, parsed.label, f"{parsed.broker}:{address}")
+
+
+def _reason(row: Row) -> str:
+    """Why it is dead, or how it failed last."""
+    if row.state is State.DEAD:
+        return row.reason
+    failing = parse_failing(row.reason)
+    return "" if failing is None else failing.error
 
 
 class _Addressed(msgspec.Struct, array_like=True, gc=False):

@@ -151,6 +151,20 @@ def test_dead_messages_are_found_by_their_reason(
         assert client.discard_many(page) == [Answer.UNKNOWN, Answer.DISCARDED]
 
 
+def test_messages_that_are_tried_again_are_found_by_their_last_error(
+    client: Client, redis_url: str, namespace: str
+) -> None:
+    for id in ("a", "b"):
+        client.schedule("kafka:t", b"", delay=0, id=id, key="x")
+    with bucket_of_x(client, redis_url, namespace) as world:
+        owner = world.owner()
+        copies = owner.claim()
+        owner.fire(copies[-1].score)
+        owner.retry(copies[0], delay_ms=60_000)
+        assert found(client, reason="refused") == [copies[0].id]
+        assert found(client, reason="refuse") == []
+
+
 async def test_asyncio_has_the_same(client: Client, redis_url: str, namespace: str) -> None:
     client.schedule_many(Message("kafka:t", b"", delay=60, id=f"m{n}") for n in range(9))
     async with AsyncClient(redis_url, namespace=namespace) as mine:
