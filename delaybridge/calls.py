@@ -47,6 +47,7 @@ DEFAULT_BUCKETS = 16
 _CALL_MESSAGES = 1000
 _CALL_BYTES = 4 * 2**20
 _SAMPLE = 1000  # messages of a bucket that stats looks at, of those that are tried again
+_UNDECODABLE = "undecodable"
 _EVICTION = "noeviction"
 # How far a message had gone, for one id found in several buckets (under several keys).
 FURTHEST = (
@@ -57,6 +58,7 @@ FURTHEST = (
     Answer.RESCHEDULED,
     Answer.KICKED,
     Answer.DISCARDED,
+    Answer.UNREADABLE,
     Answer.DEAD,
     Answer.UNKNOWN,
 )
@@ -101,7 +103,8 @@ class Stored:
 
     first_due_ms: when it was first due, where a failed publish has moved that. last_error: how the
     last publish failed; failing_ms: since when. fired: handed to the broker, or about to be.
-    reason: why it is parked or dead. dead_ms: when it was buried.
+    reason: why it is parked or dead. dead_ms: when it was buried. is_readable: its record is there
+    and understood; else body is that record, and nothing but id, state, reason, dead_ms is known.
     """
 
     id: str
@@ -124,6 +127,7 @@ class Stored:
     dead_ms: int | None = None
     bucket: int = 0
     fired: bool = False
+    is_readable: bool = True
 
 
 class Page(NamedTuple):
@@ -336,10 +340,30 @@ class Calls:
     def kick_many(
         self, messages: Sequence[Named], delays_ms: Sequence[int], key: bytes | None
     ) -> Steps[list[Answer]]:
-        """Kick each, due that much later, likewise."""
-        return (
-            yield from self._each(messages, key, lambda b, s, id, i: b.kick(s, id, delays_ms[i]))
+        """Kick each, due that much later, likewise; not what would only be buried again."""
+        refused = yield from self._unreadable(messages, key)
+        places = [i for i in range(len(messages)) if i not in refused]
+        answers = yield from self._each(
+            [messages[i] for i in places],
+            *(key, lambda b, s, id, i: b.kick(s, id, delays_ms[places[i]])),
         )
+        kicked = dict(zip(places, answers, strict=True))
+        return [kicked.get(i, Answer.UNREADABLE) for i in range(len(messages))]
+
+    def _unreadable(self, messages: Sequence[Named], key: bytes | None) -> Steps[set[int]]:
+        """The places of those that were buried as unreadable, and are so to this version, too."""
+        buckets = yield from self.open()
+        asked = [(i, b) for i, m in enumerate(messages) for b in _asked_for(m, key, buckets)]
+        reasons = yield [bucket.why_dead(_id(messages[i])) for i, bucket in asked]
+        doubtful = [
+            at for at, why in zip(asked, reasons, strict=True) if why.startswith(_UNDECODABLE)
+        ]
+        rows = (yield [b.get(_id(messages[i])) for i, b in doubtful]) if doubtful else []
+        return {
+            i
+            for (i, _), row in zip(doubtful, rows, strict=True)
+            if row is not None and not stored(row, 0).is_readable
+        }
 
     def discard_many(self, messages: Sequence[Named], key: bytes | None) -> Steps[list[Answer]]:
         """Discard each, likewise."""
@@ -497,7 +521,7 @@ def receipts(found: list[Receipt | Exception]) -> list[Receipt] | Exception:
 
 def stored(row: Row, bucket: int) -> Stored:
     """A row of the store, decoded as far as it can be."""
-    failing = None if row.state is State.DEAD else commands.parse_failing(row.reason)
+    dead_ms = int(row.score) if row.state is State.DEAD else None
     try:
         score, payload = commands.split_record(row.record)
         record = decode_record(payload)
@@ -508,7 +532,8 @@ def stored(row: Row, bucket: int) -> Stored:
     except DecodeError as exc:
         return Stored(
             id=row.id, state=row.state, due_ms=int(row.score), priority=0, destination="",
-            body=row.record, reason=row.reason or str(exc), bucket=bucket,
+            body=row.record, reason=row.reason or f"{exc.code}: {exc.detail}", bucket=bucket,
+            attempts=row.tried.failures, dead_ms=dead_ms, is_readable=False,
         )  # fmt: skip
     return Stored(
         id=row.id,
@@ -525,10 +550,10 @@ def stored(row: Row, bucket: int) -> Stored:
         attempts=row.tried.failures,
         maybe_delivered=row.tried.maybe_delivered,
         first_due_ms=row.tried.due_ms,
-        last_error=None if failing is None else failing.error,
-        failing_ms=None if failing is None else failing.since_ms,
+        last_error=row.failing and row.failing.error,
+        failing_ms=row.failing and row.failing.since_ms,
         reason=(row.reason or None) if row.state is State.DEAD else None,
-        dead_ms=int(row.score) if row.state is State.DEAD else None,
+        dead_ms=dead_ms,
         bucket=bucket,
         fired=row.fired,
     )

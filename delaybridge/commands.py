@@ -75,6 +75,7 @@ _ANSWERS = {
     10: Answer.DEAD,
     11: Answer.KICKED,
     12: Answer.DISCARDED,
+    13: Answer.UNREADABLE,
 }
 _POLICY = {OnConflict.FAIL: 0, OnConflict.KEEP: 1, OnConflict.REPLACE: 2}
 _WAIT = 3  # as FAIL, but an id whose message is fired is in flight, whatever its content
@@ -162,7 +163,7 @@ class Reclaimed(NamedTuple):
 class Row(NamedTuple):
     """One message as `get` and `page` show it. score: what its set is ordered by.
 
-    reason: why it is dead; of any other, how it failed last, for `parse_failing`.
+    reason: why it is dead; of any other, how it failed last.
     """
 
     id: str
@@ -172,6 +173,7 @@ class Row(NamedTuple):
     tried: Tried
     reason: str
     fired: bool
+    failing: Failing | None = None
 
 
 class Fleet(NamedTuple):
@@ -485,6 +487,11 @@ class Bucket:
         ]
         return [*sizes, *heads, *lease]
 
+    def why_dead(self, id: str) -> Command[str]:
+        """Why it was buried, empty if nothing is known of it."""
+        parse: Callable[[Any], str] = lambda r: (r or b"").decode(errors="replace")  # noqa: E731
+        return _plain("HGET", self._name["dead_reason"], id, parse=parse)
+
     def holder(self) -> Command[str | None]:
         """Which worker holds the lease."""
         return _plain("GET", self._name["lease"], parse=_holder)
@@ -648,21 +655,26 @@ def _got(id: str, reply: list[Any] | None) -> Row | None:
         return None
     state, record, tried, reason, buried, fired = reply
     score = float(buried) if buried else _score(record)
-    why = reason.decode(errors="replace")
-    return Row(id, _STATES[state], score, record, parse_tried(tried), why, fired == 1)
+    return _row(id, _STATES[state], score, record, tried, reason, fired)
 
 
 def _paged(state: State, reply: list[Any]) -> tuple[list[Row], bool]:
     rows = []
     for i in range(1, len(reply), 6):
         id, score, record, tried, reason, fired = reply[i : i + 6]
-        rows.append(
-            Row(
-                *(id.decode(errors="replace"), state, float(score), record),
-                *(parse_tried(tried), reason.decode(errors="replace"), fired == 1),
-            )
-        )
+        found = id.decode(errors="replace"), state, float(score), record
+        rows.append(_row(*found, tried, reason, fired))
     return rows, reply[0] == 1
+
+
+def _row(
+    id: str, state: State, score: float, record: bytes, tried: bytes, reason: bytes, fired: int
+) -> Row:
+    why = reason.decode(errors="replace")
+    failing = None if state is State.DEAD else parse_failing(why)
+    if failing is not None:
+        why = failing.error
+    return Row(id, state, score, record, parse_tried(tried), why, fired == 1, failing)
 
 
 def _fleet(reply: list[Any]) -> Fleet:

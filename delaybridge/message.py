@@ -48,6 +48,7 @@ class Answer(StrEnum):
     DEAD = "dead"  # it lies in the dead set: kick it instead
     KICKED = "kicked"
     DISCARDED = "discarded"
+    UNREADABLE = "unreadable"  # in the dead set without a record that can be read: no kick helps
     UNKNOWN = "unknown"  # no such message is pending
 
 

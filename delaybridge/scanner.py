@@ -281,7 +281,9 @@ class Scanner:
                 score, payload = split_record(raw)
                 record = decode_record(payload)
             except DecodeError as exc:
-                session.bury(Item(id, claimed.number, 0.0), exc.detail, counted=False)
+                session.bury(
+                    Item(id, claimed.number, 0.0), f"{exc.code}: {exc.detail}", counted=False
+                )
                 self._emit(Buried(destination="?", messages=1, reason="undecodable"))
                 continue
             copies.append(

@@ -8,19 +8,19 @@
 -- KEYS[6]  dead_reason  hash
 -- KEYS[7]  marks        hash
 -- ARGV[1]  id
--- returns  false where it is unknown; else {0 delayed, 1 in flight, 2 parked or 3 dead, record,
---          attempts or empty, why it is dead or how it failed last or empty, buried at (ms or
---          empty), 1 if fired}
+-- returns  false where it is unknown; else {0 delayed, 1 in flight, 2 parked or 3 dead, record
+--          (of a dead one it may be missing: empty), attempts or empty, why it is dead or how it
+--          failed last or empty, buried at (ms or empty), 1 if fired}
 -- cost     O(log n)
 local id = ARGV[1]
 local record = redis.call('HGET', KEYS[1], id)
-if not record then
+local buried = redis.call('ZSCORE', KEYS[5], id)
+if not record and not buried then
   return false
 end
 local tried = redis.call('HGET', KEYS[3], id) or ''
-local buried = redis.call('ZSCORE', KEYS[5], id)
 if buried then
-  return {3, record, tried, redis.call('HGET', KEYS[6], id) or '', buried, 0}
+  return {3, record or '', tried, redis.call('HGET', KEYS[6], id) or '', buried, 0}
 end
 local failed = redis.call('HGET', KEYS[3], id .. '\0') or ''
 if redis.call('ZSCORE', KEYS[4], id) then

@@ -13,9 +13,9 @@
 -- ARGV[4]  delay        ms from now
 -- ARGV[5]  channel      where an idle owner is woken
 -- ARGV[6]  bucket       number
--- returns  answer: 0 not in the dead set, 11 kicked
+-- returns  answer: 0 not in the dead set, 11 kicked, 13 its record is missing or has no head
 -- cost     O(log n) and the size of the message
-local UNKNOWN, KICKED = 0, 11
+local UNKNOWN, KICKED, UNREADABLE = 0, 11, 13
 local KEEP_CALLS_MS = 600000
 local stamp, id = ARGV[2], ARGV[3]
 
@@ -23,9 +23,12 @@ local past = redis.call('ZSCORE', KEYS[7], stamp .. id)
 if past then
   return past % 1 * 256
 end
-local old = redis.call('HGET', KEYS[1], id)
-if not old or not redis.call('ZSCORE', KEYS[4], id) then
+if not redis.call('ZSCORE', KEYS[4], id) then
   return UNKNOWN
+end
+local old = redis.call('HGET', KEYS[1], id)
+if not old or #old < 13 or string.byte(old) ~= 1 then
+  return UNREADABLE
 end
 local now = tonumber(ARGV[1])
 if not now then

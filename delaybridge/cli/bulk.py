@@ -36,6 +36,11 @@ PENDING_STATES = ("delayed", "in_flight", "parked")
 _OBSTACLES = {
     "unknown": (Exit.NOT_FOUND, ""),
     "in_flight": (Exit.CONFLICT, "too late: it is handed to the broker"),
+    "unreadable": (
+        Exit.CONFLICT,
+        "its record is missing or cannot be read, so it would only be buried again; "
+        "see: delaybridge dead show, and discard it",
+    ),
     "dead": (Exit.CONFLICT, "it is in the dead set; bring it back: delaybridge dead kick"),
 }
 _FILTERS = ("destination", "exchange", "states", "reason", "id_prefix", "due_from", "due_to")

@@ -43,7 +43,7 @@ def _facts(stored: Stored) -> list[tuple[str, str]]:
         ("id", stored.id),
         ("state", stored.state.value + (", fired" if stored.fired else "")),
         ("destination", stored.destination or "?"),
-        ("due", _since(stored.due_ms, now_ms)),
+        ("due", _since(stored.due_ms, now_ms) if stored.is_readable else None),
         ("first due", _since(stored.first_due_ms, now_ms)),
         ("dead since", moment(stored.dead_ms)),
         ("reason", stored.reason),

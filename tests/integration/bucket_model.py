@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from delaybridge.commands import (
     Acquired,
     Claimed,
+    Failing,
     Fired,
     Item,
     Reclaimed,
@@ -216,10 +217,13 @@ class Model:
             state = State.PARKED
         elif id in self.mirror:
             state = State.IN_FLIGHT
+        failing = None
         if state is not State.DEAD and id in self.failing:
-            reason = "{}\n{}".format(*self.failing[id])
+            since_ms, said = self.failing[id]
+            failing = Failing(since_ms, *said.split("\n", 1))
+            reason = failing.error
         tried = self._tried(id)
-        return Row(id, state, score, stored.encoded, tried, reason, self.is_fired(id))
+        return Row(id, state, score, stored.encoded, tried, reason, self.is_fired(id), failing)
 
     # the lease
 

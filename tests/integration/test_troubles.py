@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 import redis
 
 from delaybridge import Client, cli, keys
-from delaybridge.message import State
+from delaybridge.message import Answer, State
 from tests.waiting import wait_until
 
 DEADLINE_S = 30.0
@@ -145,3 +146,50 @@ def test_an_error_that_an_older_worker_left_behind_is_not_counted(
         failing = b"1800000000000\nkafka:orders\nrefused: why"
         connection.hset(attempts, mapping={b"settled\0": failing, b"b\0": failing, b"b": b"1:0:"})
     assert [each.messages for each in client.stats().retrying] == [1]
+
+
+# the dead set
+
+
+def test_dead_entries_that_cannot_be_read_have_date_and_reason_and_are_not_kicked(
+    client: Client, tell: Tell, redis_url: str, namespace: str
+) -> None:
+    made = [client.schedule("kafka:orders", b"x", delay=3600, id=id) for id in ("gone", "odd")]
+    with redis.Redis.from_url(redis_url) as connection:
+        for receipt, why in zip(made, ("payload_missing", "undecodable: why"), strict=True):
+            name = partial(keys.bucket_key, namespace, receipt.bucket)
+            connection.zrem(name("due"), receipt.id)
+            connection.zadd(name("dead"), {receipt.id: 1_800_000_000_000})
+            connection.hset(name("dead_reason"), receipt.id, why)
+        record = connection.hget(name("messages"), "odd")
+        assert record is not None
+        connection.hset(name("messages"), "odd", record[:13] + b"\xc1")
+        connection.hdel(keys.bucket_key(namespace, made[0].bucket, "messages"), "gone")
+    listed = tell("dead", "ls")[1].splitlines()
+    for id, why in (("gone", "payload_missing"), ("odd", "undecodable: why")):
+        (line,) = [line for line in listed if id in line]
+        assert line.startswith("2027-01-15T")
+        assert line.endswith(why)
+        code, shown = tell("dead", "show", id)
+        assert (code, why in shown) == (0, True)
+        assert tell("dead", "kick", id)[0] == 4
+        assert client.kick(id) == Answer.UNREADABLE
+        assert client.discard(id) == Answer.DISCARDED
+
+
+def test_what_ingest_quarantined_is_counted_by_its_code(
+    client: Client, tell: Tell, redis_url: str, namespace: str
+) -> None:
+    codes = ["bad_time", "bad_header", "bad_time"]
+    for number, code in enumerate(codes):
+        made = client.schedule("kafka:orders", b"x", delay=3600, id=f"m{number}")
+        with redis.Redis.from_url(redis_url) as connection:
+            name = partial(keys.bucket_key, namespace, made.bucket)
+            connection.zrem(name("due"), made.id)
+            connection.zadd(name("dead"), {made.id: 1_800_000_000_000})
+            connection.hset(name("dead_reason"), made.id, f"ingress:{code} x-delay: why")
+    rows = objects(tell("--json", "dead", "ls", "--by-reason")[1])
+    assert [(row["reason"], row["count"]) for row in rows] == [
+        ("ingress:bad_time", 2),
+        ("ingress:bad_header", 1),
+    ]
