@@ -19,6 +19,7 @@ from delaybridge import amqp, commands, keys
 from delaybridge.accept import Accepted
 from delaybridge.commands import Bucket, Command, Row
 from delaybridge.errors import ConfigError, DecodeError, StoreFull, StoreWiped
+from delaybridge.ids import all_beside
 from delaybridge.message import (
     MAX_PRIORITY,
     Answer,
@@ -60,6 +61,7 @@ FURTHEST = (
     Answer.DISCARDED,
     Answer.UNREADABLE,
     Answer.DEAD,
+    Answer.FOREIGN,
     Answer.UNKNOWN,
 )
 
@@ -170,6 +172,8 @@ class SourceInfo(NamedTuple):
     state: `reading`, or what is in the way. total: messages taken since the process started;
     quarantined: those of them in the dead set; near_misses: headers that were almost one that is
     understood. lag: messages waiting at the broker, None if nobody knows. rate: messages a second.
+    refused: cancels and reschedules of messages that are bound for elsewhere. without_id: messages
+    that come twice if RabbitMQ delivers them again.
     """
 
     source: str
@@ -180,6 +184,8 @@ class SourceInfo(NamedTuple):
     near_misses: int
     lag: int | None
     rate: float
+    refused: int = 0
+    without_id: int = 0
 
 
 class IngestInfo(NamedTuple):
@@ -340,10 +346,13 @@ class Calls:
     def kick_many(
         self, messages: Sequence[Named], delays_ms: Sequence[int], key: bytes | None
     ) -> Steps[list[Answer]]:
-        """Kick each, due that much later, likewise; not what would only be buried again."""
+        """Kick each, due that much later, or what is quarantined under that id.
+
+        Not what would only be buried again.
+        """
         refused = yield from self._unreadable(messages, key)
         places = [i for i in range(len(messages)) if i not in refused]
-        answers = yield from self._each(
+        answers = yield from self._each_or_beside(
             [messages[i] for i in places],
             *(key, lambda b, s, id, i: b.kick(s, id, delays_ms[places[i]])),
         )
@@ -367,7 +376,9 @@ class Calls:
 
     def discard_many(self, messages: Sequence[Named], key: bytes | None) -> Steps[list[Answer]]:
         """Discard each, likewise."""
-        return (yield from self._each(messages, key, lambda b, s, id, _: b.discard(s, id)))
+        return (
+            yield from self._each_or_beside(messages, key, lambda b, s, id, _: b.discard(s, id))
+        )
 
     def get(self, id: str, key: bytes | None) -> Steps[Stored | None]:
         """The message, wherever it is."""
@@ -378,6 +389,12 @@ class Calls:
                 (found,) = yield from self._explained([stored(row, bucket.number)])
                 return found
         return None
+
+    def quarantined(self, id: str) -> Steps[list[Stored]]:
+        """What ingest could not accept of the messages that brought this id."""
+        bucket = _asked_for(id, None, (yield from self.open()))[0]
+        rows = yield [bucket.get(name) for name in all_beside(id)]
+        return [stored(row, bucket.number) for row in rows if row is not None]
 
     def page(
         self,
@@ -488,6 +505,19 @@ class Calls:
         ]
         answers = iter((yield list(chain.from_iterable(asked))))
         return [min(islice(answers, len(each)), key=FURTHEST.index) for each in asked]
+
+    def _each_or_beside(
+        self, messages: Sequence[Named], key: bytes | None, verb: _Verb
+    ) -> Steps[list[Answer]]:
+        """As `_each`; on all that is quarantined under an id where the id itself is unknown."""
+        answers = yield from self._each(messages, key, verb)
+        stamp, buckets = commands.new_stamp(), self._buckets
+        for i, (message, answer) in enumerate(zip(messages, answers, strict=True)):
+            if answer is Answer.UNKNOWN and isinstance(message, str):
+                bucket = _asked_for(message, None, buckets)[0]
+                found = yield [verb(bucket, stamp, name, i) for name in all_beside(message)]
+                answers[i] = min(found, key=FURTHEST.index)
+        return answers
 
 
 def _asked_for(message: Named, key: bytes | None, buckets: list[Bucket]) -> list[Bucket]:

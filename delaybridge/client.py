@@ -247,6 +247,10 @@ class Client:
         """The message while it is pending, in flight or dead; None once it is settled."""
         return self.store.complete(self._calls.get(self._check.id(id), check_key(key)))
 
+    def quarantined(self, id: str) -> list[Stored]:
+        """What ingest could not accept of the messages that brought this id: it is dead."""
+        return self.store.complete(self._calls.quarantined(self._check.id(id)))
+
     def pending(
         self,
         *,
@@ -420,6 +424,10 @@ class AsyncClient:
     async def get(self, id: str, *, key: bytes | str | None = None) -> Stored | None:
         """As `Client.get`."""
         return await self._with_others(self._calls.get(self._check.id(id), check_key(key)))
+
+    async def quarantined(self, id: str) -> list[Stored]:
+        """As `Client.quarantined`."""
+        return await self.store.complete(self._calls.quarantined(self._check.id(id)))
 
     async def pending(
         self,

@@ -30,7 +30,7 @@ SCRIPT_KEYS: dict[str, tuple[str, ...]] = {
     "cancel": (*_WHOLE, "revoked", "calls", "sources"),
     "reschedule": (
         *("messages", "due", "mirror", "attempts", "parked", "dead", "marks"),
-        *("revoked", "calls"),
+        *("revoked", "calls", "sources"),
     ),
     "kick": ("messages", "due", "attempts", "dead", "dead_reason", "marks", "calls"),
     "discard": ("messages", "attempts", "dead", "dead_reason", "calls"),
@@ -76,9 +76,11 @@ _ANSWERS = {
     11: Answer.KICKED,
     12: Answer.DISCARDED,
     13: Answer.UNREADABLE,
+    14: Answer.FOREIGN,
 }
 _POLICY = {OnConflict.FAIL: 0, OnConflict.KEEP: 1, OnConflict.REPLACE: 2}
 _WAIT = 3  # as FAIL, but an id whose message is fired is in flight, whatever its content
+_WAIT_MAYBE = 4  # likewise, and an earlier publish of the message may have arrived
 _OFFSET = struct.Struct(">Q")
 Arg = str | bytes | int | float
 
@@ -261,6 +263,8 @@ class Bucket:
         policy: OnConflict | None = OnConflict.FAIL,
         *,
         source: Source = NOWHERE,
+        reach: str = "",
+        maybe: bool = False,
         first: bool = False,
         now_ms: int | None = None,
     ) -> Command[list[tuple[Answer, int]] | None]:
@@ -269,13 +273,16 @@ class Bucket:
         policy None: as FAIL, but for an id whose message is fired: that is `in_flight`, to be
         scheduled again once it is settled. source: what was scheduled from there before is left
         out and answered `duplicate`, also where it was published already; the answers end with the
-        first `conflict` or `in_flight`: that one was not read, and what follows it was not looked
-        at.
+        first `conflict`, `foreign` or `in_flight`: that one was not read, and what follows it was
+        not looked at. reach: patterns of the destinations that the caller may send to, as JSON; a
+        pending message that is bound for none of them is `foreign`, whatever the policy. maybe: an
+        earlier publish of these messages, whose outcome is unknown, may have arrived.
         """
+        waits = _WAIT_MAYBE if maybe else _WAIT
         args: list[Arg] = [
-            *(_now(now_ms), _WAIT if policy is None else _POLICY[policy]),
+            *(_now(now_ms), waits if policy is None else _POLICY[policy]),
             *(self._birth, int(first), self._wake, self.number),
-            *(source.name, b"".join(map(_OFFSET.pack, source.offsets))),
+            *(source.name, b"".join(map(_OFFSET.pack, source.offsets)), reach),
         ]
         for stamp, message in messages:
             args += (stamp, message.id, message.when, message.rank, message.payload)
@@ -302,20 +309,33 @@ class Bucket:
         source: str = "",
         offset: int = 0,
         otherwise: bool = False,
+        reach: str = "",
         now_ms: int | None = None,
     ) -> Command[Answer]:
         """Remove a message that was not fired. A call read from a source acts once.
 
-        otherwise: answered `unknown` it does not count as read; what is done instead will.
+        otherwise: answered `unknown` or `foreign` it does not count as read; what is done instead
+        will. reach: as for `schedule`.
         """
-        args = (_now(now_ms), stamp, id, source, offset, int(otherwise))
+        args = (_now(now_ms), stamp, id, source, offset, int(otherwise), reach)
         return self._call("cancel", args, _answer)
 
     def reschedule(
-        self, stamp: bytes, id: str, when: str, *, now_ms: int | None = None
+        self,
+        stamp: bytes,
+        id: str,
+        when: str,
+        *,
+        source: str = "",
+        offset: int = 0,
+        reach: str = "",
+        now_ms: int | None = None,
     ) -> Command[Answer]:
-        """Give a message that was not fired another due time."""
-        args = (_now(now_ms), stamp, id, when, self._wake, self.number)
+        """Give a message that was not fired another due time. source, reach: as for `cancel`."""
+        args = (
+            *(_now(now_ms), stamp, id, when, self._wake, self.number),
+            *(source, offset, reach),
+        )
         return self._call("reschedule", args, _answer)
 
     def kick(

@@ -12,11 +12,13 @@ from collections import Counter
 from delaybridge.errors import printable
 from delaybridge.events import (
     Buried,
+    ChangeRefused,
     CircuitOpened,
     Claimed,
     ClockStepped,
     Dropped,
     Event,
+    IdMissing,
     Ingested,
     IngestFailed,
     LeaseLost,
@@ -34,10 +36,10 @@ _log = logging.getLogger("delaybridge")
 _SUMMARY_S = 1.0
 _WARNINGS = (
     *(Buried, CircuitOpened, ClockStepped, Dropped, LeaseLost, Retried),
-    *(IngestFailed, Quarantined, ScannerFailed, SourceUnguarded),
+    *(ChangeRefused, IdMissing, IngestFailed, Quarantined, ScannerFailed, SourceUnguarded),
     *(StoreSilent, Stuck),
 )
-_OF_SOURCES = (Ingested, Quarantined)
+_OF_SOURCES = (ChangeRefused, Ingested, Quarantined)
 _SUMMED = (
     *(Published, Retried, Buried, Dropped, Claimed, Revoked, StoreSilent),
     *_OF_SOURCES,

@@ -146,6 +146,20 @@ class Ingested(Event, frozen=True, kw_only=True):
     messages: int
 
 
+class ChangeRefused(Event, frozen=True, kw_only=True):
+    """Cancels or reschedules from a source were of messages that are bound elsewhere: not done."""
+
+    source: str
+    messages: int
+
+
+class IdMissing(Event, frozen=True, kw_only=True):
+    """The first message of a source that comes without an id: delivered again it comes twice."""
+
+    source: str
+    hint: str = "give each message a message_id: after a crash those without may come twice"
+
+
 class Quarantined(Event, frozen=True, kw_only=True):
     """Messages of a source could not be accepted: they lie in the dead set, as they came."""
 

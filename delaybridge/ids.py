@@ -15,6 +15,17 @@ _HEAD = 24  # characters of an id; a pair follows
 _MOST_CLASSES = 64  # of 1024 pairs, so that each has some
 _RUN = 64
 _FRESH_S = 0.01
+_MOST_BESIDE = 9
+
+
+def beside(own_id: str, number: int) -> str:
+    """The id under which a quarantined message lies: its own may be another's, or needed again."""
+    return f"{own_id}~{number}"
+
+
+def all_beside(own_id: str) -> list[str]:
+    """Every id that a quarantined message of that own id may lie under."""
+    return [beside(own_id, number + 1) for number in range(_MOST_BESIDE)]
 
 
 class Ids:

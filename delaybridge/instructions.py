@@ -3,30 +3,36 @@
 The spellings that are understood, on every entrance: `x-delay` (the RabbitMQ plugin's),
 `x-opt-delivery-delay` and `x-opt-delivery-time` (RabbitMQ's commercial delayed queues; AMQP 1.0
 annotations), `delaybridge-delay` and `delaybridge-due`, and beside them `delaybridge-id`,
-`delaybridge-destination` and `delaybridge-cancel`.
+`delaybridge-key`, `delaybridge-destination`, `delaybridge-priority`, `delaybridge-ttl`,
+`delaybridge-at-most-once`, `delaybridge-on-conflict`, `delaybridge-cancel` and
+`delaybridge-reschedule`.
 """
 
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from decimal import Decimal
-from math import isfinite
+from math import ceil, isfinite
 from typing import Any, NamedTuple
 
 from delaybridge import times
 from delaybridge.errors import MessageError
-from delaybridge.message import OWN_HEADERS, RESERVED_PREFIX
+from delaybridge.message import MAX_PRIORITY, OWN_HEADERS, RESERVED_PREFIX, OnConflict
 
 PLUGIN_DELAY = "x-delay"
+ID = "delaybridge-id"
 _MOST_DIGITS = 20
+_FRACTION = re.compile(r"-?[0-9]+\.[0-9]+", re.ASCII)
 
 
 class Instructions(NamedTuple):
     """What was asked for. Of delay_ms and due_ms at most one is given; neither: now.
 
     id and destination: as written, to be checked. near_miss: a header that is almost one of ours.
+    reschedule: the time is given, and is that of a pending message. policy None: not given.
     """
 
     delay_ms: int | None = None
@@ -35,11 +41,27 @@ class Instructions(NamedTuple):
     destination: str | None = None
     cancel: bool = False
     near_miss: str | None = None
+    reschedule: bool = False
+    key: bytes | None = None
+    priority: int = 0
+    ttl_ms: int | None = None
+    at_most_once: bool = False
+    policy: OnConflict | None = None
 
     @property
     def is_timed(self) -> bool:
         """Whether a time was asked for at all; a plugin's delay of nothing is none."""
         return self.delay_ms is not None or self.due_ms is not None
+
+    @property
+    def needs_store(self) -> bool:
+        """Whether it cannot be published without the store, also where it is due now."""
+        return self.is_timed or self.at_most_once or self.policy is not None or self.key is not None
+
+    @property
+    def stored_policy(self) -> OnConflict | None:
+        """As `Schedule` takes it: `fail`, too, waits where the id's message is with the broker."""
+        return None if self.policy is OnConflict.FAIL else self.policy
 
 
 def instructions(headers: Iterable[tuple[str, Any]]) -> Instructions:
@@ -48,7 +70,8 @@ def instructions(headers: Iterable[tuple[str, Any]]) -> Instructions:
     A value is AMQP's as decoded (int, float, Decimal, str, bytes, bool, None, datetime, ...) or
     Kafka's bytes. None counts as absent. MessageError names the header at fault: bad_time,
     not_integer_ms, binary_number, zone_required, looks_like_seconds, negative_delay, too_far,
-    time_ambiguous, duplicate_header, bad_flag, reserved_header, bad_destination.
+    time_ambiguous, time_required, duplicate_header, bad_flag, reserved_header, bad_destination,
+    bad_priority, bad_policy, bad_key.
     """
     found: dict[str, Any] = {}
     near_miss = None
@@ -69,7 +92,16 @@ def instructions(headers: Iterable[tuple[str, Any]]) -> Instructions:
     for name, value in given.items():
         part, read = _READERS[name]
         parts[part] = read(value, name)
-    return Instructions(**parts, near_miss=near_miss)
+    return _consistent(Instructions(**parts, near_miss=near_miss))
+
+
+def _consistent(asked: Instructions) -> Instructions:
+    name = "delaybridge-reschedule"
+    if asked.reschedule and asked.cancel:
+        raise MessageError("bad_flag", name, "a message cancels or reschedules; give one")
+    if asked.reschedule and not asked.is_timed:
+        raise MessageError("time_required", name, "say when: delaybridge-delay, delaybridge-due")
+    return asked
 
 
 def is_instruction(name: str) -> bool:
@@ -83,11 +115,20 @@ def _unknown(name: str) -> str:
 
 
 def _plugin_delay(value: Any, name: str) -> int | None:
-    """`x-delay`: nothing, zero and less mean now, as they did to the plugin."""
+    """`x-delay`: nothing, zero and less mean now, as they did to the plugin. Fractions round up."""
     if value is False:
         return None
-    delay_ms = _whole_ms(value, name)
+    delay_ms = _whole_ms(_rounded_up(value), name)
     return _within_calendar(delay_ms, name) if delay_ms > 0 else None
+
+
+def _rounded_up(value: Any) -> Any:
+    """A number with a fraction as the next whole one; anything else as it is."""
+    if isinstance(value, str | bytes) and len(value) <= _MOST_DIGITS:
+        text = value if isinstance(value, str) else value.decode(errors="replace")
+        value = Decimal(text) if _FRACTION.fullmatch(text) else value
+    is_number = isinstance(value, float) or (isinstance(value, Decimal) and value.adjusted() < 20)
+    return ceil(value) if is_number and isfinite(value) else value
 
 
 def _delay(value: Any, name: str) -> int:
@@ -119,6 +160,30 @@ def _destination(value: Any, name: str) -> str:
     if not isinstance(value, str | bytes):
         raise MessageError("bad_destination", name, f"got {type(value).__name__}; give text")
     return _text(value, name, "bad_destination")
+
+
+def _key(value: Any, name: str) -> bytes:
+    if not isinstance(value, str | bytes):
+        raise MessageError("bad_key", name, f"got {type(value).__name__}; give text")
+    return value.encode() if isinstance(value, str) else value
+
+
+def _priority(value: Any, name: str) -> int:
+    text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    text = _text(text, name, "bad_priority") if isinstance(text, str | bytes) else ""
+    if not _is_digits(text) or not 0 <= int(text) <= MAX_PRIORITY:
+        shown = str(value)[:40]
+        raise MessageError("bad_priority", name, f"got {shown!r}; give 0 to {MAX_PRIORITY}")
+    return int(text)
+
+
+def _policy(value: Any, name: str) -> OnConflict:
+    text = _text(value, name, "bad_policy") if isinstance(value, str | bytes) else ""
+    try:
+        return OnConflict(text)
+    except ValueError:
+        known = ", ".join(OnConflict)
+        raise MessageError("bad_policy", name, f"got {text[:40]!r}; give {known}") from None
 
 
 def _flag(value: Any, name: str) -> bool:
@@ -181,9 +246,15 @@ _TIMES: Mapping[str, tuple[str, _Reader]] = {
 }
 _READERS: Mapping[str, tuple[str, _Reader]] = {
     **_TIMES,
-    "delaybridge-id": ("id", _id),
+    ID: ("id", _id),
     "delaybridge-destination": ("destination", _destination),
     "delaybridge-cancel": ("cancel", _flag),
+    "delaybridge-reschedule": ("reschedule", _flag),
+    "delaybridge-key": ("key", _key),
+    "delaybridge-priority": ("priority", _priority),
+    "delaybridge-ttl": ("ttl_ms", _delay),
+    "delaybridge-at-most-once": ("at_most_once", _flag),
+    "delaybridge-on-conflict": ("policy", _policy),
 }
 INSTRUCTIONS = frozenset(_READERS)
 """Names of the headers that are read."""

@@ -50,6 +50,7 @@ class Answer(StrEnum):
     DISCARDED = "discarded"
     UNREADABLE = "unreadable"  # in the dead set without a record that can be read: no kick helps
     UNKNOWN = "unknown"  # no such message is pending
+    FOREIGN = "foreign"  # from ingest only: the pending message is bound for somewhere else
 
 
 class State(StrEnum):

@@ -145,6 +145,13 @@ def _owners(value: object) -> tuple[str, ...]:
     return texts
 
 
+def _rules(value: object) -> tuple[str, ...]:
+    texts = _texts(value)
+    if not all(all(text.partition("=")) for text in texts):
+        raise ValueError('a list of SOURCE=DESTINATION, as ["orders.delay=rabbitmq:audit"]')
+    return texts
+
+
 Texts = Annotated[tuple[str, ...], BeforeValidator(_texts)]
 
 
@@ -278,6 +285,12 @@ class IngestSettings(_Section):
         default=(),
         description="Where a delaybridge-destination header may lead beside the source's own "
         "target: as rabbitmq:audit or kafka:*, without routing key.",
+    )
+    trust: Annotated[tuple[str, ...], BeforeValidator(_rules)] = Field(
+        default=(),
+        description="What else a source may cancel, replace and reschedule than messages bound for "
+        "where its own may go: rules SOURCE=DESTINATION, * for any text, as "
+        "orders.delay=rabbitmq:audit.",
     )
     prefetch: Annotated[int, whole(1, 65_535)] = Field(
         default=4000,

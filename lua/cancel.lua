@@ -16,28 +16,44 @@
 -- ARGV[3]  id
 -- ARGV[4]  source       where the call was read, in the order of its offsets; empty: nowhere
 -- ARGV[5]  offset       in the source; a call read before is answered unknown and does nothing
--- ARGV[6]  otherwise    1: where the id is unknown it does not count as read; something else will
--- returns  answer: 0 unknown, 5 in flight, 6 cancelled, 7 cancelled, may have been delivered
+-- ARGV[6]  otherwise    1: where nothing is done it does not count as read; something else will
+-- ARGV[7]  reach        a JSON list of patterns: only a message bound for one of these destinations is
+--                       removed; empty: any
+-- returns  answer: 0 unknown, 5 in flight, 6 cancelled, 7 cancelled, may have been delivered, 14
+--          foreign: bound for where the caller may not send
 -- cost     O(log n)
-local UNKNOWN, IN_FLIGHT, CANCELLED, CANCELLED_MAYBE = 0, 5, 6, 7
+local UNKNOWN, IN_FLIGHT, CANCELLED, CANCELLED_MAYBE, FOREIGN = 0, 5, 6, 7, 14
 local KEEP_CALLS_MS = 600000
-local stamp, id, source = ARGV[2], ARGV[3], ARGV[4]
+local stamp, id, source, reach = ARGV[2], ARGV[3], ARGV[4], ARGV[7]
+
+-- The destination is what a payload begins with: a MessagePack array behind a head of 13 bytes.
+local function is_foreign(record)
+  if reach == '' then
+    return false
+  end
+  local ok, _, destination = pcall(cmsgpack.unpack_limit, record, 1, 14)
+  for _, pattern in ipairs(cjson.decode(reach)) do
+    if ok and type(destination) == 'string' and string.find(destination, pattern) then
+      return false
+    end
+  end
+  return true
+end
 
 local past = redis.call('ZSCORE', KEYS[10], stamp .. id)
 if past then
   return past % 1 * 256
 end
-if source ~= '' then
-  if tonumber(redis.call('HGET', KEYS[11], source) or -1) >= tonumber(ARGV[5]) then
-    return UNKNOWN
-  end
-  if ARGV[6] ~= '1' or redis.call('HEXISTS', KEYS[1], id) == 1 then
-    redis.call('HSET', KEYS[11], source, ARGV[5])
-  end
+if source ~= '' and tonumber(redis.call('HGET', KEYS[11], source) or -1) >= tonumber(ARGV[5]) then
+  return UNKNOWN
 end
 local old = redis.call('HGET', KEYS[1], id)
-if not old then
-  return UNKNOWN
+local is_free = old and not is_foreign(old)
+if source ~= '' and (is_free or ARGV[6] ~= '1') then
+  redis.call('HSET', KEYS[11], source, ARGV[5])
+end
+if not is_free then
+  return old and FOREIGN or UNKNOWN
 end
 local claim = tonumber(redis.call('ZSCORE', KEYS[3], id) or '')
 if claim then

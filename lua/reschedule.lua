@@ -9,26 +9,53 @@
 -- KEYS[7]  marks        hash
 -- KEYS[8]  revoked      zset
 -- KEYS[9]  calls        zset
+-- KEYS[10] sources      hash
 -- ARGV[1]  now          ms, empty = the store's clock
 -- ARGV[2]  stamp        4 bytes, one a call, kept when the call is sent again
 -- ARGV[3]  id
 -- ARGV[4]  when         epoch ms, or + and a delay in ms
 -- ARGV[5]  channel      where an idle owner is woken
 -- ARGV[6]  bucket       number
+-- ARGV[7]  source       where the call was read, in the order of its offsets; empty: nowhere
+-- ARGV[8]  offset       in the source; a call read before is answered unknown and does nothing
+-- ARGV[9]  reach        a JSON list of patterns: only a message bound for one of these destinations is
+--                       rescheduled; empty: any
 -- returns  answer: 0 unknown, 5 in flight, 8 rescheduled, 9 rescheduled, an earlier copy may have
---          been delivered, 10 dead
+--          been delivered, 10 dead, 14 foreign: bound for where the caller may not send
 -- cost     O(log n) and the size of the message
-local UNKNOWN, IN_FLIGHT, RESCHEDULED, RESCHEDULED_MAYBE, DEAD = 0, 5, 8, 9, 10
+local UNKNOWN, IN_FLIGHT, RESCHEDULED, RESCHEDULED_MAYBE, DEAD, FOREIGN = 0, 5, 8, 9, 10, 14
 local KEEP_CALLS_MS = 600000
-local stamp, id, when = ARGV[2], ARGV[3], ARGV[4]
+local stamp, id, when, source, reach = ARGV[2], ARGV[3], ARGV[4], ARGV[7], ARGV[9]
+
+-- The destination is what a payload begins with: a MessagePack array behind a head of 13 bytes.
+local function is_foreign(record)
+  if reach == '' then
+    return false
+  end
+  local ok, _, destination = pcall(cmsgpack.unpack_limit, record, 1, 14)
+  for _, pattern in ipairs(cjson.decode(reach)) do
+    if ok and type(destination) == 'string' and string.find(destination, pattern) then
+      return false
+    end
+  end
+  return true
+end
 
 local past = redis.call('ZSCORE', KEYS[9], stamp .. id)
 if past then
   return past % 1 * 256
 end
+if source ~= '' then
+  if tonumber(redis.call('HGET', KEYS[10], source) or -1) >= tonumber(ARGV[8]) then
+    return UNKNOWN
+  end
+  redis.call('HSET', KEYS[10], source, ARGV[8])
+end
 local old = redis.call('HGET', KEYS[1], id)
 if not old then
   return UNKNOWN
+elseif is_foreign(old) then
+  return FOREIGN
 end
 local marks = redis.call('HMGET', KEYS[7], 'fired_score', 'fired_claim', 'look')
 local score = struct.unpack('>d', old, 2)

@@ -12,23 +12,27 @@
 -- KEYS[10] calls        zset
 -- KEYS[11] sources      hash
 -- ARGV[1]  now          ms, empty = the store's clock
--- ARGV[2]  policy       0 fail, 1 keep, 2 replace; 3 wait: as fail, but what is fired is in flight
+-- ARGV[2]  policy       0 fail, 1 keep, 2 replace; 3 wait: as fail, but what is fired is in flight;
+--                       4: as 3, and a copy of each message may have been delivered already
 -- ARGV[3]  birth        the namespace's birth id
 -- ARGV[4]  first        1: the caller has just read the birth id, a bucket without one takes it
 -- ARGV[5]  channel      where an idle owner is woken
 -- ARGV[6]  bucket       number
 -- ARGV[7]  source       where the messages were read, in the order of their offsets; empty: nowhere
 -- ARGV[8]  offsets      8 bytes each, ascending; what was read from the source before is left out
--- ARGV[9+] messages     five each: stamp (4 bytes), id, when (epoch ms, or + and a delay in ms),
+-- ARGV[9]  reach        a JSON list of patterns: only a message bound for one of these destinations
+--                       may be in the way of this caller, or replaced; empty: any
+-- ARGV[10+] messages    five each: stamp (4 bytes), id, when (epoch ms, or + and a delay in ms),
 --                       rank (0..255), payload
 -- returns  {-1} where the birth id is not the bucket's; else two numbers a message: answer, due ms
 --          (of what is pending under the id, else as asked for); from a source they end with the
---          first conflict or in flight, which does not count as read
+--          first conflict, foreign or in flight, which does not count as read
 -- cost     O(log n) a message
 local CREATED, DUPLICATE, CONFLICT, REPLACED, IN_FLIGHT, CANCELLED = 1, 2, 3, 4, 5, 6
+local FOREIGN = 14
 local KEEP_CALLS_MS = 600000
 local messages, due, mirror, attempts, calls = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[10]
-local policy = tonumber(ARGV[2])
+local policy, reach = tonumber(ARGV[2]), ARGV[9]
 
 local marks = redis.call('HMGET', KEYS[8], 'birth', 'look', 'fired_score', 'fired_claim')
 if marks[1] ~= ARGV[3] and (marks[1] or ARGV[4] ~= '1') then
@@ -75,6 +79,29 @@ local function is_fired(id, score)
   return claim and claim <= tonumber(marks[4] or -1) and score <= tonumber(marks[3] or -1)
 end
 
+-- Whether a message is bound for where this caller may not send. The destination is what a payload
+-- begins with: a MessagePack array behind a head of 13 bytes.
+local function is_foreign(record)
+  if reach == '' then
+    return false
+  end
+  local ok, _, destination = pcall(cmsgpack.unpack_limit, record, 1, 14)
+  for _, pattern in ipairs(cjson.decode(reach)) do
+    if ok and type(destination) == 'string' and string.find(destination, pattern) then
+      return false
+    end
+  end
+  return true
+end
+
+-- An earlier publish of this message may have arrived.
+local function may_be_delivered(id)
+  if redis.call('HEXISTS', messages, id) == 1 then
+    local tried = redis.call('HGET', attempts, id) or '0:0:'
+    redis.call('HSET', attempts, id, (string.gsub(tried, ':%d', ':1', 1)))
+  end
+end
+
 -- The old copy leaves the place it lies in.
 local function revoke(id)
   if redis.call('ZREM', mirror, id) == 1 then
@@ -86,9 +113,6 @@ end
 
 local function replace(stamp, id, old, score, record)
   flush()
-  if is_fired(id, score_of(old)) then
-    return IN_FLIGHT, score_of(old)
-  end
   revoke(id)
   redis.call('HSET', messages, id, record)
   added = {string.format('%.17g', score), id}
@@ -124,8 +148,10 @@ local function schedule(stamp, id, score, payload)
   local old = redis.call('HGET', messages, id)
   if string.sub(old, 10, 13) == stamp then
     return CREATED, score_of(old)
-  elseif policy == 3 and is_fired(id, score_of(old)) then
+  elseif policy >= 2 and is_fired(id, score_of(old)) then
     return IN_FLIGHT, score_of(old)
+  elseif is_foreign(old) then
+    return FOREIGN, score_of(old)
   elseif policy == 2 then
     return replace(stamp, id, old, score, record)
   elseif policy == 1 or string.sub(old, 14) == payload then
@@ -139,18 +165,21 @@ if source ~= '' then
   read = tonumber(redis.call('HGET', KEYS[11], source) or -1)
 end
 local answers = {}
-for i = 9, #ARGV, 5 do
+for i = 10, #ARGV, 5 do
   local when = ARGV[i + 2]
   local due_ms = string.byte(when) == 43 and now + string.sub(when, 2) or tonumber(when)
   local offset = read and struct.unpack('>I8', ARGV[8], #answers * 4 + 1)
   local answer, other = DUPLICATE, nil
   if not read or offset > read then
     answer, other = schedule(ARGV[i], ARGV[i + 1], due_ms + ARGV[i + 3] / 256, ARGV[i + 4])
+    if policy == 4 and (answer == CREATED or answer == DUPLICATE) then
+      may_be_delivered(ARGV[i + 1])
+    end
   end
   answers[#answers + 1] = answer
   answers[#answers + 1] = math.floor(other or due_ms)
   if read then
-    if answer == CONFLICT or answer == IN_FLIGHT then
+    if answer == CONFLICT or answer == IN_FLIGHT or answer == FOREIGN then
       break -- somebody has to see to it, and may never hear this answer
     end
     read = math.max(read, offset)

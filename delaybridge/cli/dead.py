@@ -11,7 +11,7 @@ import click
 from delaybridge.cli.bulk import Asked, asked, perform
 from delaybridge.cli.failure import Exit, Failure
 from delaybridge.cli.grammar import PAGE_LIMIT, Group, key_option, page_options, pass_session
-from delaybridge.cli.messages import end_of_page, key_bytes, page_limit
+from delaybridge.cli.messages import end_of_page, found_under, note_quarantined, page_limit
 from delaybridge.cli.output import cut, described, moment
 from delaybridge.cli.session import Session
 from delaybridge.cli.stored import show_stored
@@ -61,11 +61,13 @@ def ls(session: Session, by_reason: bool, limit: int, cursor: tuple[float, str] 
 def show(session: Session, id: str, form: str, key: str | None) -> None:
     """Show one dead message."""
     with session.client() as client:
-        stored = client.get(id, key=key_bytes(key))
-    if stored is None or stored.state.value != "dead":
-        where = "" if stored is None else f"; it is {stored.state.value}"
+        found = found_under(client, id, key)
+    buried = [stored for stored in found if stored.state.value == "dead"]
+    if not buried:
+        where = f"; it is {found[0].state.value}" if found else ""
         raise Failure(Exit.NOT_FOUND, "unknown", id, _NOT_DEAD + where)
-    show_stored(session, stored, form)
+    show_stored(session, buried[0], form)
+    note_quarantined(session, buried[1:])
 
 
 @dead.command("kick")

@@ -26,7 +26,7 @@ from delaybridge.errors import (
 )
 
 if TYPE_CHECKING:
-    from delaybridge.calls import Stats
+    from delaybridge.calls import SourceInfo, Stats
     from delaybridge.client import Client
     from delaybridge.settings import Settings
 
@@ -211,12 +211,27 @@ def _ingests(found: Stats, settings: Settings) -> Iterator[Finding]:
             yield Finding(WARN, "ingest", what)
         else:
             yield Finding(OK, "ingest", told)
-        if each.near_misses:
-            what = (
-                f"{each.source}: {each.near_misses} messages with a header that is almost one that "
-                "is understood, as X-Delay for x-delay; they were not delayed by it"
-            )
-            yield Finding(WARN, "ingest", what)
+        for hint in _hints(each):
+            yield Finding(WARN, "ingest", f"{each.source}: {hint}")
+
+
+def _hints(each: SourceInfo) -> Iterator[str]:
+    """What producers of a source should change."""
+    if each.near_misses:
+        yield (
+            f"{each.near_misses} messages with a header that is almost one that "
+            "is understood, as X-Delay for x-delay; they were not delayed by it"
+        )
+    if each.without_id:
+        yield (
+            f"{each.without_id} messages without an id: after a crash each may come twice. "
+            "Set message_id"
+        )
+    if each.refused:
+        yield (
+            f"{each.refused} cancels or reschedules of messages that are bound for elsewhere "
+            "were refused. See: ingest.trust"
+        )
 
 
 def _brokers(settings: Settings) -> Iterator[Finding]:

@@ -110,10 +110,11 @@ def ls(
 def show(session: Session, id: str, form: str, key: str | None) -> None:
     """Show one message, wherever it is."""
     with session.client() as client:
-        stored = client.get(id, key=key_bytes(key))
-    if stored is None:
+        found = found_under(client, id, key)
+    if not found:
         raise Failure(Exit.NOT_FOUND, "unknown", id, "no such message is pending or dead")
-    show_stored(session, stored, form)
+    show_stored(session, found[0], form)
+    note_quarantined(session, found[1:])
 
 
 @message.command("cancel")
@@ -186,6 +187,18 @@ def page_limit(session: Session, limit: int) -> int:
     if limit > PAGE_LIMIT:
         session.note(f"--limit is capped to {PAGE_LIMIT}; go on with --cursor")
     return min(limit, PAGE_LIMIT)
+
+
+def found_under(client: Client, id: str, key: str | None) -> list[Stored]:
+    """The message of an id, if there is one, then what is quarantined under that id."""
+    stored = client.get(id, key=key_bytes(key))
+    return [*([] if stored is None else [stored]), *client.quarantined(id)]
+
+
+def note_quarantined(session: Session, others: Sequence[Stored]) -> None:
+    """Say what else is quarantined under the id that was shown."""
+    for other in others:
+        session.note(f"also in the dead set: {other.id}: {other.reason}")
 
 
 def end_of_page(session: Session, page: Page, nothing: str) -> None:

@@ -9,12 +9,13 @@ it goes to the dead set as it came, with the reason, and stops nothing.
 from __future__ import annotations
 
 from time import time_ns
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from delaybridge.accept import Accepted, check_delay
 from delaybridge.errors import MessageError
+from delaybridge.ids import all_beside
 from delaybridge.instructions import Instructions
-from delaybridge.message import Limits, OnConflict
+from delaybridge.message import Answer, Limits, OnConflict, new_id
 
 INGRESS = "ingress:"
 
@@ -24,6 +25,7 @@ class Schedule(NamedTuple):
 
     policy None: as `fail`, and an id whose message is fired waits until that one is settled.
     payload: what is kept should it be quarantined. source, offset: where it was read (Kafka).
+    reach: as `Bucket.schedule` takes it. maybe: a copy may have been delivered already.
     """
 
     accepted: Accepted
@@ -32,10 +34,15 @@ class Schedule(NamedTuple):
     payload: bytes
     source: str = ""
     offset: int = -1
+    reach: str = ""
+    maybe: bool = False
 
 
-class Cancel(NamedTuple):
-    """Cancel by id; in its own bucket only if the basis is given. otherwise: if there is none."""
+class Change(NamedTuple):
+    """Cancel a pending message by its id, or, where `when` is given, reschedule it.
+
+    In the basis' bucket; without one in whichever it lies. otherwise: if there is none to cancel.
+    """
 
     id: str
     basis: bytes | None
@@ -43,18 +50,51 @@ class Cancel(NamedTuple):
     source: str = ""
     offset: int = -1
     otherwise: Schedule | None = None
+    when: str = ""
+    reach: str = ""
 
 
 class Quarantine(NamedTuple):
-    """Keep this in the dead set."""
+    """Keep this in the dead set. own_id: the message's own, if it has one; it lies beside that."""
 
     id: str
     stamp: bytes
     payload: bytes
     reason: str
+    own_id: str = ""
+
+    @classmethod
+    def of(cls, own_id: str | None, stamp: bytes, payload: bytes, reason: str) -> Self:
+        """Keep a message with this id of its own."""
+        if own_id is None:
+            return cls(new_id(), stamp, payload, reason)
+        return cls(all_beside(own_id)[0], stamp, payload, reason, own_id)
+
+    def elsewhere(self) -> Self:
+        """The same under another id, as this one is another message's."""
+        names = [*all_beside(self.own_id), new_id()] if self.own_id else [new_id()]
+        place = names.index(self.id) + 1 if self.id in names else 0
+        return self._replace(id=names[place])
 
 
-Entry = Schedule | Cancel | Quarantine
+Entry = Schedule | Change | Quarantine
+
+_IN_THE_WAY = {
+    Answer.CONFLICT: "is pending, and differs",
+    Answer.IN_FLIGHT: "is with the broker",
+    Answer.FOREIGN: "is pending, bound for where this source may not send (ingest.trust)",
+}
+
+
+def instead(entry: Entry, answer: Answer | None) -> Quarantine | None:
+    """What is kept of an entry that another message stands in the way of; None if none does."""
+    if isinstance(entry, Quarantine):
+        return entry.elsewhere() if answer is Answer.CONFLICT else None
+    if not isinstance(entry, Schedule) or answer not in _IN_THE_WAY:
+        return None
+    id = entry.accepted.id
+    reason = f"{INGRESS}{answer} delaybridge-id: {id!r} {_IN_THE_WAY[answer]}"
+    return Quarantine.of(id, entry.stamp, entry.payload, reason)
 
 
 def reason_of(error: MessageError) -> str:

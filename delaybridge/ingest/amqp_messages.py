@@ -6,6 +6,7 @@ Only headers that say something to us are decoded, and of the properties only `m
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -19,9 +20,10 @@ from delaybridge.accept import (
 from delaybridge.amqp import ContentHeader, message_id, split_content_header
 from delaybridge.amqp_table import decode_value, entries
 from delaybridge.errors import MessageError
-from delaybridge.ingest import Cancel, Quarantine, Schedule, reason_of, when_of
+from delaybridge.ingest import Change, Quarantine, Schedule, reason_of, when_of
 from delaybridge.ingest.routes import AllowList, Route
 from delaybridge.instructions import (
+    ID,
     INSTRUCTIONS,
     PLUGIN_DELAY,
     Instructions,
@@ -29,7 +31,6 @@ from delaybridge.instructions import (
     is_instruction,
 )
 from delaybridge.message import (
-    MAX_PRIORITY,
     OWN_HEADERS,
     RESERVED_PREFIX,
     Destination,
@@ -37,11 +38,13 @@ from delaybridge.message import (
     Record,
     encode_record,
     new_id,
+    rank_of,
 )
 
 MAX_LOOPS = 3  # so often a message may come back from our own dead letters
 _WATCHED = frozenset(name.encode() for name in (*INSTRUCTIONS, *OWN_HEADERS))
 _RESERVED = RESERVED_PREFIX.encode()
+_ID = ID.encode()
 _DEATHS = b"x-death"
 _COUNTS = frozenset((b"x-delivery-count", b"x-acquired-count"))  # added to what is redelivered
 _ROUTES = 10_000
@@ -88,20 +91,22 @@ class Reader:
         limits: Limits,
         allowed: AllowList,
         delay_exchanges: Collection[str],
+        reach: str = "",
     ) -> None:
         """delay_exchanges: those of the same broker; a message sent on to one is not delayed twice.
 
-        near_misses: how often a header was almost one that is understood.
+        reach: whose messages may be touched, as `reach_of` gives it; empty: all. near_misses: how
+        often a header was almost one that is understood. without_id: messages that had none.
         """
         self._route, self._kinds, self._limits, self._allowed = route, kinds, limits, allowed
-        self._delay_exchanges = frozenset(delay_exchanges)
+        self._delay_exchanges, self.reach = frozenset(delay_exchanges), reach
         self._destinations: dict[bytes, tuple[Destination, str]] = {}
         self._tables: dict[bytes, tuple[Instructions, bytes]] = {}  # that came before
-        self.near_misses = 0
+        self.near_misses = self.without_id = 0
 
     def read(
         self, message: Delivered, stamp: bytes, known_id: str | None = None
-    ) -> Schedule | Cancel | Quarantine | Direct:
+    ) -> Schedule | Change | Quarantine | Direct:
         """What becomes of a message. known_id: that it was given when it came for the first time.
 
         stamp: one a message, the same when it comes again. A message without id of its own gets
@@ -122,28 +127,46 @@ class Reader:
         key = message.routing_key.decode(errors="backslashreplace")
         route = self._route
         target = Destination(route.broker, route.kind, route.target, key)
-        return Quarantine(new_id(), stamp, _encoded(target, message.body, content), reason)
+        payload = _encoded(target, message.body, content)
+        return Quarantine.of(self._own_id(content), stamp, payload, reason)
 
     def _read(
         self, message: Delivered, content: ContentHeader, stamp: bytes, known_id: str | None
-    ) -> Schedule | Cancel | Quarantine | Direct:
+    ) -> Schedule | Change | Quarantine | Direct:
         table = content.table
         asked, table = self._tables.get(table) or self._instructions(table)
         given = asked.id if asked.id is not None else message_id(content.flags, content.after)
+        if given is None:
+            self.without_id += 1
         id = known_id or new_id() if given is None else self._id(given)
-        if asked.cancel:
+        if asked.cancel or asked.reschedule:
             if given is None:
-                raise MessageError("bad_id", "delaybridge-id", "a cancel names the id it is about")
-            return Cancel(id, None, stamp)
+                raise MessageError("bad_id", "delaybridge-id", "missing: which message is meant?")
+            when = when_of(asked, self._limits) if asked.reschedule else ""
+            return Change(id, asked.key, stamp, when=when, reach=self.reach)
         destination, text = self._destination(message.routing_key, asked)
         check_body_size(message.body, destination.broker, self._limits)
-        record = Record(text, message.body, table, (content.flags, content.before, content.after))
-        if not asked.is_timed and destination.broker == self._route.broker:
+        record = Record(
+            *(text, message.body, table, (content.flags, content.before, content.after)),
+            *(asked.key, None, asked.ttl_ms, asked.at_most_once),
+        )
+        if not asked.needs_store and destination.broker == self._route.broker:
             return Direct(id, record, destination)
-        when = when_of(asked, self._limits)
         payload = encode_record(record)
-        accepted = Accepted(id, id.encode(), when, MAX_PRIORITY, payload)
-        return Schedule(accepted, stamp, None, payload)
+        basis = id.encode() if asked.key is None else asked.key
+        when, rank = when_of(asked, self._limits), rank_of(asked.priority)
+        accepted = Accepted(id, basis, when, rank, payload)
+        return Schedule(accepted, stamp, asked.stored_policy, payload, reach=self.reach)
+
+    def _own_id(self, content: ContentHeader) -> str | None:
+        """The id that a message was given, as far as it can be read."""
+        with suppress(MessageError):
+            given: Any = message_id(content.flags, content.after)
+            for name, _, at, _ in entries(content.table):
+                if name == _ID:
+                    given = decode_value(content.table, at, ID)
+            return None if given is None else self._id(given)
+        return None
 
     def _instructions(self, table: bytes) -> tuple[Instructions, bytes]:
         """What the headers ask for, and the headers without those that only we read."""

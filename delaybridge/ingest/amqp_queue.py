@@ -12,14 +12,16 @@ from delaybridge.accept import Accepted
 from delaybridge.commands import new_stamp
 from delaybridge.errors import DecodeError
 from delaybridge.events import (
+    ChangeRefused,
     Emit,
+    IdMissing,
     Ingested,
     IngestFailed,
     IngestStarted,
     Quarantined,
     SourceUnguarded,
 )
-from delaybridge.ingest import INGRESS, Cancel, Entry, Quarantine, Schedule
+from delaybridge.ingest import Change, Entry, Quarantine, Schedule, instead
 from delaybridge.ingest.amqp_intake import IntakeConnection
 from delaybridge.ingest.amqp_life import Held, Life
 from delaybridge.ingest.amqp_messages import Delivered, Direct, Reader, content_of
@@ -28,15 +30,11 @@ from delaybridge.ingest.counts import Counts
 from delaybridge.ingest.owner import Owner, SourceTaken
 from delaybridge.ingest.routes import Route
 from delaybridge.ingest.storing import AGAIN_S, PATIENCE_S, are_scheduled
-from delaybridge.message import MAX_PRIORITY, Answer, Delivery, encode_record, new_id
+from delaybridge.message import MAX_PRIORITY, Answer, Delivery, encode_record
 from delaybridge.publish import Outcome, Publisher, Verdict
 from delaybridge.publish.amqp_wire import close_channel
 
 _BATCH = 2000
-_IN_THE_WAY = {
-    Answer.CONFLICT: "is pending, and differs",
-    Answer.IN_FLIGHT: "is with the broker",
-}
 
 Insist = Callable[[Sequence[Entry]], Awaitable[list[Answer | None]]]
 
@@ -172,8 +170,7 @@ class Intake:
         if direct:
             self._publisher.publish(direct)
         if arrived:
-            self.counts.total += len(arrived)
-            self.counts.near_misses = self._reader.near_misses
+            self._count(arrived)
             self._emit(Ingested(source=str(self.route), messages=len(arrived)))
         if self._storing is not None:
             await self._storing
@@ -182,9 +179,17 @@ class Intake:
             self._storing = asyncio.create_task(self._store(to_store, life, now_s))
             self._storing.add_done_callback(lambda _: life.arrived.set())
 
+    def _count(self, arrived: Sequence[Held]) -> None:
+        counts, reader = self.counts, self._reader
+        counts.total += len(arrived)
+        counts.near_misses = reader.near_misses
+        if reader.without_id and not counts.without_id:
+            self._emit(IdMissing(source=str(self.route)))
+        counts.without_id = reader.without_id
+
     async def _store(self, held: Sequence[Held], life: Life, now_s: float) -> None:
         """Store them; a conflict is quarantined, an id in flight is looked at again later."""
-        quarantined: Counter[str] = Counter()
+        ended: list[tuple[Entry, Answer | None]] = []
         while held:
             entries = [each.entry for each in held]
             answers = await self._insist(entries)
@@ -195,34 +200,32 @@ class Intake:
             for each, answer in zip(held, answers, strict=True):
                 if self._must_wait(each, answer, now_s):
                     self._waiting.append(each)
-                elif (instead := self._instead(each.entry, answer)) is not None:
-                    each.entry = instead
+                elif (kept := instead(each.entry, answer)) is not None:
+                    each.entry = kept
                     left.append(each)
                 else:
-                    if isinstance(each.entry, Quarantine):
-                        quarantined[each.entry.reason] += 1
+                    ended.append((each.entry, answer))
                     life.done([each])
             held = left
         life.ack()
-        for reason, count in quarantined.items():
+        self._tell(ended)
+
+    def _tell(self, ended: Sequence[tuple[Entry, Answer | None]]) -> None:
+        """Count and say what was not done as it was asked for."""
+        reasons = Counter(entry.reason for entry, _ in ended if isinstance(entry, Quarantine))
+        for reason, count in reasons.items():
             self.counts.quarantined += count
             self._emit(Quarantined(source=str(self.route), messages=count, reason=reason))
+        if refused := sum(answer is Answer.FOREIGN for _, answer in ended):
+            self.counts.refused += refused
+            self._emit(ChangeRefused(source=str(self.route), messages=refused))
 
     def _must_wait(self, held: Held, answer: Answer | None, now_s: float) -> bool:
-        """An id in flight is looked at again, and a cancel goes after what it may mean."""
-        if isinstance(held.entry, Cancel):
+        """An id in flight is looked at again, and a change goes after what it may mean."""
+        if isinstance(held.entry, Change):
             return any(other.id == held.id for other in self._waiting)
         is_patient = isinstance(held.entry, Schedule) and now_s - held.since_s < PATIENCE_S
         return answer is Answer.IN_FLIGHT and is_patient
-
-    def _instead(self, entry: Entry, answer: Answer | None) -> Quarantine | None:
-        """What stands in its own message's way goes to the dead set, under another id."""
-        if answer is Answer.CONFLICT and isinstance(entry, Quarantine):
-            return entry._replace(id=new_id())
-        if not isinstance(entry, Schedule) or answer not in _IN_THE_WAY:
-            return None
-        reason = f"{INGRESS}{answer} delaybridge-id: {entry.accepted.id!r} {_IN_THE_WAY[answer]}"
-        return Quarantine(new_id(), entry.stamp, entry.payload, reason)
 
     def published(self, deliveries: Sequence[Delivery], outcome: Outcome) -> None:
         """How publishes at once ended; what was not confirmed is stored, and due now."""
@@ -238,7 +241,10 @@ class Intake:
                 continue
             payload = encode_record(delivery.record)
             accepted = Accepted(delivery.id, delivery.id.encode(), "+0", MAX_PRIORITY, payload)
-            held.entry = Schedule(accepted, held.stamp, None, payload)
+            # Whoever had it before may have published it, too.
+            maybe = outcome.verdict is Verdict.UNKNOWN or held.message.redelivered
+            reach = self._reader.reach
+            held.entry = Schedule(accepted, held.stamp, None, payload, reach=reach, maybe=maybe)
             self._refused.append(held)
             life.arrived.set()
         for life in lives:

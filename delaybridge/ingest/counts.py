@@ -11,8 +11,10 @@ _SMOOTHING = 0.5
 class Counts:
     """One delay exchange or delay topic, as this process sees it.
 
-    total: messages taken. quarantined: those of them in the dead set. lag: messages waiting at the
-    broker, None if nobody knows. state: `reading`, or what is in the way. rate: messages a second.
+    total: messages taken. quarantined: those of them in the dead set. refused: cancels and
+    reschedules of messages that are bound elsewhere. without_id: messages that come twice if
+    RabbitMQ delivers them again. lag: messages waiting at the broker, None if nobody knows. state:
+    `reading`, or what is in the way. rate: messages a second.
     """
 
     source: str
@@ -21,6 +23,8 @@ class Counts:
     total: int = 0
     quarantined: int = 0
     near_misses: int = 0
+    refused: int = 0
+    without_id: int = 0
     lag: int | None = None
     rate: float = 0.0
     _seen: tuple[float, int] = (0.0, 0)
@@ -42,6 +46,8 @@ class Counts:
             "total": self.total,
             "quarantined": self.quarantined,
             "near_misses": self.near_misses,
+            "refused": self.refused,
+            "without_id": self.without_id,
             "lag": self.lag,
             "rate": round(self.rate, 1),
         }

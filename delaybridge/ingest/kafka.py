@@ -20,6 +20,7 @@ from typing import Any
 
 from delaybridge.calls import Calls
 from delaybridge.events import (
+    ChangeRefused,
     Emit,
     Ingested,
     IngestFailed,
@@ -27,12 +28,13 @@ from delaybridge.events import (
     Quarantined,
     SourceUnguarded,
 )
-from delaybridge.ingest import INGRESS, Cancel, Entry, Quarantine, Schedule
+from delaybridge.ingest import Change, Entry, Quarantine, instead
 from delaybridge.ingest.counts import Counts
 from delaybridge.ingest.kafka_consumer import CLUSTER, Batch, KafkaConsumer
 from delaybridge.ingest.kafka_records import Read, Reader
 from delaybridge.ingest.kafka_topics import Topic, skips
 from delaybridge.ingest.owner import Owner
+from delaybridge.ingest.reach import reach_of
 from delaybridge.ingest.routes import AllowList, Route, topics_pattern
 from delaybridge.ingest.storing import AGAIN_S, PATIENCE_S, are_scheduled, insist
 from delaybridge.message import Answer
@@ -43,7 +45,7 @@ from delaybridge.store import AsyncStore
 
 
 class Fate(Enum):
-    """What becomes of a record after an answer. REFUSED: another of its id is in the way."""
+    """What becomes of a record after an answer. REFUSED: its entry is a quarantine by then."""
 
     STORED = auto()
     AGAIN = auto()
@@ -198,6 +200,7 @@ class KafkaIngest:
                 (item, _fate(item, answer, is_late=is_late))
                 for item, answer in zip(left, answers, strict=True)
             ]
+            self._count_refused(left, answers)
             self._quarantined([i for i, fate in fates if fate is Fate.STORED])
             await self._quarantine([i for i, fate in fates if fate is Fate.REFUSED])
             again = [i for i, fate in fates if fate in (Fate.AGAIN, Fate.WAIT)]
@@ -209,15 +212,28 @@ class KafkaIngest:
                 await asyncio.sleep(AGAIN_S)
 
     async def _quarantine(self, items: Sequence[Item]) -> None:
-        """Keep what another message of the same id stands in the way of."""
-        for item in items:
-            entry = item.entry
-            if isinstance(entry, Schedule):
-                reason = f"{INGRESS}conflict delaybridge-id: {entry.accepted.id!r} is pending"
-                item.entry = item.reader.quarantine(item.read, reason)
-        if items:
-            await self._insist([item.entry for item in items])
-            self._quarantined(items)
+        """Keep them, whichever ids are taken, before anything is stored that was read later."""
+        left = items
+        while left:
+            answers = await self._insist([item.entry for item in left])
+            fates = [
+                (item, _fate(item, answer, is_late=False))
+                for item, answer in zip(left, answers, strict=True)
+            ]
+            left = [item for item, fate in fates if fate is not Fate.STORED]
+        self._quarantined(items)
+
+    def _count_refused(self, items: Sequence[Item], answers: Sequence[Answer | None]) -> None:
+        """Count the changes of messages that are bound for somewhere else."""
+        refused = Counter(
+            item.reader.topic
+            for item, answer in zip(items, answers, strict=True)
+            if answer is Answer.FOREIGN and isinstance(item.entry, Change)
+        )
+        for topic, count in refused.items():
+            counts = self._counts[topic]
+            counts.refused += count
+            self._emit(ChangeRefused(source=counts.source, messages=count))
 
     def _quarantined(self, items: Sequence[Item]) -> None:
         reasons: Counter[tuple[str, str]] = Counter()
@@ -240,8 +256,13 @@ class KafkaIngest:
                 *(route, topic.id, self._calls.kinds, self._calls.limits),
                 self._allowed,
                 keep_partition=self._settings.ingest.keep_partition,
+                reach=self._reach(route),
             )
         return reader
+
+    def _reach(self, route: Route) -> str:
+        ingest = self._settings.ingest
+        return reach_of(route, self._calls.kinds, ingest.destinations, ingest.trust)
 
     def _route_of(self, topic: str) -> Route:
         for route in self._routes:
@@ -291,27 +312,27 @@ class KafkaIngest:
 def _fate(item: Item, answer: Answer | None, *, is_late: bool) -> Fate:
     """What an answer means for a record. A null value that found nothing to cancel is a message."""
     entry = item.entry
-    if isinstance(entry, Cancel) and entry.otherwise and answer is Answer.UNKNOWN:
-        item.entry = entry.otherwise
-        return Fate.AGAIN
-    if answer is None:
-        return Fate.AGAIN
-    if not isinstance(entry, Schedule):
-        return Fate.STORED
-    if answer is Answer.IN_FLIGHT and not is_late:
+    if isinstance(entry, Change):
+        if entry.otherwise and answer in (Answer.UNKNOWN, Answer.FOREIGN):
+            item.entry = entry.otherwise
+            return Fate.AGAIN
+    elif answer is Answer.IN_FLIGHT and not is_late:
         return Fate.WAIT
-    return Fate.REFUSED if answer in (Answer.IN_FLIGHT, Answer.CONFLICT) else Fate.STORED
+    elif (kept := instead(entry, answer)) is not None:
+        item.entry = kept
+        return Fate.REFUSED
+    return Fate.AGAIN if answer is None else Fate.STORED
 
 
 def _parts(items: Sequence[Item]) -> Iterator[list[Item]]:
-    """Cut where cancels and schedules meet: each waits for the answers of those before it.
+    """Cut where changes and schedules meet: each waits for the answers of those before it.
 
     A cancel that may turn into a schedule stands alone: what follows it would be before it.
     """
 
     def kind(place_and_item: tuple[int, Item]) -> int:
         place, item = place_and_item
-        if isinstance(item.entry, Cancel):
+        if isinstance(item.entry, Change):
             return -1 if item.entry.otherwise is None else place
         return -2
 

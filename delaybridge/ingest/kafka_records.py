@@ -22,9 +22,9 @@ from delaybridge.accept import (
     parse_destination,
 )
 from delaybridge.errors import MessageError
-from delaybridge.ingest import Cancel, Entry, Quarantine, Schedule, reason_of, when_of
+from delaybridge.ingest import Change, Entry, Quarantine, Schedule, reason_of, when_of
 from delaybridge.ingest.routes import AllowList, Route
-from delaybridge.instructions import Instructions, instructions, is_instruction
+from delaybridge.instructions import ID, Instructions, instructions, is_instruction
 from delaybridge.message import (
     MAX_PRIORITY,
     OWN_HEADERS,
@@ -34,6 +34,7 @@ from delaybridge.message import (
     OnConflict,
     Record,
     encode_record,
+    rank_of,
 )
 from delaybridge.times import epoch_ms
 
@@ -42,7 +43,7 @@ ETF1_EPOCH, ETF1_TOPIC, ETF1_KEY = (
 )
 _ETF1_PREFIX = "scheduler-"
 _OFFSET_DIGITS = 19
-_ID_REST = 9  # of an id: two dashes, five digits of the partition, and q- where it is quarantined
+_ID_REST = 9  # of an id: two dashes, five digits of the partition, and ~1 where it is quarantined
 
 Headers = Sequence[tuple[str, bytes | None]]
 # confluent_kafka returns half a list and an exception for a name that is no UTF-8. The interpreter
@@ -108,14 +109,16 @@ class Reader:
         allowed: AllowList,
         *,
         keep_partition: bool,
+        reach: str = "",
     ) -> None:
         """topic_id: what tells the topic from another that bore its name; empty if unknown.
 
-        near_misses: how often a header was almost one that is understood.
+        reach: whose messages may be touched, as `reach_of` gives it; empty: all. near_misses: how
+        often a header was almost one that is understood.
         """
         self._route, self._topic_id = route, topic_id
         self._kinds, self._limits, self._allowed = kinds, limits, allowed
-        self._keep_partition = keep_partition
+        self._keep_partition, self._reach = keep_partition, reach
         self.topic = route.source
         self.near_misses = 0
         self._own: tuple[Destination, str] | None = None
@@ -153,8 +156,17 @@ class Reader:
             str(Destination(self._route.broker, self._route.kind, self._route.target)),
             *(record.value, tuple(record.headers or ()), None, record.key),
         )
-        id = f"q-{self.place(record)}"
-        return Quarantine(id, self._stamp(record), encode_record(kept), reason)
+        own_id = self._own_id(record)
+        return Quarantine.of(own_id, self._stamp(record), encode_record(kept), reason)
+
+    def _own_id(self, record: Read) -> str:
+        """The id that it was given, as far as it can be read; else its place."""
+        headers = dict(record.headers or ())
+        given = record.key if any(map(_is_etf1, headers)) else headers.get(ID)
+        with suppress(MessageError, UnicodeDecodeError):
+            if given is not None:
+                return check_id(given.decode(), self._limits)
+        return self.place(record)
 
     def _read(self, record: Read) -> Entry:
         headers = record.headers
@@ -164,15 +176,17 @@ class Reader:
         asked, kept, is_etf1 = self._known.get(same) or self._understood(same)
         if is_etf1:
             return self._etf1(record, headers)
-        if asked.cancel:
+        if asked.cancel or asked.reschedule:
             if asked.id is None:
-                raise MessageError("bad_id", "delaybridge-id", "a cancel names the id it is about")
-            return self._cancel(check_id(asked.id, self._limits), record.key, record)
+                raise MessageError("bad_id", ID, "missing: which message is meant?")
+            when = when_of(asked, self._limits) if asked.reschedule else ""
+            key = record.key if asked.key is None else asked.key
+            return self._change(check_id(asked.id, self._limits), key, record, when=when)
         entry = self._schedule(record, kept, asked)
         if record.value is None and record.key and not headers:
             # A tombstone: etf1's clients cancel with it. If nothing is pending it goes through.
             with suppress(UnicodeDecodeError):
-                return self._cancel(record.key.decode(), record.key, record, otherwise=entry)
+                return self._change(record.key.decode(), record.key, record, otherwise=entry)
         return entry
 
     def _understood(self, given: tuple[bool, Headers]) -> Understood:
@@ -200,12 +214,16 @@ class Reader:
 
     def _schedule(self, record: Read, kept: HeaderPairs, asked: Instructions) -> Schedule:
         id = self.place(record) if asked.id is None else check_id(asked.id, self._limits)
-        payload = self._payload(record, self._destination(asked.destination), kept, record.key)
+        key = record.key if asked.key is None else asked.key
+        rest = asked.ttl_ms, asked.at_most_once
+        payload = self._payload(record, self._destination(asked.destination), kept, key, *rest)
         when = when_of(asked, self._limits)
-        basis = record.key if record.key is not None else id.encode()
-        accepted = Accepted(id, basis, when, MAX_PRIORITY, payload)
-        # Without sources a record read twice is known by its stamp alone.
-        policy = None if self._topic_id else OnConflict.FAIL
+        basis = key if key is not None else id.encode()
+        accepted = Accepted(id, basis, when, rank_of(asked.priority), payload)
+        policy = asked.stored_policy
+        if policy is None and not self._topic_id:
+            # Without sources a record read twice is known by its stamp alone.
+            policy = OnConflict.FAIL
         return self._sourced(accepted, policy, record)
 
     def _etf1(self, record: Read, headers: Headers) -> Entry:
@@ -216,7 +234,7 @@ class Reader:
         except UnicodeDecodeError:
             raise MessageError("bad_id", "key", "not valid UTF-8") from None
         if record.value is None:
-            return self._cancel(id, id.encode(), record)
+            return self._change(id, id.encode(), record)
         given = {name: value for name, value in reversed(headers) if value is not None}
         target = given.get(ETF1_TOPIC)
         if not target:
@@ -242,13 +260,19 @@ class Reader:
     def _sourced(self, accepted: Accepted, policy: OnConflict | None, record: Read) -> Schedule:
         source = self._partition(record).source
         stamp = self._stamp(record)
-        return Schedule(accepted, stamp, policy, accepted.payload, source, record.offset)
+        place = source, record.offset
+        return Schedule(accepted, stamp, policy, accepted.payload, *place, self._reach)
 
-    def _cancel(
-        self, id: str, basis: bytes | None, record: Read, otherwise: Schedule | None = None
-    ) -> Cancel:
-        source = self._partition(record).source
-        return Cancel(id, basis, self._stamp(record), source, record.offset, otherwise)
+    def _change(
+        self,
+        id: str,
+        basis: bytes | None,
+        record: Read,
+        otherwise: Schedule | None = None,
+        when: str = "",
+    ) -> Change:
+        stamp, source = self._stamp(record), self._partition(record).source
+        return Change(id, basis, stamp, source, record.offset, otherwise, when, self._reach)
 
     def _stamp(self, record: Read) -> bytes:
         """The same whenever the record is read again, and hardly that of another."""
@@ -261,11 +285,14 @@ class Reader:
         destination: tuple[Destination, str],
         headers: HeaderPairs,
         key: bytes | None,
+        ttl_ms: int | None = None,
+        at_most_once: bool = False,
     ) -> bytes:
         to, text = destination
         check_body_size(record.value or b"", to.broker, self._limits)
         partition = record.partition if self._keep_partition else None
-        return encode_record(Record(text, record.value, headers, None, key, partition))
+        rest = key, partition, ttl_ms, at_most_once
+        return encode_record(Record(text, record.value, headers, None, *rest))
 
     def _destination(self, asked: str | None) -> tuple[Destination, str]:
         route = self._route

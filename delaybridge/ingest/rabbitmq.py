@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -28,6 +28,7 @@ from delaybridge.ingest.amqp_queue import Intake, IntakeOptions
 from delaybridge.ingest.amqp_topology import messages_waiting
 from delaybridge.ingest.counts import Counts
 from delaybridge.ingest.owner import Owner
+from delaybridge.ingest.reach import reach_of
 from delaybridge.ingest.routes import AllowList, Route
 from delaybridge.ingest.storing import insist
 from delaybridge.message import Delivery
@@ -55,6 +56,7 @@ class RabbitMQIngest:
         options: IntakeOptions,
         allowed: AllowList,
         owner: Owner,
+        reach: Callable[[Route], str],
     ) -> None:
         """`publisher`, for what asks for no delay, is to be set before `run`."""
         self.publisher: Publisher
@@ -64,7 +66,7 @@ class RabbitMQIngest:
         self._intakes = [
             Intake(
                 route,
-                Reader(route, calls.kinds, calls.limits, allowed, sources),
+                Reader(route, calls.kinds, calls.limits, allowed, sources, reach(route)),
                 partial(insist, store, calls, emit),
                 emit,
                 options,
@@ -189,6 +191,9 @@ async def connected(
         *(parameters_of(name, url, options), routes, store, calls, emit, bounds),
         AllowList(settings.ingest.destinations),
         Owner.of(calls.namespace, calls.birth, settings.ingest.take_over),
+        lambda route: reach_of(
+            route, calls.kinds, settings.ingest.destinations, settings.ingest.trust
+        ),
     )
     ingest.publisher = connect(
         *(name, url), report=ingest.report, on_change=lambda: None, options=options

@@ -12,7 +12,7 @@ from delaybridge.calls import FURTHEST, Calls
 from delaybridge.commands import NOWHERE, Bucket, Command, Source
 from delaybridge.errors import StoreFull, StoreUnavailable, StoreWiped
 from delaybridge.events import Emit, StoreSilent
-from delaybridge.ingest import Cancel, Entry, Schedule
+from delaybridge.ingest import Change, Entry, Schedule
 from delaybridge.message import Answer
 from delaybridge.steps import Steps
 from delaybridge.store import AsyncStore
@@ -57,7 +57,7 @@ def store_entries(calls: Calls, entries: Sequence[Entry]) -> Steps[list[Answer |
     """The answer of each entry; None: it was not looked at, and is to be sent again.
 
     Entries of one bucket take effect in their order. From a source there is one call a bucket: what
-    follows a conflict, or an id in flight, or does not fit, is not looked at; and a cancel from a
+    follows a conflict, or an id in flight, or does not fit, is not looked at; and a change from a
     source is only sent by itself, when all before it have their answers.
     """
     answers: list[Answer | None] = [None] * len(entries)
@@ -71,12 +71,12 @@ def store_entries(calls: Calls, entries: Sequence[Entry]) -> Steps[list[Answer |
         unborn: set[int] = set()
         for call, part in zip(planned, asked, strict=True):
             found = [next(replies) for _ in part]
-            # Born in another namespace, or not yet: read the record anew. A cancel waits for what
+            # Born in another namespace, or not yet: read the record anew. A change waits for what
             # stands before it.
             if found[0] is None or call.buckets[0].number in unborn:
                 unborn.add(call.buckets[0].number)
                 left += call.places
-            elif call.kind[0] == "cancel":
+            elif call.kind[0] == "change":
                 answers[call.places[0]] = min(found, key=FURTHEST.index)
             else:
                 for place, answer in zip(call.places, found[0], strict=False):
@@ -92,15 +92,15 @@ def _plan(entries: Sequence[Entry], todo: Iterable[int], buckets: Sequence[Bucke
     latest: dict[tuple[int, str], _Call] = {}  # by bucket and source
     for place in todo:
         entry = entries[place]
-        if isinstance(entry, Cancel):
-            planned.append(_Call(("cancel",), _asked(entry, buckets), [place]))
+        if isinstance(entry, Change):
+            planned.append(_Call(("change",), _asked(entry, buckets), [place]))
             latest.clear()
             continue
         if isinstance(entry, Schedule):
             basis, size, source = entry.accepted.basis, len(entry.accepted.payload), entry.source
-            kind: tuple[Any, ...] = ("schedule", entry.policy, source)
+            kind: tuple[Any, ...] = ("schedule", entry.policy, source, entry.reach, entry.maybe)
         else:
-            basis, size, source = entry.id.encode(), len(entry.payload), ""
+            basis, size, source = (entry.own_id or entry.id).encode(), len(entry.payload), ""
             kind = ("quarantine",)
         number = keys.bucket_of(basis, len(buckets))
         call = latest.get((number, source))
@@ -117,7 +117,7 @@ def _plan(entries: Sequence[Entry], todo: Iterable[int], buckets: Sequence[Bucke
     return planned
 
 
-def _asked(entry: Cancel, buckets: Sequence[Bucket]) -> list[Bucket]:
+def _asked(entry: Change, buckets: Sequence[Bucket]) -> list[Bucket]:
     """The basis' bucket; without one the id's own and all others, where messages with keys lie."""
     own = keys.bucket_of(entry.id.encode() if entry.basis is None else entry.basis, len(buckets))
     if entry.basis is not None:
@@ -134,14 +134,27 @@ def _commands(call: _Call, entries: Sequence[Entry], *, first: bool) -> list[Com
     if call.kind[0] == "quarantine":
         kept = [(e.stamp, e.id, e.payload, e.reason) for e in mine]
         return [call.buckets[0].quarantine(kept, first=first)]
-    if call.kind[0] == "cancel":
+    if call.kind[0] == "change":
         (entry,) = mine
-        read = {"source": entry.source, "offset": max(entry.offset, 0)}
-        turns = entry.otherwise is not None
-        return [
-            bucket.cancel(entry.stamp, entry.id, **read, otherwise=turns) for bucket in call.buckets
-        ]
-    _, policy, name = call.kind
+        return [_change(entry, bucket) for bucket in call.buckets]
+    _, policy, name, reach, maybe = call.kind
     source = Source(name, [entry.offset for entry in mine]) if name else NOWHERE
     messages = [(entry.stamp, entry.accepted) for entry in mine]
-    return [call.buckets[0].schedule(messages, policy, source=source, first=first)]
+    return [
+        call.buckets[0].schedule(
+            messages, policy, source=source, reach=reach, maybe=maybe, first=first
+        )
+    ]
+
+
+def _change(entry: Change, bucket: Bucket) -> Command[Answer]:
+    """It in one bucket."""
+    given: dict[str, Any] = {
+        "source": entry.source,
+        "offset": max(entry.offset, 0),
+        "reach": entry.reach,
+    }
+    if entry.when:
+        return bucket.reschedule(entry.stamp, entry.id, entry.when, **given)
+    turns = entry.otherwise is not None
+    return bucket.cancel(entry.stamp, entry.id, **given, otherwise=turns)

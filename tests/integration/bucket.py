@@ -10,13 +10,11 @@ import redis
 from delaybridge import keys
 from delaybridge.accept import Accepted
 from delaybridge.commands import (
-    NOWHERE,
     Bucket,
     Claimed,
     Command,
     Fired,
     Item,
-    Source,
     split_record,
 )
 from delaybridge.message import Answer, OnConflict, rank_of
@@ -78,24 +76,34 @@ class World:
         priority: int = 0,
         payload: bytes = b"payload",
         policy: OnConflict | None = OnConflict.FAIL,
-        source: Source = NOWHERE,
+        **fields: Any,
     ) -> Command[list[tuple[Answer, int]] | None]:
         accepted = Accepted(id, id.encode(), str(due_ms), rank_of(priority), payload)
         return self.bucket.schedule(
-            [(self.stamp(), accepted)], policy, source=source, first=True, now_ms=self.now_ms
+            [(self.stamp(), accepted)], policy, first=True, now_ms=self.now_ms, **fields
         )
 
     def quarantining(self, *ids: str, reason: str = "ingress: why") -> Command[Any]:
         kept = [(self.stamp(), id, b"payload", reason) for id in ids]
         return self.bucket.quarantine(kept, first=True, now_ms=self.now_ms)
 
-    def canceling(self, id: str, source: str = "", offset: int = 0) -> Command[Answer]:
+    def canceling(
+        self, id: str, source: str = "", offset: int = 0, **fields: Any
+    ) -> Command[Answer]:
         return self.bucket.cancel(
-            self.stamp(), id, source=source, offset=offset, now_ms=self.now_ms
+            self.stamp(), id, source=source, offset=offset, now_ms=self.now_ms, **fields
         )
 
-    def rescheduling(self, id: str, due_ms: int) -> Command[Answer]:
-        return self.bucket.reschedule(self.stamp(), id, str(due_ms), now_ms=self.now_ms)
+    def rescheduling(
+        self, id: str, due_ms: int, source: str = "", offset: int = 0, **fields: Any
+    ) -> Command[Answer]:
+        return self.bucket.reschedule(
+            *(self.stamp(), id, str(due_ms)),
+            source=source,
+            offset=offset,
+            now_ms=self.now_ms,
+            **fields,
+        )
 
     def kicking(self, id: str) -> Command[Answer]:
         return self.bucket.kick(self.stamp(), id, now_ms=self.now_ms)

@@ -7,7 +7,9 @@ allowed to publish. `check` compares the two views, and holds every message to o
 
 from __future__ import annotations
 
+import json
 import math
+import re
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -24,7 +26,8 @@ from delaybridge.commands import (
     Row,
     Tried,
 )
-from delaybridge.message import Answer, OnConflict, State
+from delaybridge.errors import DecodeError
+from delaybridge.message import Answer, OnConflict, State, decode_record
 
 KEEP_CALLS_MS = 600_000
 NUMBERS = {
@@ -102,19 +105,31 @@ class Model:
     # clients
 
     def schedule(
-        self, messages: Sequence[tuple[bytes, Any]], policy: OnConflict, *, now_ms: int
+        self,
+        messages: Sequence[tuple[bytes, Any]],
+        policy: OnConflict | None,
+        *,
+        reach: str = "",
+        maybe: bool = False,
+        now_ms: int,
     ) -> list[tuple[Answer, int]]:
         self.marks.birth = self.birth
         answers = []
         for stamp, message in messages:
             score = int(message.when) + message.rank / 256
             stored = Stored(score, stamp, message.payload)
-            answer, pending = self._schedule(message.id, stored, policy, now_ms)
+            answer, pending = self._schedule(message.id, stored, policy, reach, now_ms)
             answers.append((answer, int(score if pending is None else pending)))
+            is_pending = (
+                answer in (Answer.CREATED, Answer.DUPLICATE) and message.id in self.messages
+            )
+            if policy is None and maybe and is_pending:
+                tried = self._tried(message.id)
+                self.attempts[message.id] = tried._replace(maybe_delivered=True)
         return answers
 
     def _schedule(
-        self, id: str, new: Stored, policy: OnConflict, now_ms: int
+        self, id: str, new: Stored, policy: OnConflict | None, reach: str, now_ms: int
     ) -> tuple[Answer, float | None]:
         old = self.messages.get(id)
         mine = old is not None and old.stamp == new.stamp
@@ -125,6 +140,10 @@ class Model:
             return Answer.CREATED, None
         if mine:
             return Answer.CREATED, old.score
+        if policy in (None, OnConflict.REPLACE) and self.is_fired(id):
+            return Answer.IN_FLIGHT, old.score
+        if is_foreign(old, reach):
+            return Answer.FOREIGN, old.score
         if policy is OnConflict.REPLACE:
             return self._replace(id, old, new, now_ms)
         same = policy is OnConflict.KEEP or old.payload == new.payload
@@ -133,8 +152,6 @@ class Model:
     def _replace(
         self, id: str, old: Stored, new: Stored, now_ms: int
     ) -> tuple[Answer, float | None]:
-        if self.is_fired(id):
-            return Answer.IN_FLIGHT, old.score
         maybe = self._tried(id).maybe_delivered
         self._take_out(id)
         self.messages[id], self.due[id] = new, new.score
@@ -145,11 +162,13 @@ class Model:
         self._remember(old.stamp, id, Answer.CANCELLED, now_ms)
         return self._remember(new.stamp, id, Answer.REPLACED, now_ms), None
 
-    def cancel(self, stamp: bytes, id: str, *, now_ms: int) -> Answer:
+    def cancel(self, stamp: bytes, id: str, *, reach: str = "", now_ms: int) -> Answer:
         if past := self.calls.get(stamp + id.encode()):
             return past.answer
         if id not in self.messages:
             return Answer.UNKNOWN
+        if is_foreign(self.messages[id], reach):
+            return Answer.FOREIGN
         if self.is_fired(id):
             return Answer.IN_FLIGHT
         maybe = self._tried(id).maybe_delivered
@@ -161,11 +180,15 @@ class Model:
         answer = Answer.CANCELLED_MAYBE_DELIVERED if maybe else Answer.CANCELLED
         return self._remember(stamp, id, answer, now_ms)
 
-    def reschedule(self, stamp: bytes, id: str, when: str, *, now_ms: int) -> Answer:
+    def reschedule(
+        self, stamp: bytes, id: str, when: str, *, reach: str = "", now_ms: int
+    ) -> Answer:
         if past := self.calls.get(stamp + id.encode()):
             return past.answer
         if id not in self.messages:
             return Answer.UNKNOWN
+        if is_foreign(self.messages[id], reach):
+            return Answer.FOREIGN
         if self.is_fired(id):
             return Answer.IN_FLIGHT
         if id in self.dead:
@@ -501,6 +524,17 @@ class Model:
         assert sorted(places) == sorted(self.messages)
         counted = {(id, claim) for id, claim in self.mirror.items() if self.is_fired(id)}
         assert counted == self.fired & set(self.mirror.items())
+
+
+def is_foreign(old: Stored, reach: str) -> bool:
+    """Whether a caller with this reach may not touch a message; patterns here are plain ones."""
+    if not reach:
+        return False
+    try:
+        destination = decode_record(old.payload).destination
+    except DecodeError:
+        return True
+    return not any(re.search(pattern, destination) for pattern in json.loads(reach))
 
 
 def turn_of(token: str) -> int:

@@ -14,6 +14,7 @@ from aiokafka.partitioner import murmur2
 from confluent_kafka import Producer
 
 from delaybridge import keys
+from delaybridge.ids import all_beside
 from tests.integration.ingesting import Entrance
 from tests.integration.ingesting_kafka import Kafka, produce_raw, source
 
@@ -305,13 +306,66 @@ class TestQuarantine:
         await kafka.send(delay, b"behind", HOUR, key=b"k")
         entrance.ingest("kafka")
         await is_pending(entrance, 2)
-        # also where it came from the same offset of another topic
+        # also where it came from the same offset of another topic, which leads elsewhere
         await kafka.send(second, b"third", headers, key=b"k")
         await is_quarantined(entrance, 2)
         assert {m.body for m in await entrance.delayed()} == {b"first", b"behind"}
-        dead = await entrance.dead()
-        assert {m.body for m in dead} == {b"other", b"third"}
-        assert all(str(m.reason).startswith("ingress:conflict") for m in dead)
+        found = await entrance.client.quarantined("one")
+        assert [(m.body, str(m.reason).split()[0]) for m in found] == [
+            (b"other", "ingress:conflict"),
+            (b"third", "ingress:foreign"),
+        ]
+
+    async def test_no_record_is_lost_where_the_ids_that_it_would_get_are_taken(
+        self, entrance: Entrance, kafka: Kafka, namespace: str
+    ) -> None:
+        delay, _ = await kafka.pair(namespace)
+        await kafka.send(delay, b"first", HOUR)
+        entrance.ingest("kafka")
+        await is_pending(entrance, 1)
+        (first,) = await entrance.delayed()
+        place = first.id[:-1] + "1"
+        taken = [f"q-{place}", *all_beside(place)]
+        for id in taken:
+            await entrance.client.schedule(f"kafka:{namespace}", b"taken", delay="1h", id=id)
+        await kafka.send(delay, b"lost", [("delaybridge-delay", b"soon")])
+        await is_quarantined(entrance, 1)
+        (dead,) = await entrance.dead()
+        assert dead.body == b"lost"
+        assert len(await entrance.delayed()) == 1 + len(taken)
+
+    async def test_a_topic_touches_no_message_that_is_bound_elsewhere(
+        self, make_entrance: MakeEntrance, kafka: Kafka, namespace: str
+    ) -> None:
+        delay, _ = await kafka.pair(namespace)
+        entrance = make_entrance()
+        for id in ("etf1", "tombstone", "cancel", "reschedule"):
+            await entrance.client.schedule("kafka:pay", b"mine", delay="1h", id=id)
+        before = await entrance.delayed()
+        target = delay.removesuffix(".delay").encode()
+        etf1 = [("scheduler-epoch", b"1900000000"), ("scheduler-target-topic", target)]
+        asked = ("delaybridge-id", b"cancel"), ("delaybridge-cancel", b"true")
+        again = ("delaybridge-id", b"reschedule"), ("delaybridge-reschedule", b"true")
+        await kafka.send(delay, b"replaced", etf1, key=b"etf1")
+        await kafka.send(delay, None, etf1, key=b"etf1")
+        await kafka.send(delay, None, key=b"tombstone")
+        await kafka.send(delay, b"", asked, key=b"cancel")
+        await kafka.send(delay, b"", [*again, *HOUR], key=b"reschedule")
+        entrance.ingest("kafka")
+
+        async def is_counted() -> bool:
+            found = await source(entrance, delay)
+            return found is not None and (found.total, found.refused, found.quarantined) == (
+                5,
+                3,
+                1,
+            )
+
+        await entrance.until(is_counted, "three changes are refused, one message is quarantined")
+        after = [message for message in await entrance.delayed() if message.body is not None]
+        assert after == before, "the tombstone alone goes through, as one that cancels nothing"
+        (dead,) = await entrance.client.quarantined("etf1")
+        assert dead.body == b"replaced"
 
     async def test_a_header_whose_name_is_not_text(
         self, entrance: Entrance, kafka: Kafka, namespace: str

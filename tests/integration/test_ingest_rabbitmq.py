@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import struct
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack
+from decimal import Decimal
 from typing import Any
 
 import pika
@@ -16,7 +17,8 @@ from pika.adapters.blocking_connection import BlockingChannel
 
 from delaybridge.calls import Stored
 from delaybridge.errors import StoreWiped
-from delaybridge.message import Answer
+from delaybridge.message import Answer, Delivery
+from delaybridge.publish import Outcome, Verdict
 from tests.integration.delaying import Raw, entries
 from tests.integration.ingesting import DEADLINE_S, Entrance
 from tests.integration.ingesting_rabbitmq import HOUR_MS, AsBytes, Exchanges, reading, source
@@ -307,9 +309,168 @@ async def test_ids_duplicates_cancels_and_conflicts(
     assert dead.body == b"2"
     assert dead.reason is not None
     assert dead.reason.startswith("ingress:conflict delaybridge-id: 'kept'")
-    assert await entrance.client.kick(dead.id) is Answer.KICKED
+    assert await entrance.client.kick("kept") is Answer.KICKED
     (raw,) = await rabbit.take_raw(namespace, 1)
     assert (raw.body, raw.properties["message_id"]) == (b"2", "kept")
+
+
+async def test_a_source_touches_no_message_that_is_bound_elsewhere(
+    make_entrance: MakeEntrance, rabbit: Exchanges, namespace: str
+) -> None:
+    pay, other = f"{namespace}-pay", f"{namespace}-other"
+    for target in (pay, other):
+        await rabbit.target(target)
+    entrance = make_entrance(exchanges=[f"{pay}.delay", f"{other}.delay"])
+    entrance.ingest("rabbitmq")
+    await reading(entrance, f"{pay}.delay", f"{other}.delay")
+    await rabbit.send(f"{pay}.delay", [("k", b"mine", properties(HOUR_MS, message_id="id"))])
+    await entrance.until(lambda: stored(entrance, 1), "stored")
+    (before,) = await entrance.delayed()
+    orders: list[dict[str, Any]] = [
+        {"delaybridge-cancel": True},
+        {"delaybridge-reschedule": True, "delaybridge-delay": "0"},
+        {"delaybridge-on-conflict": "replace", "delaybridge-delay": "2h"},
+        {"delaybridge-on-conflict": "keep", "delaybridge-delay": "2h"},
+        {"delaybridge-delay": "2h"},
+    ]
+    asking = [properties(headers=headers, message_id="id") for headers in orders]
+    await rabbit.send(f"{other}.delay", [("k", b"theirs", asked) for asked in asking])
+    await entrance.until(lambda: buried(entrance, 3), "three are quarantined")
+
+    async def is_counted() -> bool:
+        found = await source(entrance, f"{other}.delay")
+        return found is not None and (found.refused, found.quarantined) == (2, 3)
+
+    await entrance.until(is_counted, "what was refused is counted")
+    assert await entrance.delayed() == [before]
+    # each lies beside the id that it brought, whose message is another's, and is found by it
+    found = await entrance.client.quarantined("id")
+    assert [message.id for message in found] == ["id~1", "id~2", "id~3"]
+    assert all("ingress:foreign delaybridge-id: 'id'" in (m.reason or "") for m in found)
+    assert await entrance.client.kick("id") is Answer.KICKED
+    entrance.scan()
+    arrived = await rabbit.take_raw(other, 3)
+    assert {raw.headers["delaybridge-id"] for raw in arrived} == {"id~1", "id~2", "id~3"}
+    # from its own source all of it is done
+    await rabbit.send(f"{pay}.delay", [("k", b"theirs", asking[2])])
+    await entrance.until(lambda: pending(entrance, "id", b"theirs"), "replaced")
+    await rabbit.send(f"{pay}.delay", [("k", b"", asking[1])])
+    (raw,) = await rabbit.take_raw(pay, 1)
+    assert raw.body == b"theirs"
+
+
+async def pending(entrance: Entrance, id: str, body: bytes) -> bool:
+    found = await entrance.client.get(id)
+    return found is not None and found.body == body
+
+
+async def test_a_rule_lets_a_source_cancel_what_is_bound_elsewhere(
+    make_entrance: MakeEntrance, rabbit: Exchanges, namespace: str
+) -> None:
+    entrance = make_entrance(trust=[f"{namespace}.delay=rabbitmq:*-pay"])
+    await entrance.client.schedule(f"rabbitmq:{namespace}-pay/k", b"", delay="1h", id="id")
+    entrance.ingest("rabbitmq")
+    await reading(entrance, f"{namespace}.delay")
+    cancel = properties(headers={"delaybridge-cancel": True}, message_id="id")
+    await rabbit.send(f"{namespace}.delay", [("k", b"", cancel)])
+    await entrance.until(lambda: stored(entrance, 0), "cancelled")
+
+
+async def test_headers_ask_for_all_that_a_client_may_ask_for(
+    make_entrance: MakeEntrance, rabbit: Exchanges, namespace: str
+) -> None:
+    delay = f"{namespace}.delay"
+    entrance = make_entrance()
+    entrance.ingest("rabbitmq")
+    await reading(entrance, delay)
+    asked = {
+        "delaybridge-priority": 9,
+        "delaybridge-ttl": "15m",
+        "delaybridge-at-most-once": True,
+        "delaybridge-key": "order-1",
+        "delaybridge-delay": "1h",
+    }
+    await rabbit.send(
+        delay,
+        [
+            ("k", b"all", properties(headers=asked, message_id="all")),
+            ("k", b"now", properties(headers={"delaybridge-at-most-once": True})),
+            (
+                "k",
+                b"fraction",
+                properties(headers={"x-delay": Decimal("3599999.5")}, message_id="f"),
+            ),
+        ],
+    )
+    await entrance.until(lambda: stored(entrance, 3), "stored")
+    found = {message.body: message for message in await entrance.delayed()}
+    all_ = found[b"all"]
+    assert (all_.priority, all_.ttl_ms, all_.at_most_once) == (9, 900_000, True)
+    assert (all_.key, all_.headers) == (b"order-1", [])
+    assert await entrance.client.get("all", key="order-1") is not None
+    assert found[b"now"].at_most_once
+    assert not await entrance.dead()
+
+
+async def test_after_a_publish_at_once_of_unknown_outcome_cancel_says_maybe(
+    make_entrance: MakeEntrance,
+    rabbit: Exchanges,
+    namespace: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Unknown:
+        """Publishes, and never learns how that ended."""
+
+        def __init__(self, report: Any) -> None:
+            self._report = report
+
+        async def connect(self) -> None:
+            pass
+
+        def publish(self, deliveries: Sequence[Delivery]) -> None:
+            outcome = Outcome(Verdict.UNKNOWN, "timeout")
+            asyncio.get_running_loop().call_soon(self._report, list(deliveries), outcome)
+
+        async def close(self, timeout_s: float) -> None:
+            pass
+
+    monkeypatch.setattr(
+        "delaybridge.ingest.rabbitmq.connect", lambda *_, report, **__: Unknown(report)
+    )
+    entrance = make_entrance()
+    entrance.ingest("rabbitmq")
+    await reading(entrance, f"{namespace}.delay")
+    await rabbit.send(f"{namespace}.delay", [("k", b"1", properties(message_id="id"))])
+    await entrance.until(lambda: stored(entrance, 1), "stored")
+    assert await entrance.client.cancel("id") is Answer.CANCELLED_MAYBE_DELIVERED
+
+
+async def test_messages_without_an_id_are_counted_and_the_first_is_told_of(
+    make_entrance: MakeEntrance,
+    rabbit: Exchanges,
+    namespace: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Killed between store and ack such a message comes twice, under two ids."""
+    entrance = make_entrance()
+    entrance.ingest("rabbitmq")
+    await reading(entrance, f"{namespace}.delay")
+    with caplog.at_level("WARNING", "delaybridge"):
+        for _ in range(3):
+            await rabbit.send(f"{namespace}.delay", [("k", b"1", properties(HOUR_MS))])
+        named = properties(HOUR_MS, message_id="id")
+        await rabbit.send(f"{namespace}.delay", [("k", b"2", named)])
+        await entrance.until(lambda: stored(entrance, 4), "stored")
+
+    async def without_id() -> int:
+        found = await source(entrance, f"{namespace}.delay")
+        return 0 if found is None else found.without_id
+
+    await entrance.until(without_id, "counted")
+    assert await without_id() == 3
+    told = [record.getMessage() for record in caplog.records if "id_missing" in record.getMessage()]
+    assert len(told) == 1
+    assert "message_id" in told[0]
 
 
 async def stored(entrance: Entrance, count: int) -> bool:
@@ -436,7 +597,7 @@ async def test_what_cannot_be_accepted_lies_in_the_dead_set_and_stops_nothing(
         "self_loop": ("k", b"7", properties(5, headers=back)),
         "loop": ("k", b"8", properties(5, headers={"x-death": deaths})),
         "headers_too_large": ("k", b"9", properties(5, headers={"big": "x" * 100_000})),
-        "not_integer_ms": ("k", b"10", AsBytes(b"\x07x-delayd" + struct.pack(">d", 1.9))),
+        "not_integer_ms": ("k", b"10", AsBytes(b"\x11delaybridge-delayd" + struct.pack(">d", 1.9))),
     }
     await rabbit.send(delay, [*bad.values(), ("k", b"good", properties(1))])
     (raw,) = await rabbit.take_raw(namespace, 1)

@@ -8,10 +8,16 @@ import pytest
 
 from delaybridge.accept import Accepted
 from delaybridge.commands import Source
-from delaybridge.message import Answer, OnConflict, State
+from delaybridge.ingest.reach import reach_of
+from delaybridge.ingest.routes import Route
+from delaybridge.message import Answer, OnConflict, Record, State, encode_record
 from tests.integration.bucket import World
 
 CREATED, DUPLICATE, CONFLICT = Answer.CREATED, Answer.DUPLICATE, Answer.CONFLICT
+KINDS = {"rabbitmq": "rabbitmq", "kafka": "kafka", "eu-1": "kafka", "s": "redis"}
+EXCHANGE = Route("rabbitmq", "rabbitmq", "orders.delay", "orders")
+TOPIC = Route("kafka", "kafka", "orders.delay", "orders")
+ODD = EXCHANGE._replace(target="a/b%c(é)")
 
 
 @pytest.fixture
@@ -136,3 +142,106 @@ def test_a_quarantine_never_touches_another_message(world: World) -> None:
     world.schedule("x", world.now_ms)
     assert world.run(world.quarantining("x", "y")) == [CONFLICT, CREATED]
     assert world.run(world.bucket.get("x")).state is State.DELAYED
+
+
+def bound_for(destination: str) -> bytes:
+    return encode_record(Record(destination, b"body"))
+
+
+@pytest.mark.parametrize(
+    ("route", "destinations", "trust", "within", "beyond"),
+    [
+        (
+            *(EXCHANGE, (), ()),
+            ("rabbitmq:orders/", "rabbitmq:orders/a.b"),
+            ("rabbitmq:orders2/a", "rabbitmq:order/s", "rabbitmq:/orders", "kafka:orders"),
+        ),
+        (TOPIC, (), (), ("kafka:orders",), ("kafka:orders.x", "kafka:order", "eu-1:orders")),
+        (ODD, (), (), ("rabbitmq:a%2Fb%25c%28%C3%A9%29/k",), ("rabbitmq:a/b%25c%28%C3%A9%29/k",)),
+        (
+            *(EXCHANGE, ("rabbitmq:audit-*", "rabbitmq:/q", "kafka:*"), ()),
+            ("rabbitmq:audit-eu/k", "rabbitmq:/q"),
+            ("rabbitmq:audit/k", "rabbitmq:x/audit-eu/k", "rabbitmq:/qq", "kafka:audit-eu"),
+        ),
+        (
+            *(TOPIC, ("eu*:pay.*",), ()),
+            ("eu-1:pay.x", "kafka:orders"),
+            ("eu-1:payx", "kafka:pay.x", "eu-1:xpay.x"),
+        ),
+        (
+            *(TOPIC, (), ("orders.delay=rabbitmq:audit", "kafka:orders.*=s:*", "pay.delay=*")),
+            ("rabbitmq:audit/k", "s:stream", "kafka:orders"),
+            ("rabbitmq:pay/k", "kafka:pay"),
+        ),
+        (TOPIC, (), ("*=*",), ("rabbitmq:/q", "gone:x", "kafka:" + "x" * 249), ()),
+    ],
+)
+def test_how_far_a_source_reaches(
+    world: World,
+    route: Route,
+    destinations: Sequence[str],
+    trust: Sequence[str],
+    within: Sequence[str],
+    beyond: Sequence[str],
+) -> None:
+    reach = reach_of(route, KINDS, destinations, trust)
+    for destination in (*within, *beyond):
+        world.schedule("x", world.now_ms + 500, payload=bound_for(destination))
+        answer = world.run(world.canceling("x", reach=reach))
+        expected = Answer.CANCELLED if destination in within else Answer.FOREIGN
+        assert (destination, answer) == (destination, expected)
+        world.cancel("x")
+
+
+@pytest.mark.parametrize("payload", [b"", b"\x98", b"\x98\xd9", b"\x98\x05", b"\xff" * 40])
+def test_what_is_bound_for_nowhere_is_beyond_every_source(world: World, payload: bytes) -> None:
+    reach = reach_of(TOPIC, KINDS, (), ())
+    world.schedule("x", world.now_ms, payload=payload)
+    assert world.run(world.canceling("x", reach=reach)) is Answer.FOREIGN
+    assert world.schedule("x", world.now_ms, policy=OnConflict.REPLACE, reach=reach) == "foreign"
+    assert world.cancel("x") is Answer.CANCELLED
+
+
+@pytest.mark.parametrize("policy", [None, *OnConflict])
+def test_nothing_is_done_to_another_sources_message(
+    world: World, policy: OnConflict | None
+) -> None:
+    mine, reach = bound_for("kafka:orders"), reach_of(TOPIC, KINDS, (), ())
+    world.schedule("x", world.now_ms + 500, payload=bound_for("kafka:pay"))
+    before = world.state()
+    send = {"payload": mine, "policy": policy, "reach": reach}
+    assert world.schedule("x", world.now_ms, **send) is Answer.FOREIGN
+    assert world.run(world.canceling("x", reach=reach)) is Answer.FOREIGN
+    assert world.run(world.rescheduling("x", world.now_ms, reach=reach)) is Answer.FOREIGN
+    assert world.state() == before
+    # nor is it read from a source: who quarantines it may crash before that is done
+    source = {"source": Source("topic:0", [5])}
+    assert world.schedule("x", world.now_ms, **send, **source) is Answer.FOREIGN
+    assert world.state() == before
+
+
+def test_a_tombstone_of_another_sources_message_is_not_read_either(world: World) -> None:
+    reach = reach_of(TOPIC, KINDS, (), ())
+    world.schedule("x", world.now_ms, payload=bound_for("kafka:pay"))
+    before = world.state()
+    command = world.canceling("x", "topic:0", 2, otherwise=True, reach=reach)
+    assert world.run(command) is Answer.FOREIGN
+    assert world.state() == before
+
+
+def test_a_reschedule_read_again_undoes_no_later_one(world: World) -> None:
+    read(world, [(1, "x")])
+    first, second = world.now_ms + 1000, world.now_ms + 2000
+    assert world.run(world.rescheduling("x", first, "topic:0", 2)) is Answer.RESCHEDULED
+    assert world.run(world.rescheduling("x", second, "topic:0", 3)) is Answer.RESCHEDULED
+    assert world.run(world.rescheduling("x", first, "topic:0", 2)) is Answer.UNKNOWN
+    assert int(world.score("x") or 0) == second
+
+
+def test_of_a_message_that_may_have_been_delivered_cancel_says_so(world: World) -> None:
+    assert world.schedule("x", world.now_ms, policy=None, maybe=True) is CREATED
+    assert world.cancel("x") is Answer.CANCELLED_MAYBE_DELIVERED
+    world.schedule("x", world.now_ms)
+    assert world.schedule("x", world.now_ms, policy=None, maybe=True) is DUPLICATE
+    assert world.reschedule("x", world.now_ms) is Answer.RESCHEDULED_MAYBE_DELIVERED
+    assert world.schedule("x", world.now_ms, payload=b"q", policy=None, maybe=True) is CONFLICT

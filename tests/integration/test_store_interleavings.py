@@ -903,7 +903,7 @@ def test_the_conflict_policy_decides_about_an_id_that_is_pending(
 def test_one_call_may_hold_an_id_twice(world: World, now: int) -> None:
     first = world.scheduling("x", now, payload=b"a")
     second = world.scheduling("x", now + 5, payload=b"b", policy="replace")
-    both = Command(second.name, second.keys, [*second.args, *first.args[8:]], second.parse)
+    both = Command(second.name, second.keys, [*second.args, *first.args[9:]], second.parse)
     assert [answer for answer, _ in world.run(both) or ()] == ["created", "replaced"]
     assert world.place("x") == "due"
 
@@ -976,7 +976,7 @@ def test_a_claim_passes_on_what_is_remembered_of_failures(world: World, now: int
 def test_many_messages_go_through_every_verb_at_once(world: World, now: int) -> None:
     names = [f"x{n:04}" for n in range(2500)]
     calls = [world.scheduling(name, now + n % 7) for n, name in enumerate(names)]
-    args = [*calls[0].args[:8], *(arg for call in calls for arg in call.args[8:])]
+    args = [*calls[0].args[:9], *(arg for call in calls for arg in call.args[9:])]
     world.run(Command("schedule", calls[0].keys, args, calls[0].parse))
     owner = world.owner()
     copies = owner.claim(limit=5000)

@@ -24,7 +24,7 @@ from hypothesis.stateful import (
 
 from delaybridge.accept import Accepted
 from delaybridge.commands import Acquired, Claimed, Fired, Item, split_record
-from delaybridge.message import OnConflict, rank_of
+from delaybridge.message import OnConflict, Record, encode_record, rank_of
 from tests.integration.bucket import BIRTH, TTL_MS, World, grouped
 from tests.integration.bucket import Copy as PlainCopy
 from tests.integration.bucket_model import Model
@@ -37,10 +37,12 @@ TIMEOUT_S = 420  # 20 as a rule; Hypothesis takes up to 300 to make a failing st
 
 IDS = st.sampled_from(["x", "y", "z"])
 OFFSETS_MS = st.sampled_from([0, 1, 1, 2, -5, 500, 5000])
+HERE, THERE = (encode_record(Record(f"kafka:{topic}", b"")) for topic in ("here", "there"))
 MESSAGES = st.tuples(
-    IDS, OFFSETS_MS, st.sampled_from([0, 1, 255]), st.sampled_from([b"", b"p", b"q"])
+    IDS, OFFSETS_MS, st.sampled_from([0, 1, 255]), st.sampled_from([b"", HERE, THERE])
 )
-POLICIES = st.sampled_from([OnConflict.FAIL, OnConflict.KEEP, OnConflict.REPLACE])
+POLICIES = st.sampled_from([OnConflict.FAIL, OnConflict.KEEP, OnConflict.REPLACE, None])
+REACHES = st.sampled_from(["", "", '["^kafka:here$"]', '["^kafka:here$", "^kafka:the"]', "[]"])
 ERRORS = st.sampled_from(["a:q\nnack: 1", "a:q\nunroutable"])
 LIMITS = st.sampled_from([100, 2, 1])
 REPLY = st.sampled_from(["arrives", "arrives", "late", "lost"])
@@ -176,8 +178,9 @@ class BucketMachine(RuleBasedStateMachine):
 
     def schedule(self, data: st.DataObject) -> None:
         messages = data.draw(st.lists(MESSAGES, min_size=1, max_size=2))
-        policy = data.draw(POLICIES)
-        self.call("schedule", [self.message(*message) for message in messages], policy)
+        policy, reach = data.draw(POLICIES), data.draw(REACHES)
+        made = [self.message(*message) for message in messages]
+        self.call("schedule", made, policy, reach=reach, maybe=data.draw(st.booleans()))
 
     def pending(self, data: st.DataObject) -> str:
         """An id in the store, one that an owner has in hand as a rule."""
@@ -186,11 +189,12 @@ class BucketMachine(RuleBasedStateMachine):
         return data.draw(st.sampled_from(claimed * 3 + ids))
 
     def cancel(self, data: st.DataObject) -> None:
-        self.call("cancel", self.draw_stamp(), self.pending(data))
+        self.call("cancel", self.draw_stamp(), self.pending(data), reach=data.draw(REACHES))
 
     def reschedule(self, data: st.DataObject) -> None:
         due_ms = self.now_ms + data.draw(OFFSETS_MS)
-        self.call("reschedule", self.draw_stamp(), self.pending(data), str(due_ms))
+        id, reach = self.pending(data), data.draw(REACHES)
+        self.call("reschedule", self.draw_stamp(), id, str(due_ms), reach=reach)
 
     def kick(self, data: st.DataObject) -> None:
         self.call("kick", self.draw_stamp(), data.draw(st.sampled_from(sorted(self.model.dead))))

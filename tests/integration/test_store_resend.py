@@ -374,7 +374,7 @@ def test_a_delay_counted_on_the_stores_clock_is_not_counted_anew_when_sent_again
     world, _ = twins
     relative = world.scheduling("x", 0)
     args = [*relative.args]
-    args[10] = "+60000"
+    args[11] = "+60000"
     args[0] = world.now_ms
     first = world.run(Command("schedule", relative.keys, args, relative.parse))
     args[0] = world.now_ms + 777  # the store's clock when it is executed again

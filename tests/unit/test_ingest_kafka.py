@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from delaybridge.errors import ConfigError
-from delaybridge.ingest import Cancel, Entry, Quarantine, Schedule
+from delaybridge.ingest import Change, Entry, Quarantine, Schedule
 from delaybridge.ingest.kafka_group import member_settings
 from delaybridge.ingest.kafka_records import Read, Reader
 from delaybridge.ingest.kafka_topics import skips
@@ -116,7 +116,8 @@ def test_refused(headers: Pairs | None, why: str) -> None:
     assert decode_record(entry.payload) == Record(
         "kafka:orders", b"body", tuple(headers or ()), None, b"k"
     )
-    assert entry.id == f"q-orders.delay-{TOPIC_ID}-00003-0000000000000000007"
+    assert entry.own_id == f"orders.delay-{TOPIC_ID}-00003-0000000000000000007"
+    assert entry.id == f"{entry.own_id}~1"
     # read again it is the same; only how far ahead a time lies moves on with the clock
     again = one.read(record(headers))
     assert isinstance(again, Quarantine)
@@ -281,7 +282,7 @@ class TestEtf1:
     @pytest.mark.parametrize("headers", [ETF1, [("scheduler-x", b"")]], ids=["all", "any"])
     def test_k14_a_null_value_cancels(self, headers: Pairs) -> None:
         entry = ETF1_READER.read(record(headers, key=b"video-1", value=None))
-        assert isinstance(entry, Cancel)
+        assert isinstance(entry, Change)
         assert (entry.id, entry.basis, entry.otherwise) == ("video-1", b"video-1", None)
         assert (entry.source, entry.offset) == (f"{TOPIC_ID}:3", 7)
 
@@ -311,15 +312,15 @@ class TestCancel:
     def test_by_our_header(self) -> None:
         headers: Pairs = [("delaybridge-cancel", b"true"), ("delaybridge-id", b"x")]
         entry = read(headers)
-        assert isinstance(entry, Cancel)
+        assert isinstance(entry, Change)
         assert (entry.id, entry.basis, entry.offset) == ("x", b"k", 7)
         without_key = read(headers, key=None)
-        assert isinstance(without_key, Cancel)
+        assert isinstance(without_key, Change)
         assert without_key.basis is None
 
     def test_a_null_value_without_headers_cancels_or_goes_through(self) -> None:
         entry = read([], value=None)
-        assert isinstance(entry, Cancel)
+        assert isinstance(entry, Change)
         assert (entry.id, entry.basis) == ("k", b"k")
         assert entry.otherwise is not None
         assert kept(entry.otherwise) == Record("kafka:orders", None, (), None, b"k")
@@ -364,7 +365,7 @@ def test_whatever_comes_something_becomes_of_it(
         assert sent.body == value
         assert isinstance(sent.headers, tuple)
         assert not any(name.startswith("delaybridge-") for name, _ in sent.headers)
-    elif isinstance(entry, Cancel) and entry.otherwise is not None:
+    elif isinstance(entry, Change) and entry.otherwise is not None:
         assert (value, headers) == (None, [])
 
 

@@ -17,7 +17,7 @@ from delaybridge.accept import Accepted
 from delaybridge.calls import Calls
 from delaybridge.commands import Command
 from delaybridge.errors import StoreWiped
-from delaybridge.ingest import Cancel, Entry, Quarantine, Schedule
+from delaybridge.ingest import Change, Entry, Quarantine, Schedule
 from delaybridge.ingest.storing import store_entries
 from delaybridge.message import Answer, Limits, OnConflict
 from delaybridge.store import Steps
@@ -79,7 +79,7 @@ class ModelStore:
     def _schedule(self, bucket: ModelBucket, args: Sequence[Any]) -> list[tuple[Answer, int]]:
         policy, source, offsets = args[1], args[6], struct.unpack(f">{len(args[7]) // 8}Q", args[7])
         answers = []
-        for i, (stamp, id, _, _, payload) in enumerate(zip(*[iter(args[8:])] * 5, strict=True)):
+        for i, (stamp, id, _, _, payload) in enumerate(zip(*[iter(args[9:])] * 5, strict=True)):
             answer = DUPLICATE
             if not source or offsets[i] > bucket.read.get(source, -1):
                 answer = self._one(bucket, policy, stamp, id, payload)
@@ -112,7 +112,14 @@ class ModelStore:
         return CREATED if old[0] == stamp else CONFLICT
 
     def _cancel(
-        self, bucket: ModelBucket, stamp: bytes, id: str, source: str, offset: int, otherwise: int
+        self,
+        bucket: ModelBucket,
+        stamp: bytes,
+        id: str,
+        source: str,
+        offset: int,
+        otherwise: int,
+        _reach: str,
     ) -> Answer:
         if (stamp, id) in bucket.cancelled:
             return CANCELLED
@@ -160,8 +167,8 @@ def schedule(
 
 def cancel(
     id: str, key: bytes | None = None, source: str = "", offset: int = -1, **more: Any
-) -> Cancel:
-    return Cancel(id, key, stamp(), source, offset, **more)
+) -> Change:
+    return Change(id, key, stamp(), source, offset, **more)
 
 
 def quarantine(id: str) -> Quarantine:
@@ -203,7 +210,7 @@ class TestCalls:
     def test_what_does_not_fit_into_a_call_goes_into_the_next(self, model: ModelStore) -> None:
         entries: list[Entry] = [schedule(f"id-{n}", b"x" * 2**20, key=b"k") for n in range(10)]
         assert store(model, entries) == [CREATED] * 10
-        assert [len(command.args[8:]) // 5 for command in model.called] == [4, 4, 2]
+        assert [len(command.args[9:]) // 5 for command in model.called] == [4, 4, 2]
 
     def test_from_a_source_it_is_left_for_another_time(self, model: ModelStore) -> None:
         entries: list[Entry] = [

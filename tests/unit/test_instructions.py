@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from delaybridge.errors import MessageError
 from delaybridge.instructions import INSTRUCTIONS, Instructions, instructions, is_instruction
+from delaybridge.message import OnConflict
 
 calm = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 DUE_MS = 1_893_456_000_000  # 2030-01-01
@@ -39,11 +40,8 @@ REFUSED_NUMBERS = [
     ("0x10", "bad_time"),
     ("1e3", "bad_time"),
     ("+5", "bad_time"),
-    ("1.5", "bad_time"),
+    ("1.", "bad_time"),
     ("9" * 10_000, "bad_time"),
-    (1.9, "not_integer_ms"),
-    (Decimal("5000.0"), "not_integer_ms"),
-    (Decimal("1.5"), "not_integer_ms"),
     (math.nan, "bad_time"),
     (math.inf, "bad_time"),
     (True, "bad_time"),
@@ -79,8 +77,25 @@ def test_a_delay_that_is_none(name: str, value: Any, code: str) -> None:
     assert len(error.detail) <= 200
 
 
+FRACTIONS = ["1.5", b"1.5", 1.5, 1.000001, Decimal("1.5"), Decimal("2.0")]
+
+
 @pytest.mark.parametrize("name", ["x-delay", "x-opt-delivery-delay"])
-@pytest.mark.parametrize("value", [0, "0", -1, "-1", -(2**63), False, None, 0.0, -1.0], ids=repr)
+@pytest.mark.parametrize("value", FRACTIONS, ids=repr)
+def test_a_fraction_of_a_plugin_delay_rounds_up(name: str, value: Any) -> None:
+    assert instructions([(name, value)]).delay_ms == 2
+
+
+@pytest.mark.parametrize("value", FRACTIONS, ids=repr)
+def test_our_own_delay_has_no_fraction_of_a_millisecond(value: Any) -> None:
+    code = "bad_time" if isinstance(value, str | bytes) else "not_integer_ms"
+    assert refused(("delaybridge-delay", value)).code == code
+
+
+@pytest.mark.parametrize("name", ["x-delay", "x-opt-delivery-delay"])
+@pytest.mark.parametrize(
+    "value", [0, "-0.5", -0.5, "0", -1, "-1", -(2**63), False, None, 0.0, -1.0], ids=repr
+)
 def test_a_plugin_delay_of_nothing_asks_for_nothing(name: str, value: Any) -> None:
     assert not instructions([(name, value)]).is_timed
 
@@ -184,6 +199,51 @@ def test_no_cancel(value: Any) -> None:
 @pytest.mark.parametrize("value", ["yes", "TRUE", "", "1", 1, 0, b"\x01", b"\xff", []], ids=repr)
 def test_a_flag_is_true_or_false(value: Any) -> None:
     assert refused(("delaybridge-cancel", value)).code in ("bad_flag", "binary_number")
+
+
+@pytest.mark.parametrize("form", [str, str.encode])
+def test_what_a_client_may_ask_for_a_header_may_ask_for(form: Any) -> None:
+    given = {
+        "key": "k",
+        "priority": "9",
+        "ttl": "15m",
+        "at-most-once": "true",
+        "on-conflict": "replace",
+    }
+    asked = instructions([(f"delaybridge-{name}", form(text)) for name, text in given.items()])
+    assert asked == Instructions(
+        key=b"k", priority=9, ttl_ms=900_000, at_most_once=True, policy=OnConflict.REPLACE
+    )
+    assert asked.needs_store
+    assert not asked.is_timed
+
+
+def test_amqp_says_it_with_types_of_its_own() -> None:
+    asked = instructions([("delaybridge-priority", 0), ("delaybridge-at-most-once", False)])
+    assert asked == Instructions()
+    assert not asked.needs_store
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "code"),
+    [
+        *(("priority", value, "bad_priority") for value in (256, -1, "-1", "high", True, 1.0, b"")),
+        *(("on-conflict", value, "bad_policy") for value in ("Replace", "", b"\xff", 1)),
+        *(("ttl", value, "bad_time") for value in ("soon", "")),
+        ("ttl", "-5s", "negative_delay"),
+        ("at-most-once", "yes", "bad_flag"),
+        ("key", 5, "bad_key"),
+        ("reschedule", "true", "time_required"),
+    ],
+)
+def test_what_they_do_not_take(name: str, value: Any, code: str) -> None:
+    assert refused((f"delaybridge-{name}", value)).code == code
+
+
+def test_a_reschedule_has_a_time_and_is_no_cancel() -> None:
+    flag, delay = ("delaybridge-reschedule", True), ("delaybridge-delay", "5s")
+    assert instructions([flag, delay]) == Instructions(delay_ms=5000, reschedule=True)
+    assert refused(flag, delay, ("delaybridge-cancel", True)).code == "bad_flag"
 
 
 @pytest.mark.parametrize("name", ["delaybridge-id", "delaybridge-destination"])

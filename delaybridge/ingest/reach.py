@@ -1,0 +1,56 @@
+"""Whose pending messages a source may cancel, replace or reschedule.
+
+Those bound for where it may send: its own target, what `ingest.destinations` names, and what a rule
+of `ingest.trust` names. The scripts compare, so nothing comes between the check and the change.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from fnmatch import fnmatchcase
+
+from delaybridge.ingest.routes import Route
+from delaybridge.message import Destination
+
+_ANY = "*"
+_MAGIC = re.compile(r"([!-/:-@\[-`{-~])")  # what may mean something in a pattern
+
+
+def reach_of(
+    route: Route, kinds: Mapping[str, str], destinations: Iterable[str], trust: Iterable[str]
+) -> str:
+    """A JSON list of Lua patterns, which match the destinations of what the source may touch.
+
+    kinds: name -> kind of the configured brokers. destinations: labels, `*` for any text, of the
+    source's own kind of broker. trust: rules SOURCE=DESTINATION, likewise, of any kind.
+    """
+    own = str(Destination(route.broker, route.kind, route.target))
+    patterns = [f"^{_literal(own)}" + ("" if route.kind == "rabbitmq" else "$")]
+    for label in destinations:
+        patterns += _patterns(label, {n: kind for n, kind in kinds.items() if kind == route.kind})
+    for rule in trust:
+        source, _, label = rule.partition("=")
+        if fnmatchcase(route.source, source) or fnmatchcase(str(route), source):
+            patterns += [""] if label == _ANY else _patterns(label, kinds)
+    return json.dumps(patterns)
+
+
+def _patterns(label: str, kinds: Mapping[str, str]) -> Iterator[str]:
+    """Of one label, a pattern for each broker that it may mean."""
+    named, _, address = label.partition(":")
+    for broker, kind in kinds.items():
+        if fnmatchcase(broker, named):
+            yield f"^{_literal(broker)}:{_addressed(address or _ANY, kind)}"
+
+
+def _addressed(address: str, kind: str) -> str:
+    """An exchange stands for all its routing keys; a queue, behind a slash, for itself."""
+    if kind == "rabbitmq" and "/" not in address:
+        return "[^/]*".join(map(_literal, address.split(_ANY))) + "/"
+    return ".*".join(map(_literal, address.split(_ANY))) + "$"
+
+
+def _literal(text: str) -> str:
+    return _MAGIC.sub(r"%\1", text)
