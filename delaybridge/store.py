@@ -121,6 +121,7 @@ class _Job:
         self.error: Exception | None = None
         self.pause_s = 0.0  # before what is left is sent
         self._loading = False
+        self._in_doubt = False  # an earlier try may have taken effect
         self._last_s = time.monotonic() + timeout_s / 2
         self._failures = 0
 
@@ -152,6 +153,7 @@ class _Job:
 
     def lost(self, error: Exception) -> None:
         """No reply came."""
+        self._in_doubt = True
         self._refused(dict.fromkeys(self._left, error))
 
     def _read(self, i: int, reply: Any) -> None:
@@ -174,7 +176,14 @@ class _Job:
         self._left = list(again)
         for i, error in refused.items():
             if i not in again:
-                self._end(i, _translated(error))
+                self._end(i, self._translated(error))
+
+    def _translated(self, error: Exception) -> DelayBridgeError:
+        found = translate(error)
+        if isinstance(found, StoreFull) and self._in_doubt:
+            found = StoreUnavailable("redis: full; an earlier try may have been stored")
+        found.__cause__ = error
+        return found
 
     def _end(self, i: int, error: Exception) -> None:
         self.answers[i] = error
@@ -184,12 +193,6 @@ class _Job:
 def _may_succeed(error: Exception) -> bool:
     """Whether the same command may succeed if it is sent again."""
     return isinstance(error, _AGAIN) and not isinstance(error, AuthenticationError)
-
-
-def _translated(error: Exception) -> DelayBridgeError:
-    found = translate(error)
-    found.__cause__ = error
-    return found
 
 
 def request(command: Command[Any]) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+from collections.abc import Callable
 from typing import Self
 
 LOOPBACK = "127.0.0.1"
@@ -13,7 +14,8 @@ LOOPBACK = "127.0.0.1"
 class LossyProxy:
     """Passes everything on to `port` of this machine, but for the replies it is told to lose.
 
-    dropped: how many replies were lost so far. swallowing: lose every reply in silence.
+    dropped: how many replies were lost so far. on_drop: called before each is. swallowing: lose
+    every reply in silence.
     """
 
     def __init__(self, port: int) -> None:
@@ -23,6 +25,7 @@ class LossyProxy:
         self._to_drop = 0
         self.dropped = 0
         self.swallowing = False
+        self.on_drop: Callable[[], object] = lambda: None
         self._sockets: list[socket.socket] = [self._listener]
         self._threads: list[threading.Thread] = []
         self._start(self._accept)
@@ -74,6 +77,7 @@ class LossyProxy:
             while data := server.recv(65_536):
                 if self._to_drop:
                     self._to_drop -= 1
+                    self.on_drop()
                     self.dropped += 1
                     break
                 if not self.swallowing:

@@ -1119,6 +1119,127 @@ async def test_closing_waits_for_what_was_scheduled(
     assert await task == "created"
 
 
+def connections(connection: redis.Redis) -> int:
+    """How many there are besides this one."""
+    return len(connection.client_list()) - 1
+
+
+async def test_calls_by_id_of_one_tick_travel_in_one_pipeline(
+    together: AsyncClient, own: redis.Redis
+) -> None:
+    before = connections(own)
+    await together.schedule_many([Message(TO, f"{n}", delay=60, id=f"m{n}") for n in range(9)])
+    answers = await asyncio.gather(
+        together.cancel("m0"),
+        together.get("m1"),
+        together.reschedule("m2", delay=5),
+        together.kick("m3"),
+        together.discard("m4"),
+        together.cancel("m" * 300),
+        together.get("m5", key="elsewhere"),
+        *(together.cancel(f"m{n}") for n in (6, 7, 6)),
+        return_exceptions=True,
+    )
+    stored = answers.pop(1)
+    assert isinstance(stored, Stored) and stored.body == b"1"
+    assert isinstance(answers.pop(4), MessageError)
+    assert answers.pop(4) is None
+    cancelled = sorted([answers.pop(), answers.pop(4)])
+    assert cancelled == [Answer.CANCELLED, Answer.UNKNOWN]
+    unknown = [Answer.UNKNOWN] * 2
+    assert answers == [Answer.CANCELLED, Answer.RESCHEDULED, *unknown, Answer.CANCELLED]
+    assert connections(own) == before
+
+
+async def test_thousands_of_calls_at_once_need_few_connections(
+    together: AsyncClient, own: redis.Redis
+) -> None:
+    ids = [f"m{n}" for n in range(3000)]
+    await together.schedule_many([Message(TO, b"", delay=60, id=id, key=id) for id in ids])
+    answers = await asyncio.gather(*(together.cancel(id, key=id) for id in ids))
+    assert Counter(answers) == {Answer.CANCELLED: 3000}
+    pages = await asyncio.gather(*(together.pending(limit=1) for _ in range(300)))
+    assert all(page.items for page in pages)
+    assert connections(own) <= 100
+
+
+async def test_what_fails_in_one_bucket_fails_for_its_callers_alone(
+    together: AsyncClient, own: redis.Redis
+) -> None:
+    damaged = keys.bucket_of(b"m0", BUCKETS)
+    own.delete(keys.bucket_key("delaybridge", damaged, "messages"))
+    own.set(keys.bucket_key("delaybridge", damaged, "messages"), "not a hash")
+    ids = [f"m{n}" for n in range(100)]
+    answers = await asyncio.gather(
+        *(together.schedule(TO, b"", delay=60, id=id) for id in ids), return_exceptions=True
+    )
+    there = await asyncio.gather(*(together.get(id, key=id) for id in ids), return_exceptions=True)
+    for id, answer, found in zip(ids, answers, there, strict=True):
+        if keys.bucket_of(id.encode(), BUCKETS) == damaged:
+            assert isinstance(answer, StoreError) and isinstance(found, StoreError)
+        else:
+            assert answer == "created" and isinstance(found, Stored)
+
+
+LARGE = [Message(TO, bytes(100_000), delay=60, id=f"m{n}") for n in range(64)]
+
+
+def leave_room(connection: redis.Redis) -> None:
+    """For about half of those above."""
+    connection.config_set("maxmemory", connection.info("memory")["used_memory"] + 3_000_000)
+
+
+async def test_redis_full_in_the_middle_of_a_tick_is_said_to_those_it_refused_alone(
+    together: AsyncClient, own: redis.Redis
+) -> None:
+    leave_room(own)
+    answers = await asyncio.gather(
+        *(together.schedule(TO, m.body, delay=60, id=m.id) for m in LARGE), return_exceptions=True
+    )
+    there = [await together.get(m.id or "") for m in LARGE]
+    assert {type(answer) for answer in answers} == {Receipt, StoreFull}
+    assert [found is not None for found in there] == [answer == "created" for answer in answers]
+
+
+async def test_redis_full_in_the_middle_of_a_call_says_how_many_it_did_not_take(
+    make: Maker, own_server: RedisServer, own: redis.Redis
+) -> None:
+    client = make(own_server.url)
+    await client.schedule_many([Message(TO, b"", delay=60, id=f"f{n}") for n in range(200)])
+    leave_room(own)
+    with pytest.raises(StoreFull) as got:
+        await client.schedule_many(LARGE)
+    missing = [await client.get(m.id) for m in LARGE].count(None)
+    assert f" {missing} of 64 messages were not written" in str(got.value)
+    refused = [m for m in LARGE if await client.get(m.id) is None]
+    with pytest.raises(StoreFull, match="nothing was written"):
+        await client.schedule_many(refused)
+
+
+async def test_a_full_redis_after_a_lost_reply_leaves_the_outcome_unknown(
+    make: Maker, own_server: RedisServer, own: redis.Redis
+) -> None:
+    with LossyProxy(own_server.port) as proxy:
+        client = make(proxy.url)
+        await client.schedule(TO, b"", delay=60, id="x", key="x")
+        proxy.drop_next_replies(1)
+        proxy.on_drop = lambda: fill(own_server)
+        with pytest.raises(StoreUnavailable, match="an earlier try may have been stored"):
+            await client.schedule(TO, b"", delay=60, id="y", key="x")
+        assert (await client.get("y")).id == "y"
+
+
+async def test_closing_waits_for_what_was_cancelled(
+    own_server: RedisServer, own: redis.Redis
+) -> None:
+    client = AsyncClient(own_server.url)
+    await client.schedule(TO, b"", delay=60, id="x")
+    task = asyncio.create_task(client.cancel("x"))
+    await asyncio.sleep(0)
+    await client.close()
+    assert await task == Answer.CANCELLED
+
+
 async def test_many_calls_at_once_get_their_own_answers(together: AsyncClient) -> None:
     await together.schedule_many([Message(TO, f"{n}", delay=60, id=f"m{n}") for n in range(50)])
     shown = await asyncio.gather(*(together.get(f"m{n}") for n in range(50)))

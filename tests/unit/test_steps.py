@@ -1,0 +1,77 @@
+"""Several calls sans I/O as one: commands travel together, answers and errors do not mix."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+from delaybridge.commands import Command
+from delaybridge.steps import Each, Steps, together
+
+
+def command(name: str) -> Command[Any]:
+    return Command(name, (), (), str, plain=True)
+
+
+def asking(*rounds: str) -> Steps[str]:
+    """Asks for each word of a round at once; its result is all it was told."""
+    told: list[str] = []
+    for words in rounds:
+        told += yield [command(word) for word in words.split()]
+    return " ".join(told)
+
+
+def each() -> Steps[int]:
+    replies = yield Each([command("good"), command("bad")])
+    return sum(isinstance(reply, Exception) for reply in replies)
+
+
+def failing() -> Steps[str]:
+    if True:
+        raise ValueError("before it asks for anything")
+    yield []
+
+
+def mending() -> Steps[str]:
+    try:
+        yield [command("bad")]
+    except KeyError:
+        (told,) = yield [command("good")]
+        return f"{told} after all"
+    return "never"
+
+
+def completed(steps: Steps[Any]) -> tuple[Any, list[list[str]]]:
+    """The result, and what was sent in each pipeline; `bad` is answered with an error."""
+    sent: list[list[str]] = []
+    replies: list[Any] | None = None
+    while True:
+        try:
+            asked = steps.send(replies) if replies is not None else next(steps)
+        except StopIteration as done:
+            return done.value, sent
+        assert isinstance(asked, Each)
+        sent.append([command.name for command in asked])
+        replies = [KeyError("bad") if c.name == "bad" else c.name for c in asked]
+
+
+def test_what_calls_ask_for_travels_together() -> None:
+    calls = [asking("a b", "c"), asking("d"), asking("", "e", "f g")]
+    result, sent = completed(together(calls))
+    assert result == ["a b c", "d", "e f g"]
+    assert sent == [["a", "b", "d"], ["c", "e"], ["f", "g"]]
+
+
+def test_an_error_is_that_of_its_own_call() -> None:
+    calls: list[Generator[Any, Any, Any]] = [
+        *(asking("a bad b", "never"), asking("c", "d"), failing(), each(), mending()),
+    ]
+    (first, *others), sent = completed(together(calls))
+    assert isinstance(first, KeyError)
+    assert others[0] == "c d" and isinstance(others[1], ValueError)
+    assert others[2:] == [1, "good after all"]
+    assert sent == [["a", "bad", "b", "c", "good", "bad", "bad"], ["d", "good"]]
+
+
+def test_no_calls_ask_for_nothing() -> None:
+    assert completed(together([])) == ([], [])
