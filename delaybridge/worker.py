@@ -197,8 +197,12 @@ class Shift:
 
     async def _listen(self) -> None:
         """Wake-ups: a message due soon in a bucket, or a change in the fleet."""
+        subscriptions = 0
         async for said in self._store.listen(keys.wake(self._s.namespace)):
             if said is None:
+                subscriptions += 1
+                if subscriptions > 1:
+                    _log.warning("wake_ups_lost: subscribed again, looking into every bucket")
                 self._scanner.wake_all()
                 self._leases.changed()
             elif said == "fleet":

@@ -17,13 +17,16 @@ class FaultProxy:
 
     mode: "pass"; "blackhole" swallows both ways, "blackhole_up" what clients send,
     "blackhole_down" what the server answers; "hold_down" keeps what the server answers until the
-    mode changes; "refuse" takes no new connection.
+    mode changes; "refuse" takes no new connection. `swallow_subscriptions` has those that exist
+    now go dead without a sign.
     """
 
     def __init__(self, port: int, target: int) -> None:
         self.port, self.target = port, target
         self.mode = "pass"
         self._writers: set[asyncio.StreamWriter] = set()
+        self._subscribers: set[asyncio.StreamWriter] = set()  # towards the clients
+        self._swallowed: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
 
@@ -43,6 +46,11 @@ class FaultProxy:
     def connections(self) -> int:
         """How many clients are connected."""
         return len(self._tasks)
+
+    def swallow_subscriptions(self) -> int:
+        """Pass on nothing more of the connections that subscribed; how many they are."""
+        self._swallowed |= self._subscribers
+        return len(self._subscribers)
 
     def reset(self) -> None:
         """Reset all connections, both ends."""
@@ -66,8 +74,8 @@ class FaultProxy:
             self._writers.add(up_writer)
             try:
                 await asyncio.gather(
-                    self._pump(reader, up_writer, "blackhole_up"),
-                    self._pump(up_reader, writer, "blackhole_down"),
+                    self._pump(reader, up_writer, writer, "blackhole_up"),
+                    self._pump(up_reader, writer, writer, "blackhole_down"),
                 )
             finally:
                 self._close(up_writer)
@@ -77,13 +85,19 @@ class FaultProxy:
             self._close(writer)
 
     async def _pump(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, swallow: str
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        client: asyncio.StreamWriter,
+        swallow: str,
     ) -> None:
         with contextlib.suppress(OSError):
             while data := await reader.read(65536):
                 while self.mode == "hold_down" == swallow.replace("blackhole", "hold"):
                     await asyncio.sleep(0.01)
-                if self.mode not in ("blackhole", swallow):
+                if writer is not client and b"SUBSCRIBE" in data:
+                    self._subscribers.add(client)
+                if self.mode not in ("blackhole", swallow) and client not in self._swallowed:
                     writer.write(data)
                     await writer.drain()
         if writer.can_write_eof():
@@ -92,4 +106,5 @@ class FaultProxy:
 
     def _close(self, writer: asyncio.StreamWriter) -> None:
         self._writers.discard(writer)
+        self._subscribers.discard(writer)
         writer.transport.abort()

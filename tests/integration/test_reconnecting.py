@@ -269,15 +269,15 @@ async def test_a_server_that_stays_the_wrong_one_is_said_and_why(
     assert await client.schedule(TO, b"", delay=60, id="y") == "created"
 
 
-async def test_a_call_waits_while_redis_is_busy_with_a_script(
+async def test_a_call_waits_while_redisis_busy_with_a_script(
     make: Maker, server: RedisServer, admin: redis.Redis
 ) -> None:
     client = make(server.url)
     await client.schedule(TO, b"", delay=60, id="x")
     admin.config_set("lua-time-limit", 5)
     with redis.Redis(host=LOOPBACK, port=server.port) as other:
-        busy = asyncio.create_task(asyncio.to_thread(_endless_script, other))
-        await wait_until_async(lambda: _is_busy(admin), 20, "it is busy")
+        busy = asyncio.create_task(asyncio.to_thread(endless_script, other))
+        await wait_until_async(lambda: is_busy(admin), 20, "it is busy")
         killing = threading.Timer(0.3, admin.script_kill)
         killing.start()
         assert await client.schedule(TO, b"", delay=60, id="y") == "created"
@@ -285,12 +285,12 @@ async def test_a_call_waits_while_redis_is_busy_with_a_script(
         killing.join()
 
 
-def _endless_script(connection: redis.Redis) -> None:
+def endless_script(connection: redis.Redis) -> None:
     with pytest.raises(redis.ResponseError, match="killed"):
         connection.eval("while true do end", 0)
 
 
-def _is_busy(connection: redis.Redis) -> bool:
+def is_busy(connection: redis.Redis) -> bool:
     try:
         return not connection.ping()
     except redis.ResponseError as exc:

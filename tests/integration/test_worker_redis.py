@@ -1,0 +1,188 @@
+"""Workers whose Redis moves, is busy, cannot write, forgets scripts, or stops talking to them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Iterator
+from urllib.parse import urlsplit
+
+import pytest
+import redis
+
+from delaybridge.events import LeaseLost, ScannerFailed
+from delaybridge.store import AsyncStore
+from tests.integration.proxy import FaultProxy
+from tests.integration.test_reconnecting import (
+    BINARIES,
+    endless_script,
+    is_busy,
+    moving,
+    pair,
+    refuse_writes,
+)
+from tests.integration.test_worker import DEADLINE_S, Arrived, Crew, arrived
+from tests.servers.process import LOOPBACK, free_port
+from tests.servers.redis import RedisServer
+from tests.waiting import wait_until_async
+
+__all__ = ["BINARIES", "arrived", "pair"]  # fixtures
+
+SELDOM = {"ttl_ms": 180_000, "renew_ms": 60_000}  # far beyond every deadline
+
+
+@pytest.fixture
+async def crew(redis_url: str, namespace: str, arrived: Arrived) -> AsyncIterator[Crew]:
+    crew = Crew(redis_url, namespace)
+    yield crew
+    await crew.close()
+
+
+@pytest.fixture
+async def proxy(redis_url: str) -> AsyncIterator[FaultProxy]:
+    async with FaultProxy(free_port(), urlsplit(redis_url).port or 6379) as proxy:
+        yield proxy
+
+
+async def soon(crew: Crew, arrived: Arrived) -> None:
+    """A message due in a moment arrives before a renewal could find it."""
+    receipt = await crew.client.schedule("memory:q", b"x", delay=0.005)
+    await arrived.all([receipt.id])
+
+
+# wake-ups: each way of finding a message, without the other
+
+
+async def test_a_subscription_that_is_lost_is_made_again_and_every_bucket_looked_into(
+    crew: Crew, arrived: Arrived, proxy: FaultProxy, namespace: str
+) -> None:
+    """No renewal comes to help."""
+    crew.start(url=f"redis://{LOOPBACK}:{proxy.port}/0", lease=SELDOM)
+    await crew.shared("w")
+    await soon(crew, arrived)
+    proxy.mode = "refuse"
+    proxy.reset()
+    receipt = await crew.client.schedule("memory:q", b"x", delay=0.005)
+    proxy.mode = "pass"
+    await arrived.all([receipt.id])
+    await soon(crew, arrived)
+    await crew.stop()
+
+
+async def test_a_subscription_that_goes_dead_without_a_sign_is_noticed(
+    crew: Crew, arrived: Arrived, proxy: FaultProxy
+) -> None:
+    crew.start(url=f"redis://{LOOPBACK}:{proxy.port}/0", lease=SELDOM)
+    await crew.shared("w")
+    await soon(crew, arrived)
+    assert proxy.swallow_subscriptions() == 1
+    await soon(crew, arrived)
+    assert crew.heard(LeaseLost) == []
+    await crew.stop()
+
+
+async def test_without_any_wake_up_a_renewal_finds_what_is_due(
+    crew: Crew, arrived: Arrived, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def deaf(self: AsyncStore, channel: str) -> AsyncIterator[str | None]:
+        yield None
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(AsyncStore, "listen", deaf)
+    crew.start()
+    await crew.shared("w")
+    for _ in range(3):
+        await soon(crew, arrived)
+    await crew.stop()
+
+
+# Redis moves, is busy, cannot write
+
+
+async def test_after_a_planned_fail_over_a_worker_follows_the_address(
+    pair: tuple[RedisServer, RedisServer], namespace: str, arrived: Arrived
+) -> None:
+    async with moving(pair) as (proxy, move):
+        crew = Crew(f"redis://{LOOPBACK}:{proxy.port}/0", namespace)
+        try:
+            crew.start(lease=SELDOM)
+            await crew.shared("w")
+            ids = await crew.schedule(50, seconds=2, first_s=1)
+            await move()
+            await soon(crew, arrived)
+            await soon(crew, arrived)
+            await arrived.all(ids)
+            assert min(arrived.late_ms) >= 0
+            assert crew.heard(ScannerFailed) == []
+        finally:
+            await crew.close()
+
+
+@pytest.fixture
+def server() -> Iterator[RedisServer]:
+    with RedisServer() as server:
+        yield server
+
+
+@pytest.fixture
+async def lone(server: RedisServer, namespace: str, arrived: Arrived) -> AsyncIterator[Crew]:
+    """A worker on a Redis of its own."""
+    crew = Crew(server.url, namespace)
+    crew.start(lease={"ttl_ms": 30_000, "renew_ms": 200})
+    await crew.shared("w")
+    yield crew
+    await crew.close()
+
+
+@pytest.fixture
+def admin(server: RedisServer) -> Iterator[redis.Redis]:
+    with redis.Redis(host=LOOPBACK, port=server.port) as connection:
+        yield connection
+
+
+async def test_a_worker_keeps_its_leases_while_redis_is_busy_with_a_script(
+    lone: Crew, arrived: Arrived, server: RedisServer, admin: redis.Redis
+) -> None:
+    ids = await lone.schedule(100, seconds=1, first_s=0.3)
+    admin.config_set("lua-time-limit", 5)
+    with redis.Redis(host=LOOPBACK, port=server.port) as other:
+        busy = asyncio.create_task(asyncio.to_thread(endless_script, other))
+        await wait_until_async(lambda: is_busy(admin), DEADLINE_S, "it is busy")
+        await asyncio.sleep(0.7)  # longer than a call is sent again
+        admin.script_kill()
+        await busy
+    await arrived.all(ids)
+    await lone.settled()
+    assert lone.heard(ScannerFailed) == lone.heard(LeaseLost) == arrived.twice == []
+
+
+async def test_a_worker_keeps_its_leases_while_redis_cannot_write_its_file(
+    lone: Crew, arrived: Arrived, server: RedisServer, admin: redis.Redis
+) -> None:
+    ids = await lone.schedule(100, seconds=1, first_s=0.3)
+    refuse_writes(server, admin)
+    await asyncio.sleep(0.7)
+    admin.config_set("stop-writes-on-bgsave-error", "no")
+    admin.config_set("save", "")
+    await arrived.all(ids)
+    await lone.settled()
+    assert lone.heard(ScannerFailed) == lone.heard(LeaseLost) == arrived.twice == []
+
+
+async def test_a_worker_goes_on_while_scripts_are_flushed_all_the_time(
+    lone: Crew, arrived: Arrived, server: RedisServer
+) -> None:
+    ids = await lone.schedule(200, seconds=1)
+    ended = threading.Event()
+    flushing = asyncio.create_task(asyncio.to_thread(_flush_until, ended, server.port))
+    await arrived.all(ids)
+    ended.set()
+    await flushing
+    await lone.settled()
+    assert lone.heard(ScannerFailed) == lone.heard(LeaseLost) == arrived.twice == []
+
+
+def _flush_until(ended: threading.Event, port: int) -> None:
+    with redis.Redis(host=LOOPBACK, port=port) as connection:
+        while not ended.wait(0.001):
+            connection.script_flush()
