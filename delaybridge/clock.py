@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 STEP_MS = 100  # a reading that contradicts an earlier one by this much is a step, not drift
 _READINGS = 8
+_MICROSECOND_S = 1e-6  # a reading says no more than that
 
 
 class StoreClock:
@@ -44,6 +45,14 @@ class StoreClock:
         self._offset_s = max(lower for lower, _ in self._bounds_s)
         step_ms = round(step_s * 1000)
         return step_ms if abs(step_ms) > STEP_MS else 0
+
+    def glance(self, store_us: int, sent_s: float, received_s: float) -> int:
+        """As `observe`, of a reading that came along with an answer: kept if it tells news."""
+        if self._offset_s is not None:
+            lower_s, upper_s = store_us / 1e6 - received_s, store_us / 1e6 - sent_s
+            if lower_s <= self._offset_s <= upper_s + _MICROSECOND_S:
+                return 0
+        return self.observe(store_us, sent_s, received_s)
 
     def now_ms(self) -> int:
         """The store's time in whole ms, rounded down; at most a round trip behind the truth."""

@@ -116,7 +116,10 @@ class Failing(NamedTuple):
 
 
 class Claimed(NamedTuple):
-    """The answer of a claim. records: head and payload; more: not everything due was taken."""
+    """The answer of a claim. records: head and payload; more: not everything due was taken.
+
+    now_us: the store's clock, as in `Fired`.
+    """
 
     number: int
     ids: list[bytes]
@@ -124,6 +127,7 @@ class Claimed(NamedTuple):
     tried: list[bytes]
     next_score: float | None
     more: bool
+    now_us: int = 0
 
 
 class Fired(NamedTuple):
@@ -131,6 +135,7 @@ class Fired(NamedTuple):
 
     claimed: int
     revoked: dict[bytes, int]
+    now_us: int = 0
 
 
 class Renewed(NamedTuple):
@@ -412,10 +417,18 @@ class Bucket:
         return self._call("claim", args, _claimed)
 
     def fire(
-        self, token: str, ttl_ms: int, watermark: float, have: int, seen: int
+        self,
+        token: str,
+        ttl_ms: int,
+        watermark: float,
+        have: int,
+        seen: int,
+        *,
+        now_ms: int | None = None,
     ) -> Command[Fired | None]:
         """Count everything up to the watermark as handed over; learn what was revoked."""
-        return self._call("fire", (token, ttl_ms, repr(watermark), have, seen), _fired)
+        args = (token, ttl_ms, repr(watermark), have, seen, _now(now_ms))
+        return self._call("fire", args, _fired)
 
     def settle(
         self, token: str, ttl_ms: int, groups: Iterable[tuple[int, Sequence[str]]]
@@ -651,16 +664,16 @@ def _renewed(reply: bytes | None) -> Renewed:
 def _claimed(reply: list[Any] | None) -> Claimed | None:
     if reply is None:
         return None
-    number, ids, records, tried, next_score, more = reply
-    return Claimed(
-        number, ids, records, tried, float(next_score) if next_score else None, more == 1
-    )
+    number, ids, records, tried, next_due, more, now_us = reply
+    next_score = float(next_due) if next_due else None
+    return Claimed(number, ids, records, tried, next_score, more == 1, now_us)
 
 
 def _fired(reply: list[Any] | None) -> Fired | None:
     if reply is None:
         return None
-    return Fired(reply[0], {reply[i]: int(reply[i + 1]) for i in range(1, len(reply), 2)})
+    revoked = {reply[i]: int(reply[i + 1]) for i in range(2, len(reply), 2)}
+    return Fired(reply[0], revoked, reply[1])
 
 
 def _score(record: bytes) -> float:

@@ -76,6 +76,13 @@ class Flow:
             target_ms = self._shortest_ms + _TARGET_MS
             self.limit = max(LEAST, min(self.limit, int(in_flight * target_ms / delay_ms)))
 
+    def clock_stepped(self, step_ms: int) -> None:
+        """The clock of all times given here was set."""
+        self.moved_ms += step_ms
+        if self._alone_ms is not None:
+            self._alone_ms += step_ms
+        self._batches = deque((until, ms + step_ms, n) for until, ms, n in self._batches)
+
     def clear_ms(self, messages: int, now_ms: int) -> float:
         """About how long it takes to confirm so many more, judged by what is in flight now."""
         if not self._batches:

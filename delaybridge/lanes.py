@@ -275,6 +275,20 @@ class Lanes:
             self._waiting[lane] = None
             lane.ready += ours
 
+    def recall(self) -> list[Copy]:
+        """Take back what is ready: the clock was set back, and it may not be due any more."""
+        ready = [copy for lane in self._waiting for copy in lane.ready]
+        for lane in self._waiting:
+            lane.ready.clear()
+        self._waiting.clear()
+        return ready
+
+    def clock_stepped(self, step_ms: int) -> None:
+        """The store's clock was set: what is measured by it goes on as if it was not."""
+        for lane in self._lanes.values():
+            lane.flow.clock_stepped(step_ms)
+            lane.circuit.clock_stepped(step_ms)
+
     def publish(self, now_ms: int) -> None:
         """Hand to the brokers what is ready, within the window."""
         for lane in list(self._waiting):

@@ -19,7 +19,7 @@ from delaybridge.calls import Calls
 from delaybridge.clock import StoreClock
 from delaybridge.commands import Acquired, Bucket
 from delaybridge.errors import StoreUnavailable, StoreWiped
-from delaybridge.events import ClockStepped, Emit, LeaseLost, LeaseReleased, StoreSilent
+from delaybridge.events import Emit, LeaseLost, LeaseReleased, StoreSilent
 from delaybridge.session import Session
 from delaybridge.store import AsyncStore, insist
 
@@ -43,6 +43,9 @@ class Holder(Protocol):
 
     def wake_all(self) -> None:
         """What was known of when to look is void: look into every bucket."""
+
+    def clock_stepped(self, step_ms: int) -> None:
+        """The store's clock was set."""
 
 
 def fair_share(workers: Collection[str], buckets: int) -> dict[int, str]:
@@ -120,8 +123,8 @@ class Leases:
         ttl_ms = 0 if self._leaving else self._ttl_ms
         said = commands.announce(self._namespace, self.name, self._instance, ttl_ms, self._info())
         fleet = await self._store.one(said)
-        if self._observe(fleet.now_us, sent_s):
-            self._holder.wake_all()
+        if step_ms := self._observe(fleet.now_us, sent_s):
+            self._holder.clock_stepped(step_ms)
         return fleet
 
     async def read_clock(self, readings: int = 5) -> None:
@@ -278,10 +281,7 @@ class Leases:
         self._holder.lose(session)
 
     def _observe(self, store_us: int, sent_s: float) -> int:
-        step_ms = self._clock.observe(store_us, sent_s, self._clock.monotonic())
-        if step_ms:
-            self._emit(ClockStepped(step_ms=step_ms))
-        return step_ms
+        return self._clock.observe(store_us, sent_s, self._clock.monotonic())
 
 
 class NameTaken(Exception):

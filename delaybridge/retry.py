@@ -117,6 +117,11 @@ class Circuit:
         self.probe_at_ms = now_ms + self._wait_ms
         return True
 
+    def clock_stepped(self, step_ms: int) -> None:
+        """The clock of all times given here was set."""
+        if self.probe_at_ms is not None:
+            self.probe_at_ms += step_ms
+
     def succeed(self) -> bool:
         """The destination took a message: close. True: it was open, so unpark what waits."""
         was_open = self.is_open

@@ -26,7 +26,15 @@ from delaybridge.alarm import Alarm
 from delaybridge.clock import StoreClock
 from delaybridge.commands import Claimed, Command, Fired, Item, parse_tried, split_record
 from delaybridge.errors import DecodeError
-from delaybridge.events import Buried, Emit, Event, LeaseAcquired, Revoked, Stuck
+from delaybridge.events import (
+    Buried,
+    ClockStepped,
+    Emit,
+    Event,
+    LeaseAcquired,
+    Revoked,
+    Stuck,
+)
 from delaybridge.events import Claimed as ClaimedEvent
 from delaybridge.lanes import Lane, Lanes
 from delaybridge.message import Delivery, decode_record
@@ -77,7 +85,7 @@ class Scanner:
         """lost: told of a session that a verb found to be over."""
         self._store, self._lanes, self._clock, self._alarm = store, lanes, clock, alarm
         self._emit, self._o, self._lost = emit, options, lost
-        self._wheel_ms = clock.now_ms()  # how far the wheel was turned
+        self._now_ms = self._wheel_ms = clock.now_ms()  # of the last pass; how far the wheel turned
         self._wheel: Wheel[Copy, Copy] = Wheel(self._wheel_ms)
         self._late: list[Copy] = []  # claimed when the wheel had passed their time
         self._ripe: list[Copy] = []  # off the wheel, by score, to be fired
@@ -147,6 +155,16 @@ class Scanner:
         while session.alive and (session.copies or session.calls):
             session.moved.clear()
             await session.moved.wait()
+
+    def clock_stepped(self, step_ms: int) -> None:
+        """The store's clock was set: say so, and look into every bucket by the new time."""
+        self._emit(ClockStepped(step_ms=step_ms))
+        self._lanes.clock_stepped(step_ms)
+        head, since_ms = self._head
+        self._head = head, since_ms + step_ms
+        for session in self._sessions.values():
+            session.claimed_at_ms += step_ms
+        self.wake_all()
 
     def wake_all(self) -> None:
         """A wake-up may have been missed, or the clock was set: look into every bucket."""
@@ -240,7 +258,10 @@ class Scanner:
             ]
             for session in asked
         }
-        for session, (claimed,) in (await self._ask(claims)).items():
+        sent_s = self._clock.monotonic()
+        answers = await self._ask(claims)
+        self._glance(answers, sent_s)
+        for session, (claimed,) in answers.items():
             self._received(session, claimed, now_ms)
         self._claiming = ()
 
@@ -304,8 +325,11 @@ class Scanner:
             to_ms = now_ms + self._o.fire_lead_ms
         if to_ms < self._wheel_ms - _BACKWARDS_MS:  # the store's clock was set back
             wheel: Wheel[Copy, Copy] = Wheel(now_ms)
-            for copy in self._wheel.clear():
+            off = self._ripe + self._late
+            self._lanes.unripened(off)
+            for copy in self._wheel.clear() + off:
                 wheel.insert(int(copy.score), copy, copy)
+            self._ripe, self._late = [], []
             self._wheel, self._wheel_ms = wheel, now_ms
         # The lead may have shrunk; what comes late goes to where the wheel stands already.
         self._wheel_ms = max(self._wheel_ms, to_ms)
@@ -424,6 +448,7 @@ class Scanner:
         sent_s = self._clock.monotonic()
         answers = await self._ask(asked)
         self._round_trip_ms += ((self._clock.monotonic() - sent_s) * 1000 - self._round_trip_ms) / 8
+        self._glance(answers, sent_s)
         once: dict[Session, list[Copy]] = {}
         for session, copies in batch.items():
             if session not in answers:
@@ -486,12 +511,29 @@ class Scanner:
 
     def _publish(self, now_ms: int) -> None:
         """Hand over what is fired and due, in order over all buckets; never a moment early."""
+        if now_ms < self._now_ms:  # the store's clock was set back
+            self._fired += self._lanes.recall()
+        self._now_ms = now_ms
         if self._fired:
             self._fired.sort(key=_by_score)
             due = bisect_left(self._fired, now_ms + 1, key=_by_score)  # by whole milliseconds
             self._lanes.ready(self._fired[:due])
             del self._fired[:due]
+            early_ms = now_ms + self._o.fire_lead_ms + _BACKWARDS_MS
+            if self._fired and self._fired[-1].score > early_ms:
+                self._put_back(early_ms)
         self._lanes.publish(now_ms)
+
+    def _put_back(self, early_ms: int) -> None:
+        """The store's clock was set back after these were fired: they wait in the store again.
+
+        What is settled already, at most once, can only wait here.
+        """
+        early = [c for c in self._fired if c.score > early_ms and not c.record.at_most_once]
+        self._fired = [c for c in self._fired if c.score <= early_ms or c.record.at_most_once]
+        self._give_back(early)
+        for copy in early:
+            copy.session.retry(copy.item, None)
 
     def report(self, deliveries: Sequence[Delivery], outcome: Outcome) -> None:
         """How publishes ended; called by the publishers, once for each delivery."""
@@ -575,6 +617,14 @@ class Scanner:
         self._alarm.ring()
 
     # the store
+
+    def _glance(self, answers: dict[Session, list[Any]], sent_s: float) -> None:
+        """Read the clock that came along with the last claim or fire: it judges what follows."""
+        if answers:
+            *_, last = answers[next(reversed(answers))]
+            step_ms = self._clock.glance(last.now_us, sent_s, self._clock.monotonic())
+            if step_ms:
+                self.clock_stepped(step_ms)
 
     async def _ask(
         self, asked: Mapping[Session, Sequence[Command[Any]]]

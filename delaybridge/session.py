@@ -188,7 +188,7 @@ class Session:
             told += (bucket.retry(*owner, part) for part in _parts(self._retried))
         if self._buried:
             told += (bucket.bury(*owner, part) for part in _parts(self._buried))
-        back_ms = min((ms for _, ms, _, _ in self._retried if ms is not None), default=None)
+        back_ms = min((ms or 0 for _, ms, _, _ in self._retried), default=None)
         parked = {item.id for item in self._parked}
         self._parking |= parked
         self._settled, self._retried, self._buried, self._parked = {}, [], [], []

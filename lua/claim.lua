@@ -18,7 +18,7 @@
 -- ARGV[8]  pace         ms: the owner looks again no sooner, unless woken or more is waiting
 -- ARGV[9]  margin       ms: what is due up to this long after the owner looks again wakes it
 -- returns  false where the lease is lost; else {claim number, {ids}, {records}, {attempts, empty if
---          none}, score of the next due message or empty, 1 if more was due than was taken}
+--          none}, score of the next due message or empty, 1 if more was due than was taken, now (us)}
 -- cost     O(log n) a message, and their size
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then
   return false
@@ -29,9 +29,11 @@ if have > claimed then
   return false -- the store lost writes: another history than the owner's
 end
 local now = tonumber(ARGV[3])
+local us = now and now * 1000
 if not now then
   local t = redis.call('TIME')
-  now = t[1] * 1000 + math.floor(t[2] / 1000)
+  us = t[1] * 1000000 + t[2]
+  now = math.floor(us / 1000)
 end
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
 
@@ -104,4 +106,4 @@ if not more then
 end
 redis.call('HSET', KEYS[8], 'claimed', number,
   'look', string.format('%.0f', math.min(look + ARGV[9], 9e15)))
-return {number, ids, records, tried, next_due, more and 1 or 0}
+return {number, ids, records, tried, next_due, more and 1 or 0, us}

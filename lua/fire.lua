@@ -9,7 +9,8 @@
 -- ARGV[3]  watermark    highest score about to be published; never lower than before in a session
 -- ARGV[4]  have         the last claim number the owner received
 -- ARGV[5]  seen         the highest revocation turn the owner has acted upon
--- returns  false where the lease is lost; else {last claim number, id, turn, id, turn, ...}
+-- ARGV[6]  now          ms, empty = the store's clock
+-- returns  false where the lease is lost; else {last claim number, now (us), id, turn, id, turn, ...}
 -- cost     O(revoked)
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then
   return false
@@ -34,5 +35,12 @@ redis.call('HSET', KEYS[2], 'fired_score', watermark, 'fired_claim', claim)
 redis.call('ZREMRANGEBYSCORE', KEYS[3], '-inf', ARGV[5])
 
 local revoked = redis.call('ZRANGE', KEYS[3], 0, -1, 'WITHSCORES')
-table.insert(revoked, 1, claimed)
-return revoked
+local answer = {claimed, tonumber(ARGV[6]) and ARGV[6] * 1000}
+if not answer[2] then
+  local t = redis.call('TIME')
+  answer[2] = t[1] * 1000000 + t[2]
+end
+for i, each in ipairs(revoked) do
+  answer[i + 2] = each
+end
+return answer

@@ -10,6 +10,7 @@ from hypothesis import settings
 
 pytest_plugins = [
     "tests.servers.redis",
+    "tests.servers.clock",
     "tests.servers.rabbitmq",
     "tests.servers.kafka",
     "tests.servers.clients",

@@ -255,7 +255,8 @@ class Owner:
     def firing(self, up_to: float) -> Firing:
         """A fire, ready to be sent: never lower than the one before."""
         self.watermark = max(self.watermark, up_to)
-        fire = self.bucket.fire(self.token, TTL_MS, self.watermark, self.have, self.seen)
+        owner, now_ms = (self.token, TTL_MS), self.world.now_ms
+        fire = self.bucket.fire(*owner, self.watermark, self.have, self.seen, now_ms=now_ms)
         return Firing(fire, self.watermark, self.have)
 
     def publishes(self, firing: Firing, fired: Fired | None) -> list[Copy]:

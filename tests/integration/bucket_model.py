@@ -303,7 +303,7 @@ class Model:
         records = [self.messages[id].encoded for id in ids]
         tried = [encoded(self.attempts.get(id)) for id in ids] if self.attempts else []
         raw = [id.encode() for id in ids]
-        return Claimed(marks.claimed, raw, records, tried, next_score, more)
+        return Claimed(marks.claimed, raw, records, tried, next_score, more, now_ms * 1000)
 
     def _claim(self, until_ms: int, limit: int, max_bytes: int) -> list[str]:
         ripe = sorted((score, id) for id, score in self.due.items() if score < until_ms + 1)
@@ -320,7 +320,9 @@ class Model:
                 self.mirror[id] = self.marks.claimed
         return ids
 
-    def fire(self, token: str, ttl_ms: int, watermark: float, have: int, seen: int) -> Fired | None:
+    def fire(
+        self, token: str, ttl_ms: int, watermark: float, have: int, seen: int, *, now_ms: int
+    ) -> Fired | None:
         marks = self.marks
         if self.lease != token or have > marks.claimed:
             return None
@@ -329,7 +331,8 @@ class Model:
             have = max(have, marks.fired_claim)
         marks.fired_score, marks.fired_claim = watermark, have
         self.revoked = {id: turn for id, turn in self.revoked.items() if turn > seen}
-        return Fired(marks.claimed, {id.encode(): turn for id, turn in self.revoked.items()})
+        revoked = {id.encode(): turn for id, turn in self.revoked.items()}
+        return Fired(marks.claimed, revoked, now_ms * 1000)
 
     def settle(
         self, token: str, ttl_ms: int, groups: Sequence[tuple[int, Sequence[str]]]

@@ -48,6 +48,9 @@ class TimedBucket(Bucket):
     def claim(self, *args: Any, **options: Any) -> Command[Any]:
         return super().claim(*args, **options, now_ms=self.now_ms())
 
+    def fire(self, *args: Any) -> Command[Any]:
+        return super().fire(*args, now_ms=self.now_ms())
+
     def retry(self, *args: Any) -> Command[Any]:
         return super().retry(*args, now_ms=self.now_ms())
 
@@ -117,7 +120,7 @@ class Broker_(MemoryPublisher):
         self.taken: list[Publish] = []
 
     def publish(self, deliveries: Sequence[Delivery]) -> None:
-        now_ms = self._rig.now_ms
+        now_ms = self._rig.store_ms
         self.taken += [Publish(d.id, now_ms, d.due_ms, d.attempt) for d in deliveries]
         super().publish(deliveries)
 
@@ -146,7 +149,7 @@ class Rig:
         **options: int,
     ) -> None:
         """scanner_url: how the scanner reaches Redis, if not like the client. lacks: a broker."""
-        self.now_ms = NOW_MS
+        self.now_ms, self.step_ms = NOW_MS, 0
         self.namespace = namespace
         self.calls = Calls(namespace, BROKERS, buckets, Limits())
         self.client = AsyncClient(url, namespace=namespace, buckets=buckets, brokers=BROKERS)
@@ -193,7 +196,7 @@ class Rig:
     async def take(self, number: int, owner: str = "w:1") -> Session:
         """Acquire a bucket and work on it."""
         bucket = TimedBucket(self.namespace, number, self.calls.birth)
-        bucket.now_ms = lambda: self.now_ms
+        bucket.now_ms = lambda: self.store_ms
         taken = await self.store.one(bucket.acquire(owner, TTL_MS))
         assert taken.token is not None, f"bucket {number} is held by {taken.holder}"
         session = Session(bucket, taken.token, taken.turn, TTL_MS, 0.0)
@@ -216,10 +219,20 @@ class Rig:
 
     # time
 
+    @property
+    def store_ms(self) -> int:
+        """What the store's clock says: the test may have set it, by `step_ms`."""
+        return self.now_ms + self.step_ms
+
+    @property
+    def known_ms(self) -> int:
+        """What the worker takes that for."""
+        return self.now_ms + round(self.clock._offset() * 1000)
+
     def pass_(self) -> int | None:
         """One pass now; what it starts has not run yet when this returns."""
         self.alarm.rang = False
-        return self.scanner.scan(self.now_ms)
+        return self.scanner.scan(self.known_ms)
 
     async def quiet(self) -> int | None:
         """Pass after pass at this same instant until nothing more happens; when to look again."""
@@ -229,7 +242,7 @@ class Rig:
                 await asyncio.wait(tasks, timeout=0.002, return_when=asyncio.FIRST_COMPLETED)
             for _ in range(TURNS_OF_THE_LOOP):
                 await asyncio.sleep(0)
-            at_once = look_ms is not None and look_ms <= self.now_ms
+            at_once = look_ms is not None and look_ms <= self.known_ms
             if not (self.alarm.rang or at_once) and len(self._tasks()) <= self.store.stuck:
                 return look_ms
 
@@ -250,8 +263,11 @@ class Rig:
     async def live_until(self, end_ms: int) -> None:
         """Look whenever the scanner asks to, and at the end."""
         look_ms = await self.quiet()
-        while look_ms is not None and look_ms < end_ms:
-            look_ms = await self.at(max(look_ms, self.now_ms + 1))
+        while look_ms is not None:
+            at_ms = look_ms + self.now_ms - self.known_ms
+            if at_ms >= end_ms:
+                break
+            look_ms = await self.at(max(at_ms, self.now_ms + 1))
         await self.at(end_ms)
 
     def begin(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:

@@ -10,7 +10,15 @@ from typing import Any
 import pytest
 
 from delaybridge import keys
-from delaybridge.events import Buried, CircuitOpened, Claimed, Dropped, LeaseAcquired, Revoked
+from delaybridge.events import (
+    Buried,
+    CircuitOpened,
+    Claimed,
+    ClockStepped,
+    Dropped,
+    LeaseAcquired,
+    Revoked,
+)
 from delaybridge.message import Message
 from delaybridge.publish import Fault, Outcome, Verdict
 from tests.integration.lossy import LossyProxy
@@ -163,6 +171,84 @@ async def test_a_clock_set_back_makes_nothing_early_and_one_set_ahead_loses_noth
     await rig.at(SOON_MS + 3_600_000)
     assert sorted(rig.memory.ids) == sorted(f"m{i}" for i in range(20))
     assert all(publish.at_ms >= publish.due_ms for publish in rig.memory.taken)
+
+
+async def test_a_claim_that_tells_of_a_clock_set_back_delivers_nothing_early(lone: Rig) -> None:
+    lone.step_ms = -60_000  # nobody has told the worker
+    await lone.schedule(message("x", lone.store_ms + 1900), message("y", lone.store_ms + 1900))
+    lone.scanner.wake(0, lone.store_ms + 1900)
+    await lone.quiet()
+    assert [e.step_ms for e in lone.events if isinstance(e, ClockStepped)] == [-60_000]
+    await lone.at(NOW_MS + 1899 - 5)
+    assert await lone.client.cancel("y") == "cancelled", "it waits, and was not fired"
+    await lone.live_until(NOW_MS + 2000)
+    assert lone.memory.taken == [("x", lone.store_ms - 100, lone.store_ms - 100, 1)]
+
+
+@pytest.mark.parametrize("at_most_once", [False, True])
+async def test_a_fire_that_tells_of_a_clock_set_back_delivers_nothing_early(
+    lone: Rig, at_most_once: bool
+) -> None:
+    x, y = (message(id, SOON_MS, at_most_once=at_most_once) for id in "xy")
+    await claimed(lone, x, y)
+    lone.step_ms = -60_000
+    await lone.at(SOON_MS)
+    assert "fire" in lone.store.sent and lone.memory.taken == []
+    if not at_most_once:  # else it is settled already
+        assert await lone.state("y") == "delayed"
+        assert await lone.client.cancel("y") == "cancelled"
+    await lone.live_until(SOON_MS + 60_000 - 1)
+    assert lone.memory.taken == []
+    await lone.live_until(SOON_MS + 60_100)
+    assert lone.memory.ids == (["x", "y"] if at_most_once else ["x"])
+    assert all(publish.at_ms >= SOON_MS for publish in lone.memory.taken)
+
+
+async def test_what_waits_for_room_when_the_clock_is_set_back_is_not_delivered_early(
+    rig_of: RigFactory,
+) -> None:
+    async with rig_of(buckets=1, window=1) as rig:
+        rig.memory.hold = True
+        # The same score: one fire covers both, though there is room for one.
+        await claimed(rig, message("x", SOON_MS), message("y", SOON_MS))
+        await rig.at(SOON_MS)
+        assert rig.memory.ids == ["x"]
+        rig.step_ms = -60_000
+        rig.scanner.wake_all()
+        await rig.quiet()
+        rig.memory.hold = False
+        rig.memory.confirm()
+        await rig.live_until(SOON_MS + 59_999)
+        assert rig.memory.ids == ["x"]
+        await rig.live_until(SOON_MS + 60_100)
+        assert rig.memory.ids == ["x", "y"]
+
+
+async def test_a_circuit_is_probed_in_time_though_the_clock_was_set_back(lone: Rig) -> None:
+    lone.memory.next_outcomes.append(NO_EXCHANGE)
+    await claimed(lone, message("x", SOON_MS))
+    await lone.at(SOON_MS)
+    assert lone.memory.ids == ["x"]
+    lone.step_ms = -3_600_000
+    await lone.schedule(message("y", lone.store_ms))
+    lone.scanner.wake_all()
+    await lone.live_until(lone.now_ms + 3_000)
+    assert lone.memory.ids == ["x", "y"]
+
+
+async def test_a_destination_is_as_fast_as_it_was_after_the_clock_was_set_back(lone: Rig) -> None:
+    lone.memory.hold = True
+    await claimed(lone, *(message(f"m{i}", SOON_MS) for i in range(100)))
+    await lone.at(SOON_MS)
+    lone.step_ms = -60_000
+    lone.scanner.wake_all()
+    await lone.quiet()
+    for word in ("n", "o"):
+        lone.memory.confirm()
+        await claimed(lone, *(message(f"{word}{i}", lone.store_ms + 10) for i in range(100)))
+        await lone.at(lone.now_ms + 10)
+        assert lone.memory.held[-1].id.startswith(word) and len(lone.memory.held) == 100
+        await lone.at(lone.now_ms + 1)
 
 
 # bounds

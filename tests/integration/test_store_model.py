@@ -297,7 +297,7 @@ class BucketMachine(RuleBasedStateMachine):
         watermark = session.watermark = max(session.watermark, up_to)
         have, mirror = session.have, dict(self.model.mirror)
         covered = [c for c in session.wheel if c.score <= watermark]
-        fired = self.ask(session, "fire", watermark, have, session.seen, timed=False)
+        fired = self.ask(session, "fire", watermark, have, session.seen)
         if fired is None:
             return
         allowed = frozenset(c for c in covered if mirror.get(c.id) == c.claim)

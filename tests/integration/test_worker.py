@@ -25,7 +25,6 @@ from delaybridge import commands, keys
 from delaybridge import worker as worker_module
 from delaybridge.calls import Calls
 from delaybridge.client import AsyncClient
-from delaybridge.clock import StoreClock
 from delaybridge.errors import StoreUnavailable, StoreWiped
 from delaybridge.events import Claimed, ClockStepped, Event, LeaseLost, ScannerFailed
 from delaybridge.lease import NameTaken
@@ -38,6 +37,7 @@ from delaybridge.worker import Shift, Worker
 from tests.integration.fleet import Fleet
 from tests.integration.proxy import FaultProxy
 from tests.integration.scanning import GatedStore
+from tests.servers.clock import ClockedRedis
 from tests.servers.process import free_port
 from tests.servers.redis import RedisServer
 from tests.waiting import wait_until, wait_until_async
@@ -540,32 +540,63 @@ async def test_a_shift_that_cannot_begin_leaves_nothing_open(crew: Crew) -> None
     await crew.stop()
 
 
-class SteppedClock(StoreClock):
-    """What the store's clock says is moved by `step_us`."""
+# what is done to Redis' clock
 
-    step_us = 0
+STEADY = {"ttl_ms": 10_000, "renew_ms": 500}
 
-    def observe(self, store_us: int, sent_s: float, received_s: float) -> int:
-        return super().observe(store_us + type(self).step_us, sent_s, received_s)
+
+@pytest.fixture
+async def clocked(
+    clocked_redis: ClockedRedis, namespace: str, arrived: Arrived
+) -> AsyncIterator[Crew]:
+    """A crew on a Redis whose clock the test sets."""
+    crew = Crew(clocked_redis.url, namespace)
+    yield crew
+    await crew.close()
 
 
 @pytest.mark.parametrize("step_ms", [-1500, 1500])
 async def test_a_step_of_the_store_s_clock_is_followed_and_said(
-    crew: Crew, arrived: Arrived, monkeypatch: pytest.MonkeyPatch, step_ms: int
+    clocked: Crew, clocked_redis: ClockedRedis, arrived: Arrived, step_ms: int
 ) -> None:
-    clock = type("Clock", (SteppedClock,), {})
-    monkeypatch.setattr(worker_module, "StoreClock", clock)
-    crew.start()
-    await crew.shared("w")
-    ids = await crew.schedule(100, seconds=0.05, first_s=1.9)
-    await wait_until_async(lambda: _claimed(crew) == len(ids), DEADLINE_S, "all on the wheel")
-    clock.step_us = step_ms * 1000
+    clocked.start(lease=STEADY)
+    await clocked.shared("w")
+    ids = await clocked.schedule(100, seconds=0.05, first_s=1.9)
+    await wait_until_async(lambda: _claimed(clocked) == len(ids), DEADLINE_S, "all on the wheel")
+    clocked_redis.set_clock(step_ms)
     await arrived.all(ids)
-    assert crew.heard(ClockStepped)[0].step_ms == pytest.approx(step_ms, abs=50)
+    assert clocked.heard(ClockStepped)[0].step_ms == pytest.approx(step_ms, abs=500)
     # By that clock nothing is early; by this machine's it is as far off as the other clock is.
     assert min(arrived.late_ms) >= -step_ms
     assert max(arrived.late_ms) < -step_ms + LATE_MS
-    await crew.stop()
+    await clocked.stop()
+
+
+async def test_a_delay_asked_for_just_after_the_clock_was_set_back_is_not_cut_short(
+    clocked: Crew, clocked_redis: ClockedRedis, arrived: Arrived
+) -> None:
+    clocked.start(lease={"ttl_ms": 20_000, "renew_ms": 10_000})  # no announcement tells of it
+    await clocked.shared("w")
+    clocked_redis.set_clock(-60_000)
+    receipts = await clocked.client.schedule_many(
+        [Message("memory:q", b"x", delay=1.9) for _ in range(50)]
+    )
+    await arrived.all([receipt.id for receipt in receipts])
+    assert min(arrived.late_ms) >= 60_000
+    await clocked.stop()
+
+
+async def test_a_dead_worker_s_buckets_and_name_are_free_though_the_clock_was_set_back(
+    clocked: Crew, clocked_redis: ClockedRedis
+) -> None:
+    task = clocked.start("w")
+    await clocked.shared("w")
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    clocked_redis.set_clock(-3_600_000)
+    clocked.start("w")
+    await clocked.shared("w")
+    await clocked.stop()
 
 
 def _claimed(crew: Crew) -> int:

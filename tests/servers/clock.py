@@ -1,0 +1,62 @@
+"""A Redis whose clock a test can set: a small library, preloaded, moves what it reads."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.servers import debian
+from tests.servers.folders import cache_folder, locked
+from tests.servers.redis import RedisServer
+
+SOURCE = Path(__file__).with_name("clock.c")
+
+
+class ClockedRedis(RedisServer):
+    """A private Redis; `set_clock` moves its wall clock at any time, `step_ms` says how far."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._offset = self.folder / "offset"
+        self.set_clock(0)
+
+    def environment(self) -> Mapping[str, str]:
+        """With the library preloaded."""
+        moved = {"LD_PRELOAD": str(library()), "TEST_CLOCK": str(self._offset)}
+        return {**super().environment(), **moved}
+
+    def set_clock(self, step_ms: int) -> None:
+        """From now on its clock is so far from this machine's."""
+        self.step_ms = step_ms
+        us = (step_ms * 1000).to_bytes(8, sys.byteorder, signed=True)
+        # In place: the server has mapped this very file.
+        with self._offset.open("r+b" if self._offset.exists() else "wb") as file:
+            file.write(us)
+
+
+@cache
+def library() -> Path:
+    """The library, compiled once for each version of its source."""
+    built = cache_folder() / "clock.so"
+    with locked(cache_folder() / "clock.lock"):
+        if not built.exists() or built.stat().st_mtime < SOURCE.stat().st_mtime:
+            if shutil.which("cc") is None and debian.is_debian_root():
+                debian.install("gcc", "libc6-dev")
+            command = ["cc", "-O1", "-Wall", "-shared", "-fPIC", "-o", str(built), str(SOURCE)]
+            subprocess.run(command, check=True)
+    return built
+
+
+@pytest.fixture
+def clocked_redis() -> Iterator[ClockedRedis]:
+    """A Redis of this test's own whose clock it can set."""
+    if shutil.which("cc") is None and not debian.is_debian_root():
+        pytest.skip("no C compiler to build the library that moves a clock")
+    with ClockedRedis() as server:
+        yield server
