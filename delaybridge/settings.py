@@ -13,12 +13,21 @@ import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Self
+from urllib.parse import quote
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    ValidationError,
+    model_validator,
+)
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from delaybridge import keys, times
+from delaybridge import keys, password_file, times
 from delaybridge.errors import ConfigError, MessageError
 from delaybridge.message import Limits
 from delaybridge.settings_sources import BROKERS, Given, KeyPath, Shape, dotted, gather, shown
@@ -172,6 +181,25 @@ class RedisSettings(_Section):
     timeout_s: Annotated[float, number(0.05, 60)] = Field(
         default=5.0, description="Within this time a call has its answer, or fails."
     )
+    password_file: Annotated[str, Field(max_length=4096)] = Field(
+        default="",
+        description="Where the password is, instead of in the URL: read at each connect, so a new "
+        "one is in force as soon as it stands there. The same as ?password_file=/PATH in the URL, "
+        "which every broker's URL takes, too.",
+    )
+
+    @model_validator(mode="after")
+    def _file_in_url(self) -> Self:
+        """Everything that connects is given the URL alone."""
+        bare, file = password_file.split(self.url)
+        if self.password_file and (file is None or file.path != self.password_file):
+            option = f"{password_file.OPTION}={quote(self.password_file)}"
+            url = f"{str.__str__(self.url)}{'&' if '?' in self.url else '?'}{option}"
+            # Read again: refused where the URL holds a password, or another file.
+            if file is not None:
+                raise ValueError("password_file here or in the URL, not another in each")
+            self.__dict__["url"] = check_redis_url(url)
+        return self
 
 
 class LeaseSettings(_Section):
@@ -479,6 +507,8 @@ def _nested(chosen: Mapping[KeyPath, Given]) -> dict[str, Any]:
 def _fault(chosen: Mapping[KeyPath, Given], error: ErrorDetails) -> str:
     """One line for one refused value: where it was written, what, and what is allowed."""
     path = tuple(str(part) for part in error["loc"])
+    if path not in chosen:  # of a whole section: the one thing in it that is checked so
+        path = (*path, password_file.OPTION)
     given = chosen[path]
     allowed = str(error.get("ctx", {}).get("error", error["msg"]))
     return f"{given.source}: {dotted(path)}: got {shown(path, given.value)}; allowed: {allowed}"

@@ -41,6 +41,7 @@ from delaybridge.errors import (
     printable,
 )
 from delaybridge.events import Emit, StoreSilent
+from delaybridge.redis_login import logged_in
 from delaybridge.redis_wire import AsyncWire, NotNow, Wire, head_of, packed, packed_after
 from delaybridge.steps import Each, Steps
 
@@ -93,9 +94,11 @@ def translate(error: Exception) -> DelayBridgeError:
 
 def _connect(from_url: Callable[..., T], url: str, timeout_s: float) -> T:
     """A client of redis-py whose own re-sending is off: ours knows when to give up."""
+    url, login = logged_in(url)
     try:
         return from_url(
             url,
+            **login,
             protocol=2,
             retry=Retry(NoBackoff(), 0),
             socket_timeout=timeout_s / 2,

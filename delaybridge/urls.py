@@ -14,6 +14,8 @@ from ipaddress import ip_address
 from typing import NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from delaybridge import password_file
+
 MASK = "***"
 KINDS = {
     "amqp": "rabbitmq",
@@ -44,6 +46,7 @@ _FORMS = {
     "kombu": "kombu+URL, with kombu's own URL, as kombu+redis://HOST:6379/0",
 }
 _STREAM_OPTIONS = frozenset({"maxlen"})
+_STORE_OPTIONS = frozenset({"max_connections"})
 _ESCAPES = "; in a user, password or vhost write @ as %40, / as %2F, : as %3A"
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,6}))?")
 _SECRET_NAME = re.compile(r"pass|pwd|secret|token|credential|jaas|key.?pem|oauth", re.IGNORECASE)
@@ -122,7 +125,7 @@ def own_kind_of(scheme: str) -> str | None:
 
 def check_redis_url(value: object) -> SecretUrl:
     """A URL of one Redis as the store takes it; ValueError says what is accepted."""
-    _check_redis(_parts(value, _REDIS_FORM))
+    _check_redis(_parts(value, _REDIS_FORM), _STORE_OPTIONS)
     return SecretUrl(value)
 
 
@@ -195,7 +198,8 @@ def _weakness(name: str, value: str) -> str | None:
 
 def _redacted_option(found: re.Match[str]) -> str:
     name, equals, value = found[0].partition("=")
-    is_secret = _SECRET_NAME.search(unquote(name)) or _STRUCTURED.search(unquote(value))
+    is_named = name != password_file.OPTION and _SECRET_NAME.search(unquote(name))
+    is_secret = is_named or _STRUCTURED.search(unquote(value))
     return f"{name}={MASK}" if equals and is_secret else found[0]
 
 
@@ -214,6 +218,8 @@ def _parts(value: object, form: str) -> _Parts:
     parts = _Parts(scheme.lower(), userinfo if at else None, hosts, found[2], found[3] or "")
     if "@" in userinfo:
         raise ValueError(f"{form}{_ESCAPES}")
+    if ":" in userinfo and password_file.split(value)[1] is not None:
+        raise ValueError("a password or password_file, not both")
     return parts
 
 
@@ -233,7 +239,7 @@ def _escape_hint(parts: _Parts) -> str:
 
 def _check_redis_options(parts: _Parts, more: frozenset[str]) -> None:
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
-    known = {"client_name", *more}
+    known = {"client_name", password_file.OPTION, *more}
     known |= _TLS_OPTIONS if parts.scheme == "rediss" else set()
     known |= {"db", "username", "password"} if parts.scheme == "unix" else set()
     for name in options.keys() - known:
@@ -242,6 +248,8 @@ def _check_redis_options(parts: _Parts, more: frozenset[str]) -> None:
         raise ValueError(f"after '?' only {', '.join(sorted(known))}{hint}{_escape_hint(parts)}")
     if ("ssl_certfile" in options) != ("ssl_keyfile" in options):
         raise ValueError("ssl_certfile and ssl_keyfile together, or neither")
+    if not re.fullmatch(r"[1-9][0-9]{0,8}", options.get("max_connections", "1")):
+        raise ValueError("max_connections: how many, 1 or more")
     if not re.fullmatch(r"[1-9][0-9]{0,17}", options.get("maxlen", "1")):
         raise ValueError("maxlen: how many entries a stream keeps, about: 1 or more")
 

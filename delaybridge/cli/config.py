@@ -26,6 +26,7 @@ _SAMPLE_HEAD = """\
 """
 _SAMPLE_BROKERS = """\
 # rabbitmq = "amqp://guest:guest@127.0.0.1:5672/%2F"
+# orders = "amqps://bridge@rabbitmq.example/?password_file=/run/secrets/rabbitmq"
 # kafka = "kafka://127.0.0.1:9092"
 """
 

@@ -40,7 +40,7 @@ from delaybridge.ingest.kafka_topics import (
     waiting,
 )
 from delaybridge.ingest.owner import Owner
-from delaybridge.publish.kafka_outcomes import error_of, shown
+from delaybridge.publish.kafka_outcomes import LOGIN_REFUSED, error_of, shown
 
 POLL_S = 0.2
 BATCH_MESSAGES = 1000
@@ -89,6 +89,7 @@ class KafkaConsumer:
         self._own = member_settings(
             group=group, window_bytes=window_bytes, silent_ms=silent_ms, error_cb=self._is_wrong
         )
+        self._renew = getattr(settings, "renew", lambda client: None)  # its password, from a file
         self._ids = TopicIds(settings, logger)
         self._owners = TopicOwners(
             settings, owner, lambda reason: self._tell(unguarded, reason), logger
@@ -305,6 +306,8 @@ class KafkaConsumer:
                 self._consumer.store_offsets(offsets=[place])
 
     def _is_wrong(self, error: KafkaError) -> None:
+        if error.code() in LOGIN_REFUSED:
+            self._renew(self._consumer)
         if error.code() not in _ONE_BROKERS:
             self._is_away = True
             self._tell(self._said, CLUSTER, shown(error))

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 from delaybridge import urls
 from delaybridge.errors import ConfigError, printable
 from delaybridge.message import Delivery, Destination
+from delaybridge.password_file import PasswordFile
 from delaybridge.urls import ENTRY_POINTS, KINDS
 
 if TYPE_CHECKING:
@@ -172,6 +173,14 @@ def check_options(name: str, given: Iterable[str], known: Iterable[str], what: s
             remedy = f"did you mean {near[0]}?" if near else f"leave it out{few}"
             text = f"{printable(option)[:_SHOWN_CHARS]!r} is not an option of {what}; {remedy}"
             raise ConfigError(f"brokers.{name}: {text}")
+
+
+def read_password(name: str, file: PasswordFile) -> str:
+    """The broker's password; ConfigError if the file cannot be read."""
+    try:
+        return file.read()
+    except ValueError as exc:
+        raise ConfigError(f"brokers.{name}: {exc}; correct the path or its rights") from None
 
 
 def _nowhere(*_: object) -> None:

@@ -11,16 +11,22 @@ import contextlib
 import random
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 from confluent_kafka import KafkaError, libversion
 
 from delaybridge.errors import PublishUnavailable
 from delaybridge.message import OWN_HEADERS, Delivery, Destination
 from delaybridge.publish import CONFIRMED, Fault, Outcome, PublishOptions, Report, Verdict
-from delaybridge.publish.kafka_client import Answers, KafkaClient, check, configuration
+from delaybridge.publish.kafka_client import (
+    Answers,
+    Configuration,
+    KafkaClient,
+    check,
+    configuration,
+)
 from delaybridge.publish.kafka_outcomes import (
     DOUBTFUL,
+    LOGIN_REFUSED,
     MISSING,
     answer,
     broker_refusal,
@@ -64,7 +70,7 @@ class KafkaPublisher:
     def __init__(
         self,
         name: str,
-        settings: dict[str, Any],
+        settings: Configuration,
         *,
         report: Report,
         on_change: Callable[[], None],
@@ -175,6 +181,8 @@ class KafkaPublisher:
         if client is not self._client:
             return  # of one that was given up
         reason = f"unreachable: {shown(error)}"
+        if error.code() in LOGIN_REFUSED:
+            client.renew_password()
         if error.fatal():
             # The producer is unusable for ever; the keeper makes a new one.
             self._drop_client()

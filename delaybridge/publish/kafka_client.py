@@ -17,9 +17,11 @@ from urllib.parse import parse_qsl, unquote
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
+from delaybridge import password_file
 from delaybridge.errors import ConfigError, printable
 from delaybridge.message import Delivery
-from delaybridge.publish import PublishOptions, check_options
+from delaybridge.password_file import PasswordFile
+from delaybridge.publish import PublishOptions, check_options, read_password
 from delaybridge.publish.kafka_outcomes import error_of, shown
 
 POLL_S = 0.2
@@ -58,23 +60,41 @@ _DEFAULTS = {
 Answers = list[tuple[Delivery, KafkaError | None]]
 
 
-def configuration(name: str, url: str, options: PublishOptions) -> dict[str, Any]:
+class Configuration(dict[str, Any]):
+    """librdkafka's settings. file: where the password is."""
+
+    file: PasswordFile | None = None
+
+    def renew(self, client: Any) -> None:
+        """Have the client log in with the password that stands in the file now."""
+        if self.file is None:
+            return
+        try:
+            self["sasl.password"] = self.file.read()
+        except ValueError:
+            return  # as it was: the broker says again and again that it is refused
+        client.set_sasl_credentials(self["sasl.username"], self["sasl.password"])
+
+
+def configuration(name: str, url: str, options: PublishOptions) -> Configuration:
     """librdkafka's settings for a kafka:// or kafkas:// URL; ConfigError without secrets."""
-    text = str.__str__(url)  # also of a URL that shows itself without its password
+    text, file = password_file.split(url)
     scheme, _, rest = text.partition("://")
     location, _, query = rest.partition("?")
     userinfo, at, hosts = location.rstrip("/").rpartition("@")
     timeout_ms = int(options.confirm_timeout_s * 1000)
-    settings: dict[str, Any] = {
-        **_DEFAULTS,
-        "linger.ms": options.linger_ms,
-        "message.timeout.ms": timeout_ms,
-        # Half of it, so that a request that was lost is sent a second time before it is given up.
-        "socket.timeout.ms": max(timeout_ms // 2, 1000),
-        **_given(name, query),
-        **_FIXED,
-        "bootstrap.servers": ",".join(_with_port(name, host) for host in hosts.split(",")),
-    }
+    settings = Configuration(
+        {
+            **_DEFAULTS,
+            "linger.ms": options.linger_ms,
+            "message.timeout.ms": timeout_ms,
+            # Half of it, so that a request that was lost is sent once more before it is given up.
+            "socket.timeout.ms": max(timeout_ms // 2, 1000),
+            **_given(name, query),
+            **_FIXED,
+            "bootstrap.servers": ",".join(_with_port(name, host) for host in hosts.split(",")),
+        }
+    )
     security = "sasl" if at or "sasl.mechanism" in settings or "sasl.mechanisms" in settings else ""
     settings["security.protocol"] = {
         ("kafka", ""): "plaintext",
@@ -84,9 +104,13 @@ def configuration(name: str, url: str, options: PublishOptions) -> dict[str, Any
     }[scheme, security]
     if at:
         user, _, password = userinfo.partition(":")
-        settings |= {"sasl.username": unquote(user), "sasl.password": unquote(password)}
+        settings.update({"sasl.username": unquote(user), "sasl.password": unquote(password)})
         if "sasl.mechanisms" not in settings:
             settings.setdefault("sasl.mechanism", "PLAIN")
+    if file is not None:
+        if "sasl.username" not in settings:
+            raise ConfigError(f"brokers.{name}: password_file without a user; write USER@HOST")
+        settings["sasl.password"], settings.file = read_password(name, file), file
     return settings
 
 
@@ -128,7 +152,7 @@ class KafkaClient:
 
     def __init__(
         self,
-        settings: Mapping[str, Any],
+        settings: Configuration,
         on_answers: Callable[[KafkaClient, Answers], None],
         on_error: Callable[[KafkaClient, KafkaError], None],
     ) -> None:
@@ -137,6 +161,7 @@ class KafkaClient:
         self._loop = asyncio.get_running_loop()
         self._on_answers, self._on_error = on_answers, on_error
         self._answers: Answers = []
+        self._settings = settings
         self._is_stopped = False
         self._producer = Producer(
             {
@@ -164,6 +189,10 @@ class KafkaClient:
             partial(self._answer, delivery),
             headers=headers,
         )
+
+    def renew_password(self) -> None:
+        """Log in with the password that stands in its file now, from the next connect on."""
+        self._settings.renew(self._producer)
 
     async def error_of_topic(self, topic: str | None, timeout_s: float) -> KafkaError | None:
         """Ask a broker for the topic, or only for itself: what it says against it."""

@@ -24,6 +24,7 @@ MISSING = frozenset(
 )
 # After these the topic is looked up before it is believed in again.
 DOUBTFUL = MISSING | {KafkaError._MSG_TIMED_OUT}
+LOGIN_REFUSED = frozenset({KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED})
 DOWN = frozenset(
     {
         KafkaError._ALL_BROKERS_DOWN,

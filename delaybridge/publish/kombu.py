@@ -16,11 +16,20 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from time import monotonic
 from typing import Any
-from urllib.parse import unquote_plus
+from urllib.parse import quote, unquote_plus
 
+from delaybridge import password_file
 from delaybridge.errors import ConfigError, PublishUnavailable, printable
 from delaybridge.message import Delivery, Destination
-from delaybridge.publish import Fault, Outcome, PublishOptions, Report, Verdict
+from delaybridge.password_file import PasswordFile
+from delaybridge.publish import (
+    Fault,
+    Outcome,
+    PublishOptions,
+    Report,
+    Verdict,
+    read_password,
+)
 from delaybridge.publish.reports import Reports
 from delaybridge.urls import redact, redact_text
 
@@ -48,6 +57,7 @@ class KombuPublisher:
         name: str,
         url: str,
         arguments: dict[str, Any],
+        file: PasswordFile | None = None,
         *,
         report: Report,
         on_change: Callable[[], None],
@@ -55,7 +65,7 @@ class KombuPublisher:
     ) -> None:
         self.name = name
         self.unavailable: str | None = "not_connected: not yet"
-        self._url, self._arguments = url, arguments
+        self._url, self._arguments, self._file = url, arguments, file
         self._reports = Reports(report)
         self._on_change = on_change
         self._timeout_s = options.confirm_timeout_s
@@ -136,8 +146,12 @@ class KombuPublisher:
 
     async def _session(self) -> str:
         """One courier from beginning to end; why it ended, or why it is given up."""
+        try:
+            url = self._url if self._file is None else _with_password(self._url, self._file.read())
+        except ValueError as exc:
+            return f"unreachable: {exc}"
         courier = self._courier = Courier(
-            kombu.Connection(str.__str__(self._url), **self._arguments),
+            kombu.Connection(url, **self._arguments),
             self._collect,
             timeout_s=self._timeout_s,
             idle_s=self._idle_s,
@@ -202,7 +216,8 @@ def publisher(
 
     ConfigError for a transport that is unknown, needs another library, or confirms nothing.
     """
-    location, given = _without_options(str.__str__(url).partition("+")[2])
+    bare, file = password_file.split(url)
+    location, given = _without_options(bare.partition("+")[2])
     scheme = location.partition("://")[0].lower()
     _check_transport(name, scheme)
     if scheme == "amqp":  # it would be librabbitmq where that is installed, which confirms nothing
@@ -224,8 +239,10 @@ def publisher(
         **given,
         **_FIXED.get(driver.driver_type, {}),
     }
+    if file is not None:
+        read_password(name, file)
     return KombuPublisher(
-        name, location, arguments, report=report, on_change=on_change, options=options
+        *(name, location, arguments, file), report=report, on_change=on_change, options=options
     )
 
 
@@ -264,6 +281,12 @@ def _defaults(driver: str, options: PublishOptions) -> dict[str, Any]:
         "socket_connect_timeout": CONNECT_TIMEOUT_S,
         "socket_keepalive": True,
     }
+
+
+def _with_password(url: str, password: str) -> str:
+    scheme, mark, rest = url.partition("://")
+    user, _, location = rest.rpartition("@")
+    return f"{scheme}{mark}{user}:{quote(password, safe='')}@{location}"
 
 
 def _check_transport(name: str, scheme: str) -> None:

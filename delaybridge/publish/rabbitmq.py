@@ -15,10 +15,13 @@ from urllib.parse import parse_qs, quote, urlencode, urlsplit
 
 import pika
 from pika.connection import Parameters
+from pika.credentials import PlainCredentials
 from pika.exceptions import AMQPError, ConnectionClosedByBroker
 
+from delaybridge import password_file
 from delaybridge.errors import DETAIL_LIMIT, ConfigError, PublishUnavailable, printable
 from delaybridge.message import Delivery, Destination
+from delaybridge.password_file import PasswordFile
 from delaybridge.publish import (
     Fault,
     Outcome,
@@ -26,6 +29,7 @@ from delaybridge.publish import (
     Report,
     Verdict,
     check_options,
+    read_password,
 )
 from delaybridge.publish.amqp_channel import refusal
 from delaybridge.publish.amqp_exchange import ANSWER_TIMEOUT_S, Exchange
@@ -276,6 +280,22 @@ def publisher(
     return RabbitMQPublisher(name, parameters, report=report, on_change=on_change, options=options)
 
 
+class FileCredentials(PlainCredentials):  # type: ignore[misc]  # pika is untyped
+    """User and password, the latter as it stands in its file at each connect."""
+
+    def __init__(self, user: str, file: PasswordFile) -> None:
+        super().__init__(user, "")
+        self._file = file
+
+    def response_for(self, start: Any) -> Any:
+        """As pika asks for it. Raises if the file cannot be read: the connection fails."""
+        self.password = self._file.read()
+        try:
+            return super().response_for(start)
+        finally:
+            self.password = ""
+
+
 def _fault(given: Mapping[str, Sequence[str]]) -> str:
     """What is wrong with a URL that pika refuses; its own text may hold the password."""
     for option, values in given.items():
@@ -290,13 +310,18 @@ def _fault(given: Mapping[str, Sequence[str]]) -> str:
 
 def parameters_of(name: str, url: str, options: PublishOptions) -> Parameters:
     """How to connect to the broker at `url`; ConfigError for a URL that is none."""
-    text = str.__str__(url)  # also of a URL that shows itself without its password
+    text, file = password_file.split(url)
+    if file is not None:
+        text = text.replace("@", ":@", 1)  # pika takes no user without a password
     given = parse_qs(urlsplit(text).query, keep_blank_values=True)
     check_options(name, given, _OPTIONS, "a RabbitMQ URL")
     try:
         parameters = pika.URLParameters(text)
     except Exception:
         raise ConfigError(f"brokers.{name}: {_fault(given)}") from None
+    if file is not None:
+        read_password(name, file)
+        parameters.credentials = FileCredentials(parameters.credentials.username, file)
     parameters.connection_attempts = 1  # the back-off is ours
     parameters.client_properties = {
         "product": "delaybridge",

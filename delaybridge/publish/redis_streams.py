@@ -25,6 +25,7 @@ from delaybridge.message import OWN_HEADERS, Delivery, Destination
 from delaybridge.publish import CONFIRMED, Fault, Outcome, PublishOptions, Report, Verdict
 from delaybridge.publish.redis_outcomes import reason_of, refusal
 from delaybridge.publish.reports import Reports
+from delaybridge.redis_login import logged_in
 
 FIRST_BACK_OFF_S, LAST_BACK_OFF_S = 0.2, 10.0
 STABLE_S = 5.0  # a connection that lived so long starts the back-off anew
@@ -318,7 +319,8 @@ def publisher(
 
     rediss:// verifies certificate and host name. ConfigError for a URL that is none.
     """
-    base, _, query = str.__str__(url).partition("?")
+    bare, login = logged_in(url)
+    base, _, query = bare.partition("?")
     given = dict(parse_qsl(query, keep_blank_values=True))
     maxlen = given.pop("maxlen", None)
     fixed: dict[str, Any] = {
@@ -326,6 +328,7 @@ def publisher(
         "retry": Retry(NoBackoff(), 0),  # redis-py's own would send again without a word
         "socket_timeout": None,  # `_watch` knows when a reply is overdue
         "health_check_interval": 0,
+        **login,
     }
     if not base.startswith("unix:"):
         fixed["socket_keepalive"] = True

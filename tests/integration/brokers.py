@@ -105,6 +105,10 @@ class Rig(ABC):
     def read(self, address: str, at_least: int) -> list[Received]:
         """What a plain consumer gets from it, in order: everything there, `at_least` so many."""
 
+    def login(self, file: Path) -> tuple[str, str] | None:
+        """A URL with a user whose password is in the file, and the password; None: no users."""
+        return None
+
     async def new_destination(self) -> Destination:
         """Somewhere to publish to."""
         return self.destination(await asyncio.to_thread(self.make))
@@ -255,6 +259,9 @@ class RabbitMQRig(NetworkRig):
     def url(self) -> str:
         return f"amqp://guest:guest@{LOOPBACK}:{self.proxy_port}/%2F"
 
+    def login(self, file: Path) -> tuple[str, str] | None:
+        return f"{self.url().replace(':guest@', '@')}?password_file={file}", "guest"
+
     @contextlib.contextmanager
     def channel(self) -> Iterator[Any]:
         """A channel of plain pika, past the proxy."""
@@ -387,6 +394,13 @@ class RedisRig(NetworkRig):
 
     def url(self) -> str:
         return redis_url_of(self.proxy_port)
+
+    def login(self, file: Path) -> tuple[str, str] | None:
+        with self.client() as client:
+            client.acl_setuser(
+                *("bridge", True), passwords=["+s3cret@:/"], keys=["*"], commands=["+@all"]
+            )
+        return f"{self.url().replace('://', '://bridge@')}?password_file={file}", "s3cret@:/"
 
     def client(self) -> redis.Redis:
         """A plain client, past the proxy."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -316,6 +317,34 @@ class TestEveryPublisher:
             rig.proxy.mode = "pass"
             await wait_until_async(lambda: publisher.unavailable is None, 10.0, "it connects")
             await takes_again(rig, publisher, sink)
+        finally:
+            await publisher.close(0.0)
+
+    async def test_a_password_in_a_file_is_read_at_each_connect(
+        self, rig: Rig, tmp_path: Path
+    ) -> None:
+        file = tmp_path / "password"
+        file.write_text("wrong\n")
+        login = rig.login(file)
+        if login is None:
+            pytest.skip("it asks for no password")
+        url, password = login
+        sink = Sink()
+        publisher = connect(
+            *(rig.kind, url), report=sink.report, on_change=sink.changed, options=OPTIONS
+        )
+        try:
+            with pytest.raises(PublishUnavailable) as refused:
+                await publisher.connect()
+            assert "wrong" not in str(refused.value)
+            file.write_text(f"{password}\n")
+            await wait_until_async(lambda: publisher.unavailable is None, 20.0, "logged in")
+            to = await rig.new_destination()
+            deliveries = rig.deliveries(to, 3)
+            publisher.publish(deliveries)
+            await sink.all_of(deliveries)
+            assert sink.verdicts(deliveries) == {Verdict.CONFIRMED}
+            assert password not in publisher.describe()
         finally:
             await publisher.close(0.0)
 

@@ -22,9 +22,9 @@ from confluent_kafka.admin import (
 
 from delaybridge.errors import PublishUnavailable
 from delaybridge.message import Delivery, Destination
-from delaybridge.publish import CONFIRMED, Fault, Verdict
+from delaybridge.publish import CONFIRMED, Fault, Verdict, connect
 from tests.integration import certificates
-from tests.integration.brokers import KafkaRig, Sink
+from tests.integration.brokers import OPTIONS, KafkaRig, Sink
 from tests.servers.kafka import KafkaStandIn
 from tests.servers.process import LOOPBACK, free_port
 from tests.waiting import wait_until_async
@@ -275,6 +275,45 @@ class TestConnection:
             assert [int(record.value()) for record in records] == list(range(1000))
 
     @pytest.mark.timeout(90)  # a node of its own
+    async def test_a_password_in_a_file_is_read_again_when_it_is_refused(
+        self, tmp_path: Path
+    ) -> None:
+        port, file = free_port(), tmp_path / "password"
+        login = {
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,"
+            "LOGIN:SASL_PLAINTEXT",
+            "listener.name.login.sasl.enabled.mechanisms": "PLAIN",
+            "listener.name.login.plain.sasl.jaas.config": "org.apache.kafka.common.security.plain."
+            'PlainLoginModule required user_bridge="right";',
+        }
+        try:
+            rig = KafkaRig(login)
+        except FileNotFoundError as missing:
+            pytest.skip(str(missing))
+        add_listener(rig, f"LOGIN://{LOOPBACK}:{port}")
+        file.write_text("wrong\n")
+        sink = Sink()
+        publisher = connect(
+            *("kafka", f"kafka://bridge@{LOOPBACK}:{port}?password_file={file}"),
+            report=sink.report,
+            on_change=sink.changed,
+            options=OPTIONS,
+        )
+        try:
+            async with rig:
+                to = await rig.new_destination()
+                with pytest.raises(PublishUnavailable):
+                    await publisher.connect()
+                file.write_text("right\n")
+                await wait_until_async(lambda: publisher.unavailable is None, 30.0, "logged in")
+                deliveries = rig.deliveries(to, 3)
+                await publish(publisher, sink, deliveries)
+                assert sink.verdicts(deliveries) == {Verdict.CONFIRMED}
+        finally:
+            await publisher.close(0.0)
+            rig.close()
+
+    @pytest.mark.timeout(90)  # a node of its own
     async def test_tls_verifies_the_broker(self) -> None:
         port = free_port()
         tls = {
@@ -288,13 +327,7 @@ class TestConnection:
         made = certificates.make(rig.node.folder)
         keystore = rig.node.folder / "keystore.pem"
         keystore.write_text(made.key.read_text() + made.certificate.read_text())
-        settings = rig.node.folder / "server.properties"
-        more = f",SSL://{LOOPBACK}:{port}"
-        lines = [
-            line + more if line.startswith(("listeners=", "advertised.listeners=")) else line
-            for line in settings.read_text().splitlines()
-        ]
-        settings.write_text("\n".join([*lines, f"ssl.keystore.location={keystore}", ""]))
+        add_listener(rig, f"SSL://{LOOPBACK}:{port}", f"ssl.keystore.location={keystore}")
         try:
             async with rig:
                 to = await rig.new_destination()
@@ -323,3 +356,13 @@ def end_for_good(producer: Producer) -> None:
     # confluent_kafka's object begins, after Python's own two words, with librdkafka's handle.
     handle = ctypes.c_void_p.from_address(id(producer) + object.__basicsize__)
     assert meet(handle, KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER, b"told to") == 0
+
+
+def add_listener(rig: KafkaRig, listener: str, *lines: str) -> None:
+    """One more way in for clients, in the settings of a node that was not started yet."""
+    settings = rig.node.folder / "server.properties"
+    kept = [
+        f"{line},{listener}" if line.startswith(("listeners=", "advertised.listeners=")) else line
+        for line in settings.read_text().splitlines()
+    ]
+    settings.write_text("\n".join([*kept, *lines, ""]))

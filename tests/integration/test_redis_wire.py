@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -17,6 +19,8 @@ from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError, OutOfMemoryError, ResponseError
 from redis.retry import Retry
 
+from delaybridge import Client
+from delaybridge.errors import StoreUnavailable
 from delaybridge.redis_wire import AsyncWire, NotNow, Wire, WrongServer, packed
 from tests.integration.proxy import FaultProxy
 from tests.servers.process import free_port
@@ -302,3 +306,21 @@ def test_after_a_time_out_idle_connections_are_not_used(redis_url: str) -> None:
             wire.call(some(("BLPOP", "never filled", 2 * TIMEOUT_S)))
         assert wire.call(ID)[0] not in before
         wire.close()
+
+
+def test_a_password_in_a_file_is_read_at_each_connect(
+    redis_url: str, namespace: str, tmp_path: Path
+) -> None:
+    file, user = tmp_path / "password", f"u-{namespace}"
+    location = redis_url.partition("://")[2].rpartition("@")[2]
+    url = f"redis://{user}@{location}?password_file={file}"
+    with redis.Redis.from_url(redis_url) as admin, Client(url) as client:
+        with pytest.raises(StoreUnavailable, match="password cannot be read: No such file"):
+            client.get("nothing")
+        for password in ("first", "s@c/nd:"):
+            rights: dict[str, Any] = {"keys": ["*"], "channels": ["*"], "commands": ["+@all"]}
+            admin.acl_setuser(user, True, reset=True, passwords=[f"+{password}"], **rights)
+            file.write_text(f"{password}\n")
+            admin.client_kill_filter(user=user)
+            assert client.get("nothing") is None
+        admin.acl_deluser(user)

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from delaybridge import publish, urls
+from delaybridge import password_file, publish, urls
 from delaybridge.cli.config import sample
 from delaybridge.errors import ConfigError
 from delaybridge.message import Limits
+from delaybridge.password_file import PasswordFile
 from delaybridge.settings import RELATIONS, Settings, fields
 from delaybridge.settings_sources import CONFIG_VARIABLE, MAX_FILE_BYTES, dotted, variable
 from delaybridge.urls import SecretUrl, check_broker_url, check_redis_url, redact, redact_text
@@ -560,3 +561,45 @@ def test_whatever_weakens_tls_is_warned_of(section: str, url: str) -> None:
 )
 def test_tls_with_its_checks_needs_no_warning(url: str) -> None:
     assert load(flags={"brokers": {"eu": url}}).cautions() == []
+
+
+# passwords in files
+
+
+def test_a_password_file_is_part_of_the_url_however_it_is_given() -> None:
+    for given in (
+        {"url": "redis://bridge@h:1/2", "password_file": "/run/s p"},
+        {"url": "redis://bridge@h:1/2?password_file=/run/s%20p"},
+        {"url": "redis://bridge@h:1/2?password_file=/run/s%20p", "password_file": "/run/s p"},
+    ):
+        url = load(flags={"redis": given}).redis.url
+        assert f"{url}" == "redis://***@h:1/2?password_file=/run/s%20p"
+        assert password_file.split(url) == ("redis://bridge@h:1/2", PasswordFile("/run/s p"))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"url": "redis://:a@h", "password_file": "/p"},
+        {"url": "redis://h?password_file=/q", "password_file": "/p"},
+        {"url": "redis://:a@h?password_file=/q"},
+    ],
+)
+def test_one_password_and_no_other(given: dict[str, str]) -> None:
+    (line,) = refusal(flags={"redis": given})
+    assert "password_file" in line
+    assert ":a@" not in line
+
+
+def test_what_a_password_file_may_hold(tmp_path: Path) -> None:
+    file = PasswordFile(str(tmp_path / "p"))
+    for text, password in (("a", "a"), ("a b\n", "a b"), ("a\r\n", "a"), ("\xe9\n\n", "\xe9\n")):
+        Path(file.path).write_text(text, newline="")
+        assert file.read() == password
+    for data in (b"", b"\n", b"\xff"):
+        Path(file.path).write_bytes(data)
+        with pytest.raises(ValueError, match="password_file: /.*p"):
+            file.read()
+    Path(file.path).unlink()
+    with pytest.raises(ValueError, match="cannot be read: No such file"):
+        file.read()

@@ -1,0 +1,53 @@
+"""A password in a file of its own, read at each connect: change the file, and it is in force."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import unquote
+
+from delaybridge.errors import printable
+
+OPTION = "password_file"
+_MOST_BYTES = 64 * 1024
+
+
+class PasswordFile(NamedTuple):
+    """Where a password is."""
+
+    path: str
+
+    def read(self) -> str:
+        """The password as it stands there now, without the line's end; ValueError if it cannot."""
+        try:
+            with Path(self.path).open("rb") as file:
+                text = file.read(_MOST_BYTES).decode()
+        except (OSError, ValueError) as exc:
+            reason = getattr(exc, "strerror", None) or "it is not UTF-8"
+            raise ValueError(f"{OPTION}: {printable(self.path)} cannot be read: {reason}") from None
+        password = text.removesuffix("\n").removesuffix("\r")
+        if not password:
+            raise ValueError(f"{OPTION}: {printable(self.path)} is empty")
+        return password
+
+
+def split(url: str) -> tuple[str, PasswordFile | None]:
+    """The URL without the option, and the file that it names."""
+    base, mark, query = str.__str__(url).partition("?")
+    found = None
+    kept = []
+    for piece in query.split("&"):
+        name, _, value = piece.partition("=")
+        if name == OPTION:
+            found = PasswordFile(unquote(value))
+        elif piece:
+            kept.append(piece)
+    if found is None:
+        return str.__str__(url), None
+    return f"{base}{mark}{'&'.join(kept)}".removesuffix("?"), found
+
+
+def user_of(url: str) -> str:
+    """The user in a URL, as it is meant; empty if there is none."""
+    location = url.partition("://")[2].partition("/")[0].partition("?")[0]
+    return unquote(location.rpartition("@")[0].partition(":")[0])
