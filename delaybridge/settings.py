@@ -43,6 +43,7 @@ DEFAULT = "default"
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
 _SKIP = re.compile(r"[^/=]+/[0-9]{1,9}=[0-9]{1,18}")
 _OWNER = re.compile(r"[^@\s]+@[0-9a-f]+")
+_MANAGEMENT = re.compile(r"([A-Za-z0-9_-]+=)?https?://[^\s@?#/]+(/[^\s@?#]*)?")
 _NUMBER = re.compile(r"-?[0-9]{1,18}(\.[0-9]{1,9})?")
 LOW_HEARTBEAT_S = 5
 _DELAY_MOST_MS = 900 * times.YEAR_MS
@@ -158,6 +159,13 @@ def _rules(value: object) -> tuple[str, ...]:
     texts = _texts(value)
     if not all(all(text.partition("=")) for text in texts):
         raise ValueError('a list of SOURCE=DESTINATION, as ["orders.delay=rabbitmq:audit"]')
+    return texts
+
+
+def _managements(value: object) -> tuple[str, ...]:
+    texts = _texts(value)
+    if not all(_MANAGEMENT.fullmatch(text) for text in texts):
+        raise ValueError("a list of [BROKER=]http[s]://HOST[:PORT], without user and password")
     return texts
 
 
@@ -319,6 +327,12 @@ class IngestSettings(_Section):
         description="What else a source may cancel, replace and reschedule than messages bound for "
         "where its own may go: rules SOURCE=DESTINATION, * for any text, as "
         "orders.delay=rabbitmq:audit.",
+    )
+    management: Annotated[tuple[str, ...], BeforeValidator(_managements)] = Field(
+        default=(),
+        description="RabbitMQ: [BROKER=]URL of its management API. [] looks on the broker's host, "
+        "port 15672, with TLS 15671. It sets the policy of a direct delay exchange, and finds "
+        "queues that are bound to a delay exchange.",
     )
     prefetch: Annotated[int, whole(1, 65_535)] = Field(
         default=4000,

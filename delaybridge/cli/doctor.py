@@ -73,6 +73,7 @@ def _findings(settings: Settings) -> Iterator[Finding]:
         yield Finding(WARN, "settings", caution)
     yield from _redis(settings)
     yield from _brokers(settings)
+    yield from _delay_exchanges(settings)
 
 
 def _redis(settings: Settings) -> Iterator[Finding]:
@@ -232,6 +233,28 @@ def _hints(each: SourceInfo) -> Iterator[str]:
             f"{each.refused} cancels or reschedules of messages that are bound for elsewhere "
             "were refused. See: ingest.trust"
         )
+
+
+def _delay_exchanges(settings: Settings) -> Iterator[Finding]:
+    """Whether queues are bound to a delay exchange, and so given its messages at once."""
+    if not settings.ingest.exchanges:
+        return
+    from delaybridge.ingest.rabbitmq import look_for_others
+    from delaybridge.ingester import routes_of
+
+    try:
+        routes = routes_of(settings, ["rabbitmq"])
+    except ConfigError as exc:
+        yield Finding(FAIL, "ingest", str(exc))
+        return
+    for route, others, why in asyncio.run(look_for_others(settings, routes)):
+        if others:
+            yield Finding(FAIL, "ingest", f"{route}: {others}")
+        elif why:
+            what = f"{route}: cannot tell what is bound to it: {why}. Set: ingest.management"
+            yield Finding(WARN, "ingest", what)
+        else:
+            yield Finding(OK, "ingest", f"{route}: nothing else is bound to {route.source}")
 
 
 def _brokers(settings: Settings) -> Iterator[Finding]:

@@ -24,8 +24,9 @@ from delaybridge.events import (
 from delaybridge.ingest import Change, Entry, Quarantine, Schedule, instead
 from delaybridge.ingest.amqp_intake import IntakeConnection
 from delaybridge.ingest.amqp_life import Held, Life
+from delaybridge.ingest.amqp_management import Management, ManagementError
 from delaybridge.ingest.amqp_messages import Delivered, Direct, Reader, content_of
-from delaybridge.ingest.amqp_topology import claim, declare
+from delaybridge.ingest.amqp_topology import bypass, claim, declare, others_bound
 from delaybridge.ingest.counts import Counts
 from delaybridge.ingest.owner import Owner, SourceTaken
 from delaybridge.ingest.routes import Route
@@ -35,6 +36,7 @@ from delaybridge.publish import Outcome, Publisher, Verdict
 from delaybridge.publish.amqp_wire import close_channel
 
 _BATCH = 2000
+_LOOK_S = 60.0  # so often there is a look at what else is bound to the exchange
 
 Insist = Callable[[Sequence[Entry]], Awaitable[list[Answer | None]]]
 
@@ -58,10 +60,14 @@ class Intake:
         emit: Emit,
         options: IntakeOptions,
         owner: Owner,
+        management: Management,
     ) -> None:
         """insist: asks the store until it answers. owner: the namespace that reads."""
         self.route, self._reader, self._insist, self._emit = route, reader, insist, emit
-        self._owner = owner
+        self._owner, self._management = owner, management
+        self._next_look_s = 0.0
+        self._others: set[str] = set()  # what else is bound to the exchange
+        self._looking: asyncio.Task[None] | None = None
         self._options = options
         self.counts = Counts(source=str(route), target=f"{route.broker}:{route.target}")
         self._publisher: Publisher
@@ -85,12 +91,28 @@ class Intake:
         self._emit(IngestFailed(source=str(self.route), reason=reason))
 
     async def look(self, connection: IntakeConnection) -> None:
-        """Read no more if another namespace took the exchange over."""
+        """Read no more if another namespace took the exchange over.
+
+        Now and then look, too, whether other queues are bound to it, and warn of them.
+        """
+        now_s = asyncio.get_running_loop().time()
+        if now_s >= self._next_look_s:
+            self._next_look_s = now_s + _LOOK_S
+            self._looking = asyncio.create_task(self._look_for_others())
         try:
             await claim(connection, self.route, self._owner)
         except SourceTaken as exc:
             if self._life is not None:
                 self._life.end(exc)
+
+    async def _look_for_others(self) -> None:
+        try:
+            found = await others_bound(self._management, self.route)
+        except ManagementError:
+            return  # `doctor` says so
+        if found - self._others:
+            self._emit(SourceUnguarded(source=str(self.route), reason=bypass(self.route, found)))
+        self._others = found
 
     async def stop(self) -> None:
         """Take no more; return when what was taken is safe, or its channel gone."""
@@ -107,7 +129,7 @@ class Intake:
         unguarded = await claim(connection, self.route, self._owner)
         if unguarded:
             self._emit(SourceUnguarded(source=str(self.route), reason=unguarded))
-        channel = await declare(connection, self.route)
+        channel = await declare(connection, self.route, self._management)
         self._publisher = publisher
         life = self._life = Life(connection, channel, self._options.prefetch // 2)
         self._waiting, self._refused = [], []

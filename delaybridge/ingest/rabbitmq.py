@@ -23,9 +23,10 @@ from delaybridge.calls import Calls
 from delaybridge.errors import ConfigError, PublishUnavailable
 from delaybridge.events import Emit, IngestFailed
 from delaybridge.ingest.amqp_intake import IntakeConnection
+from delaybridge.ingest.amqp_management import Management, ManagementError
 from delaybridge.ingest.amqp_messages import Reader
 from delaybridge.ingest.amqp_queue import Intake, IntakeOptions
-from delaybridge.ingest.amqp_topology import messages_waiting
+from delaybridge.ingest.amqp_topology import bypass, messages_waiting, others_bound
 from delaybridge.ingest.counts import Counts
 from delaybridge.ingest.owner import Owner
 from delaybridge.ingest.reach import reach_of
@@ -57,6 +58,7 @@ class RabbitMQIngest:
         allowed: AllowList,
         owner: Owner,
         reach: Callable[[Route], str],
+        management: Management,
     ) -> None:
         """`publisher`, for what asks for no delay, is to be set before `run`."""
         self.publisher: Publisher
@@ -71,6 +73,7 @@ class RabbitMQIngest:
                 emit,
                 options,
                 owner,
+                management,
             )
             for route in routes
         ]
@@ -187,13 +190,15 @@ async def connected(
     bounds = IntakeOptions(
         prefetch=settings.ingest.prefetch, window_bytes=settings.ingest.window_bytes
     )
+    parameters = parameters_of(name, url, options)
     ingest = RabbitMQIngest(
-        *(parameters_of(name, url, options), routes, store, calls, emit, bounds),
+        *(parameters, routes, store, calls, emit, bounds),
         AllowList(settings.ingest.destinations),
         Owner.of(calls.namespace, calls.birth, settings.ingest.take_over),
         lambda route: reach_of(
             route, calls.kinds, settings.ingest.destinations, settings.ingest.trust
         ),
+        Management.of(name, parameters, settings.ingest.management),
     )
     ingest.publisher = connect(
         *(name, url), report=ingest.report, on_change=lambda: None, options=options
@@ -204,3 +209,21 @@ async def connected(
         yield ingest
     finally:
         await ingest.publisher.close(0.0)
+
+
+async def look_for_others(
+    settings: Settings, routes: Sequence[Route]
+) -> list[tuple[Route, str, str]]:
+    """For each delay exchange what else is bound to it, and why that cannot be told; '' if not."""
+    found = []
+    for route in routes:
+        options = PublishOptions.of(settings.publish)
+        parameters = parameters_of(route.broker, settings.brokers[route.broker], options)
+        management = Management.of(route.broker, parameters, settings.ingest.management)
+        try:
+            others = await others_bound(management, route)
+        except ManagementError as exc:
+            found.append((route, "", str(exc)))
+        else:
+            found.append((route, bypass(route, others) if others else "", ""))
+    return found

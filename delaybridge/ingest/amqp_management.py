@@ -1,0 +1,86 @@
+"""RabbitMQ's management API, for what AMQP cannot do: list bindings, set a policy.
+
+It is used where it answers. By default it is looked for on the broker's own host and usual port,
+with the broker's user; over TLS where AMQP is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+from urllib.error import HTTPError, URLError
+from urllib.parse import quote
+from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener
+
+from pika.connection import Parameters
+
+from delaybridge.errors import printable
+
+_TIMEOUT_S = 3.0
+_MOST_BYTES = 4 * 2**20
+_PORT, _TLS_PORT = 15672, 15671
+
+
+class ManagementError(Exception):
+    """The management API did not do it; why."""
+
+
+class Management:
+    """The management API of one broker."""
+
+    def __init__(self, parameters: Parameters, url: str = "") -> None:
+        """url: where it is, if not on the broker's host."""
+        tls = parameters.ssl_options
+        scheme, port = ("http", _PORT) if tls is None else ("https", _TLS_PORT)
+        host = f"[{parameters.host}]" if ":" in parameters.host else parameters.host
+        self._url = url.rstrip("/") or f"{scheme}://{host}:{port}"
+        self._vhost = quote(parameters.virtual_host, safe="")
+        user = parameters.credentials
+        secret = base64.b64encode(f"{user.username}:{user.password}".encode()).decode()
+        self._authorization = f"Basic {secret}"
+        https = [] if tls is None else [HTTPSHandler(context=tls.context)]
+        self._opener = build_opener(ProxyHandler({}), *https)
+
+    @classmethod
+    def of(cls, name: str, parameters: Parameters, given: Iterable[str]) -> Management:
+        """The one of a broker. given: `[BROKER=]URL`, as in ingest.management."""
+        for text in given:
+            broker, _, url = text.rpartition("=")
+            if broker in ("", name):
+                return cls(parameters, url)
+        return cls(parameters)
+
+    async def bound_to(self, exchange: str) -> set[str]:
+        """What is bound to an exchange: `queue NAME` or `exchange NAME`."""
+        path = f"exchanges/{self._vhost}/{quote(exchange, safe='')}/bindings/source"
+        answer = await self._ask("GET", path)
+        try:
+            found = json.loads(answer)
+            return {f"{each['destination_type']} {each['destination']}" for each in found}
+        except (ValueError, KeyError, TypeError):
+            raise ManagementError(f"{self._url}: is not RabbitMQ's management API") from None
+
+    async def set_policy(self, name: str, pattern: str, definition: Mapping[str, str]) -> None:
+        """Set a policy for exchanges."""
+        policy = {"pattern": pattern, "definition": definition, "apply-to": "exchanges"}
+        path = f"policies/{self._vhost}/{quote(name, safe='')}"
+        await self._ask("PUT", path, json.dumps(policy).encode())
+
+    async def _ask(self, method: str, path: str, body: bytes | None = None) -> bytes:
+        headers = {"Authorization": self._authorization, "Content-Type": "application/json"}
+        request = Request(f"{self._url}/api/{path}", body, headers, method=method)
+
+        def ask() -> Any:
+            with self._opener.open(request, timeout=_TIMEOUT_S) as answer:
+                return answer.read(_MOST_BYTES)
+
+        try:
+            return bytes(await asyncio.to_thread(ask))
+        except HTTPError as exc:
+            raise ManagementError(f"{self._url}: {exc.code} {printable(exc.reason)}") from None
+        except (URLError, OSError, ValueError) as exc:
+            reason = getattr(exc, "reason", exc)
+            raise ManagementError(f"{self._url}: {printable(str(reason))}") from None

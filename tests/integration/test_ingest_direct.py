@@ -1,0 +1,194 @@
+"""Delay exchanges on a RabbitMQ with its management API: direct ones, and what else is bound."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shlex
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+
+from delaybridge import cli
+from delaybridge.events import Event, SourceUnguarded
+from tests.integration.ingesting import Entrance
+from tests.integration.ingesting_rabbitmq import HOUR_MS, Exchanges, reading, source
+from tests.servers.process import LOOPBACK, free_port
+from tests.servers.rabbitmq import RabbitMQNode
+
+MakeEntrance = Callable[..., Entrance]
+
+
+class Managed(RabbitMQNode):
+    """A private node with the management plugin."""
+
+    def __init__(self) -> None:
+        self.management_port = free_port()
+        super().__init__(
+            f"management.tcp.ip = {LOOPBACK}\nmanagement.tcp.port = {self.management_port}\n"
+        )
+        (self.folder / "enabled_plugins").write_text("[rabbitmq_management].\n")
+
+    @property
+    def management(self) -> str:
+        return f"http://{LOOPBACK}:{self.management_port}"
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[Managed]:
+    try:
+        made = Managed()
+    except FileNotFoundError as exc:
+        pytest.skip(str(exc))
+    with made.start():
+        yield made
+
+
+@pytest.fixture
+def rabbit(node: Managed) -> Exchanges:
+    return Exchanges(node.url)
+
+
+@pytest.fixture
+async def make_entrance(
+    redis_url: str, node: Managed, namespace: str
+) -> AsyncIterator[MakeEntrance]:
+    async with AsyncExitStack() as stack:
+
+        async def make(url: str = node.url, **ingest: Any) -> Entrance:
+            given = {
+                "exchanges": [f"{namespace}.delay;type=direct"],
+                "management": [node.management],
+                **ingest,
+            }
+            return await stack.enter_async_context(
+                Entrance(redis_url, namespace, {"rabbitmq": url}, **given)
+            )
+
+        yield make
+
+
+async def declared_plainly(rabbit: Exchanges, exchange: str) -> None:
+    """As a producer does that knows nothing of delaybridge."""
+    await rabbit.do(lambda channel: channel.exchange_declare(exchange, "direct", durable=True))
+
+
+async def is_delayed(entrance: Entrance, rabbit: Exchanges, exchange: str) -> None:
+    await rabbit.publish(exchange, "any key", b"body", {"x-delay": HOUR_MS})
+    (stored,) = await entrance.until(entrance.delayed, "stored")
+    assert (stored.body, stored.destination.partition("/")[2]) == (b"body", "any key")
+
+
+@pytest.mark.parametrize("first", ["producer", "ingest"])
+async def test_a_direct_exchange_is_declared_by_either_first(
+    first: str, make_entrance: MakeEntrance, rabbit: Exchanges, namespace: str
+) -> None:
+    delay = f"{namespace}.delay"
+    entrance = await make_entrance()
+    if first == "producer":
+        await declared_plainly(rabbit, delay)
+    entrance.ingest("rabbitmq")
+    await reading(entrance, delay)
+    await declared_plainly(rabbit, delay)
+    await is_delayed(entrance, rabbit, delay)
+
+
+@pytest.mark.parametrize("first", ["producer", "ingest"])
+async def test_where_no_policy_may_be_set_the_one_line_is_printed(
+    first: str, make_entrance: MakeEntrance, rabbit: Exchanges, node: Managed, namespace: str
+) -> None:
+    delay = f"{namespace}.delay"
+    entrance = await make_entrance(management=[f"http://{LOOPBACK}:{free_port()}"])
+    if first == "producer":
+        await declared_plainly(rabbit, delay)
+    entrance.ingest("rabbitmq")
+
+    async def line() -> str:
+        found = await source(entrance, delay)
+        told = re.search(r"rabbitmqctl (set_policy .*)", found.state) if found else None
+        return told[1] if told else ""
+
+    told = await entrance.until(line, "the line to run")
+    await asyncio.to_thread(node.ctl, *shlex.split(told))
+    await reading(entrance, delay)
+    await declared_plainly(rabbit, delay)
+    await is_delayed(entrance, rabbit, delay)
+    assert not await entrance.dead()
+
+
+async def test_an_exchange_of_an_earlier_version_is_used_as_it_is(
+    make_entrance: MakeEntrance, rabbit: Exchanges, namespace: str
+) -> None:
+    delay = f"{namespace}.delay"
+    alternate = {"alternate-exchange": f"{delay}.intake"}
+    await rabbit.do(
+        lambda channel: channel.exchange_declare(delay, "direct", durable=True, arguments=alternate)
+    )
+    entrance = await make_entrance(management=[f"http://{LOOPBACK}:{free_port()}"])
+    entrance.ingest("rabbitmq")
+    await reading(entrance, delay)
+    await is_delayed(entrance, rabbit, delay)
+
+
+def words(capsys: pytest.CaptureFixture[str]) -> str:
+    return " ".join(capsys.readouterr().out.split())
+
+
+async def test_what_is_bound_to_a_delay_exchange_is_found(
+    make_entrance: MakeEntrance,
+    rabbit: Exchanges,
+    node: Managed,
+    redis_url: str,
+    namespace: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    said: list[Event] = []
+    monkeypatch.setattr("delaybridge.eventlog.EventLog.__call__", lambda _, e: said.append(e))
+    delay, wrong = f"{namespace}.delay", f"{namespace}-wrong"
+    await rabbit.target(wrong)
+    entrance = await make_entrance(exchanges=[delay])
+    entrance.ingest("rabbitmq")
+    await reading(entrance, delay)
+    monkeypatch.setenv("DELAYBRIDGE_BUCKETS", "4")
+    monkeypatch.setenv("DELAYBRIDGE_INGEST__EXCHANGES", delay)
+    monkeypatch.setenv("DELAYBRIDGE_INGEST__MANAGEMENT", node.management)
+    doctor = ["--redis", redis_url, "--namespace", namespace]
+    doctor += ["--broker", f"rabbitmq={node.url}", "doctor"]
+    await asyncio.to_thread(cli.main, doctor)
+    assert f"nothing else is bound to {delay}" in words(capsys)
+    await rabbit.do(lambda channel: channel.queue_bind(wrong, delay, "#"))
+    assert await asyncio.to_thread(cli.main, doctor) == 1
+    assert f"queue {wrong}; bind to '{namespace}' instead" in words(capsys)
+    # and a process that begins to read
+    entrance.ingest("rabbitmq")
+
+    def told() -> list[str]:
+        return [e.reason for e in said if isinstance(e, SourceUnguarded)]
+
+    (reason,) = await entrance.until(told, "a warning")
+    assert f"queue {wrong}" in reason
+
+
+async def test_a_user_with_no_right_to_mark_the_owner_reads_and_is_told(
+    make_entrance: MakeEntrance,
+    rabbit: Exchanges,
+    node: Managed,
+    namespace: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said: list[Event] = []
+    monkeypatch.setattr("delaybridge.eventlog.EventLog.__call__", lambda _, e: said.append(e))
+    await asyncio.to_thread(node.ctl, "add_user", namespace, "secret")
+    name = re.escape(f"{namespace}.delay")
+    rights = [f"^{name}$", f"^{name}$", f"^{name}$"]
+    await asyncio.to_thread(node.ctl, "set_permissions", namespace, *rights)
+    url = node.url.replace("guest:guest", f"{namespace}:secret")
+    entrance = await make_entrance(url, exchanges=[f"{namespace}.delay"])
+    entrance.ingest("rabbitmq")
+    await reading(entrance, f"{namespace}.delay")
+    (event,) = [e for e in said if isinstance(e, SourceUnguarded)]
+    assert "403" in event.reason or "ACCESS_REFUSED" in event.reason
+    assert f"all that begins with '{namespace}.delay'" in event.reason
