@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from delaybridge.errors import PublishUnavailable
+from delaybridge.eventlog import say
 from delaybridge.lanes import Broker
 from delaybridge.publish import PublishOptions, Report, connect, kind_of
 
@@ -68,7 +69,7 @@ class Brokers:
         if name in self.by_name:
             reason = self.by_name[name].publisher.unavailable
             if reason is None:
-                _log.info("broker_available name=%s", name)
+                say(logging.INFO, "broker_available", name=name)
             else:
-                _log.warning("broker_unavailable name=%s reason=%r", name, reason)
+                say(logging.WARNING, "broker_unavailable", name=name, reason=reason)
         self._on_change()

@@ -1,13 +1,21 @@
-"""Events as log lines: one line an event, `key=value`; what comes in masses is summed up a second.
+"""Events as log lines: one line an event; what comes in masses is summed up a second.
 
-Nothing is logged, and no timer runs, while nothing happens.
+A line has its event's name and fields, as `key=value` and, for `--json`, as they are. Every field
+is bounded, and so is the number of lines: they are summed by destination and the reason's first
+word. Nothing is logged, and no timer runs, while nothing happens.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
-from collections import Counter
+import re
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any
 
 from delaybridge.errors import printable
 from delaybridge.events import (
@@ -21,7 +29,9 @@ from delaybridge.events import (
     IdMissing,
     Ingested,
     IngestFailed,
+    LeaseAcquired,
     LeaseLost,
+    LeaseReleased,
     Published,
     Quarantined,
     Retried,
@@ -31,71 +41,135 @@ from delaybridge.events import (
     StoreSilent,
     Stuck,
 )
+from delaybridge.troubles import first_word
+from delaybridge.urls import redact_text
 
 _log = logging.getLogger("delaybridge")
 _SUMMARY_S = 1.0
+_TEXT_CHARS = 200
+_MOST_LINES = 100  # of one summary; what is over is summed up under no destination
 _WARNINGS = (
     *(Buried, CircuitOpened, ClockStepped, Dropped, LeaseLost, Retried),
     *(ChangeRefused, IdMissing, IngestFailed, Quarantined, ScannerFailed, SourceUnguarded),
     *(StoreSilent, Stuck),
 )
 _OF_SOURCES = (ChangeRefused, Ingested, Quarantined)
+_OF_BUCKETS = (LeaseAcquired, LeaseLost, LeaseReleased)
 _SUMMED = (
     *(Published, Retried, Buried, Dropped, Claimed, Revoked, StoreSilent),
-    *_OF_SOURCES,
+    *(*_OF_SOURCES, *_OF_BUCKETS),
 )
+_OTHERS = "(others)"
+_PLAIN = re.compile(r"[^\s\"'=]+")
+_Group = tuple[type[Event], str, str]  # kind, destination or source, the reason's first word
+
+
+@dataclass(slots=True)
+class _Sum:
+    """What is said of one group. reason: the first one's, as an example."""
+
+    reason: str
+    messages: int = 0
+    late_ms: int = 0
+    leases: list[dict[str, int]] = field(default_factory=list)
 
 
 class EventLog:
     """An `Emit` that logs."""
 
     def __init__(self) -> None:
-        self._counts: Counter[tuple[type[Event], str, str]] = Counter()
-        self._late_ms: Counter[str] = Counter()  # the latest of each destination
+        self._sums: dict[_Group, _Sum] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def __call__(self, event: Event) -> None:
         if not isinstance(event, _SUMMED):
-            self._say(type(event), _pairs(event))
+            fields = {name: getattr(event, name) for name in event.__struct_fields__}
+            _say_event(type(event), fields)
             return
-        destination = printable(getattr(event, "destination", "") or getattr(event, "source", ""))
-        if isinstance(event, Published):
-            self._late_ms[destination] = max(self._late_ms[destination], event.late_ms)
-        reason = printable(getattr(event, "reason", ""))[:200]
-        self._counts[type(event), destination, reason] += getattr(event, "messages", 1)
+        self._add(event)
         if self._timer is None:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(_SUMMARY_S, self.flush)
+
+    def _add(self, event: Event) -> None:
+        place = getattr(event, "destination", "") or getattr(event, "source", "")
+        reason = getattr(event, "reason", "")
+        group = type(event), place, first_word(reason)
+        if group not in self._sums and len(self._sums) >= _MOST_LINES:
+            group = type(event), _OTHERS, ""
+        found = self._sums.setdefault(group, _Sum(reason[: 10 * _TEXT_CHARS]))
+        found.messages += getattr(event, "messages", 1)
+        if isinstance(event, Published):
+            found.late_ms = max(found.late_ms, event.late_ms)
+        elif isinstance(event, _OF_BUCKETS):
+            numbers = {n: getattr(event, n) for n in event.__struct_fields__ if n != "reason"}
+            found.leases.append({"ts_ms": time.time_ns() // 1_000_000, **numbers})
 
     def flush(self) -> None:
         """Log what is summed up, now."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        counts, self._counts = self._counts, Counter()
-        late_ms, self._late_ms = self._late_ms, Counter()
-        for (kind, destination, reason), number in counts.items():
-            parts = [f"n={number}"]
-            place = "source" if issubclass(kind, _OF_SOURCES) else "destination"
-            parts += [f"{place}={destination}"] if destination else []
-            parts += [f"reason={reason!r}"] if reason else []
-            parts += [f"latest={late_ms[destination]}ms"] if kind is Published else []
-            self._say(kind, parts)
+        sums, self._sums = self._sums, {}
+        for (kind, place, word), found in sums.items():
+            _say_event(kind, dict(_fields(kind, place, word, found)))
 
-    def _say(self, kind: type[Event], parts: list[str]) -> None:
-        level = logging.WARNING if issubclass(kind, _WARNINGS) else logging.INFO
-        if kind in (Claimed, Revoked):
-            level = logging.DEBUG
-        _log.log(level, "%s %s", _name(kind), " ".join(parts))
+
+def _fields(kind: type[Event], place: str, word: str, found: _Sum) -> Iterator[tuple[str, Any]]:
+    if issubclass(kind, _OF_BUCKETS):
+        yield "buckets", sorted(lease["bucket"] for lease in found.leases)
+        if kind is LeaseAcquired:
+            for name in ("reclaimed", "fired"):
+                yield name, sum(lease[name] for lease in found.leases)
+            yield "leases", found.leases
+    else:
+        yield "n", found.messages
+    if place:
+        yield "source" if issubclass(kind, _OF_SOURCES) else "destination", place
+    if found.reason:
+        # Why something was refused quotes it: what a sender wrote does not belong in a log.
+        yield "reason", word if kind is Quarantined else found.reason
+    if kind is Published:
+        yield "lateness_ms", found.late_ms
+
+
+def _say_event(kind: type[Event], fields: dict[str, Any]) -> None:
+    level = logging.WARNING if issubclass(kind, _WARNINGS) else logging.INFO
+    if kind in (Claimed, Revoked):
+        level = logging.DEBUG
+    say(level, _name(kind), **fields)
+
+
+def say(level: int, event: str, **fields: Any) -> None:
+    """One line: the event's name and fields, as text and, under `fields`, for formatters."""
+    bounded = {
+        name: _bounded(value) if isinstance(value, str) else value for name, value in fields.items()
+    }
+    shown = (f"{name}={_text(value)}" for name, value in bounded.items() if name != "leases")
+    extra = {"event": event, "fields": bounded}
+    _log.log(level, "%s", " ".join([event, *shown]), extra=extra)
+
+
+def _bounded(value: str) -> str:
+    return printable(redact_text(value[: 10 * _TEXT_CHARS]))[:_TEXT_CHARS]
+
+
+def _text(value: object) -> str:
+    if isinstance(value, list):
+        return ranges(value)
+    if isinstance(value, str) and not _PLAIN.fullmatch(value):
+        return json.dumps(value, ensure_ascii=False)
+    return str(value)
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """`0-2,5` of sorted numbers."""
+    parts = []
+    for _, run in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]):
+        found = [number for _, number in run]
+        parts.append(str(found[0]) if len(found) == 1 else f"{found[0]}-{found[-1]}")
+    return ",".join(parts)
 
 
 def _name(kind: type[Event]) -> str:
     return "".join(f"_{c.lower()}" if c.isupper() else c for c in kind.__name__).lstrip("_")
-
-
-def _pairs(event: Event) -> list[str]:
-    values = ((name, getattr(event, name)) for name in event.__struct_fields__)
-    return [
-        f"{name}={printable(value)!r}" if isinstance(value, str) else f"{name}={value}"
-        for name, value in values
-    ]

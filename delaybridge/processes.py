@@ -22,6 +22,7 @@ from typing import Any
 from delaybridge import commands
 from delaybridge.commands import Bucket
 from delaybridge.errors import DelayBridgeError, StoreError, StoreUnavailable
+from delaybridge.eventlog import say
 from delaybridge.ingest.routes import Route
 from delaybridge.ingester import run_ingest
 from delaybridge.lease import NameTaken
@@ -181,7 +182,8 @@ class _Parent:
         lived_s = time.monotonic() - child.started_s
         failures = 0 if lived_s > _STEADY_S else child.failures + 1
         pause_s = _PAUSES_S[min(failures, len(_PAUSES_S) - 1)]
-        _log.error("worker_died pid=%s code=%s restart_in=%ss", child.process.pid, code, pause_s)
+        died = {"pid": child.process.pid, "code": code, "restart_in_s": pause_s}
+        say(logging.ERROR, "worker_died", **died)
         heir = _Child(child.number, child.name, child.routes, failures=failures, heir=True)
         self._due.append((time.monotonic() + pause_s, heir))
 

@@ -13,6 +13,7 @@ from delaybridge.accept import Known
 from delaybridge.commands import Bucket, Row, parse_failing, split_record
 from delaybridge.errors import DecodeError, MessageError
 from delaybridge.message import MAX_PRIORITY, State
+from delaybridge.troubles import first_word
 
 if TYPE_CHECKING:
     from delaybridge.calls import Calls
@@ -29,8 +30,8 @@ class Selection:
     """Messages in these states that fit every field given.
 
     exchange: `BROKER:EXCHANGE` or the exchange alone, whatever the routing key; of other brokers
-    topic, stream or queue. reason: why it is dead, or how it failed last, by its first words up to
-    a colon: `unroutable`, `ingress`, `ingress:bad_time`. The span includes both its ends.
+    topic, stream or queue. reason: why it is dead, or how it failed last, by its first word:
+    `unroutable`, `ingress:bad_time`, or `ingress` of all those. The span includes both its ends.
     """
 
     states: tuple[State, ...] = PENDING
@@ -100,8 +101,10 @@ class Walk:
         wanted = self._selection
         if not row.id.startswith(wanted.id_prefix):
             return False
-        if wanted.reason is not None and not f"{_reason(row)}:".startswith(f"{wanted.reason}:"):
-            return False
+        if wanted.reason is not None:
+            word = first_word(_reason(row))
+            if not f"{word}:".startswith(f"{wanted.reason}:"):
+                return False
         try:
             score, payload = split_record(row.record)
             due_ms = int(score)

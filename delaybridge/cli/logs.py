@@ -1,25 +1,26 @@
-"""The log of a worker: one line per event on stderr, escaped, without secrets."""
+"""The log of a worker: one line per event on stderr, escaped, bounded, without secrets."""
 
 from __future__ import annotations
 
 import json
 import logging
-import time
 
 from delaybridge.errors import printable
+from delaybridge.times import format_time
 from delaybridge.urls import redact_text
 
 FIELD_CHARS = 256
+LINE_CHARS = 2000
+_TRACE_LINES = 60
 
 
 class TextFormatter(logging.Formatter):
-    """`18:00:01.004 published n=212`: the time in UTC, the rest as it was logged."""
+    """`2026-11-20T18:00:01.004Z published n=212`: the time in UTC, the rest as it was logged."""
 
     def format(self, record: logging.LogRecord) -> str:
         """One line, whatever the message holds; a traceback follows, indented."""
-        moment = time.strftime("%H:%M:%S", time.gmtime(record.created))
         level = f"{record.levelname}: " if record.levelno >= logging.WARNING else ""
-        line = f"{moment}.{int(record.msecs):03d} {level}{shown(record.getMessage())}"
+        line = f"{format_time(int(record.created * 1000))} {level}{shown(record.getMessage())}"
         return "\n".join([line, *(f"    {part}" for part in trace(self, record))])
 
 
@@ -27,13 +28,21 @@ class JsonFormatter(logging.Formatter):
     """The same as one JSON object."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One object: ts_ms, level, logger, message, and a traceback as a list."""
+        """One object: ts, ts_ms, level, logger, event and its fields, message; traceback, a list.
+
+        event and fields: of what was logged with them (`eventlog.say`).
+        """
+        at_ms = int(record.created * 1000)
         data: dict[str, object] = {
-            "ts_ms": int(record.created * 1000),
+            "ts": format_time(at_ms),
+            "ts_ms": at_ms,
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": redact_text(record.getMessage()),
         }
+        if event := getattr(record, "event", None):
+            fields = getattr(record, "fields", {})
+            data |= {"event": event, **{name: _bounded(value) for name, value in fields.items()}}
+        data["message"] = shown(record.getMessage())
         if lines := trace(self, record):
             data["traceback"] = lines
         return json.dumps(data)
@@ -50,20 +59,23 @@ def configure(*, as_json: bool, verbose: bool) -> None:
 
 
 def shown(text: str) -> str:
-    """A log line: secrets masked, everything escaped, each `name=value` of bearable length."""
-    words = (
-        word if len(word) <= FIELD_CHARS else f"{word[:FIELD_CHARS]}..." for word in _words(text)
-    )
-    return " ".join(words)
+    """A log line: secrets masked, everything escaped, words and the whole of bearable length."""
+    words = printable(redact_text(text[: 2 * LINE_CHARS])).split(" ")
+    return _cut(" ".join(_cut(word, FIELD_CHARS) for word in words), LINE_CHARS)
 
 
-def _words(text: str) -> list[str]:
-    return printable(redact_text(text)).split(" ")
+def _cut(text: str, chars: int) -> str:
+    return text if len(text) <= chars else f"{text[:chars]}..."
+
+
+def _bounded(value: object) -> object:
+    """A field as JSON: a text without secrets and of bearable length, all else as it is."""
+    return _cut(redact_text(value), FIELD_CHARS) if isinstance(value, str) else value
 
 
 def trace(formatter: logging.Formatter, record: logging.LogRecord) -> list[str]:
-    """The traceback of a record, escaped line by line."""
+    """The traceback of a record, escaped line by line; of a long one the end."""
     if not record.exc_info:
         return []
     text = redact_text(formatter.formatException(record.exc_info))
-    return [printable(line) for line in text.splitlines()]
+    return [_cut(printable(line), FIELD_CHARS) for line in text.splitlines()[-_TRACE_LINES:]]

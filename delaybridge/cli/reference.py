@@ -31,6 +31,11 @@ An error is one line on stderr, `error: FIELD: WHAT; REMEDY`. With `--json` it i
 object per line on stdout; `next` (the cursor of a list that goes on) and `summary` (of `--lines`,
 and of a verb by filter) are objects on stderr.
 
+The log of `scan` and `ingest` is on stderr, one line an event: its time, its name and `key=value`;
+with `--json` an object with `ts`, `ts_ms`, `level`, `event` and the event's fields (`n`,
+`destination`, `reason`, `lateness_ms`, `buckets`, ...). What comes in masses is summed up once a
+second.
+
 On a terminal, tables fit its width: long cells are cut (ids in the middle), and the columns that
 matter least are left out. In a pipe or a file they are whole; times (`in 15m`) are rounded in both,
 `--json` has them in ms.

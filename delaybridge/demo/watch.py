@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections import Counter
 
@@ -16,7 +15,6 @@ from delaybridge.message import State
 _READY_S = 20.0
 _POLL_S = 0.05
 _SLOT_MS = 10  # how finely what is awaited is counted by its due time
-_ACQUIRED = re.compile(r"lease_acquired bucket=(\d+) reclaimed=(\d+) fired=(\d+)")
 _EXPECTED = ("retried", "buried")  # warnings about the poison, which is told of in its own way
 _DEFECTS = ("scanner_failed", "stuck")  # what no kill and no stand-in excuses
 
@@ -115,10 +113,10 @@ class Watch:
     def _hear_worker(self, name: str, line: str) -> None:
         told = said(line) or {}
         text = str(told.get("message", line))
-        if found := _ACQUIRED.match(text):
-            bucket, reclaimed, fired = map(int, found.groups())
-            taking = Taking(told["ts_ms"], name, bucket, reclaimed, fired)
-            self._story.takings.append(taking)
+        if told.get("event") == "lease_acquired":
+            for lease in told["leases"]:
+                numbers = (lease["bucket"], lease["reclaimed"], lease["fired"])
+                self._story.takings.append(Taking(lease["ts_ms"], name, *numbers))
         elif told.get("level") != "info" and not text.startswith(_EXPECTED):
             self.event(f"{name}: {text}")
             if text.startswith(_DEFECTS):

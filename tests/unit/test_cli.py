@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -25,7 +26,7 @@ from delaybridge.cli import doctor, failure, health, layout, lines, messages, ou
 from delaybridge.cli import stored as stored_page
 from delaybridge.cli.failure import Exit, Failure, report_of
 from delaybridge.cli.grammar import parse_cursor
-from delaybridge.cli.logs import FIELD_CHARS, shown
+from delaybridge.cli.logs import FIELD_CHARS, LINE_CHARS, JsonFormatter, TextFormatter, shown
 from delaybridge.cli.reference import reference
 from delaybridge.cli.session import Session
 from delaybridge.errors import (
@@ -828,11 +829,51 @@ def test_cursors_survive_the_way_through_a_shell(cursor: tuple[float, str]) -> N
     assert parse_cursor(messages.cursor_text(cursor)) == cursor
 
 
-def test_a_field_of_a_log_line_is_bounded_and_without_secrets() -> None:
+def record(text: str, **extra: Any) -> logging.LogRecord:
+    """What is logged at a fixed time."""
+    found = logging.makeLogRecord({"levelno": 30, "levelname": "WARNING", "msg": text, **extra})
+    found.created = 1_900_000_000.25
+    return found
+
+
+def test_a_line_of_the_log_is_bounded_and_without_secrets() -> None:
     line = shown(f"lost url=redis://:{CANARY}@h reason={'x' * 1000}\nnext")
     assert CANARY not in line
     assert max(map(len, line.split(" "))) <= FIELD_CHARS + 3
     assert "\n" not in line
+    assert len(shown("word " * 10_000)) <= LINE_CHARS + 3
+
+
+def test_a_log_in_text_has_a_date() -> None:
+    line = TextFormatter().format(record("lease_lost buckets=0-15"))
+    assert line == "2030-03-17T17:46:40.250Z WARNING: lease_lost buckets=0-15"
+
+
+def test_a_log_in_json_has_fields_bounded_and_without_secrets() -> None:
+    fields = {"n": 3, "reason": f"redis://:{CANARY}@h " + "x" * 1000, "buckets": [1, 2]}
+    line = JsonFormatter().format(record("retried n=3", event="retried", fields=fields))
+    said = json.loads(line)
+    assert (said["event"], said["n"], said["buckets"]) == ("retried", 3, [1, 2])
+    assert (said["ts"], said["ts_ms"]) == ("2030-03-17T17:46:40.250Z", 1_900_000_000_250)
+    assert len(said["reason"]) <= FIELD_CHARS + 3
+    assert CANARY not in line
+    long = json.loads(JsonFormatter().format(record("word " * 10_000)))
+    assert len(long["message"]) <= LINE_CHARS + 3
+
+
+def test_a_traceback_in_the_log_is_bounded() -> None:
+    def deep(left: int) -> None:
+        if not left:
+            raise ValueError("x" * 10_000)
+        deep(left - 1) if left % 2 else deep(left - 1)
+
+    try:
+        deep(200)
+    except ValueError:
+        said = json.loads(JsonFormatter().format(record("broken", exc_info=sys.exc_info())))
+    assert len(said["traceback"]) <= 60
+    assert max(map(len, said["traceback"])) <= FIELD_CHARS + 3
+    assert said["traceback"][-1].startswith("ValueError: xxx")
 
 
 # exit codes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import pytest
 
@@ -29,14 +30,80 @@ def published(destination: str, *, messages: int = 1, late_ms: int = 0) -> event
 
 async def test_what_is_rare_is_said_at_once(caplog: pytest.LogCaptureFixture) -> None:
     log = EventLog()
-    log(events.LeaseAcquired(bucket=3, reclaimed=2, fired=1))
-    log(events.LeaseLost(bucket=3, reason="lease ran out"))
+    log(events.CircuitOpened(destination="kafka:t", reason="access refused"))
     log(events.ClockStepped(step_ms=-7200000))
     assert lines(caplog) == [
-        ("INFO", "lease_acquired bucket=3 reclaimed=2 fired=1"),
-        ("WARNING", "lease_lost bucket=3 reason='lease ran out'"),
+        ("WARNING", 'circuit_opened destination=kafka:t reason="access refused"'),
         ("WARNING", "clock_stepped step_ms=-7200000"),
     ]
+
+
+async def test_leases_taken_together_are_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    log = EventLog()
+    for bucket in (3, 0, 1, *range(4, 15), 2, 15, 18):
+        log(events.LeaseAcquired(bucket=bucket, reclaimed=bucket % 2, fired=0))
+    log(events.LeaseLost(bucket=9, reason="lease ran out"))
+    log(events.LeaseReleased(bucket=1))
+    log(events.LeaseLost(bucket=8, reason="lease ran out"))
+    log.flush()
+    assert lines(caplog) == [
+        ("INFO", "lease_acquired buckets=0-15,18 reclaimed=8 fired=0"),
+        ("WARNING", 'lease_lost buckets=8-9 reason="lease ran out"'),
+        ("INFO", "lease_released buckets=1"),
+    ]
+    taken = fields(caplog)[0]["leases"]
+    assert [(one["bucket"], one["reclaimed"]) for one in taken[:3]] == [(3, 1), (0, 0), (1, 1)]
+    assert min(one["ts_ms"] for one in taken) > 1_700_000_000_000
+
+
+def fields(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
+    """What formatters get beside the text."""
+    return [{"event": r.event, **r.fields} for r in map(vars_of, caplog.records)]
+
+
+def vars_of(record: logging.LogRecord) -> Any:
+    """The record, with what was logged beside the text."""
+    return record
+
+
+async def test_every_line_has_its_fields(caplog: pytest.LogCaptureFixture) -> None:
+    log = EventLog()
+    log(published("kafka:t", messages=3, late_ms=7))
+    log(events.Retried(destination="kafka:t", messages=1, reason="nack"))
+    log.flush()
+    log(events.ClockStepped(step_ms=5))
+    assert fields(caplog) == [
+        {"event": "published", "n": 3, "destination": "kafka:t", "lateness_ms": 7},
+        {"event": "retried", "n": 1, "destination": "kafka:t", "reason": "nack"},
+        {"event": "clock_stepped", "step_ms": 5},
+    ]
+
+
+async def test_what_a_sender_wrote_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    log = EventLog()
+    for value in ("secret-1", "secret-2"):
+        reason = f"ingress:bad_time x-delay: got {value!r}"
+        log(events.Quarantined(source="orders.delay", messages=1, reason=reason))
+    log.flush()
+    assert lines(caplog) == [
+        ("WARNING", "quarantined n=2 source=orders.delay reason=ingress:bad_time")
+    ]
+    assert "secret" not in str(fields(caplog))
+
+
+async def test_lines_are_bounded_however_many_destinations_and_reasons(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    log = EventLog()
+    for number in range(MASSES):
+        log(events.Buried(destination=f"kafka:{number}", messages=1, reason="unroutable: x"))
+        log(events.Retried(destination="kafka:t", messages=1, reason=f"refused: {number}"))
+    log.flush()
+    said = fields(caplog)
+    assert len(said) < 110
+    assert sum(each["n"] for each in said) == 2 * MASSES
+    assert {each["n"] for each in said if each["event"] == "retried"} == {MASSES}
+    assert "(others)" in {each["destination"] for each in said}
 
 
 async def test_what_comes_in_masses_is_summed_up_by_destination_and_reason(
@@ -51,9 +118,9 @@ async def test_what_comes_in_masses_is_summed_up_by_destination_and_reason(
     assert lines(caplog) == []
     log.flush()
     assert lines(caplog) == [
-        ("INFO", f"published n={2 * MASSES} destination=rabbitmq:orders latest={MASSES - 1}ms"),
-        ("WARNING", "retried n=2 destination=rabbitmq:orders reason='nack'"),
-        ("WARNING", "retried n=1 destination=rabbitmq:orders reason='timeout'"),
+        ("INFO", f"published n={2 * MASSES} destination=rabbitmq:orders lateness_ms={MASSES - 1}"),
+        ("WARNING", "retried n=2 destination=rabbitmq:orders reason=nack"),
+        ("WARNING", "retried n=1 destination=rabbitmq:orders reason=timeout"),
     ]
 
 
@@ -64,13 +131,13 @@ async def test_each_destination_is_as_late_as_it_is(caplog: pytest.LogCaptureFix
     log(published("kafka:slow", late_ms=100))
     log.flush()
     assert [line for _, line in lines(caplog)] == [
-        "published n=2 destination=kafka:slow latest=900ms",
-        "published n=1 destination=kafka:quick latest=2ms",
+        "published n=2 destination=kafka:slow lateness_ms=900",
+        "published n=1 destination=kafka:quick lateness_ms=2",
     ]
     caplog.clear()
     log(published("kafka:slow", late_ms=3))
     log.flush()
-    assert lines(caplog) == [("INFO", "published n=1 destination=kafka:slow latest=3ms")]
+    assert lines(caplog) == [("INFO", "published n=1 destination=kafka:slow lateness_ms=3")]
 
 
 async def test_the_sum_is_said_by_itself_after_a_second_and_once(
@@ -79,7 +146,7 @@ async def test_the_sum_is_said_by_itself_after_a_second_and_once(
     log = EventLog()
     log(published("kafka:t"))
     await wait_until_async(lambda: lines(caplog), DEADLINE_S, "the sum is logged")
-    assert lines(caplog) == [("INFO", "published n=1 destination=kafka:t latest=0ms")]
+    assert lines(caplog) == [("INFO", "published n=1 destination=kafka:t lateness_ms=0")]
     log.flush()
     assert len(lines(caplog)) == 1
 
@@ -110,4 +177,4 @@ async def test_a_store_that_is_silent_is_mentioned_once_a_second(
     for _ in range(MASSES):
         log(events.StoreSilent(reason="redis: no answer"))
     log.flush()
-    assert lines(caplog) == [("WARNING", f"store_silent n={MASSES} reason='redis: no answer'")]
+    assert lines(caplog) == [("WARNING", f'store_silent n={MASSES} reason="redis: no answer"')]
