@@ -246,8 +246,11 @@ class Lanes:
         return True
 
     def _is_full(self, lane: Lane) -> bool:
-        return self._room(lane) <= 0 or (
-            lane.load > 0 and lane.load_bytes >= self._window_bytes - self._load_bytes
+        load = lane.load  # asked for each message: `_room` says the same
+        return (
+            load >= lane.flow.limit
+            or load >= self._window - self._load
+            or (load > 0 and lane.load_bytes >= self._window_bytes - self._load_bytes)
         )
 
     def _room(self, lane: Lane) -> int:
