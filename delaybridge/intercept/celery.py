@@ -20,8 +20,9 @@ from functools import cache
 from typing import Any
 
 from celery import Celery
-from celery.app import control
+from celery.app import base, control
 from celery.app.task import Context
+from celery.utils.quorum_queues import detect_quorum_queues
 from kombu.exceptions import OperationalError
 from kombu.message import Message as Received
 from kombu.serialization import prepare_accept_content
@@ -47,9 +48,6 @@ _Control: Any = control.Control
 _symbol_by_name: Any = symbol_by_name
 
 _log = logging.getLogger("delaybridge")
-# Where quorum queues are used, Celery sends to the first of RabbitMQ's delay queues; this is the
-# exchange behind the last.
-_NATIVE_DELAY, _NATIVE_DELIVERY = "celery_delayed_27", "celery_delayed_delivery"
 _COPIES = 8  # of one task id, pending at once, that a revoke finds
 _REVOKED_TOGETHER = 500
 _INSTALLED = "_delaybridge"
@@ -72,6 +70,20 @@ def install(
     """
     if getattr(app, _INSTALLED, None) is None:
         setattr(app, _INSTALLED, _Interception(app, client, broker, minimum_s))
+    if base.detect_quorum_queues is not _detect_quorum_queues:
+        base.detect_quorum_queues = _detect_quorum_queues
+
+
+def _detect_quorum_queues(app: Any, driver_type: str) -> tuple[bool, str]:
+    """None, for an app whose delays are ours.
+
+    Where there are any, Celery routes a delayed task into RabbitMQ's delay queues of whole seconds:
+    it refuses less than one, and warns at each send to a direct exchange.
+    """
+    if getattr(app, _INSTALLED, None) is not None:
+        return False, ""
+    found: tuple[bool, str] = detect_quorum_queues(app, driver_type)
+    return found
 
 
 class _Interception:
@@ -84,9 +96,9 @@ class _Interception:
         made = vars(app.amqp).get("send_task_message")
         sender = cache(app.amqp._create_task_sender) if made is None else lambda: made
         app.amqp.send_task_message = self._sending(sender)
-        base = _symbol_by_name(app.control_cls)
+        theirs = _symbol_by_name(app.control_cls)
         app.control_cls = (
-            _RevokingControl if base is _Control else type("Control", (_Revoking, base), {})
+            _RevokingControl if theirs is _Control else type("Control", (_Revoking, theirs), {})
         )
         if "control" in vars(app):
             app.control.__class__ = app.control_cls
@@ -102,8 +114,6 @@ class _Interception:
             eta = self._eta(message)
             if eta is not None:
                 producer = _TaskProducer(producer, message, eta, self.client, self._broker)
-                if getattr(options.get("exchange"), "name", None) == _NATIVE_DELAY:
-                    options["exchange"] = _NATIVE_DELIVERY
             return sender()(producer, name, message, **options)
 
         return send_task_message

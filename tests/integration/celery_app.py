@@ -17,11 +17,11 @@ if os.environ.get("CELERY_TEST_INSTALL"):
     install(app)
 
 name = app.conf.task_default_queue = os.environ["CELERY_TEST_QUEUE"]
-if os.environ.get("CELERY_TEST_QUORUM"):
+if kind := os.environ.get("CELERY_TEST_QUORUM"):
     quorum = {"x-queue-type": "quorum"}
-    topic = Exchange(name, type="topic")
-    app.conf.task_queues = [Queue(name, topic, routing_key=name, queue_arguments=quorum)]
-    app.conf.task_default_exchange, app.conf.task_default_exchange_type = name, "topic"
+    exchange = Exchange(name, type=kind)
+    app.conf.task_queues = [Queue(name, exchange, routing_key=name, queue_arguments=quorum)]
+    app.conf.task_default_exchange, app.conf.task_default_exchange_type = name, kind
     app.conf.task_default_routing_key = name
 app.conf.accept_content = ["json", "yaml"]
 app.conf.worker_prefetch_multiplier = 10

@@ -482,25 +482,30 @@ assert [os.wait()[1] for _ in range(3)] == [0, 0, 0]
 
 
 @pytest.fixture
-def quorum(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The team's queue is a quorum queue on a topic exchange."""
-    monkeypatch.setenv("CELERY_TEST_QUORUM", "1")
+def quorum(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """The team's queue is a quorum queue on an exchange of this type."""
+    monkeypatch.setenv("CELERY_TEST_QUORUM", request.param)
 
 
+@pytest.mark.parametrize("quorum", ["topic", "direct"], indirect=True)
 @pytest.mark.parametrize("kind", ["rabbitmq"], indirect=True)
-def test_quorum_queues_on_a_topic_exchange_pass_celery_s_own_delay_by(
-    quorum: None, team: Team
+def test_quorum_queues_take_any_delay_without_celery_s_own(
+    quorum: None, team: Team, caplog: pytest.LogCaptureFixture
 ) -> None:
     team.start()
     sent_s = time.time()
-    sent = team.tasks.ran.apply_async(["quorum"], countdown=1.5)
+    sent = team.tasks.ran.apply_async(["later"], countdown=1.5)
+    team.tasks.ran.apply_async(["soon"], countdown=0.4)
+    team.tasks.ran.apply_async(["at"], eta=datetime.now(UTC) + timedelta(seconds=0.6))
     # It may be claimed between the two pages, and is then on both.
     waiting = team.client.pending().items + team.client.pending(state=State.IN_FLIGHT).items
-    assert {(m.id, m.destination.partition("/")[0]) for m in waiting} == {
-        (sent.id, "rabbitmq:celery_delayed_delivery")
-    }
-    ran_s = team.until_ran("quorum")["quorum"]
-    assert len(ran_s) == 1 and ran_s[0] >= sent_s + 1.5
+    (destination,) = {m.destination.partition("/")[0] for m in waiting if m.id == sent.id}
+    assert destination in (f"rabbitmq:{team.queue}", "rabbitmq:"), "its own exchange"
+    runs = team.until_ran("later", "soon", "at")
+    assert [len(times) for times in runs.values()] == [1, 1, 1]
+    assert runs["later"][0] >= sent_s + 1.5
+    assert runs["soon"][0] >= sent_s + 0.4
+    assert not caplog.records, "Celery does not warn of its own delays"
 
 
 @pytest.mark.parametrize("kind", ["rabbitmq"], indirect=True)
