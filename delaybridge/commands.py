@@ -39,7 +39,10 @@ SCRIPT_KEYS: dict[str, tuple[str, ...]] = {
     "acquire": ("lease", "marks", "revoked"),
     "renew": ("lease", "due"),
     "release": ("lease",),
-    "claim": (*("lease", "due", "mirror", "messages", "attempts", "dead", "dead_reason", "marks"),),
+    "claim": (
+        *("lease", "due", "mirror", "messages", "attempts", "dead", "dead_reason", "marks"),
+        "calls",
+    ),
     "fire": ("lease", "marks", "revoked"),
     "settle": ("lease", "mirror", "messages", "attempts", "calls"),
     "retry": ("lease", "due", "mirror", "messages", "attempts"),

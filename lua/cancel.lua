@@ -83,7 +83,11 @@ if redis.call('ZREM', KEYS[2], id) == 0 then
 end
 redis.call('HDEL', KEYS[1], id)
 redis.call('HDEL', KEYS[4], id, id .. '\0')
-redis.call('ZREMRANGEBYSCORE', KEYS[10], '-inf', now - KEEP_CALLS_MS)
+local old_calls = redis.call('ZRANGEBYSCORE', KEYS[10], '-inf', now - KEEP_CALLS_MS,
+  'LIMIT', 0, 100)
+if #old_calls > 0 then
+  redis.call('ZREM', KEYS[10], unpack(old_calls))
+end
 redis.call('ZADD', KEYS[10],
   string.format('%.17g', now + answer / 256), stamp .. id,
   string.format('%.17g', now + CANCELLED / 256), string.sub(old, 10, 13) .. id)

@@ -8,6 +8,7 @@
 -- KEYS[6]  dead         zset
 -- KEYS[7]  dead_reason  hash
 -- KEYS[8]  marks        hash
+-- KEYS[9]  calls        zset
 -- ARGV[1]  token
 -- ARGV[2]  ttl          ms
 -- ARGV[3]  now          ms, empty = the store's clock
@@ -20,6 +21,7 @@
 -- returns  false where the lease is lost; else {claim number, {ids}, {records}, {attempts, empty if
 --          none}, score of the next due message or empty, 1 if more was due than was taken, now (us)}
 -- cost     O(log n) a message, and their size
+local KEEP_CALLS_MS = 600000
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then
   return false
 end
@@ -36,6 +38,14 @@ if not now then
   now = math.floor(us / 1000)
 end
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
+
+if redis.call('EXISTS', KEYS[9]) == 1 then
+  local old_calls = redis.call('ZRANGEBYSCORE', KEYS[9], '-inf', now - KEEP_CALLS_MS,
+    'LIMIT', 0, 500)
+  if #old_calls > 0 then
+    redis.call('ZREM', KEYS[9], unpack(old_calls))
+  end
+end
 
 local again = have < claimed -- an answer was lost: give the same batch again, move nothing
 local found

@@ -30,7 +30,11 @@ redis.call('ZREM', KEYS[3], id)
 redis.call('HDEL', KEYS[4], id)
 redis.call('HDEL', KEYS[1], id)
 redis.call('HDEL', KEYS[2], id, id .. '\0')
-redis.call('ZREMRANGEBYSCORE', KEYS[5], '-inf', now - KEEP_CALLS_MS)
+local old_calls = redis.call('ZRANGEBYSCORE', KEYS[5], '-inf', now - KEEP_CALLS_MS,
+  'LIMIT', 0, 100)
+if #old_calls > 0 then
+  redis.call('ZREM', KEYS[5], unpack(old_calls))
+end
 redis.call('ZADD', KEYS[5], string.format('%.17g', now + DISCARDED / 256), stamp .. id)
 if old then
   redis.call('ZADD', KEYS[5],

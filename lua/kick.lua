@@ -50,7 +50,11 @@ if tried and string.match(tried, ':(%d)') == '1' then
 else
   redis.call('HDEL', KEYS[3], id)
 end
-redis.call('ZREMRANGEBYSCORE', KEYS[7], '-inf', now - KEEP_CALLS_MS)
+local old_calls = redis.call('ZRANGEBYSCORE', KEYS[7], '-inf', now - KEEP_CALLS_MS,
+  'LIMIT', 0, 100)
+if #old_calls > 0 then
+  redis.call('ZREM', KEYS[7], unpack(old_calls))
+end
 redis.call('ZADD', KEYS[7], string.format('%.17g', now + KICKED / 256), stamp .. id)
 
 if new < tonumber(head or math.huge) and new < tonumber(redis.call('HGET', KEYS[6], 'look') or 0) then

@@ -90,7 +90,11 @@ if tried then
   redis.call('HDEL', KEYS[4], id .. '\0')
 end
 local answer = maybe == '1' and RESCHEDULED_MAYBE or RESCHEDULED
-redis.call('ZREMRANGEBYSCORE', KEYS[9], '-inf', now - KEEP_CALLS_MS)
+local old_calls = redis.call('ZRANGEBYSCORE', KEYS[9], '-inf', now - KEEP_CALLS_MS,
+  'LIMIT', 0, 100)
+if #old_calls > 0 then
+  redis.call('ZREM', KEYS[9], unpack(old_calls))
+end
 redis.call('ZADD', KEYS[9], string.format('%.17g', now + answer / 256), stamp .. id)
 
 if new < tonumber(head or math.huge) and new < tonumber(marks[3] or 0) then

@@ -125,7 +125,6 @@ local function replace(stamp, id, old, score, record)
   else
     redis.call('HDEL', attempts, id)
   end
-  redis.call('ZREMRANGEBYSCORE', calls, '-inf', now - KEEP_CALLS_MS)
   remember(string.sub(old, 10, 13), id, CANCELLED)
   remember(stamp, id, REPLACED)
   undone = true
@@ -188,6 +187,15 @@ end
 flush()
 if read and read >= 0 then
   redis.call('HSET', KEYS[11], source, string.format('%.0f', read))
+end
+
+-- Last: a full Redis would let everything pass after a write that cannot grow memory.
+if undone then
+  local old_calls = redis.call('ZRANGEBYSCORE', calls, '-inf', now - KEEP_CALLS_MS,
+    'LIMIT', 0, 100 + math.min(#answers, 3000))
+  if #old_calls > 0 then
+    redis.call('ZREM', calls, unpack(old_calls))
+  end
 end
 
 if head and first_due < head then

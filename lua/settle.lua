@@ -35,7 +35,11 @@ local function note(claim, id)
 end
 
 local function remember(claim, ids)
-  redis.call('ZREMRANGEBYSCORE', KEYS[5], '-inf', now - KEEP_CALLS_MS)
+  local old_calls = redis.call('ZRANGEBYSCORE', KEYS[5], '-inf', now - KEEP_CALLS_MS,
+    'LIMIT', 0, 100 + 2 * #ids)
+  if #old_calls > 0 then
+    redis.call('ZREM', KEYS[5], unpack(old_calls))
+  end
   local score = string.format('%.17g', now + CREATED / 256)
   for _, id in ipairs(ids) do
     local record = redis.call('HGET', KEYS[3], id)

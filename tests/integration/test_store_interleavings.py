@@ -806,6 +806,40 @@ def test_stamps_are_forgotten_after_ten_minutes(world: World, now: int) -> None:
     assert all(b"y" in call for call in world.state()["calls"])
 
 
+@pytest.mark.parametrize("verb", ["schedule", "claim"])
+def test_any_schedule_or_claim_forgets_the_stamps_of_other_kinds_of_calls(
+    world: World, now: int, verb: str
+) -> None:
+    owner, x = fired(world, "x", now)
+    world.run(owner.settling_once(x))
+    assert len(world.state()["calls"]) == 2
+    world.now_ms += 10 * 60 * 1000 + 1
+    if verb == "claim":
+        owner.claim()
+    else:
+        world.schedule("y", now)
+    assert "calls" not in world.state()
+
+
+@pytest.mark.parametrize("verb", ["schedule", "claim", "cancel", "settle_once"])
+def test_old_stamps_are_forgotten_a_few_at_a_time(world: World, now: int, verb: str) -> None:
+    owner = world.owner()
+    world.schedule("x", now)
+    (x,) = owner.claim()
+    world.schedule("y", now)
+    old = {f"call{n:05}": now - 700_000 for n in range(5000)}
+    world.redis.zadd(world.key("calls"), old)
+    calls = {
+        "schedule": lambda: world.schedule("z", now),
+        "claim": lambda: owner.claim(),
+        "cancel": lambda: world.cancel("y"),
+        "settle_once": lambda: world.run(owner.settling_once(x)),
+    }
+    calls[verb]()
+    left = world.redis.zcount(world.key("calls"), now - 700_000, now - 700_000)
+    assert 5000 - 500 <= left <= 5000 - 100
+
+
 def test_schedule_and_plain_settle_write_no_stamps(world: World, now: int) -> None:
     owner, x = fired(world, "x", now)
     owner.settle(x)

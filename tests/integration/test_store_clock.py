@@ -1,15 +1,19 @@
-"""What Redis' clock sets, an expiry or a due time, holds when that clock is set back."""
+"""What Redis' own clock decides: due times to the microsecond, expiries though it was set back."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from delaybridge import commands, keys
-from tests.integration.bucket import World
+from delaybridge.accept import Accepted
+from delaybridge.commands import Command
+from tests.integration.bucket import Owner, World
 
 TTL_MS = 10_000
+DELAY_MS = 5
 STEP_MS = 3_600_000
 
 
@@ -17,6 +21,33 @@ STEP_MS = 3_600_000
 def world(redis_url: str, namespace: str, now_ms: int) -> Iterator[World]:
     with World(redis_url, namespace, now_ms) as world:
         yield world
+
+
+def delaying(world: World, owner: Owner, verb: str, id: str) -> Command[Any]:
+    """A call, ready to be sent, that has the message wait for DELAY_MS by Redis' clock."""
+    if verb == "schedule":
+        accepted = Accepted(id, id.encode(), f"+{DELAY_MS}", 0, b"payload")
+        return world.bucket.schedule([(world.stamp(), accepted)], first=True)
+    world.schedule(id, world.now_ms)
+    if verb == "reschedule":
+        return world.bucket.reschedule(world.stamp(), id, f"+{DELAY_MS}")
+    (copy,) = owner.claim()
+    if verb == "retry":
+        return world.bucket.retry(owner.token, TTL_MS, [(copy.item, DELAY_MS, False, "")])
+    owner.bury(copy)
+    return world.bucket.kick(world.stamp(), id, DELAY_MS)
+
+
+@pytest.mark.parametrize("verb", ["schedule", "reschedule", "kick", "retry"])
+def test_a_delay_is_not_cut_short_by_a_part_of_a_millisecond(world: World, verb: str) -> None:
+    owner = world.owner()
+    for n in range(20):
+        call = delaying(world, owner, verb, f"x{n}")
+        now_us, answer = world.store.run([commands.store_time(), call])
+        score = world.score(f"x{n}")
+        assert answer and score is not None
+        assert int(score) * 1000 >= now_us + DELAY_MS * 1000
+        world.cancel(f"x{n}")
 
 
 def announce(world: World, name: str, now_ms: int, ttl_ms: int = TTL_MS) -> dict[str, int]:
