@@ -199,13 +199,15 @@ def _troubles(found: Stats, settings: Settings) -> Iterator[Finding]:
 
 def _ingests(found: Stats, settings: Settings) -> Iterator[Finding]:
     """What is read, and what is in the way; nothing where nobody ingests."""
-    if settings.ingest.exchanges and not found.ingests:
-        named = ", ".join(settings.ingest.exchanges)
-        what = f"nobody reads {named}. Start: delaybridge ingest rabbitmq, or scan --with-ingest"
+    from delaybridge.cli.sources import is_stalled, unread
+
+    if named := unread(found, settings):
+        what = f"nobody reads {', '.join(named)}. Start: delaybridge ingest, or scan --with-ingest"
         yield Finding(WARN, "ingest", what)
-    for each in (source for ingest in found.ingests for source in ingest.sources):
+    sources = [(each, process) for process in found.ingests for each in process.sources]
+    for each, process in sources:
         told = f"{each.source} -> {each.target}: {each.state}, {ingest_numbers(each)}"
-        if each.state not in ("reading", "starting"):
+        if is_stalled(each, process, found.now_ms):
             yield Finding(FAIL, "ingest", told)
         elif each.quarantined:
             what = f"{told}. See: delaybridge dead ls --by-reason"

@@ -45,7 +45,11 @@ _NAMED = 3  # failing destinations
 )
 @pass_session
 def health(session: Session, max_overdue: str, max_unowned: str, max_retrying_age: str) -> int:
-    """Exit with 0 if messages are delivered on time, with 1 if not, with 5 if Redis is away."""
+    """Exit with 0 if messages are delivered on time, with 1 if not, with 5 if Redis is away.
+
+    Also with 1 if a delay exchange or delay topic is not read.
+    """
+    from delaybridge.cli.sources import stalled, unread
     from delaybridge.times import delay_ms, format_duration
 
     overdue_ms = delay_ms(max_overdue, field="--max-overdue")
@@ -62,6 +66,8 @@ def health(session: Session, max_overdue: str, max_unowned: str, max_retrying_ag
     if alone:
         faults.append(f"{len(alone)} of {len(found.buckets)} buckets have no worker")
     faults += [failing_text(each, found) for each in failing[:_NAMED]]
+    faults += [f"nobody reads {source}" for source in unread(found, session.settings)]
+    faults += stalled(found)
     data = {
         "healthy": not faults,
         "overdue_ms": found.overdue_ms,

@@ -30,12 +30,12 @@ from delaybridge.events import (
 )
 from delaybridge.ingest import Change, Entry, Quarantine, instead
 from delaybridge.ingest.counts import Counts
-from delaybridge.ingest.kafka_consumer import CLUSTER, Batch, KafkaConsumer
+from delaybridge.ingest.kafka_consumer import CLUSTER, ELSEWHERE, Batch, KafkaConsumer
 from delaybridge.ingest.kafka_records import Read, Reader
 from delaybridge.ingest.kafka_topics import Topic, skips
 from delaybridge.ingest.owner import Owner
 from delaybridge.ingest.reach import reach_of
-from delaybridge.ingest.routes import AllowList, Route, topics_pattern
+from delaybridge.ingest.routes import SUFFIX, AllowList, Route, topics_pattern
 from delaybridge.ingest.storing import AGAIN_S, PATIENCE_S, are_scheduled, insist
 from delaybridge.message import Answer
 from delaybridge.publish import PublishOptions
@@ -86,26 +86,28 @@ class KafkaIngest:
         self._counts: dict[str, Counts] = {}
         self._troubles: dict[str, str] = {}  # place -> what is wrong there
         self._reading: set[str] = set()
+        self._resting: dict[str, str] = {}  # topics and patterns of which nothing is read here: why
         self._is_stopping = asyncio.Event()
         self._stopped = asyncio.Event()
         self._consumer: KafkaConsumer | None = None
+        self._asked = {topics_pattern(r.source) if r.is_pattern else r.source: r for r in routes}
+        self._named = {route.source for route in routes}
         for route in routes:
-            if not route.is_pattern:
-                self._count(route)
+            self._count(route)
 
     @property
     def counts(self) -> list[Counts]:
-        """What each topic has brought."""
-        return [*self._counts.values()]
+        """What each topic has brought; a pattern stands for itself while nothing is read by it."""
+        shown = self._resting if self._reading else self._counts
+        return [c for name, c in self._counts.items() if "*" not in name or name in shown]
 
     async def run(self) -> None:
         """Read until cancelled or stopped. Raises what a new consumer may mend."""
         await self._insist([])  # consume only what can be kept
         settings = self._settings.ingest
-        names = [topics_pattern(r.source) if r.is_pattern else r.source for r in self._routes]
         consumer = self._consumer = KafkaConsumer(
             self._kafka,
-            names,
+            [*self._asked],
             group=settings.group,
             window_bytes=settings.window_bytes,
             silent_ms=self._settings.lease.ttl_ms,
@@ -114,6 +116,7 @@ class KafkaIngest:
             owner=self._owner,
             taken=self._taken,
             unguarded=self._unguarded,
+            rests=self._rests,
         )
         # What was read before goes into the store while the next is read.
         storing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -273,7 +276,7 @@ class KafkaIngest:
     def _count(self, route: Route) -> Counts:
         counts = self._counts.get(route.source)
         if counts is None:
-            target = f"{route.broker}:{route.target}"
+            target = f"{route.broker}:{route.target or route.source.removesuffix(SUFFIX)}"
             counts = self._counts[route.source] = Counts(source=str(route), target=target)
         return counts
 
@@ -299,13 +302,25 @@ class KafkaIngest:
             if place == topic != CLUSTER:
                 self._troubles.pop(CLUSTER, None)
                 self._reading.add(topic)
+        self._show_states()
+
+    def _rests(self, read: set[str], asked: Mapping[str, str]) -> None:
+        """These topics are read; of those names and patterns nothing is, and nothing is wrong."""
+        self._reading &= read
+        self._resting = {self._asked[name].source: why for name, why in asked.items()}
+        for topic in self._resting:
+            self._troubles.pop(topic, None)
+        self._show_states()
+
+    def _show_states(self) -> None:
         for topic, counts in self._counts.items():
             found = [
                 f"{place}: {reason}"
                 for place, reason in self._troubles.items()
                 if place.partition("/")[0] in (topic, CLUSTER)
             ]
-            well = "reading" if topic in self._reading else "starting"
+            rests = self._resting.get(topic, "starting" if topic in self._named else ELSEWHERE)
+            well = "reading" if topic in self._reading else rests
             counts.state = found[-1] if found else well
 
 

@@ -16,7 +16,7 @@ import re
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from confluent_kafka import (
@@ -48,8 +48,10 @@ FIRST_BATCH_MESSAGES = 16  # before anything is known of their size
 HAND_OVER_S = 5.0  # a batch that waits longer has the partitions paused
 GIVE_UP_S = 5.0  # before a partition is given up, what was read of it may still be stored
 MEASURE_S = 2.0
+SETTLED_S = 5.0  # a member that was given no partition by then gets none for now
 OWNED_S = 5.0  # so often there is a look whether the topics are still ours
 OWNED_TIMEOUT_S = 3.0
+ELSEWHERE = "idle: other processes read it"
 CLUSTER = "kafka"  # the place of what concerns no topic
 
 # Of one broker among others, and over when it is back; else _ALL_BROKERS_DOWN comes, too.
@@ -74,13 +76,15 @@ class KafkaConsumer:
         owner: Owner,
         taken: Callable[[str, str], None],
         unguarded: Callable[[str], None],
+        rests: Callable[[set[str], Mapping[str, str]], None],
     ) -> None:
         """topics: names, or patterns that begin with ^. silent_ms: after so long the partitions of
         a process that died are given to others. skip: first offset to read, if it is more than was
         committed. said: told on the loop of a place (a topic, TOPIC/PARTITION or
         `CLUSTER`) and what is wrong there, None once it is well. owner: the namespace that reads;
         taken: told on the loop of a topic that is left out, and whose it is. unguarded: why topics
-        cannot be marked as the owner's.
+        cannot be marked as the owner's. rests: told on the loop, every other second, which topics
+        are read, and which of those asked for have nothing to be read here and why.
         """
         self._loop = asyncio.get_running_loop()
         self._said, self._skip, self._settings = said, dict(skip), dict(settings)
@@ -95,6 +99,8 @@ class KafkaConsumer:
             settings, owner, lambda reason: self._tell(unguarded, reason), logger
         )
         self._looked_s = time.monotonic()
+        self._joined_s = self._looked_s  # when it asked for its partitions
+        self._rests = rests
         self._taken_by = taken
         self._logger = logger
         self._consumer: Consumer
@@ -192,10 +198,9 @@ class KafkaConsumer:
     def _meant(self, timeout_s: float) -> set[str]:
         """The topics that are named, and those that are there and match a pattern."""
         names = {name for name in self._asked if not name.startswith("^")}
-        patterns = [re.compile(name) for name in self._asked if name.startswith("^")]
-        if patterns:
+        if len(names) < len(self._asked):
             there = self._ids.names(timeout_s)
-            names |= {name for name in there if any(p.match(name) for p in patterns)}
+            names.update(*(_matching(asked, there) for asked in self._asked))
         return names
 
     def _look(self) -> None:
@@ -210,6 +215,7 @@ class KafkaConsumer:
 
     def _read_on(self) -> None:
         self._consumer = Consumer({**self._settings, **self._own}, logger=self._logger)
+        self._joined_s = time.monotonic()
         try:
             if self._topics:
                 self._consumer.subscribe(
@@ -284,6 +290,8 @@ class KafkaConsumer:
         if time.monotonic() - self._measured_s > MEASURE_S:
             self._measured_s = time.monotonic()
             self.lag = waiting(self._consumer, self._begun, self._stopped)
+            read = {topic for topic, _ in self._begun}
+            self._tell(self._rests, read, self._resting(read))
             # Nobody tells of a fetch that brings nothing and is allowed again.
             refused = [where for where in self._troubled.items() if where in self._begun]
             if refused and is_readable(self._settings, *refused[0]):
@@ -293,6 +301,23 @@ class KafkaConsumer:
                     self._consumer.list_topics(timeout=POLL_S)
                     self._is_away = False
                     self._tell(self._said, CLUSTER, None)
+
+    def _resting(self, read: Collection[str]) -> dict[str, str]:
+        """What was asked for and has nothing to be read here, though nothing is wrong, and why."""
+        now_s = time.monotonic()
+        if not self._topics or self._is_away:
+            self._joined_s = now_s
+        left = [asked for asked in self._asked if not _matching(asked, read)]
+        found: dict[str, str] = {}
+        if left and now_s - self._joined_s > SETTLED_S:
+            with contextlib.suppress(KafkaException):
+                there = {*self._ids.names(OWNED_TIMEOUT_S)} - self._owners.foreign.keys()
+                for asked in left:
+                    if _matching(asked, there):
+                        found[asked] = ELSEWHERE
+                    elif asked.startswith("^"):
+                        found[asked] = "idle: no such topic is there yet"
+        return found
 
     def _store_offsets(self) -> None:
         while self._safe:
@@ -380,3 +405,10 @@ class KafkaConsumer:
         # The loop may have ended without stopping us.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(callback, *arguments)
+
+
+def _matching(asked: str, names: Collection[str]) -> set[str]:
+    """Those of the topics that a name, or a pattern that begins with ^, means."""
+    if asked.startswith("^"):
+        return {name for name in names if re.match(asked, name)}
+    return {asked} & {*names}

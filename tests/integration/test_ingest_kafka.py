@@ -263,6 +263,36 @@ class TestWhatIsUndone:
         await is_pending(entrance, 0)
 
 
+class TestWhatIsShown:
+    async def test_a_pattern_without_topic_and_a_process_without_partition(
+        self, make_entrance: MakeEntrance, kafka: Kafka, namespace: str
+    ) -> None:
+        entrance, pattern = make_entrance(), f"{namespace}-none*.delay"
+        delay, _ = await kafka.pair(namespace)
+        first = entrance.ingest("kafka")
+        await says(entrance, delay, "reading")
+        other = make_entrance(topics=[delay, pattern])
+        other.ingest("kafka")
+        await says(other, delay, "idle: other processes read it")
+        await says(other, pattern, "idle: no such topic is there yet")
+        await entrance.stop(first)
+        await says(other, delay, "reading")
+
+
+async def says(entrance: Entrance, topic: str, state: str) -> None:
+    """Some process says that of a topic."""
+
+    async def look() -> bool:
+        ingests = (await entrance.client.stats()).ingests
+        return any(
+            (each.source, each.state) == (f"kafka:{topic}", state)
+            for ingest in ingests
+            for each in ingest.sources
+        )
+
+    await entrance.until(look, f"{topic}: {state}")
+
+
 class TestQuarantine:
     async def test_what_cannot_be_accepted_is_kept_as_it_came_and_stops_nothing(
         self, entrance: Entrance, kafka: Kafka, namespace: str

@@ -21,7 +21,7 @@ import pytest
 from rich.cells import cell_len
 
 from delaybridge import cli
-from delaybridge.calls import BucketStats, Receipt, Stats, Stored
+from delaybridge.calls import BucketStats, IngestInfo, Receipt, SourceInfo, Stats, Stored
 from delaybridge.cli import doctor, failure, health, layout, lines, messages, output
 from delaybridge.cli import stored as stored_page
 from delaybridge.cli.failure import Exit, Failure, report_of
@@ -41,6 +41,7 @@ from delaybridge.errors import (
 )
 from delaybridge.interrupts import interrupts
 from delaybridge.message import Answer, Message, State
+from delaybridge.settings import Settings
 
 DOCS = Path(__file__).parents[2] / "docs" / "cli.md"
 NOWHERE = ("--redis", "redis://127.0.0.1:1/0")
@@ -1107,6 +1108,53 @@ def test_health(
     assert says in result.out
     as_json = run("--json", "health", *args)
     assert json.loads(as_json.out)["healthy"] is (code == 0)
+
+
+def ingesting(
+    state: str, *, age_ms: int = 100_000, name: str = "orders.delay", **counts: int
+) -> Stats:
+    """Stats with one source of one ingest process."""
+    source = SourceInfo(f"rabbitmq:{name}", "rabbitmq:orders", state, 9, 0, 0, None, 0.0, **counts)
+    process = IngestInfo("i", "host", 1, "0", -age_ms, [source], 1000)
+    return stats(owners=["w"])._replace(ingests=[process])
+
+
+UNREAD = "nobody reads rabbitmq:orders.delay"
+
+
+@pytest.mark.parametrize(
+    ("found", "fault"),
+    [
+        (ingesting("reading"), ""),
+        (ingesting("idle: other processes read it"), ""),
+        (ingesting("starting", age_ms=1000), ""),
+        (ingesting("starting"), "rabbitmq:orders.delay is not read: starting"),
+        (ingesting("403 ACCESS_REFUSED"), "rabbitmq:orders.delay is not read: 403 ACCESS_REFUSED"),
+        (stats(owners=["w"]), UNREAD),
+        (ingesting("reading", name="pay.delay"), UNREAD),
+    ],
+)
+def test_health_and_doctor_look_at_what_ingest_reads(
+    run: Run, monkeypatch: pytest.MonkeyPatch, found: Stats, fault: str
+) -> None:
+    monkeypatch.setenv("DELAYBRIDGE_INGEST__EXCHANGES", "orders.delay")
+    monkeypatch.setenv("DELAYBRIDGE_BROKERS__RABBITMQ", "amqp://127.0.0.1:1")
+    monkeypatch.setattr(Session, "client", lambda self: FakeStats(found))
+    result = run("--json", "health")
+    assert json.loads(result.out)["faults"] == ([fault] if fault else [])
+    assert result.code == bool(fault)
+    levels = {finding.level for finding in doctor._ingests(found, Settings.load())}
+    assert ("FAIL" in levels) is ("is not read" in fault)
+    assert ("WARN" in levels) is (fault == UNREAD)
+
+
+def test_doctor_says_what_producers_should_change() -> None:
+    found = ingesting("reading", without_id=3, refused=2)
+    told = [
+        finding.text for finding in doctor._ingests(found, Settings()) if finding.level == "WARN"
+    ]
+    assert "3 messages without an id" in told[0]
+    assert "2 cancels or reschedules" in told[1]
 
 
 class FakeStore:
