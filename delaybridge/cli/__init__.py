@@ -6,9 +6,10 @@ broker when it is needed: `--help` must be quick.
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -20,9 +21,12 @@ from delaybridge.cli.failure import (
     report_of,
     show_origin,
 )
-from delaybridge.cli.grammar import CONTEXT, Group
+from delaybridge.cli.grammar import COMPLETE_VARIABLE, CONTEXT, Group
 from delaybridge.cli.output import Output, drop_stdout, wants_color
 from delaybridge.cli.session import Session
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 # name -> (module under delaybridge.cli, what it does)
 COMMANDS = {
@@ -38,6 +42,7 @@ COMMANDS = {
     "health": ("health", "Say by exit code whether messages are delivered on time."),
     "doctor": ("doctor", "Check Redis, brokers, clock and workers; say what to change."),
     "config": ("config", "Show and check the settings."),
+    "completion": ("completion", "Print the script that makes a shell complete commands."),
     "demo": ("demo", "Watch it work: two workers, one of them killed, a verdict."),
 }
 
@@ -56,6 +61,17 @@ class Root(Group):
         module = import_module(f"delaybridge.cli.{COMMANDS[cmd_name][0]}")
         command: click.Command = getattr(module, cmd_name)
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Commands from the table, nothing is imported for them; then options."""
+        from click.shell_completion import CompletionItem
+
+        names = [
+            CompletionItem(name, help=about)
+            for name, (_, about) in COMMANDS.items()
+            if name.startswith(incomplete)
+        ]
+        return names + click.Command.shell_complete(self, ctx, incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The list in --help, from the table: nothing is imported for it."""
@@ -120,6 +136,10 @@ def main(args: list[str] | None = None) -> int:
 
 
 def _run(args: list[str]) -> int:
+    if asked := os.environ.get(COMPLETE_VARIABLE):
+        from click.shell_completion import shell_complete
+
+        return shell_complete(root, {}, "delaybridge", COMPLETE_VARIABLE, asked)
     try:
         with root.make_context("delaybridge", list(args)) as ctx:
             code = root.invoke(ctx)

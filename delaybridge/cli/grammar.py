@@ -19,6 +19,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 HELP_NAMES = ["-h", "--help"]
 CONTEXT = {"help_option_names": HELP_NAMES, "max_content_width": 100}
+COMPLETE_VARIABLE = "_DELAYBRIDGE_COMPLETE"  # by which a shell asks what could follow
 PAGE_LIMIT = 500
 _CURSOR = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,17})?):(.+)", re.DOTALL)
 pass_session = click.make_pass_decorator(Session)
@@ -50,7 +51,8 @@ class Command(JsonAnywhere):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """As click does, after the check."""
-        refuse_twice(self, ctx, args)
+        if not ctx.resilient_parsing:
+            refuse_twice(self, ctx, args)
         return super().parse_args(ctx, args)
 
 
@@ -61,6 +63,8 @@ class Group(JsonAnywhere, click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """As click does; no arguments at all is a question."""
+        if ctx.resilient_parsing:  # a shell asks what could follow
+            return super().parse_args(ctx, args)
         if not args:
             click.echo(ctx.get_help(), err=True)
             ctx.exit(Exit.REFUSED)
@@ -81,7 +85,7 @@ class Group(JsonAnywhere, click.Group):
         """The verb that the first argument names."""
         name = args[0]
         command = self.get_command(ctx, name)
-        if command is None:
+        if command is None and not ctx.resilient_parsing:
             known = self.list_commands(ctx)
             near = difflib.get_close_matches(name, known, n=2)
             hint = f"did you mean {' or '.join(near)}?" if near else f"one of {', '.join(known)}"

@@ -186,6 +186,58 @@ def test_a_noun_alone_shows_its_help(run: Run, path: tuple[str, ...]) -> None:
     assert "Commands:" in result.err
 
 
+# completion
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_prints_the_shell_s_script(run: Run, shell: str) -> None:
+    script = run("completion", shell)
+    assert (script.code, script.err) == (0, "")
+    assert f"_DELAYBRIDGE_COMPLETE={shell}_complete" in script.out
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("",), ("schedule", "message", "completion")),
+        (("me",), ("message",)),
+        (("--red",), ("--redis",)),
+        (("message", ""), ("ls", "cancel", "publish-now")),
+        (("message", "cancel", "--de"), ("--destination",)),
+        (("--redis", "redis://h", "worker", "l"), ("ls",)),
+        (("completion", ""), ("bash", "zsh", "fish")),
+        (("message", "ls", "--state", "p"), ("parked",)),
+        (("message", "nonsense", "x"), ()),
+        (("--redis",), ("--redis",)),
+    ],
+    ids=str,
+)
+def test_what_a_shell_is_offered(
+    run: Run, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], expected: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("_DELAYBRIDGE_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", " ".join(["delaybridge", *words]))
+    monkeypatch.setenv("COMP_CWORD", str(len(words)))
+    offered = run()
+    assert (offered.code, offered.err) == (0, "")
+    found = {line.removeprefix("plain,") for line in offered.out.split()}
+    assert {*expected} <= found
+    assert expected or not found
+
+
+def test_a_shell_that_asks_for_commands_has_none_of_them_imported() -> None:
+    asked = {"_DELAYBRIDGE_COMPLETE": "bash_complete", "COMP_WORDS": "delaybridge m"}
+    code = "import sys, delaybridge.cli as c; c.main([]); print('\\n', *sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, **asked, "COMP_CWORD": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert "plain,message" in done.stdout
+    assert "delaybridge.cli.messages" not in done.stdout
+
+
 # refusals: exit code 2, one line, the field first
 
 

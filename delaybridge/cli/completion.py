@@ -1,0 +1,23 @@
+"""`delaybridge completion`: what makes a shell complete commands and options."""
+
+from __future__ import annotations
+
+import click
+from click.shell_completion import get_completion_class
+
+from delaybridge.cli.grammar import COMPLETE_VARIABLE, Command
+
+
+@click.command("completion", cls=Command)
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion(ctx: click.Context, shell: str) -> None:
+    """Print the script that makes a shell complete commands and options.
+
+    \b
+    bash, zsh  eval "$(delaybridge completion bash)"    in ~/.bashrc, ~/.zshrc
+    fish       delaybridge completion fish > ~/.config/fish/completions/delaybridge.fish
+    """
+    kind = get_completion_class(shell)
+    if kind is not None:
+        click.echo(kind(ctx.find_root().command, {}, "delaybridge", COMPLETE_VARIABLE).source())
