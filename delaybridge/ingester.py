@@ -7,7 +7,7 @@ import json
 import logging
 import signal
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
 from typing import Any, Protocol
 
@@ -17,9 +17,9 @@ from delaybridge.errors import ConfigError, StoreError, StoreUnavailable, StoreW
 from delaybridge.eventlog import EventLog
 from delaybridge.events import IngestFailed, StoreSilent
 from delaybridge.ingest.counts import Counts
-from delaybridge.ingest.routes import Route, parse_route
 from delaybridge.lease import NameTaken
 from delaybridge.publish import kind_of
+from delaybridge.routes import Route, parse_routes
 from delaybridge.service import Identity, Service, end, run, until
 from delaybridge.settings import Settings
 from delaybridge.store import AsyncStore
@@ -49,25 +49,14 @@ def routes_of(settings: Settings, kinds: Iterable[str] = KINDS) -> list[Route]:
     brokers = {name: kind_of(url) for name, url in settings.brokers.items()}
     routes: list[Route] = []
     if "rabbitmq" in kinds:
-        routes += [parse_route(text, brokers, "rabbitmq") for text in settings.ingest.exchanges]
-    if "kafka" in kinds:
-        topics = settings.ingest.topics if "kafka" in brokers.values() else ()
-        routes += _kafka_routes(topics, brokers)
+        routes += parse_routes(settings.ingest.exchanges, brokers, "rabbitmq")
+    if "kafka" in kinds and "kafka" in brokers.values():
+        routes += parse_routes(settings.ingest.topics, brokers, "kafka")
     if not routes:
         raise ConfigError(
             "ingest: nothing to read: name delay exchanges in ingest.exchanges (or --exchange "
             'X.delay), or configure a Kafka broker, whose topics "*.delay" are read'
         )
-    return routes
-
-
-def _kafka_routes(topics: Iterable[str], brokers: Mapping[str, str]) -> list[Route]:
-    """A pattern without a broker's name is for every Kafka that is configured."""
-    routes = []
-    for text in topics:
-        named = text.partition(":")[0] in brokers or "*" not in text
-        each = [""] if named else [f"{name}:" for name, kind in brokers.items() if kind == "kafka"]
-        routes += [parse_route(prefix + text, brokers, "kafka") for prefix in each]
     return routes
 
 

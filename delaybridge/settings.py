@@ -30,6 +30,8 @@ from pydantic_core import ErrorDetails
 from delaybridge import keys, password_file, times
 from delaybridge.errors import ConfigError, MessageError
 from delaybridge.message import Limits
+from delaybridge.routes import SETTINGS as ROUTE_SETTINGS
+from delaybridge.routes import parse_routes
 from delaybridge.settings_sources import BROKERS, Given, KeyPath, Shape, dotted, gather, shown
 from delaybridge.urls import (
     SecretUrl,
@@ -37,6 +39,7 @@ from delaybridge.urls import (
     check_broker_url,
     check_redis_url,
     has_secret,
+    kind_of,
 )
 
 DEFAULT = "default"
@@ -437,6 +440,7 @@ class Settings(_Section):
             raise ConfigError("\n".join(faults)) from None
         settings._sources.update({dotted(p): given.source for p, given in chosen.items()})
         faults += _broken_relations(settings)
+        faults += _broken_routes(settings)
         if faults:
             raise ConfigError("\n".join(faults))
         return settings
@@ -539,6 +543,18 @@ def _broken_relations(settings: Settings) -> Iterator[str]:
             sum_ = " + ".join(f"{name} ({settings.value(_path(name))})" for name in left)
             bound = "below" if sign == "<" else "at most"
             yield f"{source}: {sum_}: allowed: {bound} {right} ({settings.value(_path(right))})"
+
+
+def _broken_routes(settings: Settings) -> Iterator[str]:
+    """What ingest would refuse. If no broker of a kind is configured here, one may be elsewhere."""
+    kinds = {name: kind_of(url) for name, url in settings.brokers.items()}
+    for kind, path in ROUTE_SETTINGS.items():
+        if kind not in kinds.values():
+            kinds.setdefault(kind, kind)
+        try:
+            parse_routes(settings.value(_path(path)), kinds, kind)
+        except ConfigError as exc:
+            yield f"{settings.sources()[path]}: {exc}"
 
 
 def _number_at(settings: Settings, name: str) -> float:

@@ -36,6 +36,10 @@ _FLAGS = {
     ("redis",): "--redis",
     ("brokers",): "--broker",
     ("scan", "processes"): "--processes",
+    ("ingest", "exchanges"): "--exchange",
+    ("ingest", "topics"): "--topic",
+    ("ingest", "skip_offsets"): "--skip-offset",
+    ("ingest", "take_over"): "--take-over",
 }
 _NOT_SETTINGS = (
     "DELAYBRIDGE_TEST_",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from delaybridge.cli.failure import Exit, Failure, report_of
-from delaybridge.cli.grammar import Command, Group, pass_session
+from delaybridge.cli.grammar import Command, Group, name_option, pass_session
 from delaybridge.cli.output import cut, in_time, moment, roughly
 from delaybridge.cli.session import Session
 
@@ -39,7 +39,7 @@ _WORKER_SPARE = ("HOST", "VERSION", "PID", "STARTED")
     metavar="N",
     help="Worker processes; one per core is the most that helps. [default: scan.processes, 1]",
 )
-@click.option("--name", metavar="W", help="The worker's name; its host and pid if left out.")
+@name_option("The worker's name; its host and pid if left out.")
 @click.option("--burst", is_flag=True, help="Exit when nothing is due any more.")
 @click.option(
     "--with-ingest",

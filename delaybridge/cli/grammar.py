@@ -14,6 +14,7 @@ import click
 
 from delaybridge.cli.failure import Exit, Failure
 from delaybridge.cli.session import Session
+from delaybridge.errors import printable
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -21,6 +22,7 @@ HELP_NAMES = ["-h", "--help"]
 CONTEXT = {"help_option_names": HELP_NAMES, "max_content_width": 100}
 COMPLETE_VARIABLE = "_DELAYBRIDGE_COMPLETE"  # by which a shell asks what could follow
 PAGE_LIMIT = 500
+NAME_BYTES = 200
 _CURSOR = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,17})?):(.+)", re.DOTALL)
 pass_session = click.make_pass_decorator(Session)
 
@@ -131,6 +133,20 @@ def page_options(function: F) -> F:
         help="Go on where a list ended; printed below it.",
     )
     return limit(cursor(function))
+
+
+def name_option(help: str) -> Callable[[F], F]:
+    """`--name` of a process: printable UTF-8, since others see it in lists and in Redis."""
+
+    def check(ctx: click.Context, param: click.Parameter, name: str | None) -> str | None:
+        if name is not None and not (name.isprintable() and 0 < len(name.encode()) <= NAME_BYTES):
+            what = (
+                f"got {printable(name[:80])!r}; allowed: 1 to {NAME_BYTES} bytes, printable UTF-8"
+            )
+            raise Failure(Exit.REFUSED, "config", "--name", what)
+        return name
+
+    return click.option("--name", metavar="W", callback=check, help=help)
 
 
 def parse_cursor(text: str) -> tuple[float, str]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import click
 
 from delaybridge.cli.failure import Exit, Failure
-from delaybridge.cli.grammar import Command, Group, pass_session
+from delaybridge.cli.grammar import Command, Group, name_option, pass_session
 from delaybridge.cli.session import Session
 
-_NAME = click.option("--name", metavar="W", help="The process' name; its host and pid if left out.")
+_NAME = name_option("The process' name; its host and pid if left out.")
 _TAKE_OVER = click.option(
     "--take-over",
     "owners",

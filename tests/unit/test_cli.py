@@ -1266,3 +1266,26 @@ def test_doctor_looks_at_the_clock(ahead_ms: int, level: str) -> None:
 def test_global_options_are_those_of_the_command_line() -> None:
     options = {name for p in cli.root.params for name in p.opts if p.name != "version"}
     assert options == set(failure.GLOBAL_OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("args", "field"),
+    [
+        (["ingest", "kafka", "--topic", b"\xff.delay"], "--topic: ingest.topics"),
+        (
+            ["ingest", "rabbitmq", "--exchange", "x" * 300 + ".delay"],
+            "--exchange: ingest.exchanges",
+        ),
+        (["ingest", "rabbitmq", "--exchange", b"\xff.delay"], "--exchange: ingest.exchanges"),
+        (["ingest", "rabbitmq", "--exchange", "a.delay", "--name", b"\xff"], "--name"),
+        (["scan", "--name", b"\xff"], "--name"),
+    ],
+    ids=["topic", "long exchange", "exchange", "name of ingest", "name of a worker"],
+)
+def test_names_that_nothing_can_have_are_refused_at_once(
+    args: list[str | bytes], field: str
+) -> None:
+    brokers = ["--broker", "amqp://127.0.0.1:1", "--broker", "kafka://127.0.0.1:1"]
+    result = spawn(*NOWHERE, *brokers, *args)
+    assert (result.code, result.out) == (2, "")
+    assert field in result.err

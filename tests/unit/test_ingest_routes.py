@@ -9,6 +9,7 @@ import pytest
 from delaybridge.errors import ConfigError, MessageError
 from delaybridge.ingest.routes import AllowList, Route, parse_route, topics_pattern
 from delaybridge.message import Destination
+from delaybridge.routes import parse_routes
 
 KINDS = {"rabbitmq": "rabbitmq", "kafka": "kafka"}
 TWO = {"eu": "rabbitmq", "us": "rabbitmq", "log": "kafka"}
@@ -44,7 +45,9 @@ def test_the_broker_is_named_where_there_are_several() -> None:
 
 
 def test_a_colon_may_belong_to_the_name() -> None:
-    assert parse_route("team:x.delay", KINDS, "rabbitmq").source == "team:x.delay"
+    assert parse_route("rabbitmq:team:x.delay", KINDS, "rabbitmq").source == "team:x.delay"
+    with pytest.raises(ConfigError, match="no broker is named 'team'.*rabbitmq:team:x.delay"):
+        parse_route("team:x.delay", KINDS, "rabbitmq")
 
 
 @pytest.mark.parametrize(
@@ -55,10 +58,21 @@ def test_a_colon_may_belong_to_the_name() -> None:
         (".delay", "rabbitmq", "not accepted"),
         ("=orders", "rabbitmq", "not accepted"),
         ("orders=", "rabbitmq", "not accepted"),
-        ("orders=orders", "rabbitmq", "circle"),
+        ("a.delay b.delay", "rabbitmq", "one text for each"),
+        ("a.delay,b.delay", "kafka", "one text for each"),
+        ('["a.delay"', "rabbitmq", "without|brackets"),
+        ("a.delay=b c", "rabbitmq", "one text for each"),
+        ("\udcff.delay", "rabbitmq", "printable"),
+        ("\udcff.delay", "kafka", "letters, digits"),
+        ("a\0.delay", "kafka", "letters, digits"),
+        ("\u20ac" * 100 + ".delay", "rabbitmq", "at most 248 bytes"),
+        ("x" * 300 + ".delay", "kafka", "at most 249 characters"),
+        ("amq.x.delay", "rabbitmq", "RabbitMQ's own"),
+        ("x.delay=y*", "kafka", "one topic"),
+        ("xx:orders.delay", "kafka", "no broker is named 'xx'; configured of kind kafka: kafka"),
         ("x.delay;type=x-delayed-message", "rabbitmq", "allowed: type="),
         ("x.delay;durable=no", "rabbitmq", "allowed: type="),
-        ("x.delay;type=topic", "kafka", "allowed: type="),
+        ("x.delay;type=topic", "kafka", "allowed: nothing"),
         ("kafka:x.delay", "rabbitmq", "is of kind kafka"),
         ("rabbitmq:x.delay", "kafka", "is of kind rabbitmq"),
         ("orders*", "kafka", "not accepted"),
@@ -69,6 +83,40 @@ def test_what_is_no_route(text: str, kind: str, what: str) -> None:
     with pytest.raises(ConfigError, match=what) as caught:
         parse_route(text, KINDS, kind)
     assert ("ingest.exchanges" if kind == "rabbitmq" else "ingest.topics") in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("texts", "kind", "way"),
+    [
+        (["orders=orders"], "rabbitmq", "orders -> orders"),
+        (["a.delay=b.delay", "b.delay=a.delay"], "rabbitmq", "a.delay -> b.delay -> a.delay"),
+        (["a=b", "b=c", "c=a"], "kafka", "a -> b -> c -> a"),
+        (["*.delay", "orders=orders.delay"], "kafka", "orders -> orders.delay -> orders"),
+        (["*.delay", "a=b.delay.delay", "b=a"], "kafka", "a -> b.delay.delay -> b.delay -> b"),
+    ],
+)
+def test_a_circle_of_routes(texts: list[str], kind: str, way: str) -> None:
+    with pytest.raises(ConfigError, match=f"{way}.*circle"):
+        parse_routes(texts, KINDS, kind)
+
+
+def test_what_is_no_circle() -> None:
+    assert len(parse_routes(["a.delay=b.delay", "b.delay"], KINDS, "rabbitmq")) == 2
+    assert len(parse_routes(["eu:a=b", "us:b=a"], TWO, "rabbitmq")) == 2
+    assert len(parse_routes(["*.delay", "x.delay.delay", "a.delay=c"], KINDS, "kafka")) == 3
+
+
+def test_one_source_once() -> None:
+    with pytest.raises(ConfigError, match="'rabbitmq:a.delay' is there twice"):
+        parse_routes(["a.delay=b", "rabbitmq:a.delay=c"], KINDS, "rabbitmq")
+
+
+def test_a_pattern_is_for_every_broker_of_the_kind() -> None:
+    brokers = TWO | {"audit": "kafka"}
+    assert [str(r) for r in parse_routes(["*.delay"], brokers, "kafka")] == [
+        "log:*.delay",
+        "audit:*.delay",
+    ]
 
 
 def test_without_a_broker_of_that_kind() -> None:

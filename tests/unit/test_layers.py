@@ -28,6 +28,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
             "settings",
             "settings_sources",
             "urls",
+            "routes",
             "password_file",
             "keys",
             "ids",

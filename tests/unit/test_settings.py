@@ -603,3 +603,38 @@ def test_what_a_password_file_may_hold(tmp_path: Path) -> None:
     Path(file.path).unlink()
     with pytest.raises(ValueError, match="cannot be read: No such file"):
         file.read()
+
+
+# routes: what ingest refuses is refused where settings are read
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("exchanges", "a.delay=b.delay,b.delay=a.delay"),
+        ("exchanges", "xx:orders.delay"),
+        ("exchanges", "a.delay b.delay"),
+        ("exchanges", "orders"),
+        ("exchanges", "orders.delay;type=foo"),
+        ("exchanges", '["a.delay"]'),
+        ("exchanges", "x" * 300 + ".delay"),
+        ("topics", "\udcff.delay"),
+        ("topics", '["a.delay"]'),
+        ("topics", "orders"),
+    ],
+)
+def test_a_route_that_ingest_would_refuse(field: str, value: str) -> None:
+    for brokers in ({}, {"rabbitmq": "amqp://h", "log": "kafka://h"}):
+        with pytest.raises(ConfigError) as refused:
+            Settings.load(
+                None,
+                {"brokers": brokers},
+                environ={f"DELAYBRIDGE_INGEST__{field.upper()}": value},
+            )
+        assert f"DELAYBRIDGE_INGEST__{field.upper()}: ingest.{field}: " in str(refused.value)
+
+
+def test_a_route_whose_broker_is_configured_elsewhere() -> None:
+    Settings.load(None, {"ingest": {"exchanges": ["orders.delay"]}}, environ={})
+    kafka = {"brokers": {"kafka": "kafka://h"}, "ingest": {"exchanges": ["orders.delay"]}}
+    Settings.load(None, kafka, environ={})
