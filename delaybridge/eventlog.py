@@ -66,12 +66,15 @@ _Group = tuple[type[Event], str, str]  # kind, destination or source, the reason
 
 @dataclass(slots=True)
 class _Sum:
-    """What is said of one group. reason: the first one's, as an example."""
+    """What is said of one group. reason: the first one's, as an example.
+
+    leases: bucket, and of one acquired also when (ms), how many were reclaimed, how many fired.
+    """
 
     reason: str
     messages: int = 0
     late_ms: int = 0
-    leases: list[dict[str, int]] = field(default_factory=list)
+    leases: list[tuple[int, ...]] = field(default_factory=list)
 
 
 class EventLog:
@@ -101,9 +104,11 @@ class EventLog:
         found.messages += getattr(event, "messages", 1)
         if isinstance(event, Published):
             found.late_ms = max(found.late_ms, event.late_ms)
+        elif isinstance(event, LeaseAcquired):
+            at_ms = time.time_ns() // 1_000_000
+            found.leases.append((event.bucket, at_ms, event.reclaimed, event.fired))
         elif isinstance(event, _OF_BUCKETS):
-            numbers = {n: getattr(event, n) for n in event.__struct_fields__ if n != "reason"}
-            found.leases.append({"ts_ms": time.time_ns() // 1_000_000, **numbers})
+            found.leases.append((event.bucket,))
 
     def flush(self) -> None:
         """Log what is summed up, now."""
@@ -117,10 +122,10 @@ class EventLog:
 
 def _fields(kind: type[Event], place: str, word: str, found: _Sum) -> Iterator[tuple[str, Any]]:
     if issubclass(kind, _OF_BUCKETS):
-        yield "buckets", sorted(lease["bucket"] for lease in found.leases)
+        yield "buckets", sorted(lease[0] for lease in found.leases)
         if kind is LeaseAcquired:
-            for name in ("reclaimed", "fired"):
-                yield name, sum(lease[name] for lease in found.leases)
+            yield "reclaimed", sum(lease[2] for lease in found.leases)
+            yield "fired", sum(lease[3] for lease in found.leases)
             yield "leases", found.leases
     else:
         yield "n", found.messages

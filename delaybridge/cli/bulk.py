@@ -100,22 +100,30 @@ class Asked:
         return 0 if self.over is None else delay_ms(self.over, field="--over")
 
 
-def asked(*, dead: bool = False, over: bool = False) -> Callable[[Callable[..., Any]], Any]:
+def bulk_options(*, dead: bool = False, over: bool = False) -> Callable[[Callable[..., Any]], Any]:
     """ID..., -k and the filters of a bulk verb; the command gets them as one `Asked`."""
     options = [
         click.argument("ids", nargs=-1, metavar="[ID...]"),
         key_option,
-        click.option("--destination", metavar="D", help="Those to exactly this destination."),
+        click.option(
+            "--destination", metavar="D", help="Only messages to exactly this destination."
+        ),
         click.option(
             "--exchange",
             metavar="[BROKER:]X",
-            help="Those to this exchange, with any routing key; or to this topic.",
+            help="Only messages to this exchange, with any routing key, or to this topic.",
         ),
         _state_option(dead),
-        click.option("--reason", metavar="R", help="Those that failed so, as unroutable."),
-        click.option("--id-prefix", metavar="TEXT", help="Those whose id begins so."),
-        click.option("--due-from", metavar="TIME", help="Those due at this time or later."),
-        click.option("--due-to", metavar="TIME", help="Those due at this time or earlier."),
+        click.option(
+            "--reason",
+            metavar="R",
+            help="Only messages that failed for this reason, as unroutable.",
+        ),
+        click.option(
+            "--id-prefix", metavar="TEXT", help="Only messages whose id begins with this."
+        ),
+        click.option("--due-from", metavar="TIME", help="Only messages due at this time or later."),
+        click.option("--due-to", metavar="TIME", help="Only messages due at this time or earlier."),
         *([_OVER] if over else []),
         click.option("--dry-run", is_flag=True, help="Only count what a filter matches."),
         click.option("--yes", is_flag=True, help="Do not ask."),
@@ -144,12 +152,12 @@ def _state_option(dead: bool) -> Callable[[Any], Any]:
         "states",
         type=click.Choice(PENDING_STATES),
         multiple=True,
-        help="Those in this state; once for each. [default: all of them]",
+        help="Only messages in this state; once for each state. [default: all three]",
     )
 
 
 _OVER = click.option(
-    "--over", metavar="DURATION", help="Spread them over this span from then on, in their order."
+    "--over", metavar="DURATION", help="Spread them evenly over this span, in their order."
 )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from delaybridge.cli.bulk import Asked, asked, perform
+from delaybridge.cli.bulk import Asked, bulk_options, perform
 from delaybridge.cli.failure import Exit, Failure
 from delaybridge.cli.grammar import PAGE_LIMIT, Group, key_option, page_options, pass_session
 from delaybridge.cli.messages import end_of_page, found_under, note_quarantined, page_limit
@@ -71,7 +71,7 @@ def show(session: Session, id: str, form: str, key: str | None) -> None:
 
 
 @dead.command("kick")
-@asked(dead=True, over=True)
+@bulk_options(dead=True, over=True)
 @pass_session
 def kick(session: Session, asked: Asked) -> int:
     """Bring messages back: due now, or with --over from now on; their attempts forgotten.
@@ -87,7 +87,7 @@ def kick(session: Session, asked: Asked) -> int:
 
 
 @dead.command("discard")
-@asked(dead=True)
+@bulk_options(dead=True)
 @pass_session
 def discard(session: Session, asked: Asked) -> int:
     """Forget messages of the dead set for good.

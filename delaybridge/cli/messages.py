@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from delaybridge.cli.bulk import Asked, asked, perform
+from delaybridge.cli.bulk import Asked, bulk_options, perform
 from delaybridge.cli.failure import Exit, Failure
 from delaybridge.cli.grammar import (
     PAGE_LIMIT,
@@ -118,7 +118,7 @@ def show(session: Session, id: str, form: str, key: str | None) -> None:
 
 
 @message.command("cancel")
-@asked()
+@bulk_options()
 @pass_session
 def cancel(session: Session, asked: Asked) -> int:
     """Cancel messages that are not yet handed to the broker.
@@ -140,7 +140,7 @@ def cancel(session: Session, asked: Asked) -> int:
 
 
 @message.command("reschedule")
-@asked(over=True)
+@bulk_options(over=True)
 @click.option("--in", "delay", metavar="DURATION", help="How long from now, as 15m or 1h30m.")
 @click.option("--at", metavar="TIME", help="When, as 2030-01-31T09:00:00Z.")
 @pass_session
@@ -159,7 +159,7 @@ def reschedule(session: Session, asked: Asked, delay: str | None, at: str | None
 
 
 @message.command("publish-now")
-@asked(over=True)
+@bulk_options(over=True)
 @pass_session
 def publish_now(session: Session, asked: Asked) -> int:
     """Make messages due now, or with --over from now on.

@@ -114,9 +114,8 @@ class Watch:
         told = said(line) or {}
         text = str(told.get("message", line))
         if told.get("event") == "lease_acquired":
-            for lease in told["leases"]:
-                numbers = (lease["bucket"], lease["reclaimed"], lease["fired"])
-                self._story.takings.append(Taking(lease["ts_ms"], name, *numbers))
+            for bucket, at_ms, reclaimed, fired in told["leases"]:
+                self._story.takings.append(Taking(at_ms, name, bucket, reclaimed, fired))
         elif told.get("level") != "info" and not text.startswith(_EXPECTED):
             self.event(f"{name}: {text}")
             if text.startswith(_DEFECTS):

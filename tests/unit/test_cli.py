@@ -10,7 +10,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -22,7 +23,7 @@ from rich.cells import cell_len
 
 from delaybridge import cli
 from delaybridge.calls import BucketStats, IngestInfo, Receipt, SourceInfo, Stats, Stored
-from delaybridge.cli import doctor, failure, health, layout, lines, messages, output
+from delaybridge.cli import bulk, doctor, failure, health, layout, lines, messages, output
 from delaybridge.cli import stored as stored_page
 from delaybridge.cli.failure import Exit, Failure, report_of
 from delaybridge.cli.grammar import parse_cursor
@@ -41,6 +42,7 @@ from delaybridge.errors import (
 )
 from delaybridge.interrupts import interrupts
 from delaybridge.message import Answer, Message, State
+from delaybridge.selection import Selected, Selection
 from delaybridge.settings import Settings
 
 DOCS = Path(__file__).parents[2] / "docs" / "cli.md"
@@ -672,6 +674,68 @@ def test_lines_travel_in_batches() -> None:
     assert [len(batch) for batch in client.batches] == [500, 500, 201]
     _, client, _ = drain((b"x" * 2**20 + b"\n") * 9, keep_going=False, limit=2**20)
     assert max(len(batch) for batch in client.batches) <= 4
+
+
+# by filter
+
+
+class FakePages:
+    """Finds pages of ten messages, without a store."""
+
+    def select(self, _: Selection) -> Iterator[list[Selected]]:
+        """Three pages."""
+        for page in range(3):
+            yield [Selected(f"{page}-{n}", n % 2, State.DELAYED) for n in range(10)]
+
+
+def swept(stop: BaseException | None) -> tuple[Callable[[], int], list[int]]:
+    """A sweep that is stopped before its third batch; what it spreads the messages over."""
+    spread: list[int] = []
+
+    def verb(_client: object, some: Sequence[object], later_ms: list[int]) -> list[Answer]:
+        if stop is not None and len(spread) == 20:
+            raise stop
+        spread.extend(later_ms)
+        return [Answer.CANCELLED] * len(some)
+
+    client: Any = FakePages()
+    sweep = bulk.Sweep(Session(output.Output()), client, verb, Counter({0: 15, 1: 15}), 1500)
+    return lambda: sweep.run(Selection()), spread
+
+
+def test_a_sweep_spreads_each_bucket_s_messages_evenly(capsys: pytest.CaptureFixture[str]) -> None:
+    run, spread = swept(None)
+    assert run() == Exit.DONE
+    assert spread[::2] == spread[1::2] == [*range(0, 1500, 100)]
+    said = capsys.readouterr()
+    assert said.err == "30 cancelled\n"
+    assert said.out.splitlines()[::29] == ["0-0  cancelled", "2-9  cancelled"]
+
+
+def test_a_sweep_that_is_stopped_says_what_it_did(capsys: pytest.CaptureFixture[str]) -> None:
+    run, _ = swept(KeyboardInterrupt())
+    assert run() == Exit.INTERRUPTED
+    assert capsys.readouterr().err == "error: interrupted\n20 cancelled\n"
+    run, _ = swept(StoreUnavailable("redis: x"))
+    with pytest.raises(StoreUnavailable):
+        run()
+    assert capsys.readouterr().err == "20 cancelled\n"
+
+
+@pytest.mark.parametrize(
+    ("answers", "code"),
+    [
+        ({}, 0),
+        ({"cancelled": 3, "cancelled_maybe_delivered": 1}, 0),
+        ({"cancelled": 3, "in_flight": 1}, 6),
+        ({"in_flight": 3}, 4),
+        ({"unknown": 3}, 3),
+        ({"unknown": 3, "in_flight": 1}, 4),
+    ],
+    ids=str,
+)
+def test_the_exit_code_of_many_answers(answers: dict[str, int], code: int) -> None:
+    assert bulk.exit_code(Counter(answers)) == code
 
 
 # printing
