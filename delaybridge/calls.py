@@ -7,18 +7,26 @@ them (`Store.complete`, `AsyncStore.complete`).
 from __future__ import annotations
 
 import heapq
-import json
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from delaybridge import amqp, commands, keys
+from delaybridge import amqp, announcements, commands, damage, keys
 from delaybridge.accept import Accepted
+from delaybridge.announcements import IngestInfo, SourceInfo, WorkerInfo
 from delaybridge.commands import Bucket, Command, Row
-from delaybridge.errors import ConfigError, DecodeError, StoreFull, StoreWiped
+from delaybridge.damage import Damage
+from delaybridge.errors import (
+    ConfigError,
+    DecodeError,
+    StoreDamaged,
+    StoreError,
+    StoreFull,
+    StoreWiped,
+)
 from delaybridge.ids import all_beside
 from delaybridge.message import (
     MAX_PRIORITY,
@@ -31,13 +39,11 @@ from delaybridge.message import (
 )
 from delaybridge.publish import DEFAULT_KINDS, kind_of
 from delaybridge.selection import Selected, span_scores, within
-from delaybridge.steps import Each, Steps
+from delaybridge.steps import Each, Steps, of_all
 from delaybridge.times import format_time
 from delaybridge.troubles import Retrying, Said, Trouble, counted
 
-if TYPE_CHECKING:
-    pass
-
+__all__ = ["IngestInfo", "SourceInfo", "WorkerInfo"]
 Delay = timedelta | float | str | None
 At = datetime | str | None
 Named = str | Selected  # a message by its id, or as a selection found it
@@ -140,7 +146,10 @@ class Page(NamedTuple):
 
 
 class BucketStats(NamedTuple):
-    """One bucket. owner: the lease's holder, None if nobody; lease_ms: what is left of it."""
+    """One bucket. owner: the lease's holder, None if nobody; lease_ms: what is left of it.
+
+    damage: the keys that hold what delaybridge never wrote there; what they hold is not counted.
+    """
 
     bucket: int
     delayed: int
@@ -151,53 +160,7 @@ class BucketStats(NamedTuple):
     overdue_ms: int
     owner: str | None
     lease_ms: int | None
-
-
-class WorkerInfo(NamedTuple):
-    """One living worker, as it announced itself."""
-
-    name: str
-    host: str
-    pid: int
-    version: str
-    started_ms: int
-    buckets: int
-    expires_ms: int
-    said: Said = Said()
-
-
-class SourceInfo(NamedTuple):
-    """A delay exchange or delay topic as one ingest process sees it.
-
-    state: `reading`, or what is in the way. total: messages taken since the process started;
-    quarantined: those of them in the dead set; near_misses: headers that were almost one that is
-    understood. lag: messages waiting at the broker, None if nobody knows. rate: messages a second.
-    refused: cancels and reschedules of messages that are bound for elsewhere. without_id: messages
-    that come twice if RabbitMQ delivers them again.
-    """
-
-    source: str
-    target: str
-    state: str
-    total: int
-    quarantined: int
-    near_misses: int
-    lag: int | None
-    rate: float
-    refused: int = 0
-    without_id: int = 0
-
-
-class IngestInfo(NamedTuple):
-    """One living ingest process, as it announced itself."""
-
-    name: str
-    host: str
-    pid: int
-    version: str
-    started_ms: int
-    sources: list[SourceInfo]
-    expires_ms: int
+    damage: tuple[Damage, ...] = ()
 
 
 class Stats(NamedTuple):
@@ -220,6 +183,12 @@ class Stats(NamedTuple):
     retrying: Sequence[Retrying] = ()
     retrying_sampled: bool = False
     troubles: Sequence[Trouble] = ()
+    damage: tuple[Damage, ...] = ()
+
+    @property
+    def all_damage(self) -> list[Damage]:
+        """Of the namespace's keys, then of the buckets'."""
+        return [*self.damage, *(one for bucket in self.buckets for one in bucket.damage)]
 
 
 class Calls:
@@ -248,7 +217,12 @@ class Calls:
         """The buckets; the first call writes or reads the namespace's record, and checks Redis."""
         if self._buckets and not again:
             return self._buckets
-        record, memory = yield [commands.read_birth(self.namespace), commands.info("memory")]
+        record, memory = yield Each([commands.read_birth(self.namespace), commands.info("memory")])
+        if (error := of_all([record, memory])) is not None or isinstance(memory, StoreError):
+            raise error or memory
+        if isinstance(record, StoreError):
+            found = damage.of_birth(self.namespace)
+            raise StoreDamaged(f"redis: {found}; write it again: {found.remedy}") from record
         if memory.get("maxmemory_policy", _EVICTION) != _EVICTION:
             raise ConfigError(
                 f"redis: maxmemory-policy is {memory['maxmemory_policy']}: Redis would drop "
@@ -301,9 +275,10 @@ class Calls:
             for (number, call), reply in zip(calls, replies, strict=True):
                 if reply is None:  # born in another namespace, or not yet: read the record anew
                     todo += call
-                elif isinstance(reply, Exception):
+                elif isinstance(reply, StoreError):
+                    error = yield from self._named(buckets[number], reply)
                     for i in call:
-                        found[i] = reply
+                        found[i] = error
                 else:
                     for i, (answer, due_ms) in zip(call, reply, strict=True):
                         found[i] = Receipt(answer, messages[i][1].id, due_ms, number)
@@ -383,11 +358,12 @@ class Calls:
     def get(self, id: str, key: bytes | None) -> Steps[Stored | None]:
         """The message, wherever it is."""
         asked = _asked_for(id, key, (yield from self.open()))
-        rows = yield [bucket.get(id) for bucket in asked]
+        rows = yield Each(bucket.get(id) for bucket in asked)
         for bucket, row in zip(asked, rows, strict=True):
-            if row is not None:
+            if isinstance(row, Row):
                 (found,) = yield from self._explained([stored(row, bucket.number)])
                 return found
+        yield from self._check(asked, rows)
         return None
 
     def quarantined(self, id: str) -> Steps[list[Stored]]:
@@ -409,10 +385,11 @@ class Calls:
         low, high = span_scores(state, span_ms)
         items: list[Stored] = []
         while True:
-            pages = yield [
+            pages = yield Each(
                 bucket.page(state, limit=limit, after=cursor, low=low, high=high)
                 for bucket in buckets
-            ]
+            )
+            yield from self._check(buckets, pages)
             rows, more = _merged(buckets, pages)
             for score, _, number, row in rows:
                 # One id under several keys, at one score: no cursor could point between them.
@@ -433,11 +410,13 @@ class Calls:
         if not numbers:
             return items
         asked = [self._buckets[number].holder() for number in numbers]
-        *holders, info, expiries, now_us = yield [
-            *(*asked, *commands.fleet(self.namespace), commands.store_time()),
-        ]
+        replies = yield Each([*asked, *commands.fleet(self.namespace), commands.store_time()])
+        if (error := of_all(replies)) is not None:
+            raise error
+        *holders, info, expiries, now_us = replies
         holder_of = dict(zip(numbers, holders, strict=True))
-        said = {each.name: each.said for each in _workers(info, expiries, [], now_us // 1000)}
+        living = announcements.workers(_intact([info, expiries]), [], now_us // 1000)
+        said = {each.name: each.said for each in living}
         return [
             replace(item, reason=_why_parked(item.destination, holder_of[item.bucket], said))
             if item.state is State.PARKED
@@ -448,20 +427,25 @@ class Calls:
     def stats(self) -> Steps[Stats]:
         """Counts of every bucket, and the fleet, in one pipeline."""
         buckets = yield from self.open()
-        asked = [c for bucket in buckets for c in bucket.counts()]
-        per_bucket = len(asked) // len(buckets)
-        oldest = [bucket.page(State.IN_FLIGHT, limit=1) for bucket in buckets]
-        replies = yield [
-            *(*asked, *oldest, *commands.fleet(self.namespace, ingests=True)),
-            *(*commands.fleet(self.namespace), commands.store_time()),
-        ]
+        parts: list[list[Command[Any]]] = []
+        for bucket in buckets:
+            oldest = bucket.page(State.IN_FLIGHT, limit=1)
+            parts.append([*bucket.counts(), oldest, *damage.look(bucket)])
+        parts += (commands.fleet(self.namespace, ingests=ingests) for ingests in (False, True))
+        parts.append(damage.look_at_lists(self.namespace))
+        asked = Each(chain.from_iterable(parts))
+        *flat, now_us = yield Each([*asked, commands.store_time()])
+        if (error := of_all([*flat, now_us])) is not None:
+            raise error
+        now_ms, replies = now_us // 1000, iter(flat)
+        *of_buckets, workers, ingests, lists = (list(islice(replies, len(p))) for p in parts)
         retrying, sampled = yield from self._retrying()
-        now_ms = replies[-1] // 1000
         counts = [
-            _bucket_stats(number, replies[number * per_bucket :], flying, now_ms)
-            for number, (flying, _) in enumerate(replies[len(asked) : len(asked) + len(buckets)])
+            _bucket_stats(bucket, of, now_ms)
+            for bucket, of in zip(buckets, of_buckets, strict=True)
         ]
-        workers = _workers(replies[-3], replies[-2], counts, now_ms)
+        owners = [c.owner for c in counts]
+        living = announcements.workers(_intact(workers), owners, now_ms)
         return Stats(
             now_ms,
             sum(c.delayed for c in counts),
@@ -471,17 +455,19 @@ class Calls:
             min((c.next_due_ms for c in counts if c.next_due_ms is not None), default=None),
             max(c.overdue_ms for c in counts),
             counts,
-            workers,
-            _ingests(replies[-5], replies[-4], now_ms),
+            living,
+            announcements.ingests(_intact(ingests), now_ms),
             retrying,
             sampled,
-            [trouble for each in workers for trouble in each.said.troubles(each.name)],
+            [trouble for each in living for trouble in each.said.troubles(each.name)],
+            (*damage.found_in_lists(self.namespace, lists), *_reported(living, counts)),
         )
 
     def _retrying(self) -> Steps[tuple[list[Retrying], bool]]:
         """What is tried again, by destination and reason; whether that is not all of it."""
         buckets = self._buckets
-        answers = yield [bucket.failing(_SAMPLE) for bucket in buckets]
+        replies = yield Each(bucket.failing(_SAMPLE) for bucket in buckets)
+        answers = [({}, True) if isinstance(reply, StoreError) else reply for reply in replies]
         asked = [(b, found) for b, (found, _) in zip(buckets, answers, strict=True) if found]
         # A worker of an older version settles a message and leaves its error behind.
         tried = (yield [bucket.tried(found) for bucket, found in asked]) if asked else []
@@ -499,12 +485,35 @@ class Calls:
         """The verb on each message; where several buckets are asked, the furthest answer."""
         buckets = yield from self.open()
         stamp = commands.new_stamp()
+        places = [_asked_for(message, key, buckets) for message in messages]
         asked = [
-            [verb(bucket, stamp, _id(message), i) for bucket in _asked_for(message, key, buckets)]
-            for i, message in enumerate(messages)
+            [verb(bucket, stamp, _id(message), i) for bucket in place]
+            for i, (message, place) in enumerate(zip(messages, places, strict=True))
         ]
-        answers = iter((yield list(chain.from_iterable(asked))))
-        return [min(islice(answers, len(each)), key=FURTHEST.index) for each in asked]
+        replies = iter((yield Each(chain.from_iterable(asked))))
+        answers = []
+        for place in places:
+            mine = list(islice(replies, len(place)))
+            answer = min(filter(_is_answer, mine), key=FURTHEST.index, default=Answer.UNKNOWN)
+            if answer is Answer.UNKNOWN:  # unless it lies in the bucket that cannot say so
+                yield from self._check(place, mine)
+            answers.append(answer)
+        return answers
+
+    def _check(self, asked: Sequence[Bucket], replies: Sequence[Any]) -> Steps[None]:
+        """Raise what the first bucket that refused its verb was damaged by."""
+        for bucket, reply in zip(asked, replies, strict=True):
+            if isinstance(reply, StoreError):
+                raise (yield from self._named(bucket, reply))
+
+    def _named(self, bucket: Bucket, error: StoreError) -> Steps[StoreError]:
+        """The error, with the key that is damaged, if that is why."""
+        if isinstance(error, StoreFull) or of_all([error]):
+            return error
+        found = damage.found(bucket, (yield Each(damage.look(bucket))))
+        if not found:
+            return error
+        return StoreDamaged(f"redis: {found[0]}; see: delaybridge doctor")
 
     def _each_or_beside(
         self, messages: Sequence[Named], key: bytes | None, verb: _Verb
@@ -518,6 +527,10 @@ class Calls:
                 found = yield [verb(bucket, stamp, name, i) for name in all_beside(message)]
                 answers[i] = min(found, key=FURTHEST.index)
         return answers
+
+
+def _is_answer(reply: object) -> bool:
+    return isinstance(reply, Answer)
 
 
 def _asked_for(message: Named, key: bytes | None, buckets: list[Bucket]) -> list[Bucket]:
@@ -551,7 +564,7 @@ def receipts(found: list[Receipt | Exception]) -> list[Receipt] | Exception:
 
 def stored(row: Row, bucket: int) -> Stored:
     """A row of the store, decoded as far as it can be."""
-    dead_ms = int(row.score) if row.state is State.DEAD else None
+    dead_ms = row.score_ms if row.state is State.DEAD else None
     try:
         score, payload = commands.split_record(row.record)
         record = decode_record(payload)
@@ -561,7 +574,7 @@ def stored(row: Row, bucket: int) -> Stored:
             properties["partition"] = record.partition
     except DecodeError as exc:
         return Stored(
-            id=row.id, state=row.state, due_ms=int(row.score), priority=0, destination="",
+            id=row.id, state=row.state, due_ms=row.score_ms, priority=0, destination="",
             body=row.record, reason=row.reason or f"{exc.code}: {exc.detail}", bucket=bucket,
             attempts=row.tried.failures, dead_ms=dead_ms, is_readable=False,
         )  # fmt: skip
@@ -638,21 +651,39 @@ def _merged(buckets: Sequence[Bucket], pages: Sequence[Any]) -> tuple[Iterable[A
     return (r for r in merged if (r[0], r[1]) <= cut), True
 
 
-def _bucket_stats(number: int, replies: list[Any], flying: list[Row], now_ms: int) -> BucketStats:
-    delayed, in_flight, parked, dead, head, parked_head, holder, left_ms = replies[:8]
+def _bucket_stats(bucket: Bucket, replies: list[Any], now_ms: int) -> BucketStats:
+    # What cannot be read is not counted: its key is among the damage.
+    counts = [None if isinstance(reply, StoreError) else reply for reply in replies[:9]]
+    delayed, in_flight, parked, dead, head, parked_head, holder, left_ms, page = counts
     waiting = [score for score in (head, parked_head) if score is not None]
+    flying = page[0] if page else []
     waiting += [score for row in flying if (score := _score(row.record)) is not None]
     return BucketStats(
-        number,
-        delayed,
-        in_flight,
-        parked,
-        dead,
+        bucket.number,
+        *(delayed or 0, in_flight or 0, parked or 0, dead or 0),
         None if head is None else int(head),
         max(0, now_ms - int(min(waiting, default=now_ms))),
         holder,
         left_ms if holder is not None else None,
+        tuple(damage.found(bucket, replies[9:])),
     )
+
+
+def _reported(living: Sequence[WorkerInfo], counts: Sequence[BucketStats]) -> Iterable[Damage]:
+    """What workers found damaged and a look does not show."""
+    shown = {str(count.bucket) for count in counts if count.damage}
+    for worker in living:
+        for bucket, said in worker.damaged.items():
+            if bucket not in shown and said:
+                what, _, remedy = said.partition("; mend it: ")
+                yield Damage(f"bucket {bucket}", f"waits: {what}", remedy or "see the worker's log")
+
+
+def _intact(replies: list[Any]) -> announcements.Said:
+    """What is said and until when; nothing of what cannot be read."""
+    info, expiries = replies
+    known = {} if isinstance(info, StoreError) else info
+    return known, [] if isinstance(expiries, StoreError) else expiries
 
 
 def _score(record: bytes) -> float | None:
@@ -660,40 +691,3 @@ def _score(record: bytes) -> float | None:
         return commands.split_record(record)[0]
     except DecodeError:
         return None
-
-
-def _workers(
-    info: dict[bytes, bytes], expiries: list[bytes], counts: list[BucketStats], now_ms: int
-) -> list[WorkerInfo]:
-    workers = []
-    for name, about, expires_ms in _living(info, expiries, now_ms):
-        held = sum(c.owner == name for c in counts)
-        workers.append(
-            WorkerInfo(
-                *(name, about["host"], about["pid"], about["version"]),
-                *(about["started_ms"], held, expires_ms),
-                Said(about.get("brokers"), about.get("parked") or {}),
-            )
-        )
-    return workers
-
-
-def _ingests(info: dict[bytes, bytes], expiries: list[bytes], now_ms: int) -> list[IngestInfo]:
-    return [
-        IngestInfo(
-            *(name, about["host"], about["pid"], about["version"], about["started_ms"]),
-            *([SourceInfo(**source) for source in about["sources"]], expires_ms),
-        )
-        for name, about, expires_ms in _living(info, expiries, now_ms)
-    ]
-
-
-def _living(
-    info: dict[bytes, bytes], expiries: list[bytes], now_ms: int
-) -> Iterable[tuple[str, dict[str, Any], int]]:
-    """Name, what it says of itself, and until when, of each process whose word still counts."""
-    for name, expires in zip(expiries[::2], expiries[1::2], strict=True):
-        said = info.get(name, b"")
-        if float(expires) > now_ms and said:
-            # Before it stands the instance, in hexadecimal digits.
-            yield name.decode(), json.loads(said[said.index(b"{") :]), int(float(expires))

@@ -8,14 +8,16 @@ anything in between, so that every command may be sent again when its reply was 
 from __future__ import annotations
 
 import random
+import re
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from delaybridge import keys
 from delaybridge.accept import Accepted
-from delaybridge.errors import DecodeError
+from delaybridge.errors import ConfigError, DecodeError, StoreDamaged, printable
 from delaybridge.message import Answer, OnConflict, State
 
 T = TypeVar("T")
@@ -84,6 +86,9 @@ _ANSWERS = {
 _POLICY = {OnConflict.FAIL: 0, OnConflict.KEEP: 1, OnConflict.REPLACE: 2}
 _WAIT = 3  # as FAIL, but an id whose message is fired is in flight, whatever its content
 _WAIT_MAYBE = 4  # likewise, and an earlier publish of the message may have arrived
+_BIRTH = re.compile(rb"([1-9][0-9]{0,4}):([0-9a-f]{16})")
+_TRIED = re.compile(rb"([0-9]{1,9}):([01]):([0-9]{0,15})")
+_MOST = 2**53  # scores below it are exact
 _OFFSET = struct.Struct(">Q")
 Arg = str | bytes | int | float
 
@@ -185,6 +190,11 @@ class Row(NamedTuple):
     fired: bool
     failing: Failing | None = None
 
+    @property
+    def score_ms(self) -> int:
+        """The score as a time; 0 for one that is none."""
+        return int(self.score) if 0 <= self.score < _MOST else 0
+
 
 class Fleet(NamedTuple):
     """The answer of an announcement. expires_ms: name -> when that worker's announcement ends."""
@@ -206,14 +216,20 @@ def split_record(record: bytes) -> tuple[float, bytes]:
     """Score and payload of a stored record; DecodeError for a head that is not ours."""
     if len(record) < HEAD_SIZE or record[0] != HEAD_VERSION:
         raise DecodeError("undecodable", "record", "the head has another format version")
-    return _HEAD.unpack_from(record)[1], record[HEAD_SIZE:]
+    score = _HEAD.unpack_from(record)[1]
+    if not 0 <= score < _MOST:
+        raise DecodeError("undecodable", "record", "the head has no due time")
+    return score, record[HEAD_SIZE:]
 
 
 def parse_tried(text: bytes) -> Tried:
-    """What the `attempts` hash says of one message."""
+    """What the `attempts` hash says of one message; unreadable, it may have been delivered."""
     if not text:
         return UNTRIED
-    count, maybe, due_ms = text.split(b":")
+    found = _TRIED.fullmatch(text)
+    if found is None:
+        return Tried(0, True, None)
+    count, maybe, due_ms = found.groups()
     return Tried(int(count), maybe == b"1", int(due_ms) if due_ms else None)
 
 
@@ -248,8 +264,7 @@ class Bucket:
     """
 
     def __init__(self, namespace: str, number: int, birth: str) -> None:
-        self.number = number
-        self._birth = birth
+        self.number, self.birth = number, birth
         self._wake = keys.wake(namespace)
         name = {key: keys.bucket_key(namespace, number, key) for key in keys.BUCKET_KEYS}
         self._keys = {
@@ -262,6 +277,10 @@ class Bucket:
             for state, listed in LISTED.items()
         }
         self._name = name
+
+    def key(self, name: str) -> str:
+        """The key `name` (one of `keys.BUCKET_KEYS`) of this bucket."""
+        return self._name[name]
 
     # clients
 
@@ -289,7 +308,7 @@ class Bucket:
         waits = _WAIT_MAYBE if maybe else _WAIT
         args: list[Arg] = [
             *(_now(now_ms), waits if policy is None else _POLICY[policy]),
-            *(self._birth, int(first), self._wake, self.number),
+            *(self.birth, int(first), self._wake, self.number),
             *(source.name, b"".join(map(_OFFSET.pack, source.offsets)), reach),
         ]
         for stamp, message in messages:
@@ -304,7 +323,7 @@ class Bucket:
         now_ms: int | None = None,
     ) -> Command[list[Answer] | None]:
         """Keep (stamp, id, payload, reason) in the dead set: `created`, or `conflict` (the id)."""
-        args: list[Arg] = [_now(now_ms), self._birth, int(first)]
+        args: list[Arg] = [_now(now_ms), self.birth, int(first)]
         for message in messages:
             args += message
         return self._call("quarantine", args, _answers)
@@ -386,7 +405,7 @@ class Bucket:
 
     def acquire(self, owner: str, ttl_ms: int) -> Command[Acquired]:
         """Take the lease if nobody holds it. owner: `worker:random`, random anew each time."""
-        args = (owner, ttl_ms, self._birth)
+        args = (owner, ttl_ms, self.birth)
         return self._call("acquire", args, lambda reply: _acquired(owner, reply))
 
     def renew(self, token: str, ttl_ms: int) -> Command[Renewed]:
@@ -550,13 +569,14 @@ def birth(namespace: str, buckets: int, id: str) -> list[Command[Any]]:
     name = keys.birth(namespace)
     return [
         _plain("SET", name, f"{buckets}:{id}", "NX", parse=bool),
-        _plain("GET", name, parse=_birth),
+        _plain("GET", name, parse=lambda reply: _birth(name, reply)),
     ]
 
 
 def read_birth(namespace: str) -> Command[tuple[int, str] | None]:
     """The namespace's record, None if there is none."""
-    return _plain("GET", keys.birth(namespace), parse=_birth)
+    name = keys.birth(namespace)
+    return _plain("GET", name, parse=lambda reply: _birth(name, reply))
 
 
 def announce(
@@ -654,21 +674,21 @@ def _acquired(owner: str, reply: list[Any]) -> Acquired:
     if reply[0] == 1:
         return Acquired(f"{owner}:{reply[1]}", reply[1], fresh=reply[1] == 1)
     if reply[0] == 0:
-        return Acquired(None, left_ms=reply[1], holder=reply[2].decode())
+        return Acquired(None, left_ms=reply[1], holder=reply[2].decode(errors="replace"))
     return Acquired(None, stranger=True)
 
 
 def _renewed(reply: bytes | None) -> Renewed:
     if reply is None:
         return Renewed(held=False)
-    return Renewed(held=True, next_score=float(reply) if reply else None)
+    return Renewed(held=True, next_score=_finite(reply) if reply else None)
 
 
 def _claimed(reply: list[Any] | None) -> Claimed | None:
     if reply is None:
         return None
     number, ids, records, tried, next_due, more, now_us = reply
-    next_score = float(next_due) if next_due else None
+    next_score = _finite(next_due) if next_due else None
     return Claimed(number, ids, records, tried, next_score, more == 1, now_us)
 
 
@@ -714,23 +734,38 @@ def _row(
 
 
 def _fleet(reply: list[Any]) -> Fleet:
-    expires_ms = {reply[i].decode(): reply[i + 1] for i in range(3, len(reply), 2)}
+    expires_ms = {
+        reply[i].decode(errors="backslashreplace"): reply[i + 1] for i in range(3, len(reply), 2)
+    }
     return Fleet(reply[0] == 1, reply[1] * 1_000_000 + reply[2], expires_ms)
 
 
-def _birth(reply: bytes | None) -> tuple[int, str] | None:
+def _birth(name: str, reply: bytes | None) -> tuple[int, str] | None:
     if reply is None:
         return None
-    buckets, _, id = reply.decode().partition(":")
-    return int(buckets), id
+    found = _BIRTH.fullmatch(reply)
+    try:
+        count = keys.check_buckets(int(found[1]) if found else 0)
+    except ConfigError:
+        what = printable(reply[:60].decode(errors="backslashreplace"))
+        raise StoreDamaged(
+            f"redis: {name} holds {what!r}, which is no bucket count and birth id"
+        ) from None
+    return count, found[2].decode() if found else ""
 
 
 def _head_score(reply: list[Any]) -> float | None:
-    return float(reply[1]) if reply else None
+    return _finite(reply[1]) if reply else None
+
+
+def _finite(score: bytes) -> float | None:
+    """A score; infinite ones, which only a hand writes, are none, or due."""
+    found = float(score)
+    return max(0.0, found) if found < inf else None
 
 
 def _holder(reply: bytes | None) -> str | None:
-    return None if reply is None else reply.decode().rsplit(":", 2)[0]
+    return None if reply is None else reply.decode(errors="replace").rsplit(":", 2)[0]
 
 
 def _failing(reply: list[Any]) -> tuple[dict[bytes, Failing], bool]:

@@ -9,6 +9,8 @@
     +-- StoreError                  Redis refused a command
     |   +-- StoreUnavailable *      Redis did not answer in time: the outcome is unknown
     |   +-- StoreFull *             Redis is out of memory: nothing was written
+    |   +-- StoreDenied             the Redis user lacks a right
+    |   +-- StoreDamaged            a key holds what delaybridge never wrote there
     |   +-- LeaseLost               another worker owns the bucket; nothing was changed
     |   +-- StoreWiped              the namespace vanished or was born again under a running process
     +-- PublishError
@@ -75,6 +77,14 @@ class StoreUnavailable(StoreError):
 
 class StoreFull(StoreError):
     """Redis is out of memory and refuses writes: nothing was written. Raise maxmemory or drain."""
+
+
+class StoreDenied(StoreError):
+    """Redis refuses access: check user, password and ACL."""
+
+
+class StoreDamaged(StoreError):
+    """A key holds what delaybridge never wrote there. See: delaybridge doctor."""
 
 
 class LeaseLost(StoreError):

@@ -19,6 +19,7 @@ from typing import Any
 
 from delaybridge.errors import printable
 from delaybridge.events import (
+    BucketDamaged,
     Buried,
     ChangeRefused,
     CircuitOpened,
@@ -26,6 +27,7 @@ from delaybridge.events import (
     ClockStepped,
     Dropped,
     Event,
+    FleetDamaged,
     IdMissing,
     Ingested,
     IngestFailed,
@@ -49,8 +51,9 @@ _SUMMARY_S = 1.0
 _TEXT_CHARS = 200
 _MOST_LINES = 100  # of one summary; what is over is summed up under no destination
 _WARNINGS = (
-    *(Buried, CircuitOpened, ClockStepped, Dropped, LeaseLost, Retried),
-    *(ChangeRefused, IdMissing, IngestFailed, Quarantined, ScannerFailed, SourceUnguarded),
+    *(BucketDamaged, Buried, CircuitOpened, ClockStepped, Dropped, FleetDamaged, LeaseLost),
+    *(Retried, ChangeRefused, IdMissing, IngestFailed, Quarantined, ScannerFailed),
+    SourceUnguarded,
     *(StoreSilent, Stuck),
 )
 _OF_SOURCES = (ChangeRefused, Ingested, Quarantined)

@@ -38,6 +38,25 @@ class LeaseLost(Event, frozen=True, kw_only=True):
     reason: str
 
 
+class BucketDamaged(Event, frozen=True, kw_only=True):
+    """The store refused a bucket's verbs: it waits to be mended by hand, the others go on."""
+
+    bucket: int
+    reason: str
+
+
+class BucketMended(Event, frozen=True, kw_only=True):
+    """Such a bucket is tried again."""
+
+    bucket: int
+
+
+class FleetDamaged(Event, frozen=True, kw_only=True):
+    """A key of the namespace is damaged: it is unknown who else lives, and what is held is kept."""
+
+    reason: str
+
+
 class Claimed(Event, frozen=True, kw_only=True):
     """Messages due soon were moved to the mirror."""
 

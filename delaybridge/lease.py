@@ -18,10 +18,17 @@ from delaybridge import commands
 from delaybridge.calls import Calls
 from delaybridge.clock import StoreClock
 from delaybridge.commands import Acquired, Bucket
-from delaybridge.errors import StoreUnavailable, StoreWiped
-from delaybridge.events import Emit, LeaseLost, LeaseReleased, StoreSilent
+from delaybridge.damaged import DamagedBuckets
+from delaybridge.errors import StoreError, StoreUnavailable, StoreWiped
+from delaybridge.events import (
+    Emit,
+    FleetDamaged,
+    LeaseLost,
+    LeaseReleased,
+    StoreSilent,
+)
 from delaybridge.session import Session
-from delaybridge.store import AsyncStore, insist
+from delaybridge.store import AsyncStore, insist_each
 
 _BLOCKED_RETRY_MS = 20  # after a foreign lease was to run out
 
@@ -109,23 +116,33 @@ class Leases:
         self._blocked_s: dict[int, float] = {}  # bucket -> when a foreign lease runs out
         self._share: set[int] | None = None  # the buckets that ought to be held
         self._known: set[int] = set()  # every bucket ever held
+        self.damaged_buckets = DamagedBuckets(store, clock.monotonic, emit)
         self.sessions: dict[int, Session] = {}
         self.beat_s = clock.monotonic()  # when `keep` last came round, for the watchdog
 
     @property
     def is_settled(self) -> bool:
-        """Whether every bucket of this worker's share is held, and none beyond."""
-        return self._share == self.sessions.keys() and not self._draining
+        """Whether every bucket of this worker's share is held or damaged, and none beyond."""
+        if self._share is None or self._draining:
+            return False
+        return self._share - self.damaged_buckets.numbers == self.sessions.keys()
 
-    async def _announce(self) -> commands.Fleet:
-        """Say that this worker lives; the store's clock is read by the way."""
+    async def _announce(self) -> commands.Fleet | None:
+        """Say that this worker lives, and learn who does; None if the store's lists are damaged.
+
+        The store's clock is read as a side effect.
+        """
         sent_s = self._clock.monotonic()
         ttl_ms = 0 if self._leaving else self._ttl_ms
         said = commands.announce(self._namespace, self.name, self._instance, ttl_ms, self._info())
-        fleet = await self._store.one(said)
+        (fleet,) = await self._store.apart([said])
+        if isinstance(fleet, StoreError):
+            self._emit(FleetDamaged(reason=f"{said.keys[0]}, {said.keys[1]}: {fleet}"))
+            await self.read_clock(1)
+            return None
         if step_ms := self._observe(fleet.now_us, sent_s):
             self._holder.clock_stepped(step_ms)
-        return fleet
+        return fleet  # type: ignore[no-any-return]
 
     async def read_clock(self, readings: int = 5) -> None:
         """Read the store's clock a few times: the fastest round trip bounds the error."""
@@ -182,25 +199,29 @@ class Leases:
             for session in held:
                 self._end(session)
             if held:
-                await self._store.run([s.bucket.release(s.token) for s in held])
+                await self._store.apart([s.bucket.release(s.token) for s in held])
 
     async def _round(self) -> float:
         """One pass; how long until the next is needed, in seconds."""
         fleet = await self._announce()
-        if not fleet.announced:
-            expires_ms = fleet.expires_ms.get(self.name, 0)
-            raise NameTaken(self.name, expires_ms - fleet.now_us // 1000)
+        # Where it cannot be known who lives, each takes whatever is free.
+        expires_ms = {} if fleet is None else fleet.expires_ms
+        if fleet is not None and not fleet.announced:
+            raise NameTaken(self.name, expires_ms.get(self.name, 0) - fleet.now_us // 1000)
         await self._renew()
-        others_ms = [t for name, t in fleet.expires_ms.items() if name != self.name]
-        living = [*(n for n in fleet.expires_ms if n != self.name), self.name]
+        others_ms = [t for name, t in expires_ms.items() if name != self.name]
+        living = [*(n for n in expires_ms if n != self.name), self.name]
         share = {} if self._leaving else fair_share(living, len(self._buckets))
         mine = self._share = {b for b, worker in share.items() if worker == self.name}
         for bucket, session in list(self.sessions.items()):
             if bucket not in mine:
                 self._drain(session)
-        await self._acquire([self._buckets[b] for b in sorted(mine - self.sessions.keys())])
+        if await self.damaged_buckets.look():
+            self._changed.set()  # to be announced
+        free = mine - self.sessions.keys() - self.damaged_buckets.numbers
+        await self._acquire([self._buckets[b] for b in sorted(free)])
         now_s = self._clock.monotonic()
-        next_s = [now_s + self._renew_ms / 1000]
+        next_s = [now_s + self._renew_ms / 1000, self.damaged_buckets.next_look_s()]
         next_s += [self._clock.monotonic_at(t) + 0.002 for t in others_ms]
         next_s += self._blocked_s.values()
         return min(next_s) - now_s
@@ -212,8 +233,11 @@ class Leases:
         stale = [s for s in self.sessions.values() if s.alive and s.touched_s < fresh_s]
         asked = [s.bucket.renew(s.token, self._ttl_ms) for s in stale]
         for session, answer in zip(
-            stale, await self._store.run(asked) if asked else (), strict=True
+            stale, await self._store.apart(asked) if asked else (), strict=True
         ):
+            if isinstance(answer, StoreError):
+                self.damaged(session, answer)
+                continue
             if not answer.held:
                 self.lost(session)
                 continue
@@ -224,18 +248,20 @@ class Leases:
     async def _acquire(self, wanted: Sequence[Bucket]) -> None:
         """Try to take buckets that are ours to have."""
         self._blocked_s = {}
-        if not wanted:
+        if not wanted or not await self._is_ours():
             return
-        record = await self._store.one(commands.read_birth(self._namespace))
-        if record is None or record[1] != self._birth:
-            raise StoreWiped
         now_s = self._clock.monotonic()
         owners = [f"{self.name}:{secrets.token_hex(8)}" for _ in wanted]
-        answers: list[Acquired] = await self._store.run(
+        answers: list[Acquired | StoreError] = await self._store.apart(
             [b.acquire(o, self._ttl_ms) for b, o in zip(wanted, owners, strict=True)]
         )
         for bucket, answer in zip(wanted, answers, strict=True):
-            if answer.stranger or (answer.fresh and bucket.number in self._known):
+            if isinstance(answer, Acquired) and answer.stranger:
+                answer = StoreError("its birth id is not the namespace's")
+            if isinstance(answer, StoreError):
+                self.damaged_buckets.add(bucket, answer)
+                continue
+            if answer.fresh and bucket.number in self._known:
                 raise StoreWiped(f"bucket {bucket.number} is not the one it was: data was wiped")
             if answer.token is None:
                 self._blocked_s[bucket.number] = now_s + (answer.left_ms + _BLOCKED_RETRY_MS) / 1000
@@ -246,11 +272,28 @@ class Leases:
             self._on_token(bucket.number, answer.token)
             self._holder.begin(session)
 
+    async def _is_ours(self) -> bool:
+        """Whether the namespace is the one that was opened: False if that cannot be read."""
+        (record,) = await self._store.apart([commands.read_birth(self._namespace)])
+        if isinstance(record, StoreError):
+            self._emit(FleetDamaged(reason=str(record)))
+            return False
+        if record is None or record[1] != self._birth:
+            raise StoreWiped
+        return True
+
     def lost(self, session: Session, reason: str = "lease ran out") -> None:
         """A verb was refused: the session is over. Looked into, and taken again, at once."""
         if session.alive:
             self._end(session)
             self._emit(LeaseLost(bucket=session.bucket.number, reason=reason))
+            self._changed.set()
+
+    def damaged(self, session: Session, error: StoreError) -> None:
+        """The store refused a verb: the bucket waits until it is mended."""
+        if session.alive:
+            self._end(session)
+            self.damaged_buckets.add(session.bucket, error, session.token)
             self._changed.set()
 
     def _forget_stale(self) -> None:
@@ -271,7 +314,7 @@ class Leases:
         await self._holder.drain(session)
         if session.alive:
             self._end(session)
-            await insist(self._store, self._emit, [session.bucket.release(session.token)])
+            await insist_each(self._store, self._emit, [session.bucket.release(session.token)])
             self._emit(LeaseReleased(bucket=session.bucket.number))
 
     def _end(self, session: Session) -> None:

@@ -20,12 +20,12 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, inf
 from operator import attrgetter
-from typing import Any
+from typing import Any, cast
 
 from delaybridge.alarm import Alarm
 from delaybridge.clock import StoreClock
 from delaybridge.commands import Claimed, Command, Fired, Item, parse_tried, split_record
-from delaybridge.errors import DecodeError
+from delaybridge.errors import DecodeError, StoreError
 from delaybridge.events import (
     Buried,
     ClockStepped,
@@ -40,7 +40,7 @@ from delaybridge.lanes import Lane, Lanes
 from delaybridge.message import Delivery, decode_record
 from delaybridge.publish import Outcome
 from delaybridge.session import Copy, Exits, Session
-from delaybridge.store import AsyncStore, insist
+from delaybridge.store import AsyncStore, insist_each
 from delaybridge.wheel import Wheel
 
 _MARGIN_MS = 20  # a woken owner claims this long before the due time
@@ -81,10 +81,11 @@ class Scanner:
         options: ScanOptions,
         *,
         lost: Callable[[Session, str], None],
+        damaged: Callable[[Session, StoreError], None],
     ) -> None:
-        """lost: told of a session that a verb found to be over."""
+        """lost: told of a session that a verb found to be over; damaged: of one it failed for."""
         self._store, self._lanes, self._clock, self._alarm = store, lanes, clock, alarm
-        self._emit, self._o, self._lost = emit, options, lost
+        self._emit, self._o, self._lost, self._damaged = emit, options, lost, damaged
         self._now_ms = self._wheel_ms = clock.now_ms()  # of the last pass; how far the wheel turned
         self._wheel: Wheel[Copy, Copy] = Wheel(self._wheel_ms)
         self._late: list[Copy] = []  # claimed when the wheel had passed their time
@@ -272,6 +273,7 @@ class Scanner:
         session.next_score = inf if claimed.next_score is None else claimed.next_score
         session.look_at_ms = min(session.look_at_ms, now_ms if claimed.more else look_at_ms)
         if not claimed.ids:
+            session.received(claimed.number, 0)  # of a batch that was lost all may be cancelled
             return
         session.copies += len(claimed.ids)
         copies = self._copies(session, claimed)
@@ -297,10 +299,15 @@ class Scanner:
         route, now_ms = self._lanes.route, self._clock.now_ms()
         tried = claimed.tried or [b""] * len(claimed.ids)
         for raw_id, raw, failures in zip(claimed.ids, claimed.records, tried, strict=True):
-            id = raw_id.decode()
             try:
+                id = raw_id.decode()
                 score, payload = split_record(raw)
                 record = decode_record(payload)
+            except UnicodeDecodeError:
+                item = Item(cast(str, raw_id), claimed.number, 0.0)
+                session.bury(item, "undecodable: id", counted=False)
+                self._emit(Buried(destination="?", messages=1, reason="undecodable"))
+                continue
             except DecodeError as exc:
                 session.bury(
                     Item(id, claimed.number, 0.0), f"{exc.code}: {exc.detail}", counted=False
@@ -631,14 +638,15 @@ class Scanner:
     ) -> dict[Session, list[Any]]:
         """Ask in one pipeline until the store answers; the sessions that are still ours.
 
-        A session whose lease is gone is reported lost and left out. Every answer renewed a lease.
+        A session whose lease is gone is reported lost and left out, and one whose bucket is damaged
+        likewise. Every answer renewed a lease.
         """
         sent_s = self._clock.monotonic()
         for session in asked:
             session.calls += 1
         try:
             flat = [command for commands in asked.values() for command in commands]
-            answers = iter(await insist(self._store, self._store_event, flat))
+            answers = iter(await insist_each(self._store, self._store_event, flat))
         finally:
             for session in asked:
                 session.calls -= 1
@@ -646,7 +654,10 @@ class Scanner:
         ours: dict[Session, list[Any]] = {}
         for session, commands in asked.items():
             mine = [next(answers) for _ in commands]
-            if None in mine:
+            error = next((answer for answer in mine if isinstance(answer, StoreError)), None)
+            if error is not None:
+                self._damaged(session, error)
+            elif None in mine:
                 self._lost(session, f"{commands[mine.index(None)].name} refused")
             elif session.alive:
                 session.touched_s = max(session.touched_s, sent_s)

@@ -110,7 +110,7 @@ class Walk:
             due_ms = int(score)
             destination = self._destination(payload)
         except DecodeError:  # nobody can say where it was to go; due when it stands in its set
-            due_ms, destination = int(row.score), None
+            due_ms, destination = row.score_ms, None
         if not within(due_ms, (wanted.due_from_ms, wanted.due_to_ms)):
             return False
         if wanted.destination is not None and destination != self._wanted:

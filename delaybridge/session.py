@@ -91,7 +91,7 @@ class Session:
         still on its way may hold a copy that the revocation means.
         """
         for id, turn in fired.revoked.items():
-            self._revoked[id.decode()] = turn
+            self._revoked[id.decode(errors="replace")] = turn
         if fired.revoked and self.have >= fired.claimed:
             self.seen = max(self.seen, *fired.revoked.values())
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
 
 from delaybridge.commands import Command
+from delaybridge.errors import StoreDenied, StoreError, StoreUnavailable
 
 T = TypeVar("T")
 Steps = Generator[Sequence[Command[Any]], list[Any], T]
@@ -16,6 +17,11 @@ Steps = Generator[Sequence[Command[Any]], list[Any], T]
 
 class Each(list[Command[Any]]):
     """Commands whose errors are sent as replies, each in its command's place."""
+
+
+def of_all(answers: Iterable[Any]) -> StoreError | None:
+    """The first error among answers that is no matter of one bucket, if there is one."""
+    return next((a for a in answers if isinstance(a, StoreUnavailable | StoreDenied)), None)
 
 
 def together(calls: Sequence[Steps[T]]) -> Steps[list[T | Exception]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from functools import cache, lru_cache
 from hashlib import sha1
 from importlib.resources import files
@@ -35,6 +35,8 @@ from delaybridge.commands import SCRIPT_KEYS, Command
 from delaybridge.errors import (
     ConfigError,
     DelayBridgeError,
+    StoreDamaged,
+    StoreDenied,
     StoreError,
     StoreFull,
     StoreUnavailable,
@@ -43,12 +45,13 @@ from delaybridge.errors import (
 from delaybridge.events import Emit, StoreSilent
 from delaybridge.redis_login import logged_in
 from delaybridge.redis_wire import AsyncWire, NotNow, Wire, head_of, packed, packed_after
-from delaybridge.steps import Each, Steps
+from delaybridge.steps import Each, Steps, of_all
 
 T = TypeVar("T")
 
 _SILENT = (redis.ConnectionError, redis.TimeoutError, OSError)
 _AGAIN = (*_SILENT, NotNow, NoScriptError, TryAgainError)
+_Run = Callable[[Sequence[Command[Any]]], Awaitable[list[Any]]]
 _BACKOFF = ExponentialWithJitterBackoff(base=0.02, cap=0.5)
 _SILENCE_S, _PONG_S = 1.0, 2.0  # a silent subscription is pinged; dead without an answer
 _RESUBSCRIBE_S = 0.5
@@ -83,7 +86,7 @@ def translate(error: Exception) -> DelayBridgeError:
     if isinstance(error, OutOfMemoryError):
         return StoreFull()
     if isinstance(error, AuthenticationError | NoPermissionError):
-        return StoreError(f"redis: access refused: {text}; check user, password and ACL")
+        return StoreDenied(f"redis: access refused: {text}; check user, password and ACL")
     if isinstance(error, _SILENT):
         reason = str(error) or type(error).__name__
         return StoreUnavailable(f"redis: no answer: {printable(reason)[:160]}")
@@ -162,8 +165,11 @@ class _Job:
     def _read(self, i: int, reply: Any) -> None:
         try:
             self.answers[i] = self._commands[i].parse(reply)
-        except Exception as exc:
+        except StoreError as exc:
             self._end(i, exc)
+        except (ValueError, TypeError, LookupError, ArithmeticError) as exc:
+            what = f"the answer to {self._commands[i].name} cannot be read"
+            self._end(i, StoreDamaged(f"redis: {what}: {printable(str(exc)[:120])}"))
 
     def _refused(self, refused: dict[int, Exception]) -> None:
         """Send again what may succeed then: what only lacked its script at once, but once."""
@@ -239,6 +245,16 @@ class AsyncStore:
         """As `run`; the error of a command is its answer, and raised nowhere."""
         return (await self._done(commands)).answers
 
+    async def apart(self, commands: Sequence[Command[Any]]) -> list[Any]:
+        """As `each`, for several buckets: what is no matter of one of them is raised.
+
+        StoreUnavailable; StoreDenied. Any other StoreError is the answer to its own command.
+        """
+        answers = await self.each(commands)
+        if (error := of_all(answers)) is not None:
+            raise error
+        return answers
+
     async def one(self, command: Command[T]) -> T:
         """The parsed reply of a single command."""
         (reply,) = await self.run([command])
@@ -303,11 +319,20 @@ class AsyncStore:
         await self.redis.aclose()
 
 
+async def insist_each(store: AsyncStore, emit: Emit, commands: Sequence[Command[Any]]) -> list[Any]:
+    """As `insist`, of `AsyncStore.apart`."""
+    return await _insist(store.apart, emit, commands)
+
+
 async def insist(store: AsyncStore, emit: Emit, commands: Sequence[Command[Any]]) -> list[Any]:
     """Run commands until the store answers: each of them may be sent any number of times."""
+    return await _insist(store.run, emit, commands)
+
+
+async def _insist(run: _Run, emit: Emit, commands: Sequence[Command[Any]]) -> list[Any]:
     while True:
         try:
-            return await store.run(commands)
+            return await run(commands)
         except StoreUnavailable as exc:
             emit(StoreSilent(reason=str(exc)))
             await asyncio.sleep(0.2)

@@ -6,6 +6,7 @@ import asyncio
 import faulthandler
 import json
 import logging
+import re
 import signal
 import threading
 import time
@@ -34,6 +35,7 @@ from delaybridge.service import Identity, Service, end, run, until
 from delaybridge.settings import Settings
 from delaybridge.store import AsyncStore
 
+_WAKE = re.compile(r"([0-9]{1,5}) ([0-9]{1,16})")  # bucket, due_ms
 _log = logging.getLogger("delaybridge")
 _RESTART_S = (0.1, 10.0)  # pause before a failed scanner begins anew: first, at most
 _STEADY_S = 10.0  # one that worked for so long begins anew after the first pause
@@ -183,6 +185,7 @@ class Shift:
         return Scanner(
             *(self._store, self._lanes, self._clock, self._alarm, emit, bounds),
             lost=self._leases.lost,
+            damaged=self._leases.damaged,
         )
 
     def _broker_changed(self) -> None:
@@ -193,7 +196,8 @@ class Shift:
     def _info(self) -> bytes:
         """What this worker says of itself to whoever asks how the fleet does."""
         about = json.loads(self._worker.identity.info)
-        return json.dumps(about | self._lanes.announced()).encode()
+        about |= self._lanes.announced() | {"damaged": self._leases.damaged_buckets.announced()}
+        return json.dumps(about).encode()
 
     async def _listen(self) -> None:
         """Wake-ups: a message due soon in a bucket, or a change in the fleet."""
@@ -208,8 +212,9 @@ class Shift:
             elif said == "fleet":
                 self._leases.changed()
             else:
-                bucket, _, due_ms = said.partition(" ")
-                self._scanner.wake(int(bucket), int(due_ms))
+                found = _WAKE.fullmatch(said)  # anybody may say anything
+                if found is not None:
+                    self._scanner.wake(int(found[1]), int(found[2]))
 
     async def _watch(self) -> None:
         while True:

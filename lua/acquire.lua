@@ -13,7 +13,7 @@
 local held = redis.call('GET', KEYS[1])
 if held then
   local turn = string.match(held, ':(%d+)$')
-  if held == ARGV[1] .. ':' .. turn then
+  if turn and held == ARGV[1] .. ':' .. turn then
     return {1, tonumber(turn)}
   end
   -- A clock that stepped back makes a PTTL longer than any lease: a dead owner would keep its bucket.

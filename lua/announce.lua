@@ -23,7 +23,12 @@ redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', past)
 for _, worker in ipairs(gone) do
   redis.call('HDEL', KEYS[2], worker)
 end
-local other = redis.call('HGET', KEYS[2], name)
+-- What no process ever said of itself keeps neither a name nor a share of the buckets.
+local function read(said)
+  return said and (string.match(said, '^%w+ %d+') or string.match(said, '^%x+{')) and said
+end
+
+local other = read(redis.call('HGET', KEYS[2], name))
 local mine = not other or string.sub(other, 1, #instance) == instance
 if mine and ttl > 0 then
   local expires = string.format('%.0f', now + ttl)
@@ -41,15 +46,19 @@ local answer = {mine and 1 or 0, tonumber(t[1]), tonumber(t[2])}
 for i = 1, #living, 2 do
   local worker, expires = living[i], tonumber(living[i + 1])
   -- A clock that stepped back makes it last longer than its own ttl: a dead worker would live on.
-  if expires > now + ttl then
-    local said = redis.call('HGET', KEYS[2], worker) or ''
+  local said = expires <= now + ttl or read(redis.call('HGET', KEYS[2], worker))
+  if not said then
+    redis.call('ZREM', KEYS[1], worker)
+  elseif expires > now + ttl then
     local longest = now + (tonumber(string.match(said, '^[^{ ]+ (%d+)')) or LONGEST_MS)
     if expires > longest then
       expires = longest
       redis.call('ZADD', KEYS[1], string.format('%.0f', longest), worker)
     end
   end
-  answer[#answer + 1] = worker
-  answer[#answer + 1] = expires
+  if said then
+    answer[#answer + 1] = worker
+    answer[#answer + 1] = expires
+  end
 end
 return answer

@@ -28,15 +28,15 @@ for i = 4, #ARGV, 5 do
     if ARGV[i + 2] == '1' then
       local tried = redis.call('HGET', KEYS[3], id) or '0:0:'
       local tries, maybe, due_ms = string.match(tried, '(%d+):(%d):(%d*)')
-      if ARGV[i + 3] == '1' then
+      if ARGV[i + 3] == '1' or maybe ~= '0' then -- also where it cannot be read: it may have been
         maybe = '1'
       end
-      redis.call('HSET', KEYS[3], id, (tries + 1) .. ':' .. maybe .. ':' .. due_ms)
+      redis.call('HSET', KEYS[3], id, ((tries or 0) + 1) .. ':' .. maybe .. ':' .. (due_ms or ''))
     end
     redis.call('HDEL', KEYS[3], id .. '\0')
-    redis.call('ZREM', KEYS[2], id)
     redis.call('ZADD', KEYS[4], string.format('%.0f', now), id)
     redis.call('HSET', KEYS[5], id, ARGV[i + 4])
+    redis.call('ZREM', KEYS[2], id)
     count = count + 1
   end
 end

@@ -44,15 +44,20 @@ local past = redis.call('ZSCORE', KEYS[10], stamp .. id)
 if past then
   return past % 1 * 256
 end
-if source ~= '' and tonumber(redis.call('HGET', KEYS[11], source) or -1) >= tonumber(ARGV[5]) then
+if source ~= '' and (tonumber(redis.call('HGET', KEYS[11], source)) or -1) >= tonumber(ARGV[5]) then
   return UNKNOWN
 end
 local old = redis.call('HGET', KEYS[1], id)
 local is_free = old and not is_foreign(old)
-if source ~= '' and (is_free or ARGV[6] ~= '1') then
-  redis.call('HSET', KEYS[11], source, ARGV[5])
+
+local function count_as_read()
+  if source ~= '' and (is_free or ARGV[6] ~= '1') then
+    redis.call('HSET', KEYS[11], source, ARGV[5])
+  end
 end
+
 if not is_free then
+  count_as_read()
   return old and FOREIGN or UNKNOWN
 end
 local claim = tonumber(redis.call('ZSCORE', KEYS[3], id) or '')
@@ -60,11 +65,12 @@ if claim then
   local fired = redis.call('HMGET', KEYS[8], 'fired_score', 'fired_claim')
   local score = struct.unpack('>d', old, 2)
   if claim <= tonumber(fired[2] or -1) and score <= tonumber(fired[1] or -1) then
+    count_as_read()
     return IN_FLIGHT
   end
 end
 local tried = redis.call('HGET', KEYS[4], id)
-local answer = tried and string.match(tried, ':(%d)') == '1' and CANCELLED_MAYBE or CANCELLED
+local answer = tried and string.match(tried, ':(%d)') ~= '0' and CANCELLED_MAYBE or CANCELLED
 local now = tonumber(ARGV[1])
 if not now then
   local t = redis.call('TIME')
@@ -72,13 +78,14 @@ if not now then
 end
 
 -- Without a source the first write cannot grow memory: a full Redis still lets messages go.
+count_as_read()
 if redis.call('ZREM', KEYS[2], id) == 0 then
   if claim then
-    redis.call('ZREM', KEYS[3], id)
     redis.call('ZADD', KEYS[9], redis.call('HINCRBY', KEYS[8], 'turn', 1), id)
+    redis.call('ZREM', KEYS[3], id)
   elseif redis.call('ZREM', KEYS[5], id) == 0 then
-    redis.call('ZREM', KEYS[6], id)
     redis.call('HDEL', KEYS[7], id)
+    redis.call('ZREM', KEYS[6], id)
   end
 end
 redis.call('HDEL', KEYS[1], id)

@@ -47,6 +47,7 @@ if redis.call('EXISTS', KEYS[9]) == 1 then
   end
 end
 
+local was_tried = redis.call('HLEN', KEYS[5]) > 0
 local again = have < claimed -- an answer was lost: give the same batch again, move nothing
 local found
 if again then
@@ -88,18 +89,18 @@ if #ids > 0 and not again then
   local score = string.format('%.0f', number)
   for i = 1, #ids, 500 do
     local last = math.min(i + 499, #ids)
-    redis.call('ZREM', KEYS[2], unpack(ids, i, last))
     local pairs_, n = {}, 0
     for j = i, last do
       pairs_[n + 1], pairs_[n + 2] = score, ids[j]
       n = n + 2
     end
     redis.call('ZADD', KEYS[3], unpack(pairs_))
+    redis.call('ZREM', KEYS[2], unpack(ids, i, last))
   end
 end
 
 local tried = {}
-if redis.call('EXISTS', KEYS[5]) == 1 then
+if was_tried then
   for i = 1, #ids, 500 do
     local got = redis.call('HMGET', KEYS[5], unpack(ids, i, math.min(i + 499, #ids)))
     for _, value in ipairs(got) do

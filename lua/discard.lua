@@ -26,10 +26,10 @@ if not now then
   now = t[1] * 1000 + math.floor(t[2] / 1000)
 end
 local old = redis.call('HGET', KEYS[1], id)
-redis.call('ZREM', KEYS[3], id)
-redis.call('HDEL', KEYS[4], id)
-redis.call('HDEL', KEYS[1], id)
 redis.call('HDEL', KEYS[2], id, id .. '\0')
+redis.call('HDEL', KEYS[4], id)
+redis.call('ZREM', KEYS[3], id)
+redis.call('HDEL', KEYS[1], id)
 local old_calls = redis.call('ZRANGEBYSCORE', KEYS[5], '-inf', now - KEEP_CALLS_MS,
   'LIMIT', 0, 100)
 if #old_calls > 0 then

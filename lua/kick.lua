@@ -35,17 +35,17 @@ if not now then
   local t = redis.call('TIME')
   now = t[1] * 1000 + math.ceil(t[2] / 1000)
 end
-local new = now + ARGV[4] + struct.unpack('>d', old, 2) % 1
+local new = now + ARGV[4] + math.min(255 / 256, struct.unpack('>d', old, 2) % 1)
 local head = redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')[2]
 local tried = redis.call('HGET', KEYS[3], id)
 
 -- The first write cannot grow memory: a full Redis still lets messages be moved.
-redis.call('ZREM', KEYS[4], id)
 redis.call('HDEL', KEYS[5], id)
+redis.call('ZREM', KEYS[4], id)
 redis.call('HSET', KEYS[1], id,
   struct.pack('>Bd', string.byte(old), new) .. string.sub(old, 10))
 redis.call('ZADD', KEYS[2], string.format('%.17g', new), id)
-if tried and string.match(tried, ':(%d)') == '1' then
+if tried and string.match(tried, ':(%d)') ~= '0' then
   redis.call('HSET', KEYS[3], id, '0:1:')
 else
   redis.call('HDEL', KEYS[3], id)
@@ -57,7 +57,7 @@ if #old_calls > 0 then
 end
 redis.call('ZADD', KEYS[7], string.format('%.17g', now + KICKED / 256), stamp .. id)
 
-if new < tonumber(head or math.huge) and new < tonumber(redis.call('HGET', KEYS[6], 'look') or 0) then
+if new < tonumber(head or math.huge) and new < (tonumber(redis.call('HGET', KEYS[6], 'look')) or 0) then
   redis.call('PUBLISH', ARGV[5], ARGV[6] .. ' ' .. string.format('%.0f', math.floor(new)))
 end
 return KICKED

@@ -15,8 +15,8 @@ redis.call('PEXPIRE', KEYS[1], ARGV[2])
 local count = 0
 for i = 3, #ARGV, 3 do
   if tonumber(redis.call('ZSCORE', KEYS[2], ARGV[i]) or '') == tonumber(ARGV[i + 1]) then
-    redis.call('ZREM', KEYS[2], ARGV[i])
     redis.call('ZADD', KEYS[3], ARGV[i + 2], ARGV[i])
+    redis.call('ZREM', KEYS[2], ARGV[i])
     count = count + 1
   end
 end

@@ -21,6 +21,8 @@ if not now then
   local t = redis.call('TIME')
   now = t[1] * 1000 + math.floor(t[2] / 1000)
 end
+redis.call('ZCARD', KEYS[2]) -- refused here, before the first write, if it is no zset
+redis.call('HLEN', KEYS[3])
 if not birth then
   redis.call('HSET', KEYS[4], 'birth', ARGV[2])
 end

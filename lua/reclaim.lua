@@ -25,12 +25,11 @@ local fired_score, fired_claim = tonumber(marks[1] or -1), tonumber(marks[2] or 
 local found = redis.call('ZRANGEBYSCORE', KEYS[3], '-inf', turn, 'WITHSCORES', 'LIMIT', 0, ARGV[4])
 local fired = 0
 
-local function put_back(id, claim, record)
-  local score = struct.unpack('>d', record, 2)
+local function put_back(id, claim, score)
   if claim <= fired_claim and score <= fired_score then
     local tried = redis.call('HGET', KEYS[5], id) or '0:0:'
     local count, _, due_ms = string.match(tried, '(%d+):(%d):(%d*)')
-    redis.call('HSET', KEYS[5], id, (count + 1) .. ':1:' .. due_ms)
+    redis.call('HSET', KEYS[5], id, ((count or 0) + 1) .. ':1:' .. (due_ms or ''))
     fired = fired + 1
   end
   redis.call('ZADD', KEYS[2], string.format('%.17g', score), id)
@@ -39,13 +38,14 @@ end
 for i = 1, #found, 2 do
   local id = found[i]
   local record = redis.call('HGET', KEYS[4], id)
-  redis.call('ZREM', KEYS[3], id)
-  if record and #record > 9 then
-    put_back(id, tonumber(found[i + 1]), record)
+  local score = record and #record > 9 and struct.unpack('>d', record, 2)
+  if score and score >= 0 and score < math.huge then
+    put_back(id, tonumber(found[i + 1]), score)
   else
     local t = redis.call('TIME')
     redis.call('ZADD', KEYS[6], ARGV[3] ~= '' and ARGV[3] or t[1] * 1000, id)
-    redis.call('HSET', KEYS[7], id, 'payload_missing')
+    redis.call('HSET', KEYS[7], id, record and 'undecodable' or 'payload_missing')
   end
+  redis.call('ZREM', KEYS[3], id)
 end
 return {redis.call('ZCOUNT', KEYS[3], '-inf', turn), #found / 2, fired}

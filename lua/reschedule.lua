@@ -71,7 +71,7 @@ if not now then
   now = t[1] * 1000 + math.ceil(t[2] / 1000)
 end
 local due_ms = string.byte(when) == 43 and now + string.sub(when, 2) or tonumber(when)
-local new = due_ms + score % 1
+local new = due_ms + math.min(255 / 256, score % 1)
 local head = redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')[2]
 local tried = redis.call('HGET', KEYS[4], id)
 local count, maybe = string.match(tried or '0:0:', '(%d+):(%d)')
@@ -79,17 +79,17 @@ local count, maybe = string.match(tried or '0:0:', '(%d+):(%d)')
 -- The first write cannot grow memory: a full Redis still lets messages be moved.
 redis.call('ZREM', KEYS[5], id)
 if claim then
-  redis.call('ZREM', KEYS[3], id)
   redis.call('ZADD', KEYS[8], redis.call('HINCRBY', KEYS[7], 'turn', 1), id)
+  redis.call('ZREM', KEYS[3], id)
 end
 redis.call('HSET', KEYS[1], id,
   struct.pack('>Bd', string.byte(old), new) .. string.sub(old, 10))
 redis.call('ZADD', KEYS[2], string.format('%.17g', new), id)
 if tried then
-  redis.call('HSET', KEYS[4], id, count .. ':' .. maybe .. ':')
+  redis.call('HSET', KEYS[4], id, (count or 0) .. ':' .. (maybe or '1') .. ':')
   redis.call('HDEL', KEYS[4], id .. '\0')
 end
-local answer = maybe == '1' and RESCHEDULED_MAYBE or RESCHEDULED
+local answer = maybe == '0' and RESCHEDULED or RESCHEDULED_MAYBE
 local old_calls = redis.call('ZRANGEBYSCORE', KEYS[9], '-inf', now - KEEP_CALLS_MS,
   'LIMIT', 0, 100)
 if #old_calls > 0 then
@@ -97,7 +97,7 @@ if #old_calls > 0 then
 end
 redis.call('ZADD', KEYS[9], string.format('%.17g', now + answer / 256), stamp .. id)
 
-if new < tonumber(head or math.huge) and new < tonumber(marks[3] or 0) then
+if new < tonumber(head or math.huge) and new < (tonumber(marks[3]) or 0) then
   redis.call('PUBLISH', ARGV[5], ARGV[6] .. ' ' .. string.format('%.0f', due_ms))
 end
 return answer

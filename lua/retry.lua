@@ -28,15 +28,15 @@ redis.call('PEXPIRE', KEYS[1], ARGV[2])
 local function back_off(id, score, delay, maybe, said)
   local tried = redis.call('HGET', KEYS[5], id) or '0:0:'
   local count, before, due_ms = string.match(tried, '(%d+):(%d):(%d*)')
-  if due_ms == '' then
+  if not due_ms or due_ms == '' then
     due_ms = string.format('%.0f', math.floor(score))
   end
-  if before == '1' then
+  if before ~= '0' then -- also where it cannot be read: it may have been
     maybe = '1'
   end
   local failed = redis.call('HGET', KEYS[5], id .. '\0')
   local since = failed and string.match(failed, '^%d+') or string.format('%.0f', now)
-  redis.call('HSET', KEYS[5], id, (count + 1) .. ':' .. maybe .. ':' .. due_ms,
+  redis.call('HSET', KEYS[5], id, ((count or 0) + 1) .. ':' .. maybe .. ':' .. due_ms,
     id .. '\0', since .. '\n' .. said)
   local record = redis.call('HGET', KEYS[4], id)
   local new = now + delay + score % 1
@@ -52,8 +52,8 @@ for i = 4, #ARGV, 6 do
     if delay ~= '' then
       score = back_off(id, score, delay, ARGV[i + 4], ARGV[i + 5])
     end
-    redis.call('ZREM', KEYS[3], id)
     redis.call('ZADD', KEYS[2], string.format('%.17g', score), id)
+    redis.call('ZREM', KEYS[3], id)
     count = count + 1
   end
 end

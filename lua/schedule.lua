@@ -46,12 +46,13 @@ if not now then
   now = t[1] * 1000 + math.ceil(t[2] / 1000)
 end
 
+redis.call('ZCARD', due) -- refused here, before the first write, if it is no zset
 if not marks[1] then
   redis.call('HSET', KEYS[8], 'birth', ARGV[3])
 end
-local look = tonumber(marks[2] or 0) -- an idle owner's next look
+local look = tonumber(marks[2]) or 0 -- an idle owner's next look
 local head -- the earliest score before this call, once it matters to that owner
-local undone = redis.call('EXISTS', calls) == 1
+local undone = redis.call('ZCARD', calls) > 0
 local first_due = math.huge
 local added = {}
 
@@ -75,6 +76,7 @@ end
 
 -- Handed to the broker, or about to be.
 local function is_fired(id, score)
+  flush() -- whatever is damaged here, what was accepted before is not lost
   local claim = tonumber(redis.call('ZSCORE', mirror, id) or '')
   return claim and claim <= tonumber(marks[4] or -1) and score <= tonumber(marks[3] or -1)
 end
@@ -104,23 +106,24 @@ end
 
 -- The old copy leaves the place it lies in.
 local function revoke(id)
-  if redis.call('ZREM', mirror, id) == 1 then
+  if redis.call('ZSCORE', mirror, id) then
     redis.call('ZADD', KEYS[9], redis.call('HINCRBY', KEYS[8], 'turn', 1), id)
-  elseif redis.call('ZREM', KEYS[5], id) == 0 and redis.call('ZREM', KEYS[6], id) == 1 then
+    redis.call('ZREM', mirror, id)
+  elseif redis.call('ZREM', KEYS[5], id) == 0 then
     redis.call('HDEL', KEYS[7], id)
+    redis.call('ZREM', KEYS[6], id)
   end
 end
 
 local function replace(stamp, id, old, score, record)
-  flush()
+  local tried = redis.call('HGET', attempts, id)
   revoke(id)
   redis.call('HSET', messages, id, record)
   added = {string.format('%.17g', score), id}
   first_due = math.min(first_due, score)
   flush()
-  local tried = redis.call('HGET', attempts, id)
   redis.call('HDEL', attempts, id .. '\0')
-  if tried and string.match(tried, ':(%d)') == '1' then
+  if tried and string.match(tried, ':(%d)') ~= '0' then
     redis.call('HSET', attempts, id, '0:1:')
   else
     redis.call('HDEL', attempts, id)
@@ -161,7 +164,7 @@ end
 
 local source, read = ARGV[7], nil
 if source ~= '' then
-  read = tonumber(redis.call('HGET', KEYS[11], source) or -1)
+  read = tonumber(redis.call('HGET', KEYS[11], source)) or -1
 end
 local answers = {}
 for i = 10, #ARGV, 5 do

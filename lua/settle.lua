@@ -20,7 +20,7 @@ if redis.call('GET', KEYS[1]) ~= ARGV[1] then
 end
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
 local once = ARGV[4] == '1'
-local tried = redis.call('EXISTS', KEYS[4]) == 1
+local tried = redis.call('HLEN', KEYS[4]) > 0
 local settled, count = {}, 0
 local now = tonumber(ARGV[3])
 if once and not now then
@@ -77,8 +77,8 @@ while at < #ARGV do
       if once then
         remember(claim, ids)
       end
-      redis.call('ZREM', KEYS[2], unpack(ids))
       redis.call('HDEL', KEYS[3], unpack(ids))
+      redis.call('ZREM', KEYS[2], unpack(ids))
       if tried then
         redis.call('HDEL', KEYS[4], unpack(ids))
         redis.call('HDEL', KEYS[4], unpack(errors_of(ids)))

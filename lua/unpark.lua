@@ -17,15 +17,15 @@ if #ARGV > 3 then
   for i = 4, #ARGV do
     local score = redis.call('ZSCORE', KEYS[2], ARGV[i])
     if score then
-      redis.call('ZREM', KEYS[2], ARGV[i])
       redis.call('ZADD', KEYS[3], score, ARGV[i])
+      redis.call('ZREM', KEYS[2], ARGV[i])
     end
   end
 else
   local found = redis.call('ZRANGE', KEYS[2], 0, ARGV[3] - 1, 'WITHSCORES')
   for i = 1, #found, 2 do
-    redis.call('ZREM', KEYS[2], found[i])
     redis.call('ZADD', KEYS[3], found[i + 1], found[i])
+    redis.call('ZREM', KEYS[2], found[i])
   end
 end
 return redis.call('ZCARD', KEYS[2])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from delaybridge import commands
+from delaybridge import commands, damage
 from delaybridge.cli.failure import Exit
 from delaybridge.cli.fleet import failing_text, ingest_numbers, overdue_text, unowned
 from delaybridge.cli.grammar import Command, pass_session
@@ -28,6 +28,7 @@ from delaybridge.errors import (
 if TYPE_CHECKING:
     from delaybridge.calls import SourceInfo, Stats
     from delaybridge.client import Client
+    from delaybridge.damage import Damage
     from delaybridge.settings import Settings
 
 _OLDEST_REDIS = (6, 2)
@@ -148,7 +149,10 @@ def _scripts(client: Client, settings: Settings) -> Iterator[Finding]:
 
 def _namespace(client: Client, settings: Settings) -> Iterator[Finding]:
     """Bucket count, owners, lateness; a namespace that nobody used yet is not born by looking."""
-    (record,) = client.store.run([commands.read_birth(settings.namespace)])
+    (record,) = client.store.each([commands.read_birth(settings.namespace)])
+    if isinstance(record, StoreError):
+        yield _damaged(damage.of_birth(settings.namespace))
+        return
     if record is None:
         yield Finding(OK, "namespace", f"{settings.namespace} is new: nobody has used it yet")
         return
@@ -166,6 +170,7 @@ def _namespace(client: Client, settings: Settings) -> Iterator[Finding]:
         pending = found.delayed + found.in_flight
         what = f"{held}, {pending} messages pending. Start a worker: delaybridge scan"
         yield Finding(FAIL if pending else WARN, "workers", what)
+    yield from map(_damaged, found.all_damage)
     yield from _ingests(found, settings)
     if found.overdue_ms > _MAX_SKEW_MS:
         what = f"the oldest message is {overdue_text(found)} overdue. See: delaybridge bucket ls"
@@ -195,6 +200,11 @@ def _troubles(found: Stats, settings: Settings) -> Iterator[Finding]:
     for trouble in found.troubles:
         what = f"{trouble.worker} parks messages to {trouble.destination} {trouble.reason}"
         yield Finding(FAIL, "workers", what)
+
+
+def _damaged(one: Damage) -> Finding:
+    what = f"{one}: its bucket waits, the others go on. Mend it, and it goes on, too: {one.remedy}"
+    return Finding(FAIL, "damage", what)
 
 
 def _ingests(found: Stats, settings: Settings) -> Iterator[Finding]:

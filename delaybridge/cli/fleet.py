@@ -176,7 +176,7 @@ def bucket_ls(session: Session) -> None:
     """List the buckets: what lies in them, who owns them and for how long."""
     with session.client() as client:
         found = client.stats()
-    rows = ((each._asdict(), _bucket_cells(each, found.now_ms)) for each in found.buckets)
+    rows = ((_bucket_data(each), _bucket_cells(each, found.now_ms)) for each in found.buckets)
     session.output.table(_BUCKET_TITLES, rows, right=_BUCKET_TITLES[:5], spare=("LEASE", "PARKED"))
 
 
@@ -225,15 +225,20 @@ def _show_sources(session: Session, found: Stats) -> None:
 
 
 def _source_cells(ingest: IngestInfo, source: SourceInfo) -> list[str]:
-    lag = "?" if source.lag is None else f"{source.lag:,}"
-    numbers = [lag, f"{source.rate:,.0f}/s", f"{source.total:,}", f"{source.quarantined:,}"]
+    numbers = [_shown(source.lag), f"{_shown(source.rate)}/s", _shown(source.total)]
+    numbers.append(_shown(source.quarantined))
     return [ingest.name, source.source, source.target, *numbers, source.state]
+
+
+def _shown(count: float | None) -> str:
+    """`?` for what another version of an ingest process does not say."""
+    return "?" if count is None else f"{count:,.0f}"
 
 
 def ingest_numbers(source: SourceInfo) -> str:
     """How it goes, in a few words."""
-    lag = "?" if source.lag is None else f"{source.lag:,}"
-    return f"lag {lag}, {source.rate:,.0f}/s, {source.quarantined:,} quarantined"
+    quarantined = f"{_shown(source.quarantined)} quarantined"
+    return f"lag {_shown(source.lag)}, {_shown(source.rate)}/s, {quarantined}"
 
 
 def unowned(found: Stats) -> list[int]:
@@ -258,6 +263,7 @@ def _stats_data(found: Stats) -> dict[str, object]:
         "overdue_ms": found.overdue_ms,
         "buckets": len(found.buckets),
         "buckets_unowned": len(unowned(found)),
+        "damaged": [str(one) for one in found.all_damage],
         "workers": len(found.workers),
         "retrying": [each._asdict() for each in found.retrying],
         "retrying_sampled": found.retrying_sampled,
@@ -280,6 +286,7 @@ def _stats_facts(found: Stats) -> list[tuple[str, str]]:
         ("overdue", overdue_text(found)),
         ("buckets", f"{owned}/{len(found.buckets)} owned"),
         ("workers", str(len(found.workers))),
+        *(("damaged", f"{one}; see: delaybridge doctor") for one in found.all_damage[:1]),
         *([("ingests", str(len(found.ingests)))] if found.ingests else []),
     ]
 
@@ -288,12 +295,16 @@ def _worker_cells(each: WorkerInfo, now_ms: int) -> list[str]:
     return [
         each.name,
         each.host,
-        str(each.pid),
+        "?" if each.pid is None else str(each.pid),
         each.version,
         str(each.buckets),
-        in_time(each.started_ms - now_ms),
+        "?" if each.started_ms is None else in_time(each.started_ms - now_ms),
         roughly(each.expires_ms - now_ms),
     ]
+
+
+def _bucket_data(each: BucketStats) -> dict[str, object]:
+    return {**each._asdict(), "damage": [one._asdict() for one in each.damage]}
 
 
 def _bucket_cells(each: BucketStats, now_ms: int) -> list[str]:

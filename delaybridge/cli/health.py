@@ -68,6 +68,7 @@ def health(session: Session, max_overdue: str, max_unowned: str, max_retrying_ag
     faults += [failing_text(each, found) for each in failing[:_NAMED]]
     faults += [f"nobody reads {source}" for source in unread(found, session.settings)]
     faults += stalled(found)
+    faults += (f"damaged: {one}" for one in found.all_damage)
     data = {
         "healthy": not faults,
         "overdue_ms": found.overdue_ms,

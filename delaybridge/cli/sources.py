@@ -9,14 +9,15 @@ if TYPE_CHECKING:
     from delaybridge.settings import Settings
 
 _IDLE = "idle: "
+_READING = ("reading", "?")  # the latter where another version does not say
 _START_MS = 60_000
 
 
 def is_stalled(source: SourceInfo, ingest: IngestInfo, now_ms: int) -> bool:
     """Whether a process should read a source and does not; it has a minute to start."""
     if source.state == "starting":
-        return now_ms - ingest.started_ms > _START_MS
-    return source.state != "reading" and not source.state.startswith(_IDLE)
+        return now_ms - (ingest.started_ms or 0) > _START_MS
+    return source.state not in _READING and not source.state.startswith(_IDLE)
 
 
 def stalled(found: Stats) -> list[str]:

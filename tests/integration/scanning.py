@@ -83,10 +83,10 @@ class GatedStore(AsyncStore):
     def let_go(self, verb: str) -> None:
         self._gates.pop(verb).set()
 
-    async def run(self, commands: Sequence[Command[Any]]) -> list[Any]:
+    async def _done(self, commands: Sequence[Command[Any]]) -> Any:
         names = [command.name for command in commands]
         self.sent += names
-        answers = await super().run(commands)
+        answers = await super()._done(commands)
         for gate in [gate for verb, gate in self._gates.items() if verb in names]:
             self.stuck += 1
             await gate.wait()
@@ -172,6 +172,7 @@ class Rig:
             *(self.store, self.lanes, self.clock, self.alarm, self.events.append),  # type: ignore[arg-type]
             ScanOptions(**options),
             lost=self._lose,
+            damaged=lambda session, error: self._lose(session, str(error)),
         )
         self.sessions: dict[int, Session] = {}
         self._others: set[asyncio.Task[Any]] = set()

@@ -26,7 +26,7 @@ from delaybridge import worker as worker_module
 from delaybridge.calls import Calls
 from delaybridge.client import AsyncClient
 from delaybridge.errors import StoreUnavailable, StoreWiped
-from delaybridge.events import Claimed, ClockStepped, Event, LeaseLost, ScannerFailed
+from delaybridge.events import BucketDamaged, Claimed, ClockStepped, Event, LeaseLost, ScannerFailed
 from delaybridge.lease import NameTaken
 from delaybridge.message import Delivery, Limits, Message, new_id
 from delaybridge.publish import memory
@@ -116,9 +116,10 @@ def arrived(monkeypatch: pytest.MonkeyPatch) -> Arrived:
 class Crew:
     """Workers on this loop, by name, with their events; a client beside them."""
 
-    def __init__(self, url: str, namespace: str) -> None:
+    def __init__(self, url: str, namespace: str, buckets: int = BUCKETS) -> None:
         self.url, self.namespace = url, namespace
-        self.client = AsyncClient(url, namespace=namespace, brokers={"memory": "memory://"})
+        brokers = {"memory": "memory://"}
+        self.client = AsyncClient(url, namespace=namespace, brokers=brokers, buckets=buckets)
         self.workers: dict[str, Worker] = {}
         self.tasks: dict[str, asyncio.Task[None]] = {}
         self.events: list[Event] = []
@@ -503,11 +504,12 @@ async def test_a_script_that_fails_is_tried_again_until_it_does_not(
     redis = crew.client.store.redis
     await redis.set(broken, "not a hash")
     ids = await crew.schedule(200, seconds=1)
-    await wait_until_async(lambda: crew.heard(ScannerFailed), DEADLINE_S, "it fails")
+    await wait_until_async(lambda: crew.heard(BucketDamaged), DEADLINE_S, "it fails")
     await redis.delete(broken)
     await arrived.all(ids)
     await crew.settled()
-    assert "WRONGTYPE" in crew.heard(ScannerFailed)[0].reason
+    assert f"{broken} is not a hash" in crew.heard(BucketDamaged)[0].reason
+    assert not crew.heard(ScannerFailed)
     await crew.stop()
 
 

@@ -1,0 +1,204 @@
+"""Damage to what lies in Redis: it is named, its bucket waits, and all others go on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shlex
+from contextlib import suppress
+
+import pytest
+
+from delaybridge import cli, commands
+from delaybridge.client import AsyncClient
+from delaybridge.commands import Item
+from delaybridge.damage import Damage
+from delaybridge.errors import StoreError
+from delaybridge.events import BucketDamaged, LeaseLost, ScannerFailed
+from delaybridge.message import Message
+from delaybridge.store import AsyncStore
+from tests.integration.damaging import (
+    BUCKETS,
+    HEALTHY,
+    KEPT,
+    KINDS,
+    SICK,
+    Kind,
+    Place,
+    id_for,
+)
+from tests.integration.test_worker import Arrived, Crew, arrived
+from tests.waiting import wait_until_async
+
+__all__ = ["arrived"]
+DEADLINE_S = 20.0
+POLL_S = 0.05  # many wait at once
+TTL_MS = 3000
+AT_ONCE = 24
+
+
+class Damaged:
+    """A worker with two buckets, one of which is damaged, and then mended."""
+
+    def __init__(self, url: str, namespace: str, number: int, kind: Kind, arrived: Arrived) -> None:
+        self.crew = Crew(url, namespace, BUCKETS)
+        self.number, self.kind, self.arrived = number, kind, arrived
+        self.place = Place(self.crew.client.store.redis, namespace, SICK, "w")
+
+    async def schedule(self, id: str, delay: float) -> None:
+        receipt = await self.crew.client.schedule("memory:q", b"x", id=id, delay=delay)
+        assert receipt == "created"
+
+    async def until_scheduled(self, id: str) -> None:
+        """Again and again, until the bucket takes it."""
+
+        async def taken() -> bool:
+            await asyncio.sleep(POLL_S)
+            with suppress(StoreError):
+                await self.schedule(id, 0.1)
+                return True
+            return False
+
+        await wait_until_async(taken, DEADLINE_S, f"{id} is accepted")
+
+    async def live(self) -> None:
+        self.crew.start(
+            buckets=BUCKETS,
+            lease={"ttl_ms": TTL_MS, "renew_ms": TTL_MS // 6},
+            redis={"url": self.crew.url, "timeout_s": 2.0},
+        )
+        await wait_until_async(self._is_owned, DEADLINE_S, "both buckets are owned")
+        await self.schedule(KEPT, 3600)
+        self.birth = (await self.place.redis.get(self.place.key("birth"))).decode()
+        await self.kind.harm(self.place)
+
+        healthy, sick, after = (
+            id_for(bucket, f"{what}-{self.number}")
+            for bucket, what in ((HEALTHY, "healthy"), (SICK, "sick"), (SICK, "after"))
+        )
+        await self.schedule(healthy, 0.3)
+        accepted = [healthy]
+        with suppress(StoreError):
+            await self.schedule(sick, 0.3)
+            accepted.append(sick)
+        await self.arrived.all([healthy], DEADLINE_S)
+        if self.kind.is_named:
+            await wait_until_async(lambda: self._is_named_or(sick), DEADLINE_S, "it is named")
+            await self._mend()
+        await self.until_scheduled(after)
+        await self.arrived.all([after, *accepted], DEADLINE_S)
+        await self.crew.stop()
+        assert not self.crew.heard(ScannerFailed)
+        assert not [lost for lost in self.crew.heard(LeaseLost) if lost.bucket == HEALTHY]
+
+    async def _is_owned(self) -> bool:
+        await asyncio.sleep(POLL_S)
+        return len([b for b in (await self.crew.client.stats()).buckets if b.owner == "w"]) == 2
+
+    async def _is_named_or(self, sick: str) -> bool:
+        """Whether it is named; or work has healed it, and what its bucket holds goes out."""
+        await asyncio.sleep(POLL_S)
+        key = self.place.key(self.kind.named or self.kind.key)
+        found = " ".join(map(str, await self._damage()))
+        return key in found or sick in self.arrived.at_ms
+
+    async def _damage(self) -> list[Damage]:
+        return (await self.crew.client.stats()).all_damage
+
+    async def _mend(self) -> None:
+        """Do what is said, until nothing is left to be said."""
+        done = ""
+        while found := await self._damage():
+            await asyncio.sleep(POLL_S)
+            if done == found[0].remedy:
+                continue  # its worker has yet to notice
+            done = found[0].remedy
+            command = shlex.split(found[0].remedy.partition("redis-cli ")[2])
+            if found[0].key == self.place.key("birth"):
+                command = ["SET", found[0].key, self.birth]
+            await self.place.redis.execute_command(*command)
+
+
+@pytest.mark.timeout(200)
+async def test_one_damaged_bucket_stops_no_other_and_goes_on_when_it_is_mended(
+    redis_url: str, namespace: str, arrived: Arrived
+) -> None:
+    limit = asyncio.Semaphore(AT_ONCE)
+
+    async def fault_of(number: int, kind: Kind) -> str | None:
+        async with limit:
+            damaged = Damaged(redis_url, f"{namespace}-{number}", number, kind, arrived)
+            try:
+                await damaged.live()
+            except (AssertionError, Exception) as exc:
+                heard = [
+                    e for e in damaged.crew.events if isinstance(e, ScannerFailed | BucketDamaged)
+                ]
+                return f"{kind.name}: {exc!r} {heard[:2]}"
+            finally:
+                await damaged.crew.close()
+        return None
+
+    found = await asyncio.gather(*(fault_of(number, kind) for number, kind in enumerate(KINDS)))
+    assert not any(found), "\n".join(filter(None, found))
+
+
+COMMANDS = (
+    *("stats", "health", "doctor", "worker ls", "dead ls"),
+    *("message ls", "message ls --state in_flight", f"message show {KEPT}"),
+)
+
+
+@pytest.mark.timeout(120)
+async def test_no_command_calls_damage_a_defect_of_ours_and_doctor_names_its_key(
+    redis_url: str,
+    namespace: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("DELAYBRIDGE_BUCKETS", str(BUCKETS))
+    faults = []
+    async with AsyncStore(redis_url).redis as connection:
+        for number, kind in enumerate(KINDS):
+            if kind.key == "wake":
+                continue
+            place = Place(connection, f"{namespace}-{number}", SICK, "w")
+            await _populate(redis_url, place)
+            await kind.harm(place)
+            for line in COMMANDS:
+                flags = ["--redis", redis_url, "--namespace", place.namespace, "--json"]
+                code = cli.main([*flags, *line.split()])
+                said = "".join(capsys.readouterr())
+                if code not in (0, 1, 3, 4, 5) or "internal" in said or "Traceback" in said:
+                    faults.append(f"{kind.name}: {line}: {code} {said[:300]}")
+                if (
+                    line == "doctor"
+                    and kind.is_named
+                    and place.key(kind.named or kind.key) not in said
+                ):
+                    faults.append(f"{kind.name}: not named by doctor: {said[:3000]}")
+    assert not faults, "\n".join(faults)
+
+
+async def _populate(url: str, place: Place) -> None:
+    """A message of each state in the bucket, and a worker and an ingest process."""
+    client = AsyncClient(url, namespace=place.namespace, buckets=BUCKETS)
+    await client.store.complete(client._calls.open())
+    ids = [KEPT, *(id_for(SICK, what) for what in ("flying", "parked", "dead"))]
+    await client.schedule_many([Message("memory:q", b"x", delay=3600, id=id) for id in ids])
+    bucket, run = client._calls.buckets[SICK], client.store.one
+    taken = await run(bucket.acquire("w:1", 60_000))
+    claimed = await run(
+        bucket.claim(taken.token, 60_000, taken.turn, ahead_ms=10**8, limit=9, max_bytes=9999)
+    )
+    items = {id.decode(): Item(id.decode(), claimed.number, 0.0) for id in claimed.ids}
+    await run(bucket.retry(taken.token, 60_000, [(items[KEPT], None, False, "")]))
+    await run(bucket.park(taken.token, 60_000, [items[ids[2]]]))
+    await run(bucket.bury(taken.token, 60_000, [(items[ids[3]], False, False, "why")]))
+    about = json.dumps({"host": "h", "pid": 1, "version": "1", "started_ms": 1}).encode()
+    for ingests in (False, True):
+        said = commands.announce(
+            place.namespace, place.worker, "0" * 16, 60_000, about, ingests=ingests
+        )
+        await run(said)
+    await client.close()
