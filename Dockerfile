@@ -5,7 +5,7 @@ COPY pyproject.toml README.md LICENSE CHANGELOG.md ./
 COPY delaybridge delaybridge
 COPY lua lua
 COPY config config
-RUN pip install --no-cache-dir --prefix=/install '.[fast]'
+RUN pip install --no-cache-dir --prefix=/install '.[fast,kombu]'
 
 FROM python:3.12-slim
 COPY --from=build /install /usr/local
@@ -13,5 +13,7 @@ RUN useradd --system --no-create-home delaybridge
 USER delaybridge
 # SIGTERM drains: what is under way is finished, the buckets are given to the other workers.
 STOPSIGNAL SIGTERM
+# Whether the fleet's messages go out on time: exit code 0 or 1.
+HEALTHCHECK --interval=30s --timeout=10s CMD ["delaybridge", "health", "--max-lateness", "60s"]
 ENTRYPOINT ["delaybridge"]
 CMD ["scan"]

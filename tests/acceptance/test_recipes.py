@@ -47,6 +47,7 @@ class Reader:
 
     def __init__(self, folder: Path, redis_url: str, brokers: dict[str, str]) -> None:
         self.folder, self.name = folder, f"t-{uuid.uuid4().hex[:12]}"
+        self.redis_url = redis_url
         self.client = Client(redis_url, namespace=self.name, brokers=brokers)
         self._environment = {
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
@@ -208,6 +209,34 @@ def test_the_shell(reader: Reader) -> None:
     assert lines[-1].split()[1] == "cancelled"
     for log in ("rabbitmq", "kafka"):
         reader.check_arrives(log, "shell", began_ms)
+
+
+def blocks_of(page: str) -> list[str]:
+    """The Python code of a page, in order."""
+    return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+
+
+def test_the_first_screen_of_the_readme(reader: Reader) -> None:
+    consumer, schedule = (
+        code.replace("orders", f"{reader.name}-readme") for code in blocks_of("README.md")[:2]
+    )
+    reader.start("readme", consumer)
+    began_ms = time.time() * 1000
+    # A message that comes before its queue is there is tried again.
+    reader.run(schedule)
+    reader.wait_printed("readme", "order 42 is due")
+    assert time.time() * 1000 >= began_ms + DELAY_MS
+
+
+def test_every_block_of_the_python_page(reader: Reader) -> None:
+    local = "redis://localhost:6379/0"
+    printed = [
+        reader.run(code.replace("orders", reader.name).replace(local, reader.redis_url))
+        for code in blocks_of("docs/python.md")
+    ]
+    assert printed[0].startswith("created")
+    assert printed[-1] == "cancelled\n"
+    reader.check_nothing_waits()
 
 
 def test_every_block_of_the_page_is_run() -> None:

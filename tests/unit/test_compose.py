@@ -16,7 +16,7 @@ from delaybridge.settings import Settings
 ROOT = Path(__file__).parent.parent.parent
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 SERVICES: dict[str, Any] = COMPOSE["services"]
-WORKERS = [name for name in SERVICES if name.startswith("worker")]
+PROCESSES = [name for name, service in SERVICES.items() if "build" in service]
 
 
 def test_every_mounted_file_exists_and_every_volume_is_declared() -> None:
@@ -31,7 +31,7 @@ def test_every_mounted_file_exists_and_every_volume_is_declared() -> None:
 
 def test_servers_have_pinned_tags_health_checks_and_loopback_ports() -> None:
     for name, service in SERVICES.items():
-        if name in WORKERS:
+        if name in PROCESSES:
             continue
         image, _, tag = service["image"].rpartition(":")
         assert re.match(r"\d", tag), service["image"]
@@ -40,27 +40,29 @@ def test_servers_have_pinned_tags_health_checks_and_loopback_ports() -> None:
         assert all(port.startswith("127.0.0.1:") for port in service["ports"])
 
 
-@pytest.mark.parametrize("name", WORKERS)
-def test_a_worker_waits_for_healthy_servers_of_its_own_profile(name: str) -> None:
+@pytest.mark.parametrize("name", PROCESSES)
+def test_a_process_waits_for_healthy_servers_that_its_profiles_start(name: str) -> None:
     service = SERVICES[name]
     for server, wanted in service["depends_on"].items():
         assert wanted == {"condition": "service_healthy"}
-        profiles = SERVICES[server].get("profiles", service["profiles"])
-        assert profiles == service["profiles"]
+        assert set(SERVICES[server].get("profiles", service["profiles"])) >= set(
+            service["profiles"]
+        )
 
 
-@pytest.mark.parametrize("name", WORKERS)
-def test_a_worker_runs_a_command_there_is_with_settings_there_are(name: str) -> None:
+@pytest.mark.parametrize("name", PROCESSES)
+def test_a_process_runs_a_command_there_is_with_settings_there_are(name: str) -> None:
     service = SERVICES[name]
     settings = Settings.load(environ=service["environment"])
     assert settings.brokers
     assert settings.redis.url == "redis://redis:6379/0"
+    assert settings.namespace == "delaybridge", "one for all"
     command, *arguments = service["command"]
     assert_is_a_command(command, arguments)
 
 
 def test_a_worker_is_given_more_time_to_drain_than_it_takes() -> None:
-    for name in WORKERS:
+    for name in PROCESSES:
         grace_s = int(SERVICES[name]["stop_grace_period"].removesuffix("s"))
         assert grace_s > Settings().scan.drain_timeout_s
 
@@ -85,17 +87,14 @@ def test_redis_is_configured_as_the_client_demands() -> None:
     assert options["appendonly"] == "yes"
 
 
-def test_the_user_of_the_workers_is_defined_and_may_only_write() -> None:
-    definitions = json.loads((ROOT / "config/rabbitmq-definitions.json").read_text())
-    (url,) = (
-        SERVICES[name]["environment"]["DELAYBRIDGE_BROKERS__RABBITMQ"]
-        for name in WORKERS
-        if "rabbitmq" in name
-    )
-    user, password = url.removeprefix("amqp://").split("@")[0].split(":")
-    assert {"name": user, "password": password, "tags": [], "limits": {}} in definitions["users"]
-    (rights,) = (r for r in definitions["permissions"] if r["user"] == user)
-    assert (rights["configure"], rights["read"]) == ("^$", "^$")
+def test_no_password_stands_in_the_file() -> None:
+    given = SERVICES["rabbitmq"]["environment"]
+    assert given["RABBITMQ_DEFAULT_PASS"].startswith("${RABBITMQ_PASSWORD:?")
+    user = f"amqp://{given['RABBITMQ_DEFAULT_USER']}:${{RABBITMQ_PASSWORD:-}}@rabbitmq/"
+    urls = [
+        SERVICES[name]["environment"].get("DELAYBRIDGE_BROKERS__RABBITMQ") for name in PROCESSES
+    ]
+    assert set(urls) == {user, None}
 
 
 def assert_is_a_command(command: str, arguments: list[str]) -> None:
