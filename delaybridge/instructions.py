@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from delaybridge import times
 from delaybridge.errors import MessageError
-from delaybridge.message import MAX_PRIORITY, OWN_HEADERS, RESERVED_PREFIX, OnConflict
+from delaybridge.message import MAX_PRIORITY, OWN_HEADERS, RESERVED_PREFIX, OnConflict, rank_of
 
 PLUGIN_DELAY = "x-delay"
 ID = "delaybridge-id"
@@ -32,7 +32,8 @@ class Instructions(NamedTuple):
     """What was asked for. Of delay_ms and due_ms at most one is given; neither: now.
 
     id and destination: as written, to be checked. near_miss: a header that is almost one of ours.
-    reschedule: the time is given, and is that of a pending message. policy None: not given.
+    reschedule: the time is given, and is that of a pending message. rank: of the priority. policy
+    None: `fail`, or not given.
     """
 
     delay_ms: int | None = None
@@ -43,7 +44,7 @@ class Instructions(NamedTuple):
     near_miss: str | None = None
     reschedule: bool = False
     key: bytes | None = None
-    priority: int = 0
+    rank: int = MAX_PRIORITY
     ttl_ms: int | None = None
     at_most_once: bool = False
     policy: OnConflict | None = None
@@ -56,12 +57,13 @@ class Instructions(NamedTuple):
     @property
     def needs_store(self) -> bool:
         """Whether it cannot be published without the store, also where it is due now."""
-        return self.is_timed or self.at_most_once or self.policy is not None or self.key is not None
-
-    @property
-    def stored_policy(self) -> OnConflict | None:
-        """As `Schedule` takes it: `fail`, too, waits where the id's message is with the broker."""
-        return None if self.policy is OnConflict.FAIL else self.policy
+        return (
+            self.delay_ms is not None
+            or self.due_ms is not None
+            or self.policy is not None
+            or self.key is not None
+            or self.at_most_once
+        )
 
 
 def instructions(headers: Iterable[tuple[str, Any]]) -> Instructions:
@@ -174,16 +176,17 @@ def _priority(value: Any, name: str) -> int:
     if not _is_digits(text) or not 0 <= int(text) <= MAX_PRIORITY:
         shown = str(value)[:40]
         raise MessageError("bad_priority", name, f"got {shown!r}; give 0 to {MAX_PRIORITY}")
-    return int(text)
+    return rank_of(int(text))
 
 
-def _policy(value: Any, name: str) -> OnConflict:
+def _policy(value: Any, name: str) -> OnConflict | None:
     text = _text(value, name, "bad_policy") if isinstance(value, str | bytes) else ""
     try:
-        return OnConflict(text)
+        policy = OnConflict(text)
     except ValueError:
         known = ", ".join(OnConflict)
         raise MessageError("bad_policy", name, f"got {text[:40]!r}; give {known}") from None
+    return None if policy is OnConflict.FAIL else policy
 
 
 def _flag(value: Any, name: str) -> bool:
@@ -251,7 +254,7 @@ _READERS: Mapping[str, tuple[str, _Reader]] = {
     "delaybridge-cancel": ("cancel", _flag),
     "delaybridge-reschedule": ("reschedule", _flag),
     "delaybridge-key": ("key", _key),
-    "delaybridge-priority": ("priority", _priority),
+    "delaybridge-priority": ("rank", _priority),
     "delaybridge-ttl": ("ttl_ms", _delay),
     "delaybridge-at-most-once": ("at_most_once", _flag),
     "delaybridge-on-conflict": ("policy", _policy),

@@ -36,7 +36,7 @@ for i = 4, #ARGV, 4 do
     redis.call('HSET', KEYS[3], id, ARGV[i + 3])
     answers[#answers + 1] = CREATED
   else
-    local mine = string.sub(redis.call('HGET', KEYS[1], id), 10, 13) == stamp
+    local mine = string.sub(redis.call('HGET', KEYS[1], id), 10) == stamp .. ARGV[i + 2]
     answers[#answers + 1] = mine and CREATED or CONFLICT
   end
 end

@@ -38,7 +38,6 @@ from delaybridge.message import (
     Record,
     encode_record,
     new_id,
-    rank_of,
 )
 
 MAX_LOOPS = 3  # so often a message may come back from our own dead letters
@@ -146,17 +145,15 @@ class Reader:
             return Change(id, asked.key, stamp, when=when, reach=self.reach)
         destination, text = self._destination(message.routing_key, asked)
         check_body_size(message.body, destination.broker, self._limits)
-        record = Record(
-            *(text, message.body, table, (content.flags, content.before, content.after)),
-            *(asked.key, None, asked.ttl_ms, asked.at_most_once),
-        )
+        encoded = content.flags, content.before, content.after
+        key, ttl_ms, once = asked.key, asked.ttl_ms, asked.at_most_once
+        record = Record(text, message.body, table, encoded, key, None, ttl_ms, once)
         if not asked.needs_store and destination.broker == self._route.broker:
             return Direct(id, record, destination)
         payload = encode_record(record)
-        basis = id.encode() if asked.key is None else asked.key
-        when, rank = when_of(asked, self._limits), rank_of(asked.priority)
-        accepted = Accepted(id, basis, when, rank, payload)
-        return Schedule(accepted, stamp, asked.stored_policy, payload, reach=self.reach)
+        basis = id.encode() if key is None else key
+        accepted = Accepted(id, basis, when_of(asked, self._limits), asked.rank, payload)
+        return Schedule(accepted, stamp, asked.policy, payload, "", -1, self.reach)
 
     def _own_id(self, content: ContentHeader) -> str | None:
         """The id that a message was given, as far as it can be read."""

@@ -34,7 +34,6 @@ from delaybridge.message import (
     OnConflict,
     Record,
     encode_record,
-    rank_of,
 )
 from delaybridge.times import epoch_ms
 
@@ -215,12 +214,11 @@ class Reader:
     def _schedule(self, record: Read, kept: HeaderPairs, asked: Instructions) -> Schedule:
         id = self.place(record) if asked.id is None else check_id(asked.id, self._limits)
         key = record.key if asked.key is None else asked.key
-        rest = asked.ttl_ms, asked.at_most_once
-        payload = self._payload(record, self._destination(asked.destination), kept, key, *rest)
+        payload = self._payload(record, self._destination(asked.destination), kept, key, asked)
         when = when_of(asked, self._limits)
         basis = key if key is not None else id.encode()
-        accepted = Accepted(id, basis, when, rank_of(asked.priority), payload)
-        policy = asked.stored_policy
+        accepted = Accepted(id, basis, when, asked.rank, payload)
+        policy = asked.policy
         if policy is None and not self._topic_id:
             # Without sources a record read twice is known by its stamp alone.
             policy = OnConflict.FAIL
@@ -250,6 +248,7 @@ class Reader:
             self._destination(f"{self._route.broker}:{topic}"),
             (*((n, v) for n, v in headers if n not in OWN_HEADERS), *stamps),
             given.get(ETF1_KEY),
+            _NOTHING,
         )
         due_ms = _seconds(given.get(ETF1_EPOCH, b"")) * 1000
         check_delay(due_ms - time_ns() // 1_000_000, self._limits, ETF1_EPOCH)
@@ -260,8 +259,8 @@ class Reader:
     def _sourced(self, accepted: Accepted, policy: OnConflict | None, record: Read) -> Schedule:
         source = self._partition(record).source
         stamp = self._stamp(record)
-        place = source, record.offset
-        return Schedule(accepted, stamp, policy, accepted.payload, *place, self._reach)
+        payload, offset = accepted.payload, record.offset
+        return Schedule(accepted, stamp, policy, payload, source, offset, self._reach)
 
     def _change(
         self,
@@ -285,14 +284,14 @@ class Reader:
         destination: tuple[Destination, str],
         headers: HeaderPairs,
         key: bytes | None,
-        ttl_ms: int | None = None,
-        at_most_once: bool = False,
+        asked: Instructions,
     ) -> bytes:
         to, text = destination
         check_body_size(record.value or b"", to.broker, self._limits)
         partition = record.partition if self._keep_partition else None
-        rest = key, partition, ttl_ms, at_most_once
-        return encode_record(Record(text, record.value, headers, None, *rest))
+        ttl_ms, once = asked.ttl_ms, asked.at_most_once
+        value = record.value
+        return encode_record(Record(text, value, headers, None, key, partition, ttl_ms, once))
 
     def _destination(self, asked: str | None) -> tuple[Destination, str]:
         route = self._route

@@ -21,7 +21,9 @@ import redis
 
 from delaybridge import Client, Message, cli, commands, keys
 from delaybridge.commands import Bucket, Item
-from delaybridge.message import new_id
+from delaybridge.ingest import Quarantine
+from delaybridge.ingest.storing import store_entries
+from delaybridge.message import Record, encode_record, new_id
 from tests.servers.redis import RedisServer
 from tests.waiting import wait_until
 
@@ -379,6 +381,26 @@ def test_the_dead_set(run: Run, client: Client, namespace: str) -> None:
     assert run("dead", "discard", "b").out == "b  discarded\n"
     assert run("dead", "discard", "b").code == 3
     assert run("dead", "show", "b").err == "error: b: not in the dead set\n"
+
+
+def test_a_quarantined_message_is_found_by_its_own_id(run: Run, client: Client) -> None:
+    payload = encode_record(Record("rabbitmq:/q", b"theirs"))
+    one = Quarantine.of("a", b"1234", payload, f"ingress:foreign {HOSTILE}")
+    two = one.elsewhere()._replace(stamp=b"5678", reason="ingress:bad_time x-delay: soon")
+    client.store.complete(store_entries(client._calls, [one, two]))
+    assert "ingress:foreign" in run("message", "show", "a").out
+    run("schedule", "rabbitmq:/q", "mine", *HOUR, "--id", "a")
+    shown = run("message", "show", "a")
+    assert shown.out.startswith("id           a\n")
+    assert "also in the dead set: a~1: ingress:foreign" in shown.err
+    assert "also in the dead set: a~2: ingress:bad_time" in shown.err
+    assert "\x1b" not in shown.err
+    assert {item["id"] for item in run("--json", "dead", "ls").objects} == {"a~1", "a~2"}
+    assert run("--json", "dead", "show", "a").objects[0]["id"] == "a~1"
+    assert run("dead", "discard", "a~1").out == "a~1  discarded\n"
+    assert run("dead", "kick", "a").out == "a  kicked\n"
+    assert run("--json", "message", "show", "a~2").objects[0]["state"] == "delayed"
+    assert run("dead", "kick", "a").code == 3
 
 
 def test_hostile_content_is_escaped(run: Run) -> None:

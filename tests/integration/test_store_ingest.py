@@ -144,6 +144,13 @@ def test_a_quarantine_never_touches_another_message(world: World) -> None:
     assert world.run(world.bucket.get("x")).state is State.DELAYED
 
 
+def test_a_quarantine_of_the_same_stamp_is_another_one_if_its_content_is(world: World) -> None:
+    first, other = ((b"1234", "q", payload, "why") for payload in (b"one", b"other"))
+    for sent, answer in ((first, CREATED), (first, CREATED), (other, CONFLICT)):
+        command = world.bucket.quarantine([sent], first=True, now_ms=world.now_ms)
+        assert world.run(command) == [answer]
+
+
 def bound_for(destination: str) -> bytes:
     return encode_record(Record(destination, b"body"))
 

@@ -212,7 +212,7 @@ def test_what_a_client_may_ask_for_a_header_may_ask_for(form: Any) -> None:
     }
     asked = instructions([(f"delaybridge-{name}", form(text)) for name, text in given.items()])
     assert asked == Instructions(
-        key=b"k", priority=9, ttl_ms=900_000, at_most_once=True, policy=OnConflict.REPLACE
+        key=b"k", rank=246, ttl_ms=900_000, at_most_once=True, policy=OnConflict.REPLACE
     )
     assert asked.needs_store
     assert not asked.is_timed
