@@ -262,28 +262,30 @@ class Calls:
 
         The receipt of each, or why the store refused the script call that it was part of.
         """
-        found: list[Receipt | Exception] = [StoreWiped()] * len(messages)
+        found: list[Any] = [None] * len(messages)
         todo = list(range(len(messages)))
         for again in (False, True):
             buckets = yield from self.open(again=again)
             calls = list(_calls(messages, todo, len(buckets)))
             replies = yield Each(
-                buckets[number].schedule([messages[i] for i in call], policy, first=again)
-                for number, call in calls
+                [
+                    buckets[number].schedule([messages[i] for i in call], policy, first=again)
+                    for number, call in calls
+                ]
             )
             todo = []
             for (number, call), reply in zip(calls, replies, strict=True):
                 if reply is None:  # born in another namespace, or not yet: read the record anew
                     todo += call
-                elif isinstance(reply, StoreError):
-                    error = yield from self._named(buckets[number], reply)
-                    for i in call:
-                        found[i] = error
-                else:
-                    for i, (answer, due_ms) in zip(call, reply, strict=True):
-                        found[i] = Receipt(answer, messages[i][1].id, due_ms, number)
+                    continue
+                if isinstance(reply, StoreError):
+                    reply = yield from self._named(buckets[number], reply)
+                for i, receipt in zip(call, _receipts(messages, call, reply, number), strict=True):
+                    found[i] = receipt
             if not todo:
-                break
+                return found
+        for i in todo:
+            found[i] = StoreWiped()
         return found
 
     def cancel(self, id: str, key: bytes | None) -> Steps[Answer]:
@@ -545,6 +547,18 @@ def _asked_for(message: Named, key: bytes | None, buckets: list[Bucket]) -> list
 
 def _id(message: Named) -> str:
     return message.id if isinstance(message, Selected) else message
+
+
+def _receipts(
+    messages: Sequence[tuple[bytes, Accepted]], call: Sequence[int], reply: Any, number: int
+) -> list[Any]:
+    """Of each message of one script call: its receipt, or the error of the call."""
+    if isinstance(reply, Exception):
+        return [reply] * len(call)
+    return [
+        Receipt(answer, messages[i][1].id, due_ms, number)
+        for i, (answer, due_ms) in zip(call, reply, strict=True)
+    ]
 
 
 def receipts(found: list[Receipt | Exception]) -> list[Receipt] | Exception:

@@ -120,9 +120,14 @@ class _Job:
     the latter.
     """
 
+    __slots__ = (
+        *("answers", "error", "left", "pause_s", "_commands"),
+        *("_failures", "_in_doubt", "_last_s", "_loading"),
+    )
+
     def __init__(self, commands: Sequence[Command[Any]], timeout_s: float) -> None:
         self._commands = commands
-        self._left: Sequence[int] = range(len(commands))
+        self.left: Sequence[int] = range(len(commands))  # places of those to be sent
         self.answers: list[Any] = [None] * len(commands)
         self.error: Exception | None = None
         self.pause_s = 0.0  # before what is left is sent
@@ -131,13 +136,11 @@ class _Job:
         self._last_s = time.monotonic() + timeout_s / 2
         self._failures = 0
 
-    @property
-    def is_done(self) -> bool:
-        return not self._left
-
     def requests(self) -> Iterable[bytes]:
         """What is left, as it goes over the wire; before it the scripts, if Redis lacks them."""
-        left = map(request, [self._commands[i] for i in self._left])
+        if not self._failures and not self._loading:
+            return map(request, self._commands)
+        left = [request(self._commands[i]) for i in self.left]
         return [*_loads(), *left] if self._loading else left
 
     def take(self, replies: Sequence[Any]) -> None:
@@ -148,28 +151,28 @@ class _Job:
             refusal = next((r for r in replies[:loads] if isinstance(r, Exception)), None)
             replies = replies[loads:]
         refused: dict[int, Exception] = {}
-        for i, reply in zip(self._left, replies, strict=True):
+        for i, reply in zip(self.left, replies, strict=True):
             if isinstance(reply, Exception):
                 refused[i] = refusal or reply if isinstance(reply, NoScriptError) else reply
-            else:
-                self._read(i, reply)
-        self._left, self.pause_s = (), 0.0
+                continue
+            try:
+                self.answers[i] = self._commands[i].parse(reply)
+            except (StoreError, ValueError, TypeError, LookupError, ArithmeticError) as exc:
+                self._misread(i, exc)
+        self.left, self.pause_s = (), 0.0
         if refused:
             self._refused(refused)
 
     def lost(self, error: Exception) -> None:
         """No reply came."""
         self._in_doubt = True
-        self._refused(dict.fromkeys(self._left, error))
+        self._refused(dict.fromkeys(self.left, error))
 
-    def _read(self, i: int, reply: Any) -> None:
-        try:
-            self.answers[i] = self._commands[i].parse(reply)
-        except StoreError as exc:
-            self._end(i, exc)
-        except (ValueError, TypeError, LookupError, ArithmeticError) as exc:
+    def _misread(self, i: int, error: Exception) -> None:
+        if not isinstance(error, StoreError):
             what = f"the answer to {self._commands[i].name} cannot be read"
-            self._end(i, StoreDamaged(f"redis: {what}: {printable(str(exc)[:120])}"))
+            error = StoreDamaged(f"redis: {what}: {printable(str(error)[:120])}")
+        self._end(i, error)
 
     def _refused(self, refused: dict[int, Exception]) -> None:
         """Send again what may succeed then: what only lacked its script at once, but once."""
@@ -182,7 +185,7 @@ class _Job:
         if time.monotonic() + self.pause_s > self._last_s:
             again, self.pause_s = {}, 0.0
         self._loading = any(isinstance(error, NoScriptError) for error in again.values())
-        self._left = list(again)
+        self.left = list(again)
         for i, error in refused.items():
             if i not in again:
                 self._end(i, self._translated(error))
@@ -262,7 +265,7 @@ class AsyncStore:
 
     async def _done(self, commands: Sequence[Command[Any]]) -> _Job:
         job = _Job(commands, self.timeout_s)
-        while not job.is_done:
+        while job.left:
             try:
                 job.take(await self._wire.call(list(job.requests())))
             except (RedisError, OSError) as exc:
@@ -359,7 +362,7 @@ class Store:
 
     def _done(self, commands: Sequence[Command[Any]]) -> _Job:
         job = _Job(commands, self.timeout_s)
-        while not job.is_done:
+        while job.left:
             try:
                 job.take(self._wire.call(job.requests()))
             except (RedisError, OSError) as exc:

@@ -216,7 +216,7 @@ def test_a_thread_waits_for_a_connection_no_longer_than_for_an_answer(redis_url:
         wire = Wire(client.connection_pool, TIMEOUT_S)
         with ThreadPoolExecutor(1) as thread:
             busy = thread.submit(wire.call, some(("BLPOP", "never filled", 3 * TIMEOUT_S)))
-            wait_until(lambda: wire._free._value == 0, 10, "it is under way")  # type: ignore[attr-defined]
+            wait_until(lambda: wire._free.empty(), 10, "it is under way")
             with pytest.raises(redis.TimeoutError, match="no connection became free"):
                 wire.call(some(("ECHO", "b")))
             assert busy.result() == [None]
