@@ -149,6 +149,7 @@ class BucketStats(NamedTuple):
     """One bucket. owner: the lease's holder, None if nobody; lease_ms: what is left of it.
 
     damage: the keys that hold what delaybridge never wrote there; what they hold is not counted.
+    dead_dropped: messages that were dropped because the dead set was beyond its bounds.
     """
 
     bucket: int
@@ -161,6 +162,7 @@ class BucketStats(NamedTuple):
     owner: str | None
     lease_ms: int | None
     damage: tuple[Damage, ...] = ()
+    dead_dropped: int = 0
 
 
 class Stats(NamedTuple):
@@ -184,6 +186,7 @@ class Stats(NamedTuple):
     retrying_sampled: bool = False
     troubles: Sequence[Trouble] = ()
     damage: tuple[Damage, ...] = ()
+    dead_dropped: int = 0
 
     @property
     def all_damage(self) -> list[Damage]:
@@ -463,6 +466,7 @@ class Calls:
             sampled,
             [trouble for each in living for trouble in each.said.troubles(each.name)],
             (*damage.found_in_lists(self.namespace, lists), *_reported(living, counts)),
+            sum(c.dead_dropped for c in counts),
         )
 
     def _retrying(self) -> Steps[tuple[list[Retrying], bool]]:
@@ -667,8 +671,8 @@ def _merged(buckets: Sequence[Bucket], pages: Sequence[Any]) -> tuple[Iterable[A
 
 def _bucket_stats(bucket: Bucket, replies: list[Any], now_ms: int) -> BucketStats:
     # What cannot be read is not counted: its key is among the damage.
-    counts = [None if isinstance(reply, StoreError) else reply for reply in replies[:9]]
-    delayed, in_flight, parked, dead, head, parked_head, holder, left_ms, page = counts
+    counts = [None if isinstance(reply, StoreError) else reply for reply in replies[:10]]
+    delayed, in_flight, parked, dead, head, parked_head, holder, left_ms, dropped, page = counts
     waiting = [score for score in (head, parked_head) if score is not None]
     flying = page[0] if page else []
     waiting += [score for row in flying if (score := _score(row.record)) is not None]
@@ -679,7 +683,8 @@ def _bucket_stats(bucket: Bucket, replies: list[Any], now_ms: int) -> BucketStat
         max(0, now_ms - int(min(waiting, default=now_ms))),
         holder,
         left_ms if holder is not None else None,
-        tuple(damage.found(bucket, replies[9:])),
+        tuple(damage.found(bucket, replies[10:])),
+        dropped or 0,
     )
 
 

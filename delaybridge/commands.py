@@ -54,6 +54,7 @@ SCRIPT_KEYS: dict[str, tuple[str, ...]] = {
     "reclaim": (
         *("lease", "due", "mirror", "messages", "attempts", "dead", "dead_reason", "marks"),
     ),
+    "trim": ("lease", "messages", "attempts", "dead", "dead_reason", "marks", "calls"),
     "announce": ("workers", "worker_info"),
 }
 LISTED = {
@@ -173,6 +174,12 @@ class Reclaimed(NamedTuple):
     left: int
     moved: int
     fired: int
+
+
+class Trimmed(NamedTuple):
+    """The answer of a trim. dropped: by this execution, for the log."""
+
+    dropped: int
 
 
 class Row(NamedTuple):
@@ -526,10 +533,25 @@ class Bucket:
         args = (token, ttl_ms, _now(now_ms), limit)
         return self._call("reclaim", args, lambda r: None if r is None else Reclaimed(*r))
 
+    def trim(
+        self,
+        token: str,
+        ttl_ms: int,
+        *,
+        keep: int | None,
+        age_ms: int | None,
+        limit: int = 100,
+        now_ms: int | None = None,
+    ) -> Command[Trimmed | None]:
+        """Drop dead messages beyond these bounds, the oldest first."""
+        bounds: list[Arg] = ["" if bound is None else bound for bound in (keep, age_ms)]
+        args = (token, ttl_ms, _now(now_ms), *bounds, limit)
+        return self._call("trim", args, lambda r: None if r is None else Trimmed(r))
+
     # counts
 
     def counts(self) -> list[Command[Any]]:
-        """ZCARD of due, mirror, parked, dead; earliest due and parked score; holder and PTTL."""
+        """ZCARD of due, mirror, parked, dead; first due and parked score; holder, PTTL, dropped."""
         name = self._name
         sizes = [_plain("ZCARD", name[k], parse=int) for k in ("due", "mirror", "parked", "dead")]
         heads = [
@@ -539,6 +561,7 @@ class Bucket:
         lease: list[Command[Any]] = [
             self.holder(),
             _plain("PTTL", name["lease"], parse=int),
+            _plain("HGET", name["marks"], "dropped", parse=_count),
         ]
         return [*sizes, *heads, *lease]
 
@@ -762,6 +785,10 @@ def _finite(score: bytes) -> float | None:
     """A score; infinite ones, which only a hand writes, are none, or due."""
     found = float(score)
     return max(0.0, found) if found < inf else None
+
+
+def _count(reply: bytes | None) -> int:
+    return int(reply) if reply is not None and reply.isdigit() else 0
 
 
 def _holder(reply: bytes | None) -> str | None:

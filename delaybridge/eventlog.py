@@ -25,6 +25,8 @@ from delaybridge.events import (
     CircuitOpened,
     Claimed,
     ClockStepped,
+    DeadDropped,
+    DeadLettered,
     Dropped,
     Event,
     FleetDamaged,
@@ -51,6 +53,7 @@ _SUMMARY_S = 1.0
 _TEXT_CHARS = 200
 _MOST_LINES = 100  # of one summary; what is over is summed up under no destination
 _WARNINGS = (
+    *(DeadDropped, DeadLettered),
     *(BucketDamaged, Buried, CircuitOpened, ClockStepped, Dropped, FleetDamaged, LeaseLost),
     *(Retried, ChangeRefused, IdMissing, IngestFailed, Quarantined, ScannerFailed),
     SourceUnguarded,
@@ -59,7 +62,7 @@ _WARNINGS = (
 _OF_SOURCES = (ChangeRefused, Ingested, Quarantined)
 _OF_BUCKETS = (LeaseAcquired, LeaseLost, LeaseReleased)
 _SUMMED = (
-    *(Published, Retried, Buried, Dropped, Claimed, Revoked, StoreSilent),
+    *(Published, Retried, Buried, DeadLettered, Dropped, Claimed, Revoked, StoreSilent),
     *(*_OF_SOURCES, *_OF_BUCKETS),
 )
 _OTHERS = "(others)"

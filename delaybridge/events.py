@@ -93,6 +93,20 @@ class Buried(Event, frozen=True, kw_only=True):
     reason: str
 
 
+class DeadLettered(Event, frozen=True, kw_only=True):
+    """Messages given up go to their broker's dead-letter destination; if that fails, `Buried`."""
+
+    destination: str
+    messages: int
+    reason: str
+
+
+class DeadDropped(Event, frozen=True, kw_only=True):
+    """The dead set was beyond its bounds: its oldest messages were dropped for good."""
+
+    messages: int
+
+
 class Dropped(Event, frozen=True, kw_only=True):
     """At-most-once messages were given up after a failed publish: never published twice."""
 

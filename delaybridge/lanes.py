@@ -18,17 +18,19 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from delaybridge.accept import parse_destination
-from delaybridge.errors import MessageError
+from delaybridge.errors import DecodeError, MessageError
 from delaybridge.events import (
     Buried,
     CircuitClosed,
     CircuitOpened,
+    DeadLettered,
     Dropped,
     Emit,
     Published,
     Retried,
 )
 from delaybridge.flow import STALLED_MS, Flow
+from delaybridge.letters import Letter
 from delaybridge.message import Delivery, Destination
 from delaybridge.parked import Parked
 from delaybridge.publish import Fault, Outcome, Publisher, Verdict
@@ -117,8 +119,10 @@ class Lanes:
         *,
         window_messages: int,
         window_bytes: int,
+        dead_letters: Mapping[str, str] = {},
     ) -> None:
-        self._brokers = brokers
+        """dead_letters: broker -> where its messages go that are given up."""
+        self._brokers, self._dead_letters = brokers, dead_letters
         self._kinds = {name: broker.kind for name, broker in brokers.items()}
         self._retry, self._emit = retry, emit
         self._window, self._window_bytes = window_messages, window_bytes
@@ -212,7 +216,7 @@ class Lanes:
         elif copy.tried.failures >= self._retry.max_attempts:
             self._bury(copy, "used_up: workers ended while they published it", counted=False)
         elif lane.publisher is None and lane.lacks is None:
-            self._attempt_failed(copy, "bad_destination: it is not BROKER:ADDRESS")
+            self._attempt_failed(copy, "bad_destination: it is not BROKER:ADDRESS", now_ms)
         elif lane.is_shut or lane.is_behind(copy):
             self._park(copy)
         elif self._is_full(lane) and self._is_in_the_way(lane, now_ms):
@@ -353,25 +357,47 @@ class Lanes:
                 self._emit(CircuitOpened(destination=lane.label, reason=outcome.reason))
         maybe = outcome.verdict is Verdict.UNKNOWN
         for copy in copies:
-            if copy.record.at_most_once:
+            if isinstance(copy, Letter):
+                reason = f"{copy.reason}; dead_letter: {outcome.reason}"
+                self._bury(copy, reason, counted=True, maybe=copy.maybe or maybe)
+            elif copy.record.at_most_once:
                 copy.session.gone(1)
                 self._emit(Dropped(destination=lane.label, messages=1, reason=outcome.reason))
             elif maybe or outcome.fault is Fault.MESSAGE:
-                self._attempt_failed(copy, outcome.reason, maybe=maybe)
+                self._attempt_failed(copy, outcome.reason, now_ms, maybe=maybe)
             else:
                 self._park(copy)
 
     # exits
 
-    def _attempt_failed(self, copy: Copy, reason: str, *, maybe: bool = False) -> None:
-        """Count a failed attempt: back off, or bury when they are used up."""
+    def _attempt_failed(self, copy: Copy, reason: str, now_ms: int, *, maybe: bool = False) -> None:
+        """Count a failed attempt: back off, or give up when they are used up."""
         delay_ms = self._retry.delay_ms(copy.tried.failures + 1, random.random)
         if delay_ms is None:
-            self._bury(copy, reason, counted=True, maybe=maybe)
+            if not self._send_letter(copy, reason, now_ms, maybe=maybe):
+                self._bury(copy, reason, counted=True, maybe=maybe)
         else:
             error = f"{_lane(copy).label}\n{reason[:_ERROR_CHARS]}"
             copy.session.retry(copy.item, delay_ms, maybe=maybe, error=error)
             self._emit(Retried(destination=_lane(copy).label, messages=1, reason=reason))
+
+    def _send_letter(self, copy: Copy, reason: str, now_ms: int, *, maybe: bool) -> bool:
+        """Publish it to its broker's dead-letter destination; False if it has none.
+
+        The store keeps it in flight until that ends: settled, or buried after all.
+        """
+        to = self._dead_letters.get(copy.destination.broker)
+        if to is None or to == copy.record.destination:
+            return False
+        destination, lane = self.route(to, now_ms)
+        try:
+            letter = Letter(copy, to, destination, lane, reason[:500], maybe=maybe)
+        except DecodeError:  # headers that nothing can be added to
+            return False
+        self.admit(letter, may_wait=False)
+        self.ready([letter])
+        self._emit(DeadLettered(destination=_lane(copy).label, messages=1, reason=reason))
+        return True
 
     def _bury(self, copy: Copy, reason: str, *, counted: bool, maybe: bool = False) -> None:
         copy.session.bury(copy.item, reason[:500], counted=counted, maybe=maybe)

@@ -29,6 +29,7 @@ from delaybridge.errors import DecodeError, StoreError
 from delaybridge.events import (
     Buried,
     ClockStepped,
+    DeadDropped,
     Emit,
     Event,
     LeaseAcquired,
@@ -513,6 +514,13 @@ class Scanner:
             self._fired += ours
             self._give_back(refused)
             session.gone(len(refused))
+
+    async def trim(self, keep: int | None, age_ms: int | None) -> None:
+        """Drop dead messages beyond these bounds, of each bucket the oldest few."""
+        sessions = [s for s in self._sessions.values() if s.ready and not s.draining]
+        asked = {s: [s.bucket.trim(s.token, s.ttl_ms, keep=keep, age_ms=age_ms)] for s in sessions}
+        if dropped := sum(trimmed.dropped for (trimmed,) in (await self._ask(asked)).values()):
+            self._emit(DeadDropped(messages=dropped))
 
     # publish, and what comes of it
 

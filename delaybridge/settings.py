@@ -307,6 +307,30 @@ class RetrySettings(_Section):
     )
 
 
+class DeadSettings(_Section):
+    """Messages given up: their bounds, and where they go instead of the dead set."""
+
+    max_messages: Annotated[int, whole(0, 10**9)] = Field(
+        default=0,
+        description="The most that the dead set keeps, shared evenly by the buckets; beyond that "
+        "the oldest are dropped for good. 0: no bound.",
+    )
+    max_age_s: Annotated[float, number(0, 10**9)] = Field(
+        default=0.0, description="Older dead messages are dropped for good. 0: no bound."
+    )
+    dead_letter: Texts = Field(
+        default=(),
+        description="Where a message is published when its attempts are used up: one destination "
+        "per broker, as rabbitmq:/orders.dead or kafka:orders.dead. If that fails, it goes to the "
+        "dead set.",
+    )
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether anything is ever dropped."""
+        return bool(self.max_messages or self.max_age_s)
+
+
 class IngestSettings(_Section):
     """Delay exchanges and delay topics: `delaybridge ingest`, `delaybridge scan --with-ingest`."""
 
@@ -414,6 +438,7 @@ class Settings(_Section):
     scan: ScanSettings = ScanSettings()
     publish: PublishSettings = PublishSettings()
     retry: RetrySettings = RetrySettings()
+    dead: DeadSettings = DeadSettings()
     ingest: IngestSettings = IngestSettings()
     limits: LimitsSettings = LimitsSettings()
     _sources: dict[str, str] = PrivateAttr(default_factory=dict)
@@ -441,6 +466,7 @@ class Settings(_Section):
         settings._sources.update({dotted(p): given.source for p, given in chosen.items()})
         faults += _broken_relations(settings)
         faults += _broken_routes(settings)
+        faults += _bad_letters(settings)
         if faults:
             raise ConfigError("\n".join(faults))
         return settings
@@ -555,6 +581,25 @@ def _broken_routes(settings: Settings) -> Iterator[str]:
             parse_routes(settings.value(_path(path)), kinds, kind)
         except ConfigError as exc:
             yield f"{settings.sources()[path]}: {exc}"
+
+
+def _bad_letters(settings: Settings) -> Iterator[str]:
+    """Dead-letter destinations that name no broker here, or one that has another already."""
+    if not settings.dead.dead_letter:
+        return
+    from delaybridge.accept import parse_destination
+
+    source, seen = settings.sources()["dead.dead_letter"], set()
+    kinds = {name: kind_of(url) for name, url in settings.brokers.items()}
+    for text in settings.dead.dead_letter:
+        try:
+            broker = parse_destination(text, kinds).broker
+        except MessageError as exc:
+            yield f"{source}: dead.dead_letter: got {text!r}; {exc.detail}"
+            continue
+        if broker in seen:
+            yield f"{source}: dead.dead_letter: got {text!r}; broker {broker!r} has one already"
+        seen.add(broker)
 
 
 def _number_at(settings: Settings, name: str) -> float:

@@ -11,6 +11,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable
+from math import ceil
 from typing import Any
 
 from delaybridge import keys
@@ -148,6 +149,7 @@ class Shift:
             self._alarm.close()
 
     async def _work(self) -> None:
+        s = self._s
         work: list[asyncio.Task[Any]] = [
             asyncio.create_task(part)
             for part in (
@@ -156,6 +158,7 @@ class Shift:
                 self._leases.keep(self._scanner),
                 self._listen(),
                 self._watch(),
+                *([self._trim()] if s.dead.is_bounded else []),
             )
         ]
         watchdog = _Watchdog(lambda: self._leases.beat_s, self._s.lease.ttl_ms * 3 / 1000)
@@ -173,6 +176,7 @@ class Shift:
             *(self._brokers.by_name, RetryPolicy(**s.retry.model_dump()), emit),
             window_messages=s.publish.window_messages,
             window_bytes=s.publish.window_bytes,
+            dead_letters={to.partition(":")[0]: to for to in s.dead.dead_letter},
         )
         bounds = ScanOptions(
             claim_ahead_ms=s.scan.claim_ahead_ms,
@@ -220,6 +224,15 @@ class Shift:
         while True:
             await asyncio.sleep(self._s.lease.renew_ms / 1000)
             self._scanner.check_moving(max(self._s.lease.ttl_ms, _STUCK_MS))
+
+    async def _trim(self) -> None:
+        """Keep the dead set within its bounds, a little at a time."""
+        dead, buckets = self._s.dead, len(self._calls.buckets)
+        keep = ceil(dead.max_messages / buckets) if dead.max_messages else None
+        age_ms = round(dead.max_age_s * 1000) if dead.max_age_s else None
+        while True:
+            await asyncio.sleep(self._s.lease.renew_ms / 1000)
+            await self._scanner.trim(keep, age_ms)
 
     async def _ended(self) -> None:
         """Return when the worker is stopped; in a burst also when nothing is due any more."""

@@ -258,6 +258,7 @@ def _stats_data(found: Stats) -> dict[str, object]:
         "in_flight": found.in_flight,
         "parked": found.parked,
         "dead": found.dead,
+        "dead_dropped": found.dead_dropped,
         "next_due": moment(found.next_due_ms),
         "next_due_ms": found.next_due_ms,
         "overdue_ms": found.overdue_ms,
@@ -288,6 +289,7 @@ def _stats_facts(found: Stats) -> list[tuple[str, str]]:
         ("workers", str(len(found.workers))),
         *(("damaged", f"{one}; see: delaybridge doctor") for one in found.all_damage[:1]),
         *([("ingests", str(len(found.ingests)))] if found.ingests else []),
+        *([("dead set", f"{found.dead_dropped:,} dropped")] if found.dead_dropped else []),
     ]
 
 

@@ -71,6 +71,7 @@ def _life(bucket: Bucket, namespace: str) -> Generator[Command[Any], Any, None]:
     yield _schedule(bucket)
     yield bucket.cancel(commands.new_stamp(), _ID)
     yield bucket.quarantine([(commands.new_stamp(), _ID, b"", "doctor")])
+    yield bucket.trim(token, _TTL_MS, keep=None, age_ms=None)
     yield bucket.discard(commands.new_stamp(), _ID)
     yield commands.announce(namespace, who, who, 0)
     yield bucket.release(token)

@@ -25,6 +25,7 @@ from delaybridge.commands import (
     Renewed,
     Row,
     Tried,
+    Trimmed,
 )
 from delaybridge.errors import DecodeError
 from delaybridge.message import Answer, OnConflict, State, decode_record
@@ -73,6 +74,7 @@ class Marks:
     look: float | None = None
     ttl: int | None = None
     birth: str | None = None
+    dropped: int | None = None
 
     @property
     def content(self) -> dict[bytes, float | bytes]:
@@ -435,6 +437,31 @@ class Model:
             if id in self.parked:
                 self.due[id] = self.parked.pop(id)
         return len(self.parked)
+
+    def trim(
+        self,
+        token: str,
+        ttl_ms: int,
+        *,
+        keep: int | None,
+        age_ms: int | None,
+        limit: int = 100,
+        now_ms: int,
+    ) -> Trimmed | None:
+        if self.lease != token:
+            return None
+        oldest = sorted((at_ms, id) for id, (at_ms, _) in self.dead.items())
+        kept = len(oldest) if keep is None else keep
+        past = [id for at_ms, id in oldest if age_ms is not None and at_ms < now_ms - age_ms]
+        dropped = [id for _, id in oldest][: max(len(oldest) - kept, len(past), 0)][:limit]
+        if dropped:
+            self._forget_calls(now_ms)
+            self.marks.dropped = (self.marks.dropped or 0) + len(dropped)
+        for id in dropped:
+            del self.dead[id]
+            self._forget_attempts(id)
+            self._remember(self.messages.pop(id).stamp, id, Answer.CANCELLED, now_ms)
+        return Trimmed(len(dropped))
 
     def reclaim(self, token: str, ttl_ms: int, limit: int, *, now_ms: int) -> Reclaimed | None:
         if self.lease != token:

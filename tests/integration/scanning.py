@@ -6,7 +6,7 @@ The scripts are given the test's time as well, so that nothing here depends on a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, Self
 
@@ -146,6 +146,7 @@ class Rig:
         max_attempts: int = 3,
         scanner_url: str | None = None,
         lacks: str | None = None,
+        dead_letters: Mapping[str, str] = {},
         **options: int,
     ) -> None:
         """scanner_url: how the scanner reaches Redis, if not like the client. lacks: a broker."""
@@ -167,6 +168,7 @@ class Rig:
             self.events.append,
             window_messages=window,
             window_bytes=window_bytes,
+            dead_letters=dead_letters,
         )
         self.scanner = Scanner(
             *(self.store, self.lanes, self.clock, self.alarm, self.events.append),  # type: ignore[arg-type]

@@ -15,6 +15,7 @@ from delaybridge.events import (
     CircuitOpened,
     Claimed,
     ClockStepped,
+    DeadDropped,
     Dropped,
     LeaseAcquired,
     Revoked,
@@ -712,6 +713,79 @@ async def test_a_worker_that_lacks_a_broker_leaves_its_messages_to_the_next_one_
         await rig.at(SOON_MS + 4_000_000)
         assert rig.other.ids == [each.id for each in messages]
         assert {publish.attempt for publish in rig.other.taken} == {1}
+
+
+LETTERS = {"memory": "memory:dead"}
+
+
+async def test_a_message_given_up_is_settled_once_its_dead_letter_is_confirmed(
+    rig_of: RigFactory,
+) -> None:
+    async with rig_of(buckets=1, max_attempts=2, dead_letters=LETTERS) as rig:
+        rig.memory.next_outcomes.extend([UNROUTABLE] * 2)
+        await claimed(rig, message("x", SOON_MS, headers={"a": "1"}))
+        await rig.live_until(SOON_MS + 5_000)
+        (letter,) = rig.memory.published
+        assert (letter.id, letter.record.destination) == ("x", "memory:dead")
+        assert letter.record.headers == (
+            ("a", b"1"),
+            ("x-dead-reason", b"unroutable: 312 NO_ROUTE"),
+            ("x-dead-destination", b"memory:q"),
+            ("x-dead-attempts", b"2"),
+        )
+        assert await rig.state("x") is None
+
+
+async def test_a_message_whose_dead_letter_fails_is_buried_with_both_reasons(
+    rig_of: RigFactory,
+) -> None:
+    async with rig_of(buckets=1, max_attempts=1, dead_letters=LETTERS) as rig:
+        rig.memory.next_outcomes.extend([UNROUTABLE, TIMED_OUT])
+        await claimed(rig, message("x", SOON_MS))
+        await rig.live_until(SOON_MS + 5_000)
+        stored = await rig.client.get("x")
+        assert stored is not None
+        assert (stored.state, stored.attempts, stored.maybe_delivered) == ("dead", 1, True)
+        assert stored.reason == "unroutable: 312 NO_ROUTE; dead_letter: timeout: no confirm"
+        assert len(rig.memory.taken) == 2
+
+
+async def test_a_crash_before_a_dead_letter_is_confirmed_leaves_the_message_in_the_dead_set(
+    rig_of: RigFactory,
+) -> None:
+    async with rig_of(buckets=1, max_attempts=1, dead_letters=LETTERS) as rig:
+        rig.memory.next_outcomes.append(UNROUTABLE)
+        rig.memory.hold = True
+        await claimed(rig, message("x", SOON_MS))
+        await rig.at(SOON_MS)
+        rig.memory.confirm(1)
+        await rig.quiet()
+        assert await rig.state("x") == "in_flight"
+        assert len(rig.memory.taken) == 2
+        await rig.expire(0)
+    async with rig_of(buckets=1, max_attempts=1, dead_letters=LETTERS) as rig:
+        await rig.at(SOON_MS + 5_000)
+        assert await rig.state("x") == "dead"
+
+
+async def test_the_dead_set_is_trimmed_to_its_bounds_a_few_at_a_time_and_that_is_said(
+    lone: Rig,
+) -> None:
+    messages = [message(f"m{i:03}", SOON_MS + i, ttl=0.001) for i in range(250)]
+    lone.memory.unavailable = "away"
+    await claimed(lone, *messages)
+    await lone.at(SOON_MS + 400)
+    lone.memory.unavailable = None
+    await lone.at(SOON_MS + 10_000)
+    assert (await lone.client.stats()).dead == 250
+    await lone.scanner.trim(120, None)
+    assert (await lone.client.stats()).dead == 150
+    await lone.scanner.trim(120, None)
+    stats = await lone.client.stats()
+    assert (stats.dead, stats.dead_dropped) == (120, 130)
+    assert [e.messages for e in lone.events if isinstance(e, DeadDropped)] == [100, 30]
+    await lone.scanner.trim(None, 10**9)
+    assert (await lone.client.stats()).dead == 120
 
 
 async def test_a_broker_that_is_silent_delays_nobody_else(rig_of: RigFactory) -> None:

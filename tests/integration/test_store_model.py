@@ -364,6 +364,10 @@ class BucketMachine(RuleBasedStateMachine):
         maybe = data.draw(st.booleans())
         self.end(data, session, copy, "bury", [(copy.item, True, maybe, "refused")])
 
+    def trim(self, data: st.DataObject, session: Session) -> None:
+        keep, age_ms = data.draw(st.sampled_from([(0, None), (1, None), (None, 500), (1, 1)]))
+        self.ask(session, "trim", keep=keep, age_ms=age_ms, limit=data.draw(LIMITS))
+
     def put_back(self, data: st.DataObject, session: Session) -> None:
         copy = data.draw(st.sampled_from(session.wheel))
         self.end(data, session, copy, "retry", [(copy.item, None, False, "")])
@@ -437,10 +441,11 @@ RARELY: Table = [
     ("claim", 1, lambda m, s: s.ready and not s.late_claim),
     ("renew", 1, lambda m, s: True),
     ("give_up", 1, lambda m, s: s.ready),
+    ("trim", 2, lambda m, s: bool(m.model.dead)),
     ("acquire", 1, lambda m, _: bool(m.model.lease)),
     ("lease_runs_out", 1, lambda m, _: bool(m.model.lease)),
 ]
-OF_A_SESSION = {name for name, _, _ in OWNERS} | {"renew", "give_up"}
+OF_A_SESSION = {name for name, _, _ in OWNERS} | {"renew", "give_up", "trim"}
 
 _KEYS = ("due", "messages", "mirror", "attempts", "parked", "dead", "dead_reason", "lease",
          "marks", "revoked", "calls")  # fmt: skip

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from delaybridge import commands, keys
-from delaybridge.commands import SCRIPT_KEYS, Command, Fleet, Reclaimed, Source
+from delaybridge.commands import SCRIPT_KEYS, Command, Fleet, Reclaimed, Source, Trimmed
 from delaybridge.message import Answer, OnConflict, State
 from delaybridge.store import AsyncStore, Store
 from tests.integration.bucket import TTL_MS, Copy, Owner, World
@@ -246,6 +246,12 @@ def reclaim(world: World) -> Command[Any]:
     return world.owner().reclaiming()
 
 
+def trim(world: World) -> Command[Any]:
+    owner, copies = _fired(world, "x", "y", "z")
+    owner.bury(*copies)
+    return owner.bucket.trim(owner.token, TTL_MS, keep=1, age_ms=None, now_ms=world.now_ms)
+
+
 def announce(world: World) -> Command[Any]:
     return commands.announce(
         world.namespace, "worker", "instance", TTL_MS, b"{}", now_ms=world.now_ms
@@ -265,7 +271,7 @@ CASES: list[Case] = [
     *(reschedule, reschedule_maybe_delivered, reschedule_dead, kick, discard, get, page),
     *(acquire, acquire_first, renew, release, claim, claim_all, claim_nothing),
     *(fire, fire_acknowledging, settle, settle_at_most_once, retry, retry_not_attempted),
-    *(park, unpark, unpark_named, bury, reclaim, announce, announce_leaving),
+    *(park, unpark, unpark_named, bury, reclaim, trim, announce, announce_leaving),
 ]
 
 
@@ -298,6 +304,8 @@ def told(answer: Any) -> Any:
     """The part of an answer that anybody acts upon."""
     if isinstance(answer, Reclaimed):
         return answer.left
+    if isinstance(answer, Trimmed):
+        return None
     return answer._replace(now_us=0) if isinstance(answer, Fleet) else answer
 
 

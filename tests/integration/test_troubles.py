@@ -193,3 +193,55 @@ def test_what_ingest_quarantined_is_counted_by_its_code(
         ("ingress:bad_time", 2),
         ("ingress:bad_header", 1),
     ]
+
+
+@pytest.mark.parametrize("is_there", [True, False], ids=["confirmed", "refused"])
+def test_a_message_given_up_goes_to_the_dead_letter_destination_if_that_takes_it(
+    is_there: bool,
+    client: Client,
+    redis_url: str,
+    namespace: str,
+    no_stream: str,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    letters = f"{namespace}-letters"
+    monkeypatch.setenv("DELAYBRIDGE_DEAD__DEAD_LETTER", f"redis:{letters}")
+    monkeypatch.setenv("DELAYBRIDGE_RETRY__MAX_ATTEMPTS", "1")
+    request.getfixturevalue("worker")
+    with redis.Redis.from_url(redis_url) as connection:
+        if not is_there:
+            connection.set(letters, "not a stream")
+        client.schedule(no_stream, b"x", delay=0, id="a")
+
+        def is_over() -> bool:
+            found = client.get("a")
+            return found is None or found.state is State.DEAD
+
+        wait_until(is_over, DEADLINE_S, "it left the bucket or was buried")
+        stored = client.get("a")
+        if not is_there:
+            assert stored is not None
+            assert "; dead_letter: wrong_type: " in (stored.reason or "")
+            return
+        assert stored is None
+        ((_, fields),) = connection.xrange(letters)
+        assert fields[b"body"] == b"x"
+        assert fields[b"header:x-dead-destination"] == no_stream.encode()
+        assert fields[b"header:x-dead-reason"].startswith(b"wrong_type: ")
+
+
+def test_a_worker_drops_dead_messages_that_are_too_old(
+    client: Client,
+    no_stream: str,
+    tell: Tell,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("DELAYBRIDGE_DEAD__MAX_AGE_S", "0.1")
+    monkeypatch.setenv("DELAYBRIDGE_RETRY__MAX_ATTEMPTS", "1")
+    request.getfixturevalue("worker")
+    client.schedule(no_stream, b"x", delay=0, id="a")
+    wait_until(lambda: client.stats().dead_dropped == 1, DEADLINE_S, "it is dropped")
+    assert client.get("a") is None
+    assert "1 dropped" in tell("stats")[1]

@@ -52,7 +52,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         *("parked", "lease"),
         *("damaged", "announcements", "eventlog", "publish"),
     ),
-    ("lanes", "scanner", "ingest", "intercept"),
+    ("letters", "lanes", "scanner", "ingest", "intercept"),
     ("service", "brokers", "worker", "ingester", "processes"),
     ("cli", "demo", "__main__"),
 )

@@ -104,6 +104,7 @@ SAMPLES: dict[str, Callable[[int], Command[object]]] = {
     "park": lambda n: BUCKET.park("w:1:1", 1000, [ITEM] * n),
     "unpark": lambda n: BUCKET.unpark("w:1:1", 1000, ids=["id"] * n),
     "bury": lambda n: BUCKET.bury("w:1:1", 1000, [(ITEM, True, False, "why")] * n),
+    "trim": lambda n: BUCKET.trim("w:1:1", 1000, keep=9, age_ms=None),
     "reclaim": lambda n: BUCKET.reclaim("w:1:1", 1000),
     "announce": lambda n: commands.announce("ns", "w", "instance", 1000),
 }

@@ -638,3 +638,19 @@ def test_a_route_whose_broker_is_configured_elsewhere() -> None:
     Settings.load(None, {"ingest": {"exchanges": ["orders.delay"]}}, environ={})
     kafka = {"brokers": {"kafka": "kafka://h"}, "ingest": {"exchanges": ["orders.delay"]}}
     Settings.load(None, kafka, environ={})
+
+
+@pytest.mark.parametrize(
+    ("letters", "what"),
+    [
+        ("kafka:dead", "no broker is named 'kafka'"),
+        ("rabbitmq:dead", "has no slash"),
+        ("rabbitmq:/a,rabbitmq:/b", "broker 'rabbitmq' has one already"),
+    ],
+)
+def test_a_dead_letter_destination_is_one_of_a_configured_broker(letters: str, what: str) -> None:
+    overrides = {"brokers": {"rabbitmq": "amqp://h"}, "dead": {"dead_letter": letters}}
+    with pytest.raises(ConfigError, match=what):
+        Settings.load(None, overrides, environ={})
+    overrides["dead"] = {"dead_letter": "rabbitmq:/dead"}
+    assert Settings.load(None, overrides, environ={}).dead.dead_letter == ("rabbitmq:/dead",)

@@ -1,0 +1,60 @@
+-- Drop the oldest messages of the dead set that are beyond its bounds, a few at a time.
+--
+-- KEYS[1]  lease        string
+-- KEYS[2]  messages     hash
+-- KEYS[3]  attempts     hash
+-- KEYS[4]  dead         zset
+-- KEYS[5]  dead_reason  hash
+-- KEYS[6]  marks        hash
+-- KEYS[7]  calls        zset
+-- ARGV[1]  token
+-- ARGV[2]  ttl          ms
+-- ARGV[3]  now          ms, empty = the store's clock
+-- ARGV[4]  keep         messages at most, empty = any number
+-- ARGV[5]  age          ms since they were buried at most, empty = any
+-- ARGV[6]  limit        messages dropped by this call
+-- returns  false where the lease is lost; else how many were dropped
+-- cost     O(log n) a message
+local CANCELLED = 6
+local KEEP_CALLS_MS = 600000
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then
+  return false
+end
+local now = tonumber(ARGV[3])
+if not now then
+  local t = redis.call('TIME')
+  now = t[1] * 1000 + math.floor(t[2] / 1000)
+end
+redis.call('PEXPIRE', KEYS[1], ARGV[2])
+
+local beyond = 0
+if ARGV[4] ~= '' then
+  beyond = redis.call('ZCARD', KEYS[4]) - ARGV[4]
+end
+if ARGV[5] ~= '' then
+  local past = redis.call('ZCOUNT', KEYS[4], '-inf', '(' .. string.format('%.0f', now - ARGV[5]))
+  beyond = math.max(beyond, past)
+end
+local count = math.min(beyond, tonumber(ARGV[6]))
+if count <= 0 then
+  return 0
+end
+local ids = redis.call('ZRANGE', KEYS[4], 0, count - 1)
+local old_calls = redis.call('ZRANGEBYSCORE', KEYS[7], '-inf', now - KEEP_CALLS_MS,
+  'LIMIT', 0, 100 + #ids)
+if #old_calls > 0 then
+  redis.call('ZREM', KEYS[7], unpack(old_calls))
+end
+for _, id in ipairs(ids) do
+  local old = redis.call('HGET', KEYS[2], id)
+  if old and #old >= 13 then -- its schedule, should it be sent again, must not revive it
+    redis.call('ZADD', KEYS[7],
+      string.format('%.17g', now + CANCELLED / 256), string.sub(old, 10, 13) .. id)
+  end
+  redis.call('ZREM', KEYS[4], id)
+  redis.call('HDEL', KEYS[5], id)
+  redis.call('HDEL', KEYS[2], id)
+  redis.call('HDEL', KEYS[3], id, id .. '\0')
+end
+redis.call('HINCRBY', KEYS[6], 'dropped', #ids)
+return #ids

@@ -1,0 +1,59 @@
+"""Dead letters: what a message is published with when it is given up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from delaybridge.amqp_table import decode_table, encode_table
+from delaybridge.commands import Bucket, Tried
+from delaybridge.lanes import Broker, Lanes
+from delaybridge.letters import Letter
+from delaybridge.message import Destination, Record
+from delaybridge.retry import RetryPolicy
+from delaybridge.session import Copy, Session
+
+TO = Destination("b", "rabbitmq", "", "dead")
+OLD = [("a", 2**40), ("x-dead-reason", "another"), ("z", "é")]
+SAID = {"x-dead-reason": "unroutable", "x-dead-destination": "b:orders/k", "x-dead-attempts": "3"}
+
+
+def letter(kind: str, **fields: Any) -> Letter:
+    session = Session(Bucket("ns", 3, "birth"), "w:random:10", 10, 1000, 0.0)
+    lanes = Lanes(
+        {"b": Broker(kind, None)},  # type: ignore[arg-type]
+        *(RetryPolicy(), lambda event: None),
+        window_messages=10,
+        window_bytes=10,
+    )
+    record = Record("b:orders/k", b"body", **fields)
+    destination, lane = lanes.route("b:orders/k", 0)
+    copy = Copy(session, 11, "id", 7.5, Tried(2), record, destination, lane)
+    return Letter(copy, "b:/dead", TO, lane, "unroutable", maybe=False)
+
+
+@pytest.mark.parametrize("kind", ["rabbitmq", "kombu"])
+def test_the_headers_of_a_table_stay_those_bytes_and_an_earlier_letter_s_make_room(
+    kind: str,
+) -> None:
+    table = encode_table(OLD)
+    made = letter(kind, headers=table, properties=(1, b"before", b"after"))
+    headers = made.record.headers
+    assert isinstance(headers, bytes)
+    assert headers.startswith(encode_table(OLD[:1]) + encode_table(OLD[2:]))
+    assert dict(decode_table(headers)) == {"a": 2**40, "z": "é"} | SAID
+    assert (made.record.body, made.record.properties) == (b"body", (1, b"before", b"after"))
+
+
+def test_pairs_stay_pairs_and_kafka_s_partition_is_not_kept() -> None:
+    made = letter("kafka", headers=(("a", None), ("a", b"2")), key=b"k", partition=7)
+    pairs = [(name, value.encode()) for name, value in SAID.items()]
+    assert made.record.headers == (("a", None), ("a", b"2"), *pairs)
+    assert (made.record.key, made.record.partition) == (b"k", None)
+
+
+def test_it_ends_in_the_store_as_the_copy_that_it_stands_for() -> None:
+    made = letter("rabbitmq", headers=b"")
+    assert (made.id, made.claim, made.score) == ("id", 11, 7.5)
+    assert (made.record.destination, made.destination) == ("b:/dead", TO)
