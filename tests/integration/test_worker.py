@@ -847,7 +847,7 @@ def test_a_child_that_dies_while_redis_is_away_does_not_end_the_others(
         ids = fleet.schedule(100, seconds=1, first_s=3)
         server.pause()
         os.kill(parent.children()[0], signal.SIGKILL)
-        wait_until(lambda: "restart_in=2" in parent.log, DEADLINE_S, "its heir dies, too")
+        wait_until(lambda: "restart_in_s=2" in parent.log, DEADLINE_S, "its heir dies, too")
         server.resume()
         fleet.wait_shared("p-0", "p-1")
         fleet.wait_published(ids)
