@@ -91,6 +91,10 @@ class LeaseLost(StoreError):
     """The bucket belongs to another worker now; nothing was changed."""
 
 
+class NotDrained(DelayBridgeError):
+    """A worker ended with leases that it could not give back: they run out by themselves."""
+
+
 class StoreWiped(StoreError):
     """The namespace vanished or was born again while this process was using it."""
 

@@ -88,7 +88,7 @@ class Ingester(Service):
             work.append(asyncio.create_task(self._announce(store)))
             try:
                 await until(asyncio.create_task(self.stopping.wait()), work)
-                stops = [i.stop(s.scan.drain_timeout_s) for i in self._ingests.values()]
+                stops = [i.stop(0.9 * s.scan.drain_timeout_s) for i in self._ingests.values()]
                 await asyncio.gather(*stops)
             finally:
                 await end(work)
@@ -153,8 +153,9 @@ class Ingester(Service):
 
     async def _leave(self, store: AsyncStore) -> None:
         try:
-            await store.one(self._said(0))
-        except StoreError:
+            async with asyncio.timeout(0.05 * self.settings.scan.drain_timeout_s):
+                await store.one(self._said(0))
+        except (StoreError, TimeoutError):
             pass  # its announcement runs out
 
 

@@ -12,12 +12,12 @@ import asyncio
 import hashlib
 import secrets
 from collections.abc import Callable, Collection, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from delaybridge import commands
 from delaybridge.calls import Calls
 from delaybridge.clock import StoreClock
-from delaybridge.commands import Acquired, Bucket
+from delaybridge.commands import Acquired, Bucket, Command
 from delaybridge.damaged import DamagedBuckets
 from delaybridge.errors import StoreError, StoreUnavailable, StoreWiped
 from delaybridge.events import (
@@ -192,14 +192,18 @@ class Leases:
     async def release_all(self) -> None:
         """Release whatever is held, drained or not; the next owner reclaims: a scanner failed.
 
-        `keep` is to be cancelled at once: its next round would take back what is released here.
+        A worker that leaves says so once more: it may not have been heard. `keep` is to be
+        cancelled at once: its next round would take back what is released here.
         """
         async with self._round_under_way:
             held = list(self.sessions.values())
             for session in held:
                 self._end(session)
-            if held:
-                await self._store.apart([s.bucket.release(s.token) for s in held])
+            said: list[Command[Any]] = [s.bucket.release(s.token) for s in held]
+            if self._leaving:
+                said.append(commands.announce(self._namespace, self.name, self._instance, 0))
+            if said:
+                await self._store.apart(said)
 
     async def _round(self) -> float:
         """One pass; how long until the next is needed, in seconds."""

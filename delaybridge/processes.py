@@ -172,7 +172,10 @@ class _Parent:
         child.process.join()
         self._children.remove(child)
         code = child.process.exitcode or 0
-        self._release(child)
+        if code != 0 and child.error is None:
+            self._release(child)
+        if self._signals:
+            self._code = self._code or child.error or 0
         if self._signals or code == 0:
             return
         if child.error is not None:

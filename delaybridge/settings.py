@@ -60,7 +60,6 @@ RELATIONS: tuple[tuple[tuple[str, ...], str, str], ...] = (
     (("scan.fire_lead_ms",), "<=", "scan.claim_ahead_ms"),
     (("publish.heartbeat_s",), "<=", "publish.confirm_timeout_s"),
     (("publish.blocked_connection_timeout_s",), "<=", "publish.confirm_timeout_s"),
-    (("publish.confirm_timeout_s",), "<", "scan.drain_timeout_s"),
     (("limits.body_bytes", "limits.headers_bytes"), "<=", "scan.batch_bytes"),
     (("limits.body_bytes", "limits.headers_bytes"), "<=", "scan.wheel_bytes"),
     (("limits.body_bytes", "limits.headers_bytes"), "<=", "publish.window_bytes"),
@@ -254,7 +253,9 @@ class ScanSettings(_Section):
         "shorter. Nothing is ever published early.",
     )
     drain_timeout_s: Annotated[float, number(0.1, 3600)] = Field(
-        default=30.0, description="How long a stopping worker waits for the confirms it is owed."
+        default=20.0,
+        description="A stopping worker ends within this time: it waits for the confirms it is "
+        "owed, and gives its buckets back. Less than what your supervisor grants.",
     )
 
 

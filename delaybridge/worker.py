@@ -21,6 +21,7 @@ from delaybridge.calls import Calls
 from delaybridge.clock import StoreClock
 from delaybridge.errors import (
     ConfigError,
+    NotDrained,
     StoreError,
     StoreUnavailable,
     StoreWiped,
@@ -40,6 +41,9 @@ _WAKE = re.compile(r"([0-9]{1,5}) ([0-9]{1,16})")  # bucket, due_ms
 _log = logging.getLogger("delaybridge")
 _RESTART_S = (0.1, 10.0)  # pause before a failed scanner begins anew: first, at most
 _STEADY_S = 10.0  # one that worked for so long begins anew after the first pause
+# Shares of scan.drain_timeout_s: to wait for confirms, to leave the brokers, to tell the store what
+# became of messages, to release what is still held.
+_CONFIRMS, _LEAVING, _TELLING, _RELEASING = 0.8, 0.04, 0.1, 0.05
 _CLOSE_S = 0.5  # for what is unconfirmed when the brokers are left
 _STUCK_MS = 10_000  # nothing fired for this long, with neither the store nor a broker to blame
 _REDIS_AWAY_S = 0.5  # pause before Redis is asked again; asking took its time-out already
@@ -65,6 +69,7 @@ class Worker(Service):
         self.settings, self.identity, self.on_token = settings, identity, on_token
         self.burst = burst
         self.emit = EventLog()
+        self.gave_back = True  # every lease it took
         self._pause_s = _RESTART_S[0]
 
     async def work(self) -> None:
@@ -249,20 +254,26 @@ class Shift:
 
     async def _drain(self) -> None:
         """Give every bucket back; what the brokers do not answer in time is unknown, so retried."""
+        total_s = self._s.scan.drain_timeout_s
         giving = asyncio.create_task(self._leases.give_up())
-        done, _ = await asyncio.wait([giving], timeout=self._s.scan.drain_timeout_s)
+        done, _ = await asyncio.wait([giving], timeout=_CONFIRMS * total_s)
         if not done:
             _log.warning("drain_timeout: unconfirmed messages will be published again")
-            await self._brokers.close(_CLOSE_S)
-            await asyncio.wait([giving], timeout=2.0)
+            await self._brokers.close(min(_CLOSE_S, _LEAVING * total_s))
+            await asyncio.wait([giving], timeout=_TELLING * total_s)
         giving.cancel()
 
     async def _close(self) -> None:
+        """Disconnect, and release what is still held; a worker that is stopped has little time."""
         await self._brokers.close(_CLOSE_S)
+        left_s = _RELEASING * self._s.scan.drain_timeout_s
         try:
-            await self._leases.release_all()
-        except StoreError as exc:
-            _log.warning("leases not released, they run out: %s", exc)
+            async with asyncio.timeout(left_s if self._worker.stopping.is_set() else None):
+                await self._leases.release_all()
+            self._worker.gave_back = True
+        except (StoreError, TimeoutError) as exc:
+            self._worker.gave_back = False
+            _log.warning("leases not released, they run out: %s", exc or "redis: no answer")
 
 
 class _Watchdog:
@@ -293,7 +304,13 @@ def run_one(
     on_start: Callable[[Identity], None] = lambda identity: None,
     on_token: OnToken = lambda bucket, token: None,
 ) -> None:
-    """Work in this process until SIGTERM or Ctrl-C, and drain; the second of them ends at once."""
+    """Work in this process until SIGTERM or Ctrl-C, and drain; the second of them ends at once.
+
+    NotDrained: Redis did not answer in the time for that.
+    """
     identity = Identity.of_this_process(name)
     on_start(identity)
-    run(Worker(settings, identity, burst=burst, on_token=on_token), ignore=ignore)
+    worker = Worker(settings, identity, burst=burst, on_token=on_token)
+    run(worker, ignore=ignore)
+    if not worker.gave_back:
+        raise NotDrained("redis did not answer: leases were not given back, they run out")

@@ -24,6 +24,7 @@ from delaybridge.cli.failure import (
 from delaybridge.cli.grammar import COMPLETE_VARIABLE, CONTEXT, Group
 from delaybridge.cli.output import Output, drop_stdout, wants_color
 from delaybridge.cli.session import Session
+from delaybridge.cli.stderr import never_fail
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -124,6 +125,7 @@ def root(
 
 def main(args: list[str] | None = None) -> int:
     """Run one command line and return its exit code. Nothing is raised, no traceback shown."""
+    never_fail()
     _never_fail_to_encode()
     try:
         code = _run(sys.argv[1:] if args is None else args)

@@ -1,7 +1,8 @@
 """How a command ends: exit codes, and the one line (or JSON object) that says what went wrong.
 
 0    done; also a drained `scan`, and a reader that closed stdout
-1    failed: the verdict of `demo`, `health` or `doctor` is no, or a defect of ours
+1    failed: the verdict of `demo`, `health` or `doctor` is no; `scan` could not give its leases
+     back; or a defect of ours
 2    usage, settings or input refused: nothing was done
 3    not found
 4    conflict: in flight, same id with other content, name taken
@@ -25,6 +26,7 @@ from delaybridge.errors import (
     DelayBridgeError,
     MessageConflict,
     MessageError,
+    NotDrained,
     PublishError,
     PublishUnavailable,
     StoreError,
@@ -42,6 +44,7 @@ _LINE_CHARS = 600
 _FLAG_OF_FIELD = {"delay": "--in", "at": "--at", "ttl": "--ttl"}
 _CODES: tuple[tuple[type[DelayBridgeError], str], ...] = (
     (ConfigError, "config"),
+    (NotDrained, "not_drained"),
     (StoreUnavailable, "store_unavailable"),
     (StoreFull, "store_full"),
     (StoreWiped, "store_wiped"),
@@ -115,6 +118,7 @@ def report_of(exc: Exception) -> Report:
     if isinstance(exc, DelayBridgeError):
         code = next((code for kind, code in _CODES if isinstance(exc, kind)), "failed")
         exit = Exit.REFUSED if isinstance(exc, ConfigError) else Exit.UNREACHABLE
+        exit = Exit.FAILED if isinstance(exc, NotDrained) else exit
         return Report(exit, code, str(exc).splitlines() or [code])
     return _unexpected(exc)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 
+from delaybridge.cli.stderr import never_fail
 from delaybridge.errors import printable
 from delaybridge.times import format_time
 from delaybridge.urls import redact_text
@@ -50,6 +51,7 @@ class JsonFormatter(logging.Formatter):
 
 def configure(*, as_json: bool, verbose: bool) -> None:
     """Send delaybridge's log to stderr; with `verbose` also what is only for the curious."""
+    never_fail()
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter() if as_json else TextFormatter())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)

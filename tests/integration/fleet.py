@@ -10,7 +10,7 @@ import sys
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Self
+from typing import IO, Self
 
 from delaybridge import Client, Message
 from delaybridge.message import new_id
@@ -26,11 +26,18 @@ POLL_S = 0.02
 class Process:
     """One `delaybridge scan`, alone or a parent of several."""
 
-    def __init__(self, name: str, command: list[str], environment: dict[str, str], log: Path):
+    def __init__(
+        self,
+        name: str,
+        command: list[str],
+        environment: dict[str, str],
+        log: Path,
+        stderr: IO[bytes] | None,
+    ):
         self.name, self.log_path = name, log
         with log.open("wb") as file:
             self._process = subprocess.Popen(
-                command, stdout=file, stderr=file, env=environment, cwd=ROOT
+                command, stdout=file, stderr=stderr or file, env=environment, cwd=ROOT
             )
         self.pid = self._process.pid
 
@@ -107,13 +114,15 @@ class Fleet:
             process.close()
         self.client.close()
 
-    def start(self, name: str, *options: str, settled: bool = True) -> Process:
-        """One more worker; with `settled`, once it holds a bucket."""
+    def start(
+        self, name: str, *options: str, settled: bool = True, stderr: IO[bytes] | None = None
+    ) -> Process:
+        """One more worker; with `settled`, once it holds a bucket. stderr: instead of its log."""
         command = [sys.executable, "-m", "delaybridge", "--redis", self._redis_url]
         command += ["--namespace", self._namespace, "--broker", f"file={self._broker}"]
         log = self._folder / f"{name}-{len(self._processes)}.log"
         command += ["scan", "--name", name, *options]
-        process = Process(name, command, self._environment, log)
+        process = Process(name, command, self._environment, log, stderr)
         self._processes.append(process)
         if settled:
             wait_until(

@@ -10,13 +10,15 @@ import asyncio
 import os
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 import redis as redis_py
@@ -612,7 +614,7 @@ async def test_a_drain_that_waits_for_confirms_in_vain_ends_and_they_are_tried_a
     crew: Crew, arrived: Arrived
 ) -> None:
     publish = {"confirm_timeout_s": 1.0, "blocked_connection_timeout_s": 1.0, "heartbeat_s": 1}
-    crew.start(scan={"drain_timeout_s": 1.1}, publish=publish, retry={"base_ms": 10})
+    crew.start(scan={"drain_timeout_s": 2.0}, publish=publish, retry={"base_ms": 10})
     await crew.shared("w")
     arrived.brokers[0].hold = True
     (id,) = await crew.schedule(1, seconds=1)
@@ -749,6 +751,53 @@ def test_sigterm_drains_under_load_without_a_gap_or_a_duplicate(fleet_of: FleetF
     assert fleet.early() == []
     assert {record.attempt for record in fleet.published()} == {1}
     assert max(record.at_ms - record.due_ms for record in fleet.published()) < LATE_MS
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_sigterm_while_redis_is_away_ends_in_time_and_says_that_leases_were_not_given_back(
+    fleet_of: FleetFactory, processes: int
+) -> None:
+    with RedisServer() as server:
+        fleet = fleet_of(server.url, ttl_ms=10_000, SCAN__DRAIN_TIMEOUT_S="4")
+        worker = fleet.start("a", "--processes", str(processes), settled=processes == 1)
+        if processes == 2:
+            fleet.wait_shared("a-0", "a-1")
+        server.pause()
+        began_s = time.monotonic()
+        worker.signal(signal.SIGTERM)
+        assert worker.wait() == 1
+        assert time.monotonic() - began_s < 10, "and not the sum of what each step may take"
+        assert "not_drained" in worker.log or "were not given back" in worker.log
+        server.resume()
+
+
+@pytest.mark.parametrize(
+    ("fault", "processes"), [("closed pipe", 1), ("full disk", 1), ("full disk", 2)]
+)
+def test_a_worker_works_on_though_its_log_cannot_be_written(
+    fleet: Fleet, fault: str, processes: int
+) -> None:
+    with unwritable(fault) as stderr:
+        worker = fleet.start("a", "--processes", str(processes), stderr=stderr)
+    fleet.wait_published(fleet.schedule(20, seconds=0.1))
+    worker.signal(signal.SIGTERM)
+    assert worker.wait() == 0
+
+
+def test_a_command_says_by_its_exit_code_what_nobody_reads() -> None:
+    command = [sys.executable, "-m", "delaybridge", "stats", "--no-such-option"]
+    for fault in ("closed pipe", "full disk"):
+        with unwritable(fault) as stderr:
+            assert subprocess.run(command, stderr=stderr, check=False).returncode == 2
+
+
+def unwritable(fault: str) -> IO[bytes]:
+    """A file that takes nothing."""
+    if fault == "full disk":
+        return open("/dev/full", "wb", buffering=0)
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    return os.fdopen(write_end, "wb", buffering=0)
 
 
 def test_a_second_sigterm_ends_at_once_and_the_next_owner_publishes_again(fleet: Fleet) -> None:

@@ -344,7 +344,6 @@ def test_all_faults_at_once() -> None:
         ("[scan]\nclaim_ahead_ms = 4", ["scan.fire_lead_ms (5)", "scan.claim_ahead_ms (4)"]),
         ("[publish]\nheartbeat_s = 21", ["publish.heartbeat_s (21)", "(20.0)"]),
         ("[publish]\nblocked_connection_timeout_s = 21", ["(21.0)", "(20.0)"]),
-        ("[publish]\nconfirm_timeout_s = 30", ["(30.0)", "below scan.drain_timeout_s (30.0)"]),
         ("[scan]\nbatch_bytes = 200000", ["(262144)", "(32768)", "scan.batch_bytes (200000)"]),
         ("[scan]\nwheel_bytes = 200000", ["scan.wheel_bytes (200000)"]),
         ("[publish]\nwindow_bytes = 200000", ["publish.window_bytes (200000)"]),
