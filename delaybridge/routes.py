@@ -15,7 +15,10 @@ SUFFIX = ".delay"
 EXCHANGE_TYPES = ("topic", "fanout", "headers", "direct")
 SETTINGS = {"rabbitmq": "ingest.exchanges", "kafka": "ingest.topics"}
 _FORM = "[BROKER:]NAME.delay, or [BROKER:]NAME=TARGET; for an exchange also ;type=TYPE"
-_SEVERAL = 'one text for each, as ["a.delay", "b.delay"], in the environment a.delay,b.delay'
+_SEVERAL = (
+    'each by itself: in a file ["a.delay", "b.delay"], in the environment a.delay,b.delay, on the '
+    "command line an option for each"
+)
 _NO_NAME = re.compile(r"[\s,'\"\[\]{}]")
 _TOPIC = re.compile(r"[A-Za-z0-9._*-]+")
 _TOPIC_CHARS = 249
@@ -81,7 +84,9 @@ def parse_routes(texts: Iterable[str], kinds: Mapping[str, str], kind: str) -> l
         way = _circle(route, routes)
         if way:
             told = " -> ".join(way)
-            raise ConfigError(f"{where}: {told}: messages would go round in a circle for ever")
+            raise ConfigError(
+                f"{where}: {told}: messages would go round in a circle for ever; change a target"
+            )
     return routes
 
 

@@ -46,7 +46,7 @@ DEFAULT = "default"
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
 _SKIP = re.compile(r"[^/=]+/[0-9]{1,9}=[0-9]{1,18}")
 _OWNER = re.compile(r"[^@\s]+@[0-9a-f]+")
-_MANAGEMENT = re.compile(r"([A-Za-z0-9_-]+=)?https?://[^\s@?#/]+(/[^\s@?#]*)?")
+_MANAGEMENT = re.compile(r"([A-Za-z0-9_-]+=)?(off|https?://[^\s@?#/]+(/[^\s@?#]*)?)")
 _NUMBER = re.compile(r"-?[0-9]{1,18}(\.[0-9]{1,9})?")
 LOW_HEARTBEAT_S = 5
 _DELAY_MOST_MS = 900 * times.YEAR_MS
@@ -130,8 +130,10 @@ def _texts(value: object) -> tuple[str, ...]:
     """A list of texts; as one text they are parted by commas."""
     if isinstance(value, str):
         value = [part for part in (part.strip() for part in value.split(",")) if part]
-    if not isinstance(value, list | tuple) or not all(isinstance(v, str) and v for v in value):
-        raise ValueError('a list of texts, as ["a", "b"]; in the environment a,b')
+    if not isinstance(value, list | tuple) or not all(
+        isinstance(v, str) and v and v.isprintable() for v in value
+    ):
+        raise ValueError('a list of printable texts, as ["a", "b"]; in the environment a,b')
     return tuple(value)
 
 
@@ -167,7 +169,9 @@ def _rules(value: object) -> tuple[str, ...]:
 def _managements(value: object) -> tuple[str, ...]:
     texts = _texts(value)
     if not all(_MANAGEMENT.fullmatch(text) for text in texts):
-        raise ValueError("a list of [BROKER=]http[s]://HOST[:PORT], without user and password")
+        raise ValueError(
+            "a list of [BROKER=]http[s]://HOST[:PORT] or off, without user and password"
+        )
     return texts
 
 
@@ -359,8 +363,8 @@ class IngestSettings(_Section):
     management: Annotated[tuple[str, ...], BeforeValidator(_managements)] = Field(
         default=(),
         description="RabbitMQ: [BROKER=]URL of its management API. [] looks on the broker's host, "
-        "port 15672, with TLS 15671. It sets the policy of a direct delay exchange, and finds "
-        "queues that are bound to a delay exchange.",
+        "port 15672, with TLS 15671; off: it is not used. It sets the policy of a direct delay "
+        "exchange, and finds queues that are bound to a delay exchange.",
     )
     prefetch: Annotated[int, whole(1, 65_535)] = Field(
         default=4000,

@@ -21,6 +21,7 @@ from delaybridge.errors import printable
 
 _TIMEOUT_S = 3.0
 _MOST_BYTES = 4 * 2**20
+OFF = "off"
 _PORT, _TLS_PORT = 15672, 15671
 
 
@@ -32,10 +33,11 @@ class Management:
     """The management API of one broker."""
 
     def __init__(self, parameters: Parameters, url: str = "") -> None:
-        """url: where it is, if not on the broker's host."""
+        """url: where it is, if not on the broker's host; `off`: not to be used."""
         tls = parameters.ssl_options
         scheme, port = ("http", _PORT) if tls is None else ("https", _TLS_PORT)
         host = f"[{parameters.host}]" if ":" in parameters.host else parameters.host
+        self._is_off = url == OFF
         self._url = url.rstrip("/") or f"{scheme}://{host}:{port}"
         self._vhost = quote(parameters.virtual_host, safe="")
         user = parameters.credentials
@@ -46,7 +48,7 @@ class Management:
 
     @classmethod
     def of(cls, name: str, parameters: Parameters, given: Iterable[str]) -> Management:
-        """The one of a broker. given: `[BROKER=]URL`, as in ingest.management."""
+        """The one of a broker. given: `[BROKER=]URL` or `[BROKER=]off`, as in ingest.management."""
         for text in given:
             broker, _, url = text.rpartition("=")
             if broker in ("", name):
@@ -70,6 +72,8 @@ class Management:
         await self._ask("PUT", path, json.dumps(policy).encode())
 
     async def _ask(self, method: str, path: str, body: bytes | None = None) -> bytes:
+        if self._is_off:
+            raise ManagementError("ingest.management says off")
         headers = {"Authorization": self._authorization, "Content-Type": "application/json"}
         request = Request(f"{self._url}/api/{path}", body, headers, method=method)
 

@@ -633,6 +633,15 @@ def test_a_route_that_ingest_would_refuse(field: str, value: str) -> None:
         assert f"DELAYBRIDGE_INGEST__{field.upper()}: ingest.{field}: " in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    "field", ["exchanges", "topics", "destinations", "trust", "skip_offsets", "take_over"]
+)
+def test_a_text_that_is_not_utf_8(field: str) -> None:
+    name = f"DELAYBRIDGE_INGEST__{field.upper()}"
+    with pytest.raises(ConfigError, match=f"{name}: ingest.{field}: .*printable"):
+        Settings.load(None, {}, environ={name: "\udcff/0=1,a@00"})
+
+
 def test_a_route_whose_broker_is_configured_elsewhere() -> None:
     Settings.load(None, {"ingest": {"exchanges": ["orders.delay"]}}, environ={})
     kafka = {"brokers": {"kafka": "kafka://h"}, "ingest": {"exchanges": ["orders.delay"]}}
