@@ -38,6 +38,7 @@ from delaybridge.message import (
     decode_record,
 )
 from delaybridge.publish import DEFAULT_KINDS, kind_of
+from delaybridge.quota import Quota
 from delaybridge.selection import Selected, span_scores, within
 from delaybridge.steps import Each, Steps, of_all
 from delaybridge.times import format_time
@@ -208,6 +209,7 @@ class Calls:
         self.limits = limits
         self.kinds = DEFAULT_KINDS if not brokers else {n: kind_of(u) for n, u in brokers.items()}
         self._asked = None if buckets is None else keys.check_buckets(buckets)
+        self.quota = Quota(limits, self.kinds)
         self._buckets: list[Bucket] = []
         self.birth = ""
 
@@ -269,6 +271,7 @@ class Calls:
         todo = list(range(len(messages)))
         for again in (False, True):
             buckets = yield from self.open(again=again)
+            todo = yield from self._within_quota(messages, todo, found)
             calls = list(_calls(messages, todo, len(buckets)))
             replies = yield Each(
                 [
@@ -290,6 +293,19 @@ class Calls:
         for i in todo:
             found[i] = StoreWiped()
         return found
+
+    def _within_quota(
+        self,
+        messages: Sequence[tuple[bytes, Accepted]],
+        todo: list[int],
+        found: list[Any],
+    ) -> Steps[list[int]]:
+        """Those that may be written; the others' errors are noted."""
+        if not (yield from self.quota.look(self._buckets)):
+            return todo
+        for i in todo:
+            found[i] = self.quota.refusal(messages[i][1].payload)
+        return [i for i in todo if found[i] is None]
 
     def cancel(self, id: str, key: bytes | None) -> Steps[Answer]:
         """Cancel by id in its own bucket and, without a key, in every other."""
@@ -573,9 +589,10 @@ def receipts(found: list[Receipt | Exception]) -> list[Receipt] | Exception:
     # Only where all others are known to be stored does StoreFull tell how many are not.
     doubt = next((error for error in errors if not isinstance(error, StoreFull)), None)
     if doubt is None and len(errors) < len(found):
+        why = "Redis is out of memory" if str(errors[0]) == str(StoreFull()) else errors[0]
         return StoreFull(
-            f"Redis is out of memory: {len(errors)} of {len(found)} messages were not written; "
-            "call again with the same ids"
+            f"{why}: {len(errors)} of {len(found)} messages were not written; call again with the "
+            "same ids"
         )
     return doubt or errors[0]
 

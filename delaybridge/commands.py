@@ -38,6 +38,7 @@ SCRIPT_KEYS: dict[str, tuple[str, ...]] = {
     "discard": ("messages", "attempts", "dead", "dead_reason", "calls"),
     "get": ("messages", "mirror", "attempts", "parked", "dead", "dead_reason", "marks"),
     "page": ("listed", "messages", "attempts", "dead_reason", "marks"),
+    "sample": ("messages",),
     "acquire": ("lease", "marks", "revoked"),
     "renew": ("lease", "due"),
     "release": ("lease",),
@@ -57,6 +58,7 @@ SCRIPT_KEYS: dict[str, tuple[str, ...]] = {
     "trim": ("lease", "messages", "attempts", "dead", "dead_reason", "marks", "calls"),
     "announce": ("workers", "worker_info"),
 }
+_BEGINNING = 1100  # bytes of a record that hold its destination, however long that is
 LISTED = {
     State.DELAYED: "due",
     State.IN_FLIGHT: "mirror",
@@ -122,6 +124,13 @@ class Failing(NamedTuple):
     since_ms: int
     destination: str
     error: str
+
+
+class Sample(NamedTuple):
+    """messages: how many there are. records: (beginning of the payload, size) of some of them."""
+
+    messages: int
+    records: list[tuple[bytes, int]]
 
 
 class Claimed(NamedTuple):
@@ -386,6 +395,10 @@ class Bucket:
     def get(self, id: str) -> Command[Row | None]:
         """Where a message is."""
         return self._call("get", (id,), lambda reply: _got(id, reply))
+
+    def sample(self, limit: int) -> Command[Sample]:
+        """How many messages there are, and a few of them at random."""
+        return self._call("sample", (limit, _BEGINNING), _sampled)
 
     def page(
         self,
@@ -665,6 +678,10 @@ def _groups(
 
 def _answer(reply: int) -> Answer:
     return _ANSWERS[reply]
+
+
+def _sampled(reply: list[Any]) -> Sample:
+    return Sample(reply[0], list(zip(reply[1::2], reply[2::2], strict=True)))
 
 
 def _answers(reply: list[int]) -> list[Answer] | None:

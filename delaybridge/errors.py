@@ -8,7 +8,7 @@
     |   +-- DelayOutOfRange         the due time lies outside what is accepted
     +-- StoreError                  Redis refused a command
     |   +-- StoreUnavailable *      Redis did not answer in time: the outcome is unknown
-    |   +-- StoreFull *             Redis is out of memory: nothing was written
+    |   +-- StoreFull *             Redis or a quota is full: nothing was written
     |   +-- StoreDenied             the Redis user lacks a right
     |   +-- StoreDamaged            a key holds what delaybridge never wrote there
     |   +-- LeaseLost               another worker owns the bucket; nothing was changed

@@ -72,13 +72,17 @@ class OnConflict(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What is accepted; sizes in bytes."""
+    """What is accepted; sizes in bytes. The last four: how much may be pending; 0 is no limit."""
 
     body_bytes: int = 256 * 1024
     headers: int = 64
     headers_bytes: int = 32 * 1024
     id_bytes: int = 255
     delay_ms: int = 10 * times.YEAR_MS
+    pending_messages: int = 0
+    pending_bytes: int = 0
+    destination_messages: int = 0
+    destination_bytes: int = 0
 
 
 class Destination(NamedTuple):
@@ -153,6 +157,17 @@ def decode_record(data: bytes) -> Record:
         return _decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
         raise DecodeError("undecodable", "record", str(exc)) from None
+
+
+def destination_text(record: bytes) -> str:
+    """The destination of an encoded record, or of its beginning; empty if it cannot be read."""
+    at = 3 if record[:1] == b"\xdc" else 1  # behind the length of the array: 16 fields or more
+    kind = record[at] if len(record) > at else 0
+    width = {0xD9: 1, 0xDA: 2}.get(kind, 0)  # of the text's own length, beside that in its type
+    start = at + 1 + width
+    size = int.from_bytes(record[at + 1 : start]) if width else kind & 0x1F
+    is_text = width or 0xA0 <= kind <= 0xBF
+    return record[start : start + size].decode(errors="replace") if is_text else ""
 
 
 class _Addressed(msgspec.Struct, frozen=True):

@@ -410,16 +410,24 @@ class LimitsSettings(_Section):
     delay_ms: Annotated[int, BeforeValidator(_delay)] = Field(
         default=_LIMITS.delay_ms, alias="delay", description="The longest delay, with a unit."
     )
+    pending_messages: Annotated[int, whole(0, 10**12)] = Field(
+        default=_LIMITS.pending_messages, description="The most messages pending; 0: no limit."
+    )
+    pending_bytes: Annotated[int, whole(0, 10**15)] = Field(
+        default=_LIMITS.pending_bytes, description="About the most bytes of them; 0: no limit."
+    )
+    destination_messages: Annotated[int, whole(0, 10**12)] = Field(
+        default=_LIMITS.destination_messages,
+        description="About the most pending for one destination; 0: no limit.",
+    )
+    destination_bytes: Annotated[int, whole(0, 10**15)] = Field(
+        default=_LIMITS.destination_bytes,
+        description="About the most bytes of those; 0: no limit.",
+    )
 
     def as_limits(self) -> Limits:
         """The same as `accept` and the clients take it."""
-        return Limits(
-            body_bytes=self.body_bytes,
-            headers=self.headers,
-            headers_bytes=self.headers_bytes,
-            id_bytes=self.id_bytes,
-            delay_ms=self.delay_ms,
-        )
+        return Limits(**self.model_dump())
 
 
 class Settings(_Section):

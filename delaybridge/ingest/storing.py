@@ -64,6 +64,8 @@ def store_entries(calls: Calls, entries: Sequence[Entry]) -> Steps[list[Answer |
     todo: Iterable[int] = range(len(entries))
     for again in (False, True):
         buckets = yield from calls.open(again=again)
+        if (yield from calls.quota.look(buckets)):
+            _check_quota(calls, entries)
         planned = _plan(entries, todo, buckets)
         asked = [_commands(call, entries, first=again) for call in planned]
         replies = iter((yield [command for part in asked for command in part]))
@@ -85,6 +87,15 @@ def store_entries(calls: Calls, entries: Sequence[Entry]) -> Steps[list[Answer |
             return answers
         todo = sorted(left)
     raise StoreWiped
+
+
+def _check_quota(calls: Calls, entries: Sequence[Entry]) -> None:
+    """StoreFull, before anything is written: the source waits until there is room for all."""
+    for entry in entries:
+        if isinstance(entry, Schedule):
+            refusal = calls.quota.refusal(entry.accepted.payload)
+            if refusal is not None:
+                raise refusal
 
 
 def _plan(entries: Sequence[Entry], todo: Iterable[int], buckets: Sequence[Bucket]) -> list[_Call]:

@@ -1293,3 +1293,21 @@ def test_both_clients_have_the_same_calls_with_the_same_arguments() -> None:
     assert {n: str(s) for n, s in sync.items()} == {
         n: s.replace("AsyncIterator", "Iterator") for n, s in shown.items()
     }
+
+
+def test_a_quota_refuses_what_is_beyond_it_and_takes_again_when_there_is_room(
+    redis_url: str, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("delaybridge.quota._EVERY_S", 0.0)
+    limits = Limits(pending_messages=5, destination_messages=3)
+    with Client(redis_url, namespace=namespace, limits=limits) as client:
+        first = client.schedule("kafka:a", b"x", delay="1h", id="a0")
+        client.schedule_many([Message("kafka:a", b"x", delay="1h") for _ in range(2)])
+        with pytest.raises(StoreFull, match=r"kafka:a: limits\.destination_messages"):
+            client.schedule("kafka:a", b"x", delay="1h")
+        client.schedule_many([Message("kafka:b", b"x", delay="1h") for _ in range(2)])
+        with pytest.raises(StoreFull, match=r"limits\.pending_messages: 5 are pending, 5"):
+            client.schedule("kafka:c", b"x", delay="1h")
+        assert client.stats().delayed == 5
+        client.cancel(first.id)
+        assert client.schedule("kafka:a", b"x", delay="1h") == "created"

@@ -46,6 +46,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
             "troubles",
             "selection",
             "calls",
+            "quota",
             "client",
             "session",
         ),

@@ -93,6 +93,7 @@ SAMPLES: dict[str, Callable[[int], Command[object]]] = {
     "kick": lambda n: BUCKET.kick(b"1234", "id"),
     "discard": lambda n: BUCKET.discard(b"1234", "id"),
     "get": lambda n: BUCKET.get("id"),
+    "sample": lambda n: BUCKET.sample(9),
     "page": lambda n: BUCKET.page(State.PARKED, limit=9),
     "acquire": lambda n: BUCKET.acquire("w:1", 1000),
     "renew": lambda n: BUCKET.renew("w:1:1", 1000),
