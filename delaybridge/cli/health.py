@@ -77,7 +77,9 @@ def health(session: Session, max_overdue: str, max_unowned: str, max_retrying_ag
         "retrying_age_ms": max((found.now_ms - r.since_ms for r in found.retrying), default=0),
         "faults": faults,
     }
-    verdict = "; ".join(faults) or "every bucket has its worker, nothing is late or failing"
+    well = ["every bucket has its worker, nothing is late"]
+    well += [failing_text(each, found) for each in found.retrying[:_NAMED]]
+    verdict = "; ".join(faults or well)
     session.output.verdict(data, FAIL if faults else OK, verdict)
     return Exit.FAILED if faults else Exit.DONE
 
