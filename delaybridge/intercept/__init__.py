@@ -16,7 +16,12 @@ from delaybridge import times
 from delaybridge.calls import At, Delay
 from delaybridge.client import AsyncClient, Client
 from delaybridge.errors import ConfigError, MessageError
-from delaybridge.instructions import PLUGIN_DELAY, instructions, is_instruction
+from delaybridge.instructions import (
+    PLUGIN_DELAY,
+    Instructions,
+    instructions,
+    is_instruction,
+)
 from delaybridge.message import Destination
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -24,6 +29,17 @@ SIGNS = frozenset(
     ("delaybridge-delay", "delaybridge-due", "x-opt-delivery-delay", "x-opt-delivery-time")
 ).union((PLUGIN_DELAY,))
 """The headers that give a time."""
+_NOTHING = Instructions()
+_INGESTS = {  # what only ingest understands: part of the instructions -> header
+    "cancel": "delaybridge-cancel",
+    "reschedule": "delaybridge-reschedule",
+    "destination": "delaybridge-destination",
+    "key": "delaybridge-key",
+    "rank": "delaybridge-priority",
+    "ttl_ms": "delaybridge-ttl",
+    "at_most_once": "delaybridge-at-most-once",
+    "policy": "delaybridge-on-conflict",
+}
 
 
 class Timing(NamedTuple):
@@ -56,9 +72,9 @@ def timing_of(
         timing = Timing(None, _EPOCH + timedelta(milliseconds=asked.due_ms), asked.id)
     else:
         return None
-    if asked.destination is not None or asked.cancel:
-        name = "delaybridge-cancel" if asked.cancel else "delaybridge-destination"
-        raise MessageError("reserved_header", name, "not understood of a message with a delay")
+    for part, name in _INGESTS.items():
+        if getattr(asked, part) != getattr(_NOTHING, part):
+            raise MessageError("reserved_header", name, "not understood of a message with a delay")
     return timing
 
 

@@ -104,6 +104,24 @@ class TestTiming:
             timing_of(headers, delay, deliver_at)
         assert (caught.value.code, caught.value.field) == (code, field)
 
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [
+            ("reschedule", True),
+            ("key", "k"),
+            ("priority", 9),
+            ("ttl", "1h"),
+            ("at-most-once", True),
+            ("on-conflict", "replace"),
+        ],
+    )
+    def test_what_only_ingest_understands_is_not_dropped_without_a_word(
+        self, name: str, value: Any
+    ) -> None:
+        with pytest.raises(MessageError) as caught:
+            timing_of({"x-delay": 5, f"delaybridge-{name}": value}, None, None)
+        assert (caught.value.code, caught.value.field) == ("reserved_header", f"delaybridge-{name}")
+
     def test_only_what_is_ours_is_taken_out_of_the_headers(self) -> None:
         headers = {"a": 1, "delaybridge-id": "i", "x-delay": 5, "Delaybridge-x": 2}
         assert without_instructions(headers) == [("a", 1), ("x-delay", 5), ("Delaybridge-x", 2)]
