@@ -285,7 +285,7 @@ class Calls:
                     todo += call
                     continue
                 if isinstance(reply, StoreError):
-                    reply = yield from self._named(buckets[number], reply)
+                    reply = yield from self.explained(buckets[number], reply)
                 for i, receipt in zip(call, _receipts(messages, call, reply, number), strict=True):
                     found[i] = receipt
             if not todo:
@@ -526,9 +526,9 @@ class Calls:
         """Raise what the first bucket that refused its verb was damaged by."""
         for bucket, reply in zip(asked, replies, strict=True):
             if isinstance(reply, StoreError):
-                raise (yield from self._named(bucket, reply))
+                raise (yield from self.explained(bucket, reply))
 
-    def _named(self, bucket: Bucket, error: StoreError) -> Steps[StoreError]:
+    def explained(self, bucket: Bucket, error: StoreError) -> Steps[StoreError]:
         """The error, with the key that is damaged, if that is why."""
         if isinstance(error, StoreFull) or of_all([error]):
             return error

@@ -10,14 +10,14 @@ from urllib.parse import unquote
 import msgspec
 
 from delaybridge.accept import Known
-from delaybridge.commands import Bucket, Row, parse_failing, split_record
-from delaybridge.errors import DecodeError, MessageError
+from delaybridge.commands import Bucket, Row, split_record
+from delaybridge.errors import DecodeError, MessageError, StoreDamaged, StoreError
 from delaybridge.message import MAX_PRIORITY, State
+from delaybridge.steps import Each, Steps
 from delaybridge.troubles import first_word
 
 if TYPE_CHECKING:
     from delaybridge.calls import Calls
-    from delaybridge.steps import Steps
 
 # In the direction in which messages move: one that is unparked or claimed meanwhile is still met.
 PENDING = (State.PARKED, State.DELAYED, State.IN_FLIGHT)
@@ -55,7 +55,7 @@ class Walk:
     """Finds every message of a selection once, also those that a verb moves on meanwhile.
 
     A message is judged by what it was when its page was read. Remembers the ids that were found in
-    one bucket at a time.
+    one bucket at a time. What cannot be read is left out; StoreDamaged says so once all else was.
     """
 
     def __init__(self, calls: Calls, selection: Selection) -> None:
@@ -65,6 +65,7 @@ class Walk:
         self._places: deque[tuple[Bucket, State]] | None = None
         self._after: tuple[float, str] | None = None
         self._seen: set[str] = set()
+        self._damage: StoreDamaged | None = None
 
     def page(self) -> Steps[list[Selected] | None]:
         """The next ones, perhaps none of a page; None: that was all."""
@@ -73,13 +74,22 @@ class Walk:
             states = self._selection.states
             self._places = deque((bucket, state) for bucket in buckets for state in states)
         if not self._places:
+            if self._damage is not None:
+                raise self._damage
             return None
         bucket, state = self._places[0]
         span_ms = (self._selection.due_from_ms, self._selection.due_to_ms)
         low, high = span_scores(state, span_ms)
-        [(rows, more)] = yield [
-            bucket.page(state, limit=_PAGE_MESSAGES, after=self._after, low=low, high=high)
-        ]
+        (reply,) = yield Each(
+            [bucket.page(state, limit=_PAGE_MESSAGES, after=self._after, low=low, high=high)]
+        )
+        if isinstance(reply, StoreError):
+            error = yield from self._calls.explained(bucket, reply)
+            if not isinstance(error, StoreDamaged):
+                raise error
+            self._damage = self._damage or error
+            reply = [], False
+        rows, more = reply
         ids = [row.id for row in rows if row.id not in self._seen and self._fits(row)]
         self._seen.update(ids)
         self._advance(rows if more else [])
@@ -102,7 +112,7 @@ class Walk:
         if not row.id.startswith(wanted.id_prefix):
             return False
         if wanted.reason is not None:
-            word = first_word(_reason(row))
+            word = first_word(row.reason)
             if not f"{word}:".startswith(f"{wanted.reason}:"):
                 return False
         try:
@@ -140,14 +150,6 @@ class Walk:
             return exchange in (label, unquote(label.partition(":")[2]))
         address = parsed.address
         return exchange in (address, parsed.label, f"{parsed.broker}:{address}")
-
-
-def _reason(row: Row) -> str:
-    """Why it is dead, or how it failed last."""
-    if row.state is State.DEAD:
-        return row.reason
-    failing = parse_failing(row.reason)
-    return "" if failing is None else failing.error
 
 
 class _Addressed(msgspec.Struct, array_like=True, gc=False):

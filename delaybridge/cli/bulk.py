@@ -26,6 +26,7 @@ from delaybridge.interrupts import interrupts
 if TYPE_CHECKING:
     from delaybridge.calls import Named
     from delaybridge.client import Client
+    from delaybridge.errors import StoreDamaged
     from delaybridge.message import Answer
     from delaybridge.selection import Selected, Selection
 
@@ -179,19 +180,34 @@ def sweep(session: Session, word: str, selection: Selection, verb: Verb, asked: 
     with session.client(remedy="run the command again") as client:
         counted = None
         if asked.dry_run or over_ms or not asked.yes:
-            counted = Counter(
-                (o.bucket, o.state.value) for p in client.select(selection) for o in p
-            )
+            counted, damage = _counted(client, selection)
             states = _summed(counted, 1)
             if asked.dry_run:
                 text = f"{states.total():,} messages match{_in_brackets(states)}"
                 session.output.result({"matched": states.total(), **states}, text)
+                if damage is not None:
+                    raise damage
                 return Exit.DONE
             if states:
                 what = f"{word} {states.total():,} messages{_in_brackets(states)}"
                 session.confirm(what, yes=asked.yes)
         by_bucket = None if counted is None else _summed(counted, 0)
         return Sweep(session, client, verb, by_bucket, over_ms).run(selection)
+
+
+def _counted(
+    client: Client, selection: Selection
+) -> tuple[Counter[tuple[int, str]], StoreDamaged | None]:
+    """Messages by bucket and state; why some could not be read, if so."""
+    from delaybridge.errors import StoreDamaged
+
+    counted = Counter[tuple[int, str]]()
+    try:
+        for page in client.select(selection):
+            counted.update((one.bucket, one.state.value) for one in page)
+    except StoreDamaged as exc:
+        return counted, exc
+    return counted, None
 
 
 def _summed(counted: Counter[tuple[int, str]], place: int) -> Counter[Any]:
@@ -212,18 +228,24 @@ class Sweep:
     counted: Counter[int] | None
     over_ms: int
     answers: Counter[str] = field(default_factory=Counter)
+    damage: StoreDamaged | None = None
     _places: Counter[int] = field(default_factory=Counter)
 
     def run(self, selection: Selection) -> int:
-        """All pages; the exit code. An interruption leaves what is done, done."""
+        """All pages; the exit code. An interruption leaves what is done, done.
+
+        StoreDamaged: all was done that can be read.
+        """
         total = None if self.counted is None else self.counted.total()
         with interrupts(signal.SIGINT) as check, _progress(self.session, total) as advance:
             try:
-                for page in self.client.select(selection) if total != 0 else ():
+                for page in self.client.select(selection):
                     for some in _batches(page):
                         self._do(some)
                         advance(len(some))
                         check()
+                if self.damage is not None:
+                    raise self.damage
             except KeyboardInterrupt:
                 interrupted = Report(Exit.INTERRUPTED, "interrupted", ["interrupted"])
                 interrupted.show(as_json=self.session.output.json)
@@ -233,7 +255,13 @@ class Sweep:
         return exit_code(self.answers)
 
     def _do(self, some: Sequence[Selected]) -> None:
-        answers = self.verb(self.client, some, [*map(self._later_ms, some)])
+        from delaybridge.errors import StoreDamaged
+
+        try:
+            answers = self.verb(self.client, some, [*map(self._later_ms, some)])
+        except StoreDamaged as exc:  # of this bucket: the others are swept first
+            self.damage = self.damage or exc
+            return
         self.answers.update(answer.value for answer in answers)
         if not _is_watched(self.session):
             _show(self.session, [one.id for one in some], answers)

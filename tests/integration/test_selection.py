@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import redis
 
-from delaybridge import AsyncClient, Client, Message, Selection, commands, keys, selection
+from delaybridge import AsyncClient, Client, Message, Selection, cli, commands, keys, selection
 from delaybridge.message import Answer, State
 from tests.integration.bucket import World
 
@@ -163,6 +163,24 @@ def test_messages_that_are_tried_again_are_found_by_their_last_error(
         owner.retry(copies[0], delay_ms=60_000)
         assert found(client, reason="refused") == [copies[0].id]
         assert found(client, reason="refuse") == []
+
+
+@pytest.mark.parametrize("key", ["due", "calls"])
+def test_a_damaged_bucket_keeps_no_other_from_being_swept(
+    client: Client, redis_url: str, namespace: str, key: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    client.schedule_many(Message("kafka:t", b"", delay=60, key=str(n)) for n in range(40))
+    name = keys.bucket_key(namespace, 0, key)
+    lost = client.stats().buckets[0].delayed
+    assert lost
+    client.store.redis.set(name, "x")
+    flags = ["--redis", redis_url, "--namespace", namespace]
+    sweep = [*flags, "message", "cancel", "--exchange", "t"]
+    assert cli.main([*sweep, "--yes"]) == 5
+    said = capsys.readouterr().err.splitlines()
+    assert said[0] == f"{40 - lost} cancelled"
+    assert said[1].startswith(f"error: redis: {name}")
+    assert cli.main([*sweep, "--dry-run"]) == (5 if key == "due" else 0)
 
 
 async def test_asyncio_has_the_same(client: Client, redis_url: str, namespace: str) -> None:
