@@ -7,7 +7,8 @@ import json
 import logging
 import signal
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
 from importlib import import_module
 from typing import Any, Protocol
 
@@ -19,6 +20,7 @@ from delaybridge.events import IngestFailed, StoreSilent
 from delaybridge.ingest.counts import Counts
 from delaybridge.lease import NameTaken
 from delaybridge.publish import kind_of
+from delaybridge.reload import changed_brokers, reread
 from delaybridge.routes import Route, parse_routes
 from delaybridge.service import Identity, Service, end, run, until
 from delaybridge.settings import Settings
@@ -46,7 +48,7 @@ class Ingest(Protocol):
 
 def routes_of(settings: Settings, kinds: Iterable[str] = KINDS) -> list[Route]:
     """What is to be read, as the settings say; ConfigError if that is nothing."""
-    brokers = {name: kind_of(url) for name, url in settings.brokers.items()}
+    brokers = _kinds_of(settings)
     routes: list[Route] = []
     if "rabbitmq" in kinds:
         routes += parse_routes(settings.ingest.exchanges, brokers, "rabbitmq")
@@ -60,46 +62,101 @@ def routes_of(settings: Settings, kinds: Iterable[str] = KINDS) -> list[Route]:
     return routes
 
 
+def _kinds_of(settings: Settings) -> dict[str, str]:
+    return {name: kind_of(url) for name, url in settings.brokers.items()}
+
+
+def _by_broker(routes: Iterable[Route]) -> dict[str, list[Route]]:
+    found: dict[str, list[Route]] = {}
+    for route in routes:
+        found.setdefault(route.broker, []).append(route)
+    return found
+
+
 class Ingester(Service):
     """One ingest process' work, from start to drained."""
 
     left_behind = "what was not acknowledged comes again"
 
-    def __init__(self, settings: Settings, identity: Identity, routes: Sequence[Route]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        identity: Identity,
+        routes: Sequence[Route],
+        kinds: Collection[str] = KINDS,
+    ) -> None:
+        """kinds: of the brokers to be read from, when the settings are read again, too."""
         super().__init__()
-        self.settings, self.identity, self._routes = settings, identity, routes
+        self.settings, self.identity, self._kinds = settings, identity, kinds
         self.emit = EventLog()
+        self._routes = _by_broker(routes)
         self._ingests: dict[str, Ingest] = {}
+        self._keepers: dict[str, asyncio.Task[None]] = {}
 
     async def work(self) -> None:
         """Read until stopped. Raises only what beginning anew cannot mend."""
         s = self.settings
-        store = AsyncStore(s.redis.url, timeout_s=s.redis.timeout_s)
-        calls = Calls(s.namespace, s.brokers, s.buckets, s.limits.as_limits())
+        self._store = AsyncStore(s.redis.url, timeout_s=s.redis.timeout_s)
+        self._calls = Calls(s.namespace, s.brokers, s.buckets, s.limits.as_limits())
+        self._failure = asyncio.get_running_loop().create_future()
         try:
-            await store.complete(calls.open())
-            by_broker: dict[str, list[Route]] = {}
-            for route in self._routes:
-                by_broker.setdefault(route.broker, []).append(route)
+            await self._store.complete(self._calls.open())
+            self._start_keepers()
             work = [
-                asyncio.create_task(self._keep(name, routes, store, calls))
-                for name, routes in by_broker.items()
+                asyncio.create_task(self._announce(self._store)),
+                asyncio.create_task(self._failed()),
             ]
-            work.append(asyncio.create_task(self._announce(store)))
             try:
                 await until(asyncio.create_task(self.stopping.wait()), work)
                 stops = [i.stop(0.9 * s.scan.drain_timeout_s) for i in self._ingests.values()]
                 await asyncio.gather(*stops)
             finally:
-                await end(work)
-                await self._leave(store)
+                await end([*work, *self._keepers.values()])
+                await self._leave(self._store)
         finally:
             self.emit.flush()
-            await store.close()
+            await self._store.close()
 
-    async def _keep(
-        self, name: str, routes: Sequence[Route], store: AsyncStore, calls: Calls
-    ) -> None:
+    async def reload(self) -> None:
+        """Brokers and sources as they are written now; what did not change is read on."""
+        check = partial(routes_of, kinds=self._kinds)
+        taken = await asyncio.to_thread(reread, self.settings, check, self._kinds)
+        if taken is None or self.stopping.is_set():
+            return
+        old, self.settings = self.settings, taken
+        routes, self._routes = self._routes, _by_broker(check(taken))
+        kinds, self._calls.kinds = self._calls.kinds, _kinds_of(taken)
+        all_change = old.ingest != taken.ingest or kinds != self._calls.kinds
+        changed = changed_brokers(old, taken)
+        for name in list(self._keepers):
+            if all_change or name in changed or routes[name] != self._routes.get(name):
+                await self._stop_keeper(name)
+        self._start_keepers()
+        _log.info("reloaded: reading from %s", ", ".join(sorted(self._keepers)))
+
+    def _start_keepers(self) -> None:
+        for name in self._routes.keys() - self._keepers.keys():
+            keeper = asyncio.create_task(self._keep(name, self._routes[name]))
+            self._keepers[name] = keeper
+            keeper.add_done_callback(self._ended)
+
+    async def _stop_keeper(self, name: str) -> None:
+        """Read no more from a broker; what was taken is stored and acknowledged."""
+        if name in self._ingests:
+            await self._ingests[name].stop(self.settings.scan.drain_timeout_s)
+        await end([self._keepers.pop(name)])
+        self._ingests.pop(name, None)
+
+    def _ended(self, keeper: asyncio.Task[None]) -> None:
+        error = None if keeper.cancelled() else keeper.exception()
+        if error is not None and not self._failure.done():
+            self._failure.set_exception(error)
+
+    async def _failed(self) -> None:
+        """Raise what ended the reading from a broker."""
+        await asyncio.shield(self._failure)
+
+    async def _keep(self, name: str, routes: Sequence[Route]) -> None:
         """Read from one broker; begin anew after whatever is unexpected."""
         pause_s = _RESTART_S[0]
         module = import_module(f"delaybridge.ingest.{routes[0].kind}")
@@ -107,7 +164,7 @@ class Ingester(Service):
             began_s = time.monotonic()
             try:
                 async with module.connected(
-                    name, self.settings, routes, store, calls, self.emit
+                    name, self.settings, routes, self._store, self._calls, self.emit
                 ) as ingest:
                     self._ingests[name] = ingest
                     await ingest.run()
@@ -126,7 +183,7 @@ class Ingester(Service):
     async def _announce(self, store: AsyncStore) -> None:
         """Say again and again what is read, and how that goes."""
         while True:
-            for ingest in self._ingests.values():
+            for ingest in list(self._ingests.values()):
                 await ingest.measure()
             try:
                 fleet = await store.one(self._said(self.settings.lease.ttl_ms))
@@ -163,6 +220,7 @@ def run_ingest(
     settings: Settings,
     *,
     routes: Sequence[Route],
+    kinds: Collection[str] = KINDS,
     name: str | None = None,
     ignore: Iterable[signal.Signals] = (),
     on_start: Callable[[Identity], None] = lambda identity: None,
@@ -170,4 +228,4 @@ def run_ingest(
     """Ingest in this process until SIGTERM or Ctrl-C, and drain; the second ends at once."""
     identity = Identity.of_this_process(name)
     on_start(identity)
-    run(Ingester(settings, identity, routes), ignore=ignore)
+    run(Ingester(settings, identity, routes, kinds), ignore=ignore)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import heapq
 import random
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import islice
 from math import inf
 from operator import attrgetter
@@ -58,7 +58,8 @@ class Broker(NamedTuple):
 class Lane:
     """One destination. load: fired and without outcome; flow: the broker's part of it.
 
-    is_slow: some of its messages were parked only because it was full.
+    is_slow: some of its messages were parked only because it was full. is_left: its broker's
+    settings changed; what it holds goes back to due and is routed anew.
     """
 
     def __init__(self, label: str, broker: Broker | None, flow: Flow) -> None:
@@ -74,14 +75,23 @@ class Lane:
         self.ready: deque[Copy] = deque()
         self.load = self.load_bytes = 0
         self.parked: dict[Session, Parked] = {}
-        self.is_slow = False
+        self.is_slow = self.is_left = False
+
+    @property
+    def name(self) -> str:
+        """The broker's."""
+        return self.label.partition(":")[0]
 
     @property
     def is_shut(self) -> bool:
         """Whether its messages must be parked; a circuit being probed lets a handful pass."""
-        if self.publisher is None or self.publisher.unavailable is not None:
-            return True
-        return self.circuit.is_open and self.probes == 0
+        return self.is_cut_off or (self.circuit.is_open and self.probes == 0)
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether no broker can be reached through it."""
+        publisher = self.publisher
+        return self.is_left or publisher is None or publisher.unavailable is not None
 
     @property
     def trouble(self) -> str:
@@ -123,7 +133,8 @@ class Lanes:
     ) -> None:
         """dead_letters: broker -> where its messages go that are given up."""
         self._brokers, self._dead_letters = brokers, dead_letters
-        self._kinds = {name: broker.kind for name, broker in brokers.items()}
+        self._kinds: dict[str, str] = {}
+        self._changed: set[str] = set()  # brokers whose messages are to be routed anew
         self._retry, self._emit = retry, emit
         self._window, self._window_bytes = window_messages, window_bytes
         self._lanes: dict[str, Lane] = {}
@@ -133,6 +144,21 @@ class Lanes:
         self._returning: list[tuple[Lane, Session]] = []  # parked ones on their way back to due
         self._load = self._load_bytes = self._unconfirmed = 0
         self._ripe: Counter[Lane] = Counter()  # copies that may be fired, as room allows
+        self.brokers_changed(())
+
+    def brokers_changed(self, names: Collection[str]) -> list[Lane]:
+        """These brokers were added, replaced or removed; the lanes that are left behind.
+
+        What was fired already is still theirs. All else is routed anew, in order.
+        """
+        self._kinds = {name: broker.kind for name, broker in self._brokers.items()}
+        self._routes.clear()
+        left = [lane for lane in self._lanes.values() if lane.name in names]
+        for lane in left:
+            del self._lanes[lane.label]
+            lane.is_left, lane.is_slow = True, False
+        self._changed.update(names)
+        return left
 
     @property
     def is_calm(self) -> bool:
@@ -142,7 +168,8 @@ class Lanes:
     @property
     def is_returning(self) -> bool:
         """Whether parked messages are on their way back to due, or will be at once."""
-        return any(lane.parked and not lane.is_shut for lane in self._troubled)
+        lanes = (lane for lane in self._troubled if lane.parked)
+        return any(lane.is_left or not lane.is_shut for lane in lanes)
 
     def announced(self) -> dict[str, Any]:
         """Which brokers take messages, and whose messages are parked and why: some of them."""
@@ -390,6 +417,8 @@ class Lanes:
         if to is None or to == copy.record.destination:
             return False
         destination, lane = self.route(to, now_ms)
+        if lane.publisher is None:  # its broker was removed since
+            return False
         try:
             letter = Letter(copy, to, destination, lane, reason[:500], maybe=maybe)
         except DecodeError:  # headers that nothing can be added to
@@ -424,6 +453,7 @@ class Lanes:
         To be called while no claim is under way; none is made until all are back.
         """
         self._end_returns()
+        self._empty_left(remove)
         ways = self._ways(now_ms)
         if ways:
             for copy in remove(lambda copy: (copy.owner, copy.session) in ways):
@@ -431,11 +461,24 @@ class Lanes:
         for (lane, session), most in ways.items():
             self._bring_back(lane, session, lane.parked[session].take(most))
 
+    def _empty_left(self, remove: Callable[[Callable[[Copy], bool]], list[Copy]]) -> None:
+        """Bring back what lanes hold whose broker changed, and what is on the wheel for it."""
+        if self._changed:
+            changed, self._changed = self._changed, set()
+            for copy in remove(lambda copy: _lane(copy).name in changed):
+                self._park(copy)
+        for lane in [lane for lane in self._troubled if lane.is_left]:
+            for session, parked in lane.parked.items():
+                if not parked.is_returning:
+                    self._bring_back(lane, session, parked.take(None))
+            if not lane.parked:
+                del self._troubled[lane]
+
     def _ways(self, now_ms: int) -> dict[tuple[Lane, Session], int | None]:
         """Where parked messages may come back, and how many; None: all."""
         ways: dict[tuple[Lane, Session], int | None] = {}
         for lane in list(self._troubled):
-            if lane.publisher is None or lane.publisher.unavailable is not None:
+            if lane.is_cut_off:
                 continue
             most = None
             if lane.circuit.is_open:

@@ -24,9 +24,10 @@ from delaybridge.commands import Bucket
 from delaybridge.errors import DelayBridgeError, StoreError, StoreUnavailable
 from delaybridge.eventlog import say
 from delaybridge.ingest.routes import Route
-from delaybridge.ingester import run_ingest
+from delaybridge.ingester import routes_of, run_ingest
 from delaybridge.lease import NameTaken
-from delaybridge.service import Identity
+from delaybridge.reload import reread
+from delaybridge.service import Identity, terminal_closed
 from delaybridge.settings import Settings
 from delaybridge.store import Store
 from delaybridge.worker import run_one
@@ -90,7 +91,10 @@ class _Child:
             args=(theirs, self.name, self.routes, self.heir, *arguments),
             name=f"ingest-{self.number}" if self.routes else f"worker-{self.number}",
         )
+        # One that comes before the child listens waits until it does, and does not end it.
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
         self.process.start()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])
         theirs.close()
 
     def hear(self) -> bool:
@@ -122,6 +126,7 @@ class _Parent:
         self._children: list[_Child] = []
         self._due: list[tuple[float, _Child]] = []  # replacements that wait for their time
         self._signals = 0
+        self._hung_up = False
         self._code = 0
 
     def run(self) -> int:
@@ -130,6 +135,7 @@ class _Parent:
         signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
         for stop in (signal.SIGTERM, signal.SIGINT):
             signal.signal(stop, self._signalled)
+        signal.signal(signal.SIGHUP, self._hang_up)
         for number in range(self._processes):
             self._start(_Child(number, self._child_name(number)))
         if self._routes:
@@ -142,6 +148,7 @@ class _Parent:
                     os.read(read_end, 4096)
                 elif not pipes[ready].hear():  # type: ignore[index]
                     self._ended(pipes[ready])  # type: ignore[index]
+            self._reload_if_asked()
             self._start_due()
         return self._code
 
@@ -160,6 +167,25 @@ class _Parent:
         self._signals += 1
         self._due.clear()
         self._pass_on()
+
+    def _hang_up(self, number: int, frame: object) -> None:
+        if terminal_closed():
+            self._signalled(number, frame)
+        self._hung_up = True  # seen in `run`: the settings are not read inside a handler
+
+    def _reload_if_asked(self) -> None:
+        """Have the children read their settings again, if what is written is accepted."""
+        if not self._hung_up or self._signals:
+            return
+        self._hung_up = False
+        taken = reread(self._settings, routes_of if self._routes else lambda settings: None)
+        if taken is None:
+            return
+        self._settings = taken
+        self._routes = routes_of(taken) if self._routes else self._routes
+        for child in self._children:
+            if child.process.pid is not None:
+                os.kill(child.process.pid, signal.SIGHUP)
 
     def _pass_on(self) -> None:
         for child in list(self._children):
@@ -187,7 +213,8 @@ class _Parent:
         pause_s = _PAUSES_S[min(failures, len(_PAUSES_S) - 1)]
         died = {"pid": child.process.pid, "code": code, "restart_in_s": pause_s}
         say(logging.ERROR, "worker_died", **died)
-        heir = _Child(child.number, child.name, child.routes, failures=failures, heir=True)
+        routes = self._routes if child.routes else ()
+        heir = _Child(child.number, child.name, routes, failures=failures, heir=True)
         self._due.append((time.monotonic() + pause_s, heir))
 
     def _start_due(self) -> None:

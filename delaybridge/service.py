@@ -60,6 +60,9 @@ class Service:
         _log.info("draining: again to stop at once")
         self.stopping.set()
 
+    async def reload(self) -> None:
+        """Take over what has changed in the settings."""
+
     async def pause(self, pause_s: float) -> None:
         """Wait so long, or until stopped."""
         try:
@@ -70,7 +73,7 @@ class Service:
 
 
 def run(service: Service, *, ignore: Iterable[signal.Signals] = ()) -> None:
-    """Run it until SIGTERM or Ctrl-C; SIGUSR1 prints what each of its tasks waits for."""
+    """Run it until SIGTERM or Ctrl-C. SIGHUP: read the settings again; SIGUSR1: print all tasks."""
 
     # What was imported never becomes garbage, and a batch has tens of thousands of objects that
     # all go with it: looking through them costs more than it brings.
@@ -82,10 +85,39 @@ def run(service: Service, *, ignore: Iterable[signal.Signals] = ()) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, (lambda: None) if number in ignore else service.stop)
         loop.add_signal_handler(signal.SIGUSR1, _dump_tasks, loop)
-        await service.work()
+        hung_up = asyncio.Event()
+        # A child, which ignores Ctrl-C, is ended by its parent alone.
+        closed = terminal_closed if signal.SIGINT not in ignore else lambda: False
+        loop.add_signal_handler(
+            signal.SIGHUP, lambda: service.stop() if closed() else hung_up.set()
+        )
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])  # see processes.py
+        reloads = asyncio.create_task(_reload(service, hung_up))
+        try:
+            await service.work()
+        finally:
+            reloads.cancel()
 
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(main())
+
+
+_has_terminal = os.isatty(0)
+
+
+def terminal_closed() -> bool:
+    """Whether the terminal of this process is gone: then SIGHUP means the end, not a reload."""
+    return _has_terminal and not os.isatty(0)
+
+
+async def _reload(service: Service, asked: asyncio.Event) -> None:
+    while True:
+        await asked.wait()
+        asked.clear()
+        try:
+            await service.reload()
+        except Exception as exc:
+            _log.error("reload_failed: %s: %s", type(exc).__name__, exc, exc_info=exc)
 
 
 async def until(done: asyncio.Task[Any], work: Iterable[asyncio.Task[Any]]) -> None:

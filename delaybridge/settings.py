@@ -455,6 +455,7 @@ class Settings(_Section):
     ingest: IngestSettings = IngestSettings()
     limits: LimitsSettings = LimitsSettings()
     _sources: dict[str, str] = PrivateAttr(default_factory=dict)
+    _given: tuple[str | Path | None, Mapping[str, Any]] = PrivateAttr(default=(None, {}))
 
     @classmethod
     def load(
@@ -477,12 +478,17 @@ class Settings(_Section):
             faults += [_fault(chosen, error) for error in exc.errors()]
             raise ConfigError("\n".join(faults)) from None
         settings._sources.update({dotted(p): given.source for p, given in chosen.items()})
+        settings._given = config, dict(overrides or {})
         faults += _broken_relations(settings)
         faults += _broken_routes(settings)
         faults += _bad_letters(settings)
         if faults:
             raise ConfigError("\n".join(faults))
         return settings
+
+    def reread(self) -> Self:
+        """The settings as they are written now: the same flags and file, read again."""
+        return self.load(*self._given)
 
     def sources(self) -> dict[str, str]:
         """For each key path where its value came from: a flag, a variable, a file or `default`."""

@@ -10,7 +10,7 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from math import ceil
 from typing import Any
 
@@ -31,6 +31,7 @@ from delaybridge.events import ScannerFailed, StoreSilent
 from delaybridge.lanes import Lanes
 from delaybridge.lease import Leases, NameTaken
 from delaybridge.publish import PublishOptions
+from delaybridge.reload import changed_brokers, reread
 from delaybridge.retry import RetryPolicy
 from delaybridge.scanner import Scanner, ScanOptions
 from delaybridge.service import Identity, Service, end, run, until
@@ -70,6 +71,7 @@ class Worker(Service):
         self.burst = burst
         self.emit = EventLog()
         self.gave_back = True  # every lease it took
+        self.shift: Shift | None = None  # while it works
         self._pause_s = _RESTART_S[0]
 
     async def work(self) -> None:
@@ -104,6 +106,17 @@ class Worker(Service):
         finally:
             self.emit.flush()
             await store.close()
+
+    async def reload(self) -> None:
+        """Brokers as they are written now. Nothing changes if anything of it is refused."""
+        taken = await asyncio.to_thread(reread, self.settings)
+        if taken is None:
+            return
+        changed = changed_brokers(self.settings, taken)
+        self.settings = taken
+        if self.shift is not None:
+            self.shift.change_brokers(changed)
+        _log.info("reloaded: changed brokers: %s", ", ".join(sorted(changed)) or "none")
 
     async def _failed(self, exc: Exception, lived_s: float) -> None:
         """Say so, and wait before the next try: longer each time, while none lives for long.
@@ -143,6 +156,7 @@ class Shift:
         """Work until the worker is stopped, then drain. Raises what ended it before."""
         try:
             await self._leases.read_clock()
+            self._s = self._worker.settings  # as they are by now
             self._brokers = Brokers(
                 *(self._s.brokers, PublishOptions.of(self._s.publish)),
                 report=lambda deliveries, outcome: self._scanner.report(deliveries, outcome),
@@ -166,11 +180,13 @@ class Shift:
                 *([self._trim()] if s.dead.is_bounded else []),
             )
         ]
+        self._worker.shift = self
         watchdog = _Watchdog(lambda: self._leases.beat_s, self._s.lease.ttl_ms * 3 / 1000)
         try:
             await until(asyncio.create_task(self._ended()), work)
             await until(asyncio.create_task(self._drain()), work)
         finally:
+            self._worker.shift = None
             watchdog.stop()
             await self._close()
             await end(work)
@@ -207,6 +223,14 @@ class Shift:
         about = json.loads(self._worker.identity.info)
         about |= self._lanes.announced() | {"damaged": self._leases.damaged_buckets.announced()}
         return json.dumps(about).encode()
+
+    def change_brokers(self, names: Set[str]) -> None:
+        """The brokers of these names are other ones now, new, or gone. No lease is given back."""
+        self._s = self._worker.settings
+        if names:
+            left = self._brokers.change(self._s.brokers, names)
+            self._brokers.leave(left, self._lanes.brokers_changed(names))
+            self._broker_changed()
 
     async def _listen(self) -> None:
         """Wake-ups: a message due soon in a bucket, or a change in the fleet."""

@@ -94,7 +94,7 @@ def _work(session: Session, kind: str, given: dict[str, tuple[str, ...]], name: 
         session.note(f"warning: {caution}")
     configure(as_json=session.output.json, verbose=session.verbose)
     try:
-        run_ingest(settings, routes=routes, name=name)
+        run_ingest(settings, routes=routes, kinds=[kind], name=name)
     except NameTaken as exc:
         what = f"{exc} is the name of an ingest process that runs; choose another"
         raise Failure(Exit.CONFLICT, "name_taken", "--name", what) from exc

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import struct
+import sys
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pika
@@ -15,13 +19,16 @@ import pytest
 import redis
 from pika.adapters.blocking_connection import BlockingChannel
 
+from delaybridge import AsyncClient
 from delaybridge.calls import Stored
 from delaybridge.errors import StoreWiped
 from delaybridge.message import Answer, Delivery
 from delaybridge.publish import Outcome, Verdict
 from tests.integration.delaying import Raw, entries
+from tests.integration.fleet import Process
 from tests.integration.ingesting import DEADLINE_S, Entrance
 from tests.integration.ingesting_rabbitmq import HOUR_MS, AsBytes, Exchanges, reading, source
+from tests.waiting import wait_until_async
 
 MakeEntrance = Callable[..., Entrance]
 
@@ -703,3 +710,58 @@ async def test_a_wiped_namespace_ends_it_with_the_reason(
             await asyncio.shield(task)
     entrance._services.clear()
     assert await rabbit.waiting(delay) == 1, "the message waits for whoever mends it"
+
+
+# settings that change
+
+
+async def test_delay_exchanges_are_added_and_removed_by_sighup(
+    rabbit: Exchanges,
+    redis_url: str,
+    namespace: str,
+    tmp_path: Path,
+) -> None:
+    first, second = f"{namespace}-1.delay", f"{namespace}-2.delay"
+    config = tmp_path / "settings.toml"
+
+    def write(*exchanges: str) -> None:
+        broker = f"[brokers]\nrabbitmq = '{rabbit.url}'\n"
+        config.write_text(f"{broker}[ingest]\nexchanges = {[*exchanges]}\n")
+
+    async def delayed() -> bool:
+        return (await client.stats()).delayed == 2
+
+    write(first)
+    command = [sys.executable, "-m", "delaybridge", "--redis", redis_url, "--namespace", namespace]
+    command += ["--config", str(config), "scan", "--with-ingest"]
+    process = Process("w", command, {**os.environ}, tmp_path / "w.log")
+    try:
+        await wait_until_async(lambda: rabbit.is_read(first), DEADLINE_S, "the first is read")
+        write(first, second)
+        process.signal(signal.SIGHUP)
+        await wait_until_async(lambda: rabbit.is_read(second), DEADLINE_S, "the second, too")
+        async with AsyncClient(redis_url, namespace=namespace) as client:
+            for exchange in (first, second):
+                await rabbit.publish(exchange, "k", headers={"x-delay": HOUR_MS})
+            await wait_until_async(delayed, DEADLINE_S, "both are stored")
+
+        write(f"{first}={first}")
+        process.signal(signal.SIGHUP)
+        await wait_until_async(
+            lambda: "reload_refused: " in process.log, DEADLINE_S, "an exchange that feeds itself"
+        )
+        assert await rabbit.is_read(first) and await rabbit.is_read(second)
+
+        write(second)
+        process.signal(signal.SIGHUP)
+
+        async def is_left() -> bool:
+            return not await rabbit.is_read(first)
+
+        await wait_until_async(is_left, DEADLINE_S, "the first is read no more")
+        await wait_until_async(lambda: rabbit.is_read(second), DEADLINE_S, "the second is")
+        assert "lease_released" not in process.log
+        process.signal(signal.SIGTERM)
+        assert await asyncio.to_thread(process.wait) == 0
+    finally:
+        process.close()

@@ -7,11 +7,14 @@ processes with a file for a broker.
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
+import pty
 import signal
 import socket
 import subprocess
 import sys
+import termios
 import threading
 import time
 from collections import Counter
@@ -23,7 +26,7 @@ from typing import IO, Any
 import pytest
 import redis as redis_py
 
-from delaybridge import commands, keys
+from delaybridge import Client, commands, keys
 from delaybridge import worker as worker_module
 from delaybridge.calls import Calls
 from delaybridge.client import AsyncClient
@@ -36,6 +39,7 @@ from delaybridge.service import Identity
 from delaybridge.settings import Settings
 from delaybridge.store import AsyncStore
 from delaybridge.worker import Shift, Worker
+from tests.integration import recorder
 from tests.integration.fleet import Fleet
 from tests.integration.proxy import FaultProxy
 from tests.integration.scanning import GatedStore
@@ -929,3 +933,83 @@ def _runs(pid: int) -> bool:
         return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except FileNotFoundError:
         return False
+
+
+# settings that change
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_brokers_are_added_replaced_and_removed_while_the_worker_keeps_its_leases(
+    fleet_of: FleetFactory, tmp_path: Path, redis_url: str, namespace: str, processes: int
+) -> None:
+    config = tmp_path / "settings.toml"
+    config.touch()
+    fleet = fleet_of(CONFIG=str(config))
+    worker = fleet.start("w", "--processes", str(processes))
+    fleet.wait_shared(*(("w",) if processes == 1 else ("w-0", "w-1")))
+    with Client(redis_url, namespace=namespace, brokers={"eu": "memory://"}) as client:
+        before = client.stats().buckets
+
+        def written(text: str, say: str) -> None:
+            """The file holds that, and the worker was told and has said so."""
+            config.write_text(text)
+            seen = worker.log.count(say)
+            worker.signal(signal.SIGHUP)
+            wait_until(lambda: worker.log.count(say) >= seen + processes, DEADLINE_S, say)
+
+        def arrived(place: Path) -> list[str]:
+            return [record.id for record in recorder.read(place)]
+
+        def schedule() -> list[str]:
+            return [client.schedule("eu:q", b"", delay=0, key="one").id for _ in range(20)]
+
+        parked = lambda: client.stats().parked  # noqa: E731
+        first, second = tmp_path / "first.jsonl", tmp_path / "second.jsonl"
+        ids = schedule()
+        wait_until(lambda: parked() == 20, DEADLINE_S, "parked: no worker has the broker")
+        written(f'[brokers]\neu = "recorder://{first}"\n', "reloaded: changed brokers: eu")
+        wait_until(lambda: arrived(first) == ids, DEADLINE_S, "all arrive, in order")
+        written(f'[brokers]\neu = "recorder://{second}"\n', "reloaded: changed brokers: eu")
+        ids = schedule()
+        wait_until(lambda: arrived(second) == ids, DEADLINE_S, "all arrive elsewhere, in order")
+        written("", "reloaded: changed brokers: eu")
+        ids += schedule()
+        wait_until(lambda: parked() == 20, DEADLINE_S, "parked: the broker is gone")
+
+        config.write_text("[brokers]\neu = 'amqp://h/?foo=1'\n")
+        worker.signal(signal.SIGHUP)
+        refused = "reload_refused: brokers.eu: 'foo' is not an option of a RabbitMQ URL"
+        wait_until(lambda: refused in worker.log, DEADLINE_S, "refused, with the reason")
+        fleet.wait_published(fleet.schedule(10, seconds=0.1))
+        assert parked() == 20
+
+        written(f'[brokers]\neu = "recorder://{second}"\n', "reloaded: changed brokers: eu")
+        wait_until(lambda: arrived(second) == ids, DEADLINE_S, "the rest arrives, in order")
+        after = client.stats().buckets
+    assert [bucket.owner for bucket in after] == [bucket.owner for bucket in before]
+    assert "scanner_failed" not in worker.log
+    assert processes > 1 or "lease_released" not in worker.log  # two share when they start
+    assert worker.log.count("broker file: ") == processes, "the other broker's connection stayed"
+    worker.signal(signal.SIGTERM)
+    assert worker.wait() == 0
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_a_terminal_that_is_closed_ends_the_worker_drained(
+    redis_url: str, namespace: str, tmp_path: Path, processes: str
+) -> None:
+    ours, theirs = pty.openpty()
+    log = tmp_path / "w.log"
+    command = [sys.executable, "-m", "delaybridge", "--redis", redis_url, "--namespace", namespace]
+    command += ["--broker", "memory://", "scan", "--processes", processes]
+    with log.open("wb") as file, subprocess.Popen(
+        command,
+        stdin=theirs, stdout=file, stderr=file,
+        start_new_session=True, preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+    ) as process:  # fmt: skip
+        os.close(theirs)
+        owned = lambda: log.read_text().count("lease_acquired")  # noqa: E731
+        wait_until(lambda: owned() > 0, DEADLINE_S, "it holds buckets")
+        os.close(ours)
+        assert process.wait(DEADLINE_S) == 0
+    assert "draining" in log.read_text()

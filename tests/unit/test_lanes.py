@@ -53,8 +53,12 @@ class Board:
     ) -> None:
         self.events: list[events.Event] = []
         self.a, self.b = Recorder("a"), Recorder("b")
+        self.brokers: dict[str, Broker] = {
+            "a": Broker(kind, self.a),  # type: ignore[arg-type]
+            "b": Broker("memory", self.b),  # type: ignore[arg-type]
+        }
         self.lanes = Lanes(
-            {"a": Broker(kind, self.a), "b": Broker("memory", self.b)},  # type: ignore[arg-type]
+            self.brokers,
             RetryPolicy(max_attempts=MAX_ATTEMPTS, base_ms=1000, jitter=0.0),
             self.events.append,
             window_messages=window,
@@ -695,3 +699,40 @@ def test_queues_without_number_fill_no_memory_but_a_lane_in_use_is_kept(board: B
     assert len(board.lanes._lanes) <= 10_002
     assert board.lanes.route("b:used", NOW_MS)[1] is sent.owner
     assert board.lanes.route("a:parked", NOW_MS)[1] is parked.owner
+
+
+# brokers that are changed
+
+
+def test_a_broker_s_messages_are_routed_anew_when_it_changes(board: Board) -> None:
+    (sent,) = board.send(1)
+    board.a.unavailable = "away"
+    assert board.pass_(board.copy()) == "left"  # parked
+    wheel, other = board.copy(), board.copy("b:q")
+    board.wheel += [wheel, other]
+    new = Recorder("a")
+    board.brokers["a"] = Broker("memory", new)  # type: ignore[arg-type]
+    (left,) = board.lanes.brokers_changed({"a"})
+    assert left.load == 1, "what was fired is still the old one's"
+
+    assert board.recover() == ["m2", "m3"], "in order, with what is on the wheel"
+    assert board.wheel == [other]
+    board.come_back()
+    fresh = board.copy()
+    assert board.pass_(fresh) == "admitted"
+    board.lanes.publish(NOW_MS)
+    assert new.taken == [fresh]
+    board.answer([sent], CONFIRMED)
+    assert left.load == 0
+
+
+def test_a_broker_that_is_gone_has_its_messages_parked_until_it_is_back(board: Board) -> None:
+    gone = board.brokers.pop("a")
+    board.lanes.brokers_changed({"a"})
+    assert board.pass_(board.copy()) == "left"
+    assert board.recover() == []
+    board.brokers["a"] = gone
+    board.lanes.brokers_changed({"a"})
+    assert board.recover() == ["m1"]
+    board.come_back()
+    assert board.pass_(board.copy()) == "admitted"

@@ -54,7 +54,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         *("damaged", "announcements", "eventlog", "publish"),
     ),
     ("letters", "lanes", "scanner", "ingest", "intercept"),
-    ("service", "brokers", "worker", "ingester", "processes"),
+    ("service", "reload", "brokers", "worker", "ingester", "processes"),
     ("cli", "demo", "__main__"),
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
