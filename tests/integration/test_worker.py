@@ -737,7 +737,7 @@ def test_a_worker_paused_for_longer_than_its_lease_publishes_nothing_stale(fleet
     fleet.wait_published(more)
     assert fleet.twice() == []
     assert fleet.early() == []
-    assert "lease_lost" in paused.log
+    wait_until(lambda: "lease_lost" in paused.log, DEADLINE_S, "said, a moment later")
 
 
 def test_sigterm_drains_under_load_without_a_gap_or_a_duplicate(fleet_of: FleetFactory) -> None:
