@@ -1,11 +1,13 @@
 # One image, every command: `docker run delaybridge scan`, `docker run delaybridge stats`, ...
 FROM python:3.12-slim AS build
 WORKDIR /src
-COPY pyproject.toml README.md LICENSE CHANGELOG.md ./
+COPY pyproject.toml requirements.lock README.md LICENSE CHANGELOG.md ./
+# Exactly the packages that were tested, by their hashes: `make lock` renews the file.
+RUN pip install --no-cache-dir --prefix=/install --require-hashes -r requirements.lock
 COPY delaybridge delaybridge
 COPY lua lua
 COPY config config
-RUN pip install --no-cache-dir --prefix=/install '.[fast,kombu]'
+RUN pip install --no-cache-dir --prefix=/install --no-deps .
 
 FROM python:3.12-slim
 COPY --from=build /install /usr/local

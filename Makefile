@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PYTEST_ARGS ?=
 REQUIRE ?=
 
-.PHONY: help demo test bench check lint unit format servers clean
+.PHONY: help demo test bench check lint unit format servers lock clean
 
 help: ## what there is
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -51,6 +51,11 @@ servers: $(VENV)/.test ## real Redis, RabbitMQ and Kafka for the tests, built on
 
 luacheck: $(VENV)/.test
 	@command -v luacheck >/dev/null || $(BIN)/python -c "from tests.servers.debian import install; install('lua-check')"
+
+lock: $(VENV)/.test ## the packages of the image, with their hashes: requirements.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check uv
+	$(BIN)/uv pip compile pyproject.toml --extra fast --extra kombu --python-version 3.12 --universal \
+		--generate-hashes --no-header --upgrade --quiet --output-file requirements.lock
 
 clean: ## remove what make made (not the servers' cache)
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
 
 from delaybridge.cli import main as cli
 from delaybridge.settings import Settings
@@ -78,6 +80,18 @@ def test_the_image_installs_and_runs_what_the_project_has() -> None:
     assert_is_a_command(command, [])
     assert any(line.startswith("USER ") for line in lines)
     assert "STOPSIGNAL SIGTERM" in lines
+
+
+def test_the_image_s_lock_file_has_what_the_project_needs_with_hashes() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    wanted = [Requirement(text) for text in project["dependencies"] + extras["fast"]]
+    wanted += [Requirement(text) for text in extras["kombu"]]
+    text = (ROOT / "requirements.lock").read_text()
+    locked = dict(re.findall(r"^([\w-]+)==([\w.]+).*\\\n +--hash=sha256:", text, re.MULTILINE))
+    assert len(locked) == len(re.findall(r"^[^ #].*==", text, re.MULTILINE))
+    for requirement in wanted:
+        assert requirement.specifier.contains(locked[requirement.name]), requirement
 
 
 def test_redis_is_configured_as_the_client_demands() -> None:
