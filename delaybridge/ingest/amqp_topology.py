@@ -167,10 +167,10 @@ async def _declare_direct(
             raise ConfigError(f"{route}: the exchange is direct and {what}")
         if await _is_caught(connection, route):
             return
-    pattern, definition = f"^{re.escape(route.source)}$", {_ALTERNATE: intake}
+    policy = intake, f"^{re.escape(route.source)}$", {_ALTERNATE: intake}
     why = ""
     try:
-        await management.set_policy(intake, pattern, definition)
+        await management.set_policy(*policy)
     except ManagementError as exc:
         why = f" (ingest could not set it: {exc})"
     await _declare_exchange(connection, route, "direct")
@@ -180,7 +180,7 @@ async def _declare_direct(
         await asyncio.sleep(_POLICY_AGAIN_S)
     if not is_there:
         await _delete_exchange(connection, route.source)
-    line = _policy_line(connection.params.virtual_host, intake, pattern, definition)
+    line = _policy_line(connection.params.virtual_host, *policy)
     raise ConfigError(
         f"{route}: RabbitMQ drops what a direct exchange has no queue for; a policy is needed, or "
         f"this in the policy that applies{why}: {line}"
