@@ -52,6 +52,7 @@ SETTLED_S = 5.0  # a member that was given no partition by then gets none for no
 OWNED_S = 5.0  # so often there is a look whether the topics are still ours
 OWNED_TIMEOUT_S = 3.0
 ELSEWHERE = "idle: other processes read it"
+FOREIGN = "idle: what is there belongs to another namespace"
 CLUSTER = "kafka"  # the place of what concerns no topic
 
 # Of one broker among others, and over when it is back; else _ALL_BROKERS_DOWN comes, too.
@@ -305,7 +306,7 @@ class KafkaConsumer:
     def _resting(self, read: Collection[str]) -> dict[str, str]:
         """What was asked for and has nothing to be read here, though nothing is wrong, and why."""
         now_s = time.monotonic()
-        if not self._topics or self._is_away:
+        if self._is_away:
             self._joined_s = now_s
         left = [asked for asked in self._asked if not _matching(asked, read)]
         found: dict[str, str] = {}
@@ -315,6 +316,8 @@ class KafkaConsumer:
                 for asked in left:
                     if _matching(asked, there):
                         found[asked] = ELSEWHERE
+                    elif _matching(asked, self._owners.foreign):
+                        found |= {asked: FOREIGN} if asked.startswith("^") else {}
                     elif asked.startswith("^"):
                         found[asked] = "idle: no such topic is there yet"
         return found

@@ -50,7 +50,7 @@ async def all_refused(entrance: Entrance) -> str:
     async def look() -> str:
         ingests = (await entrance.client.stats()).ingests
         states = [source.state for ingest in ingests for source in ingest.sources]
-        return "" if {"reading", "starting"} & {*states} else states[0]
+        return "" if {"reading", "starting"} & {*states} else "; ".join(states)
 
     return str(await entrance.until(look, "nothing read"))
 
