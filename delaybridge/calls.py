@@ -53,6 +53,7 @@ Cursor = tuple[float, str]
 
 DEFAULT_BUCKETS = 16
 _CALL_MESSAGES = 1000
+_WAITING = (State.DELAYED, State.PARKED, State.IN_FLIGHT)
 _CALL_BYTES = 4 * 2**20
 _SAMPLE = 1000  # messages of a bucket that stats looks at, of those that are tried again
 _UNDECODABLE = "undecodable"
@@ -450,8 +451,8 @@ class Calls:
         buckets = yield from self.open()
         parts: list[list[Command[Any]]] = []
         for bucket in buckets:
-            oldest = bucket.page(State.IN_FLIGHT, limit=1)
-            parts.append([*bucket.counts(), oldest, *damage.look(bucket)])
+            firsts = [bucket.page(state, limit=1) for state in _WAITING]
+            parts.append([*bucket.counts(), *firsts, *damage.look(bucket)])
         parts += (commands.fleet(self.namespace, ingests=ingests) for ingests in (False, True))
         parts.append(damage.look_at_lists(self.namespace))
         asked = Each(chain.from_iterable(parts))
@@ -688,19 +689,19 @@ def _merged(buckets: Sequence[Bucket], pages: Sequence[Any]) -> tuple[Iterable[A
 
 def _bucket_stats(bucket: Bucket, replies: list[Any], now_ms: int) -> BucketStats:
     # What cannot be read is not counted: its key is among the damage.
-    counts = [None if isinstance(reply, StoreError) else reply for reply in replies[:10]]
-    delayed, in_flight, parked, dead, head, parked_head, holder, left_ms, dropped, page = counts
-    waiting = [score for score in (head, parked_head) if score is not None]
-    flying = page[0] if page else []
-    waiting += [score for row in flying if (score := _score(row.record)) is not None]
+    looks = len(replies) - len(damage.look(bucket))
+    counts = [None if isinstance(reply, StoreError) else reply for reply in replies[:looks]]
+    delayed, in_flight, parked, dead, head, parked_head, holder, left_ms, dropped, *firsts = counts
+    rows = (row for page in firsts if page for row in page[0])
+    waiting = [at_ms for row in rows if (at_ms := _late_from_ms(row)) is not None]
     return BucketStats(
         bucket.number,
         *(delayed or 0, in_flight or 0, parked or 0, dead or 0),
         None if head is None else int(head),
-        max(0, now_ms - int(min(waiting, default=now_ms))),
+        max(0, now_ms - min(waiting, default=now_ms)),
         holder,
         left_ms if holder is not None else None,
-        tuple(damage.found(bucket, replies[10:])),
+        tuple(damage.found(bucket, replies[looks:])),
         dropped or 0,
     )
 
@@ -722,8 +723,9 @@ def _intact(replies: list[Any]) -> announcements.Said:
     return known, [] if isinstance(expiries, StoreError) else expiries
 
 
-def _score(record: bytes) -> float | None:
+def _late_from_ms(row: Row) -> int | None:
+    """From when on a message that waits is late; None where nothing says so."""
     try:
-        return commands.split_record(record)[0]
+        return commands.since_ms(row.record)
     except DecodeError:
-        return None
+        return None if row.state is State.IN_FLIGHT else row.score_ms

@@ -68,7 +68,9 @@ LISTED = {
 
 HEAD_SIZE = 13
 HEAD_VERSION = 1
+BACKDATED = 2  # the same for what was due before it was accepted; when that was stands at the end
 _HEAD = struct.Struct(">Bd")
+_TIME = struct.Struct(">d")
 _ANSWERS = {
     0: Answer.UNKNOWN,
     1: Answer.CREATED,
@@ -230,12 +232,21 @@ class Item(NamedTuple):
 
 def split_record(record: bytes) -> tuple[float, bytes]:
     """Score and payload of a stored record; DecodeError for a head that is not ours."""
-    if len(record) < HEAD_SIZE or record[0] != HEAD_VERSION:
+    if len(record) < HEAD_SIZE or record[0] not in (HEAD_VERSION, BACKDATED):
         raise DecodeError("undecodable", "record", "the head has another format version")
     score = _HEAD.unpack_from(record)[1]
     if not 0 <= score < _MOST:
         raise DecodeError("undecodable", "record", "the head has no due time")
-    return score, record[HEAD_SIZE:]
+    return score, record[HEAD_SIZE:] if record[0] == HEAD_VERSION else record[HEAD_SIZE:-8]
+
+
+def since_ms(record: bytes) -> int:
+    """From when on a stored record is late: its due time, or later, when it was accepted."""
+    score, _ = split_record(record)
+    if record[0] != BACKDATED or len(record) < HEAD_SIZE + _TIME.size:
+        return int(score)
+    accepted_ms: float = _TIME.unpack_from(record, len(record) - _TIME.size)[0]
+    return int(accepted_ms) if score < accepted_ms < _MOST else int(score)
 
 
 def parse_tried(text: bytes) -> Tried:

@@ -370,7 +370,7 @@ class Lanes:
                 settled.setdefault((copy.session, copy.claim), []).append(copy.id)
         for (session, claim), ids in settled.items():
             session.settle(claim, ids)
-        late_ms = now_ms - min(copy.due_ms for copy in copies)
+        late_ms = now_ms - min(copy.late_from_ms for copy in copies)
         self._emit(Published(destination=lane.label, messages=len(copies), late_ms=late_ms))
         if lane.circuit.is_open and lane.circuit.succeed():
             self._emit(CircuitClosed(destination=lane.label))

@@ -24,7 +24,16 @@ from typing import Any, cast
 
 from delaybridge.alarm import Alarm
 from delaybridge.clock import StoreClock
-from delaybridge.commands import Claimed, Command, Fired, Item, parse_tried, split_record
+from delaybridge.commands import (
+    BACKDATED,
+    Claimed,
+    Command,
+    Fired,
+    Item,
+    parse_tried,
+    since_ms,
+    split_record,
+)
 from delaybridge.errors import DecodeError, StoreError
 from delaybridge.events import (
     Buried,
@@ -321,6 +330,8 @@ class Scanner:
                     *route(record.destination, now_ms),
                 )
             )
+            if raw[0] == BACKDATED:
+                copies[-1].late_from_ms = max(copies[-1].due_ms, since_ms(raw))
         return copies
 
     # fire: at the due instant, the store's last word

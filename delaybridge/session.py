@@ -228,10 +228,11 @@ class Copy(Delivery):
     """A claimed message in a worker's hands. Named by (id, claim number), as in the store.
 
     is_plain: nothing but its lane can keep it from being published: it was never tried, has no
-    ttl, may be delivered twice, and its headers are as its broker takes them.
+    ttl, may be delivered twice, and its headers are as its broker takes them. late_from_ms: its due
+    time, or when it was accepted, if it was overdue then.
     """
 
-    __slots__ = ("claim", "is_plain", "score", "session", "tried")
+    __slots__ = ("claim", "is_plain", "late_from_ms", "score", "session", "tried")
 
     def __init__(
         self,
@@ -246,6 +247,7 @@ class Copy(Delivery):
     ) -> None:
         due_ms = int(score) if tried.due_ms is None else tried.due_ms
         super().__init__(id, record, destination, due_ms, tried.failures + 1, lane)
+        self.late_from_ms = due_ms
         self.session, self.claim, self.score, self.tried = session, claim, score, tried
         self.is_plain = type(record.headers) is lane.headers_type and not (
             tried.failures or record.ttl_ms is not None or record.at_most_once

@@ -27,7 +27,7 @@ if not redis.call('ZSCORE', KEYS[4], id) then
   return UNKNOWN
 end
 local old = redis.call('HGET', KEYS[1], id)
-if not old or #old < 13 or string.byte(old) ~= 1 then
+if not old or #old < 13 or not string.find(old, '^[\1\2]') then
   return UNREADABLE
 end
 local now = tonumber(ARGV[1])

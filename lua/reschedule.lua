@@ -25,6 +25,7 @@
 -- cost     O(log n) and the size of the message
 local UNKNOWN, IN_FLIGHT, RESCHEDULED, RESCHEDULED_MAYBE, DEAD, FOREIGN = 0, 5, 8, 9, 10, 14
 local KEEP_CALLS_MS = 600000
+local BACKDATED = 2 -- the head's version where the time of acceptance stands behind the payload
 local stamp, id, when, source, reach = ARGV[2], ARGV[3], ARGV[4], ARGV[7], ARGV[9]
 
 -- The destination is what a payload begins with: a MessagePack array behind a head of 13 bytes.
@@ -82,8 +83,12 @@ if claim then
   redis.call('ZADD', KEYS[8], redis.call('HINCRBY', KEYS[7], 'turn', 1), id)
   redis.call('ZREM', KEYS[3], id)
 end
-redis.call('HSET', KEYS[1], id,
-  struct.pack('>Bd', string.byte(old), new) .. string.sub(old, 10))
+local version, rest = string.byte(old), string.sub(old, 10)
+if new < now - 1 then -- overdue already: late only from now on
+  rest = string.sub(rest, 1, version == BACKDATED and -9 or -1) .. struct.pack('>d', now)
+  version = BACKDATED
+end
+redis.call('HSET', KEYS[1], id, struct.pack('>Bd', version, new) .. rest)
 redis.call('ZADD', KEYS[2], string.format('%.17g', new), id)
 if tried then
   redis.call('HSET', KEYS[4], id, (count or 0) .. ':' .. (maybe or '1') .. ':')

@@ -30,6 +30,7 @@
 -- cost     O(log n) a message
 local CREATED, DUPLICATE, CONFLICT, REPLACED, IN_FLIGHT, CANCELLED = 1, 2, 3, 4, 5, 6
 local FOREIGN = 14
+local BACKDATED = 2 -- the head's version where the time of acceptance stands behind the payload
 local KEEP_CALLS_MS = 600000
 local messages, due, mirror, attempts, calls = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[10]
 local policy, reach = tonumber(ARGV[2]), ARGV[9]
@@ -141,6 +142,9 @@ local function schedule(stamp, id, score, payload)
     return past % 1 * 256, string.sub(mine, 10, 13) == stamp and score_of(mine) or nil
   end
   local record = struct.pack('>Bdc4', 1, score, stamp) .. payload
+  if score < now - 1 then -- overdue when it is accepted: late only from now on
+    record = struct.pack('>Bdc4', BACKDATED, score, stamp) .. payload .. struct.pack('>d', now)
+  end
   if redis.call('HSETNX', messages, id, record) == 1 then
     added[#added + 1] = string.format('%.17g', score)
     added[#added + 1] = id
@@ -156,7 +160,7 @@ local function schedule(stamp, id, score, payload)
     return FOREIGN, score_of(old)
   elseif policy == 2 then
     return replace(stamp, id, old, score, record)
-  elseif policy == 1 or string.sub(old, 14) == payload then
+  elseif policy == 1 or string.sub(old, 14, string.byte(old) == BACKDATED and -9 or -1) == payload then
     return DUPLICATE, score_of(old)
   end
   return CONFLICT, score_of(old)

@@ -50,10 +50,14 @@ class Stored:
     score: float
     stamp: bytes
     payload: bytes
+    accepted_ms: int | None = None  # where it was overdue then
 
     @property
     def encoded(self) -> bytes:
-        return struct.pack(">Bd", 1, self.score) + self.stamp + self.payload
+        record = struct.pack(">d", self.score) + self.stamp + self.payload
+        if self.accepted_ms is None:
+            return b"\1" + record
+        return b"\2" + record + struct.pack(">d", self.accepted_ms)
 
 
 class Call(NamedTuple):
@@ -119,7 +123,8 @@ class Model:
         answers = []
         for stamp, message in messages:
             score = int(message.when) + message.rank / 256
-            stored = Stored(score, stamp, message.payload)
+            accepted_ms = now_ms if score < now_ms - 1 else None
+            stored = Stored(score, stamp, message.payload, accepted_ms)
             answer, pending = self._schedule(message.id, stored, policy, reach, now_ms)
             answers.append((answer, int(score if pending is None else pending)))
             is_pending = (
@@ -197,6 +202,8 @@ class Model:
             return Answer.DEAD
         self._take_out(id)
         self._put(id, int(when))
+        if self.messages[id].score < now_ms - 1:
+            self.messages[id].accepted_ms = now_ms
         if tried := self.attempts.get(id):
             self.attempts[id] = tried._replace(due_ms=None)
         self.failing.pop(id, None)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from delaybridge import commands, keys
+from delaybridge import Client, commands, keys
 from delaybridge.accept import Accepted
-from delaybridge.commands import Command
+from delaybridge.commands import Bucket, Command, Item
 from tests.integration.bucket import Owner, World
 
 TTL_MS = 10_000
 DELAY_MS = 5
+BROKERS = {"memory": "memory://"}
+LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 STEP_MS = 3_600_000
 
 
@@ -48,6 +51,45 @@ def test_a_delay_is_not_cut_short_by_a_part_of_a_millisecond(world: World, verb:
         assert answer and score is not None
         assert int(score) * 1000 >= now_us + DELAY_MS * 1000
         world.cancel(f"x{n}")
+
+
+def test_what_was_overdue_when_it_was_accepted_is_late_from_then_on(
+    world: World, now_ms: int
+) -> None:
+    owner, long_ago = world.owner(), now_ms - 2500 * 86_400_000
+    world.schedule("x", long_ago)
+    world.schedule("y", now_ms + 5)
+    assert world.schedule("x", long_ago) == "duplicate"
+    world.now_ms += 10
+    world.reschedule("y", long_ago + 1)
+    world.schedule("z", now_ms + 10)
+    copies = {copy.id: copy.score for copy in owner.claim()}
+    assert list(copies) == ["x", "y", "z"], "in the order of their due times, as ever"
+    rows = [world.run(world.bucket.get(id)) for id in "xyz"]
+    assert [int(copies[row.id]) for row in rows if row] == [long_ago, long_ago + 1, now_ms + 10]
+    late_from_ms = [commands.since_ms(row.record) for row in rows if row]
+    assert late_from_ms == [now_ms, now_ms + 10, now_ms + 10]
+    assert {commands.split_record(row.record)[1] for row in rows if row} == {b"payload"}
+
+
+def test_stats_count_what_was_overdue_when_it_was_accepted_from_then_on(
+    redis_url: str, namespace: str
+) -> None:
+    with Client(redis_url, namespace=namespace, brokers=BROKERS, buckets=1) as client:
+        client.schedule("memory:q", b"x", at=LONG_AGO)
+        assert client.stats().overdue_ms < 60_000
+        bucket = Bucket(namespace, 0, client._calls.birth)
+        (taken,) = client.store.run([bucket.acquire("w:1", TTL_MS)])
+        assert taken.token is not None
+        claim = bucket.claim(taken.token, TTL_MS, taken.turn, ahead_ms=0, limit=9, max_bytes=9)
+        (claimed,) = client.store.run([claim])
+        assert claimed is not None and client.stats().in_flight == 1
+        assert client.stats().overdue_ms < 60_000
+        score, _ = commands.split_record(claimed.records[0])
+        item = Item(claimed.ids[0].decode(), claimed.number, score)
+        client.store.run([bucket.park(taken.token, TTL_MS, [item])])
+        assert client.stats().parked == 1
+        assert client.stats().overdue_ms < 60_000
 
 
 def announce(world: World, name: str, now_ms: int, ttl_ms: int = TTL_MS) -> dict[str, int]:

@@ -31,7 +31,15 @@ from delaybridge import worker as worker_module
 from delaybridge.calls import Calls
 from delaybridge.client import AsyncClient
 from delaybridge.errors import StoreUnavailable, StoreWiped
-from delaybridge.events import BucketDamaged, Claimed, ClockStepped, Event, LeaseLost, ScannerFailed
+from delaybridge.events import (
+    BucketDamaged,
+    Claimed,
+    ClockStepped,
+    Event,
+    LeaseLost,
+    Published,
+    ScannerFailed,
+)
 from delaybridge.lease import NameTaken
 from delaybridge.message import Delivery, Limits, Message, new_id
 from delaybridge.publish import memory
@@ -269,6 +277,20 @@ async def test_nothing_is_early_and_nothing_late_whatever_is_claimed_ahead(
     assert min(arrived.late_ms) >= 0
     assert max(arrived.late_ms) < LATE_MS
     assert arrived.twice == []
+    await crew.stop()
+
+
+async def test_a_message_due_long_ago_is_not_late_when_it_is_published_at_once(
+    crew: Crew, arrived: Arrived
+) -> None:
+    crew.start()
+    await crew.shared("w")
+    long_ago = datetime(2020, 1, 1, tzinfo=UTC)
+    receipt = await crew.client.schedule("memory:q", b"x", at=long_ago)
+    await arrived.all([receipt.id])
+    await crew.settled()
+    assert arrived.due_ms[receipt.id] == int(long_ago.timestamp() * 1000)
+    assert crew.heard(Published)[0].late_ms < 60_000
     await crew.stop()
 
 
