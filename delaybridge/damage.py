@@ -22,7 +22,7 @@ TYPES = {
 }
 """Last the marks: numbers only grow, so none read before is above the turn in them."""
 _MARKS = ("turn", "claimed", "fired_claim", "fired_score", "look", "birth")
-_READS: dict[str, tuple[tuple[str, ...], ...]] = {
+READS: dict[str, tuple[tuple[str, ...], ...]] = {
     **{key: (("HLEN",),) for key, kind in TYPES.items() if kind == "hash"},
     **{
         key: (("ZRANGE", "0", "0", "WITHSCORES"), ("ZRANGE", "-1", "-1", "WITHSCORES"))
@@ -62,13 +62,13 @@ class Damage(NamedTuple):
 
 def look(bucket: Bucket) -> list[Command[Any]]:
     """Commands that show what is damaged in a bucket, to be run as `Each`; for `found`."""
-    return [_plain(verb, bucket.key(key), *args) for key in TYPES for verb, *args in _READS[key]]
+    return [_plain(verb, bucket.key(key), *args) for key in TYPES for verb, *args in READS[key]]
 
 
 def found(bucket: Bucket, replies: Sequence[Any], *, was_owned: bool = False) -> list[Damage]:
     """What the replies to `look` show. was_owned: the bucket had an owner, so it has marks."""
     answers = iter(replies)
-    read = {key: [next(answers) for _ in _READS[key]] for key in TYPES}
+    read = {key: [next(answers) for _ in READS[key]] for key in TYPES}
     sound = {key: of for key, of in read.items() if not any(isinstance(r, StoreError) for r in of)}
     damage = [_of(bucket, key, f"is not a {TYPES[key]}") for key in TYPES if key not in sound]
     ends = {key: _ends(sound.get(key, [])) for key, kind in TYPES.items() if kind == "zset"}

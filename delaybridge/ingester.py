@@ -12,11 +12,11 @@ from functools import partial
 from importlib import import_module
 from typing import Any, Protocol
 
-from delaybridge import commands
+from delaybridge import commands, keys, rights
 from delaybridge.calls import Calls
 from delaybridge.errors import ConfigError, StoreError, StoreUnavailable, StoreWiped
 from delaybridge.eventlog import EventLog
-from delaybridge.events import IngestFailed, StoreSilent
+from delaybridge.events import FleetDamaged, IngestFailed, StoreSilent
 from delaybridge.ingest.counts import Counts
 from delaybridge.lease import NameTaken
 from delaybridge.publish import kind_of
@@ -101,6 +101,7 @@ class Ingester(Service):
         self._failure = asyncio.get_running_loop().create_future()
         try:
             await self._store.complete(self._calls.open())
+            await self._store.complete(rights.check(s.namespace, "producer"))
             self._start_keepers()
             work = [
                 asyncio.create_task(self._announce(self._store)),
@@ -189,6 +190,9 @@ class Ingester(Service):
                 fleet = await store.one(self._said(self.settings.lease.ttl_ms))
             except StoreUnavailable as exc:
                 self.emit(StoreSilent(reason=str(exc)))
+            except StoreError as exc:  # nobody sees what is read, and it is read all the same
+                damaged = keys.ingests(self.settings.namespace)
+                self.emit(FleetDamaged(reason=f"{damaged}: {exc}"))
             else:
                 if not fleet.announced:
                     raise NameTaken(self.identity.name)

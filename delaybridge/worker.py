@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Set
 from math import ceil
 from typing import Any
 
-from delaybridge import keys
+from delaybridge import keys, rights
 from delaybridge.alarm import Alarm
 from delaybridge.brokers import Brokers
 from delaybridge.calls import Calls
@@ -84,6 +84,7 @@ class Worker(Service):
         free_s: float | None = None  # when a name that is taken is free if its bearer is dead
         try:
             await store.complete(calls.open())
+            await store.complete(rights.check(s.namespace, "worker"))
             while not self.stopping.is_set():
                 began_s = time.monotonic()
                 try:

@@ -84,7 +84,7 @@ def _redis(settings: Settings) -> Iterator[Finding]:
         try:
             yield from _server(client)
             yield from _clock(client)
-            yield from _scripts(client, settings)
+            yield from _rights(client, settings)
             yield from _namespace(client, settings)
         except DelayBridgeError as exc:
             yield Finding(FAIL, "redis", f"{_reason(exc)} ({settings.redis.url})")
@@ -133,6 +133,25 @@ def _clock(client: Client) -> Iterator[Finding]:
         yield Finding(WARN, "clock", what)
     else:
         yield Finding(OK, "clock", difference)
+
+
+def _rights(client: Client, settings: Settings) -> Iterator[Finding]:
+    """What the user lacks to be a client, a worker, or to run every command of this one."""
+    from delaybridge.rights import ROLES, lacking_for
+
+    lacking = {
+        name: client.store.complete(lacking_for(settings.namespace, role))
+        for name, role in ROLES.items()
+    }
+    level = FAIL if all(lacking.values()) else WARN
+    for name, missing in lacking.items():
+        if missing:
+            what = f"the user lacks rights of the role {name}: {', '.join(missing)}"
+            yield Finding(level, "rights", f"{what}. See docs/keys.md")
+    if able := [name for name, missing in lacking.items() if not missing]:
+        yield Finding(OK, "rights", f"the user has the rights of: {', '.join(able)}")
+    if not lacking["operator"]:
+        yield from _scripts(client, settings)
 
 
 def _scripts(client: Client, settings: Settings) -> Iterator[Finding]:

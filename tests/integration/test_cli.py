@@ -30,10 +30,6 @@ from tests.waiting import wait_until
 CANARY = "S3CR3T-CANARY-99"
 HOUR = ("--in", "1h")
 HOSTILE = "\x1b[31mred\u202e"
-KEYS_PAGE = Path(__file__).parents[2] / "docs" / "keys.md"
-SECURITY_ACL = " ".join(
-    line.strip() for line in KEYS_PAGE.read_text().splitlines() if line.startswith("    ")
-)
 
 
 @dataclass
@@ -697,19 +693,6 @@ def test_no_secret_in_any_output(
     assert done.returncode in (0, 1, 3)
     assert CANARY.encode() not in said
     assert b"Traceback" not in said
-
-
-def test_as_the_restricted_user_of_the_worker(one_shot: Run) -> None:
-    with RedisServer() as server, redis.Redis.from_url(server.url) as connection:
-        rules = SECURITY_ACL.replace("{NS", "{x").split()
-        connection.execute_command("ACL", "SETUSER", "db-worker", *rules, ">pw")
-        url = f"redis://db-worker:pw@127.0.0.1:{server.port}/0"
-        healthy = one_shot(url, "--json", "doctor")
-        assert levels(healthy).get("fail") is None
-        connection.execute_command("ACL", "SETUSER", "db-worker", "-zrem")
-        poor = one_shot(url, "--json", "doctor")
-        assert poor.code == 1
-        assert any("rights" in text for text in levels(poor)["fail"])
 
 
 def test_a_redis_that_would_evict(one_shot: Run) -> None:

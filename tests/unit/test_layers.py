@@ -51,7 +51,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
             "session",
         ),
         *("parked", "lease"),
-        *("damaged", "announcements", "eventlog", "publish"),
+        *("damaged", "rights", "announcements", "eventlog", "publish"),
     ),
     ("letters", "lanes", "scanner", "ingest", "intercept"),
     ("service", "reload", "brokers", "worker", "ingester", "processes"),

@@ -1,0 +1,156 @@
+"""Redis users with the rights that docs/keys.md gives them, and with one right less."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from delaybridge import Client, cli, commands, keys, rights
+from delaybridge.errors import StoreDenied
+from delaybridge.message import Answer
+from delaybridge.store import Store
+from tests.integration.test_worker import DEADLINE_S, Arrived, Crew, arrived
+from tests.servers.redis import RedisServer
+from tests.waiting import wait_until, wait_until_async
+
+__all__ = ["arrived"]
+KEYS_PAGE = (Path(__file__).parents[2] / "docs" / "keys.md").read_text()
+LINES = dict(re.findall(r"^    ACL SETUSER (\w+) (.*)$", KEYS_PAGE, re.M))
+NS = "ns.1"
+
+
+class Guarded:
+    """A Redis with the users of the page of keys."""
+
+    def __init__(self, server: RedisServer) -> None:
+        self.server = server
+        self.redis = redis.Redis.from_url(server.url)
+        self.reset()
+
+    def reset(self) -> None:
+        """Each user with all its rights, and no other."""
+        for name, rules in LINES.items():
+            self.change(name, "reset", *rules.replace("NS", NS).split())
+
+    def change(self, name: str, *rules: str) -> None:
+        self.redis.execute_command("ACL", "SETUSER", name, *rules)
+
+    def url(self, name: str) -> str:
+        return f"redis://{name}:PASSWORD@127.0.0.1:{self.server.port}/0"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RedisServer]:
+    with RedisServer() as server:
+        yield server
+
+
+@pytest.fixture
+def guarded(server: RedisServer) -> Iterator[Guarded]:
+    guarded = Guarded(server)
+    guarded.redis.flushall()
+    yield guarded
+    guarded.redis.close()
+
+
+COMMANDS = (
+    *("stats", "health", "worker ls", "bucket ls", "dead ls", "dead ls --by-reason", "message ls"),
+    *("message ls --state parked", "message ls --state in_flight", "message ls --state dead"),
+    *("message show later", "message reschedule later --in 2h", "message publish-now soon"),
+    *("message cancel later", "message cancel --destination memory:p --yes", "dead show lost"),
+    *("dead kick lost", "dead discard lost", "schedule memory:q x --in 1h", "doctor"),
+    "destination purge memory:q --yes",
+)
+
+
+async def test_each_user_of_the_page_of_keys_can_do_its_work_and_an_operator_every_command(
+    guarded: Guarded, arrived: Arrived, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Client(guarded.url("producer"), namespace=NS, brokers={"memory": "memory://"}) as client:
+        crew = Crew(guarded.url("operator"), NS)
+        crew.start(url=guarded.url("worker"))
+        client.schedule("memory:q", b"x", delay=0.05, id="first")
+        await arrived.all(["first"], DEADLINE_S)
+        for id, destination in (("later", "memory:q"), ("soon", "memory:q"), ("p", "memory:p")):
+            client.schedule(destination, b"x", delay=3600, id=id)
+        client.schedule("memory:q", b"x", delay=3600, id="gone")
+        assert client.get("gone") is not None
+        assert client.reschedule("gone", delay=7200) == Answer.RESCHEDULED
+        assert client.cancel("gone") == Answer.CANCELLED
+        _ingest(client)
+        refused = []
+        for line in COMMANDS:
+            flags = ["--redis", guarded.url("operator"), "--namespace", NS]
+            flags += [] if line == "doctor" else ["--broker", "memory=memory://"]
+            cli.main([*flags, *line.split()])
+            said = "".join(capsys.readouterr())
+            if re.search(r"access refused|NOPERM|role operator|internal", said):
+                refused.append(f"{line}: {said}")
+        await crew.stop()
+        await crew.close()
+    assert refused == []
+
+
+def _ingest(client: Client) -> None:
+    """What an ingest process asks beside a client's calls; a message is quarantined."""
+    bucket = client._calls.buckets[keys.bucket_of(b"lost", len(client._calls.buckets))]
+    said = commands.announce(NS, "i", "0" * 16, 1000, b"{}", ingests=True)
+    kept = [(commands.new_stamp(), "lost", b"payload", "ingress:bad: why")]
+    client.store.run([said, bucket.quarantine(kept)])
+
+
+@pytest.mark.parametrize("role", rights.ROLES)
+def test_whatever_right_is_missing_is_named_and_nothing_stays_behind(
+    guarded: Guarded, role: str
+) -> None:
+    def lacking(*rules: str) -> list[str]:
+        guarded.change(role, *rules)
+        store = Store(guarded.url(role))
+        found = store.complete(rights.lacking_for(NS, rights.ROLES[role]))
+        store.close()
+        guarded.reset()
+        return found
+
+    assert lacking() == []
+    wait_until(lambda: guarded.redis.keys() == [], DEADLINE_S, "nothing is left")
+    for name in rights.commands_of(rights.ROLES[role]):
+        assert lacking(f"-{name.lower()}") == [f"+{name.lower()}"]
+        guarded.redis.flushall()
+    assert lacking("-evalsha") == ["+evalsha"]
+    assert lacking("-script|load") == ["+script|load"]
+    assert lacking("resetchannels") == [f"&{{{NS}}}*"]
+    for pattern in (f"~{{{NS}:*", f"~{{{NS}}}*"):
+        assert lacking("resetkeys", pattern) == [f"~{{{NS}:* ~{{{NS}}}*"]
+
+
+async def test_a_worker_that_may_not_settle_does_not_start_and_names_the_command(
+    guarded: Guarded, arrived: Arrived
+) -> None:
+    guarded.change("worker", "-hdel", "-zrem")
+    crew = Crew(guarded.url("operator"), NS)
+    await crew.client.schedule("memory:q", b"x", delay=0)
+    with pytest.raises(StoreDenied, match=r"\+hdel, \+zrem"):
+        await crew.start(url=guarded.url("worker"))
+    assert arrived.attempts == []
+    guarded.reset()
+    crew.start(url=guarded.url("worker"))
+    await wait_until_async(lambda: arrived.attempts, DEADLINE_S, "it is delivered")
+    await crew.stop()
+    await crew.close()
+
+
+async def test_doctor_names_what_the_user_lacks(
+    guarded: Guarded, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["--namespace", NS, "doctor"]
+    assert cli.main(["--redis", guarded.url("worker"), *flags]) == 0
+    said = capsys.readouterr().out
+    assert "rights: the user has the rights of: worker" in said
+    assert "rights of the role operator: +" in said
+    guarded.change("worker", "-zrem")
+    assert cli.main(["--redis", guarded.url("worker"), *flags]) == 1
+    assert "rights of the role worker: +zrem" in capsys.readouterr().out

@@ -1,0 +1,45 @@
+"""What the Redis user is tried for: every command that a script or a call sends, and no less."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from delaybridge import damage, rights
+from delaybridge.store import scripts
+
+ROOT = Path(__file__).parents[2]
+KEYS_PAGE = (ROOT / "docs" / "keys.md").read_text()
+LINE = re.compile(r"^    ACL SETUSER (\w+) (.*)$", re.M)
+OF_THE_CONNECTION = {"ping", "hello", "auth", "client|setname", "evalsha", "script|load"}
+
+
+def granted(role: str) -> set[str]:
+    """The commands that the page of keys gives a user of this role."""
+    (rules,) = [rules for name, rules in LINE.findall(KEYS_PAGE) if name == role]
+    return {word[1:] for word in rules.split() if word.startswith("+")}
+
+
+def test_every_command_of_a_script_is_tried() -> None:
+    called = set(re.findall(r"redis\.call\('(\w+)'", "".join(s for s, _ in scripts().values())))
+    tried = {*rights.PROBES, *rights.KEYLESS, *rights.ON_A_CHANNEL}
+    assert called <= tried
+    assert called <= set(rights.commands_of(rights.ROLES["operator"]))
+
+
+def test_every_plain_command_is_tried() -> None:
+    text = (ROOT / "delaybridge" / "commands.py").read_text()
+    plain = set(re.findall(r'_plain\("(\w+)"', text))
+    looks = {verb for reads in damage.READS.values() for verb, *_ in reads}
+    assert len(plain) > 5
+    assert plain | looks <= set(rights.commands_of(rights.ROLES["operator"]))
+    for role in rights.ROLES.values():
+        assert looks <= set(rights.commands_of(role))
+
+
+@pytest.mark.parametrize("role", rights.ROLES)
+def test_the_page_of_keys_grants_what_a_role_needs_and_no_more(role: str) -> None:
+    needed = {name.lower() for name in rights.commands_of(rights.ROLES[role])}
+    assert granted(role) == needed | OF_THE_CONNECTION
