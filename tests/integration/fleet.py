@@ -33,11 +33,12 @@ class Process:
         environment: dict[str, str],
         log: Path,
         stderr: IO[bytes] | None,
+        folder: Path,
     ):
         self.name, self.log_path = name, log
         with log.open("wb") as file:
             self._process = subprocess.Popen(
-                command, stdout=file, stderr=stderr or file, env=environment, cwd=ROOT
+                command, stdout=file, stderr=stderr or file, env=environment, cwd=folder
             )
         self.pid = self._process.pid
 
@@ -115,14 +116,26 @@ class Fleet:
         self.client.close()
 
     def start(
-        self, name: str, *options: str, settled: bool = True, stderr: IO[bytes] | None = None
+        self,
+        name: str,
+        *options: str,
+        settled: bool = True,
+        stderr: IO[bytes] | None = None,
+        instead: Path | None = None,
     ) -> Process:
-        """One more worker; with `settled`, once it holds a bucket. stderr: instead of its log."""
+        """One more worker; with `settled`, once it holds a bucket. stderr: instead of its log.
+
+        instead: a folder whose modules are imported before any other.
+        """
         command = [sys.executable, "-m", "delaybridge", "--redis", self._redis_url]
         command += ["--namespace", self._namespace, "--broker", f"file={self._broker}"]
         log = self._folder / f"{name}-{len(self._processes)}.log"
         command += ["scan", "--name", name, *options]
-        process = Process(name, command, self._environment, log, stderr)
+        environment = self._environment
+        if instead is not None:
+            path = os.pathsep.join([str(instead), environment["PYTHONPATH"]])
+            environment = {**environment, "PYTHONPATH": path}
+        process = Process(name, command, environment, log, stderr, instead or ROOT)
         self._processes.append(process)
         if settled:
             wait_until(

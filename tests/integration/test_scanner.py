@@ -1183,3 +1183,25 @@ async def test_it_is_not_idle_before_it_has_looked_into_every_bucket(rig_of: Rig
             assert not rig.scanner.is_idle()
             await asyncio.sleep(0)
         assert not rig.scanner.is_idle()
+
+
+async def test_a_claim_given_again_that_holds_nothing_any_more_does_not_stop_its_bucket(
+    redis_url: str, namespace: str
+) -> None:
+    async with Rig(redis_url, namespace, buckets=1) as rig:
+        session = rig.sessions[0]
+        await rig.schedule(message("x", NOW_MS + 1000))
+        claim = session.bucket.claim(
+            *(session.token, session.ttl_ms, session.have),
+            ahead_ms=2000,
+            limit=10,
+            max_bytes=1000,
+        )
+        claimed = await rig.store.one(claim)  # its answer never reaches the scanner
+        assert claimed is not None
+        assert claimed.ids == [b"x"]
+        assert await rig.client.cancel("x") == "cancelled"
+        await rig.schedule(message("y", NOW_MS + 1000))
+        rig.scanner.wake_all()
+        await asyncio.wait_for(rig.at(NOW_MS + 1000), 10)
+        assert rig.memory.ids == ["y"]

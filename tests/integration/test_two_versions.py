@@ -1,0 +1,65 @@
+"""Two versions of the scripts at once, as in a rolling upgrade: workers and clients of both."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from delaybridge.message import Answer
+from tests.integration.fleet import ROOT, Fleet
+from tests.waiting import wait_until
+
+FIRST = "2489fe3"  # a version whose announcements, attempts and answers looked otherwise
+MESSAGES = 300
+OTHER_TEXT = """
+import delaybridge.store as store
+from hashlib import sha1
+
+def other(source):
+    text = source + "-- another version\\n"
+    return text, sha1(text.encode()).hexdigest()
+
+known = {verb: other(source) for verb, (source, _) in store.scripts().items()}
+store.scripts = lambda: known
+"""
+
+
+def put_other_version(folder: Path) -> None:
+    """An earlier version, from this repository's history; without it, scripts of another text."""
+    folder.mkdir()
+    packed = folder / "first.tar"
+    asked = ["git", "-C", str(ROOT), "archive", "-o", str(packed), FIRST, "delaybridge", "lua"]
+    if subprocess.run(asked, capture_output=True).returncode == 0:
+        subprocess.run(["tar", "-xf", str(packed), "-C", str(folder)], check=True)
+    else:
+        (folder / "sitecustomize.py").write_text(OTHER_TEXT)
+
+
+@pytest.mark.timeout(180)
+def test_workers_of_two_versions_share_the_work_and_give_it_to_each_other(
+    redis_url: str, namespace: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "other"
+    put_other_version(folder)
+    with Fleet(tmp_path, redis_url, namespace, ttl_ms=2000) as fleet:
+        old = fleet.start("old", instead=folder)
+        fleet.start("new")
+        fleet.wait_shared("old", "new")
+        ids = fleet.schedule(MESSAGES, seconds=3, first_s=0.2)
+        gone = ids[MESSAGES // 2 :: 4]
+        cancelled = {id for id in gone if fleet.client.cancel(id) == Answer.CANCELLED}
+        half = set(ids[: MESSAGES // 4])
+        wait_until(lambda: half <= {r.id for r in fleet.published()}, 20, "a quarter is out")
+        assert {worker.name for worker in fleet.client.stats().workers} == {"old", "new"}
+        old.kill()  # what it held goes to the other, and is understood there
+        fleet.start("old-again", instead=folder)
+        fleet.wait_published(sorted(set(ids) - cancelled))
+        fleet.wait_settled()
+        published = {record.id for record in fleet.published()}
+        tried_again = {record.id for record in fleet.published() if record.attempt > 1}
+    assert cancelled
+    assert published == set(ids) - cancelled
+    assert not fleet.early()
+    assert set(fleet.twice()) <= tried_again
