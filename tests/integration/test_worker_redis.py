@@ -70,13 +70,14 @@ async def test_a_subscription_that_is_lost_is_made_again_and_every_bucket_looked
 
 
 async def test_a_subscription_that_goes_dead_without_a_sign_is_noticed(
-    crew: Crew, arrived: Arrived, proxy: FaultProxy
+    crew: Crew, arrived: Arrived, proxy: FaultProxy, caplog: pytest.LogCaptureFixture
 ) -> None:
     crew.start(url=f"redis://{LOOPBACK}:{proxy.port}/0", lease=SELDOM)
     await crew.shared("w")
     await soon(crew, arrived)
     assert proxy.swallow_subscriptions() == 1
     await soon(crew, arrived)
+    assert "wake_ups_lost" in caplog.text
     assert crew.heard(LeaseLost) == []
     await crew.stop()
 
