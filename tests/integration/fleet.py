@@ -32,8 +32,8 @@ class Process:
         command: list[str],
         environment: dict[str, str],
         log: Path,
-        stderr: IO[bytes] | None,
-        folder: Path,
+        stderr: IO[bytes] | None = None,
+        folder: Path = ROOT,
     ):
         self.name, self.log_path = name, log
         with log.open("wb") as file:
