@@ -55,6 +55,7 @@ def _life(bucket: Bucket, namespace: str) -> Generator[Command[Any], Any, None]:
     yield _schedule(bucket)
     yield bucket.get(_ID)
     yield bucket.page(State.DELAYED, limit=1)
+    yield bucket.sample(1)
     yield bucket.reschedule(commands.new_stamp(), _ID, "+0")
     item = yield from _fired(bucket, token, held.turn)
     yield bucket.retry(token, _TTL_MS, [(item, 0, False, "")])
