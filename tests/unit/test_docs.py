@@ -19,6 +19,12 @@ INTERNAL = {
     "kinds",
     "store",
 }  # for the drop-in producers and the CLI
+FEATURES = ROOT / "docs" / "features.md"
+PACKAGE = ROOT / "delaybridge"
+DESIGNS = {"000": (25, 3), "001": (25, 0), "002": (21, 1), "003": (13, 3), "004": (12, 0)}
+UNPROVEN = {"000-23", "002-13", "002-16", "003-Q1"}  # not needed, not there, or only measured
+TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
+FILE = re.compile(r"`([\w/]+\.(?:py|lua))`")
 
 
 def anchors(page: Path) -> set[str]:
@@ -41,6 +47,14 @@ def test_every_page_is_reached_from_the_readme() -> None:
         assert f"docs/{page.name}" in reached or page.name == "settings.md"
 
 
+def test_the_pages_name_options_that_exist() -> None:
+    options = set(re.findall(r"--[a-z][a-z-]+", (ROOT / "docs" / "cli.md").read_text()))
+    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+        for call in re.findall(r"\bdelaybridge .*", page.read_text()):
+            unknown = set(re.findall(r"(?<!\S)--[a-z][a-z-]+", call)) - options
+            assert not unknown, f"{page.name}: {call}"
+
+
 @pytest.mark.parametrize("client", [Client, AsyncClient])
 def test_the_python_page_names_every_public_method(client: type) -> None:
     page = (ROOT / "docs" / "python.md").read_text()
@@ -56,3 +70,38 @@ def test_the_python_page_names_every_public_error() -> None:
         if isinstance(made := getattr(delaybridge, name), type) and issubclass(made, Exception)
     }
     assert {name for name in errors if f"`{name}`" not in page} == set()
+
+
+def test_the_features_page_has_every_row_of_the_five_designs_once() -> None:
+    expected = [
+        f"{design}-{number}"
+        for design, (rows, errors) in DESIGNS.items()
+        for number in (
+            *(f"{n:02}" for n in range(1, rows + 1)),
+            *(f"Q{n}" for n in range(1, errors + 1)),
+        )
+    ]
+    named = re.findall(r"^\| (00\d-\w+) \|", FEATURES.read_text(), re.MULTILINE)
+    assert sorted(named) == sorted(expected)
+
+
+def test_the_features_page_names_tests_that_exist() -> None:
+    named = TEST.findall(FEATURES.read_text())
+    assert named
+    texts = {path: (ROOT / path).read_text() for path, _ in named}
+    assert [each for each in named if f"def {each[1]}(" not in texts[each[0]]] == []
+
+
+def test_the_features_page_names_files_that_exist() -> None:
+    named = set(FILE.findall(FEATURES.read_text()))
+    assert named
+    assert [
+        name for name in named if not (ROOT / name).exists() and not (PACKAGE / name).exists()
+    ] == []
+
+
+def test_every_row_of_the_features_page_has_a_proof_or_says_why_not() -> None:
+    for row in re.findall(r"^\| 00.*\|$", FEATURES.read_text(), re.MULTILINE):
+        id, feature, answer, proof = (cell.strip() for cell in row.strip("|").split("|"))
+        assert feature and answer, id
+        assert proof or id in UNPROVEN, id
