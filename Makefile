@@ -22,7 +22,7 @@ PYTEST = $(BIN)/pytest $(if $(REQUIRE),--require=$(REQUIRE))
 test: $(VENV)/.test servers ## install, obtain the servers, run every test
 ifeq ($(strip $(PYTEST_ARGS)),)
 	$(PYTEST) -q tests/unit tests/test_packaging.py
-	$(PYTEST) -q tests/integration --numprocesses=2 --dist=loadfile
+	$(PYTEST) -q tests/integration tests/fuzz --numprocesses=2 --dist=loadfile
 	$(PYTEST) tests/acceptance
 else
 	$(PYTEST) $(PYTEST_ARGS)

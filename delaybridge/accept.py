@@ -17,7 +17,7 @@ from urllib.parse import unquote
 import msgspec
 
 from delaybridge import amqp, times
-from delaybridge.errors import DelayOutOfRange, MessageError
+from delaybridge.errors import DelayOutOfRange, MessageError, shown
 from delaybridge.message import (
     OWN_HEADERS,
     RESERVED_PREFIX,
@@ -37,6 +37,7 @@ from delaybridge.message import (
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _Encoded = tuple[int, bytes, bytes]
 _MOST_KNOWN = 10_000
+_NAME_CHARS = 255  # of a broker, as far as near ones are looked for
 _UNDESCRIBED: Mapping[str, tuple[bytes, bytes | None]] = {
     "rabbitmq": (b"", None),
     "kombu": (b"", b""),
@@ -144,7 +145,7 @@ def parse_destination(text: object, kinds: Mapping[str, str]) -> Destination:
     broker, colon, address = text.partition(":")
     if not colon:
         raise MessageError(
-            "bad_destination", "destination", f"{text!r} has no colon: BROKER:ADDRESS"
+            "bad_destination", "destination", f"{shown(text)} has no colon: BROKER:ADDRESS"
         )
     kind = kinds.get(broker)
     if kind is None or address.startswith("//"):
@@ -164,7 +165,7 @@ def _rabbitmq(broker: str, address: str) -> Destination:
         raise MessageError(
             "bad_destination",
             "destination",
-            f"{address!r} has no slash: {broker}:EXCHANGE/ROUTING.KEY, or {broker}:/QUEUE",
+            f"{shown(address)} has no slash: {broker}:EXCHANGE/ROUTING.KEY, or {broker}:/QUEUE",
         )
     try:
         exchange = unquote(exchange, errors="strict")
@@ -185,7 +186,7 @@ def _check_address(destination: Destination) -> None:
             raise MessageError(
                 "bad_destination",
                 "destination",
-                f"{address!r} is no topic: 1 to 249 of a-z A-Z 0-9 . _ -",
+                f"{shown(address)} is no topic: 1 to 249 of a-z A-Z 0-9 . _ -",
             )
     else:
         _short_text(address, "address")
@@ -207,8 +208,10 @@ def _short_text(text: str, what: str) -> None:
 def _unknown_broker(text: str, broker: str, kinds: Mapping[str, str]) -> str:
     if "//" in text:
         return "a URL is no destination; configure the broker and name it: BROKER:ADDRESS"
-    near = difflib.get_close_matches(broker, kinds, n=3, cutoff=0.5) or sorted(kinds)[:5]
-    return f"no broker is named {broker!r}; configured: {', '.join(near) or 'none'}"
+    near = (
+        difflib.get_close_matches(broker[:_NAME_CHARS], kinds, n=3, cutoff=0.5) or sorted(kinds)[:5]
+    )
+    return f"no broker is named {shown(broker)}; configured: {', '.join(near) or 'none'}"
 
 
 def check_delay(wait_ms: int, limits: Limits, name: str) -> None:
@@ -336,11 +339,11 @@ def _check_header_name(name: object) -> None:
         raise MessageError("bad_header", "headers", "a header's name is not UTF-8") from None
     if size > 255 or not name.isprintable():
         raise MessageError(
-            "bad_header", "headers", f"{name[:40]!r}: at most 255 bytes, all printable"
+            "bad_header", "headers", f"{shown(name)}: at most 255 bytes, all printable"
         )
     if name.startswith(RESERVED_PREFIX) and name not in OWN_HEADERS:
         raise MessageError(
-            "reserved_header", "headers", f"{name!r}: the prefix {RESERVED_PREFIX!r} is ours"
+            "reserved_header", "headers", f"{shown(name)}: the prefix {RESERVED_PREFIX!r} is ours"
         )
 
 
@@ -372,7 +375,7 @@ def _properties(
     for name in properties:
         if name not in known:
             raise MessageError(
-                "bad_property", "properties", f"{name!r} is no property of {destination.kind}"
+                "bad_property", "properties", f"{shown(name)} is no property of {destination.kind}"
             )
     return None
 
@@ -392,24 +395,17 @@ def _partition(properties: Properties, destination: Destination) -> int | None:
     if partition is None:
         return None
     if isinstance(partition, bool) or not isinstance(partition, int) or not 0 <= partition < 2**31:
-        raise MessageError("bad_partition", "partition", f"got {_shown(partition)}; give 0 or more")
+        raise MessageError("bad_partition", "partition", f"got {shown(partition)}; give 0 or more")
     return partition
 
 
 def _priority(priority: object) -> int:
     if isinstance(priority, bool) or not isinstance(priority, int) or not 0 <= priority <= 255:
-        raise MessageError("bad_priority", "priority", f"got {_shown(priority)}; give 0 to 255")
+        raise MessageError("bad_priority", "priority", f"got {shown(priority)}; give 0 to 255")
     return priority
 
 
 def _flag(value: object, name: str) -> bool:
     if not isinstance(value, bool):
-        raise MessageError("bad_flag", name, f"got {_shown(value)}; give true or false")
+        raise MessageError("bad_flag", name, f"got {shown(value)}; give true or false")
     return value
-
-
-def _shown(value: object) -> str:
-    try:
-        return repr(value)[:80]
-    except ValueError:  # Python prints no integer of more than 4300 digits
-        return f"an overlong {type(value).__name__}"

@@ -23,7 +23,7 @@ from delaybridge.amqp_table import (
     taken,
     utf8,
 )
-from delaybridge.errors import DecodeError, MessageError
+from delaybridge.errors import DecodeError, MessageError, shown
 
 __all__ = [
     "ContentHeader",
@@ -111,9 +111,9 @@ def encode_properties(properties: Mapping[str, Any]) -> tuple[int, bytes, bytes]
 def _unknown_property(name: object) -> str:
     if name == "headers":
         return "'headers' is no property here: give them as the message's headers"
-    near = difflib.get_close_matches(str(name), PROPERTY_NAMES, n=1)
+    near = difflib.get_close_matches(shown(name), PROPERTY_NAMES, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(PROPERTY_NAMES)}"
-    return f"{name!r} is no property of AMQP{hint}"
+    return f"{shown(name)} is no property of AMQP{hint}"
 
 
 def _property(name: str, value: Any, kind: str) -> bytes:
@@ -140,14 +140,14 @@ def _sized_property(name: str, value: Any, kind: str) -> bytes:
 def _delivery_mode(value: Any) -> int:
     if isinstance(value, bool) or value not in (1, 2):
         raise MessageError(
-            "bad_property", "delivery_mode", f"got {_shown(value)}; 1 transient, 2 persistent"
+            "bad_property", "delivery_mode", f"got {shown(value)}; 1 transient, 2 persistent"
         )
     return int(value)
 
 
 def _priority(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 255:
-        raise MessageError("bad_priority", "priority", f"got {_shown(value)}; give 0 to 255")
+        raise MessageError("bad_priority", "priority", f"got {shown(value)}; give 0 to 255")
     return value
 
 
@@ -157,29 +157,24 @@ def _expiration(value: Any) -> str:
         raise MessageError(
             "bad_expiration",
             "expiration",
-            f"got {_shown(value)}; give milliseconds as text of digits",
+            f"got {shown(value)}; give milliseconds as text of digits",
         )
     if len(value) > 10 or int(value) > _MAX_EXPIRATION_MS:
         raise MessageError(
-            "bad_expiration", "expiration", f"got {value}; at most {_MAX_EXPIRATION_MS} ms"
+            "bad_expiration", "expiration", f"got {shown(value)}; at most {_MAX_EXPIRATION_MS} ms"
         )
     return value
 
 
 def _reply_to(value: Any) -> Any:
-    text = value.decode("latin-1") if isinstance(value, bytes) else str(value)
+    text = value.decode("latin-1") if isinstance(value, bytes) else value
+    if not isinstance(text, str):
+        return value  # refused by its type
     if text == DIRECT_REPLY_TO or text.startswith(DIRECT_REPLY_TO + "."):
         raise MessageError(
             "bad_property", "reply_to", f"{DIRECT_REPLY_TO} ends with the sender's connection"
         )
     return value
-
-
-def _shown(value: Any) -> str:
-    # The digits of a huge integer cannot be printed, and nobody would read them.
-    return (
-        type(value).__name__ if isinstance(value, int) and value.bit_length() > 64 else repr(value)
-    )
 
 
 def _timestamp(value: Any) -> int:
@@ -189,7 +184,7 @@ def _timestamp(value: Any) -> int:
         raise MessageError(
             "bad_property",
             "timestamp",
-            f"got {_shown(value)}; give epoch seconds or an aware datetime",
+            f"got {shown(value)}; give epoch seconds or an aware datetime",
         )
     return value
 

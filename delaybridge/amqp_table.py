@@ -53,7 +53,11 @@ def encode_table(pairs: Iterable[tuple[str, Any]]) -> bytes:
 
 def _name(name: Any, header: Any) -> bytes:
     if not isinstance(name, str) or not name:
-        raise MessageError("bad_header", str(header), "a name is text and not empty")
+        raise MessageError(
+            "bad_header",
+            header if isinstance(header, str) else "headers",
+            "a name is text and not empty",
+        )
     data = utf8(name, "bad_header", header)
     if len(data) > MAX_NAME_BYTES:
         raise MessageError(

@@ -24,7 +24,7 @@ from delaybridge.calls import (
     Stored,
     receipts,
 )
-from delaybridge.errors import ConfigError, MessageConflict
+from delaybridge.errors import ConfigError, MessageConflict, MessageError, printable, shown
 from delaybridge.ids import Ids
 from delaybridge.keys import bucket_of
 from delaybridge.message import (
@@ -48,6 +48,7 @@ Key = bytes | str | None
 Spread = Sequence[int] | None
 T = TypeVar("T")
 
+_MOST = 1000  # messages in a page
 _LARGE_CALL = 20  # schedules in a script call, from which on what it costs by itself hardly counts
 _PIPELINE_CALLS = 250  # by id, in one pipeline: each is a command to every bucket
 _Call = tuple[
@@ -88,6 +89,28 @@ class _Arguments:
         """Messages as given; the ids among them checked."""
         return [self.id(one) if isinstance(one, str) else one for one in messages]
 
+    def page(
+        self,
+        state: State,
+        destination: str | None,
+        span_ms: tuple[int | None, int | None],
+        limit: int,
+        cursor: Cursor | None,
+    ) -> Steps[Page]:
+        if state not in [*State]:
+            raise MessageError("bad_state", "state", f"got {shown(state)}; see State")
+        if not isinstance(destination, str | None):
+            raise MessageError("bad_destination", "destination", f"got {shown(destination)}")
+        for name, due_ms in zip(("due_from_ms", "due_to_ms"), span_ms, strict=True):
+            if due_ms is not None and not _is_number(due_ms):
+                raise MessageError("bad_time", name, f"got {shown(due_ms)}; give epoch ms")
+        if not _is_number(limit):
+            raise MessageError("bad_limit", "limit", f"got {shown(limit)}; give 1 to {_MOST}")
+        if cursor is not None and not _is_cursor(cursor):
+            raise MessageError("bad_cursor", "cursor", "give that of a page")
+        limit = max(1, min(limit, _MOST))
+        return self.calls.page(State(state), destination, span_ms, limit, cursor)
+
     def cancel_many(self, messages: Iterable[Named], key: Key) -> Steps[list[Answer]]:
         return self.calls.cancel_many(self.named(messages), check_key(key))
 
@@ -117,7 +140,7 @@ def only(receipts: list[Receipt]) -> Receipt:
         raise MessageConflict(
             "conflict",
             "id",
-            f"{receipt.id!r} is pending with other content, due at {receipt.due_ms} ms; "
+            f"{receipt.id[:80]!r} is pending with other content, due at {receipt.due_ms} ms; "
             "choose another id, or on_conflict='replace'",
         )
     return receipt
@@ -126,20 +149,27 @@ def only(receipts: list[Receipt]) -> Receipt:
 def _policy(on_conflict: str) -> OnConflict:
     if isinstance(on_conflict, OnConflict):  # nearly always, and an enum's call is slow
         return on_conflict
-    try:
+    if on_conflict in [*OnConflict]:
         return OnConflict(on_conflict)
-    except ValueError:
-        raise ConfigError(
-            f"on_conflict: {on_conflict!r} is not known; use one of {', '.join(OnConflict)}"
-        ) from None
+    raise ConfigError(
+        f"on_conflict: {printable(shown(on_conflict))} is not known; "
+        f"use one of {', '.join(OnConflict)}"
+    )
 
 
 def _spread(spread_ms: Spread, messages: Sequence[Named]) -> Sequence[int]:
     return [0] * len(messages) if spread_ms is None else spread_ms
 
 
-def _limit(limit: int) -> int:
-    return max(1, min(limit, 1000))
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and abs(value) < 2**63
+
+
+def _is_cursor(cursor: object) -> bool:
+    if not isinstance(cursor, tuple) or len(cursor) != 2:
+        return False
+    score, id = cursor
+    return _is_number(score) and isinstance(id, str) and id.isprintable()
 
 
 class Client:
@@ -263,9 +293,7 @@ class Client:
     ) -> Page:
         """Messages by due time (in flight: by claim), at most `limit` (1000) from the cursor on."""
         span_ms = (due_from_ms, due_to_ms)
-        return self.store.complete(
-            self._calls.page(State(state), destination, span_ms, _limit(limit), cursor)
-        )
+        return self.store.complete(self._check.page(state, destination, span_ms, limit, cursor))
 
     def dead(self, *, limit: int = 100, cursor: Cursor | None = None) -> Page:
         """The dead set by the time of burial."""
@@ -442,7 +470,7 @@ class AsyncClient:
         """As `Client.pending`."""
         span_ms = (due_from_ms, due_to_ms)
         return await self.store.complete(
-            self._calls.page(State(state), destination, span_ms, _limit(limit), cursor)
+            self._check.page(state, destination, span_ms, limit, cursor)
         )
 
     async def dead(self, *, limit: int = 100, cursor: Cursor | None = None) -> Page:

@@ -23,7 +23,12 @@ A star means that a later attempt can help. How one publish ended is a value
 
 from __future__ import annotations
 
+from datetime import date, timedelta
+
 DETAIL_LIMIT = 200
+FIELD_LIMIT = 255
+_SHOWN_CHARS = 80
+_SHOWN_BITS = 256  # Python prints no integer of more than 4300 digits
 
 
 class DelayBridgeError(Exception):
@@ -41,15 +46,15 @@ class MessageError(DelayBridgeError, ValueError):
     """The message is refused.
 
     code: one word, the same on every surface (HTTP, CLI, ingest, client).
-    field: the argument or header at fault.
+    field: the argument or header at fault, at most 255 printable characters.
     detail: what was got and what is accepted, at most 200 printable characters.
     """
 
     def __init__(self, code: str, field: str, detail: str) -> None:
         self.code = code
-        self.field = field
-        self.detail = printable(detail)[:DETAIL_LIMIT]
-        super().__init__(f"{field}: {code}: {self.detail}")
+        self.field = printable(field[:FIELD_LIMIT])[:FIELD_LIMIT]
+        self.detail = printable(detail[:DETAIL_LIMIT])[:DETAIL_LIMIT]
+        super().__init__(f"{self.field}: {code}: {self.detail}")
 
     def __reduce__(self) -> tuple[type[MessageError], tuple[str, str, str]]:
         return type(self), (self.code, self.field, self.detail)
@@ -120,6 +125,20 @@ def printable(text: str) -> str:
     if text.isascii() and text.isprintable():
         return text
     return "".join(c if c.isprintable() else _escaped(c) for c in text)
+
+
+def shown(value: object) -> str:
+    """A caller's value for a message, in at most 80 characters; what holds others, by its type.
+
+    Never the text of a whole value: of a list that holds one list twice, a hundred deep, it would
+    fill the memory, and of one that is nested too deep there is none.
+    """
+    if isinstance(value, str | bytes | bytearray):
+        return repr(value[:_SHOWN_CHARS])[:_SHOWN_CHARS]
+    is_short = isinstance(value, int) and value.bit_length() <= _SHOWN_BITS
+    if is_short or value is None or isinstance(value, float | date | timedelta):
+        return repr(value)[:_SHOWN_CHARS]
+    return type(value).__name__
 
 
 def _escaped(char: str) -> str:

@@ -19,7 +19,8 @@ from math import ceil, isfinite
 from typing import Any, NamedTuple
 
 from delaybridge import times
-from delaybridge.errors import MessageError
+from delaybridge.amqp_table import utf8
+from delaybridge.errors import MessageError, shown
 from delaybridge.message import MAX_PRIORITY, OWN_HEADERS, RESERVED_PREFIX, OnConflict, rank_of
 
 PLUGIN_DELAY = "x-delay"
@@ -78,13 +79,13 @@ def instructions(headers: Iterable[tuple[str, Any]]) -> Instructions:
     found: dict[str, Any] = {}
     near_miss = None
     for name, value in headers:
+        if not isinstance(name, str):
+            raise MessageError("bad_header", "headers", f"a name is text, not {shown(name)}")
         if name in _READERS:
             if name in found and found[name] != value:
                 raise MessageError("duplicate_header", name, "given twice, with two values")
             found[name] = value
-        elif name.startswith(RESERVED_PREFIX) and name not in OWN_HEADERS:
-            raise MessageError("reserved_header", name, _unknown(name))
-        elif name.lower() in _READERS:
+        elif _near_miss(name):
             near_miss = name
     given = {name: value for name, value in found.items() if value is not None}
     asked = [name for name in given if name in _TIMES]
@@ -95,6 +96,13 @@ def instructions(headers: Iterable[tuple[str, Any]]) -> Instructions:
         part, read = _READERS[name]
         parts[part] = read(value, name)
     return _consistent(Instructions(**parts, near_miss=near_miss))
+
+
+def _near_miss(name: str) -> bool:
+    """Whether a header that is none of ours is almost one; MessageError if it has our prefix."""
+    if name.startswith(RESERVED_PREFIX) and name not in OWN_HEADERS:
+        raise MessageError("reserved_header", name, _unknown(name))
+    return name.lower() in _READERS
 
 
 def _consistent(asked: Instructions) -> Instructions:
@@ -112,7 +120,7 @@ def is_instruction(name: str) -> bool:
 
 
 def _unknown(name: str) -> str:
-    near = difflib.get_close_matches(name, [n for n in _READERS if is_instruction(n)], n=1)
+    near = difflib.get_close_matches(name[:80], [n for n in _READERS if is_instruction(n)], n=1)
     return f"unknown; did you mean {near[0]!r}?" if near else "unknown, and the prefix is ours"
 
 
@@ -129,8 +137,9 @@ def _rounded_up(value: Any) -> Any:
     if isinstance(value, str | bytes) and len(value) <= _MOST_DIGITS:
         text = value if isinstance(value, str) else value.decode(errors="replace")
         value = Decimal(text) if _FRACTION.fullmatch(text) else value
-    is_number = isinstance(value, float) or (isinstance(value, Decimal) and value.adjusted() < 20)
-    return ceil(value) if is_number and isfinite(value) else value
+    if isinstance(value, Decimal):
+        return ceil(value) if value.is_finite() and value.adjusted() < _MOST_DIGITS else value
+    return ceil(value) if isinstance(value, float) and isfinite(value) else value
 
 
 def _delay(value: Any, name: str) -> int:
@@ -139,7 +148,7 @@ def _delay(value: Any, name: str) -> int:
         return times.delay_ms(text, field=name)
     delay_ms = _whole_ms(value, name)
     if delay_ms < 0:
-        return times.delay_ms(f"{delay_ms}ms", field=name)
+        return times.delay_ms(delay_ms, field=name)
     return _within_calendar(delay_ms, name)
 
 
@@ -167,15 +176,14 @@ def _destination(value: Any, name: str) -> str:
 def _key(value: Any, name: str) -> bytes:
     if not isinstance(value, str | bytes):
         raise MessageError("bad_key", name, f"got {type(value).__name__}; give text")
-    return value.encode() if isinstance(value, str) else value
+    return utf8(value, "bad_key", name) if isinstance(value, str) else value
 
 
 def _priority(value: Any, name: str) -> int:
-    text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    text = shown(value) if isinstance(value, int) and not isinstance(value, bool) else value
     text = _text(text, name, "bad_priority") if isinstance(text, str | bytes) else ""
     if not _is_digits(text) or not 0 <= int(text) <= MAX_PRIORITY:
-        shown = str(value)[:40]
-        raise MessageError("bad_priority", name, f"got {shown!r}; give 0 to {MAX_PRIORITY}")
+        raise MessageError("bad_priority", name, f"got {shown(value)}; give 0 to {MAX_PRIORITY}")
     return rank_of(int(text))
 
 
@@ -194,7 +202,7 @@ def _flag(value: Any, name: str) -> bool:
         return value
     text = _text(value, name, "bad_flag") if isinstance(value, str | bytes) else ""
     if text not in ("true", "false"):
-        raise MessageError("bad_flag", name, f"got {str(value)[:40]!r}; give true or false")
+        raise MessageError("bad_flag", name, f"got {shown(value)}; give true or false")
     return text == "true"
 
 
@@ -211,8 +219,7 @@ def _whole_ms(value: Any, name: str) -> int:
     is_fraction = isinstance(value, Decimal) or (isinstance(value, float) and isfinite(value))
     code = "not_integer_ms" if is_fraction else "bad_time"
     hint = "; for a time use delaybridge-due" if isinstance(value, datetime) else ""
-    shown = f"{type(value).__name__} {str(value)[:40]!r}"
-    raise MessageError(code, name, f"got {shown}; give whole milliseconds{hint}")
+    raise MessageError(code, name, f"got {shown(value)}; give whole milliseconds{hint}")
 
 
 def _is_digits(text: str) -> bool:
@@ -236,7 +243,7 @@ def _text(value: str | bytes, name: str, code: str = "bad_time") -> str:
 def _within_calendar(delay_ms: int, name: str) -> int:
     if delay_ms < times.YEAR_3000_MS:
         return delay_ms
-    return times.delay_ms(f"{delay_ms}ms", field=name)  # which raises
+    return times.delay_ms(delay_ms, field=name)  # which raises
 
 
 _Reader = Callable[[Any, str], Any]

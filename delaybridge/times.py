@@ -17,7 +17,7 @@ from functools import lru_cache
 
 import msgspec
 
-from delaybridge.errors import DelayOutOfRange, MessageError
+from delaybridge.errors import DelayOutOfRange, MessageError, shown
 
 YEAR_3000_MS = 32_503_680_000_000
 YEAR_MS = 31_557_600_000  # of 365.25 days
@@ -69,11 +69,13 @@ def epoch_ms(due_ms: int, *, field: str) -> int:
     """`due_ms` itself, if it lies between 2001 and 3000; else the error that says what it is."""
     if due_ms < _YEAR_2001_MS:
         raise MessageError(
-            "looks_like_seconds", field, f"{due_ms} ms lies before 2001; were seconds meant?"
+            "looks_like_seconds", field, f"{shown(due_ms)} ms lies before 2001; were seconds meant?"
         )
     if due_ms >= YEAR_3000_MS:
         raise DelayOutOfRange(
-            "too_far", field, f"{due_ms} ms is the year 3000 or later; are these micro-seconds?"
+            "too_far",
+            field,
+            f"{shown(due_ms)} ms is the year 3000 or later; are these micro-seconds?",
         )
     return due_ms
 

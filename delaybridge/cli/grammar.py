@@ -152,7 +152,7 @@ def name_option(help: str) -> Callable[[F], F]:
 def parse_cursor(text: str) -> tuple[float, str]:
     """`1795197600450.99:ID` as lists print it."""
     found = _CURSOR.fullmatch(text)
-    if found is None:
+    if found is None or not found[2].isprintable():
         raise Failure(
             Exit.REFUSED, "bad_cursor", "--cursor", f"got {text[:80]!r}; copy it from the list"
         )

@@ -631,9 +631,11 @@ def test_a_record_of_a_later_version_with_more_fields_is_read() -> None:
 def test_a_head_that_is_not_ours_is_a_decode_error(data: bytes) -> None:
     try:
         _, payload = split_record(data)
-    except DecodeError:
-        assert len(data) < HEAD_SIZE or data[0] not in (HEAD_VERSION, BACKDATED)
+    except DecodeError as exc:
+        assert exc.code == "undecodable"
     else:
+        assert len(data) >= HEAD_SIZE
+        assert data[0] in (HEAD_VERSION, BACKDATED)
         assert payload == data[HEAD_SIZE : len(data) if data[0] == HEAD_VERSION else -8]
 
 

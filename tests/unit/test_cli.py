@@ -1092,6 +1092,12 @@ def test_argv_that_is_not_utf8() -> None:
     assert result.err == "error: id: not valid UTF-8 (bad_id)\n"
 
 
+def test_a_cursor_that_is_not_utf8() -> None:
+    result = spawn(*NOWHERE, "message", "ls", "--cursor", b"1:\xff")
+    assert result.code == 2
+    assert result.err.startswith("error: --cursor: got '1:\\udcff'")
+
+
 def test_c_locale() -> None:
     Path("delaybridge.toml").write_text('namespace = "é"\n')
     plain = {"LC_ALL": "C", "PYTHONIOENCODING": "ascii", "PYTHONCOERCECLOCALE": "0"}
