@@ -220,7 +220,7 @@ async def test_it_is_cancelled_and_rescheduled_by_its_id(
         ({}, {"deliver_at": datetime(2030, 1, 1)}, "zone_required", "deliver_at"),
         ({}, {"delay": 1, "deliver_at": "2030-01-01T00:00:00Z"}, "time_ambiguous", "delay"),
         ({"headers": {"x-delay": 5}}, {"delay": 1}, "time_ambiguous", "delay"),
-        ({"headers": {"x-delay": 1.9}}, {}, "not_integer_ms", "x-delay"),
+        ({"headers": {"delaybridge-delay": 1.9}}, {}, "not_integer_ms", "delaybridge-delay"),
         ({"headers": {"a": float("nan")}}, {"delay": 1}, "non_finite", "a"),
         ({"headers": {"a": [{"b": float("inf")}]}}, {"delay": 1}, "non_finite", "a"),
         ({"expiration": -1}, {"delay": 1}, "bad_expiration", "expiration"),

@@ -396,7 +396,7 @@ class TestRefused:
             ({}, {"delay": timedelta(days=8000)}, "too_far", "delay"),
             ({}, {"delay": 1, "deliver_at": "2030-01-01T00:00:00Z"}, "time_ambiguous", "delay"),
             ({"headers": {"x-delay": "5"}}, {"delay": 1}, "time_ambiguous", "delay"),
-            ({"headers": {"x-delay": "1.5"}}, {}, "bad_time", "x-delay"),
+            ({"headers": {"delaybridge-delay": "1.5"}}, {}, "bad_time", "delaybridge-delay"),
             ({"headers": {"delaybridge-dealy": "1"}}, {"delay": 1}, "reserved_header",
              "delaybridge-dealy"),
             ({"headers": [("a", 5)]}, {"delay": 1}, "unsupported_header_type", "a"),

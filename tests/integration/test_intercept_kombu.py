@@ -227,7 +227,7 @@ def test_it_is_cancelled_and_rescheduled_by_its_id(site: Site, producer: Produce
         ({"deliver_at": datetime(2030, 1, 1)}, "zone_required", "deliver_at"),
         ({"delay": 1, "deliver_at": "2030-01-01T00:00:00Z"}, "time_ambiguous", "delay"),
         ({"delay": 1, "headers": {"x-delay": 5}}, "time_ambiguous", "delay"),
-        ({"headers": {"x-delay": 1.9}}, "not_integer_ms", "x-delay"),
+        ({"headers": {"delaybridge-delay": 1.9}}, "not_integer_ms", "delaybridge-delay"),
         ({"delay": 1, "headers": {"a": float("nan")}}, "non_finite", "a"),
         ({"delay": 1, "headers": {"a": [{"b": float("inf")}]}}, "non_finite", "a"),
         ({"delay": 1, "expiration": -1}, "bad_expiration", "expiration"),

@@ -143,6 +143,11 @@ def get(world: World) -> Command[Any]:
     return world.bucket.get("x")
 
 
+def sample(world: World) -> Command[Any]:
+    _claimed(world, "x")
+    return world.bucket.sample(9)
+
+
 def page(world: World) -> Command[Any]:
     _claimed(world, "x", "y", "z")
     return world.bucket.page(State.IN_FLIGHT, limit=2)
@@ -268,7 +273,7 @@ CASES: list[Case] = [
     *(schedule_waiting, schedule_read_before, schedule_conflicting_from_a_source),
     *(quarantine, quarantine_an_id_that_is_taken, cancel_from_a_source),
     *(cancel, cancel_on_the_wheel, cancel_in_flight, cancel_unknown),
-    *(reschedule, reschedule_maybe_delivered, reschedule_dead, kick, discard, get, page),
+    *(reschedule, reschedule_maybe_delivered, reschedule_dead, kick, discard, get, page, sample),
     *(acquire, acquire_first, renew, release, claim, claim_all, claim_nothing),
     *(fire, fire_acknowledging, settle, settle_at_most_once, retry, retry_not_attempted),
     *(park, unpark, unpark_named, bury, reclaim, trim, announce, announce_leaving),
