@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 COMMANDS = {
     "schedule": ("schedule", "Accept a message now, to be delivered later."),
     "message": ("messages", "List, show, cancel and reschedule messages."),
-    "dead": ("dead", "Messages that were given up: look, bring back, discard."),
+    "dead": ("dead", "Messages that were given up: list, bring back, discard."),
     "destination": ("destinations", "All messages of one destination at once."),
     "scan": ("fleet", "Run a worker: publish messages when they are due."),
     "ingest": ("ingest", "Read delay exchanges or delay topics into the store."),
     "stats": ("fleet", "Count messages by state."),
-    "worker": ("fleet", "The workers that run."),
+    "worker": ("fleet", "The running workers."),
     "bucket": ("fleet", "The buckets and who owns them."),
-    "health": ("health", "Say by exit code whether messages are delivered on time."),
+    "health": ("health", "Check that messages go out on time; exits with 0 or 1."),
     "doctor": ("doctor", "Check Redis, brokers, clock and workers; say what to change."),
     "config": ("config", "Show and check the settings."),
     "completion": ("completion", "Print the script that makes a shell complete commands."),
@@ -88,8 +88,8 @@ class Root(Group):
     "brokers",
     metavar="[NAME=]URL",
     multiple=True,
-    help="A broker, as amqp://HOST or kafka://HOST:9092; its kind is its name if none is given. "
-    "Once for each broker.",
+    help="A broker, as amqp://HOST or kafka://HOST:9092; without NAME it is named after its kind. "
+    "Repeat for each broker.",
 )
 @click.option(
     "--config", metavar="FILE", help="Settings; else $DELAYBRIDGE_CONFIG, else ./delaybridge.toml."
@@ -98,9 +98,9 @@ class Root(Group):
     "--json",
     "as_json",
     is_flag=True,
-    help="One JSON object per line, errors too; also behind the command.",
+    help="One JSON object per line, errors too; may follow the command.",
 )
-@click.option("--no-color", is_flag=True, help="No colour on a terminal either; as NO_COLOR.")
+@click.option("--no-color", is_flag=True, help="Never colour the output; the same as NO_COLOR.")
 @click.option("-v", "--verbose", is_flag=True, help="Log more; show where an error came from.")
 @click.version_option(__version__, message="delaybridge %(version)s")
 @click.pass_context
@@ -114,7 +114,7 @@ def root(
     """Publish a message now, have it arrive on a RabbitMQ exchange or a Kafka topic later.
 
     Durations are written 500ms, 15s, 15m, 1h30m, 7d or PT15M; times as 2030-01-31T09:00:00Z.
-    Every option of this page has its environment variable: DELAYBRIDGE_REDIS_URL,
+    Every option below has an environment variable: DELAYBRIDGE_REDIS_URL,
     DELAYBRIDGE_NAMESPACE, DELAYBRIDGE_BROKERS__RABBITMQ, DELAYBRIDGE_CONFIG.
 
     Exit codes: 0 done, 1 failed, 2 refused (nothing was done), 3 not found, 4 conflict, 5 Redis or

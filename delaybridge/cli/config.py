@@ -40,7 +40,7 @@ def config() -> None:
 @click.option("--sources", is_flag=True, help="Say where each value came from.")
 @pass_session
 def show(session: Session, sources: bool) -> None:
-    """Print the settings in force, as the file that would say the same; passwords are masked."""
+    """Print the settings in force as a settings file; passwords are masked."""
     settings = session.settings
     origin = settings.sources()
     if session.output.json:

@@ -27,7 +27,7 @@ _NOT_DEAD = "not in the dead set"
 
 @click.group(cls=Group)
 def dead() -> None:
-    """Messages that were given up: look, bring back, discard."""
+    """Messages that were given up: list, bring back, discard."""
 
 
 @dead.command("ls")
@@ -74,10 +74,10 @@ def show(session: Session, id: str, form: str, key: str | None) -> None:
 @bulk_options(dead=True, over=True)
 @pass_session
 def kick(session: Session, asked: Asked) -> int:
-    """Bring messages back: due now, or with --over from now on; their attempts forgotten.
+    """Bring messages back, due now (or spread with --over); attempts start again at 1.
 
-    Give ids, or filters: what fits all of them is counted first, then brought back after a question
-    (or --yes).
+    Give ids or filters. Messages that match all filters are counted first, then brought back
+    once you confirm (or with --yes).
     """
 
     def verb(client: Client, some: Sequence[Named], later_ms: list[int]) -> list[Answer]:
@@ -90,10 +90,10 @@ def kick(session: Session, asked: Asked) -> int:
 @bulk_options(dead=True)
 @pass_session
 def discard(session: Session, asked: Asked) -> int:
-    """Forget messages of the dead set for good.
+    """Delete messages from the dead set for good.
 
-    Give ids, or filters: what fits all of them is counted first, then discarded after a question
-    (or --yes).
+    Give ids or filters. Messages that match all filters are counted first, then deleted once
+    you confirm (or with --yes).
     """
     if len(asked.ids) > 1:
         session.confirm(f"discard {len(asked.ids)} messages", yes=asked.yes)

@@ -32,7 +32,7 @@ def demo(session: Session, broker: str | None, messages: int, seconds: int, no_k
     """Watch it work: two workers, one of them killed, a verdict.
 
     A private Redis, two worker processes, a consumer that imports only its client library. Exit
-    code 0 only if everything due arrived and nothing early. No broker is touched but the one given.
+    code 0 only if everything due arrived, and nothing early. Uses no broker but the one you name.
     """
     from delaybridge.demo import run
 

@@ -21,9 +21,9 @@ def destination() -> None:
 @click.option("--dry-run", is_flag=True, help="Only count its messages.")
 @pass_session
 def purge(session: Session, destination: str, confirm: str | None, dry_run: bool) -> int:
-    """Cancel all messages to exactly this destination, and forget its dead ones.
+    """Cancel all messages to exactly this destination, and delete its dead ones.
 
-    They are counted first. What is handed to the broker already is too late: `in_flight`.
+    They are counted first. Messages already handed to the broker are too late: `in_flight`.
     """
     from delaybridge.message import State
     from delaybridge.selection import PENDING, Selection

@@ -50,7 +50,7 @@ class Finding:
 @click.command("doctor", cls=Command)
 @pass_session
 def doctor(session: Session) -> int:
-    """Check Redis, brokers, clock and workers; say what to change. Exits with 1 if one fails.
+    """Check Redis, brokers, clock and workers; say what to change. Exits with 1 if a check fails.
 
     Nothing is changed: scripts are tried out on a bucket of their own, which is removed.
     """

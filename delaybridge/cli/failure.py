@@ -2,7 +2,7 @@
 
 0    done; also a drained `scan`, and a reader that closed stdout
 1    failed: the verdict of `demo`, `health` or `doctor` is no; `scan` could not give its leases
-     back; or a defect of ours
+     back; or a bug in delaybridge
 2    usage, settings or input refused: nothing was done
 3    not found
 4    conflict: in flight, same id with other content, name taken

@@ -39,7 +39,7 @@ _WORKER_SPARE = ("HOST", "VERSION", "PID", "STARTED")
     metavar="N",
     help="Worker processes; one per core is the most that helps. [default: scan.processes, 1]",
 )
-@name_option("The worker's name; its host and pid if left out.")
+@name_option("The worker's name. [default: host and pid]")
 @click.option("--burst", is_flag=True, help="Exit when nothing is due any more.")
 @click.option(
     "--with-ingest",
@@ -52,9 +52,9 @@ def scan(
 ) -> int:
     """Run a worker: publish messages when they are due.
 
-    Start as many as you like, on as many hosts: they share the buckets out among themselves.
-    SIGTERM and Ctrl-C drain: what is under way is finished, the buckets are given to the others. A
-    second one stops at once.
+    Start as many as you like, on as many hosts: they share the buckets among themselves.
+    On SIGTERM or Ctrl-C a worker finishes what it has begun and gives its buckets to the others; a
+    second signal stops it at once.
     """
     settings = session.load({"scan": {"processes": processes}})
     if not settings.brokers:
@@ -144,13 +144,13 @@ def stats(session: Session) -> None:
 
 @click.group(cls=Group)
 def worker() -> None:
-    """The workers that run."""
+    """The running workers."""
 
 
 @worker.command("ls")
 @pass_session
 def worker_ls(session: Session) -> None:
-    """List the workers and how many buckets each of them owns; and who ingests what."""
+    """List the workers and their buckets, and the ingest processes and their sources."""
     with session.client() as client:
         found = client.stats()
     rows = (
@@ -173,7 +173,7 @@ def bucket() -> None:
 @bucket.command("ls")
 @pass_session
 def bucket_ls(session: Session) -> None:
-    """List the buckets: what lies in them, who owns them and for how long."""
+    """List the buckets: contents, owner, and time left of its lease."""
     with session.client() as client:
         found = client.stats()
     rows = ((_bucket_data(each), _bucket_cells(each, found.now_ms)) for each in found.buckets)

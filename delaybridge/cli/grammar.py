@@ -112,7 +112,7 @@ def key_option(function: F) -> F:
         "-k",
         "--key",
         metavar="KEY",
-        help="Look only where messages of this key lie; without it everywhere.",
+        help="Search only the bucket of this key. [default: all buckets]",
     )(function)
 
 
@@ -124,13 +124,13 @@ def page_options(function: F) -> F:
         type=click.IntRange(min=1),
         default=50,
         show_default=True,
-        help=f"At most so many, and never more than {PAGE_LIMIT}.",
+        help=f"How many to list, {PAGE_LIMIT} at most.",
     )
     cursor = click.option(
         "--cursor",
         metavar="CURSOR",
         callback=lambda _ctx, _param, text: None if text is None else parse_cursor(text),
-        help="Go on where a list ended; printed below it.",
+        help="Continue a list: the cursor printed at its end.",
     )
     return limit(cursor(function))
 

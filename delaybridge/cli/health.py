@@ -34,20 +34,21 @@ _NAMED = 3  # failing destinations
     metavar="DURATION",
     default="0s",
     show_default=True,
-    help="How long a bucket may be without a worker; waited for.",
+    help="How long a bucket may lack a worker; waits so long at most.",
 )
 @click.option(
     "--max-retrying-age",
     metavar="DURATION",
     default="1m",
     show_default=True,
-    help="How long publishes of a message may have failed and be tried again.",
+    help="How long a message may have been failing and retried.",
 )
 @pass_session
 def health(session: Session, max_overdue: str, max_unowned: str, max_retrying_age: str) -> int:
-    """Exit with 0 if messages are delivered on time, with 1 if not, with 5 if Redis is away.
+    """Check that messages go out on time; exits with 0 or 1.
 
-    Also with 1 if a delay exchange or delay topic is not read.
+    Exits with 1 if messages are late or keep failing, if a bucket has no worker or is damaged,
+    or if a delay exchange or delay topic is not read; with 5 if Redis is unreachable.
     """
     from delaybridge.cli.sources import stalled, unread
     from delaybridge.times import delay_ms, format_duration

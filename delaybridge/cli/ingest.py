@@ -8,13 +8,13 @@ from delaybridge.cli.failure import Exit, Failure
 from delaybridge.cli.grammar import Command, Group, name_option, pass_session
 from delaybridge.cli.session import Session
 
-_NAME = name_option("The process' name; its host and pid if left out.")
+_NAME = name_option("The process' name. [default: host and pid]")
 _TAKE_OVER = click.option(
     "--take-over",
     "owners",
     multiple=True,
     metavar="NAMESPACE@BIRTH",
-    help="Read what belonged to this namespace, which is given up. Once for each.",
+    help="Take over the sources of this abandoned namespace. Repeat for several.",
 )
 
 
@@ -24,7 +24,7 @@ def ingest() -> None:
 
     Producers publish to X.delay instead of X, with the delay in a header (x-delay in ms, or
     delaybridge-delay as 15m); workers publish the message to X when it is due. Start as many as you
-    like; SIGTERM and Ctrl-C drain.
+    like. SIGTERM and Ctrl-C drain.
     """
 
 
@@ -34,8 +34,8 @@ def ingest() -> None:
     "exchanges",
     multiple=True,
     metavar="X.delay",
-    help="A delay exchange, declared if it is not there: [BROKER:]X.delay or NAME=TARGET, and "
-    ";type=fanout (topic, headers, direct). Once for each. [default: ingest.exchanges]",
+    help="A delay exchange, declared if missing: [BROKER:]X.delay or NAME=TARGET, and "
+    ";type=fanout (topic, headers, direct). Repeat for several. [default: ingest.exchanges]",
 )
 @_TAKE_OVER
 @_NAME
@@ -53,7 +53,7 @@ def rabbitmq(
     "topics",
     multiple=True,
     metavar="T.delay",
-    help="A delay topic, or a pattern with *: [BROKER:]T.delay or NAME=TARGET. Once for each. "
+    help="A delay topic, or a pattern with *: [BROKER:]T.delay or NAME=TARGET. Repeat for several. "
     "[default: ingest.topics, *.delay]",
 )
 @click.option(
@@ -61,7 +61,7 @@ def rabbitmq(
     "skips",
     multiple=True,
     metavar="T/PARTITION=OFFSET",
-    help="Go on behind an offset that cannot be read: it is lost. Once for each.",
+    help="Skip an offset that cannot be read; its record is lost. Repeat for several.",
 )
 @_TAKE_OVER
 @_NAME

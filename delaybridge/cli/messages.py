@@ -52,7 +52,7 @@ def message() -> None:
     type=click.Choice(["delayed", "in_flight", "parked", "dead"]),
     default="delayed",
     show_default=True,
-    help="Where they are.",
+    help="Only messages in this state.",
 )
 @click.option("--due-from", metavar="TIME", help="Due at this time or later.")
 @click.option("--due-to", metavar="TIME", help="Due at this time or earlier.")
@@ -123,10 +123,10 @@ def show(session: Session, id: str, form: str, key: str | None) -> None:
 def cancel(session: Session, asked: Asked) -> int:
     """Cancel messages that are not yet handed to the broker.
 
-    Give ids, or filters: what fits all of them is counted first, then cancelled after a question
-    (or --yes). `cancelled`: nothing of it is delivered, ever. `cancelled_maybe_delivered`: nothing
-    more is sent, but an earlier attempt, whose outcome is unknown, may have arrived. `in_flight`:
-    too late.
+    Give ids or filters. Messages that match all filters are counted first, then cancelled once
+    you confirm (or with --yes). `cancelled`: it will never be delivered.
+    `cancelled_maybe_delivered`: nothing more is sent, but an earlier attempt, whose outcome is
+    unknown, may have arrived. `in_flight`: too late.
     """
     if len(asked.ids) > 1:
         session.confirm(f"cancel {len(asked.ids)} messages", yes=asked.yes)
@@ -147,8 +147,8 @@ def cancel(session: Session, asked: Asked) -> int:
 def reschedule(session: Session, asked: Asked, delay: str | None, at: str | None) -> int:
     """Give messages another due time.
 
-    Give ids, or filters: what fits all of them is counted first, then moved after a question (or
-    --yes). `rescheduled`: nothing of it is delivered before that time.
+    Give ids or filters. Messages that match all filters are counted first, then moved once you
+    confirm (or with --yes). `rescheduled`: it is not delivered before that time.
     `rescheduled_maybe_delivered`: but an earlier attempt, whose outcome is unknown, may have
     arrived.
     """
@@ -164,8 +164,8 @@ def reschedule(session: Session, asked: Asked, delay: str | None, at: str | None
 def publish_now(session: Session, asked: Asked) -> int:
     """Make messages due now, or with --over from now on.
 
-    Give ids, or filters: what fits all of them is counted first, then moved after a question (or
-    --yes).
+    Give ids or filters. Messages that match all filters are counted first, then moved once you
+    confirm (or with --yes).
     """
     return _move(session, asked, "publish", delay="0s", at=None)
 

@@ -13,13 +13,13 @@ _WIDTH = 88
 _HEAD = """\
 # The command line
 
-Made from `--help` by `python -m delaybridge.cli.reference > docs/cli.md`; a test compares the two.
+Generated from `--help`: `python -m delaybridge.cli.reference > docs/cli.md`. A test compares them.
 
 | exit code | means |
 |---|---|
 | 0 | done; also a drained `scan`, and a reader that closed stdout |
 | 1 | failed: the verdict of `demo`, `health` or `doctor` is no; `scan` could not give its leases \
-back; or a defect of ours |
+back; or a bug in delaybridge |
 | 2 | usage, settings or input refused: nothing was done |
 | 3 | not found |
 | 4 | conflict: in flight, same id with other content, name taken |

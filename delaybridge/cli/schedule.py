@@ -29,7 +29,7 @@ _NUMBERS = ("delivery_mode", "priority", "timestamp", "partition")
 @click.argument("body", required=False, metavar="[BODY | -]")
 @click.option("--in", "delay", metavar="DURATION", help="How long from now, as 15m or 1h30m.")
 @click.option("--at", metavar="TIME", help="When, as 2030-01-31T09:00:00Z.")
-@click.option("--id", metavar="ID", help="The message's id; made up if left out.")
+@click.option("--id", metavar="ID", help="The message's id; generated if omitted.")
 @click.option(
     "-k", "--key", metavar="KEY", help="Kafka's record key; messages of one key keep their order."
 )
@@ -47,12 +47,12 @@ _NUMBERS = ("delivery_mode", "priority", "timestamp", "partition")
     type=int,
     metavar="N",
     default=0,
-    help="0 to 255: the higher goes first among messages of one millisecond.",
+    help="0 to 255; the highest goes first among messages due in the same millisecond.",
 )
 @click.option(
     "--ttl", metavar="DURATION", help="How long after its due time it is still worth delivering."
 )
-@click.option("--at-most-once", is_flag=True, help="Rather lost than delivered twice.")
+@click.option("--at-most-once", is_flag=True, help="May be lost in a crash; never duplicated.")
 @click.option(
     "--on-conflict",
     type=click.Choice(["fail", "keep", "replace"]),
@@ -66,8 +66,8 @@ _NUMBERS = ("delivery_mode", "priority", "timestamp", "partition")
 def schedule(session: Session, /, body: str | None, **options: Any) -> int | None:
     """Accept a message now, to be delivered to DESTINATION later.
 
-    DESTINATION is rabbitmq:EXCHANGE/ROUTING.KEY, rabbitmq:/QUEUE or kafka:TOPIC; what stands before
-    the colon is the name of a configured broker. BODY is the message itself; - reads it from stdin.
+    DESTINATION is rabbitmq:EXCHANGE/ROUTING.KEY, rabbitmq:/QUEUE or kafka:TOPIC; the part
+    before the colon is the name of a configured broker. BODY is the message; - reads it from stdin.
 
     \b
     delaybridge schedule kafka:orders.timeout --in 15m '{"order": 42}'
@@ -75,7 +75,7 @@ def schedule(session: Session, /, body: str | None, **options: Any) -> int | Non
     delaybridge schedule rabbitmq:/jobs --in 1h --lines < jobs.txt
 
     Prints the message's id and when it is due, and warns if no worker runs. With --lines empty
-    lines are skipped, and on a terminal only the sum is printed.
+    lines are skipped, and on a terminal only a summary is printed.
     """
     lines, keep_going = options.pop("lines"), options.pop("keep_going")
     on_conflict = options.pop("on_conflict")
