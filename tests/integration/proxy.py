@@ -95,7 +95,9 @@ class FaultProxy:
             while data := await reader.read(65536):
                 while self.mode == "hold_down" == swallow.replace("blackhole", "hold"):
                     await asyncio.sleep(0.01)
-                if writer is not client and b"SUBSCRIBE" in data:
+                # The rights are tried with both in one go.
+                stays = b"SUBSCRIBE" in data and b"UNSUBSCRIBE" not in data
+                if writer is not client and stays:
                     self._subscribers.add(client)
                 if self.mode not in ("blackhole", swallow) and client not in self._swallowed:
                     writer.write(data)
