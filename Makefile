@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PYTEST_ARGS ?=
 REQUIRE ?=
 
-.PHONY: help demo test bench check lint unit format servers lock clean
+.PHONY: help demo test fuzz bench check lint unit format servers lock clean
 
 help: ## what there is
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -27,6 +27,9 @@ ifeq ($(strip $(PYTEST_ARGS)),)
 else
 	$(PYTEST) $(PYTEST_ARGS)
 endif
+
+fuzz: $(VENV)/.test servers ## bad input at every entrance, for long; `make test` has a short form
+	$(PYTEST) tests/fuzz --hypothesis-profile=fuzz --timeout=0 $(PYTEST_ARGS)
 
 bench: $(VENV)/.test servers ## every benchmark in a short form; FULL=1 at the full sizes
 	$(BIN)/python -m bench $(if $(FULL),full)

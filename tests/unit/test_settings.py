@@ -277,6 +277,7 @@ def test_file_that_may_not_be_read() -> None:
         ("[publish]\nwindow_messages = 0", "publish.window_messages: got 0"),
         ("[publish]\nwindow_messages = 1000000", "publish.window_messages: got 1000000"),
         ("[redis]\ntimeout_s = inf", "redis.timeout_s: got inf"),
+        ("[ingest]\nprefetch = 0", "ingest.prefetch: got 0"),
         ("[limits]\ndelay = '5x'", "limits.delay: got '5x'; allowed: a duration with a unit"),
         ("[limits]\ndelay = '-5s'", "limits.delay: got '-5s'"),
         ("[limits]\ndelay = '∞'", "limits.delay: got '∞'"),

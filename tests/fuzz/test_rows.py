@@ -1,0 +1,189 @@
+"""Every row of the tables of bad input has a test, or a reason why it has none yet.
+
+The rows are counted, not repeated: T times, I ids, B bodies, H headers, D destinations, A AMQP and
+K Kafka ingest bear their number in the tests (`"T24"` in a table of cases, `# K-19`,
+`test_a29_...`). The rows of the command line (C) and of the settings (S) are named here, each with
+its test.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parents[1]
+COUNTS = {"T": 34, "I": 24, "B": 12, "H": 22, "D": 15, "A": 42}
+ROWS = [f"{letter}{n}" for letter, count in COUNTS.items() for n in range(1, count + 1)]
+ROWS += [f"K-{n}" for n in range(1, 33) if n not in (27, 28)]
+
+LATER = {
+    "B7": "base64 is the JSON of HTTP, which does not exist yet",
+    "D8": "no destination can be paused yet",
+    "D9": "there are no tenants yet",
+    "K-17": "librdkafka answers as in K-16, and no broker of today stores such a batch",
+    "K-24": "ten thousand partitions are no test of a few seconds",
+    "S-19": "there is no URL of a Redis Cluster: redis://a,b is refused",
+    "S-20": "there is no URL of a Sentinel",
+    "S-23": "OpenSSL refuses an expired certificate where it refuses that of a wrong CA, S-21",
+    "S-39": "HTTP does not exist yet",
+    "S-51": "the HTTP publisher does not exist yet",
+    **{f"S-{n}": "HTTP does not exist yet" for n in range(52, 58)},
+}
+
+ELSEWHERE = {
+    "I21": "integration/test_client.py::"
+    "test_the_same_again_is_a_duplicate_and_keeps_the_first_time",
+    "I22": "integration/test_client.py::"
+    "test_other_content_under_an_id_is_a_conflict_that_names_the_remedy",
+    "I23": "integration/test_ingest_rabbitmq.py::"
+    "test_the_same_message_again_after_a_cancel_is_a_new_one",
+    "B2": "unit/test_accept.py::test_null_is_kept_for_kafka_and_refused_elsewhere",
+    "B4": "unit/test_accept.py::"
+    "test_one_byte_too_many_is_refused_with_the_limit_and_the_broker_named",
+    "B5": "unit/test_cli.py::test_stdin_endless_is_read_to_the_limit",
+    "B11": "unit/test_publish_rabbitmq.py::"
+    "test_headers_that_fill_the_frame_pass_and_one_byte_more_is_refused",
+    "B12": "unit/test_quota.py::test_a_full_namespace_takes_nothing_and_says_which_limit_it_is",
+    "D14": "unit/test_amqp.py::test_a_foreign_user_id_is_left_out",
+    "A28": "integration/test_ingest_rabbitmq.py::test_ids_duplicates_cancels_and_conflicts",
+    "A31": "unit/test_ingest_routes.py::test_what_is_no_route",
+    "A39": "integration/test_ingest_rabbitmq_faults.py::test_a_deleted_queue_is_declared_anew",
+    "A40": "integration/test_ingest_rabbitmq_faults.py::"
+    "test_connections_are_cut_while_messages_flow",
+    "A41": "integration/test_ingest_rabbitmq_faults.py::"
+    "test_memory_is_bounded_while_the_store_is_away",
+    "A42": "integration/test_ingest_rabbitmq_faults.py::"
+    "test_a_channel_closed_by_the_broker_is_opened_anew",
+}
+
+CLI = "unit/test_cli.py::"
+REAL = "integration/test_cli.py::"
+COMMAND_LINE = {
+    "C-1": ("unknown command or option", CLI + "test_refused"),
+    "C-2": ("missing argument", CLI + "test_refused"),
+    "C-3": ("option twice", CLI + "test_refused"),
+    "C-4": ("--in and --at together", CLI + "test_refused"),
+    "C-5": ("--in= empty", CLI + "test_times_refused"),
+    "C-6": ("a BODY and --lines", CLI + "test_refused"),
+    "C-7": ("- with stdin closed, or a terminal with nothing", CLI + "test_stdin_closed"),
+    "C-8": ("stdin without end", CLI + "test_stdin_endless_is_read_to_the_limit"),
+    "C-9": ("--lines: 1 GB, BOM, CRLF, blank lines", CLI + "test_lines"),
+    "C-10": ("--lines: a line that is refused", REAL + "test_lines_that_are_refused"),
+    "C-11": ("--lines: empty input", REAL + "test_lines_of_nothing"),
+    "C-12": ("--processes 0, -1, 1.5, abc, 10^9", CLI + "test_refused"),
+    "C-13": ("--limit -1, 10^9", REAL + "test_limit_is_capped"),
+    "C-14": ("--redis, --broker: scheme, host, port, password", CLI + "test_refused"),
+    "C-15": ("--broker without NAME=", CLI + "test_refused"),
+    "C-16": ("Redis unreachable", CLI + "test_redis_away"),
+    "C-17": ("wrong password", REAL + "test_wrong_password"),
+    "C-18": ("not a Redis", REAL + "test_not_a_redis"),
+    "C-19": ("Redis too old, wrong policy", CLI + "test_doctor_looks_at_the_server"),
+    "C-20": ("the URL of a cluster", "unit/test_settings.py::test_redis_urls_refused"),
+    "C-21": ("--config missing, a directory", CLI + "test_refused"),
+    "C-22": ("cancel of an unknown id", REAL + "test_schedule_show_reschedule_cancel"),
+    "C-23": ("cancel in flight", REAL + "test_in_flight_is_too_late"),
+    "C-24": ("kick of what is not dead", REAL + "test_the_dead_set"),
+    "C-25": ("many without --yes", CLI + "test_refused"),
+    "C-26": ("a terminal of 20 columns", REAL + "test_a_narrow_terminal"),
+    "C-27": ("NO_COLOR, a dumb terminal", CLI + "test_colour"),
+    "C-28": ("stdout closed", REAL + "test_head_closes_the_pipe"),
+    "C-29": ("Ctrl-C in --lines", REAL + "test_lines_interrupted"),
+    "C-30": ("an argument that is not UTF-8", CLI + "test_argv_that_is_not_utf8"),
+    "C-31": ("locale C", CLI + "test_c_locale"),
+    "C-32": ("two workers of one name", REAL + "test_two_workers_of_one_name"),
+    "C-33": ("scan --burst with nothing due", REAL + "test_scan_burst_with_nothing_due"),
+    "C-34": ("this host's clock is off", CLI + "test_doctor_looks_at_the_clock"),
+    "C-35": ("a hostile id is printed", REAL + "test_hostile_content_is_escaped"),
+    "C-36": ("--json with an error", CLI + "test_refused_in_json"),
+}
+
+FILE = "unit/test_settings.py::"
+REFUSED = FILE + "test_refused_in_the_file"
+URL = CLI + "test_a_broker_url_that_a_worker_could_not_use_is_refused_by_the_check_and_at_the_start"
+OPTIONS = "unit/test_publish_kafka.py::test_other_options_are_refused_by_name"
+SETTINGS = {
+    "S-1": ("missing", FILE + "test_file_that_is_missing_or_a_directory"),
+    "S-2": ("unreadable", FILE + "test_file_that_may_not_be_read"),
+    "S-3": ("secrets that the world may read", FILE + "test_cautions"),
+    "S-4": ("a directory", FILE + "test_file_that_is_missing_or_a_directory"),
+    "S-5": ("empty", FILE + "test_file_empty_or_with_a_byte_order_mark"),
+    "S-6": ("BOM", FILE + "test_file_empty_or_with_a_byte_order_mark"),
+    "S-7": ("not UTF-8", FILE + "test_file_that_cannot_be_read"),
+    "S-8": ("bad TOML", FILE + "test_file_that_cannot_be_read"),
+    "S-9": ("a key twice", FILE + "test_file_that_cannot_be_read"),
+    "S-10": ("unknown key", REFUSED),
+    "S-11": ("wrong section", REFUSED),
+    "S-12": ("50 MB", FILE + "test_file_that_cannot_be_read"),
+    "S-13": ("variable empty or unset", FILE + "test_empty_variable_is_unset"),
+    "S-14": ("unknown variable", FILE + "test_refused_in_the_environment"),
+    "S-15": ("variable and file disagree", CLI + "test_config_show_sources"),
+    "S-16": ("file of a secret", FILE + "test_what_a_password_file_may_hold"),
+    "S-17": ("bad Redis URL", FILE + "test_redis_urls_refused"),
+    "S-18": ("db 99", "fuzz/test_cli.py::test_a_database_that_is_not_there"),
+    "S-21": ("wrong CA", "integration/test_publish_rabbitmq.py::test_tls_verifies_the_broker"),
+    "S-22": ("client certificate without key", FILE + "test_redis_urls_refused"),
+    "S-24": ("ssl_cert_reqs=none", FILE + "test_whatever_weakens_tls_is_warned_of"),
+    "S-25": ("password in URL and file", FILE + "test_one_password_and_no_other"),
+    "S-26": ("namespace", REFUSED),
+    "S-27": ("two bucket counts", REAL + "test_another_bucket_count"),
+    "S-28": ("buckets", REFUSED),
+    "S-29": ("relations", FILE + "test_relations_name_both_numbers"),
+    "S-30": ("renew 0", REFUSED),
+    "S-31": ("batch 0, 10^6", REFUSED),
+    "S-32": ("max_attempts", REFUSED),
+    "S-33": ("back-off, factor, jitter", REFUSED),
+    "S-34": ("the longest delay", REFUSED),
+    "S-35": ("heartbeat 1 s", FILE + "test_cautions"),
+    "S-36": ("prefetch 0", REFUSED),
+    "S-37": ("window", REFUSED),
+    "S-38": ("port", FILE + "test_broker_urls_refused"),
+    "S-40": ("durations", REFUSED),
+    "S-41": ("no broker", CLI + "test_refused"),
+    "S-42": ("one name twice", CLI + "test_refused"),
+    "S-43": ("a URL of another kind than its name", REFUSED),
+    "S-44": ("unknown option of Kafka", URL),
+    "S-45": ("acks=1 and its like", URL),
+    "S-46": ("transactional.id", OPTIONS),
+    "S-47": ("exchange missing", "integration/test_publish_rabbitmq.py::test_a_deleted_exchange"),
+    "S-48": ("TLS on port 5672", FILE + "test_cautions"),
+    "S-49": ("vhost not escaped", FILE + "test_broker_urls_refused"),
+    "S-50": ("a password without TLS", FILE + "test_cautions"),
+}
+
+
+@cache
+def named() -> frozenset[str]:
+    """The rows that bear their number where they are tested."""
+    found = set[str]()
+    for path in TESTS.rglob("test_*.py"):
+        if path == Path(__file__):
+            continue
+        text = path.read_text()
+        found.update(re.findall(r"(?<![\w-])(?:K-|[TIBHDA])[0-9]+\b", text))
+        for name in re.findall(r"def test_(\w+)", text):
+            for letter, number in re.findall(r"(?:^|_)([ak])([0-9]+)(?=_)", name):
+                found.add(f"{'K-' if letter == 'k' else 'A'}{number}")
+    return frozenset(found)
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_a_row_is_tested_or_there_is_a_reason(row: str) -> None:
+    assert (row in named()) + (row in ELSEWHERE) + (row in LATER) >= 1
+
+
+@pytest.mark.parametrize(("letter", "count"), [("C", 36), ("S", 57)])
+def test_every_row_of_the_command_line_and_the_settings_is_listed(letter: str, count: int) -> None:
+    listed = {**COMMAND_LINE, **SETTINGS, **LATER}
+    assert [n for n in range(1, count + 1) if f"{letter}-{n}" not in listed] == []
+
+
+@pytest.mark.parametrize(
+    "test",
+    sorted({*ELSEWHERE.values(), *(test for _, test in (COMMAND_LINE | SETTINGS).values())}),
+)
+def test_the_test_of_a_row_is_there(test: str) -> None:
+    path, _, name = test.partition("::")
+    assert re.search(rf"def {re.escape(name)}\(", (TESTS / path).read_text())
