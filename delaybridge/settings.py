@@ -185,7 +185,7 @@ class _Section(BaseModel):
 
 
 class RedisSettings(_Section):
-    """Where delayed messages lie."""
+    """Where delayed messages are stored."""
 
     url: Annotated[SecretUrl, BeforeValidator(check_redis_url)] = Field(
         default=SecretUrl("redis://127.0.0.1:6379/0"),
@@ -193,13 +193,13 @@ class RedisSettings(_Section):
         "USER:PASSWORD@ before HOST, in a password @ as %40 and / as %2F.",
     )
     timeout_s: Annotated[float, number(0.05, 60)] = Field(
-        default=5.0, description="Within this time a call has its answer, or fails."
+        default=5.0, description="A call is answered or fails within this time."
     )
     password_file: Annotated[str, Field(max_length=4096)] = Field(
         default="",
-        description="Where the password is, instead of in the URL: read at each connect, so a new "
-        "one is in force as soon as it stands there. The same as ?password_file=/PATH in the URL, "
-        "which every broker's URL takes, too.",
+        description="A file that holds the password, instead of the URL. It is read at each "
+        "connect, so a new password takes effect at once. The same as "
+        "?password_file=/PATH in the URL, which every broker's URL takes, too.",
     )
 
     @model_validator(mode="after")
@@ -220,10 +220,11 @@ class LeaseSettings(_Section):
     """The right of one worker to scan one bucket."""
 
     ttl_ms: Annotated[int, whole(100, 600_000)] = Field(
-        default=10_000, description="The buckets of a worker that died wait at most this long."
+        default=10_000, description="The buckets of a dead worker wait at most this long."
     )
     renew_ms: Annotated[int, whole(10, 300_000)] = Field(
-        default=4000, description="How often it is renewed. renew_ms + redis.timeout_s < ttl_ms."
+        default=4000,
+        description="How often a lease is renewed. renew_ms + redis.timeout_s < ttl_ms.",
     )
 
 
@@ -232,14 +233,15 @@ class ScanSettings(_Section):
 
     processes: Annotated[int, whole(1, 256)] = Field(
         default=1,
-        description="Worker processes of one `delaybridge scan`; one per core is the most.",
+        description="Worker processes of one `delaybridge scan`; at most one per core is useful.",
     )
     claim_ahead_ms: Annotated[int, whole(0, 600_000)] = Field(
         default=2000, description="How long before its due time a message is taken into memory."
     )
     wheel_messages: Annotated[int, whole(1, 10_000_000)] = Field(
         default=100_000,
-        description="What one worker process may hold claimed; above it takes no more.",
+        description="The most messages that one worker process holds claimed; at the limit it "
+        "claims no more.",
     )
     wheel_bytes: Annotated[int, whole(_KIB, 2**40)] = Field(
         default=64 * _MIB, description="The same in bytes."
@@ -252,14 +254,14 @@ class ScanSettings(_Section):
     )
     fire_lead_ms: Annotated[int, whole(0, 1000)] = Field(
         default=5,
-        description="How long before the due time, at the most, a message is counted as handed "
-        "over and can no longer be cancelled; the measured round trip to Redis where that is "
-        "shorter. Nothing is ever published early.",
+        description="A message counts as handed over, and can no longer be cancelled, at most "
+        "this long before its due time; less if the measured round trip to Redis is"
+        " shorter. Nothing is ever published early.",
     )
     drain_timeout_s: Annotated[float, number(0.1, 3600)] = Field(
         default=20.0,
-        description="A stopping worker ends within this time: it waits for the confirms it is "
-        "owed, and gives its buckets back. Less than what your supervisor grants.",
+        description="A stopping worker ends within this time: it waits for outstanding confirms"
+        " and gives its buckets back. Set it below your supervisor's own limit.",
     )
 
 
@@ -268,25 +270,26 @@ class PublishSettings(_Section):
 
     window_messages: Annotated[int, whole(1, 500_000)] = Field(
         default=10_000,
-        description="Handed to a broker and not confirmed yet, per worker process: the bound of "
-        "duplicates after a fault.",
+        description="The most messages handed to a broker and not yet confirmed, per worker "
+        "process: this bounds the duplicates after a fault.",
     )
     window_bytes: Annotated[int, whole(_KIB, 2**40)] = Field(
         default=32 * _MIB, description="The same in bytes; a message must fit."
     )
     confirm_timeout_s: Annotated[float, number(0.1, 3600)] = Field(
         default=20.0,
-        description="Without a confirm for so long the outcome is unknown: tried again.",
+        description="Without a confirm within this time the outcome is unknown, and the message"
+        " is retried.",
     )
     heartbeat_s: Annotated[int, whole(1, 600)] = Field(
         default=15, description="RabbitMQ: heartbeat; below 5 s it gives false alarms."
     )
     blocked_connection_timeout_s: Annotated[float, number(0.1, 3600)] = Field(
         default=20.0,
-        description="RabbitMQ: how long it may block this connection (memory, disk alarm).",
+        description="RabbitMQ: how long it may block this connection (memory or disk alarm).",
     )
     linger_ms: Annotated[int, whole(0, 1000)] = Field(
-        default=0, description="Kafka: wait so long for more messages to send together."
+        default=0, description="Kafka: how long to wait for more messages to send together."
     )
 
 
@@ -295,13 +298,14 @@ class RetrySettings(_Section):
 
     max_attempts: Annotated[int, whole(1, 1000)] = Field(
         default=16,
-        description="After so many the message goes to the dead set, with the last reason.",
+        description="After this many attempts the message goes to the dead set, with the last "
+        "reason.",
     )
     base_ms: Annotated[int, whole(1, _DAY_MS)] = Field(
         default=1000, description="The wait after the first failure."
     )
     factor: Annotated[float, number(1, 100, above=True)] = Field(
-        default=2.0, description="By how much each further wait is longer."
+        default=2.0, description="Each further wait is longer by this factor."
     )
     max_ms: Annotated[int, whole(1, _DAY_MS)] = Field(
         default=300_000, description="The longest wait."
@@ -317,11 +321,11 @@ class DeadSettings(_Section):
 
     max_messages: Annotated[int, whole(0, 10**9)] = Field(
         default=0,
-        description="The most that the dead set keeps, shared evenly by the buckets; beyond that "
-        "the oldest are dropped for good. 0: no bound.",
+        description="The most messages that the dead set keeps, shared evenly by the buckets; "
+        "above that the oldest are dropped for good. 0: no limit.",
     )
     max_age_s: Annotated[float, number(0, 10**9)] = Field(
-        default=0.0, description="Older dead messages are dropped for good. 0: no bound."
+        default=0.0, description="Older dead messages are dropped for good. 0: no limit."
     )
     dead_letter: Texts = Field(
         default=(),
@@ -341,50 +345,52 @@ class IngestSettings(_Section):
 
     exchanges: Texts = Field(
         default=(),
-        description="RabbitMQ: the delay exchanges. X.delay delivers to X; NAME=TARGET for other "
-        "names; BROKER:NAME where several are configured; NAME;type=fanout (topic, headers, "
-        "direct) for one that is not there yet.",
+        description="RabbitMQ: the delay exchanges. X.delay delivers to X; NAME=TARGET for "
+        "other names; BROKER:NAME if several are configured; NAME;type=fanout "
+        "(topic, headers, direct) for one that does not exist yet.",
     )
     topics: Texts = Field(
         default=("*.delay",),
-        description="Kafka: the delay topics, likewise. * stands for any text.",
+        description="Kafka: the delay topics, written the same way. * stands for any text.",
     )
     destinations: Texts = Field(
         default=(),
-        description="Where a delaybridge-destination header may lead beside the source's own "
-        "target: as rabbitmq:audit or kafka:*, without routing key.",
+        description="Where a delaybridge-destination header may lead, in addition to the "
+        "source's own target: as rabbitmq:audit or kafka:*, without routing key.",
     )
     trust: Annotated[tuple[str, ...], BeforeValidator(_rules)] = Field(
         default=(),
-        description="What else a source may cancel, replace and reschedule than messages bound for "
-        "where its own may go: rules SOURCE=DESTINATION, * for any text, as "
-        "orders.delay=rabbitmq:audit.",
+        description="A source may cancel, replace and reschedule messages bound for where its "
+        "own may go. Rules that allow it more: SOURCE=DESTINATION, * for any text, "
+        "as orders.delay=rabbitmq:audit.",
     )
     management: Annotated[tuple[str, ...], BeforeValidator(_managements)] = Field(
         default=(),
-        description="RabbitMQ: [BROKER=]URL of its management API. [] looks on the broker's host, "
-        "port 15672, with TLS 15671; off: it is not used. It sets the policy of a direct delay "
-        "exchange, and finds queues that are bound to a delay exchange.",
+        description="RabbitMQ: [BROKER=]URL of its management API. []: look on the broker's "
+        "host, port 15672, with TLS 15671; off: do not use it. It sets the policy "
+        "of a direct delay exchange, and finds queues that are bound to a delay "
+        "exchange.",
     )
     prefetch: Annotated[int, whole(1, 65_535)] = Field(
         default=4000,
-        description="RabbitMQ: messages of one exchange in hand and not acknowledged.",
+        description="RabbitMQ: the most unacknowledged messages in memory, per exchange.",
     )
     window_bytes: Annotated[int, whole(_KIB, 2**40)] = Field(
         default=32 * _MIB,
-        description="Bytes in hand of one broker; above it nothing more is read from it.",
+        description="The most bytes in memory per broker; at the limit nothing more is read "
+        "from it.",
     )
     group: Annotated[str, Field(min_length=1, max_length=249)] = Field(
         default="delaybridge", description="Kafka: the consumer group."
     )
     skip_offsets: Annotated[tuple[str, ...], BeforeValidator(_skips)] = Field(
         default=(),
-        description="Kafka: TOPIC/PARTITION=OFFSET that cannot be read, to go on behind it.",
+        description="Kafka: TOPIC/PARTITION=OFFSET of records that cannot be read, to be skipped.",
     )
     take_over: Annotated[tuple[str, ...], BeforeValidator(_owners)] = Field(
         default=(),
-        description="NAMESPACE@BIRTH of a namespace that is given up, as the refusal names it: "
-        "its delay exchanges and delay topics become this one's.",
+        description="NAMESPACE@BIRTH of an abandoned namespace, as the refusal names it: its "
+        "delay exchanges and delay topics become this one's.",
     )
     keep_partition: Annotated[bool, BeforeValidator(_switch)] = Field(
         default=False,
@@ -414,15 +420,16 @@ class LimitsSettings(_Section):
         default=_LIMITS.pending_messages, description="The most messages pending; 0: no limit."
     )
     pending_bytes: Annotated[int, whole(0, 10**15)] = Field(
-        default=_LIMITS.pending_bytes, description="About the most bytes of them; 0: no limit."
+        default=_LIMITS.pending_bytes,
+        description="The most bytes pending, approximately; 0: no limit.",
     )
     destination_messages: Annotated[int, whole(0, 10**12)] = Field(
         default=_LIMITS.destination_messages,
-        description="About the most pending for one destination; 0: no limit.",
+        description="The most messages pending for one destination, approximately; 0: no limit.",
     )
     destination_bytes: Annotated[int, whole(0, 10**15)] = Field(
         default=_LIMITS.destination_bytes,
-        description="About the most bytes of those; 0: no limit.",
+        description="The most bytes pending for one destination, approximately; 0: no limit.",
     )
 
     def as_limits(self) -> Limits:

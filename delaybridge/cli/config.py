@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 _WIDTH = 100
 _SAMPLE_HEAD = """\
-# Every setting of delaybridge with its default. All of them may be left out.
-# A flag on the command line goes before the environment, the environment before this file, this
-# file before the default. In the environment [scan] batch_messages is
+# Every setting of delaybridge with its default. All are optional.
+# A flag on the command line overrides the environment, the environment overrides this file, and
+# this file overrides the default. In the environment [scan] batch_messages is
 # DELAYBRIDGE_SCAN__BATCH_MESSAGES; redis.url is also DELAYBRIDGE_REDIS_URL.
 # `delaybridge config show --sources` prints what is in force and where it came from.
 """
