@@ -16,6 +16,7 @@ from itertools import islice
 from math import inf
 from operator import attrgetter
 from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
 
 from delaybridge.accept import parse_destination
 from delaybridge.errors import DecodeError, MessageError
@@ -107,11 +108,6 @@ class Lane:
         in_the_way = self.is_shut or self.parked or self.circuit.is_open
         return not in_the_way and not self.flow.is_stalled(now_ms)
 
-    @property
-    def is_used(self) -> bool:
-        """Whether anything is known of it that a new lane would not know."""
-        return bool(self.load or self.parked or self.circuit.is_open)
-
     def is_behind(self, copy: Copy) -> bool:
         """Whether something earlier of its bucket is parked."""
         parked = self.parked.get(copy.session) if self.parked else None
@@ -195,7 +191,9 @@ class Lanes:
             if len(self._routes) >= _ROUTES:  # routing keys and queues may be without number
                 self._routes.clear()
                 if len(self._lanes) >= _ROUTES // 2:
-                    self._lanes = {name: lane for name, lane in self._lanes.items() if lane.is_used}
+                    used = WeakValueDictionary(self._lanes)  # by a copy, or in trouble
+                    self._lanes = {}
+                    self._lanes = dict(used)
             route = self._routes[text] = self._find(text, now_ms)
         return route
 
@@ -310,12 +308,17 @@ class Lanes:
             lane.ready += ours
 
     def recall(self) -> list[Copy]:
-        """Take back what is ready: the clock was set back, and it may not be due any more."""
-        ready = [copy for lane in self._waiting for copy in lane.ready]
-        for lane in self._waiting:
-            lane.ready.clear()
-        self._waiting.clear()
-        return ready
+        """Take back what is ready: the clock was set back, and it may not be due any more.
+
+        But no letter: it was due, and published, before.
+        """
+        taken = []
+        for lane in list(self._waiting):
+            taken += [copy for copy in lane.ready if not isinstance(copy, Letter)]
+            lane.ready = deque(copy for copy in lane.ready if isinstance(copy, Letter))
+            if not lane.ready:
+                del self._waiting[lane]
+        return taken
 
     def clock_stepped(self, step_ms: int) -> None:
         """The store's clock was set: what is measured by it goes on as if it was not."""
@@ -499,12 +502,14 @@ class Lanes:
     def _bring_back_some(self, lane: Lane) -> None:
         """To a slow lane: as many of the earliest as it has room for, once that is worth a call."""
         room = self._room(lane)
-        is_busy = lane in self._ripe or any(p.is_returning for p in lane.parked.values())
-        parked_count = sum(len(parked) for parked in lane.parked.values())
+        # What a session parked that drains is for the next one to bring back.
+        ours = {session: p for session, p in lane.parked.items() if not session.draining}
+        is_busy = lane in self._ripe or any(p.is_returning for p in ours.values())
+        parked_count = sum(len(parked) for parked in ours.values())
         if is_busy or room < min(parked_count, (room + lane.load) / 2):
             return
         back: dict[Session, list[str]] = {}
-        heads = [(p.first, n, session) for n, (session, p) in enumerate(lane.parked.items())]
+        heads = [(p.first, n, session) for n, (session, p) in enumerate(ours.items())]
         heapq.heapify(heads)
         while heads and room > 0:
             _, n, session = heapq.heappop(heads)

@@ -225,6 +225,28 @@ async def test_what_waits_for_room_when_the_clock_is_set_back_is_not_delivered_e
         assert rig.memory.ids == ["x", "y"]
 
 
+async def test_a_dead_letter_that_waits_for_room_when_the_clock_is_set_back_still_goes_out(
+    rig_of: RigFactory,
+) -> None:
+    async with rig_of(buckets=1, window=1, max_attempts=1, dead_letters=LETTERS) as rig:
+        rig.memory.hold = True
+        await claimed(rig, message("x", SOON_MS), message("y", SOON_MS))
+        await rig.at(SOON_MS)
+        rig.memory.next_outcomes.append(TIMED_OUT)
+        rig.memory.confirm(1)
+        await rig.quiet()
+        assert rig.memory.ids == ["x", "y"], "the letter of x waits"
+        rig.step_ms = -60_000
+        rig.scanner.wake_all()
+        await rig.quiet()
+        assert await rig.client.cancel("x") == "in_flight", "it may have been delivered"
+        rig.memory.hold = False
+        rig.memory.confirm()
+        await rig.quiet()
+        assert [d.record.destination for d in rig.memory.published] == ["memory:q", "memory:dead"]
+        assert await rig.state("x") is None
+
+
 async def test_a_circuit_is_probed_in_time_though_the_clock_was_set_back(lone: Rig) -> None:
     lone.memory.next_outcomes.append(NO_EXCHANGE)
     await claimed(lone, message("x", SOON_MS))

@@ -660,6 +660,25 @@ def test_each_session_gets_back_its_own(board: Board) -> None:
     assert list(others.args[3:]) == ["m4"]
 
 
+def test_a_session_that_drains_keeps_no_other_from_getting_back_its_own_bit_by_bit(
+    board: Board,
+) -> None:
+    leaving, now_ms = new_session(), NOW_MS + STALLED_MS
+    sent = board.send(WINDOW)
+    first = board.copy(session=leaving)
+    ours = [board.copy() for _ in range(2 * WINDOW)]
+    assert {board.pass_(copy, now_ms) for copy in (first, *ours)} == {"left"}, "parked"
+    leaving.draining = True
+    board.answer(sent, CONFIRMED, now_ms)
+    back: list[str] = []
+    board.session.told(board.session.exits())
+    while ids := board.recover(now_ms):
+        back += ids
+        board.session.unparked(0)
+        board.session.next_score = now_ms  # claimed from
+    assert back == [copy.id for copy in ours]
+
+
 def test_too_many_parked_to_remember_are_all_brought_back(
     board: Board, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -699,6 +718,17 @@ def test_queues_without_number_fill_no_memory_but_a_lane_in_use_is_kept(board: B
     assert len(board.lanes._lanes) <= 10_002
     assert board.lanes.route("b:used", NOW_MS)[1] is sent.owner
     assert board.lanes.route("a:parked", NOW_MS)[1] is parked.owner
+
+
+def test_while_a_copy_waits_its_lane_is_not_forgotten(board: Board) -> None:
+    board.wheel.append(board.copy("a:old"))
+    for number in range(25_000):
+        board.lanes.route(f"a:q{number}", NOW_MS)
+    later = board.copy("a:old")
+    assert later.owner is board.wheel[0].owner, "else it could overtake"
+    board.brokers["a"] = Broker("memory", Recorder("a"))  # type: ignore[arg-type]
+    board.lanes.brokers_changed({"a"})
+    assert board.recover() == ["m1"], "routed anew"
 
 
 # brokers that are changed
