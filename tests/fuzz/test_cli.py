@@ -18,6 +18,7 @@ from delaybridge.cli.failure import Exit
 
 calm = settings(deadline=None, suppress_health_check=[*HealthCheck])
 ENDLESS = {"scan", "ingest", "demo"}
+LEFT_OUT = {"--redis", "--max-unowned", "-v", "--verbose"}  # elsewhere, wait, show tracebacks
 HOSTILE = (
     *("", " ", "-", "--", "-5", "\0", "\x1b[2J", "\u202e", "\udcff\udcfe", "é", "٥", "a\nb"),
     *("1_000", "5s", "1h", "NaN", "1e999", "9" * 400, "-1", "0", "x" * 300, "{x}", "a=b", "=", "*"),
@@ -38,7 +39,7 @@ def words(command: click.Command = cli.root) -> tuple[list[tuple[str, ...]], lis
             below, more = words(inner)
             paths += [(name, *path) for path in below or [()]]
             options.update(more)
-    return sorted(paths), sorted(options - {"--redis", "--max-unowned"})
+    return sorted(paths), sorted(options - LEFT_OUT)
 
 
 COMMANDS, OPTIONS = words()
