@@ -9,6 +9,7 @@ import pytest
 from hypothesis import settings
 
 pytest_plugins = [
+    "pytester",
     "tests.servers.redis",
     "tests.servers.clock",
     "tests.servers.rabbitmq",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -226,6 +227,33 @@ def test_the_first_screen_of_the_readme(reader: Reader) -> None:
     reader.run(schedule)
     reader.wait_printed("readme", "order 42 is due")
     assert time.time() * 1000 >= began_ms + DELAY_MS
+
+
+def test_what_the_migration_page_changes_in_a_producer(reader: Reader) -> None:
+    _, after = blocks_of("docs/migrate-from-the-plugin.md")
+    connect = (
+        "import os, pika\n"
+        "url = pika.URLParameters(os.environ['DELAYBRIDGE_BROKERS__RABBITMQ'])\n"
+        "channel = pika.BlockingConnection(url).channel()\n"
+        "channel.queue_declare('timeouts', durable=True)\n"
+    )
+    receive = (
+        "for method, _, body in channel.consume('timeouts', auto_ack=True):\n"
+        "    print(body.decode(), flush=True)\n"
+    )
+    code = (connect + after + receive).replace("timeouts", f"{reader.name}.timeouts")
+    began_s = time.time()
+    reader.start("migrated", code.replace("orders", reader.name))
+    reader.wait_printed("migrated", "order 42")
+    assert time.time() >= began_s + 5
+
+
+def test_the_celery_page_after_the_recipes_on_the_same_brokers(reader: Reader) -> None:
+    *_, code = blocks_of("docs/celery.md")
+    code = code.replace("orders", reader.name)
+    printed = reader.run(f"python -c {shlex.quote(code)}", "sh").split()  # warnings are Celery's
+    assert printed[1] == "REVOKED"
+    reader.check_nothing_waits()
 
 
 def test_every_block_of_the_python_page(reader: Reader) -> None:

@@ -521,5 +521,5 @@ def test_the_recipe_runs_as_it_stands(team: Team) -> None:
     assert (run.returncode, run.stderr) == (0, "")
     id, state = run.stdout.split()
     assert state == "REVOKED"
-    team.queue = "orders"
+    team.queue = "orders.tasks"
     assert team.take().headers["id"] == id

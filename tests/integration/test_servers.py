@@ -15,10 +15,12 @@ import psutil
 import pytest
 import redis
 
+from tests.integration.docker_engine import FakeEngine
 from tests.servers.kafka import KafkaNode, cached_libs
 from tests.servers.process import ServerProcess, accepts, members
 from tests.servers.rabbitmq import RabbitMQNode, built_root
 from tests.servers.redis import RedisServer
+from tests.servers.redis import container as redis_container
 from tests.waiting import wait_until
 
 LOOPBACK = {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
@@ -127,3 +129,47 @@ def test_a_rabbitmq_node_is_controlled_and_comes_back() -> None:
         wait_until(node.is_ready, DEADLINE_S)
         node.restart()
         assert node.is_ready()
+
+
+def test_a_container_listens_where_it_is_asked_to_and_is_removed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with FakeEngine() as engine:
+        monkeypatch.setenv("DOCKER_HOST", engine.host)
+        monkeypatch.setenv("TESTCONTAINERS_RYUK_DISABLED", "true")
+        with redis_container() as container, redis.Redis.from_url(container.url) as client:
+            assert client.ping()
+        ((image, bindings),) = engine.asked
+        assert image == container.image
+        assert [*bindings.values()] == [[{"HostIp": "127.0.0.1", "HostPort": str(container.port)}]]
+        assert engine.removed == 1
+    assert not accepts(container.port)
+
+
+def test_a_test_that_wants_its_own_node_skips_where_there_is_only_docker(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+        from tests.servers import kafka, rabbitmq
+
+        pytest_plugins = ["tests.servers.plugin"]
+
+        @pytest.fixture
+        def node(monkeypatch):
+            monkeypatch.setattr(rabbitmq, "built_root", lambda: None)
+            monkeypatch.setattr(rabbitmq, "machine_root", lambda: None)
+            return rabbitmq.RabbitMQNode()
+
+        def test_in_a_fixture(node):
+            pass
+
+        def test_in_itself(monkeypatch):
+            monkeypatch.setattr(kafka, "cached_libs", lambda: None)
+            monkeypatch.setattr(kafka, "path_libs", lambda: None)
+            kafka.KafkaNode()
+        """
+    )
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    pytester.runpytest_subprocess("-q").assert_outcomes(skipped=2)

