@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,12 @@ if TYPE_CHECKING:
     from delaybridge.settings import Settings
 
 _OLDEST_REDIS = (6, 2)
+# Release line -> the first release with the fixes of October 2025: four holes in Lua, the worst of
+# them CVE-2025-49844, by which whoever may run a script runs code on the server.
+_LUA_FIXED: dict[str, dict[tuple[int, int], int]] = {
+    "redis": {(6, 2): 20, (7, 2): 11, (7, 4): 6, (8, 0): 4, (8, 2): 2},
+    "valkey": {(7, 2): 11, (8, 0): 6, (8, 1): 4},
+}
 _MAX_SKEW_MS = 2000
 _MAX_LATENCY_MS = 20.0
 _CONNECT_TIMEOUT_S = 10.0
@@ -102,6 +109,12 @@ def _server(client: Client) -> Iterator[Finding]:
         yield Finding(FAIL, "redis", f"{name} is too old; 6.2 or newer is needed")
     else:
         yield Finding(OK, "redis", name)
+    if (fixed := lua_fixed_in(name)) is not None:
+        what = (
+            "this release has known holes in Lua (CVE-2025-49844), unless your distribution has "
+            f"mended them. Upgrade: {fixed}"
+        )
+        yield Finding(WARN, "redis", what)
     policy = memory.get("maxmemory_policy", "?")
     if policy == "noeviction":
         yield Finding(OK, "redis", "maxmemory-policy noeviction")
@@ -117,6 +130,20 @@ def _server(client: Client) -> Iterator[Finding]:
 
 def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+
+
+def lua_fixed_in(name: str) -> str | None:
+    """The release that a server, such as `redis 7.2.4`, should be upgraded to for its holes."""
+    found = re.fullmatch(r"(\w+) (\d+)\.(\d+)\.(\d+).*", name)
+    lines = _LUA_FIXED.get(found[1], {}) if found else {}
+    if found is None or not lines:
+        return None
+    line, patch = (int(found[2]), int(found[3])), int(found[4])
+    if line > max(lines) or patch >= lines.get(line, patch + 1):
+        return None
+    # A line without a fix of its own: the next one that has it.
+    major, minor = line if line in lines else min(known for known in lines if known > line)
+    return f"{found[1]} {major}.{minor}.{lines[major, minor]} or newer"
 
 
 def _clock(client: Client) -> Iterator[Finding]:

@@ -1359,3 +1359,23 @@ def test_names_that_nothing_can_have_are_refused_at_once(
     result = spawn(*NOWHERE, *brokers, *args)
     assert (result.code, result.out) == (2, "")
     assert field in result.err
+
+
+@pytest.mark.parametrize(
+    ("name", "fixed"),
+    [
+        ("redis 6.2.19", "redis 6.2.20 or newer"),
+        ("redis 6.2.20", None),
+        ("redis 7.0.15", "redis 7.2.11 or newer"),
+        ("redis 8.2.1", "redis 8.2.2 or newer"),
+        ("redis 8.4.0", None),
+        ("valkey 8.1.3", "valkey 8.1.4 or newer"),
+        ("valkey 9.1.2", None),
+        ("KeyDB 6.3.4", None),
+        ("redis ?", None),
+    ],
+)
+def test_doctor_knows_which_servers_have_holes_in_lua(name: str, fixed: str | None) -> None:
+    from delaybridge.cli.doctor import lua_fixed_in
+
+    assert lua_fixed_in(name) == fixed
