@@ -59,8 +59,9 @@ class Broker(NamedTuple):
 class Lane:
     """One destination. load: fired and without outcome; flow: the broker's part of it.
 
-    is_slow: some of its messages were parked only because it was full. is_left: its broker's
-    settings changed; what it holds goes back to due and is routed anew.
+    refusals: of fired copies, which were parked: what was fired before follows them. is_slow: some
+    of its messages were parked only because it was full. is_left: its broker's settings changed;
+    what it holds goes back to due and is routed anew.
     """
 
     def __init__(self, label: str, broker: Broker | None, flow: Flow) -> None:
@@ -74,7 +75,7 @@ class Lane:
         self.circuit = Circuit(random.random)
         self.probes = 0
         self.ready: deque[Copy] = deque()
-        self.load = self.load_bytes = 0
+        self.load = self.load_bytes = self.refusals = 0
         self.parked: dict[Session, Parked] = {}
         self.is_slow = self.is_left = False
 
@@ -268,6 +269,7 @@ class Lanes:
             return False
         if lane.probes:
             lane.probes -= 1
+        copy.refusals = lane.refusals
         lane.load += 1
         lane.load_bytes += size
         self._load += 1
@@ -343,11 +345,25 @@ class Lanes:
         for copy in batch:
             if not copy.session.alive:
                 self.give_back(copy)
+        if lane.refusals and any(copy.refusals < lane.refusals for copy in ours):
+            ours = self._not_behind_refused(lane, ours)
         if not ours or lane.publisher is None:
             return
         lane.flow.handed_over(len(ours), now_ms)
         self._unconfirmed += len(ours)
         lane.publisher.publish(ours)
+
+    def _not_behind_refused(self, lane: Lane, copies: Sequence[Copy]) -> list[Copy]:
+        """Park what was fired before the broker refused others: now it would overtake them."""
+        ours = []
+        for copy in copies:
+            must_go = copy.record.at_most_once or isinstance(copy, Letter)
+            if copy.refusals == lane.refusals or must_go:
+                ours.append(copy)
+            else:
+                self.give_back(copy)
+                self._park(copy)
+        return ours
 
     def give_back(self, copy: Copy) -> None:
         """An admitted copy will not be published after all: its room is free again."""
@@ -396,6 +412,7 @@ class Lanes:
             elif maybe or outcome.fault is Fault.MESSAGE:
                 self._attempt_failed(copy, outcome.reason, now_ms, maybe=maybe)
             else:
+                lane.refusals += 1
                 self._park(copy)
 
     # exits

@@ -229,10 +229,11 @@ class Copy(Delivery):
 
     is_plain: nothing but its lane can keep it from being published: it was never tried, has no
     ttl, may be delivered twice, and its headers are as its broker takes them. late_from_ms: its due
-    time, or when it was accepted, if it was overdue then.
+    time, or when it was accepted, if it was overdue then. refusals: its lane's, when admitted.
     """
 
-    __slots__ = ("claim", "is_plain", "late_from_ms", "score", "session", "tried")
+    __slots__ = ("claim", "is_plain", "late_from_ms", "refusals", "score", "session", "tried")
+    refusals: int
 
     def __init__(
         self,

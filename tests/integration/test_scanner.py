@@ -914,6 +914,22 @@ async def test_one_key_keeps_its_order_when_its_broker_comes_back_while_others_f
         assert_all_in_order(rig, messages)
 
 
+async def test_what_is_fired_when_its_broker_goes_and_comes_back_overtakes_nothing(
+    lone: Rig,
+) -> None:
+    await claimed(lone, message("x", SOON_MS, key="k"), message("y", SOON_MS + 3, key="k"))
+    await lone.at(SOON_MS - 1)  # one fire for both
+    lone.memory.unavailable = "blocked"
+    await lone.at(SOON_MS)
+    lone.memory.unavailable = None
+    lone.store.hold("unpark")
+    await lone.at(SOON_MS + 3)
+    lone.store.let_go("unpark")
+    await lone.live_until(SOON_MS + 100)
+    assert [delivery.id for delivery in lone.memory.published] == ["x", "y"]
+    assert {delivery.attempt for delivery in lone.memory.published} == {1}
+
+
 async def test_a_claim_under_way_when_its_broker_comes_back_overtakes_nothing(lone: Rig) -> None:
     messages = of_one_key(10)
     await claimed(lone, *messages[:5])
