@@ -11,7 +11,7 @@ import msgspec
 
 from delaybridge.accept import Known
 from delaybridge.commands import Bucket, Row, split_record
-from delaybridge.errors import DecodeError, MessageError, StoreDamaged, StoreError
+from delaybridge.errors import DecodeError, MessageError, StoreDamaged, StoreError, shown
 from delaybridge.message import MAX_PRIORITY, State
 from delaybridge.steps import Each, Steps
 from delaybridge.troubles import first_word
@@ -59,6 +59,7 @@ class Walk:
     """
 
     def __init__(self, calls: Calls, selection: Selection) -> None:
+        _check(selection)
         self._calls, self._selection = calls, selection
         self._known = Known()
         self._wanted = self._written(selection.destination)
@@ -150,6 +151,20 @@ class Walk:
             return exchange in (label, unquote(label.partition(":")[2]))
         address = parsed.address
         return exchange in (address, parsed.label, f"{parsed.broker}:{address}")
+
+
+def _check(selection: Selection) -> None:
+    """MessageError for what no selection is; before anything is asked."""
+    if not isinstance(selection.states, tuple) or any(
+        each not in [*State] for each in selection.states
+    ):
+        raise MessageError("bad_state", "states", f"got {shown(selection.states)}; see State")
+    texts = (selection.destination, selection.exchange, selection.reason, selection.id_prefix)
+    if not all(isinstance(text, str | None) for text in texts):
+        raise MessageError("bad_selection", "selection", "its fields are text; see Selection")
+    for due_ms in (selection.due_from_ms, selection.due_to_ms):
+        if due_ms is not None and not (isinstance(due_ms, int | float) and abs(due_ms) < 2**63):
+            raise MessageError("bad_time", "due", f"got {shown(due_ms)}; give epoch ms")
 
 
 class _Addressed(msgspec.Struct, array_like=True, gc=False):

@@ -80,6 +80,8 @@ def test_a_hard_value_in_another_call(client: Client, name: str) -> None:
     answered(client.schedule, TO, b"", delay=60, on_conflict=value)
     for field in ("state", "destination", "due_from_ms", "due_to_ms", "limit", "cursor"):
         answered(client.pending, **{field: value})
+    for field in ("states", "destination", "exchange", "reason", "id_prefix", "due_from_ms"):
+        answered(lambda field=field: [*client.select(Selection(**{field: value}))])
     answered(client.pending, cursor=(0.0, value))
     answered(client.pending, cursor=(value, "a"))
 
