@@ -57,11 +57,11 @@ class Flow:
         self._answered += messages
         self.moved_ms = now_ms
         if self._alone_ms is not None:  # the first answer: nothing waited before it
-            self._shortest_ms = min(self._shortest_ms, now_ms - self._alone_ms)
+            self._shortest_ms = min(self._shortest_ms, max(0, now_ms - self._alone_ms))
             self._alone_ms = None
         while self._batches and self._batches[0][0] <= self._answered:
             _, since_ms, in_flight = self._batches.popleft()
-            self._learn(now_ms - since_ms, in_flight)
+            self._learn(max(0, now_ms - since_ms), in_flight)  # the clock may be set back a little
 
     def _learn(self, delay_ms: int, in_flight: int) -> None:
         """A batch took this long; it was handed over as the last of so many in flight."""

@@ -437,8 +437,8 @@ class Lanes:
         if to is None or to == copy.record.destination:
             return False
         destination, lane = self.route(to, now_ms)
-        if lane.publisher is None:  # its broker was removed since
-            return False
+        if lane.publisher is None or not copy.record.suits(lane.kind):
+            return False  # its broker was removed since, or replaced by one of another kind
         try:
             letter = Letter(copy, to, destination, lane, reason[:500], maybe=maybe)
         except DecodeError:  # headers that nothing can be added to

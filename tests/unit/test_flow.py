@@ -111,3 +111,15 @@ def test_it_stalls_when_what_is_in_flight_has_no_outcome_for_half_a_second() -> 
     assert not flow.is_stalled(NOW_MS + STALLED_MS + 2)
     flow.answered(1, NOW_MS + STALLED_MS + 2)
     assert not flow.is_stalled(NOW_MS + 3_600_000), "nothing is in flight"
+
+
+def test_a_clock_set_back_a_little_makes_no_way_shorter_than_it_is() -> None:
+    flow, now_ms = Flow(1000, 0), 1000
+    flow.handed_over(FIRST, now_ms)
+    flow.answered(FIRST, now_ms - 60)
+    for _ in range(5):
+        now_ms += 100
+        flow.handed_over(flow.limit, now_ms)
+        now_ms += 70
+        flow.answered(flow.in_flight, now_ms)
+    assert flow.limit == 1000

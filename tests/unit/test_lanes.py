@@ -756,6 +756,20 @@ def test_a_broker_s_messages_are_routed_anew_when_it_changes(board: Board) -> No
     assert left.load == 0
 
 
+def test_what_fails_for_good_after_its_broker_became_another_kind_is_buried_not_published() -> None:
+    board = Board(kind="rabbitmq")
+    board.lanes._dead_letters = {"a": "a:x/dead"}
+    sent = [board.copy("a:x/q", headers=TABLE, failures=MAX_ATTEMPTS - 1)]
+    assert board.pass_(sent[0]) == "admitted"
+    board.lanes.publish(NOW_MS)
+    new = Recorder("a")
+    board.brokers["a"] = Broker("redis", new)  # type: ignore[arg-type]
+    board.lanes.brokers_changed({"a"})
+    board.answer(sent, NACK)
+    board.lanes.publish(NOW_MS)
+    assert new.taken == [] and board.told() == {"bury": 1}
+
+
 def test_a_broker_that_is_gone_has_its_messages_parked_until_it_is_back(board: Board) -> None:
     gone = board.brokers.pop("a")
     board.lanes.brokers_changed({"a"})
