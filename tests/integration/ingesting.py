@@ -43,7 +43,9 @@ class Entrance:
             },
             environ={},
         )
-        self.client = AsyncClient.from_settings(self.settings)
+        # The test's own looks have time on a machine that is starved for a moment.
+        patient = self.settings.redis.model_copy(update={"timeout_s": 10.0})
+        self.client = AsyncClient.from_settings(self.settings.model_copy(update={"redis": patient}))
         self._services: dict[asyncio.Task[None], Service] = {}
 
     async def __aenter__(self) -> Self:
