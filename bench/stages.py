@@ -79,7 +79,10 @@ class Stages:
         self.scanner = Scanner(
             *(self.still, self.lanes, self.still, self.still, _unheard, options),  # type: ignore[arg-type]
             lost=lambda *_: None,
+            damaged=lambda *_: None,
         )
+        _, lane = self.lanes.route("rabbitmq:orders/key", NOW_MS)
+        lane.flow.limit = PLENTY  # as after a burst
         self.session = Session(Bucket("bench", 0, "birth"), "owner:1", 1, 10_000, 0.0)
         self.session.ready = True
         self.reply = b"*%d\r\n" % (2 * count) + b"".join(
