@@ -69,6 +69,7 @@ LISTED = {
 HEAD_SIZE = 13
 HEAD_VERSION = 1
 BACKDATED = 2  # the same for what was due before it was accepted; when that was stands at the end
+_VERSIONS = (HEAD_VERSION, BACKDATED)
 _HEAD = struct.Struct(">Bd")
 _TIME = struct.Struct(">d")
 _ANSWERS = {
@@ -232,12 +233,15 @@ class Item(NamedTuple):
 
 def split_record(record: bytes) -> tuple[float, bytes]:
     """Score and payload of a stored record; DecodeError for a head that is not ours."""
-    if len(record) < HEAD_SIZE or record[0] not in (HEAD_VERSION, BACKDATED):
-        raise DecodeError("undecodable", "record", "the head has another format version")
-    score = _HEAD.unpack_from(record)[1]
-    if not 0 <= score < _MOST:
-        raise DecodeError("undecodable", "record", "the head has no due time")
-    return score, record[HEAD_SIZE:] if record[0] == HEAD_VERSION else record[HEAD_SIZE:-8]
+    if len(record) >= HEAD_SIZE:
+        version, score = _HEAD.unpack_from(record)
+        if version in _VERSIONS and not 0 <= score < _MOST:
+            raise DecodeError("undecodable", "record", "the head has no due time")
+        if version == HEAD_VERSION:
+            return score, record[HEAD_SIZE:]
+        if version == BACKDATED:
+            return score, record[HEAD_SIZE:-8]
+    raise DecodeError("undecodable", "record", "the head has another format version")
 
 
 def since_ms(record: bytes) -> int:

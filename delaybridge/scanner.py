@@ -295,12 +295,14 @@ class Scanner:
             for copy in copies:
                 session.retry(copy.item, None)
         else:
-            late = [copy for copy in copies if copy.score <= self._wheel_ms]
+            late, wheel_ms, insert = list[Copy](), self._wheel_ms, self._wheel.insert
+            for copy in copies:
+                if copy.score <= wheel_ms:
+                    late.append(copy)
+                else:
+                    insert(int(copy.score), copy, copy)
             self._late += late
             self._lanes.ripened(late)
-            for copy in copies:
-                if copy.score > self._wheel_ms:
-                    self._wheel.insert(int(copy.score), copy, copy)
         self._emit(ClaimedEvent(messages=len(copies)))
 
     def _copies(self, session: Session, claimed: Claimed) -> list[Copy]:
