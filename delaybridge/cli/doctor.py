@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +43,7 @@ _MAX_SKEW_MS = 2000
 _MAX_LATENCY_MS = 20.0
 _CONNECT_TIMEOUT_S = 10.0
 _CLOSE_TIMEOUT_S = 1.0
+_PROPERTIES_BYTES = 4096  # about the most beside the headers in a frame
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,27 +321,47 @@ def _brokers(settings: Settings) -> Iterator[Finding]:
         what = "none is configured; a worker needs one. Add --broker amqp://HOST or [brokers]"
         yield Finding(WARN, "brokers", what)
     for name, url in settings.brokers.items():
-        yield asyncio.run(_broker(name, url, settings))
+        yield from asyncio.run(_broker(name, url, settings))
 
 
-async def _broker(name: str, url: str, settings: Settings) -> Finding:
+async def _broker(name: str, url: str, settings: Settings) -> list[Finding]:
     from delaybridge import publish
 
-    options = publish.PublishOptions.of(settings.publish)
+    options, about = publish.PublishOptions.of(settings.publish), f"broker {name}"
     nothing: Callable[..., Any] = lambda *_: None  # noqa: E731
     try:
         publisher = publish.connect(name, url, report=nothing, on_change=nothing, options=options)
     except ConfigError as exc:
-        return Finding(FAIL, f"broker {name}", str(exc).removeprefix(f"brokers.{name}: "))
+        return [Finding(FAIL, about, str(exc).removeprefix(f"brokers.{name}: "))]
     try:
         async with asyncio.timeout(_CONNECT_TIMEOUT_S):
             await publisher.connect()
-        return Finding(OK, f"broker {name}", publisher.describe())
+            asked = getattr(publisher, "limits", None)  # not every kind of broker has some
+            limits = {} if asked is None else await asked()
+        found = [Finding(OK, about, publisher.describe())]
+        return found + [Finding(WARN, about, what) for what in too_small(limits, settings)]
     except TimeoutError:
         what = f"no answer within {_CONNECT_TIMEOUT_S:.0f} s ({url}). Check host, port and firewall"
-        return Finding(FAIL, f"broker {name}", what)
+        return [Finding(FAIL, about, what)]
     except PublishError as exc:
         reason = str(exc).removeprefix(f"{name}: ")
-        return Finding(FAIL, f"broker {name}", f"{reason} ({url})")
+        return [Finding(FAIL, about, f"{reason} ({url})")]
     finally:
         await publisher.close(_CLOSE_TIMEOUT_S)
+
+
+def too_small(limits: Mapping[str, int], settings: Settings) -> Iterator[str]:
+    """Which of a broker's limits lie below ours: what is accepted now would be refused when due."""
+    ours = settings.limits
+    whole = ours.body_bytes + ours.headers_bytes
+    if limits.get("record", whole) < whole:
+        yield (
+            f"it takes records of up to {limits['record']:,} bytes, limits.body_bytes and "
+            f"headers_bytes allow {whole:,}. Lower them, or raise message.max.bytes"
+        )
+    headers = ours.headers_bytes + _PROPERTIES_BYTES
+    if 0 < limits.get("frame", 0) < headers:
+        yield (
+            f"its frame_max is {limits['frame']:,} bytes, headers and properties may take "
+            f"{headers:,}. Raise frame_max, or lower limits.headers_bytes"
+        )

@@ -24,6 +24,7 @@ from delaybridge.publish.kafka_client import (
     check,
     configuration,
 )
+from delaybridge.publish.kafka_limits import largest_record
 from delaybridge.publish.kafka_outcomes import (
     DOUBTFUL,
     LOGIN_REFUSED,
@@ -118,6 +119,11 @@ class KafkaPublisher:
             return self.unavailable or "not_connected: closing"
         error = await client.error_of_topic(destination.address, ANSWER_TIMEOUT_S)
         return None if error is None else not_found(error).reason
+
+    async def limits(self) -> dict[str, int]:
+        """The most bytes of one record, if the cluster says so."""
+        most = await asyncio.to_thread(largest_record, self._settings)
+        return {} if most is None else {"record": most}
 
     def describe(self) -> str:
         """One line for people. No secrets."""

@@ -120,6 +120,10 @@ class RabbitMQPublisher:
         close_channel(channel)
         return None
 
+    async def limits(self) -> dict[str, int]:
+        """The most bytes of one frame; a message's headers and properties have to fit in one."""
+        return {} if self._connection is None else {"frame": self._connection.params.frame_max}
+
     def describe(self) -> str:
         """One line for people. No secrets."""
         at = f"{self._parameters.host}:{self._parameters.port}"

@@ -617,6 +617,17 @@ def test_doctor_asks_the_brokers(run: Run) -> None:
     assert any(text.startswith("broker memory: ") for text in levels(well)["ok"])
 
 
+def test_doctor_compares_the_limits_of_the_brokers_with_ours(
+    run: Run, rabbitmq_url: str, real_kafka_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    narrow = ["--broker", f"{rabbitmq_url}?frame_max=8192", "--broker", real_kafka_url]
+    assert [t for t in levels(run("--json", *narrow, "doctor"))["warn"] if "kafka" in t] == []
+    monkeypatch.setenv("DELAYBRIDGE_LIMITS__BODY_BYTES", str(2 * 2**20))
+    said = [text for text in levels(run("--json", *narrow, "doctor"))["warn"] if "broker" in text]
+    assert any("frame_max is 8,192 bytes" in text for text in said)
+    assert any("records of up to 1,048,588 bytes" in text for text in said)
+
+
 def test_another_bucket_count(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     run("schedule", "rabbitmq:/q", "x", *HOUR)
     monkeypatch.setenv("DELAYBRIDGE_BUCKETS", "8")

@@ -1,0 +1,32 @@
+"""What a Kafka cluster says of its own limits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    ConfigResource,
+    ResourceType,
+)
+
+_TIMEOUT_S = 5.0
+_FOR_ANY_CLIENT = ("bootstrap.servers", "security.", "sasl.", "ssl.")
+
+
+def largest_record(settings: Mapping[str, Any]) -> int | None:
+    """The most bytes of one record (`message.max.bytes`); None if the cluster does not say.
+
+    A topic may have a limit of its own. Blocks for up to some seconds.
+    """
+    mine = {k: v for k, v in settings.items() if k.startswith(_FOR_ANY_CLIENT)}
+    admin = AdminClient({**mine, "log_level": 0})
+    try:
+        number = next(iter(admin.list_topics(timeout=_TIMEOUT_S).brokers))
+        broker = ConfigResource(ResourceType.BROKER, str(number))
+        asked = admin.describe_configs([broker], request_timeout=_TIMEOUT_S)
+        return int(asked[broker].result(_TIMEOUT_S)["message.max.bytes"].value)
+    except (KafkaException, StopIteration, KeyError, TimeoutError):
+        return None
