@@ -168,6 +168,17 @@ class _Job:
         self._in_doubt = True
         self._refused(dict.fromkeys(self.left, error))
 
+    def result(self) -> list[Any]:
+        """The answers; raises the first error."""
+        error, self.error = self.error, None
+        if error is None:
+            return self.answers
+        self.answers = []
+        try:
+            raise error
+        finally:
+            del error  # or the frame and the error would hold each other
+
     def _misread(self, i: int, error: Exception) -> None:
         if not isinstance(error, StoreError):
             what = f"the answer to {self._commands[i].name} cannot be read"
@@ -194,7 +205,9 @@ class _Job:
         found = translate(error)
         if isinstance(found, StoreFull) and self._in_doubt:
             found = StoreUnavailable("redis: full; an earlier try may have been stored")
-        found.__cause__ = error
+        # Without the way it came: those frames hold all that was sent, and the cycle that they make
+        # with this job would keep it until a garbage collection, at each try while Redis is away.
+        found.__cause__ = error.with_traceback(None)
         return found
 
     def _end(self, i: int, error: Exception) -> None:
@@ -239,10 +252,7 @@ class AsyncStore:
         StoreUnavailable within the time-out; StoreFull; StoreError. An error of one command does
         not undo the others of the pipeline: each is safe to send again.
         """
-        job = await self._done(commands)
-        if job.error is not None:
-            raise job.error
-        return job.answers
+        return (await self._done(commands)).result()
 
     async def each(self, commands: Sequence[Command[Any]]) -> list[Any]:
         """As `run`; the error of a command is its answer, and raised nowhere."""
@@ -351,10 +361,7 @@ class Store:
 
     def run(self, commands: Sequence[Command[Any]]) -> list[Any]:
         """As `AsyncStore.run`."""
-        job = self._done(commands)
-        if job.error is not None:
-            raise job.error
-        return job.answers
+        return (self._done(commands)).result()
 
     def each(self, commands: Sequence[Command[Any]]) -> list[Any]:
         """As `AsyncStore.each`."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import socket
 import struct
 import threading
+import weakref
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 
@@ -19,9 +21,11 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from delaybridge import AsyncClient, Client
+from delaybridge.commands import Command
 from delaybridge.errors import StoreError, StoreUnavailable
 from delaybridge.message import Answer
 from delaybridge.redis_wire import AsyncWire, Wire, packed
+from delaybridge.store import AsyncStore
 from tests.integration.proxy import FaultProxy
 from tests.integration.test_client import TO, Maker, make
 from tests.servers.process import LOOPBACK, free_port
@@ -369,3 +373,26 @@ async def test_a_user_who_may_not_load_scripts_is_told_so(
     with pytest.raises(StoreError, match="access refused.*script") as got:
         await client.schedule(TO, b"", delay=60)
     assert not isinstance(got.value, StoreUnavailable)
+
+
+class _Watched(list[bytes]):
+    """Arguments that can be watched."""
+
+
+async def test_what_a_call_sent_is_let_go_with_its_error() -> None:
+    """While Redis is away calls are tried for ever: what each has sent must not pile up."""
+    gc.collect()
+    gc.disable()
+    try:
+        store = AsyncStore(f"redis://{LOOPBACK}:{free_port()}/0", timeout_s=0.2)
+        arguments = _Watched([b"x" * 1000])
+        alive = weakref.ref(arguments)
+        sent = [Command("ECHO", (), arguments, bytes, plain=True)]
+        del arguments
+        with contextlib.suppress(StoreUnavailable):
+            await store.run(sent)
+        del sent
+        assert alive() is None
+        await store.close()
+    finally:
+        gc.enable()
