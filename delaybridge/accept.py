@@ -83,6 +83,9 @@ def accept(
     id = draw() if message.id is None else check_id(message.id, limits)
     destination, written = (Known() if known is None else known).parse(message.destination, kinds)
     key = check_key(message.key)
+    if key is not None and len(key) > limits.body_bytes:
+        what = f"{len(key):,} bytes; limits.body_bytes, {limits.body_bytes:,}, holds for keys, too"
+        raise MessageError("key_too_large", "key", what)
     record = Record(
         written,
         _body_bytes(message.body, destination, limits),

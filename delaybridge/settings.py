@@ -402,7 +402,7 @@ class LimitsSettings(_Section):
     """What is accepted. Never above the brokers' own limits."""
 
     body_bytes: Annotated[int, whole(1, 512 * _MIB)] = Field(
-        default=_LIMITS.body_bytes, description="The largest body."
+        default=_LIMITS.body_bytes, description="The largest body, and the largest key."
     )
     headers: Annotated[int, whole(0, 10_000)] = Field(
         default=_LIMITS.headers, description="The most headers of one message."

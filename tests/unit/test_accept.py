@@ -649,3 +649,13 @@ def test_a_head_that_is_not_ours_is_a_decode_error(data: bytes) -> None:
 )
 def test_what_is_remembered_of_failures_is_read(text: bytes, tried: Tried) -> None:
     assert parse_tried(text) == tried
+
+
+def test_a_key_is_bounded_as_a_body_is() -> None:
+    def accepted(key: bytes) -> Accepted:
+        message = Message("kafka:a", b"x", delay=1, key=key)
+        return accept(message, {"kafka": "kafka"}, Limits(body_bytes=100))
+
+    assert accepted(b"k" * 100).basis == b"k" * 100
+    with pytest.raises(MessageError, match="key_too_large.*101 bytes"):
+        accepted(b"k" * 101)
