@@ -277,7 +277,7 @@ class Lanes:
         return True
 
     def _is_full(self, lane: Lane) -> bool:
-        load = lane.load  # asked for each message: `_room` says the same
+        load = lane.load  # asked for each message, and so not by `_room`
         return (
             load >= lane.flow.limit
             or load >= self._window - self._load
@@ -285,8 +285,16 @@ class Lanes:
         )
 
     def _room(self, lane: Lane) -> int:
-        """Messages that it may take at once: as many as it confirms soon, and its share."""
-        return min(lane.flow.limit, self._window - self._load) - lane.load
+        """Messages that it may take at once: as many as it confirms soon, and its share.
+
+        Each of them takes from what is free as well, so half of that. Bytes count as messages of
+        the size of those that it holds.
+        """
+        free = self._window - self._load - lane.load
+        if lane.load_bytes > 0:
+            free_bytes = self._window_bytes - self._load_bytes - lane.load_bytes
+            free = min(free, free_bytes * lane.load // lane.load_bytes)
+        return min(lane.flow.limit - lane.load, (free + 1) // 2)
 
     def _is_in_the_way(self, lane: Lane, now_ms: int) -> bool:
         """Whether the full lane's ripe copies would hold up those behind them for too long."""

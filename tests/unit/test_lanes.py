@@ -81,9 +81,10 @@ class Board:
         self._count += 1
         due_ms = NOW_MS - late_ms
         destination, lane = self.lanes.route(text, NOW_MS)
+        body = record.pop("body", b"")
         return Copy(
             *(session or self.session, 11, f"m{self._count}", due_ms + self._count / 1024),
-            *(Tried(failures, maybe), Record(text, b"", **record), destination, lane),
+            *(Tried(failures, maybe), Record(text, body, **record), destination, lane),
         )
 
     def pass_(self, copy: Copy, now_ms: int = NOW_MS) -> str:
@@ -258,6 +259,19 @@ def test_what_a_stalled_lane_parked_comes_back_with_its_next_confirm(board: Boar
     assert board.recover(NOW_MS + STALLED_MS) == []
     board.answer(sent[:1], CONFIRMED, NOW_MS + STALLED_MS)
     assert board.recover(NOW_MS + STALLED_MS) == [parked.id]
+
+
+def test_what_a_lane_full_of_large_messages_parked_waits_for_bytes_too() -> None:
+    board = Board(window_bytes=20_000)
+    sent = board.send(20, body=b"x" * 1000)
+    later_ms = NOW_MS + STALLED_MS
+    for _ in range(9):
+        assert board.pass_(board.copy(body=b"x" * 1000), later_ms) == "left"
+    board.session.told(board.session.exits())
+    board.answer(sent[:1], CONFIRMED, later_ms)
+    assert board.recover(later_ms) == [], "it would be parked again at once"
+    board.answer(sent[1:6], CONFIRMED, later_ms)
+    assert 0 < len(board.recover(later_ms)) <= 7
 
 
 def test_the_next_look_is_when_a_full_lane_may_be_known_to_stall(board: Board) -> None:
