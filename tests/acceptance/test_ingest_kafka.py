@@ -272,7 +272,8 @@ def test_memory_is_bounded_while_redis_is_away(
     wait_until(lambda: bridge.client.stats().delayed == 1, 30, "it reads", interval_s=0.1)
     before = ingest.memory_info().rss
     own_redis.pause()
-    for number in range(200):
+    waiting = 400
+    for number in range(waiting):
         value = number.to_bytes(4, "big") * (MIB // 5)
         site.producer.produce(site.delay, value, headers=hour)
     assert site.producer.flush(60) == 0
@@ -282,7 +283,11 @@ def test_memory_is_bounded_while_redis_is_away(
     until_s = time.monotonic() + 3
     wait_until(lambda: time.monotonic() >= until_s, 10, "three seconds more", interval_s=0.1)
     grown = ingest.memory_info().rss - before
-    print(f"\n{grown / MIB:.0f} MiB for a window of 8 and 160 waiting")
-    assert grown < 80 * MIB
+    waiting_mib = waiting * (MIB // 5) * 4 / MIB
+    print(f"\n{grown / MIB:.0f} MiB for a window of 8 and {waiting_mib:.0f} waiting")
+    # 26 to 89 were seen: the window, copies on their way, and what malloc keeps
+    assert grown < waiting_mib / 2 * MIB
     own_redis.resume()
-    wait_until(lambda: bridge.client.stats().delayed == 201, 60, "all stored", interval_s=0.2)
+    wait_until(
+        lambda: bridge.client.stats().delayed == waiting + 1, 60, "all stored", interval_s=0.2
+    )
