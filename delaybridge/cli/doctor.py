@@ -80,12 +80,14 @@ def doctor(session: Session) -> int:
 def _findings(settings: Settings) -> Iterator[Finding]:
     for caution in settings.cautions():
         yield Finding(WARN, "settings", caution)
-    yield from _redis(settings)
+    announced: list[SourceInfo] = []
+    yield from _redis(settings, announced)
     yield from _brokers(settings)
-    yield from _delay_exchanges(settings)
+    yield from _delay_exchanges(settings, announced)
 
 
-def _redis(settings: Settings) -> Iterator[Finding]:
+def _redis(settings: Settings, announced: list[SourceInfo]) -> Iterator[Finding]:
+    """announced: gets the sources that ingest processes say they read."""
     from delaybridge.client import Client
 
     with Client.from_settings(settings) as client:
@@ -93,7 +95,7 @@ def _redis(settings: Settings) -> Iterator[Finding]:
             yield from _server(client)
             yield from _clock(client)
             yield from _rights(client, settings)
-            yield from _namespace(client, settings)
+            yield from _namespace(client, settings, announced)
         except DelayBridgeError as exc:
             yield Finding(FAIL, "redis", f"{_reason(exc)} ({settings.redis.url})")
 
@@ -194,7 +196,9 @@ def _scripts(client: Client, settings: Settings) -> Iterator[Finding]:
         yield Finding(FAIL, "redis", f"{_reason(exc)}. Check the version and the user's rights")
 
 
-def _namespace(client: Client, settings: Settings) -> Iterator[Finding]:
+def _namespace(
+    client: Client, settings: Settings, announced: list[SourceInfo]
+) -> Iterator[Finding]:
     """Bucket count, owners, lateness; a namespace that nobody used yet is not born by looking."""
     (record,) = client.store.each([commands.read_birth(settings.namespace)])
     if isinstance(record, StoreError):
@@ -209,6 +213,7 @@ def _namespace(client: Client, settings: Settings) -> Iterator[Finding]:
         yield Finding(FAIL, "namespace", what)
         return
     found = client.stats()
+    announced += [source for ingest in found.ingests for source in ingest.sources]
     alone = unowned(found)
     held = f"{count - len(alone)} of {count} buckets owned by {len(found.workers)} workers"
     if not alone:
@@ -294,18 +299,22 @@ def _hints(each: SourceInfo) -> Iterator[str]:
         )
 
 
-def _delay_exchanges(settings: Settings) -> Iterator[Finding]:
-    """Whether queues are bound to a delay exchange, and so given its messages at once."""
-    if not settings.ingest.exchanges:
-        return
-    from delaybridge.ingest.rabbitmq import look_for_others
-    from delaybridge.ingester import routes_of
+def _delay_exchanges(settings: Settings, announced: list[SourceInfo]) -> Iterator[Finding]:
+    """Whether queues are bound to a delay exchange, and so given its messages at once.
+
+    Looked at are the exchanges that the settings name, and those that are read.
+    """
+    from delaybridge.cli.sources import delay_exchanges
 
     try:
-        routes = routes_of(settings, ["rabbitmq"])
+        routes = delay_exchanges(settings, announced)
     except ConfigError as exc:
         yield Finding(FAIL, "ingest", str(exc))
         return
+    if not routes:
+        return
+    from delaybridge.ingest.rabbitmq import look_for_others
+
     for route, others, why in asyncio.run(look_for_others(settings, routes)):
         if others:
             yield Finding(FAIL, "ingest", f"{route}: {others}")

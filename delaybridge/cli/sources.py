@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from delaybridge.calls import IngestInfo, SourceInfo, Stats
+    from delaybridge.routes import Route
     from delaybridge.settings import Settings
 
 _IDLE = "idle: "
@@ -44,3 +47,21 @@ def unread(found: Stats, settings: Settings) -> list[str]:
     except ConfigError:  # these settings are of somebody who ingests nothing
         return []
     return [str(route) for route in routes if str(route) not in announced]
+
+
+def delay_exchanges(settings: Settings, announced: Iterable[SourceInfo]) -> list[Route]:
+    """The delay exchanges that the settings name, and those that are read at their brokers.
+
+    ConfigError if a name in the settings cannot work.
+    """
+    from delaybridge.publish import kind_of
+    from delaybridge.routes import Route, parse_routes
+
+    kinds = {name: kind_of(url) for name, url in settings.brokers.items()}
+    routes = {str(r): r for r in parse_routes(settings.ingest.exchanges, kinds, "rabbitmq")}
+    for source in announced:
+        broker, _, exchange = source.source.partition(":")
+        if kinds.get(broker) == "rabbitmq":
+            target = source.target.removeprefix(f"{broker}:")
+            routes.setdefault(source.source, Route(broker, "rabbitmq", exchange, target))
+    return list(routes.values())

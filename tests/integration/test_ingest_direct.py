@@ -162,6 +162,10 @@ async def test_what_is_bound_to_a_delay_exchange_is_found(
     await rabbit.do(lambda channel: channel.queue_bind(wrong, delay, "#"))
     assert await asyncio.to_thread(cli.main, doctor) == 1
     assert f"queue {wrong}; bind to '{namespace}' instead" in words(capsys)
+    # an operator whose settings name no exchange: the running process announces it
+    monkeypatch.delenv("DELAYBRIDGE_INGEST__EXCHANGES")
+    assert await asyncio.to_thread(cli.main, doctor) == 1
+    assert f"queue {wrong}; bind to '{namespace}' instead" in words(capsys)
     # and a process that begins to read
     entrance.ingest("rabbitmq")
 
