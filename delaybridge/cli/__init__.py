@@ -127,14 +127,28 @@ def main(args: list[str] | None = None) -> int:
     """Run one command line and return its exit code. Nothing is raised, no traceback shown."""
     never_fail()
     _never_fail_to_encode()
+    given = sys.argv[1:] if args is None else args
     try:
-        code = _run(sys.argv[1:] if args is None else args)
+        return int(_flushed(_run(given), given))
+    except BrokenPipeError:
+        drop_stdout()
+        return int(Exit.DONE)
+
+
+def _flushed(code: int, args: list[str]) -> int:
+    """The exit code, once the result is written; a result that finds no room is a failure."""
+    try:
         if sys.stdout is not None:
             sys.stdout.flush()
     except BrokenPipeError:
-        drop_stdout()
-        code = Exit.DONE
-    return int(code)
+        raise
+    except OSError as exc:
+        drop_stdout()  # the interpreter would try once more, and exit with 120
+        if code == Exit.DONE:
+            report = report_of(exc)
+            report.show(as_json=json_asked(args))
+            return report.exit
+    return code
 
 
 def _run(args: list[str]) -> int:
