@@ -136,9 +136,10 @@ def _is_unknown(reply: object) -> bool:
 
 
 def _in_acl(name: str, why: str, namespace: str) -> str:
-    if "keys" in why:
+    # "one of the keys", "a key": each Redis in words of its own. A user's name is in there, too.
+    if re.search(r"to access .*\bkeys?\b", why):
         return f"~{{{namespace}:* ~{{{namespace}}}*"
-    if "channel" in why:
+    if re.search(r"to access .*\bchannels?\b", why):
         return f"&{{{namespace}}}*"
     return f"+{name.lower().replace(' ', '|')}"
 
