@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, Self
 import confluent_kafka
 import kombu
 import pika
+import pytest
 import redis
 from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
@@ -33,7 +34,7 @@ from tests.integration.proxy import FaultProxy
 from tests.servers.kafka import KafkaNode
 from tests.servers.process import LOOPBACK, accepts, free_port
 from tests.servers.rabbitmq import RabbitMQNode
-from tests.servers.redis import RedisServer, redis_url_of
+from tests.servers.redis import RedisServer, redis_url_of, tls_binary
 from tests.waiting import wait_until, wait_until_async
 
 DUE_MS = 1_800_000_000_000
@@ -228,6 +229,20 @@ class Tls(NamedTuple):
     def trusting(self) -> str:
         """The URL, as pika reads it, of who trusts that authority."""
         return f"{self.url}?ssl_options={{'ca_certs':'{self.authority}'}}"
+
+
+@contextlib.contextmanager
+def redis_with_tls(folder: Path) -> Iterator[tuple[int, Path]]:
+    """A Redis of the test's own: the port that speaks TLS, and the authority to trust."""
+    binary = tls_binary()
+    if binary is None:
+        pytest.skip("no Redis here was built with TLS")
+    made, port = certificates.make(folder), free_port()
+    tls = ["--tls-port", str(port), "--tls-auth-clients", "no"]
+    files = ["--tls-cert-file", str(made.certificate), "--tls-key-file", str(made.key)]
+    authority = ["--tls-ca-cert-file", str(made.authority)]
+    with RedisServer([*tls, *files, *authority], binary=binary):
+        yield port, made.authority
 
 
 @contextlib.contextmanager

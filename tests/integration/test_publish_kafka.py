@@ -44,10 +44,7 @@ class ThreePartitions(KafkaRig):
 @pytest.fixture(scope="module")
 def broker() -> Iterator[KafkaRig]:
     """A Kafka of this module's own."""
-    try:
-        made = ThreePartitions(RIGHTS)
-    except FileNotFoundError as missing:
-        pytest.skip(str(missing))
+    made = ThreePartitions(RIGHTS)
     yield made
     made.close()
 
@@ -286,10 +283,7 @@ class TestConnection:
             "listener.name.login.plain.sasl.jaas.config": "org.apache.kafka.common.security.plain."
             'PlainLoginModule required user_bridge="right";',
         }
-        try:
-            rig = KafkaRig(login)
-        except FileNotFoundError as missing:
-            pytest.skip(str(missing))
+        rig = KafkaRig(login)
         add_listener(rig, f"LOGIN://{LOOPBACK}:{port}")
         file.write_text("wrong\n")
         sink = Sink()
@@ -320,10 +314,7 @@ class TestConnection:
             "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SSL:SSL",
             "ssl.keystore.type": "PEM",
         }
-        try:
-            rig = KafkaRig(tls)
-        except FileNotFoundError as missing:
-            pytest.skip(str(missing))
+        rig = KafkaRig(tls)
         made = certificates.make(rig.node.folder)
         keystore = rig.node.folder / "keystore.pem"
         keystore.write_text(made.key.read_text() + made.certificate.read_text())

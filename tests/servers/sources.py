@@ -14,6 +14,7 @@ from typing import Protocol
 import pytest
 
 DOCKER_INFO_TIMEOUT_S = 3.0
+REMEDY = "`make servers` gets what it can, and says what is left to do"
 
 
 class Running(Protocol):
@@ -35,8 +36,13 @@ class Source:
         return f"{self.what} STAND-IN" if self.stand_in else self.what
 
 
-class NoServer(FileNotFoundError):
+class NoServer(LookupError):
     """A test wants a node of its own, and there is nothing here to run one from."""
+
+    def __init__(self, name: str) -> None:
+        """name: the server's, as `--require` spells it."""
+        super().__init__(f"no {name} here to run a node from; {REMEDY}")
+        self.name = name
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +80,6 @@ def serve(name: str, sources: Iterator[Source]) -> Iterator[str]:
     """Start the first of the sources for as long as a session fixture lives, and give its URL."""
     source = next(sources, None)
     if source is None:
-        pytest.skip(f"no {name} here; `make test` installs what it can")
+        pytest.skip(f"no {name} here; {REMEDY}")
     with source.open() as server:
         yield server.url
