@@ -102,13 +102,18 @@ class TestRabbitMQ:
         first.ingest("rabbitmq")  # several processes of one namespace
         await reading(first, delay)
         trying = second.ingest("rabbitmq")
-        said = await refused(second, exchange_source, delay)
+        refusal = asyncio.create_task(refused(second, exchange_source, delay))
+        sent = 0
+        while not refusal.done():  # it gets nothing at its start, either
+            await rabbit.publish(delay, "k", b"meanwhile", {"x-delay": HOUR_MS})
+            sent += 1
+        said = await refusal
         owner = await owner_of(redis_url, namespace)
         assert f"namespace '{namespace}' ({owner})" in said
         assert f"delaybridge ingest rabbitmq --take-over {owner}" in said
         for number in range(20):
             await rabbit.publish(delay, "k", b"%d" % number, {"x-delay": HOUR_MS})
-        await is_pending(first, 20)
+        await is_pending(first, 20 + sent)
         assert await second.delayed() == []
 
         # taken over from one that still runs, which learns it
@@ -225,3 +230,39 @@ class TestKafka:
         await is_pending(second, 2)
         await kafka.send(taken, b"4", HOUR)
         await is_pending(first, 2)
+
+    async def test_a_topic_made_later_is_read_by_one_namespace(
+        self,
+        make_entrance: MakeEntrance,
+        broker: dict[str, str],
+        kafka: Kafka,
+        namespace: str,
+    ) -> None:
+        both = []
+        for own in (namespace, f"{namespace}-b"):
+            entrance = await make_entrance(
+                own, broker, topics=[f"{namespace}*.delay"], group=f"group-{own}"
+            )
+            entrance.ingest("kafka")
+
+            async def is_idle(entrance: Entrance = entrance) -> bool:
+                found = await topic_source(entrance, f"{namespace}*.delay")
+                return found is not None and found.state.startswith("idle: ")
+
+            await entrance.until(is_idle, "no topic is there yet")
+            both.append(entrance)
+        later, _ = await kafka.pair(namespace)
+        for number in range(10):
+            await kafka.send(later, b"%d" % number, HOUR)
+
+        async def is_settled() -> bool:
+            states = [found.state for e in both if (found := await topic_source(e, later))]
+            return len(states) == 2 and any(" belongs to " in state for state in states)
+
+        await both[0].until(is_settled, "read by one, refused by the other")
+
+        async def all_read() -> list[int]:
+            counts = sorted([len(await entrance.delayed()) for entrance in both])
+            return counts if counts[-1] == 10 else []
+
+        assert await both[0].until(all_read, "ten messages pending") == [0, 10]
