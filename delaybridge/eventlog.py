@@ -51,6 +51,8 @@ from delaybridge.urls import redact_text
 _log = logging.getLogger("delaybridge")
 _SUMMARY_S = 1.0
 _TEXT_CHARS = 200
+# What to do about a source stands at the end, behind names that may be long.
+_MOST_CHARS = {IngestFailed: 1000, SourceUnguarded: 1000}
 _MOST_LINES = 100  # of one summary; what is over is summed up under no destination
 _WARNINGS = (
     *(DeadDropped, DeadLettered),
@@ -148,21 +150,26 @@ def _say_event(kind: type[Event], fields: dict[str, Any]) -> None:
     level = logging.WARNING if issubclass(kind, _WARNINGS) else logging.INFO
     if kind in (Claimed, Revoked):
         level = logging.DEBUG
-    say(level, _name(kind), **fields)
+    _say(level, _name(kind), fields, _MOST_CHARS.get(kind, _TEXT_CHARS))
 
 
 def say(level: int, event: str, **fields: Any) -> None:
     """One line: the event's name and fields, as text and, under `fields`, for formatters."""
+    _say(level, event, fields, _TEXT_CHARS)
+
+
+def _say(level: int, event: str, fields: dict[str, Any], most: int) -> None:
     bounded = {
-        name: _bounded(value) if isinstance(value, str) else value for name, value in fields.items()
+        name: _bounded(value, most) if isinstance(value, str) else value
+        for name, value in fields.items()
     }
     shown = (f"{name}={_text(value)}" for name, value in bounded.items() if name != "leases")
     extra = {"event": event, "fields": bounded}
     _log.log(level, "%s", " ".join([event, *shown]), extra=extra)
 
 
-def _bounded(value: str) -> str:
-    return printable(redact_text(value[: 10 * _TEXT_CHARS]))[:_TEXT_CHARS]
+def _bounded(value: str, most: int) -> str:
+    return printable(redact_text(value[: 10 * _TEXT_CHARS]))[:most]
 
 
 def _text(value: object) -> str:

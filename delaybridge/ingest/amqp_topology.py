@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import re
 import secrets
 import shlex
@@ -23,6 +24,7 @@ from delaybridge.publish.amqp_wire import close_channel, close_code
 # Never given up: a message that was returned often is no poison, its ingest was restarted often.
 QUEUE_ARGUMENTS = {"x-queue-type": "quorum", "x-delivery-limit": -1}
 _REFUSED, _NOT_FOUND, _PRECONDITION_FAILED = 403, 404, 406
+_log = logging.getLogger("delaybridge")
 _ALTERNATE = "alternate-exchange"
 _CURRENT_ALTERNATE = re.compile(
     rf"'{_ALTERNATE}' for exchange .* but current is (?:the value )?'([^']*)"
@@ -181,6 +183,7 @@ async def _declare_direct(
     if not is_there:
         await _delete_exchange(connection, route.source)
     line = _policy_line(connection.params.virtual_host, *policy)
+    _log.warning("run once: %s", line)  # by itself: in a field its quotes would be escaped
     raise ConfigError(
         f"{route}: RabbitMQ drops what a direct exchange has no queue for; a policy is needed, or "
         f"this in the policy that applies{why}: {line}"

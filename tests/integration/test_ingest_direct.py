@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from delaybridge import cli
+from delaybridge.cli.logs import TextFormatter
 from delaybridge.events import Event, SourceUnguarded
 from tests.integration.ingesting import Entrance
 from tests.integration.ingesting_rabbitmq import HOUR_MS, Exchanges, reading, source
@@ -94,7 +95,12 @@ async def test_a_direct_exchange_is_declared_by_either_first(
 
 @pytest.mark.parametrize("first", ["producer", "ingest"])
 async def test_where_no_policy_may_be_set_the_one_line_is_printed(
-    first: str, make_entrance: MakeEntrance, rabbit: Exchanges, node: Managed, namespace: str
+    first: str,
+    make_entrance: MakeEntrance,
+    rabbit: Exchanges,
+    node: Managed,
+    namespace: str,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     delay = f"{namespace}.delay"
     entrance = await make_entrance(management=[f"http://{LOOPBACK}:{free_port()}"])
@@ -102,12 +108,15 @@ async def test_where_no_policy_may_be_set_the_one_line_is_printed(
         await declared_plainly(rabbit, delay)
     entrance.ingest("rabbitmq")
 
-    async def line() -> str:
-        found = await source(entrance, delay)
-        told = re.search(r"rabbitmqctl (set_policy .*)", found.state) if found else None
+    def line() -> str:
+        """What stands in the log, whole and ready to be pasted."""
+        log = "\n".join(TextFormatter().format(record) for record in caplog.records)
+        told = re.search(r": rabbitmqctl (set_policy .*)", log)
         return told[1] if told else ""
 
     told = await entrance.until(line, "the line to run")
+    shown = await entrance.until(lambda: source(entrance, delay), "the source")
+    assert told in shown.state
     await asyncio.to_thread(node.ctl, *shlex.split(told))
     await reading(entrance, delay)
     await declared_plainly(rabbit, delay)

@@ -38,6 +38,20 @@ async def test_what_is_rare_is_said_at_once(caplog: pytest.LogCaptureFixture) ->
     ]
 
 
+@pytest.mark.parametrize("kind", [events.IngestFailed, events.SourceUnguarded])
+async def test_what_to_do_about_a_source_is_said_whole(
+    kind: type[events.Event], caplog: pytest.LogCaptureFixture
+) -> None:
+    long = "o" * 200
+    remedy = f"run once: delaybridge ingest rabbitmq --take-over {long}@5f0c"
+    reason = f"{long} belongs to namespace {long}; {remedy}"
+    EventLog()(kind(source="orders.delay", reason=reason))  # type: ignore[call-arg]
+    EventLog()(kind(source="orders.delay", reason=100 * reason))  # type: ignore[call-arg]
+    (_, said), (_, bounded) = lines(caplog)
+    assert remedy in said
+    assert len(bounded) < 1_100
+
+
 async def test_leases_taken_together_are_one_line(caplog: pytest.LogCaptureFixture) -> None:
     log = EventLog()
     for bucket in (3, 0, 1, *range(4, 15), 2, 15, 18):
