@@ -9,10 +9,10 @@ from functools import partial
 from typing import Any
 
 from delaybridge.errors import PublishUnavailable
+from delaybridge.eventlog import say
 from delaybridge.lanes import Broker, Lane
 from delaybridge.publish import PublishOptions, Report, connect, kind_of
 
-_log = logging.getLogger("delaybridge")
 _LEAVE_POLL_S = 0.05
 
 
@@ -85,7 +85,7 @@ class Brokers:
             await publisher.connect()
         except PublishUnavailable:
             return  # `_changed` has said so
-        _log.info("broker %s: %s", name, publisher.describe())
+        say(logging.INFO, "broker_connected", name=name, about=publisher.describe())
 
     async def _leave(self, brokers: Collection[Broker], lanes: Collection[Lane]) -> None:
         try:
@@ -103,9 +103,9 @@ class Brokers:
             if reason == self._said.get(name, ""):
                 pass  # another of that name, which is being left
             elif reason is None:
-                _log.info("broker_available name=%s", name)
+                say(logging.INFO, "broker_available", name=name)
             else:
-                _log.warning("broker_unavailable name=%s reason=%r", name, reason)
+                say(logging.WARNING, "broker_unavailable", name=name, reason=reason)
             self._said[name] = reason
         self._on_change()
 

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from delaybridge import commands, keys, rights
 from delaybridge.calls import Calls
 from delaybridge.errors import ConfigError, StoreError, StoreUnavailable, StoreWiped
-from delaybridge.eventlog import EventLog
+from delaybridge.eventlog import EventLog, say
 from delaybridge.events import FleetDamaged, IngestFailed, StoreSilent
 from delaybridge.ingest.counts import Counts
 from delaybridge.lease import NameTaken
@@ -133,7 +133,7 @@ class Ingester(Service):
             if all_change or name in changed or routes[name] != self._routes.get(name):
                 await self._stop_keeper(name)
         self._start_keepers()
-        _log.info("reloaded: reading from %s", ", ".join(sorted(self._keepers)))
+        say(logging.INFO, "reloaded", reading_from=",".join(sorted(self._keepers)))
 
     def _start_keepers(self) -> None:
         for name in self._routes.keys() - self._keepers.keys():

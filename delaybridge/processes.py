@@ -242,7 +242,7 @@ class _Parent:
                 ]
             )
         except StoreError as exc:
-            _log.warning("leases of a dead worker run out by themselves: %s", exc)
+            say(logging.WARNING, "leases_not_released", reason=str(exc), hint="they run out")
         finally:
             store.close()
 
@@ -279,7 +279,7 @@ def _work(
         else:
             run_one(settings, burst=burst, on_token=partial(tell, "token"), **common)
     except (DelayBridgeError, NameTaken) as exc:
-        _log.error("%s", exc)
+        _log.error("%s", exc, extra={"event": "worker_failed", "fields": {"reason": str(exc)}})
         code = exit_code(exc)
         if not (heir and isinstance(exc, StoreUnavailable)):  # which another try may mend
             tell("error", code)

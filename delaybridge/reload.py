@@ -6,10 +6,10 @@ import logging
 from collections.abc import Callable, Iterable
 
 from delaybridge.errors import ConfigError
+from delaybridge.eventlog import say
 from delaybridge.publish import check_brokers
 from delaybridge.settings import Settings
 
-_log = logging.getLogger("delaybridge")
 _TAKEN = ("brokers", "ingest")  # sections
 
 
@@ -32,12 +32,12 @@ def reread(
         check(taken)
     except ConfigError as exc:
         for line in str(exc).splitlines():
-            _log.error("reload_refused: %s; the settings stay as they were", line)
+            say(logging.ERROR, "reload_refused", reason=line, hint="the settings stay as they were")
         return None
     now, then = dict(written.items()), dict(settings.items())
     others = [path for path in now if path in then and now[path] != then[path]]
     if others := [path for path in others if path.partition(".")[0] not in _TAKEN]:
-        _log.warning("reload: a change of %s needs a restart", ", ".join(others))
+        say(logging.WARNING, "restart_needed", changed=",".join(others))
     return taken
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from delaybridge import __version__
+from delaybridge.eventlog import say
 
 _log = logging.getLogger("delaybridge")
 _ABORTED = 130
@@ -55,9 +56,9 @@ class Service:
     def stop(self) -> None:
         """Drain and end. A second time: end at once, without draining."""
         if self.stopping.is_set():
-            _log.warning("aborted: not drained; %s", self.left_behind)
+            say(logging.WARNING, "aborted", hint=f"not drained; {self.left_behind}")
             os._exit(_ABORTED)
-        _log.info("draining: again to stop at once")
+        say(logging.INFO, "draining", hint="again to stop at once")
         self.stopping.set()
 
     async def reload(self) -> None:
@@ -117,7 +118,8 @@ async def _reload(service: Service, asked: asyncio.Event) -> None:
         try:
             await service.reload()
         except Exception as exc:
-            _log.error("reload_failed: %s: %s", type(exc).__name__, exc, exc_info=exc)
+            say(logging.ERROR, "reload_failed", reason=f"{type(exc).__name__}: {exc}")
+            _log.debug("the reload failed", exc_info=exc)
 
 
 async def until(done: asyncio.Task[Any], work: Iterable[asyncio.Task[Any]]) -> None:

@@ -26,7 +26,7 @@ from delaybridge.errors import (
     StoreUnavailable,
     StoreWiped,
 )
-from delaybridge.eventlog import EventLog
+from delaybridge.eventlog import EventLog, say
 from delaybridge.events import ScannerFailed, StoreSilent
 from delaybridge.lanes import Lanes
 from delaybridge.lease import Leases, NameTaken
@@ -97,7 +97,7 @@ class Worker(Service):
                     free_s = now_s + exc.left_ms / 1000 + 1 if free_s is None else free_s
                     if now_s > free_s:
                         raise
-                    _log.info("name_taken name=%s: waiting whether its owner still lives", exc)
+                    say(logging.INFO, "name_taken", name=str(exc), hint="waits for its owner")
                     await self.pause(0.5)
                 except StoreUnavailable as exc:
                     self.emit(StoreSilent(reason=str(exc)))
@@ -117,7 +117,7 @@ class Worker(Service):
         self.settings = taken
         if self.shift is not None:
             self.shift.change_brokers(changed)
-        _log.info("reloaded: changed brokers: %s", ", ".join(sorted(changed)) or "none")
+        say(logging.INFO, "reloaded", changed_brokers=",".join(sorted(changed)) or "none")
 
     async def _failed(self, exc: Exception, lived_s: float) -> None:
         """Say so, and wait before the next try: longer each time, while none lives for long.
@@ -240,7 +240,7 @@ class Shift:
             if said is None:
                 subscriptions += 1
                 if subscriptions > 1:
-                    _log.warning("wake_ups_lost: subscribed again, looking into every bucket")
+                    say(logging.WARNING, "wake_ups_lost", hint="every bucket is looked into")
                 self._scanner.wake_all()
                 self._leases.changed()
             elif said == "fleet":
@@ -283,7 +283,7 @@ class Shift:
         giving = asyncio.create_task(self._leases.give_up())
         done, _ = await asyncio.wait([giving], timeout=_CONFIRMS * total_s)
         if not done:
-            _log.warning("drain_timeout: unconfirmed messages will be published again")
+            say(logging.WARNING, "drain_timeout", hint="what is unconfirmed is published again")
             await self._brokers.close(min(_CLOSE_S, _LEAVING * total_s))
             await asyncio.wait([giving], timeout=_TELLING * total_s)
         giving.cancel()
@@ -298,7 +298,8 @@ class Shift:
             self._worker.gave_back = True
         except (StoreError, TimeoutError) as exc:
             self._worker.gave_back = False
-            _log.warning("leases not released, they run out: %s", exc or "redis: no answer")
+            reason = str(exc) or "redis: no answer"
+            say(logging.WARNING, "leases_not_released", reason=reason, hint="they run out")
 
 
 class _Watchdog:
@@ -316,7 +317,7 @@ class _Watchdog:
         while not self._stopped.wait(self._limit_s / 3):
             still_s = time.monotonic() - self._beat_s()
             if still_s > self._limit_s:
-                _log.error("stuck: the event loop has stood still for %.0f s", still_s)
+                say(logging.ERROR, "loop_stuck", still_s=round(still_s))
                 faulthandler.dump_traceback(all_threads=True)
 
 

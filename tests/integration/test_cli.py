@@ -537,6 +537,25 @@ def test_scan_burst_publishes_what_is_due(run: Run, flags: list[str], client: Cl
     assert (left.delayed, left.in_flight, left.dead) == (1, 0, 0)
 
 
+def test_every_line_of_a_worker_s_json_log_names_its_event(
+    worker_flags: list[str], tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    said: Callable[[str], bool] = lambda event: f'"event": "{event}"' in log.read_text()  # noqa: E731
+    flags = ["--json", *worker_flags, "--broker", "memory://"]
+    with log.open("wb") as stderr, start(flags, "scan", stderr=stderr) as process:
+        wait_until(lambda: said("lease_acquired"), 20)
+        process.send_signal(signal.SIGHUP)
+        wait_until(lambda: said("reloaded"), 20)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+    events = [json.loads(line) for line in log.read_text().splitlines()]
+    assert all("event" in each for each in events)
+    (lost,) = [each for each in events if each["event"] == "broker_unavailable"]
+    assert lost["name"] == "rabbitmq"
+    assert lost["reason"]
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("processes", ["1", "2"])
 def test_scan_drains(

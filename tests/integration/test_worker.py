@@ -989,29 +989,29 @@ def test_brokers_are_added_replaced_and_removed_while_the_worker_keeps_its_lease
         first, second = tmp_path / "first.jsonl", tmp_path / "second.jsonl"
         ids = schedule()
         wait_until(lambda: parked() == 20, DEADLINE_S, "parked: no worker has the broker")
-        written(f'[brokers]\neu = "recorder://{first}"\n', "reloaded: changed brokers: eu")
+        written(f'[brokers]\neu = "recorder://{first}"\n', "reloaded changed_brokers=eu")
         wait_until(lambda: arrived(first) == ids, DEADLINE_S, "all arrive, in order")
-        written(f'[brokers]\neu = "recorder://{second}"\n', "reloaded: changed brokers: eu")
+        written(f'[brokers]\neu = "recorder://{second}"\n', "reloaded changed_brokers=eu")
         ids = schedule()
         wait_until(lambda: arrived(second) == ids, DEADLINE_S, "all arrive elsewhere, in order")
-        written("", "reloaded: changed brokers: eu")
+        written("", "reloaded changed_brokers=eu")
         ids += schedule()
         wait_until(lambda: parked() == 20, DEADLINE_S, "parked: the broker is gone")
 
         config.write_text("[brokers]\neu = 'amqp://h/?foo=1'\n")
         worker.signal(signal.SIGHUP)
-        refused = "reload_refused: brokers.eu: 'foo' is not an option of a RabbitMQ URL"
+        refused = "reload_refused reason=\"brokers.eu: 'foo' is not an option of a RabbitMQ URL"
         wait_until(lambda: refused in worker.log, DEADLINE_S, "refused, with the reason")
         fleet.wait_published(fleet.schedule(10, seconds=0.1))
         assert parked() == 20
 
-        written(f'[brokers]\neu = "recorder://{second}"\n', "reloaded: changed brokers: eu")
+        written(f'[brokers]\neu = "recorder://{second}"\n', "reloaded changed_brokers=eu")
         wait_until(lambda: arrived(second) == ids, DEADLINE_S, "the rest arrives, in order")
         after = client.stats().buckets
     assert [bucket.owner for bucket in after] == [bucket.owner for bucket in before]
     assert "scanner_failed" not in worker.log
     assert processes > 1 or "lease_released" not in worker.log  # two share when they start
-    assert worker.log.count("broker file: ") == processes, "the other broker's connection stayed"
+    assert worker.log.count("broker_connected name=file ") == processes, "the other one stayed"
     worker.signal(signal.SIGTERM)
     assert worker.wait() == 0
 
