@@ -51,7 +51,10 @@ Verb = Callable[["Client", Sequence["Named"], list[int]], "list[Answer]"]
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a bulk command was asked for: ids, or filters and what belongs to them."""
+    """What a bulk command was asked for: ids, or filters and what belongs to them.
+
+    confirmed_by: the option that means yes.
+    """
 
     ids: tuple[str, ...]
     key: bytes | None
@@ -60,6 +63,7 @@ class Asked:
     yes: bool = False
     dry_run: bool = False
     over: str | None = None
+    confirmed_by: str = "--yes"
 
     def __post_init__(self) -> None:
         chosen = [name for name in (*_FILTERS, "everything") if self.filters.get(name)]
@@ -190,7 +194,7 @@ def sweep(session: Session, word: str, selection: Selection, verb: Verb, asked: 
                 return Exit.DONE
             if states:
                 what = f"{word} {states.total():,} messages{_in_brackets(states)}"
-                session.confirm(what, yes=asked.yes)
+                session.confirm(what, yes=asked.yes, flag=asked.confirmed_by)
         by_bucket = None if counted is None else _summed(counted, 0)
         return Sweep(session, client, verb, by_bucket, over_ms).run(selection)
 

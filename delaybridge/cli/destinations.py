@@ -33,7 +33,11 @@ def purge(session: Session, destination: str, confirm: str | None, dry_run: bool
         raise Failure(Exit.REFUSED, "confirm", "--confirm", what)
     selection = Selection(states=(*PENDING, State.DEAD), destination=destination)
     asked = Asked(
-        (), None, {"destination": destination}, dead=False, yes=confirm is not None, dry_run=dry_run
+        *((), None, {"destination": destination}),
+        dead=False,
+        yes=confirm is not None,
+        dry_run=dry_run,
+        confirmed_by=f"--confirm {destination}",
     )
     return sweep(
         session, "purge", selection, lambda client, some, _: client.cancel_many(some), asked

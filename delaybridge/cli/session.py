@@ -77,19 +77,19 @@ class Session:
         if not self.output.json:
             self.output.error_line(text)
 
-    def confirm(self, what: str, *, yes: bool) -> None:
-        """Go on only if somebody wants it: `--yes`, or an answer on a terminal."""
+    def confirm(self, what: str, *, yes: bool, flag: str = "--yes") -> None:
+        """Go on only if somebody wants it: `flag` was given, or an answer on a terminal."""
         if yes:
             return
         if sys.stdin is None or not sys.stdin.isatty():
-            raise Failure(Exit.REFUSED, "confirm", "--yes", f"missing; needed to {what}")
+            raise Failure(Exit.REFUSED, "confirm", flag, f"missing; needed to {what}")
         try:
             wanted = click.confirm(f"{what}?", err=True)
         except click.Abort:
             click.echo(err=True)
             raise
         if not wanted:
-            raise Failure(Exit.REFUSED, "confirm", "--yes", "nothing was done")
+            raise Failure(Exit.REFUSED, "confirm", flag, "nothing was done")
 
 
 def never_sent(exc: BaseException | None) -> bool:

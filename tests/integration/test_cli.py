@@ -295,7 +295,9 @@ def test_dead_messages_by_filter_and_a_destination_as_a_whole(
     kicked = run("dead", "kick", "--reason", "unroutable", "--over", "10m", "--yes")
     assert (kicked.code, kicked.err) == (0, "2 kicked\n")
     run("schedule", "rabbitmq:/other", "x", *HOUR, "--id", "d")
-    assert run("destination", "purge", "rabbitmq:/q").code == 2
+    missing = run("destination", "purge", "rabbitmq:/q")
+    assert (missing.code, missing.out) == (2, "")
+    assert missing.err.startswith("error: --confirm rabbitmq:/q: missing; needed to purge 3 ")
     assert run("destination", "purge", "rabbitmq:/q", "--confirm", "rabbitmq:/other").code == 2
     purged = run("--json", "destination", "purge", "rabbitmq:/q", "--confirm", "rabbitmq:/q")
     assert summary(purged) == {"matched": 3, "cancelled": 3}
