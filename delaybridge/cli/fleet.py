@@ -29,6 +29,7 @@ _TROUBLE_TITLES = ("PARKED", "WORKER", "REASON")
 _WORKER_TITLES = ("NAME", "HOST", "PID", "VERSION", "BUCKETS", "STARTED", "EXPIRES IN")
 # What a narrow terminal leaves out, the first of them first.
 _SOURCE_SPARE = ("TAKEN", "TARGET", "RATE", "INGEST")
+_BUCKET_SPARE = ("LEASE", "PARKED", "DEAD", "IN FLIGHT")
 _WORKER_SPARE = ("HOST", "VERSION", "PID", "STARTED")
 
 
@@ -177,7 +178,7 @@ def bucket_ls(session: Session) -> None:
     with session.client() as client:
         found = client.stats()
     rows = ((_bucket_data(each), _bucket_cells(each, found.now_ms)) for each in found.buckets)
-    session.output.table(_BUCKET_TITLES, rows, right=_BUCKET_TITLES[:5], spare=("LEASE", "PARKED"))
+    session.output.table(_BUCKET_TITLES, rows, right=_BUCKET_TITLES[:5], spare=_BUCKET_SPARE)
 
 
 def _show_troubles(session: Session, found: Stats) -> None:

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from delaybridge.message import Answer
 
 _TITLES = ("DUE", "IN", "ID", "DESTINATION", "TRY", "BYTES", "HEADERS")
-_SPARE = ("DUE", "HEADERS", "BYTES", "TRY")  # what a narrow terminal leaves out, in this order
+# What a narrow terminal leaves out, in this order.
+_SPARE = ("DUE", "HEADERS", "FIRST DUE", "BYTES", "TRY")
 _NOT_PENDING = "no such message is pending"
 
 
@@ -84,11 +85,10 @@ def ls(
             **span,
         )
     now_ms = time.time_ns() // 1_000_000
-    # Why a message waits is a column of its own, where any has a reason.
-    why = any(item.reason or item.last_error for item in page.items)
-    titles = (*_TITLES, "REASON") if why else _TITLES
+    more = {title: of for title, of in _MORE.items() if any(map(of, page.items))}
+    titles = (*_TITLES, *more)
     rows = (
-        (described(item), [*_cells(item, now_ms), *([_why(item)] if why else [])])
+        (described(item), [*_cells(item, now_ms), *(of(item) for of in more.values())])
         for item in page.items
     )
     session.output.table(titles, rows, right=("IN", "TRY", "BYTES"), spare=_SPARE)
@@ -219,8 +219,15 @@ def cursor_text(cursor: tuple[float, str]) -> str:
     return f"{int(score) if score.is_integer() else repr(score)}:{id}"
 
 
+def _first_due(item: Stored) -> str:
+    return moment(item.first_due_ms) or ""
+
+
 def _why(item: Stored) -> str:
     return cut(item.reason or item.last_error or "")
+
+
+_MORE = {"FIRST DUE": _first_due, "REASON": _why}  # columns that are shown where any has a value
 
 
 def _cells(item: Stored, now_ms: int) -> list[str]:

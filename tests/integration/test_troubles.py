@@ -15,6 +15,7 @@ import redis
 
 from delaybridge import Client, cli, keys
 from delaybridge.message import Answer, State
+from delaybridge.times import format_time
 from tests.waiting import wait_until
 
 DEADLINE_S = 30.0
@@ -86,6 +87,8 @@ def test_a_destination_that_fails_is_named_with_its_reason_while_it_is_tried_aga
         client.pending(state=State.DELAYED).items or client.pending(state=State.IN_FLIGHT).items
     )
     assert (listed.last_error or "").startswith("wrong_type: ")
+    rows = [tell("message", "ls", "--state", state)[1] for state in ("delayed", "in_flight")]
+    assert any(format_time(made.due_ms) in row and "wrong_type: " in row for row in rows)
 
     (counted,) = client.stats().retrying
     assert counted[:3] == (no_stream, "wrong_type", 1)
