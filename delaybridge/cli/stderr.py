@@ -1,12 +1,13 @@
 """A standard error that cannot fail: what nobody reads, or finds no room on a disk, is lost.
 
 Nothing ends for that: neither a worker whose log cannot be written, nor a command before it has
-said by its exit code what went wrong.
+said by its exit code what went wrong. A standard stream that is closed leads to the null device.
 """
 
 from __future__ import annotations
 
 import io
+import os
 import sys
 from typing import Any
 
@@ -22,6 +23,7 @@ class _Lossy(io.FileIO):
 
 def never_fail() -> None:
     """From now on nothing is raised for what is written to standard error, nor left to flush."""
+    _fill_closed()
     stream = sys.__stderr__
     if stream is not None and sys.stderr is stream:
         sys.stderr = io.TextIOWrapper(
@@ -30,3 +32,10 @@ def never_fail() -> None:
             errors="backslashreplace",
             write_through=True,
         )
+
+
+def _fill_closed() -> None:
+    """Keep sockets away from the numbers 0 to 2: libuv ends a process that closes one of them."""
+    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(number, True)
+    os.close(number)

@@ -1073,6 +1073,14 @@ def test_stdout_closed() -> None:
     assert spawn("config", "show", preexec_fn=lambda: os.close(1)).code == 0
 
 
+def test_no_socket_gets_the_number_of_a_closed_standard_stream() -> None:
+    """uvloop would end the process when it closes that socket, and C code would write into it."""
+    script = "import os, sys; from delaybridge import cli; cli.main(['--version'])"
+    script += "; sys.exit(os.get_inheritable(2) and os.dup(2))"
+    closed = ["sh", "-c", 'exec "$@" 0<&- 1>&- 2>&-', "sh", sys.executable, "-c", script]
+    assert subprocess.run(closed, timeout=20, check=False).returncode == 3
+
+
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_stdout_full(unbuffered: str) -> None:
     with open("/dev/full", "wb") as full:
