@@ -422,37 +422,57 @@ async def test_headers_ask_for_all_that_a_client_may_ask_for(
     assert not await entrance.dead()
 
 
-async def test_after_a_publish_at_once_of_unknown_outcome_cancel_says_maybe(
+class Failing:
+    """Publishes nothing, and says how that ended."""
+
+    def __init__(self, report: Any, outcome: Outcome) -> None:
+        self._report, self._outcome = report, outcome
+
+    async def connect(self) -> None:
+        pass
+
+    def publish(self, deliveries: Sequence[Delivery]) -> None:
+        asyncio.get_running_loop().call_soon(self._report, list(deliveries), self._outcome)
+
+    async def close(self, timeout_s: float) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("verdict", "redelivered", "answer"),
+    [
+        (Verdict.UNKNOWN, False, Answer.CANCELLED_MAYBE_DELIVERED),
+        (Verdict.REFUSED, True, Answer.CANCELLED_MAYBE_DELIVERED),
+        (Verdict.REFUSED, False, Answer.CANCELLED),
+    ],
+)
+async def test_after_a_publish_at_once_that_failed_cancel_says_whether_a_copy_may_be_there(
     make_entrance: MakeEntrance,
     rabbit: Exchanges,
     namespace: str,
     monkeypatch: pytest.MonkeyPatch,
+    verdict: Verdict,
+    redelivered: bool,
+    answer: Answer,
 ) -> None:
-    class Unknown:
-        """Publishes, and never learns how that ended."""
-
-        def __init__(self, report: Any) -> None:
-            self._report = report
-
-        async def connect(self) -> None:
-            pass
-
-        def publish(self, deliveries: Sequence[Delivery]) -> None:
-            outcome = Outcome(Verdict.UNKNOWN, "timeout")
-            asyncio.get_running_loop().call_soon(self._report, list(deliveries), outcome)
-
-        async def close(self, timeout_s: float) -> None:
-            pass
-
+    """Whoever had a redelivered message before may have published it."""
     monkeypatch.setattr(
-        "delaybridge.ingest.rabbitmq.connect", lambda *_, report, **__: Unknown(report)
+        "delaybridge.ingest.rabbitmq.connect",
+        lambda *_, report, **__: Failing(report, Outcome(verdict, "test")),
     )
-    entrance = make_entrance()
-    entrance.ingest("rabbitmq")
-    await reading(entrance, f"{namespace}.delay")
-    await rabbit.send(f"{namespace}.delay", [("k", b"1", properties(message_id="id"))])
+    entrance, delay = make_entrance(), f"{namespace}.delay"
+    task = entrance.ingest("rabbitmq")
+    await reading(entrance, delay)
+    if redelivered:
+        await entrance.stop(task)
+    await rabbit.send(delay, [("k", b"1", properties(message_id="id"))])
+    if redelivered:
+        await rabbit.do(
+            lambda channel: channel.basic_reject(channel.basic_get(delay)[0].delivery_tag)
+        )
+        entrance.ingest("rabbitmq")
     await entrance.until(lambda: stored(entrance, 1), "stored")
-    assert await entrance.client.cancel("id") is Answer.CANCELLED_MAYBE_DELIVERED
+    assert await entrance.client.cancel("id") is answer
 
 
 async def test_messages_without_an_id_are_counted_and_the_first_is_told_of(
