@@ -44,7 +44,15 @@ from delaybridge.errors import (
 )
 from delaybridge.events import Emit, StoreSilent
 from delaybridge.redis_login import logged_in
-from delaybridge.redis_wire import AsyncWire, NotNow, Wire, head_of, packed, packed_after
+from delaybridge.redis_wire import (
+    AsyncWire,
+    NotNow,
+    Wire,
+    WrongServer,
+    head_of,
+    packed,
+    packed_after,
+)
 from delaybridge.steps import Each, Steps, of_all
 
 T = TypeVar("T")
@@ -159,8 +167,12 @@ class _Job:
                 self.answers[i] = self._commands[i].parse(reply)
             except (StoreError, ValueError, TypeError, LookupError, ArithmeticError) as exc:
                 self._misread(i, exc)
-        self.left, self.pause_s = (), 0.0
+        asked, self.left, self.pause_s = self.left, (), 0.0
         if refused:
+            wrong = next((e for e in refused.values() if isinstance(e, WrongServer)), None)
+            if wrong is not None and len(refused) < len(asked):
+                self._in_doubt = True
+                refused = dict.fromkeys(asked, wrong)  # what else it answered counts for nothing
             self._refused(refused)
 
     def lost(self, error: Exception) -> None:

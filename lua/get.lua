@@ -13,6 +13,13 @@
 --          failed last or empty, buried at (ms or empty), 1 if fired}
 -- cost     O(log n)
 local id = ARGV[1]
+
+-- A server that was demoted goes on answering reads: only a write tells, here of nothing.
+local nothing = redis.pcall('HDEL', KEYS[1], '')
+if type(nothing) == 'table' and string.find(nothing.err, 'READONLY', 1, true) then
+  return redis.error_reply('READONLY this server was demoted')
+end
+
 local record = redis.call('HGET', KEYS[1], id)
 local buried = redis.call('ZSCORE', KEYS[5], id)
 if not record and not buried then

@@ -16,6 +16,13 @@
 -- cost     O(log n) a message, and their size; O(log n * log n) for the cursor
 local listed, limit, bytes = KEYS[1], tonumber(ARGV[5]), tonumber(ARGV[6])
 
+-- A server that was demoted goes on answering reads: only a write tells, here of nothing.
+local nothing = redis.pcall('HDEL', KEYS[2], '')
+if type(nothing) == 'table' and string.find(nothing.err, 'READONLY', 1, true) then
+  return redis.error_reply('READONLY this server was demoted')
+end
+
+
 -- Redis orders equal scores by the bytes of the members; Lua's own < goes by the server's locale.
 local function comes_before(a, b)
   for i = 1, math.min(#a, #b) do

@@ -251,6 +251,27 @@ async def test_after_a_planned_fail_over_a_client_follows_the_address(
         assert await client.cancel("x") == Answer.CANCELLED
 
 
+async def test_after_a_planned_fail_over_what_is_read_is_read_from_the_new_server(
+    make: Maker, pair: tuple[RedisServer, RedisServer]
+) -> None:
+    old, new = pair
+    async with moving(pair) as (proxy, move):
+        # each with a connection of its own, which has been used already
+        readers = [make(f"redis://{LOOPBACK}:{proxy.port}/0") for _ in range(3)]
+        if isinstance(readers[0].client, Client):  # the proxy runs on this loop
+            readers = [_InThreads(reader.client) for reader in readers]
+        assert await readers[0].schedule(TO, b"", delay=60, id="x") == "created"
+        assert [(await reader.stats()).delayed for reader in readers] == [1, 1, 1]
+        await move()
+        with redis.Redis(host=LOOPBACK, port=old.port) as demoted:
+            demoted.replicaof(LOOPBACK, free_port())  # it hears nothing of the new server
+        assert await make(new.url).cancel("x") == Answer.CANCELLED
+        one, other, third = readers
+        assert await one.get("x") is None
+        assert (await other.pending()).items == []
+        assert (await third.stats()).delayed == 0
+
+
 class _InThreads:
     """A client of ordinary code whose calls run beside the loop."""
 
