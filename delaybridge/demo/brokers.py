@@ -110,8 +110,8 @@ def _kafka(url: str, topic: str) -> Iterator[Target]:
         admin.list_topics(timeout=_ANSWER_S / 2)
         new = admin.create_topics([NewTopic(topic, _PARTITIONS)], operation_timeout=_ANSWER_S)
         new[topic].result(_ANSWER_S)
-    except KafkaException as exc:
-        reason = printable(exc.args[0].str())
+    except (KafkaException, TimeoutError) as exc:
+        reason = _reason_of(exc) or f"no topic was made within {_ANSWER_S:g} s"
         raise PublishUnavailable(f"--broker {redact(url)}: {reason}") from exc
     try:
         yield Target(
@@ -127,9 +127,17 @@ def _kafka(url: str, topic: str) -> Iterator[Target]:
     finally:
         try:
             admin.delete_topics([topic])[topic].result(_ANSWER_S)
-        except KafkaException as exc:
-            reason = f"topic {topic} is left behind: {printable(exc.args[0].str())}"
-            raise PublishUnavailable(f"--broker {redact(url)}: {reason}") from exc
+        except (KafkaException, TimeoutError) as exc:
+            reason = _reason_of(exc) or f"it was not deleted within {_ANSWER_S:g} s"
+            left = f"topic {topic} is left behind: {reason}"
+            raise PublishUnavailable(f"--broker {redact(url)}: {left}") from exc
+
+
+def _reason_of(failure: KafkaException | TimeoutError) -> str | None:
+    """What the client says; nothing, where it gave no answer in time."""
+    if isinstance(failure, TimeoutError):
+        return None
+    return printable(failure.args[0].str())
 
 
 @contextmanager

@@ -19,11 +19,13 @@ import pika
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from delaybridge.demo import brokers
 from delaybridge.demo.servers import private_redis
 from delaybridge.demo.show import Screen, duration, histogram
 from delaybridge.demo.verdict import POISON, Delivery, Promise, Story, Taking, Verdict, judge
-from delaybridge.errors import ConfigError
+from delaybridge.errors import ConfigError, PublishUnavailable
 from delaybridge.message import Answer
+from tests.servers.kafka import KafkaStandIn
 from tests.servers.process import accepts
 from tests.waiting import wait_until
 
@@ -123,11 +125,11 @@ def test_it_passes_on_rabbitmq_and_removes_its_queue(rabbitmq_url: str) -> None:
             connection.channel().queue_declare(queue, passive=True)
 
 
-def test_it_passes_on_kafka_and_removes_its_topic(kafka_url: str) -> None:
-    run = Demo(*DEMO, "--broker", kafka_url)
+def test_it_passes_on_kafka_and_removes_its_topic(real_kafka_url: str) -> None:
+    run = Demo(*DEMO, "--broker", real_kafka_url)
     assert _passed(run)
     (topic,) = re.findall(r"topic (delaybridge-demo-\w+)", run.said)
-    admin = AdminClient({"bootstrap.servers": urlsplit(kafka_url).netloc})
+    admin = AdminClient({"bootstrap.servers": urlsplit(real_kafka_url).netloc})
     wait_until(lambda: topic not in admin.list_topics(timeout=10).topics, 10, interval_s=0.1)
 
 
@@ -221,6 +223,14 @@ def test_a_broker_that_is_away_is_named_without_its_password(scheme: str) -> Non
     assert run.end() == 5
     assert run.said.splitlines()[-1].startswith(f"error: --broker {scheme}://user:***@127.0.0.1:1:")
     assert "secret" not in run.said
+
+
+def test_a_kafka_that_makes_no_topic_in_time_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(brokers, "_ANSWER_S", 1.0)
+    with KafkaStandIn() as kafka:  # it makes topics for producers, and knows no other way
+        with pytest.raises(PublishUnavailable, match="no topic was made within 1 s"):
+            with brokers.target(kafka.url):
+                pass
 
 
 def test_without_a_redis_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,7 +71,7 @@ def test_rabbitmq_gives_back_what_it_was_given(rabbitmq_url: str, namespace: str
 def test_kafka_gives_back_what_it_was_given(kafka_url: str, namespace: str) -> None:
     servers = {"bootstrap.servers": kafka_url.removeprefix("kafka://")}
     producer = confluent_kafka.Producer(servers)
-    producer.produce(namespace, b"value", key=b"key")
+    producer.produce(namespace, b"value", key=b"key", partition=0)
     assert producer.flush(DEADLINE_S) == 0
     consumer = confluent_kafka.Consumer({**servers, "group.id": namespace})
     consumer.assign([confluent_kafka.TopicPartition(namespace, 0, 0)])

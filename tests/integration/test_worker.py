@@ -180,6 +180,9 @@ class Crew:
         """Until these and nobody else hold all buckets, evenly."""
 
         async def even() -> bool:
+            for name in names:
+                if self.tasks[name].done():
+                    self.tasks[name].result()  # raises what ended it
             shares = await self.shares()
             few = len(shares) == len(names) and max(shares.values()) - min(shares.values()) <= 1
             return shares.keys() == set(names) and shares.total() == BUCKETS and few
