@@ -22,7 +22,8 @@ from delaybridge.ingest.routes import EXCHANGE_TYPES, Route
 from delaybridge.publish.amqp_wire import close_channel, close_code
 
 # Never given up: a message that was returned often is no poison, its ingest was restarted often.
-QUEUE_ARGUMENTS = {"x-queue-type": "quorum", "x-delivery-limit": -1}
+# Not -1, which means no limit to RabbitMQ 4: RabbitMQ 3 drops what is returned once.
+QUEUE_ARGUMENTS = {"x-queue-type": "quorum", "x-delivery-limit": 2**31 - 1}
 _REFUSED, _NOT_FOUND, _PRECONDITION_FAILED = 403, 404, 406
 _log = logging.getLogger("delaybridge")
 _ALTERNATE = "alternate-exchange"

@@ -143,7 +143,7 @@ async def test_the_intake_queue_is_a_quorum_queue_that_never_gives_up(
     open_entrance: Entrance, rabbit: Exchanges, namespace: str
 ) -> None:
     queue = f"{namespace}.delay"
-    assert await rabbit.is_durable_quorum(queue, **{"x-delivery-limit": -1})
+    assert await rabbit.is_durable_quorum(queue, **{"x-delivery-limit": 2**31 - 1})
     assert not await rabbit.is_durable_quorum(queue)
     for task in list(open_entrance._services):
         await open_entrance.stop(task)
@@ -151,7 +151,8 @@ async def test_the_intake_queue_is_a_quorum_queue_that_never_gives_up(
     def return_often(channel: BlockingChannel) -> None:
         # RabbitMQ's own limit is 20.
         channel.basic_qos(prefetch_count=1)
-        for count, (method, _, body) in enumerate(channel.consume(queue)):
+        given = channel.consume(queue, inactivity_timeout=DEADLINE_S)
+        for count, (method, _, body) in enumerate(given):
             assert body == b"again"
             if count == 30:
                 break
