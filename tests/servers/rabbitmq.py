@@ -34,8 +34,9 @@ CTL_TIMEOUT_S = 25.0
 PROTOCOL_HEADER = b"AMQP\x00\x00\x09\x01"
 METHOD_FRAME = b"\x01"  # what a broker that is up answers with: Connection.Start
 
-# No daemon: epmd stays in our process group, and the node replaces the shell.
-RUN_NODE = f'epmd -address {LOOPBACK} -port "$ERL_EPMD_PORT" & exec /{BIN}/rabbitmq-server'
+# No daemon: epmd stays in our process group and dies with the node, which replaces the shell.
+EPMD = f'epmd -address {LOOPBACK} -port "$ERL_EPMD_PORT"'
+RUN_NODE = f"setpriv --pdeathsig KILL {EPMD} & exec /{BIN}/rabbitmq-server"
 # Arguments: data folder, root folder, command...
 IN_ROOT = 'mount --bind "$1" "$2/srv"; root=$2; shift 2; exec chroot "$root" "$@"'
 
