@@ -79,6 +79,10 @@ class WireConnection(AsyncioConnection):  # type: ignore[misc]  # pika has no ty
             custom_ioloop=loop,
         )
 
+    def _on_connection_workflow_done(self, made: Any) -> None:
+        # pika gives the class of the error, which it takes for none, where it is closed meanwhile.
+        super()._on_connection_workflow_done(made() if isinstance(made, type) else made)
+
     # channels
 
     def listen(self, channel: int, listener: Listener | None) -> None:

@@ -404,6 +404,7 @@ async def test_brokers_that_are_away_at_the_start_delay_neither_leases_nor_other
     assert not silent_were_tried(), "nor when the scanner begins anew"
     assert not task.done()
     await crew.stop()
+    assert "Exception in callback" not in caplog.text
 
 
 async def parked(crew: Crew, count: int) -> bool:
