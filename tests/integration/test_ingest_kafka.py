@@ -365,13 +365,18 @@ class TestQuarantine:
         assert len(await entrance.delayed()) == 1 + len(taken)
 
     async def test_a_topic_touches_no_message_that_is_bound_elsewhere(
-        self, make_entrance: MakeEntrance, kafka: Kafka, namespace: str
+        self,
+        make_entrance: MakeEntrance,
+        kafka: Kafka,
+        namespace: str,
+        caplog: pytest.LogCaptureFixture,
     ) -> None:
         delay, _ = await kafka.pair(namespace)
-        entrance = make_entrance()
+        entrance = make_entrance(trust=[f"{delay}=kafka:audit"])
         for id in ("etf1", "tombstone", "cancel", "reschedule"):
             await entrance.client.schedule("kafka:pay", b"mine", delay="1h", id=id)
         before = await entrance.delayed()
+        await entrance.client.schedule("kafka:audit", b"trusted", delay="1h", id="trusted")
         target = delay.removesuffix(".delay").encode()
         etf1 = [("scheduler-epoch", b"1900000000"), ("scheduler-target-topic", target)]
         asked = ("delaybridge-id", b"cancel"), ("delaybridge-cancel", b"true")
@@ -381,19 +386,19 @@ class TestQuarantine:
         await kafka.send(delay, None, key=b"tombstone")
         await kafka.send(delay, b"", asked, key=b"cancel")
         await kafka.send(delay, b"", [*again, *HOUR], key=b"reschedule")
-        entrance.ingest("kafka")
+        trusted = ("delaybridge-id", b"trusted"), ("delaybridge-cancel", b"true")
+        await kafka.send(delay, b"", trusted, key=b"trusted")
 
         async def is_counted() -> bool:
             found = await source(entrance, delay)
-            return found is not None and (found.total, found.refused, found.quarantined) == (
-                5,
-                3,
-                1,
-            )
+            counted = found and (found.total, found.refused, found.quarantined)
+            return counted == (6, 3, 1)
 
-        await entrance.until(is_counted, "three changes are refused, one message is quarantined")
+        entrance.ingest("kafka")
+        await entrance.until(is_counted, "three are refused, one is quarantined")
+        await entrance.until(lambda: "change_refused n=3" in caplog.text, "it is said")
         after = [message for message in await entrance.delayed() if message.body is not None]
-        assert after == before, "the tombstone alone goes through, as one that cancels nothing"
+        assert after == before, "the trusted one is cancelled; a tombstone here cancels nothing"
         (dead,) = await entrance.client.quarantined("etf1")
         assert dead.body == b"replaced"
 

@@ -326,7 +326,10 @@ async def test_ids_duplicates_cancels_and_conflicts(
 
 
 async def test_a_source_touches_no_message_that_is_bound_elsewhere(
-    make_entrance: MakeEntrance, rabbit: Exchanges, namespace: str
+    make_entrance: MakeEntrance,
+    rabbit: Exchanges,
+    namespace: str,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     pay, other = f"{namespace}-pay", f"{namespace}-other"
     for target in (pay, other):
@@ -353,6 +356,7 @@ async def test_a_source_touches_no_message_that_is_bound_elsewhere(
         return found is not None and (found.refused, found.quarantined) == (2, 3)
 
     await entrance.until(is_counted, "what was refused is counted")
+    await entrance.until(lambda: "change_refused" in caplog.text, "it is said")
     assert await entrance.delayed() == [before]
     # each lies beside the id that it brought, whose message is another's, and is found by it
     found = await entrance.client.quarantined("id")
@@ -676,6 +680,12 @@ async def test_what_is_unroutable_at_once_blocks_nothing(
     assert {where for where, _ in reasons} == {"unbound/k", "missing/k"}
     for where, reason in reasons:
         assert ("unroutable" if where == "unbound/k" else "exchange_missing") in reason
+    # then it is stored: where its id is another source's, beside that one
+    await entrance.client.schedule(f"rabbitmq:{fine}/k", b"", delay="1h", id="taken")
+    await rabbit.send(sources[0], [("k", b"3", properties(message_id="taken"))])
+    await entrance.until(lambda: buried(entrance, 5), "quarantined")
+    (kept,) = await entrance.client.quarantined("taken")
+    assert (kept.reason or "").startswith("ingress:foreign")
     assert await rabbit.waiting(sources[0]) == await rabbit.waiting(sources[1]) == 0
 
 
