@@ -242,21 +242,32 @@ class Lanes:
         elif copy.tried.failures >= self._retry.max_attempts:
             self._bury(copy, "used_up: workers ended while they published it", counted=False)
         elif lane.publisher is None and lane.lacks is None:
-            self._attempt_failed(copy, "bad_destination: it is not BROKER:ADDRESS", now_ms)
+            self._exit_misaddressed(copy, now_ms)
         elif lane.is_shut or lane.is_behind(copy):
             self._park(copy)
         elif self._is_full(lane) and self._is_in_the_way(lane, now_ms):
             lane.is_slow = True
             self._park(copy)
         elif not record.suits(lane.kind):
-            name = copy.destination.broker
-            self.unripened([copy])
-            copy.owner = self._lacking(name, other_kind(name), now_ms)
-            self.ripened([copy])
-            self._park(copy)
+            self._park_misfit(copy, copy.destination.broker, now_ms)
         else:
             return False
         return True
+
+    def _exit_misaddressed(self, copy: Copy, now_ms: int) -> None:
+        """What its broker cannot read as a destination was written for another kind, or damaged."""
+        name = copy.record.destination.partition(":")[0]
+        if name in self._kinds and not copy.record.suits(self._kinds[name]):
+            self._park_misfit(copy, name, now_ms)
+        else:
+            self._attempt_failed(copy, "bad_destination: it is not BROKER:ADDRESS", now_ms)
+
+    def _park_misfit(self, copy: Copy, name: str, now_ms: int) -> None:
+        """It waits until the broker is of the kind again for which the message was scheduled."""
+        self.unripened([copy])
+        copy.owner = self._lacking(name, other_kind(name), now_ms)
+        self.ripened([copy])
+        self._park(copy)
 
     def admit(self, copy: Copy, *, may_wait: bool) -> bool:
         """Count the copy into its lane; False if it must wait for room there.

@@ -433,6 +433,23 @@ def test_a_record_of_another_kind_of_broker_is_parked_and_stays(
         assert board.pass_(board.copy("b:x", headers=())) == "admitted"
 
 
+@pytest.mark.parametrize(
+    ("kind", "destination", "record"),
+    [
+        ("rabbitmq", "a:topic", {"headers": ()}),
+        ("rabbitmq", "a:queue", {"headers": b"", "properties": b""}),
+        ("kafka", "a:x/q", {"headers": TABLE}),
+    ],
+)
+def test_a_destination_of_another_kind_of_broker_is_parked_too(
+    kind: str, destination: str, record: dict[str, Any]
+) -> None:
+    board = Board(kind=kind)
+    assert board.pass_(board.copy(destination, **record)) == "left"
+    assert board.told() == {"park": 1}
+    assert "a was another kind of broker" in board.lanes.announced()["parked"]["a: of another kind"]
+
+
 def test_a_table_of_properties_is_not_for_rabbitmq(board: Board) -> None:
     record = Record("a:x/q", b"", TABLE, b"")
     assert record.suits("kombu")
