@@ -35,6 +35,7 @@ DEADLINE_S = 20.0
 POLL_S = 0.05  # many wait at once
 TTL_MS = 3000
 AT_ONCE = 24
+STOPS_ITS_WORKER = ("due-wrong-type", "mirror-wrong-type", "marks-turn-x")
 
 
 class Damaged:
@@ -84,6 +85,8 @@ class Damaged:
         await self.arrived.all([healthy], DEADLINE_S)
         if self.kind.is_named:
             await wait_until_async(lambda: self._is_named_or(sick), DEADLINE_S, "it is named")
+            if self.kind.name in STOPS_ITS_WORKER:
+                await wait_until_async(self._is_told, DEADLINE_S, "its worker says it, too")
             await self._mend()
         await self.until_scheduled(after)
         await self.arrived.all([after, *accepted], DEADLINE_S)
@@ -101,6 +104,11 @@ class Damaged:
         key = self.place.key(self.kind.named or self.kind.key)
         found = " ".join(map(str, await self._damage()))
         return key in found or sick in self.arrived.at_ms
+
+    async def _is_told(self) -> bool:
+        await asyncio.sleep(POLL_S)
+        key = self.place.key(self.kind.key)
+        return any(key in told.reason for told in self.crew.heard(BucketDamaged))
 
     async def _damage(self) -> list[Damage]:
         return (await self.crew.client.stats()).all_damage
