@@ -17,7 +17,7 @@ from delaybridge.ingest.amqp_intake import Deliveries, IntakeConnection, size_of
 from delaybridge.ingest.amqp_life import Tags
 from delaybridge.ingest.amqp_messages import Delivered, Direct, Reader
 from delaybridge.ingest.routes import AllowList, Route
-from delaybridge.message import Destination, Limits, Record, decode_record
+from delaybridge.message import Destination, Limits, OnConflict, Record, decode_record
 from tests.unit.test_amqp import NAMES, TABLES
 
 calm = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -344,6 +344,16 @@ def test_a_cancel() -> None:
     ):
         entry = read(delivered(headers, **properties))
         assert entry == Change("m", None, STAMP)
+
+
+def test_a_reschedule_and_a_policy() -> None:
+    headers = {"delaybridge-reschedule": True, "delaybridge-id": "m", "delaybridge-delay": "1h"}
+    assert read(delivered(headers)) == Change("m", None, STAMP, when="+3600000")
+    for policy in (OnConflict.KEEP, OnConflict.REPLACE):
+        asked = {"delaybridge-on-conflict": str(policy), "delaybridge-delay": "1h"}
+        assert read(delivered(asked)).policy is policy
+        now = read(delivered({"delaybridge-on-conflict": str(policy)}))
+        assert isinstance(now, Schedule)  # what is pending is looked at, though it is due now
 
 
 def test_a_cancel_of_nothing() -> None:

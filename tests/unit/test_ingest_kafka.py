@@ -16,7 +16,7 @@ from delaybridge.ingest.kafka_group import member_settings
 from delaybridge.ingest.kafka_records import Read, Reader
 from delaybridge.ingest.kafka_topics import skips
 from delaybridge.ingest.routes import AllowList, Route, parse_route, topics_pattern
-from delaybridge.message import Limits, OnConflict, Record, decode_record
+from delaybridge.message import Limits, OnConflict, Record, decode_record, rank_of
 
 TOPIC_ID = "kA3m3VfLTGCVLLSREXUSRQ"
 KINDS = {"kafka": "kafka", "rabbitmq": "rabbitmq", "other": "kafka"}
@@ -189,6 +189,22 @@ class TestKeyValueAndPlace:
         assert scheduled(entry).accepted.id == "é"
         assert kept(entry).destination == "kafka:pay"
 
+    def test_all_that_a_client_may_ask_for(self) -> None:
+        asked: Pairs = [
+            ("delaybridge-priority", b"9"),
+            ("delaybridge-ttl", b"15m"),
+            ("delaybridge-at-most-once", b"true"),
+            ("delaybridge-key", b"order-1"),
+            ("delaybridge-on-conflict", b"replace"),
+        ]
+        entry = scheduled(read([*asked, *HOUR]))
+        assert entry.policy is OnConflict.REPLACE
+        assert (entry.accepted.rank, entry.accepted.basis) == (rank_of(9), b"order-1")
+        expected = Record("kafka:orders", b"body", (), None, b"order-1", None, 900_000, True)
+        assert kept(entry) == expected
+        fraction = scheduled(read([("x-delay", b"3599999.5")]))
+        assert fraction.accepted.when == "+3600000"
+
     def test_headers_of_ours_from_an_earlier_delivery_are_not_sent_on(self) -> None:
         headers: Pairs = [
             ("delaybridge-due-ms", b"1"),
@@ -317,6 +333,13 @@ class TestCancel:
         without_key = read(headers, key=None)
         assert isinstance(without_key, Change)
         assert without_key.basis is None
+
+    def test_or_a_reschedule(self) -> None:
+        headers: Pairs = [("delaybridge-reschedule", b"true"), ("delaybridge-id", b"x"), *HOUR]
+        for more, basis in (([], b"k"), ([("delaybridge-key", b"order-1")], b"order-1")):
+            entry = read([*headers, *more])
+            assert isinstance(entry, Change)
+            assert (entry.id, entry.basis, entry.when) == ("x", basis, "+3600000")
 
     def test_a_null_value_without_headers_cancels_or_goes_through(self) -> None:
         entry = read([], value=None)
