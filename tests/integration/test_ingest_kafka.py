@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,10 +17,12 @@ import redis
 from aiokafka.partitioner import murmur2
 from confluent_kafka import Producer
 
-from delaybridge import keys
+from delaybridge import AsyncClient, keys
 from delaybridge.ids import all_beside
-from tests.integration.ingesting import Entrance
+from tests.integration.fleet import Process
+from tests.integration.ingesting import DEADLINE_S, Entrance
 from tests.integration.ingesting_kafka import Kafka, produce_raw, source
+from tests.waiting import wait_until_async
 
 MakeEntrance = Callable[..., Entrance]
 SECOND = [("delaybridge-delay", b"1s")]
@@ -533,3 +539,65 @@ class TestAnotherTopicOfTheSameName:
         entrance.ingest("kafka")
         found = await kafka.take(target, 14)
         assert [r.value for r in found[5:]] == [b"new %d" % n for n in range(9)]
+
+
+# settings that change
+
+
+async def test_delay_topics_are_added_and_removed_by_sighup(
+    kafka: Kafka, redis_url: str, namespace: str, tmp_path: Path
+) -> None:
+    (first, _), (second, _) = await kafka.pair(namespace), await kafka.pair(namespace)
+    config = tmp_path / "settings.toml"
+
+    def write(*topics: str) -> None:
+        broker = f"[brokers]\nkafka = '{kafka.url}'\n"
+        config.write_text(f"{broker}[ingest]\ngroup = '{namespace}'\ntopics = {[*topics]}\n")
+
+    async def read() -> set[str]:
+        """The topics that are read."""
+        sources = [each for ingest in (await client.stats()).ingests for each in ingest.sources]
+        return {each.source.partition(":")[2] for each in sources if each.state == "reading"}
+
+    async def is_read(*topics: str) -> bool:
+        return await read() == {*topics}
+
+    async def are_stored(count: int) -> bool:
+        return (await client.stats()).delayed == count
+
+    async def until(condition: Callable[[], Any], what: str) -> None:
+        await wait_until_async(condition, DEADLINE_S, what)
+
+    write(first)
+    command = [sys.executable, "-m", "delaybridge", "--redis", redis_url, "--namespace", namespace]
+    command += ["--config", str(config), "scan", "--with-ingest"]
+    process = Process("w", command, {**os.environ}, tmp_path / "w.log")
+    try:
+        async with AsyncClient(redis_url, namespace=namespace) as client:
+            await until(lambda: is_read(first), "the first is read")
+            write(first, second)
+            process.signal(signal.SIGHUP)
+            await kafka.send_many(first, [(None, b"%d" % n, HOUR) for n in range(500)])
+            await kafka.send(second, b"500", HOUR)
+            await until(lambda: is_read(first, second), "the second, too")
+            await until(lambda: are_stored(501), "all are stored")
+
+            write(f"{first}={second}", f"{second}={first}")
+            process.signal(signal.SIGHUP)
+            await until(lambda: "reload_refused: " in process.log, "a circle is refused")
+            await kafka.send(first, b"501", HOUR)
+            await until(lambda: are_stored(502), "the first is read on")
+
+            write(second)
+            process.signal(signal.SIGHUP)
+            await until(lambda: is_read(second), "the first is read no more")
+            await kafka.send(first, b"left in the topic", HOUR)
+            await kafka.send(second, b"502", HOUR)
+            await until(lambda: are_stored(503), "the second is")
+            bodies = {int(each.body or b"") for each in (await client.pending(limit=1000)).items}
+        assert bodies == {*range(503)}
+        assert "lease_released" not in process.log
+        process.signal(signal.SIGTERM)
+        assert await asyncio.to_thread(process.wait) == 0
+    finally:
+        process.close()
