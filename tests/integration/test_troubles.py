@@ -10,8 +10,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pika
 import pytest
 import redis
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from delaybridge import Client, cli, keys
 from delaybridge.message import Answer, State
@@ -233,6 +236,86 @@ def test_a_message_given_up_goes_to_the_dead_letter_destination_if_that_takes_it
         assert fields[b"body"] == b"x"
         assert fields[b"header:x-dead-destination"] == no_stream.encode()
         assert fields[b"header:x-dead-reason"].startswith(b"wrong_type: ")
+
+
+class Queue:
+    """A queue for dead letters, and a message whose exchange is missing."""
+
+    letters, address, reason = "/{}", "{}-missing/key", "exchange_missing: "
+    properties: dict[str, Any] = {}
+
+    def __init__(self, url: str, name: str) -> None:
+        self.url, self.name = url, name
+        self.do(lambda channel: channel.queue_declare(name, durable=True))
+
+    def do(self, work: Callable[[Any], Any]) -> Any:
+        connection = pika.BlockingConnection(pika.URLParameters(self.url))
+        try:
+            return work(connection.channel())
+        finally:
+            connection.close()
+
+    def take(self) -> tuple[bytes, dict[str, Any]]:
+        _, found, body = self.do(lambda channel: channel.basic_get(self.name, auto_ack=True))
+        return body, found.headers
+
+
+class Topic:
+    """A topic for dead letters, and a message for a partition that it has not."""
+
+    letters, address, reason = "{}", "{}-live", "partition_missing: "
+    properties: dict[str, Any] = {"partition": 7}
+
+    def __init__(self, url: str, name: str) -> None:
+        self.servers, self.name = {"bootstrap.servers": url.removeprefix("kafka://")}, name
+        admin = AdminClient(self.servers)
+        made = admin.create_topics([NewTopic(each, 1, 1) for each in (name, f"{name}-live")])
+        for each in made.values():
+            each.result(DEADLINE_S)
+
+    def take(self) -> tuple[bytes, dict[str, Any]]:
+        consumer = Consumer({**self.servers, "group.id": self.name})
+        consumer.assign([TopicPartition(self.name, 0, 0)])
+        record = consumer.poll(DEADLINE_S)
+        consumer.close()
+        assert record is not None
+        headers = record.headers() or []
+        return record.value() or b"", {name: value.decode() for name, value in headers}
+
+
+@pytest.mark.parametrize(
+    ("kind", "place"), [("rabbitmq", Queue), ("kafka", Topic)], ids=["rabbitmq", "kafka"]
+)
+def test_a_dead_letter_arrives_with_what_it_died_of(
+    kind: str,
+    place: type[Queue | Topic],
+    client: Client,
+    namespace: str,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    url = request.getfixturevalue({"rabbitmq": "rabbitmq_url", "kafka": "real_kafka_url"}[kind])
+    letters, destination = place(url, namespace), f"{kind}:{place.address.format(namespace)}"
+    monkeypatch.setenv(f"DELAYBRIDGE_BROKERS__{kind.upper()}", url)
+    monkeypatch.setenv("DELAYBRIDGE_DEAD__DEAD_LETTER", f"{kind}:{place.letters.format(namespace)}")
+    monkeypatch.setenv("DELAYBRIDGE_RETRY__MAX_ATTEMPTS", "1")
+    request.getfixturevalue("worker")
+    made = {"headers": {"theirs": "kept"}, "properties": place.properties}
+    client.schedule(destination, b"x", delay=0, id="a", **made)
+
+    def is_settled() -> bool:
+        found = client.get("a")
+        if found is not None and found.state is State.DEAD:
+            client.kick("a")  # Kafka loses first records of topics just made, and says so
+        return found is None
+
+    wait_until(is_settled, DEADLINE_S, "the letter is confirmed")
+    body, headers = letters.take()
+    assert body == b"x"
+    assert headers.pop("x-dead-reason").startswith(place.reason)
+    assert headers["x-dead-destination"] == destination
+    assert (headers["x-dead-attempts"], headers["delaybridge-id"]) == ("1", "a")
+    assert headers["theirs"] == "kept"
 
 
 def test_a_worker_drops_dead_messages_that_are_too_old(
