@@ -274,13 +274,15 @@ class TestWhatIsShown:
         self, make_entrance: MakeEntrance, kafka: Kafka, namespace: str
     ) -> None:
         entrance, pattern = make_entrance(), f"{namespace}-none*.delay"
+        later = f"{namespace}-later.delay"
         delay, _ = await kafka.pair(namespace)
         first = entrance.ingest("kafka")
         await says(entrance, delay, "reading")
-        other = make_entrance(topics=[delay, pattern])
+        other = make_entrance(topics=[delay, pattern, later])
         other.ingest("kafka")
         await says(other, delay, "idle: other processes read it")
         await says(other, pattern, "idle: no such topic is there yet")
+        await says(other, later, f"{later}: UNKNOWN_TOPIC_OR_PART ")
         await entrance.stop(first)
         await says(other, delay, "reading")
 
@@ -291,7 +293,7 @@ async def says(entrance: Entrance, topic: str, state: str) -> None:
     async def look() -> bool:
         ingests = (await entrance.client.stats()).ingests
         return any(
-            (each.source, each.state) == (f"kafka:{topic}", state)
+            each.source == f"kafka:{topic}" and each.state.startswith(state)
             for ingest in ingests
             for each in ingest.sources
         )

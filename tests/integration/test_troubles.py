@@ -86,6 +86,9 @@ def test_a_destination_that_fails_is_named_with_its_reason_while_it_is_tried_aga
     _, shown = tell("message", "show", "a")
     assert "last error     wrong_type: " in shown
     assert "first due " in shown
+    (data,) = objects(tell("--json", "message", "show", "a")[1])
+    assert data["first_due_ms"] == made.due_ms
+    assert data["last_error"].startswith("wrong_type: ")
     (listed,) = (
         client.pending(state=State.DELAYED).items or client.pending(state=State.IN_FLIGHT).items
     )
@@ -126,10 +129,11 @@ def test_a_parked_message_says_why_and_a_broker_that_no_worker_serves_is_named(
     assert client.pending(state=State.PARKED).items == [stored]
     assert "no_broker" in tell("message", "ls", "--state", "parked")[1]
     assert "no_broker" in tell("stats")[1]
-    failed = [
-        each["text"] for each in objects(tell("--json", "doctor")[1]) if "fail" in each["level"]
+    said = [
+        each["text"] for each in objects(tell("--json", "--broker", "eu=memory://", "doctor")[1])
     ]
-    assert any(text.startswith("no worker serves broker kafka") for text in failed)
+    assert any(text.startswith("no worker serves broker kafka, its messages are") for text in said)
+    assert any(text.startswith("no worker serves broker eu. Add it") for text in said)
 
 
 def test_a_message_parked_where_no_worker_holds_its_bucket_says_so(
