@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 import redis
+from rich.cells import cell_len
 
 from delaybridge import Client, Message, cli, commands, keys
 from delaybridge.commands import Bucket, Item
@@ -513,6 +514,54 @@ def test_stats_and_buckets(run: Run, client: Client, namespace: str) -> None:
     assert run("worker", "ls").err == "no worker runs; start one: delaybridge scan\n"
     sick = run("health")
     assert (sick.code, sick.out) == (1, "FAIL  15 of 16 buckets have no worker\n")
+
+
+@pytest.fixture
+def crowded(client: Client, namespace: str) -> str:
+    """A namespace where everything is long: ids, names, destinations, reasons. A message's id."""
+    place, long = "rabbitmq:orders.events.production/close.order.now", "北京" * 20
+    for id in ("dead", "later"):
+        client.schedule(place, b"", delay=900, id=f"{id}-{long}", headers={"shop": long})
+    Owner(client, namespace, f"dead-{long}").bury(f"unroutable: {long}")
+    counts: dict[str, Any] = {"total": 10**9, "quarantined": 10**6, "lag": 10**6, "rate": 1e5}
+    about: dict[str, Any] = {
+        "host": "web-1.eu-west-1.compute.internal", "pid": 1234567, "version": "0.1.0",
+        "started_ms": 1, "brokers": {"rabbitmq": f"unreachable: {long}"}, "parked": {place: long},
+        "sources": [{"source": f"{place}.delay", "target": place, "state": long, **counts}],
+    }  # fmt: skip
+    said = (namespace, f"worker-{long}", "0" * 16, 60_000, json.dumps(about).encode())
+    client.store.run([commands.announce(*said), commands.announce(*said, ingests=True)])
+    failing = {b"x\0": f"1\n{place}\nunroutable: {long}".encode(), b"x": b"1:0:"}
+    client.store.redis.hset(keys.bucket_key(namespace, 0, "attempts"), mapping=failing)
+    return f"later-{long}"
+
+
+@pytest.mark.parametrize(
+    ("words", "shows"),
+    [
+        ("message ls", "in 15m"),
+        ("message ls --state dead", "unroutable:"),
+        ("dead ls", "unroutable:"),
+        ("dead ls --by-reason", "unroutable"),
+        ("worker ls", "QUARANTINED"),
+        ("bucket ls", "in 15m"),
+        ("stats", "RETRYING"),
+        ("health", "unroutable:"),
+        ("doctor", "unroutable:"),
+    ],
+)
+@pytest.mark.parametrize("columns", [50, 80])
+def test_everything_that_is_listed_fits_a_terminal(
+    run: Run, crowded: str, monkeypatch: pytest.MonkeyPatch, words: str, shows: str, columns: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    lines = run(*words.split()).out.splitlines()
+    assert [line for line in lines if cell_len(line) > columns] == []
+    assert any(shows in line for line in lines)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: False, raising=False)
+    assert words != "message ls" or crowded in run("message", "ls").out
 
 
 @pytest.fixture

@@ -146,6 +146,8 @@ def test_dead_messages_are_found_by_their_reason(
         dead = {"states": (State.DEAD,)}
         assert found(client, **dead, reason="refused") == ["a", "b"]
         assert found(client, **dead, reason="refuse") == []
+        assert found(client, **dead, due_to_ms=AT_MS) == ["a", "b"]
+        assert found(client, **dead, due_from_ms=AT_MS) == []
         (page,) = [page for page in client.select(Selection(**dead)) if page]
         assert client.kick_many(page[:1], spread_ms=[60_000]) == [Answer.KICKED]
         assert client.discard_many(page) == [Answer.UNKNOWN, Answer.DISCARDED]
