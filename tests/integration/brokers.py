@@ -267,7 +267,8 @@ class RabbitMQRig(NetworkRig):
     kind = "rabbitmq"
     missing_reason = "exchange_missing"
 
-    def __init__(self, config: str = "") -> None:
+    def __init__(self, config: str = "max_message_size = 16777216\n") -> None:
+        """config: RabbitMQ 4's own limit of a message by default; RabbitMQ 3 takes larger ones."""
         super().__init__()
         self.node = RabbitMQNode(config)
 
@@ -479,7 +480,7 @@ class KombuAmqpRig(RabbitMQRig):
         return super().delivery(to, body, **{"headers": b""} | record)
 
 
-def read_kombu(url: str, queue: str, at_least: int, deadline_s: float = 10.0) -> list[Received]:
+def read_kombu(url: str, queue: str, at_least: int, deadline_s: float = 30.0) -> list[Received]:
     """What kombu itself takes from a queue."""
     found: list[Received] = []
     deadline = time.monotonic() + deadline_s
