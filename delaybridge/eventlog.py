@@ -64,7 +64,17 @@ _WARNINGS = (
 _OF_SOURCES = (ChangeRefused, Ingested, Quarantined)
 _OF_BUCKETS = (LeaseAcquired, LeaseLost, LeaseReleased)
 _SUMMED = (
-    *(Published, Retried, Buried, DeadLettered, Dropped, Claimed, Revoked, StoreSilent),
+    *(
+        Published,
+        Retried,
+        Buried,
+        DeadLettered,
+        DeadDropped,
+        Dropped,
+        Claimed,
+        Revoked,
+        StoreSilent,
+    ),
     *(*_OF_SOURCES, *_OF_BUCKETS),
 )
 _OTHERS = "(others)"

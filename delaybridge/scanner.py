@@ -528,10 +528,16 @@ class Scanner:
             self._give_back(refused)
             session.gone(len(refused))
 
-    async def trim(self, keep: int | None, age_ms: int | None) -> None:
-        """Drop dead messages beyond these bounds, of each bucket the oldest few."""
-        sessions = [s for s in self._sessions.values() if s.ready and not s.draining]
-        asked = {s: [s.bucket.trim(s.token, s.ttl_ms, keep=keep, age_ms=age_ms)] for s in sessions}
+    async def trim(self, most: int | None, age_ms: int | None, *, buckets: int) -> None:
+        """Drop dead messages beyond these bounds, of each bucket the oldest few.
+
+        most: of all these buckets together; each may keep one at least.
+        """
+        asked = {}
+        for s in self._sessions.values():
+            if s.ready and not s.draining:
+                keep = None if most is None else _share(most, s.bucket.number, buckets)
+                asked[s] = [s.bucket.trim(s.token, s.ttl_ms, keep=keep, age_ms=age_ms)]
         if dropped := sum(trimmed.dropped for (trimmed,) in (await self._ask(asked)).values()):
             self._emit(DeadDropped(messages=dropped))
 
@@ -746,3 +752,8 @@ class Scanner:
         looks += self._lanes.next_looks_ms(now_ms, waiting=bool(self._ripe))
         nearest = min(looks, default=inf)
         return None if nearest == inf else int(max(nearest, now_ms))
+
+
+def _share(most: int, number: int, buckets: int) -> int:
+    """How many a bucket may keep so that all together keep at most so many; one at least."""
+    return max(1, (most + buckets - 1 - number) // buckets)

@@ -321,8 +321,8 @@ class DeadSettings(_Section):
 
     max_messages: Annotated[int, whole(0, 10**9)] = Field(
         default=0,
-        description="The most messages that the dead set keeps, shared evenly by the buckets; "
-        "above that the oldest are dropped for good. 0: no limit.",
+        description="The most messages that the dead set keeps, shared evenly by the buckets, each "
+        "of which keeps one at least; above that the oldest are dropped for good. 0: no limit.",
     )
     max_age_s: Annotated[float, number(0, 10**9)] = Field(
         default=0.0, description="Older dead messages are dropped for good. 0: no limit."

@@ -11,7 +11,6 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Set
-from math import ceil
 from typing import Any
 
 from delaybridge import keys, rights
@@ -258,11 +257,10 @@ class Shift:
     async def _trim(self) -> None:
         """Keep the dead set within its bounds, a little at a time."""
         dead, buckets = self._s.dead, len(self._calls.buckets)
-        keep = ceil(dead.max_messages / buckets) if dead.max_messages else None
         age_ms = round(dead.max_age_s * 1000) if dead.max_age_s else None
         while True:
             await asyncio.sleep(self._s.lease.renew_ms / 1000)
-            await self._scanner.trim(keep, age_ms)
+            await self._scanner.trim(dead.max_messages or None, age_ms, buckets=buckets)
 
     async def _ended(self) -> None:
         """Return when the worker is stopped; in a burst also when nothing is due any more."""

@@ -241,13 +241,14 @@ class Sweep:
         StoreDamaged: all was done that can be read.
         """
         total = None if self.counted is None else self.counted.total()
-        with interrupts(signal.SIGINT) as check, _progress(self.session, total) as advance:
+        with interrupts(signal.SIGINT) as check:
             try:
-                for page in self.client.select(selection):
-                    for some in _batches(page):
-                        self._do(some)
-                        advance(len(some))
-                        check()
+                with _progress(self.session, total) as advance:
+                    for page in self.client.select(selection):
+                        for some in _batches(page):
+                            self._do(some)
+                            advance(len(some))
+                            check()
                 if self.damage is not None:
                     raise self.damage
             except KeyboardInterrupt:

@@ -800,13 +800,13 @@ async def test_the_dead_set_is_trimmed_to_its_bounds_a_few_at_a_time_and_that_is
     lone.memory.unavailable = None
     await lone.at(SOON_MS + 10_000)
     assert (await lone.client.stats()).dead == 250
-    await lone.scanner.trim(120, None)
+    await lone.scanner.trim(120, None, buckets=1)
     assert (await lone.client.stats()).dead == 150
-    await lone.scanner.trim(120, None)
+    await lone.scanner.trim(120, None, buckets=1)
     stats = await lone.client.stats()
     assert (stats.dead, stats.dead_dropped) == (120, 130)
     assert [e.messages for e in lone.events if isinstance(e, DeadDropped)] == [100, 30]
-    await lone.scanner.trim(None, 10**9)
+    await lone.scanner.trim(None, 10**9, buckets=1)
     assert (await lone.client.stats()).dead == 120
 
 

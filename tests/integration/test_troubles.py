@@ -16,7 +16,7 @@ import redis
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from delaybridge import Client, cli, keys
+from delaybridge import Client, Message, cli, keys
 from delaybridge.message import Answer, State
 from delaybridge.times import format_time
 from tests.waiting import wait_until
@@ -336,3 +336,25 @@ def test_a_worker_drops_dead_messages_that_are_too_old(
     wait_until(lambda: client.stats().dead_dropped == 1, DEADLINE_S, "it is dropped")
     assert client.get("a") is None
     assert "1 dropped" in tell("stats")[1]
+
+
+def test_workers_keep_no_more_dead_messages_than_they_may(
+    client: Client,
+    no_stream: str,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("DELAYBRIDGE_DEAD__MAX_MESSAGES", "20")  # and 16 buckets
+    monkeypatch.setenv("DELAYBRIDGE_RETRY__MAX_ATTEMPTS", "1")
+    request.getfixturevalue("worker")
+    client.schedule_many(Message(no_stream, b"", delay=0, key=str(n)) for n in range(100))
+
+    def counts() -> tuple[int, int]:
+        found = client.stats()
+        return found.dead, found.dead_dropped
+
+    wait_until(lambda: sum(counts()) == 100, DEADLINE_S, "all are buried")
+    wait_until(lambda: counts() == (20, 80), DEADLINE_S, "those above the bound are dropped")
+    log = tmp_path / "log"
+    wait_until(lambda: "dead_dropped n=" in log.read_text(), DEADLINE_S, "and that is said")

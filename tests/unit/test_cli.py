@@ -712,6 +712,18 @@ def test_a_sweep_spreads_each_bucket_s_messages_evenly(capsys: pytest.CaptureFix
     assert said.out.splitlines()[::29] == ["0-0  cancelled", "2-9  cancelled"]
 
 
+def test_a_sweep_clears_its_bar_before_it_says_the_sum(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, _ = swept(None)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    assert run() == Exit.DONE
+    said = capsys.readouterr().err
+    assert "30/30" in said
+    assert said.endswith("\x1b[2K30 cancelled\n")
+
+
 def test_a_sweep_that_is_stopped_says_what_it_did(capsys: pytest.CaptureFixture[str]) -> None:
     run, _ = swept(KeyboardInterrupt())
     assert run() == Exit.INTERRUPTED
