@@ -272,7 +272,7 @@ class Calls:
         todo = list(range(len(messages)))
         for again in (False, True):
             buckets = yield from self.open(again=again)
-            todo = yield from self._within_quota(messages, todo, found)
+            todo = todo if again else (yield from self._within_quota(messages, todo, found))
             calls = list(_calls(messages, todo, len(buckets)))
             replies = yield Each(
                 [
@@ -305,7 +305,10 @@ class Calls:
         if not (yield from self.quota.look(self._buckets)):
             return todo
         for i in todo:
-            found[i] = self.quota.refusal(messages[i][1].payload)
+            payload = messages[i][1].payload
+            found[i] = self.quota.refusal(payload)
+            if found[i] is None:
+                self.quota.count(payload)
         return [i for i in todo if found[i] is None]
 
     def cancel(self, id: str, key: bytes | None) -> Steps[Answer]:

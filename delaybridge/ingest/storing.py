@@ -64,7 +64,7 @@ def store_entries(calls: Calls, entries: Sequence[Entry]) -> Steps[list[Answer |
     todo: Iterable[int] = range(len(entries))
     for again in (False, True):
         buckets = yield from calls.open(again=again)
-        if (yield from calls.quota.look(buckets)):
+        if not again and (yield from calls.quota.look(buckets)):
             _check_quota(calls, entries)
         planned = _plan(entries, todo, buckets)
         asked = [_commands(call, entries, first=again) for call in planned]
@@ -91,11 +91,12 @@ def store_entries(calls: Calls, entries: Sequence[Entry]) -> Steps[list[Answer |
 
 def _check_quota(calls: Calls, entries: Sequence[Entry]) -> None:
     """StoreFull, before anything is written: the source waits until there is room for all."""
-    for entry in entries:
-        if isinstance(entry, Schedule):
-            refusal = calls.quota.refusal(entry.accepted.payload)
-            if refusal is not None:
-                raise refusal
+    payloads = [entry.accepted.payload for entry in entries if isinstance(entry, Schedule)]
+    for payload in payloads:
+        if (refusal := calls.quota.refusal(payload)) is not None:
+            raise refusal
+    for payload in payloads:
+        calls.quota.count(payload)
 
 
 def _plan(entries: Sequence[Entry], todo: Iterable[int], buckets: Sequence[Bucket]) -> list[_Call]:

@@ -1311,3 +1311,14 @@ def test_a_quota_refuses_what_is_beyond_it_and_takes_again_when_there_is_room(
         assert client.stats().delayed == 5
         client.cancel(first.id)
         assert client.schedule("kafka:a", b"x", delay="1h") == "created"
+
+
+def test_one_client_passes_no_quota_however_fast_it_schedules(
+    redis_url: str, namespace: str
+) -> None:
+    with Client(redis_url, namespace=namespace, limits=Limits(pending_messages=5)) as client:
+        for _ in range(3):
+            client.schedule("kafka:a", b"x", delay="1h")
+        with pytest.raises(StoreFull, match=r"limits\.pending_messages: .* 2 of 4"):
+            client.schedule_many([Message("kafka:a", b"x", delay="1h") for _ in range(4)])
+        assert client.stats().delayed == 5

@@ -364,8 +364,9 @@ class TestQuarantine:
         (first,) = await entrance.delayed()
         place = first.id[:-1] + "1"
         taken = [f"q-{place}", *all_beside(place)]
-        for id in taken:
-            await entrance.client.schedule(f"kafka:{namespace}", b"taken", delay="1h", id=id)
+        for id in taken:  # by its key in the same bucket
+            to = f"kafka:{namespace}"
+            await entrance.client.schedule(to, b"taken", delay="1h", id=id, key=place)
         await kafka.send(delay, b"lost", [("delaybridge-delay", b"soon")])
         await is_quarantined(entrance, 1)
         (dead,) = await entrance.dead()

@@ -391,6 +391,26 @@ async def test_a_rule_lets_a_source_cancel_what_is_bound_elsewhere(
     await entrance.until(lambda: stored(entrance, 0), "cancelled")
 
 
+async def test_beyond_a_quota_messages_wait_at_the_broker(
+    make_entrance: MakeEntrance,
+    rabbit: Exchanges,
+    namespace: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    delay = f"{namespace}.delay"
+    entrance = make_entrance(limits={"pending_messages": 2})
+    entrance.ingest("rabbitmq")
+    await reading(entrance, delay)
+    for id in ("a", "b", "c"):
+        await rabbit.send(delay, [("k", b"", properties(HOUR_MS, message_id=id))])
+        if id != "c":
+            await entrance.until(lambda: entrance.client.get(id), "stored")  # noqa: B023
+    await entrance.until(lambda: "limits.pending_messages: 2 are" in caplog.text, "it waits")
+    assert await entrance.client.get("c") is None
+    await entrance.client.cancel("a")
+    await entrance.until(lambda: entrance.client.get("c"), "stored when there is room")
+
+
 async def test_headers_ask_for_all_that_a_client_may_ask_for(
     make_entrance: MakeEntrance, rabbit: Exchanges, namespace: str
 ) -> None:

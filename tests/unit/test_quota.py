@@ -33,7 +33,7 @@ class Clock:
 
 
 def look(quota: Quota, *samples: Any) -> bool | None:
-    """Whether it refuses anything; None if it asks although no answer is given."""
+    """Whether it may refuse anything; None if it asks although no answer is given."""
     steps = quota.look(BUCKETS)
     try:
         asked: Sequence[Any] = next(steps)
@@ -84,15 +84,32 @@ def test_it_looks_once_a_second_and_takes_again_when_there_is_room() -> None:
     clock.now_s += 0.9
     assert look(quota) is True, "as before, without asking"
     clock.now_s += 0.2
-    assert look(quota, sample(9, "kafka:a"), Sample(0, [])) is False
+    assert look(quota, sample(9, "kafka:a"), Sample(0, [])) is True
     assert refused(quota, "kafka:a") is None
+
+
+def test_what_is_scheduled_between_two_looks_counts_and_then_it_looks_again() -> None:
+    quota = Quota(Limits(pending_messages=5, destination_bytes=1000), DEFAULT_KINDS, Clock())
+    assert look(quota, sample(2, "kafka:a"), Sample(0, [])) is True
+    large = msgspec.msgpack.encode(Record("kafka:b", b"x" * 1000))
+    quota.count(large)
+    assert "limits.destination_bytes" in str(quota.refusal(large))
+    assert look(quota, sample(2, "kafka:a"), sample(1, "kafka:b")) is True, "it asks at once"
+    for _ in range(2):
+        assert refused(quota, "kafka:a") is None
+        quota.count(payload("kafka:a"))
+    assert str(refused(quota, "kafka:c")).startswith("limits.pending_messages: 5 are pending")
+    assert look(quota, sample(5, "kafka:a"), Sample(0, [])) is True
+    assert refused(quota, "kafka:a")
+    assert look(quota) is True, "full as it was: it does not ask with every call"
 
 
 def test_a_bucket_that_cannot_be_read_counts_as_empty() -> None:
     from delaybridge.errors import StoreError
 
     quota = Quota(Limits(pending_messages=10), DEFAULT_KINDS, Clock())
-    assert look(quota, StoreError("WRONGTYPE"), sample(9, "kafka:a")) is False
+    assert look(quota, StoreError("WRONGTYPE"), sample(9, "kafka:a")) is True
+    assert refused(quota, "kafka:a") is None
 
 
 @pytest.mark.parametrize("text", ["kafka:a", "rabbitmq:" + "x" * 200 + "/k", "kafka:" + "é" * 200])
