@@ -15,8 +15,9 @@ def completion(ctx: click.Context, shell: str) -> None:
     """Print the script that makes a shell complete commands and options.
 
     \b
-    bash, zsh  eval "$(delaybridge completion bash)"    in ~/.bashrc, ~/.zshrc
-    fish       delaybridge completion fish > ~/.config/fish/completions/delaybridge.fish
+    ~/.bashrc                   eval "$(delaybridge completion bash)"
+    ~/.zshrc, after compinit    eval "$(delaybridge completion zsh)"
+    ~/.config/fish/config.fish  delaybridge completion fish | source
     """
     kind = get_completion_class(shell)
     if kind is not None:

@@ -71,7 +71,7 @@ def schedule(session: Session, /, body: str | None, **options: Any) -> int | Non
 
     \b
     delaybridge schedule kafka:orders.timeout --in 15m '{"order": 42}'
-    delaybridge schedule rabbitmq:orders/close --at 2030-01-31T09:00:00Z - < body.bin
+    delaybridge schedule rabbitmq:orders/close --at 2030-01-31T09:00:00Z - < body
     delaybridge schedule rabbitmq:/jobs --in 1h --lines < jobs.txt
 
     Prints the message's id and when it is due, and warns if no worker runs. With --lines empty

@@ -155,6 +155,7 @@ def test_help_at_every_level(run: Run, path: tuple[str, ...], flag: str) -> None
     result = run(*path, flag)
     assert result.code == 0
     assert result.out.startswith(f"Usage: {' '.join(['delaybridge', *path])} ")
+    assert max(map(len, result.out.splitlines())) <= 80
     assert result.err == ""
 
 
