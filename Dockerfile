@@ -16,6 +16,6 @@ USER delaybridge
 # SIGTERM drains: what is under way is finished, the buckets are given to the other workers.
 STOPSIGNAL SIGTERM
 # Whether the fleet's messages go out on time: exit code 0 or 1.
-HEALTHCHECK --interval=30s --timeout=10s CMD ["delaybridge", "health", "--max-lateness", "60s"]
+HEALTHCHECK --interval=30s --timeout=10s CMD ["delaybridge", "health", "--max-overdue", "60s", "--max-retrying-age", "1h"]
 ENTRYPOINT ["delaybridge"]
 CMD ["scan"]

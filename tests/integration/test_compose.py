@@ -63,8 +63,11 @@ def test_kafka_s_variables_are_settings_that_it_starts_with(tmp_path: Path) -> N
         for port, mine in ports.items():
             text = text.replace(f"//{port}", f"//{LOOPBACK}{port}").replace(port, f":{mine}")
         properties[key] = text
-    node = KafkaNode(properties)
+    node = KafkaNode()
     node.port = outside
+    # As in the image, where these are all there are.
+    lines = [f"{key}={value}\n" for key, value in properties.items()]
+    (node.folder / "server.properties").write_text("".join(lines))
     with node:
         assert serves_metadata(outside)
         assert (tmp_path / "data" / "meta.properties").exists(), "on the volume"

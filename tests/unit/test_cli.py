@@ -6,6 +6,7 @@ import io
 import json
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -226,6 +227,15 @@ def test_what_a_shell_is_offered(
     found = {line.removeprefix("plain,") for line in offered.out.split()}
     assert {*expected} <= found
     assert expected or not found
+
+
+def test_each_shell_is_told_to_run_its_own_script(run: Run) -> None:
+    text = run("completion", "--help").out
+    files = re.findall(r"~/\S*?(bash|zsh|fish)\S* .*delaybridge completion (\w+)", text)
+    assert files == [("bash", "bash"), ("zsh", "zsh"), ("fish", "fish")]
+    for shell in ("bash", "zsh", "fish"):
+        script = run("completion", shell).out
+        assert f"_DELAYBRIDGE_COMPLETE={shell}_complete" in script
 
 
 def test_a_shell_that_asks_for_commands_has_none_of_them_imported() -> None:

@@ -78,6 +78,10 @@ def test_the_image_installs_and_runs_what_the_project_has() -> None:
     assert 'ENTRYPOINT ["delaybridge"]' in lines
     (command,) = json.loads(next(x for x in lines if x.startswith("CMD ")).removeprefix("CMD "))
     assert_is_a_command(command, [])
+    (check,) = [line for line in lines if line.startswith("HEALTHCHECK ")]
+    program, *words = json.loads(check.partition("CMD ")[2])
+    assert program == "delaybridge"
+    assert_is_a_command(words[0], words[1:])
     assert any(line.startswith("USER ") for line in lines)
     assert "STOPSIGNAL SIGTERM" in lines
 
