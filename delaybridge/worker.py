@@ -43,7 +43,7 @@ _RESTART_S = (0.1, 10.0)  # pause before a failed scanner begins anew: first, at
 _STEADY_S = 10.0  # one that worked for so long begins anew after the first pause
 # Shares of scan.drain_timeout_s: to wait for confirms, to leave the brokers, to tell the store what
 # became of messages, to release what is still held.
-_CONFIRMS, _LEAVING, _TELLING, _RELEASING = 0.8, 0.04, 0.1, 0.05
+_CONFIRMS, _LEAVING, _TELLING, _RELEASING = 0.76, 0.04, 0.1, 0.05
 _CLOSE_S = 0.5  # for what is unconfirmed when the brokers are left
 _STUCK_MS = 10_000  # nothing fired for this long, with neither the store nor a broker to blame
 _REDIS_AWAY_S = 0.5  # pause before Redis is asked again; asking took its time-out already
