@@ -1352,6 +1352,7 @@ class FakeRedis:
         ({"version": "6.2.0"}, "ok", "redis 6.2.0"),
         ({"version": "6.0.16"}, "FAIL", "too old; 6.2 or newer"),
         ({"version": "2.8"}, "FAIL", "too old"),
+        ({"version": "7.2.4"}, "WARN", "Upgrade: redis 7.2.11 or newer"),
         ({"policy": "allkeys-lru"}, "FAIL", "maxmemory-policy is allkeys-lru"),
         ({"aof": "0"}, "WARN", "appendonly is no"),
     ],
