@@ -96,6 +96,7 @@ def test_the_image_s_lock_file_has_what_the_project_needs_with_hashes() -> None:
     assert len(locked) == len(re.findall(r"^[^ #].*==", text, re.MULTILINE))
     for requirement in wanted:
         assert requirement.specifier.contains(locked[requirement.name]), requirement
+    assert "--require-hashes -r requirements.lock" in (ROOT / "Dockerfile").read_text()
 
 
 def test_redis_is_configured_as_the_client_demands() -> None:
