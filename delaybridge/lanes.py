@@ -219,7 +219,9 @@ class Lanes:
     def _lacking(self, name: str, label: str, now_ms: int) -> Lane:
         """The lane of what waits for a worker that has such a broker."""
         lane = self._lane(label, None, now_ms)
-        lane.lacks = name
+        if lane.lacks is None:
+            lane.lacks = name
+            self._emit(CircuitOpened(destination=label, reason=lane.trouble))
         return lane
 
     def ripened(self, copies: Sequence[Copy]) -> None:

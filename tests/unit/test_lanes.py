@@ -397,6 +397,9 @@ def test_messages_for_a_broker_that_is_not_configured_here_are_parked_and_stay(
     assert board.pass_(board.copy("b:q")) == "admitted"
     assert board.told() == {"park": 2}
     assert board.recover(NOW_MS + 10 * LAST_PROBE_MS) == []
+    (said,) = [event for event in board.events if isinstance(event, events.CircuitOpened)]
+    assert said.destination == "elsewhere:"
+    assert said.reason == "no_broker: this worker has no broker named 'elsewhere'"
 
 
 TABLE, PAIRS = b"\x01aV", (("a", b"1"),)
