@@ -176,6 +176,11 @@ class Leases:
             except TimeoutError:
                 pass
 
+    @property
+    def draining(self) -> list[asyncio.Task[None]]:
+        """Tasks that give a bucket back, for as long as the store does not answer."""
+        return [*self._draining.values()]
+
     async def give_up(self) -> None:
         """Leave the fleet and tell it, drain every bucket, release it: no gap, no duplicate.
 

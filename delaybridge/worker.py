@@ -189,7 +189,7 @@ class Shift:
             self._worker.shift = None
             watchdog.stop()
             await self._close()
-            await end(work)
+            await end([*work, *self._leases.draining])
 
     def _build(self) -> Scanner:
         s, emit = self._s, self._worker.emit

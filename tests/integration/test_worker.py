@@ -801,6 +801,22 @@ def test_sigterm_while_redis_is_away_ends_in_time_and_says_that_leases_were_not_
         server.resume()
 
 
+async def test_a_worker_that_ends_while_redis_is_away_leaves_nothing_behind_that_waits_for_it(
+    namespace: str,
+) -> None:
+    with RedisServer() as server:
+        crew = Crew(server.url, namespace)
+        before = asyncio.all_tasks()
+        crew.start(lease={"ttl_ms": 10_000}, scan={"drain_timeout_s": 0.5})
+        await crew.shared("w")
+        server.pause()
+        await crew.stop()
+        left = {task.get_name(): task for task in asyncio.all_tasks() - before}
+        server.resume()
+        await crew.close()
+    assert left == {}
+
+
 @pytest.mark.parametrize(
     ("fault", "processes"), [("closed pipe", 1), ("full disk", 1), ("full disk", 2)]
 )
