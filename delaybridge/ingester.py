@@ -48,12 +48,12 @@ class Ingest(Protocol):
 
 def routes_of(settings: Settings, kinds: Iterable[str] = KINDS) -> list[Route]:
     """What is to be read, as the settings say; ConfigError if that is nothing."""
-    brokers = _kinds_of(settings)
+    named, brokers = _kinds_of(settings), settings.brokers
     routes: list[Route] = []
     if "rabbitmq" in kinds:
-        routes += parse_routes(settings.ingest.exchanges, brokers, "rabbitmq")
-    if "kafka" in kinds and "kafka" in brokers.values():
-        routes += parse_routes(settings.ingest.topics, brokers, "kafka")
+        routes += parse_routes(settings.ingest.exchanges, named, "rabbitmq", brokers)
+    if "kafka" in kinds and "kafka" in named.values():
+        routes += parse_routes(settings.ingest.topics, named, "kafka", brokers)
     if not routes:
         raise ConfigError(
             "ingest: nothing to read: name delay exchanges in ingest.exchanges (or --exchange "

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from delaybridge.errors import ConfigError, printable
+from delaybridge.urls import server_of
 
 SUFFIX = ".delay"
 EXCHANGE_TYPES = ("topic", "fanout", "headers", "direct")
@@ -64,11 +65,17 @@ def topics_pattern(source: str) -> str:
     return "^" + re.escape(source).replace(r"\*", ".*") + "$"
 
 
-def parse_routes(texts: Iterable[str], kinds: Mapping[str, str], kind: str) -> list[Route]:
+def parse_routes(
+    texts: Iterable[str],
+    kinds: Mapping[str, str],
+    kind: str,
+    brokers: Mapping[str, str] = {},
+) -> list[Route]:
     """The routes of all delay exchanges, or all delay topics; ConfigError says what is accepted.
 
     kinds: name -> kind of the configured brokers. A pattern without a broker's name is for every
-    broker of the kind. No name is given twice, and no message would go round in a circle.
+    broker of the kind. No name is given twice, and no message would go round in a circle, also
+    where two names of `brokers` (name -> URL) are one server.
     """
     routes: list[Route] = []
     for text in texts:
@@ -78,10 +85,13 @@ def parse_routes(texts: Iterable[str], kinds: Mapping[str, str], kind: str) -> l
         else:
             routes.append(parse_route(text, kinds, kind))
     where = SETTINGS[kind]
+    servers = {name: server_of(url) for name, url in brokers.items()}
     for route in routes:
         if sum(str(route) == str(other) for other in routes) > 1:
             raise ConfigError(f"{where}: {str(route)!r} is there twice; leave one of them")
-        way = _circle(route, routes)
+        here = servers.get(route.broker, route.broker)
+        near = [each for each in routes if servers.get(each.broker, each.broker) == here]
+        way = _circle(route, near)
         if way:
             told = " -> ".join(way)
             raise ConfigError(
@@ -157,12 +167,13 @@ def _type(options: Iterable[str], where: str, kind: str) -> str:
 def _circle(route: Route, routes: Sequence[Route]) -> list[str]:
     """The way of a message of this route, if it comes to where it was; else nothing.
 
+    routes: all of one server.
     A pattern only ever makes a name shorter, so a circle has a route with a name of its own.
     """
     if route.is_pattern:
         return []
     way = [route.source]
-    for name in _way(route, [each for each in routes if each.broker == route.broker]):
+    for name in _way(route, routes):
         way.append(name)
         if name in way[:-1]:
             return way

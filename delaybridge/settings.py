@@ -604,7 +604,7 @@ def _broken_routes(settings: Settings) -> Iterator[str]:
         if kind not in kinds.values():
             kinds.setdefault(kind, kind)
         try:
-            parse_routes(settings.value(_path(path)), kinds, kind)
+            parse_routes(settings.value(_path(path)), kinds, kind, settings.brokers)
         except ConfigError as exc:
             yield f"{settings.sources()[path]}: {exc}"
 

@@ -123,6 +123,14 @@ def own_kind_of(scheme: str) -> str | None:
     return KINDS.get(before) if before == "kombu" or not plus else None
 
 
+def server_of(url: str) -> str:
+    """What two URLs have in common that lead to the same place: all but user, options and TLS."""
+    parts = _parts(str.__str__(url), "")
+    return (
+        f"{KINDS.get(parts.scheme, parts.scheme)}://{parts.hosts.lower()}{parts.path.rstrip('/')}"
+    )
+
+
 def check_redis_url(value: object) -> SecretUrl:
     """A URL of one Redis as the store takes it; ValueError says what is accepted."""
     _check_redis(_parts(value, _REDIS_FORM), _STORE_OPTIONS)

@@ -100,6 +100,14 @@ def test_a_circle_of_routes(texts: list[str], kind: str, way: str) -> None:
         parse_routes(texts, KINDS, kind)
 
 
+def test_a_circle_over_two_names_of_one_server() -> None:
+    urls = {"eu": "amqp://a:b@H:5672/", "us": "amqps://h:5672?heartbeat=5"}
+    with pytest.raises(ConfigError, match=r"a\.delay -> b\.delay -> a\.delay.*circle"):
+        parse_routes(["eu:a.delay=b.delay", "us:b.delay=a.delay"], TWO, "rabbitmq", urls)
+    urls["us"] = "amqp://h:5672/other"
+    assert len(parse_routes(["eu:a=b", "us:b=a"], TWO, "rabbitmq", urls)) == 2
+
+
 def test_what_is_no_circle() -> None:
     assert len(parse_routes(["a.delay=b.delay", "b.delay"], KINDS, "rabbitmq")) == 2
     assert len(parse_routes(["eu:a=b", "us:b=a"], TWO, "rabbitmq")) == 2
