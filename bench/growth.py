@@ -21,9 +21,10 @@ from msgspec.structs import replace
 
 from bench.lateness import AHEAD_S, SPARE_S, Late, RabbitMQ, receiving
 from bench.rig import BODY, Bench, Table, median, quorum_queue
-from delaybridge import Message, Receipt, keys
-from delaybridge.commands import new_stamp
+from delaybridge import Message, Receipt
 from delaybridge.message import OnConflict, new_id
+from delaybridge.store import keys
+from delaybridge.store.verbs import new_stamp
 from delaybridge.times import format_time
 from tests.servers.rabbitmq import RabbitMQNode
 from tests.servers.redis import RedisServer

@@ -28,9 +28,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from pika.adapters.blocking_connection import BlockingChannel
 
 from delaybridge import Client, Message
-from delaybridge.ingest.amqp_intake import Deliveries, IntakeConnection
-from delaybridge.ingest.amqp_topology import QUEUE_ARGUMENTS
-from delaybridge.publish.amqp_wire import open_connection
+from delaybridge.amqp.connection import open_connection
+from delaybridge.ingest.rabbitmq.intake import Deliveries, IntakeConnection
+from delaybridge.ingest.rabbitmq.topology import QUEUE_ARGUMENTS
 from tests.acceptance.bridge import rabbitmq_channel
 from tests.servers.kafka import KafkaNode
 from tests.servers.rabbitmq import RabbitMQNode

@@ -14,8 +14,8 @@ from pika.adapters.asyncio_connection import AsyncioConnection
 from pika.channel import Channel
 
 from bench.rig import BODY
+from delaybridge.amqp.connection import Encoder, WireConnection, open_connection
 from delaybridge.message import Delivery, Destination, Record
-from delaybridge.publish.amqp_wire import Encoder, WireConnection, open_connection
 
 WINDOW = 10_000  # publish.window_messages
 _BATCH = 250

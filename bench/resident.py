@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from bench.rig import Bench, Table, bench, quorum_queue
-from delaybridge.settings import Settings
+from delaybridge.settings.settings import Settings
 from tests.servers.rabbitmq import RabbitMQNode
 from tests.servers.redis import RedisServer
 

@@ -19,11 +19,12 @@ from urllib.parse import urlsplit
 import hiredis
 
 from bench.rig import BODY, Bench, Table, bench, median
-from delaybridge import AsyncClient, Message, keys
-from delaybridge.accept import Accepted
-from delaybridge.commands import new_stamp
+from delaybridge import AsyncClient, Message
+from delaybridge.accept.accept import Accepted
 from delaybridge.message import OnConflict
-from delaybridge.store import scripts
+from delaybridge.store import keys
+from delaybridge.store.store import scripts
+from delaybridge.store.verbs import new_stamp
 from tests.servers.redis import RedisServer
 
 CALL = 1000

@@ -27,10 +27,10 @@ import pika
 from bench.raw_rabbitmq import WINDOW, _Confirms
 from bench.rig import Bench, Table
 from delaybridge import Client, Message
-from delaybridge.calls import DEFAULT_BUCKETS
+from delaybridge.amqp.connection import Encoder, WireConnection, open_connection
 from delaybridge.message import Delivery, decode_record
-from delaybridge.publish.amqp_wire import Encoder, WireConnection, open_connection
-from delaybridge.settings import Settings
+from delaybridge.settings.settings import Settings
+from delaybridge.store.calls import DEFAULT_BUCKETS
 from tests.acceptance.bridge import rabbitmq_channel
 from tests.servers.rabbitmq import RabbitMQNode
 from tests.servers.redis import RedisServer

@@ -17,15 +17,15 @@ from typing import Any, TypeVar
 from hiredis import Reader
 
 from bench.rig import BODY, Table
-from delaybridge.commands import Bucket, Claimed, Fired
-from delaybridge.lanes import Broker, Lanes
+from delaybridge.amqp.connection import Encoder
 from delaybridge.message import Delivery, Record, encode_record, new_id
 from delaybridge.publish import CONFIRMED
-from delaybridge.publish.amqp_wire import Encoder
-from delaybridge.retry import RetryPolicy
-from delaybridge.scanner import Scanner, ScanOptions
-from delaybridge.session import Session
-from delaybridge.store import request
+from delaybridge.scan.lanes import Broker, Lanes
+from delaybridge.scan.retry import RetryPolicy
+from delaybridge.scan.scanner import Scanner, ScanOptions
+from delaybridge.scan.session import Session
+from delaybridge.store.store import request
+from delaybridge.store.verbs import Bucket, Claimed, Fired
 
 T = TypeVar("T")
 RUNS = 20

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from delaybridge.calls import Receipt, Stored
     from delaybridge.client import AsyncClient, Client
     from delaybridge.errors import (
         ConfigError,
@@ -17,19 +16,20 @@ if TYPE_CHECKING:
         StoreUnavailable,
     )
     from delaybridge.message import Answer, Limits, Message, OnConflict, State
-    from delaybridge.selection import Selection
+    from delaybridge.store.calls import Receipt, Stored
+    from delaybridge.store.selection import Selection
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "calls": ("Receipt", "Stored"),
+    "store.calls": ("Receipt", "Stored"),
     "client": ("AsyncClient", "Client"),
     "errors": (
         *("ConfigError", "DelayBridgeError", "MessageConflict", "MessageError"),
         *("StoreError", "StoreFull", "StoreUnavailable"),
     ),
     "message": ("Answer", "Limits", "Message", "OnConflict", "State"),
-    "selection": ("Selection",),
+    "store.selection": ("Selection",),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 

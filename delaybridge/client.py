@@ -10,9 +10,19 @@ from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mappin
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from delaybridge import commands
-from delaybridge.accept import Accepted, Known, accept, check_id, check_key, when
-from delaybridge.calls import (
+from delaybridge.accept.accept import Accepted, Known, accept, check_id, check_key, when
+from delaybridge.errors import ConfigError, MessageConflict, MessageError, printable, shown
+from delaybridge.message import (
+    Answer,
+    Headers,
+    Limits,
+    Message,
+    OnConflict,
+    Properties,
+    State,
+)
+from delaybridge.store import verbs
+from delaybridge.store.calls import (
     At,
     Calls,
     Cursor,
@@ -24,24 +34,14 @@ from delaybridge.calls import (
     Stored,
     receipts,
 )
-from delaybridge.errors import ConfigError, MessageConflict, MessageError, printable, shown
-from delaybridge.ids import Ids
-from delaybridge.keys import bucket_of
-from delaybridge.message import (
-    Answer,
-    Headers,
-    Limits,
-    Message,
-    OnConflict,
-    Properties,
-    State,
-)
-from delaybridge.selection import Selected, Selection, Walk
-from delaybridge.steps import Steps, together
-from delaybridge.store import AsyncStore, Store
+from delaybridge.store.ids import Ids
+from delaybridge.store.keys import bucket_of
+from delaybridge.store.selection import Selected, Selection, Walk
+from delaybridge.store.steps import Steps, together
+from delaybridge.store.store import AsyncStore, Store
 
 if TYPE_CHECKING:
-    from delaybridge.settings import Settings
+    from delaybridge.settings.settings import Settings
 
 
 Key = bytes | str | None
@@ -254,7 +254,7 @@ class Client:
         *,
         on_conflict: str = OnConflict.FAIL,
     ) -> list[Receipt]:
-        """As `schedule_many`, of (stamp, message) pairs; a stamp is one of `commands.new_stamp`.
+        """As `schedule_many`, of (stamp, message) pairs; a stamp is one of `verbs.new_stamp`.
 
         Called again with the same stamps it is the same call, for ten minutes: what took effect is
         answered as before and not done again, even where it was cancelled meanwhile.
@@ -412,7 +412,7 @@ class AsyncClient:
             destination, body, delay=delay, at=at, id=id, key=key, headers=headers,
             properties=properties or {}, priority=priority, ttl=ttl, at_most_once=at_most_once,
         )  # fmt: skip
-        accepted = (commands.new_stamp(), self.accept(message))
+        accepted = (verbs.new_stamp(), self.accept(message))
         return only(await self._together([accepted], on_conflict))
 
     async def schedule_many(
@@ -626,7 +626,7 @@ def _tell(future: asyncio.Future[T], answer: T | Exception) -> None:
 
 
 def _from_settings(settings: Settings | None) -> dict[str, Any]:
-    from delaybridge.settings import Settings
+    from delaybridge.settings.settings import Settings
 
     chosen = settings or Settings.load()
     return {

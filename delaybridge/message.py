@@ -17,7 +17,7 @@ import msgspec
 import uuid_utils
 
 from delaybridge import times
-from delaybridge.amqp import ContentHeader
+from delaybridge.amqp.header import ContentHeader
 from delaybridge.errors import DecodeError
 
 HeaderPairs = tuple[tuple[str, bytes | None], ...]

@@ -6,16 +6,17 @@ import os
 import socket
 from typing import TYPE_CHECKING
 
-from delaybridge import __version__, commands
+from delaybridge import __version__
 from delaybridge.cli.measure import measured, server_name
 from delaybridge.cli.session import Session
+from delaybridge.store import verbs
 from delaybridge.times import format_duration
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from delaybridge.ingest.routes import Route
-    from delaybridge.settings import Settings
+    from delaybridge.settings.settings import Settings
 
 
 def show_banner(
@@ -28,7 +29,7 @@ def show_banner(
 ) -> None:
     """Print it on stderr. Redis away: Failure, before anything is started."""
     with session.client() as client:
-        asked = [commands.info(section) for section in ("server", "persistence")]
+        asked = [verbs.info(section) for section in ("server", "persistence")]
         server, persistence = client.store.run(asked)
         trip_ms, ahead_ms = measured(client)
     aof = "on" if persistence.get("aof_enabled") == "1" else "off"

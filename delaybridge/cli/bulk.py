@@ -21,14 +21,14 @@ import click
 from delaybridge.cli.failure import Exit, Failure, Report
 from delaybridge.cli.grammar import argument_bytes, key_option
 from delaybridge.cli.session import Session
-from delaybridge.interrupts import interrupts
+from delaybridge.worker.interrupts import interrupts
 
 if TYPE_CHECKING:
-    from delaybridge.calls import Named
     from delaybridge.client import Client
     from delaybridge.errors import StoreDamaged
     from delaybridge.message import Answer
-    from delaybridge.selection import Selected, Selection
+    from delaybridge.store.calls import Named
+    from delaybridge.store.selection import Selected, Selection
 
 T = TypeVar("T")
 BATCH_MESSAGES = 250  # a pipeline that keeps Redis busy for about 4 ms
@@ -81,7 +81,7 @@ class Asked:
     def selection(self) -> Selection:
         """The filters as the client takes them."""
         from delaybridge.message import State
-        from delaybridge.selection import PENDING, Selection
+        from delaybridge.store.selection import PENDING, Selection
         from delaybridge.times import at_ms
 
         chosen = self.filters
@@ -303,7 +303,7 @@ def exit_code(answers: Counter[str]) -> int:
 
 def _each(session: Session, asked: Asked, verb: Verb, unknown: str) -> int:
     """All ids are checked first; one alone is answered by its error."""
-    from delaybridge.accept import check_id
+    from delaybridge.accept.accept import check_id
 
     ids = [*dict.fromkeys(asked.ids)]
     for id in ids:

@@ -14,7 +14,7 @@ from delaybridge.cli.output import OK, WARN
 from delaybridge.cli.session import Session
 
 if TYPE_CHECKING:
-    from delaybridge.settings import Settings
+    from delaybridge.settings.settings import Settings
 
 _WIDTH = 100
 _SAMPLE_HEAD = """\
@@ -78,7 +78,7 @@ def check(session: Session) -> None:
 
 def sample() -> str:
     """The text of config/delaybridge.toml: every setting, its default and what it means."""
-    from delaybridge.settings import Settings, fields
+    from delaybridge.settings.settings import Settings, fields
 
     about = {".".join(path): field.description or "" for path, field in fields()}
     lines = [_SAMPLE_HEAD]

@@ -17,9 +17,9 @@ from delaybridge.cli.session import Session
 from delaybridge.cli.stored import show_stored
 
 if TYPE_CHECKING:
-    from delaybridge.calls import Named, Stored
     from delaybridge.client import Client
     from delaybridge.message import Answer
+    from delaybridge.store.calls import Named, Stored
 
 _TITLES = ("DEAD SINCE", "ID", "DESTINATION", "TRY", "REASON")
 _NOT_DEAD = "not in the dead set"
@@ -116,7 +116,7 @@ class _Reason:
 
 
 def _show_reasons(session: Session, client: Client) -> None:
-    from delaybridge.troubles import first_word
+    from delaybridge.store.troubles import first_word
 
     groups: dict[tuple[str, str], _Reason] = {}
     for item in _all_dead(client):

@@ -26,7 +26,7 @@ def purge(session: Session, destination: str, confirm: str | None, dry_run: bool
     They are counted first. Messages already handed to the broker are too late: `in_flight`.
     """
     from delaybridge.message import State
-    from delaybridge.selection import PENDING, Selection
+    from delaybridge.store.selection import PENDING, Selection
 
     if confirm not in (None, destination):
         what = f"got {confirm!r}, but {destination!r} is to be purged; nothing was done"

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from delaybridge import commands, damage
 from delaybridge.cli.failure import Exit
 from delaybridge.cli.fleet import failing_text, ingest_numbers, overdue_text, unowned
 from delaybridge.cli.grammar import Command, pass_session
@@ -25,12 +24,13 @@ from delaybridge.errors import (
     StoreError,
     StoreUnavailable,
 )
+from delaybridge.store import damage, verbs
 
 if TYPE_CHECKING:
-    from delaybridge.calls import SourceInfo, Stats
     from delaybridge.client import Client
-    from delaybridge.damage import Damage
-    from delaybridge.settings import Settings
+    from delaybridge.settings.settings import Settings
+    from delaybridge.store.calls import SourceInfo, Stats
+    from delaybridge.store.damage import Damage
 
 _OLDEST_REDIS = (6, 2)
 # Release line -> the first release with the fixes of October 2025: four holes in Lua, the worst of
@@ -105,7 +105,7 @@ def _reason(exc: DelayBridgeError) -> str:
 
 
 def _server(client: Client) -> Iterator[Finding]:
-    sections = [commands.info(name) for name in ("server", "memory", "persistence")]
+    sections = [verbs.info(name) for name in ("server", "memory", "persistence")]
     server, memory, persistence = client.store.run(sections)
     name = server_name(server)
     if _numbers(server.get("redis_version", "")) < _OLDEST_REDIS:
@@ -167,7 +167,7 @@ def _clock(client: Client) -> Iterator[Finding]:
 
 def _rights(client: Client, settings: Settings) -> Iterator[Finding]:
     """What the user lacks to be a client, a worker, or to run every command of this one."""
-    from delaybridge.rights import ROLES, lacking_for
+    from delaybridge.store.rights import ROLES, lacking_for
 
     lacking = {
         name: client.store.complete(lacking_for(settings.namespace, role))
@@ -200,7 +200,7 @@ def _namespace(
     client: Client, settings: Settings, announced: list[SourceInfo]
 ) -> Iterator[Finding]:
     """Bucket count, owners, lateness; a namespace that nobody used yet is not born by looking."""
-    (record,) = client.store.each([commands.read_birth(settings.namespace)])
+    (record,) = client.store.each([verbs.read_birth(settings.namespace)])
     if isinstance(record, StoreError):
         yield _damaged(damage.of_birth(settings.namespace))
         return
@@ -235,7 +235,7 @@ def _namespace(
 
 def _troubles(found: Stats, settings: Settings) -> Iterator[Finding]:
     """Publishes that fail, what is parked and why, and brokers that no worker serves."""
-    from delaybridge.troubles import LACKING, first_word
+    from delaybridge.store.troubles import LACKING, first_word
 
     for each in found.retrying:
         what = f"{failing_text(each, found)}. See: delaybridge message ls, delaybridge stats"
@@ -313,7 +313,7 @@ def _delay_exchanges(settings: Settings, announced: list[SourceInfo]) -> Iterato
         return
     if not routes:
         return
-    from delaybridge.ingest.rabbitmq import look_for_others
+    from delaybridge.ingest.rabbitmq.exchanges import look_for_others
 
     for route, others, why in asyncio.run(look_for_others(settings, routes)):
         if others:

@@ -191,7 +191,7 @@ def _lower(message: str, name: str = "") -> str:
 
 
 def _clean(text: str) -> str:
-    from delaybridge.urls import redact_text
+    from delaybridge.settings.urls import redact_text
 
     shown = printable(redact_text(text))
     return shown if len(shown) <= _LINE_CHARS else shown[:_LINE_CHARS] + "..."

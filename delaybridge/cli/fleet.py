@@ -15,10 +15,10 @@ from delaybridge.cli.session import Session
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from delaybridge.calls import BucketStats, IngestInfo, SourceInfo, Stats, WorkerInfo
     from delaybridge.ingest.routes import Route
-    from delaybridge.settings import Settings
-    from delaybridge.troubles import Retrying
+    from delaybridge.settings.settings import Settings
+    from delaybridge.store.calls import BucketStats, IngestInfo, SourceInfo, Stats, WorkerInfo
+    from delaybridge.store.troubles import Retrying
 
 _BUCKET_TITLES = (
     *("BUCKET", "DELAYED", "IN FLIGHT", "PARKED", "DEAD", "NEXT DUE", "OVERDUE", "OWNER", "LEASE"),
@@ -68,8 +68,8 @@ def scan(
         what = "ingest never ends by itself; leave one of the two out"
         raise Failure(Exit.REFUSED, "usage", "--burst", what)
     from delaybridge.cli.banner import show_banner
-    from delaybridge.ingester import routes_of
     from delaybridge.publish import check_brokers
+    from delaybridge.worker.ingester import routes_of
 
     check_brokers(settings)
     routes = routes_of(settings) if with_ingest else []
@@ -83,8 +83,8 @@ def _work(
     session: Session, settings: Settings, name: str | None, burst: bool, routes: Sequence[Route]
 ) -> int:
     from delaybridge.cli.logs import configure
-    from delaybridge.lease import NameTaken
-    from delaybridge.processes import run
+    from delaybridge.scan.lease import NameTaken
+    from delaybridge.worker.processes import run
 
     prepare = partial(configure, as_json=session.output.json, verbose=session.verbose)
     prepare()
@@ -105,7 +105,7 @@ def _work(
 
 def worker_exit_code(exc: BaseException) -> int:
     """What an error that ended a worker process means to whoever started it."""
-    from delaybridge.lease import NameTaken
+    from delaybridge.scan.lease import NameTaken
 
     if isinstance(exc, NameTaken):
         return Exit.CONFLICT

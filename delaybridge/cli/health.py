@@ -14,8 +14,8 @@ from delaybridge.cli.output import FAIL, OK
 from delaybridge.cli.session import Session
 
 if TYPE_CHECKING:
-    from delaybridge.calls import Stats
     from delaybridge.client import Client
+    from delaybridge.store.calls import Stats
 
 _LOOK_AGAIN_S = 0.5
 _NAMED = 3  # failing destinations

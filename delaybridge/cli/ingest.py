@@ -83,9 +83,9 @@ def _work(session: Session, kind: str, given: dict[str, tuple[str, ...]], name: 
     settings = session.load({"ingest": flags})
     from delaybridge.cli.banner import show_banner
     from delaybridge.cli.logs import configure
-    from delaybridge.ingester import routes_of, run_ingest
-    from delaybridge.lease import NameTaken
     from delaybridge.publish import check_brokers
+    from delaybridge.scan.lease import NameTaken
+    from delaybridge.worker.ingester import routes_of, run_ingest
 
     check_brokers(settings, [kind])
     routes = routes_of(settings, [kind])

@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 from delaybridge.cli.failure import Exit, Failure, Report, report_of
 from delaybridge.cli.schedule import shown, stdin_bytes, warn_if_nobody_works
 from delaybridge.cli.session import Session, never_sent
-from delaybridge.interrupts import interrupts
+from delaybridge.worker.interrupts import interrupts
 
 if TYPE_CHECKING:
     from delaybridge.client import Client

@@ -7,8 +7,8 @@ import logging
 
 from delaybridge.cli.stderr import never_fail
 from delaybridge.errors import printable
+from delaybridge.settings.urls import redact_text
 from delaybridge.times import format_time
-from delaybridge.urls import redact_text
 
 FIELD_CHARS = 256
 LINE_CHARS = 2000

@@ -31,9 +31,9 @@ from delaybridge.cli.session import Session
 from delaybridge.cli.stored import show_stored
 
 if TYPE_CHECKING:
-    from delaybridge.calls import Named, Page, Stored
     from delaybridge.client import Client
     from delaybridge.message import Answer
+    from delaybridge.store.calls import Named, Page, Stored
 
 _TITLES = ("DUE", "IN", "ID", "DESTINATION", "TRY", "BYTES", "HEADERS")
 # What a narrow terminal leaves out, in this order.

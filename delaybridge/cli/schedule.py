@@ -17,8 +17,8 @@ from delaybridge.cli.output import in_time, moment
 from delaybridge.cli.session import Session
 
 if TYPE_CHECKING:
-    from delaybridge.calls import Receipt
     from delaybridge.client import Client
+    from delaybridge.store.calls import Receipt
 
 # AMQP properties that are numbers; all others are text.
 _NUMBERS = ("delivery_mode", "priority", "timestamp", "partition")

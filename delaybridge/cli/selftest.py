@@ -9,14 +9,14 @@ import secrets
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
-from delaybridge import commands, keys
-from delaybridge.accept import accept
-from delaybridge.commands import SCRIPT_KEYS, Acquired, Bucket, Command, Item
+from delaybridge.accept.accept import accept
 from delaybridge.errors import StoreError
 from delaybridge.message import Limits, Message, State
+from delaybridge.store import keys, verbs
+from delaybridge.store.verbs import SCRIPT_KEYS, Acquired, Bucket, Command, Item
 
 if TYPE_CHECKING:
-    from delaybridge.store import Store
+    from delaybridge.store.store import Store
 
 _TTL_MS = 10_000
 _BIRTH = "doctor"
@@ -56,7 +56,7 @@ def _life(bucket: Bucket, namespace: str) -> Generator[Command[Any], Any, None]:
     yield bucket.get(_ID)
     yield bucket.page(State.DELAYED, limit=1)
     yield bucket.sample(1)
-    yield bucket.reschedule(commands.new_stamp(), _ID, "+0")
+    yield bucket.reschedule(verbs.new_stamp(), _ID, "+0")
     item = yield from _fired(bucket, token, held.turn)
     yield bucket.retry(token, _TTL_MS, [(item, 0, False, "")])
     item = yield from _fired(bucket, token, item.claim)
@@ -64,24 +64,24 @@ def _life(bucket: Bucket, namespace: str) -> Generator[Command[Any], Any, None]:
     yield bucket.unpark(token, _TTL_MS)
     item = yield from _fired(bucket, token, item.claim)
     yield bucket.bury(token, _TTL_MS, [(item, False, False, "doctor")])
-    yield bucket.kick(commands.new_stamp(), _ID)
+    yield bucket.kick(verbs.new_stamp(), _ID)
     item = yield from _fired(bucket, token, item.claim)
     yield bucket.settle(token, _TTL_MS, [(item.claim, [_ID])])
     yield bucket.reclaim(token, _TTL_MS)
     yield bucket.renew(token, _TTL_MS)
     yield _schedule(bucket)
-    yield bucket.cancel(commands.new_stamp(), _ID)
-    yield bucket.quarantine([(commands.new_stamp(), _ID, b"", "doctor")])
+    yield bucket.cancel(verbs.new_stamp(), _ID)
+    yield bucket.quarantine([(verbs.new_stamp(), _ID, b"", "doctor")])
     yield bucket.trim(token, _TTL_MS, keep=None, age_ms=None)
-    yield bucket.discard(commands.new_stamp(), _ID)
-    yield commands.announce(namespace, who, who, 0)
+    yield bucket.discard(verbs.new_stamp(), _ID)
+    yield verbs.announce(namespace, who, who, 0)
     yield bucket.release(token)
 
 
 def _schedule(bucket: Bucket) -> Command[Any]:
     message = Message("memory:doctor", b"", delay=0, id=_ID)
     accepted = accept(message, {"memory": "memory"}, Limits())
-    return bucket.schedule([(commands.new_stamp(), accepted)], first=True)
+    return bucket.schedule([(verbs.new_stamp(), accepted)], first=True)
 
 
 def _fired(bucket: Bucket, token: str, have: int) -> Generator[Command[Any], Any, Item]:
@@ -91,6 +91,6 @@ def _fired(bucket: Bucket, token: str, have: int) -> Generator[Command[Any], Any
     )
     if not claimed.records:
         raise StoreError("redis: the script claim did not find what was scheduled")
-    item = Item(_ID, claimed.number, commands.split_record(claimed.records[0])[0])
+    item = Item(_ID, claimed.number, verbs.split_record(claimed.records[0])[0])
     yield bucket.fire(token, _TTL_MS, item.score, claimed.number, 0)
     return item

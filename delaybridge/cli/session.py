@@ -17,7 +17,7 @@ from delaybridge.cli.output import Output
 
 if TYPE_CHECKING:
     from delaybridge.client import Client
-    from delaybridge.settings import Settings
+    from delaybridge.settings.settings import Settings
 
 _START_REDIS = "start it, or say where it is: --redis URL"
 _NAMED_URL = re.compile(r"([^=:?#]*)=(.*)", re.DOTALL)
@@ -41,7 +41,7 @@ class Session:
 
     def load(self, overrides: dict[str, Any]) -> Settings:
         """The settings in force under further flags."""
-        from delaybridge.settings import Settings
+        from delaybridge.settings.settings import Settings
 
         flags = {
             "redis": {"url": self.redis},
@@ -116,11 +116,11 @@ def _named_brokers(flags: tuple[str, ...]) -> dict[str, str]:
 
 def _kind(url: str) -> str:
     """The name of a broker given without one; of an unknown scheme, the scheme itself."""
-    from delaybridge.urls import own_kind_of
+    from delaybridge.settings.urls import own_kind_of
 
     scheme = url.partition("://")[0].lower() if "://" in url else ""
     if not scheme:
-        from delaybridge.urls import redact
+        from delaybridge.settings.urls import redact
 
         what = f"got {redact(url)!r}; give [NAME=]URL, as amqp://HOST or eu=kafka://HOST:9092"
         raise Failure(Exit.REFUSED, "config", "--broker", what)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from delaybridge.calls import IngestInfo, SourceInfo, Stats
-    from delaybridge.routes import Route
-    from delaybridge.settings import Settings
+    from delaybridge.settings.routes import Route
+    from delaybridge.settings.settings import Settings
+    from delaybridge.store.calls import IngestInfo, SourceInfo, Stats
 
 _IDLE = "idle: "
 _READING = ("reading", "?")  # the latter where another version does not say
@@ -36,7 +36,7 @@ def stalled(found: Stats) -> list[str]:
 def unread(found: Stats, settings: Settings) -> list[str]:
     """The delay exchanges and topics that the settings name and that no process reads."""
     from delaybridge.errors import ConfigError
-    from delaybridge.ingester import routes_of
+    from delaybridge.worker.ingester import routes_of
 
     named = [topic for topic in settings.ingest.topics if "*" not in topic]
     if not settings.ingest.exchanges and not named:
@@ -55,7 +55,7 @@ def delay_exchanges(settings: Settings, announced: Iterable[SourceInfo]) -> list
     ConfigError if a name in the settings cannot work.
     """
     from delaybridge.publish import kind_of
-    from delaybridge.routes import Route, parse_routes
+    from delaybridge.settings.routes import Route, parse_routes
 
     kinds = {name: kind_of(url) for name, url in settings.brokers.items()}
     routes = {str(r): r for r in parse_routes(settings.ingest.exchanges, kinds, "rabbitmq")}

@@ -19,7 +19,7 @@ from delaybridge.demo.servers import Child, private_redis, python, surroundings
 from delaybridge.demo.show import Screen, verdict_lines
 from delaybridge.demo.verdict import POISON, Verdict, judge
 from delaybridge.demo.watch import Failed
-from delaybridge.interrupts import interrupts
+from delaybridge.worker.interrupts import interrupts
 
 _NAMESPACE = "demo"
 _WORKERS = ("w1", "w2")

@@ -20,11 +20,11 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from pika.exceptions import AMQPError
 
+from delaybridge.amqp.connection import reason_of
 from delaybridge.errors import ConfigError, PublishUnavailable, printable
 from delaybridge.publish import PublishOptions
-from delaybridge.publish.amqp_wire import reason_of
-from delaybridge.publish.kafka_client import configuration
-from delaybridge.urls import check_broker_url, kind_of, redact
+from delaybridge.publish.kafka.client import configuration
+from delaybridge.settings.urls import check_broker_url, kind_of, redact
 
 _PARTITIONS = 4
 _NO_SUCH_PARTITION = 99

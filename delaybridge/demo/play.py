@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from delaybridge.calls import Stats
 from delaybridge.client import Client
 from delaybridge.demo.brokers import Target
 from delaybridge.demo.servers import Child
@@ -16,6 +15,7 @@ from delaybridge.demo.show import Screen
 from delaybridge.demo.verdict import POISON, Promise, Story
 from delaybridge.demo.watch import Failed, Watch, now_ms
 from delaybridge.message import Answer, Message, State
+from delaybridge.store.calls import Stats
 from delaybridge.times import format_time
 
 _CALL_MESSAGES = 1000

@@ -11,11 +11,11 @@ from __future__ import annotations
 from time import time_ns
 from typing import NamedTuple, Self
 
-from delaybridge.accept import Accepted, check_delay
+from delaybridge.accept.accept import Accepted, check_delay
+from delaybridge.accept.instructions import Instructions
 from delaybridge.errors import MessageError
-from delaybridge.ids import all_beside
-from delaybridge.instructions import Instructions
 from delaybridge.message import Answer, Limits, OnConflict, new_id
+from delaybridge.store.ids import all_beside
 
 INGRESS = "ingress:"
 

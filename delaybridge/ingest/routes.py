@@ -1,4 +1,4 @@
-"""Where a header may lead a message of a route; and what `delaybridge.routes` says of routes."""
+"""Where a header may lead a message of a route; and what `settings.routes` says of routes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 
 from delaybridge.errors import MessageError
 from delaybridge.message import Destination
-from delaybridge.routes import EXCHANGE_TYPES, SUFFIX, Route, parse_route, topics_pattern
+from delaybridge.settings.routes import EXCHANGE_TYPES, SUFFIX, Route, parse_route, topics_pattern
 
 __all__ = ["EXCHANGE_TYPES", "SUFFIX", "AllowList", "Route", "parse_route", "topics_pattern"]
 

@@ -7,15 +7,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from delaybridge import keys
-from delaybridge.calls import FURTHEST, Calls
-from delaybridge.commands import NOWHERE, Bucket, Command, Source
 from delaybridge.errors import StoreFull, StoreUnavailable, StoreWiped
 from delaybridge.events import Emit, StoreSilent
 from delaybridge.ingest import Change, Entry, Schedule
 from delaybridge.message import Answer
-from delaybridge.steps import Steps
-from delaybridge.store import AsyncStore
+from delaybridge.store import keys
+from delaybridge.store.calls import FURTHEST, Calls
+from delaybridge.store.steps import Steps
+from delaybridge.store.store import AsyncStore
+from delaybridge.store.verbs import NOWHERE, Bucket, Command, Source
 
 AGAIN_S = 0.05  # between two looks at an id that is in flight
 PATIENCE_S = 30.0  # then it is quarantined

@@ -13,16 +13,16 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from delaybridge import times
-from delaybridge.calls import At, Delay
-from delaybridge.client import AsyncClient, Client
-from delaybridge.errors import ConfigError, MessageError
-from delaybridge.instructions import (
+from delaybridge.accept.instructions import (
     PLUGIN_DELAY,
     Instructions,
     instructions,
     is_instruction,
 )
+from delaybridge.client import AsyncClient, Client
+from delaybridge.errors import ConfigError, MessageError
 from delaybridge.message import Destination
+from delaybridge.store.calls import At, Delay
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 SIGNS = frozenset(
@@ -57,7 +57,7 @@ def timing_of(
 
     MessageError names the argument or header at fault: `time_ambiguous` where more than one time is
     given, `reserved_header` for another destination or a cancel, which only ingest understands,
-    and all that `delaybridge.instructions.instructions` raises.
+    and all that `delaybridge.accept.instructions.instructions` raises.
     """
     by_argument = delay is not None or deliver_at is not None
     if not (by_argument or (headers and not SIGNS.isdisjoint(_names(headers)))):

@@ -16,11 +16,11 @@ from typing import Any
 import aio_pika
 from aio_pika.abc import AbstractMessage
 
-from delaybridge.calls import At, Delay, Receipt
 from delaybridge.client import AsyncClient
 from delaybridge.intercept import Timing, timing_of, without_instructions
 from delaybridge.intercept.amqp import schedule_arguments
 from delaybridge.message import new_id
+from delaybridge.store.calls import At, Delay, Receipt
 
 __all__ = [
     "Channel",

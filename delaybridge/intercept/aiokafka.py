@@ -14,10 +14,8 @@ from typing import Any
 
 import aiokafka
 
-from delaybridge.accept import Accepted
-from delaybridge.calls import At, Delay, Receipt
+from delaybridge.accept.accept import Accepted
 from delaybridge.client import AsyncClient, only
-from delaybridge.commands import new_stamp
 from delaybridge.errors import MessageError
 from delaybridge.intercept import (
     SIGNS,
@@ -28,6 +26,8 @@ from delaybridge.intercept import (
     without_instructions,
 )
 from delaybridge.message import Message
+from delaybridge.store.calls import At, Delay, Receipt
+from delaybridge.store.verbs import new_stamp
 
 __all__ = ["AIOKafkaProducer"]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-from delaybridge.amqp import BASIC_CLASS, split_content_header
+from delaybridge.amqp.header import BASIC_CLASS, split_content_header
 from delaybridge.client import AsyncClient, Client
 from delaybridge.errors import MessageError
 from delaybridge.intercept import Timing, broker_of, destination

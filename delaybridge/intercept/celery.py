@@ -28,16 +28,16 @@ from kombu.message import Message as Received
 from kombu.serialization import prepare_accept_content
 from kombu.utils.imports import symbol_by_name
 
-from delaybridge.accept import check_id
-from delaybridge.calls import Receipt, Stored, stored
+from delaybridge.accept.accept import check_id
 from delaybridge.client import Client
-from delaybridge.commands import new_stamp
 from delaybridge.errors import MessageError, StoreError, StoreUnavailable
 from delaybridge.intercept import client_of_settings
 from delaybridge.intercept.kombu import Producer
-from delaybridge.keys import bucket_of
 from delaybridge.message import Answer, Message, new_id
-from delaybridge.steps import Steps
+from delaybridge.store.calls import Receipt, Stored, stored
+from delaybridge.store.keys import bucket_of
+from delaybridge.store.steps import Steps
+from delaybridge.store.verbs import new_stamp
 
 __all__ = ["install"]
 

@@ -16,7 +16,6 @@ from typing import Any
 
 import confluent_kafka
 
-from delaybridge.calls import At, Delay
 from delaybridge.client import Client
 from delaybridge.errors import MessageError
 from delaybridge.intercept import (
@@ -30,6 +29,7 @@ from delaybridge.intercept import (
 )
 from delaybridge.intercept.kafka_outbox import Bounds, Callback, Outbox, Produced
 from delaybridge.message import Message
+from delaybridge.store.calls import At, Delay
 
 __all__ = ["Producer"]
 

@@ -20,12 +20,12 @@ import msgspec
 from confluent_kafka import KafkaError
 from confluent_kafka import Message as KafkaMessage
 
-from delaybridge.accept import Accepted
-from delaybridge.calls import Receipt
+from delaybridge.accept.accept import Accepted
 from delaybridge.client import Client
-from delaybridge.commands import new_stamp
 from delaybridge.errors import StoreFull, StoreUnavailable
 from delaybridge.message import Answer
+from delaybridge.store.calls import Receipt
+from delaybridge.store.verbs import new_stamp
 
 BATCH_MESSAGES = 2000
 BATCH_BYTES = 4 * 2**20

@@ -16,7 +16,6 @@ from kombu.transport import pyamqp, virtual
 from kombu.transport.virtual.exchange import FanoutExchange
 from kombu.utils.json import dumps
 
-from delaybridge.calls import At, Delay, Receipt
 from delaybridge.client import Client
 from delaybridge.errors import ConfigError, MessageError
 from delaybridge.intercept import (
@@ -28,6 +27,7 @@ from delaybridge.intercept import (
     without_instructions,
 )
 from delaybridge.intercept.amqp import schedule_arguments
+from delaybridge.store.calls import At, Delay, Receipt
 
 __all__ = ["Producer"]
 

@@ -14,10 +14,10 @@ from typing import Any
 import pika
 from pika.adapters import blocking_connection
 
-from delaybridge.calls import At, Delay, Receipt
 from delaybridge.client import Client
 from delaybridge.intercept import client_of_settings, timing_of, without_instructions
 from delaybridge.intercept.amqp import schedule_arguments
+from delaybridge.store.calls import At, Delay, Receipt
 
 __all__ = ["BlockingChannel", "BlockingConnection", "delaying"]
 

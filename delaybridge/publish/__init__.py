@@ -21,14 +21,14 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from delaybridge import urls
 from delaybridge.errors import ConfigError, printable
 from delaybridge.message import Delivery, Destination
-from delaybridge.password_file import PasswordFile
-from delaybridge.urls import ENTRY_POINTS, KINDS
+from delaybridge.settings import urls
+from delaybridge.settings.password_file import PasswordFile
+from delaybridge.settings.urls import ENTRY_POINTS, KINDS
 
 if TYPE_CHECKING:
-    from delaybridge.settings import PublishSettings, Settings
+    from delaybridge.settings.settings import PublishSettings, Settings
 
 
 class Verdict(StrEnum):
@@ -113,7 +113,7 @@ class PublishOptions:
 
 DEFAULT_KINDS = {kind: kind for kind in KINDS.values()}
 _SHOWN_CHARS, _FEW = 40, 20
-_MODULES = {"redis": "redis_streams"}  # where the module is not named after the kind
+_ROOMS = {"redis": "redis_streams"}  # where the room is not named after the kind
 
 
 def kind_of(url: str) -> str:
@@ -136,7 +136,7 @@ def connect(
     """A publisher for the broker at `url`, not yet connected. Its module is imported only now."""
     kind = kind_of(url)
     if kind in KINDS.values():
-        factory = import_module(f"delaybridge.publish.{_MODULES.get(kind, kind)}").publisher
+        factory = import_module(f"delaybridge.publish.{_ROOMS.get(kind, kind)}").publisher
     else:
         (entry,) = entry_points(group=ENTRY_POINTS, name=kind)
         factory = entry.load()

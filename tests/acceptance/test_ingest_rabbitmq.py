@@ -12,7 +12,7 @@ import pika
 import psutil
 import pytest
 
-from delaybridge import amqp
+from delaybridge.amqp.header import encode_properties
 from tests.acceptance.bridge import Bridge, rabbitmq_channel
 from tests.acceptance.conftest import MakeBridge
 from tests.acceptance.history import Delivery
@@ -105,7 +105,7 @@ class Site:
             self.delay, key, body, AsBytes(table(headers | asked), **properties), mandatory=True
         )
         kept = {n: value for n, value in asked.items() if not n.startswith("delaybridge-")}
-        rest = amqp.encode_properties(properties)
+        rest = encode_properties(properties)
         self.sent.append(Sent(key, body, headers | kept, rest, now_ms + delay_ms, id))
 
     def _asked(self, delay_ms: int, now_ms: int) -> dict[str, bytes]:

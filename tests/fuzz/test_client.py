@@ -10,10 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from delaybridge import Client, Message
+from delaybridge.accept.instructions import INSTRUCTIONS, instructions
 from delaybridge.errors import ConfigError, DelayBridgeError, MessageError
-from delaybridge.instructions import INSTRUCTIONS, instructions
 from delaybridge.message import State
-from delaybridge.selection import Selection
+from delaybridge.store.selection import Selection
 from tests.fuzz.hostile import ANYTHING, HARD, SURROGATE
 
 TO = "rabbitmq:orders/close"

@@ -11,9 +11,9 @@ import pika
 import pytest
 from hypothesis import strategies as st
 
-from delaybridge import amqp
+from delaybridge.accept.instructions import INSTRUCTIONS
+from delaybridge.amqp.header import encode_table
 from delaybridge.errors import MessageError
-from delaybridge.instructions import INSTRUCTIONS
 from tests.fuzz.drawn import among, drawn
 from tests.integration.ingesting import DEADLINE_S, Entrance
 from tests.integration.ingesting_kafka import Kafka
@@ -63,9 +63,9 @@ def messages(draw: st.DrawFn) -> Sent:
     """Whatever RabbitMQ itself takes."""
     headers = draw(st.dictionaries(NAMES | TEXT, VALUES, max_size=4))
     try:
-        table = amqp.encode_table(headers.items())
+        table = encode_table(headers.items())
     except MessageError:
-        table = amqp.encode_table([("x-delay", "bad")])
+        table = encode_table([("x-delay", "bad")])
     ids = TEXT | st.binary(max_size=255) | st.just("same")
     given = draw(st.fixed_dictionaries({}, optional={"message_id": ids, "content_type": TEXT}))
     return draw(TEXT), draw(st.binary(max_size=50)), AsBytes(table, **given)

@@ -7,9 +7,11 @@ from typing import Any, NamedTuple, Self, TypeVar
 
 import redis
 
-from delaybridge import keys
-from delaybridge.accept import Accepted
-from delaybridge.commands import (
+from delaybridge.accept.accept import Accepted
+from delaybridge.message import Answer, OnConflict, rank_of
+from delaybridge.store import keys
+from delaybridge.store.store import Store
+from delaybridge.store.verbs import (
     Bucket,
     Claimed,
     Command,
@@ -17,8 +19,6 @@ from delaybridge.commands import (
     Item,
     split_record,
 )
-from delaybridge.message import Answer, OnConflict, rank_of
-from delaybridge.store import Store
 
 T = TypeVar("T")
 State = dict[str, Any]

@@ -15,7 +15,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from delaybridge.commands import (
+from delaybridge.errors import DecodeError
+from delaybridge.message import Answer, OnConflict, State, decode_record
+from delaybridge.store.verbs import (
     Acquired,
     Claimed,
     Failing,
@@ -27,8 +29,6 @@ from delaybridge.commands import (
     Tried,
     Trimmed,
 )
-from delaybridge.errors import DecodeError
-from delaybridge.message import Answer, OnConflict, State, decode_record
 
 KEEP_CALLS_MS = 600_000
 NUMBERS = {

@@ -16,7 +16,13 @@ from typing import Any, NamedTuple, Self
 import pika
 import pytest
 
-from delaybridge import Client, amqp, amqp_table
+from delaybridge import Client
+from delaybridge.amqp.header import (
+    ContentHeader,
+    decode_properties,
+    decode_table,
+    split_content_header,
+)
 from tests.acceptance.bridge import ROOT, Bridge, rabbitmq_channel
 from tests.waiting import wait_until
 
@@ -29,17 +35,17 @@ class Raw(NamedTuple):
 
     exchange: str
     routing_key: str
-    content: amqp.ContentHeader
+    content: ContentHeader
     body: bytes
     at_ms: float
 
     @property
     def headers(self) -> dict[str, Any]:
-        return dict(amqp.decode_table(self.content.table))
+        return dict(decode_table(self.content.table))
 
     @property
     def properties(self) -> dict[str, Any]:
-        return amqp.decode_properties(self.content.flags, self.content.before, self.content.after)
+        return decode_properties(self.content.flags, self.content.before, self.content.after)
 
     @property
     def bytes(self) -> tuple[Any, ...]:
@@ -53,7 +59,7 @@ def entries(table: bytes) -> dict[str, bytes]:
     while position < len(table):
         start = position + 1 + table[position]
         name = table[position + 1 : start].decode()
-        _, position = amqp_table._decoded(table, start, name, 0)
+        _, position = table._decoded(table, start, name, 0)
         found[name] = table[start:position]
     return found
 
@@ -116,7 +122,7 @@ class Site:
             )
             at_ms = time.time_ns() / 1e6
         payload = struct.pack(">HHQ", 60, 0, len(body)) + encoded[-1]
-        content = amqp.split_content_header(payload)
+        content = split_content_header(payload)
         return Raw(method.exchange, method.routing_key, content, body, at_ms)
 
     def check_same(self, direct: Raw, delayed: Raw, id: str, due_ms: int) -> None:

@@ -11,12 +11,12 @@ import pika
 from pika.adapters.blocking_connection import BlockingChannel
 
 from delaybridge import AsyncClient
-from delaybridge.calls import Stored
-from delaybridge.ingester import Ingester, routes_of
 from delaybridge.message import State
-from delaybridge.service import Identity, Service
-from delaybridge.settings import Settings
-from delaybridge.worker import Worker
+from delaybridge.settings.settings import Settings
+from delaybridge.store.calls import Stored
+from delaybridge.worker.ingester import Ingester, routes_of
+from delaybridge.worker.service import Identity, Service
+from delaybridge.worker.worker import Worker
 
 DEADLINE_S = 20.0
 

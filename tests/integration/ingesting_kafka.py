@@ -27,8 +27,8 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from delaybridge.calls import SourceInfo
 from delaybridge.message import OWN_HEADERS
+from delaybridge.store.calls import SourceInfo
 from tests.integration.ingesting import DEADLINE_S, Entrance
 from tests.waiting import wait_until
 

@@ -10,8 +10,8 @@ from typing import Any
 import pika
 from pika.adapters.blocking_connection import BlockingChannel
 
-from delaybridge import amqp
-from delaybridge.calls import SourceInfo
+from delaybridge.amqp.header import HEADERS_FLAG, encode_properties, split_content_header
+from delaybridge.store.calls import SourceInfo
 from tests.integration.delaying import Raw
 from tests.integration.ingesting import DEADLINE_S, Entrance, Rabbit
 
@@ -23,8 +23,8 @@ class AsBytes(pika.BasicProperties):  # type: ignore[misc]  # pika has no types
 
     def __init__(self, table: bytes, **properties: Any) -> None:
         super().__init__()
-        flags, before, after = amqp.encode_properties(properties)
-        start = struct.pack(">H", flags | amqp.HEADERS_FLAG) + before
+        flags, before, after = encode_properties(properties)
+        start = struct.pack(">H", flags | HEADERS_FLAG) + before
         self._pieces = [start + struct.pack(">I", len(table)) + table + after]
 
     def encode(self) -> list[bytes]:
@@ -84,7 +84,7 @@ def receive_raw(url: str, queue: str, count: int) -> list[Raw]:
             if method is None:
                 break
             header = struct.pack(">HHQ", 60, 0, len(body)) + properties.encoded
-            content = amqp.split_content_header(header)
+            content = split_content_header(header)
             at_ms = time.time_ns() / 1e6
             found.append(Raw(method.exchange, method.routing_key, content, body, at_ms))
             if len(found) == count or len(found) % 100 == 0:

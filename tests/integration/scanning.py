@@ -10,19 +10,19 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, Self
 
-from delaybridge import keys
-from delaybridge.calls import Calls
 from delaybridge.client import AsyncClient
-from delaybridge.clock import StoreClock
-from delaybridge.commands import Bucket, Command
 from delaybridge.events import Event
-from delaybridge.lanes import Broker, Lanes
 from delaybridge.message import Delivery, Limits, Message
 from delaybridge.publish.memory import MemoryPublisher
-from delaybridge.retry import RetryPolicy
-from delaybridge.scanner import Scanner, ScanOptions
-from delaybridge.session import Session
-from delaybridge.store import AsyncStore
+from delaybridge.scan.clock import StoreClock
+from delaybridge.scan.lanes import Broker, Lanes
+from delaybridge.scan.retry import RetryPolicy
+from delaybridge.scan.scanner import Scanner, ScanOptions
+from delaybridge.scan.session import Session
+from delaybridge.store import keys
+from delaybridge.store.calls import Calls
+from delaybridge.store.store import AsyncStore
+from delaybridge.store.verbs import Bucket, Command
 
 NOW_MS = 1_800_000_000_000
 TTL_MS = 600_000

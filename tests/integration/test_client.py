@@ -18,9 +18,7 @@ from typing import Any
 import pytest
 import redis
 
-from delaybridge import AsyncClient, Client, Message, commands, keys
-from delaybridge.calls import Calls, Page, Receipt, Stored
-from delaybridge.commands import Command
+from delaybridge import AsyncClient, Client, Message
 from delaybridge.errors import (
     ConfigError,
     MessageConflict,
@@ -31,7 +29,10 @@ from delaybridge.errors import (
     StoreWiped,
 )
 from delaybridge.message import Answer, Limits, OnConflict, State
-from delaybridge.store import Store
+from delaybridge.store import keys, verbs
+from delaybridge.store.calls import Calls, Page, Receipt, Stored
+from delaybridge.store.store import Store
+from delaybridge.store.verbs import Command
 from tests.integration.bucket import TTL_MS, World
 from tests.integration.lossy import LossyProxy
 from tests.servers.process import LOOPBACK, free_port
@@ -512,7 +513,7 @@ async def test_stats_count_by_state_and_bucket_and_name_owners_and_workers(
     with bucket_of_x() as world:
         owner = world.owner("worker-1")
         owner.claim()
-        world.run(commands.announce(namespace, "worker-1", "0" * 16, TTL_MS, ABOUT))
+        world.run(verbs.announce(namespace, "worker-1", "0" * 16, TTL_MS, ABOUT))
         stats = await client.stats()
         assert (stats.delayed, stats.in_flight, stats.parked, stats.dead) == (1, 1, 0, 0)
         assert stats.next_due_ms == 2_051_222_400_000
@@ -819,7 +820,7 @@ def _work_on_a_full_store(world: World) -> None:
     """A worker's whole life: it starts, takes over, and everything ends in some way."""
     store = Store(_url_of(world))
     store.complete(Calls("full", None, None, Limits()).open())
-    store.run([commands.announce("full", "worker", "0" * 16, TTL_MS, ABOUT)])
+    store.run([verbs.announce("full", "worker", "0" * 16, TTL_MS, ABOUT)])
     store.close()
     owner = world.successor()
     copies = owner.claim()
@@ -977,7 +978,7 @@ async def test_a_hundred_schedules_of_one_tick_are_one_script_call_per_bucket(
 async def test_a_hundred_schedules_without_id_are_a_few_script_calls(
     together: AsyncClient, own: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("delaybridge.ids._FRESH_S", 60.0)  # however slow this machine is
+    monkeypatch.setattr("delaybridge.store.ids._FRESH_S", 60.0)  # however slow this machine is
     receipts = await asyncio.gather(*(together.schedule(TO, b"", delay=60) for _ in range(100)))
     assert Counter(receipts) == {"created": 100}
     assert script_calls(own) == len({receipt.bucket for receipt in receipts}) <= 3
@@ -991,7 +992,7 @@ async def test_many_callers_take_turns_in_two_halves_where_script_calls_stay_lar
     own_ids: bool,
     most_flushes: int,
 ) -> None:
-    monkeypatch.setattr("delaybridge.ids._FRESH_S", 60.0)
+    monkeypatch.setattr("delaybridge.store.ids._FRESH_S", 60.0)
     each, under_way, most, flushes = together.store.each, 0, 0, 0
 
     async def counted(commands: Sequence[Command[Any]]) -> list[Any]:
@@ -1298,7 +1299,7 @@ def test_both_clients_have_the_same_calls_with_the_same_arguments() -> None:
 def test_a_quota_refuses_what_is_beyond_it_and_takes_again_when_there_is_room(
     redis_url: str, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("delaybridge.quota._EVERY_S", 0.0)
+    monkeypatch.setattr("delaybridge.store.quota._EVERY_S", 0.0)
     limits = Limits(pending_messages=5, destination_messages=3)
     with Client(redis_url, namespace=namespace, limits=limits) as client:
         first = client.schedule("kafka:a", b"x", delay="1h", id="a0")

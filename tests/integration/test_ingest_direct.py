@@ -14,6 +14,7 @@ import pytest
 from delaybridge import cli
 from delaybridge.cli.logs import TextFormatter
 from delaybridge.events import Event, SourceUnguarded
+from delaybridge.worker.eventlog import EventLog
 from tests.integration.ingesting import Entrance
 from tests.integration.ingesting_rabbitmq import HOUR_MS, Exchanges, reading, source
 from tests.servers.process import LOOPBACK, free_port
@@ -152,7 +153,7 @@ async def test_what_is_bound_to_a_delay_exchange_is_found(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     said: list[Event] = []
-    monkeypatch.setattr("delaybridge.eventlog.EventLog.__call__", lambda _, e: said.append(e))
+    monkeypatch.setattr(EventLog, "__call__", lambda _, e: said.append(e))
     delay, wrong = f"{namespace}.delay", f"{namespace}-wrong"
     await rabbit.target(wrong)
     entrance = await make_entrance(exchanges=[delay])
@@ -190,7 +191,7 @@ async def test_a_user_with_no_right_to_mark_the_owner_reads_and_is_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     said: list[Event] = []
-    monkeypatch.setattr("delaybridge.eventlog.EventLog.__call__", lambda _, e: said.append(e))
+    monkeypatch.setattr(EventLog, "__call__", lambda _, e: said.append(e))
     await asyncio.to_thread(node.ctl, "add_user", namespace, "secret")
     name = re.escape(f"{namespace}.delay")
     rights = [f"^{name}$", f"^{name}$", f"^{name}$"]

@@ -17,8 +17,9 @@ import redis
 from aiokafka.partitioner import murmur2
 from confluent_kafka import Producer
 
-from delaybridge import AsyncClient, keys
-from delaybridge.ids import all_beside
+from delaybridge import AsyncClient
+from delaybridge.store import keys
+from delaybridge.store.ids import all_beside
 from tests.integration.fleet import Process
 from tests.integration.ingesting import DEADLINE_S, Entrance
 from tests.integration.ingesting_kafka import Kafka, produce_raw, source

@@ -17,8 +17,8 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from delaybridge.calls import SourceInfo
 from delaybridge.ingest import kafka_consumer
+from delaybridge.store.calls import SourceInfo
 from tests.integration.ingesting import Entrance
 from tests.integration.ingesting_kafka import Kafka, source
 from tests.servers.kafka import KafkaNode

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import redis
 
-from delaybridge import keys
+from delaybridge.store import keys
 from tests.integration.ingesting import Entrance
 from tests.integration.ingesting_kafka import Kafka
 from tests.integration.ingesting_kafka import source as topic_source

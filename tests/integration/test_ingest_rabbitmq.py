@@ -20,10 +20,10 @@ import redis
 from pika.adapters.blocking_connection import BlockingChannel
 
 from delaybridge import AsyncClient
-from delaybridge.calls import Stored
 from delaybridge.errors import StoreWiped
 from delaybridge.message import Answer, Delivery
 from delaybridge.publish import Outcome, Verdict
+from delaybridge.store.calls import Stored
 from tests.integration.delaying import Raw, entries
 from tests.integration.fleet import Process
 from tests.integration.ingesting import DEADLINE_S, Entrance
@@ -482,7 +482,7 @@ async def test_after_a_publish_at_once_that_failed_cancel_says_whether_a_copy_ma
 ) -> None:
     """Whoever had a redelivered message before may have published it."""
     monkeypatch.setattr(
-        "delaybridge.ingest.rabbitmq.connect",
+        "delaybridge.ingest.rabbitmq.exchanges.connect",
         lambda *_, report, **__: Failing(report, Outcome(verdict, "test")),
     )
     entrance, delay = make_entrance(), f"{namespace}.delay"

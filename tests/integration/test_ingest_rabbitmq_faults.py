@@ -12,7 +12,7 @@ import pika
 import pytest
 import redis
 
-from delaybridge.ingest.amqp_intake import IntakeConnection
+from delaybridge.ingest.rabbitmq.intake import IntakeConnection
 from tests.integration.brokers import running_with_tls
 from tests.integration.ingesting import Entrance
 from tests.integration.ingesting_rabbitmq import HOUR_MS, Exchanges, reading, source

@@ -18,12 +18,12 @@ import kombu
 import pytest
 
 from delaybridge import Client, Message
-from delaybridge.accept import accept
-from delaybridge.amqp import PROPERTY_NAMES
+from delaybridge.accept.accept import accept
+from delaybridge.amqp.header import PROPERTY_NAMES
 from delaybridge.errors import ConfigError, MessageError, PublishUnavailable
 from delaybridge.message import OWN_HEADERS, Delivery, Limits, decode_record
 from delaybridge.publish import CONFIRMED, Fault, PublishOptions, Verdict, connect
-from delaybridge.urls import cautions, check_broker_url
+from delaybridge.settings.urls import cautions, check_broker_url
 from tests.integration import certificates
 from tests.integration.brokers import (
     OPTIONS,
@@ -402,7 +402,7 @@ class TestConfiguration:
             assert stored.properties == PROPERTIES
 
     def test_without_kombu_installed(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        for name in ("delaybridge.publish.kombu", "delaybridge.publish.kombu_thread"):
+        for name in ("delaybridge.publish.kombu.publisher", "delaybridge.publish.kombu.thread"):
             monkeypatch.delitem(sys.modules, name, raising=False)
         monkeypatch.setitem(sys.modules, "kombu", None)  # what importing then raises
         with pytest.raises(ConfigError, match=r"pip install 'delaybridge\[kombu\]'"):

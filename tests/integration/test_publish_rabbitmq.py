@@ -13,7 +13,13 @@ from typing import Any
 import pika
 import pytest
 
-from delaybridge import amqp, amqp_table
+from delaybridge.amqp.header import (
+    ContentHeader,
+    decode_properties,
+    encode_properties,
+    encode_table,
+    split_content_header,
+)
 from delaybridge.errors import PublishUnavailable
 from delaybridge.message import Delivery, Destination
 from delaybridge.publish import CONFIRMED, Fault, PublishOptions, Verdict
@@ -55,7 +61,7 @@ def headers_in(table: bytes) -> list[bytes]:
 
     Without the count of deliveries, which a quorum queue of RabbitMQ 3 always adds.
     """
-    found = {name: table[start:end] for name, start, _, end in amqp_table.entries(table)}
+    found = {name: table[start:end] for name, start, _, end in table.entries(table)}
     return sorted(entry for name, entry in found.items() if name != b"x-delivery-count")
 
 
@@ -97,7 +103,7 @@ class TestBytes:
         monkeypatch: pytest.MonkeyPatch,
         queue_type: str = "classic",
         **record: Any,
-    ) -> tuple[amqp.ContentHeader, bytes]:
+    ) -> tuple[ContentHeader, bytes]:
         """The content header a consumer gets, as raw bytes cut in pieces, and the body."""
         name = f"q-{uuid.uuid4().hex}"
         with rig.channel() as channel:
@@ -117,13 +123,13 @@ class TestBytes:
             monkeypatch.setattr(pika.BasicProperties, "decode", keep)
             ((_, body),) = await asyncio.to_thread(rig.read_raw, name, 1)
         payload = struct.pack(">HHQ", 60, 0, len(body)) + raw[-1]
-        return amqp.split_content_header(payload), body
+        return split_content_header(payload), body
 
     @pytest.mark.parametrize("queue_type", ["classic", "quorum"])
     async def test_headers_of_every_type_arrive_as_the_bytes_they_were(
         self, rig: RabbitMQRig, monkeypatch: pytest.MonkeyPatch, queue_type: str
     ) -> None:
-        entries = {name: amqp.encode_table([(name, value)]) for name, value in self.ALL_TYPES}
+        entries = {name: encode_table([(name, value)]) for name, value in self.ALL_TYPES}
         table = b"".join(entries.values())
         header, body = await self.arriving(rig, monkeypatch, queue_type, headers=table)
         assert body == b"the body"
@@ -152,13 +158,13 @@ class TestBytes:
             "delaybridge-due-ms": 1_800_000_000_000,
             "delaybridge-attempt": 1,
         }
-        added = {name: amqp.encode_table([(name, value)]) for name, value in ours.items()}
+        added = {name: encode_table([(name, value)]) for name, value in ours.items()}
         return sorted((entries | added).values())
 
     async def test_properties_arrive_as_the_bytes_they_were(
         self, rig: RabbitMQRig, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        properties = amqp.encode_properties(self.ALL_PROPERTIES)
+        properties = encode_properties(self.ALL_PROPERTIES)
         header, _ = await self.arriving(rig, monkeypatch, properties=properties)
         assert (header.flags, header.before, header.after) == properties
 
@@ -166,16 +172,16 @@ class TestBytes:
         self, rig: RabbitMQRig, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         header, _ = await self.arriving(rig, monkeypatch)
-        read = amqp.decode_properties(header.flags, header.before, header.after)
+        read = decode_properties(header.flags, header.before, header.after)
         assert read == {"delivery_mode": 2}
 
     @pytest.mark.parametrize(("user", "kept"), [("guest", True), ("somebody", False)])
     async def test_a_user_id_other_than_ours_is_left_out(
         self, rig: RabbitMQRig, monkeypatch: pytest.MonkeyPatch, user: str, kept: bool
     ) -> None:
-        properties = amqp.encode_properties({"user_id": user})
+        properties = encode_properties({"user_id": user})
         header, _ = await self.arriving(rig, monkeypatch, properties=properties)
-        read = amqp.decode_properties(header.flags, header.before, header.after)
+        read = decode_properties(header.flags, header.before, header.after)
         assert ("user_id" in read) is kept
 
 
@@ -216,8 +222,8 @@ class TestRefusals:
     ) -> None:
         to = await rig.new_destination()
         async with rig.connected() as (publisher, sink):
-            large = rig.delivery(to, headers=amqp.encode_table([("h", b"x" * 130_990)]))
-            small = rig.delivery(to, headers=amqp.encode_table([("h", b"x" * 130_000)]))
+            large = rig.delivery(to, headers=encode_table([("h", b"x" * 130_990)]))
+            small = rig.delivery(to, headers=encode_table([("h", b"x" * 130_000)]))
             await publish(publisher, sink, [large, small])
             assert sink.reasons([large]) == {"headers_too_large"}
             assert sink.outcomes[small] == CONFIRMED

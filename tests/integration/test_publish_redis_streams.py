@@ -11,11 +11,11 @@ import pytest
 import redis
 
 from delaybridge import Client, Message
-from delaybridge.accept import accept
+from delaybridge.accept.accept import accept
 from delaybridge.errors import ConfigError, MessageError, PublishUnavailable
 from delaybridge.message import Delivery, Destination, Limits
 from delaybridge.publish import CONFIRMED, Fault, PublishOptions, Verdict, connect
-from delaybridge.urls import check_broker_url, check_redis_url
+from delaybridge.settings.urls import check_broker_url, check_redis_url
 from tests.integration.brokers import (
     OPTIONS,
     RedisRig,

@@ -21,11 +21,11 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from delaybridge import AsyncClient, Client
-from delaybridge.commands import Command
 from delaybridge.errors import StoreError, StoreUnavailable
 from delaybridge.message import Answer
-from delaybridge.redis_wire import AsyncWire, Wire, packed
-from delaybridge.store import AsyncStore
+from delaybridge.store.connection import AsyncWire, Wire, packed
+from delaybridge.store.store import AsyncStore
+from delaybridge.store.verbs import Command
 from tests.integration.proxy import FaultProxy
 from tests.integration.test_client import TO, Maker, make
 from tests.servers.process import LOOPBACK, free_port

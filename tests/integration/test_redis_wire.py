@@ -21,7 +21,7 @@ from redis.retry import Retry
 
 from delaybridge import Client
 from delaybridge.errors import StoreUnavailable
-from delaybridge.redis_wire import AsyncWire, NotNow, Wire, WrongServer, packed
+from delaybridge.store.connection import AsyncWire, NotNow, Wire, WrongServer, packed
 from tests.integration.proxy import FaultProxy
 from tests.servers.process import free_port
 from tests.waiting import wait_until, wait_until_async

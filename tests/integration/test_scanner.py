@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from delaybridge import keys
 from delaybridge.events import (
     Buried,
     CircuitOpened,
@@ -22,6 +21,7 @@ from delaybridge.events import (
 )
 from delaybridge.message import Message
 from delaybridge.publish import Fault, Outcome, Verdict
+from delaybridge.store import keys
 from tests.integration.lossy import LossyProxy
 from tests.integration.scanning import NOW_MS, Broker_, Rig, message, when
 
@@ -892,7 +892,7 @@ def lone_rig_of(rig_of: RigFactory, monkeypatch: pytest.MonkeyPatch) -> RigFacto
     """Makes a rig of one bucket. known: so many parked ids are remembered."""
 
     def lone_rig(*, known: int = 1000, **options: int) -> Rig:
-        monkeypatch.setattr("delaybridge.parked._KNOWN", known)
+        monkeypatch.setattr("delaybridge.scan.parked._KNOWN", known)
         return rig_of(buckets=1, **options)
 
     return lone_rig

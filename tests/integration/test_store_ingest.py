@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from delaybridge.accept import Accepted
-from delaybridge.commands import Source
+from delaybridge.accept.accept import Accepted
 from delaybridge.ingest.reach import reach_of
 from delaybridge.ingest.routes import Route
 from delaybridge.message import Answer, OnConflict, Record, State, encode_record
+from delaybridge.store.verbs import Source
 from tests.integration.bucket import World
 
 CREATED, DUPLICATE, CONFLICT = Answer.CREATED, Answer.DUPLICATE, Answer.CONFLICT

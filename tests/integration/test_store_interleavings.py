@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from delaybridge.commands import Command
 from delaybridge.message import Answer
+from delaybridge.store.verbs import Command
 from tests.integration.bucket import TTL_MS, Copy, Owner, World
 from tests.servers.process import free_port
 from tests.servers.redis import RedisServer

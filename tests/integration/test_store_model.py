@@ -22,9 +22,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from delaybridge.accept import Accepted
-from delaybridge.commands import Acquired, Claimed, Fired, Item, split_record
+from delaybridge.accept.accept import Accepted
 from delaybridge.message import OnConflict, Record, encode_record, rank_of
+from delaybridge.store.verbs import Acquired, Claimed, Fired, Item, split_record
 from tests.integration.bucket import BIRTH, TTL_MS, World, grouped
 from tests.integration.bucket import Copy as PlainCopy
 from tests.integration.bucket_model import Model

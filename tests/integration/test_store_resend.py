@@ -14,10 +14,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from delaybridge import commands, keys
-from delaybridge.commands import SCRIPT_KEYS, Command, Fleet, Reclaimed, Source, Trimmed
 from delaybridge.message import Answer, OnConflict, State
-from delaybridge.store import AsyncStore, Store
+from delaybridge.store import keys, verbs
+from delaybridge.store.store import AsyncStore, Store
+from delaybridge.store.verbs import SCRIPT_KEYS, Command, Fleet, Reclaimed, Source, Trimmed
 from tests.integration.bucket import TTL_MS, Copy, Owner, World
 from tests.integration.lossy import LossyProxy
 
@@ -258,14 +258,12 @@ def trim(world: World) -> Command[Any]:
 
 
 def announce(world: World) -> Command[Any]:
-    return commands.announce(
-        world.namespace, "worker", "instance", TTL_MS, b"{}", now_ms=world.now_ms
-    )
+    return verbs.announce(world.namespace, "worker", "instance", TTL_MS, b"{}", now_ms=world.now_ms)
 
 
 def announce_leaving(world: World) -> Command[Any]:
     world.run(announce(world))
-    return commands.announce(world.namespace, "worker", "instance", 0, now_ms=world.now_ms)
+    return verbs.announce(world.namespace, "worker", "instance", 0, now_ms=world.now_ms)
 
 
 CASES: list[Case] = [
@@ -328,7 +326,7 @@ def test_a_verb_whose_reply_is_lost_gives_the_same_answer_and_leaves_the_same_bu
     command = case(other)
     store = Store(proxy.url)
     try:
-        store.run([commands.store_time()])  # connected
+        store.run([verbs.store_time()])  # connected
         proxy.drop_next_replies(1)
         (again,) = store.run([command])
     finally:
@@ -372,7 +370,7 @@ async def test_a_whole_pipeline_whose_replies_are_lost_is_sent_again_by_the_asyn
     expected = one.store.run(pipelines[0])
     store = AsyncStore(proxy.url)
     try:
-        await store.run([commands.store_time()])
+        await store.run([verbs.store_time()])
         proxy.drop_next_replies(2)
         assert await store.run(pipelines[1]) == expected
     finally:

@@ -16,8 +16,9 @@ import redis
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from delaybridge import Client, Message, cli, keys
+from delaybridge import Client, Message, cli
 from delaybridge.message import Answer, State
+from delaybridge.store import keys
 from delaybridge.times import format_time
 from tests.waiting import wait_until
 

@@ -14,7 +14,7 @@ from tests.waiting import wait_until
 FIRST = "2489fe3"  # a version whose announcements, attempts and answers looked otherwise
 MESSAGES = 300
 OTHER_TEXT = """
-import delaybridge.store as store
+import delaybridge.store.store as store
 from hashlib import sha1
 
 def other(source):

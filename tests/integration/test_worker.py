@@ -26,9 +26,7 @@ from typing import IO, Any
 import pytest
 import redis as redis_py
 
-from delaybridge import Client, commands, keys
-from delaybridge import worker as worker_module
-from delaybridge.calls import Calls
+from delaybridge import Client
 from delaybridge.client import AsyncClient
 from delaybridge.errors import StoreUnavailable, StoreWiped
 from delaybridge.events import (
@@ -40,13 +38,16 @@ from delaybridge.events import (
     Published,
     ScannerFailed,
 )
-from delaybridge.lease import NameTaken
 from delaybridge.message import Delivery, Limits, Message, new_id
 from delaybridge.publish import memory
-from delaybridge.service import Identity
-from delaybridge.settings import Settings
-from delaybridge.store import AsyncStore
-from delaybridge.worker import Shift, Worker
+from delaybridge.scan.lease import NameTaken
+from delaybridge.settings.settings import Settings
+from delaybridge.store import keys, verbs
+from delaybridge.store.calls import Calls
+from delaybridge.store.store import AsyncStore
+from delaybridge.worker import worker as worker_module
+from delaybridge.worker.service import Identity
+from delaybridge.worker.worker import Shift, Worker
 from tests.integration import recorder
 from tests.integration.fleet import Fleet
 from tests.integration.proxy import FaultProxy
@@ -501,7 +502,7 @@ async def test_the_name_of_a_dead_worker_is_free_after_one_lease(crew: Crew) -> 
 
 async def test_the_name_of_a_dead_worker_with_a_longer_lease_is_waited_for(crew: Crew) -> None:
     about = Identity.of_this_process("w").info
-    dead = commands.announce(crew.namespace, "w", "0" * 16, 4 * TTL_MS, about)
+    dead = verbs.announce(crew.namespace, "w", "0" * 16, 4 * TTL_MS, about)
     await crew.client.store.one(dead)
     crew.start("w")
     await crew.shared("w")

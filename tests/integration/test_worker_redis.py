@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from delaybridge.events import LeaseLost, ScannerFailed
-from delaybridge.store import AsyncStore
+from delaybridge.store.store import AsyncStore
 from tests.integration.proxy import FaultProxy
 from tests.integration.test_reconnecting import (
     BINARIES,

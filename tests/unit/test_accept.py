@@ -16,16 +16,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from delaybridge import amqp
-from delaybridge.accept import Accepted, accept, check_id, check_key, parse_destination
-from delaybridge.commands import (
-    BACKDATED,
-    HEAD_SIZE,
-    HEAD_VERSION,
-    Tried,
-    parse_tried,
-    split_record,
-)
+from delaybridge.accept.accept import Accepted, accept, check_id, check_key, parse_destination
+from delaybridge.amqp.header import decode_table
 from delaybridge.errors import DecodeError, MessageError
 from delaybridge.message import (
     OWN_HEADERS,
@@ -35,6 +27,14 @@ from delaybridge.message import (
     Record,
     decode_record,
     encode_record,
+)
+from delaybridge.store.verbs import (
+    BACKDATED,
+    HEAD_SIZE,
+    HEAD_VERSION,
+    Tried,
+    parse_tried,
+    split_record,
 )
 
 KINDS = {name: name for name in ("rabbitmq", "kafka", "redis", "kombu")} | {"eu": "rabbitmq"}
@@ -298,7 +298,7 @@ def test_a_bad_header_is_refused_when_it_is_scheduled(
 def test_other_headers_reach_rabbitmq_as_they_are(headers: list[tuple[str, Any]]) -> None:
     _, record = taken(headers=headers)
     assert isinstance(record.headers, bytes)
-    assert amqp.decode_table(record.headers) == headers
+    assert decode_table(record.headers) == headers
 
 
 def test_kafka_keeps_order_duplicates_null_and_bytes() -> None:

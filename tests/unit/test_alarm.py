@@ -15,8 +15,15 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from delaybridge import alarm as alarm_module
-from delaybridge.alarm import Alarm, LoopTimer, Timer, TimerDescriptor, TimerFactory, best_timer
+from delaybridge.scan import alarm as alarm_module
+from delaybridge.scan.alarm import (
+    Alarm,
+    LoopTimer,
+    Timer,
+    TimerDescriptor,
+    TimerFactory,
+    best_timer,
+)
 
 DEADLINE_S = 10.0
 SOON_S = 0.02

@@ -14,7 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pika import data as pika_data
 
-from delaybridge import amqp
+from delaybridge.amqp.header import (
+    content_header,
+    decode_properties,
+    decode_table,
+    encode_properties,
+    encode_table,
+    split_content_header,
+)
 from delaybridge.errors import DecodeError, MessageError
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=60).filter(
@@ -52,7 +59,7 @@ TABLES = st.dictionaries(NAMES, VALUES, max_size=8)
 def refusal(headers: dict[Any, Any]) -> MessageError:
     """What `encode_table` raises for the headers."""
     with pytest.raises(MessageError) as caught:
-        amqp.encode_table(headers.items())
+        encode_table(headers.items())
     return caught.value
 
 
@@ -66,13 +73,13 @@ class TestEncodeTable:
     def test_what_is_encoded_is_decoded_to_the_same_values_in_order(
         self, headers: dict[str, Any]
     ) -> None:
-        decoded = amqp.decode_table(amqp.encode_table(headers.items()))
+        decoded = decode_table(encode_table(headers.items()))
         assert decoded == list(headers.items())
         assert [type(value) for _, value in decoded] == [type(v) for v in headers.values()]
 
     @given(TABLES)
     def test_pika_reads_the_same_names_and_types(self, headers: dict[str, Any]) -> None:
-        encoded = amqp.encode_table(headers.items())
+        encoded = encode_table(headers.items())
         read, end = pika_data.decode_table(struct.pack(">I", len(encoded)) + encoded, 0)
         assert end == len(encoded) + 4
         assert list(read) == list(headers)
@@ -100,20 +107,20 @@ class TestEncodeTable:
     def test_the_bytes_are_those_of_pika_where_it_is_right(self, value: Any) -> None:
         pieces: list[bytes] = []
         pika_data.encode_table(pieces, {"h": value})
-        assert amqp.encode_table([("h", value)]) == b"".join(pieces)[4:]
+        assert encode_table([("h", value)]) == b"".join(pieces)[4:]
 
     @pytest.mark.parametrize("value", [1.9, -0.0, 5e-324, 1.7976931348623157e308])
     def test_a_float_stays_a_double(self, value: float) -> None:
-        encoded = amqp.encode_table([("h", value)])
+        encoded = encode_table([("h", value)])
         assert encoded == b"\x01hd" + struct.pack(">d", value)
 
     def test_a_decimal_keeps_its_scale(self) -> None:
-        ((_, value),) = amqp.decode_table(amqp.encode_table([("h", Decimal("1.50"))]))
+        ((_, value),) = decode_table(encode_table([("h", Decimal("1.50"))]))
         assert str(value) == "1.50"
 
     def test_a_zone_is_converted_and_a_fraction_dropped(self) -> None:
         time = datetime(2030, 1, 1, 2, 0, 0, 999_999, tzinfo=timezone(timedelta(hours=2)))
-        assert amqp.decode_table(amqp.encode_table([("h", time)])) == [
+        assert decode_table(encode_table([("h", time)])) == [
             ("h", datetime(2030, 1, 1, tzinfo=UTC))
         ]
 
@@ -161,10 +168,10 @@ class TestEncodeTable:
         assert refusal({name: 1}).code == "bad_header"
 
     def test_a_name_of_255_bytes_is_accepted(self) -> None:
-        assert amqp.encode_table([("€" * 85, None)])[0] == 255
+        assert encode_table([("€" * 85, None)])[0] == 255
 
     def test_four_levels_are_accepted(self) -> None:
-        assert amqp.decode_table(amqp.encode_table([("h", nested(4))])) == [("h", nested(4))]
+        assert decode_table(encode_table([("h", nested(4))])) == [("h", nested(4))]
 
     def test_a_dict_or_list_that_holds_itself_is_refused(self) -> None:
         circle: dict[str, Any] = {}
@@ -182,7 +189,7 @@ class TestEncodeTable:
 
     def test_a_name_given_twice_is_refused(self) -> None:
         with pytest.raises(MessageError) as caught:
-            amqp.encode_table([("a", 1), ("b", 1), ("a", 1)])
+            encode_table([("a", 1), ("b", 1), ("a", 1)])
         assert (caught.value.code, caught.value.field) == ("duplicate_header", "a")
 
 
@@ -213,13 +220,13 @@ class TestDecodeTable:
         ],
     )
     def test_every_type_of_rabbitmq(self, encoded: bytes, value: Any) -> None:
-        assert amqp.decode_table(b"\x01h" + encoded) == [("h", value)]
+        assert decode_table(b"\x01h" + encoded) == [("h", value)]
 
     def test_a_name_given_twice_is_shown_twice(self) -> None:
-        assert amqp.decode_table(b"\x01hV\x01ht\x01") == [("h", None), ("h", True)]
+        assert decode_table(b"\x01hV\x01ht\x01") == [("h", None), ("h", True)]
 
     def test_a_name_that_is_no_utf8_is_escaped(self) -> None:
-        assert amqp.decode_table(b"\x01\xffV") == [("\\xff", None)]
+        assert decode_table(b"\x01\xffV") == [("\\xff", None)]
 
     @pytest.mark.parametrize(
         "encoded",
@@ -227,19 +234,19 @@ class TestDecodeTable:
     )
     def test_broken_bytes_raise_decode_error(self, encoded: bytes) -> None:
         with pytest.raises(DecodeError):
-            amqp.decode_table(encoded)
+            decode_table(encoded)
 
     def test_nesting_is_bounded(self) -> None:
         data = b"V"
         for _ in range(10_000):
             data = b"A" + struct.pack(">I", len(data)) + data
         with pytest.raises(DecodeError):
-            amqp.decode_table(b"\x01h" + data)
+            decode_table(b"\x01h" + data)
 
     @given(st.binary(max_size=200))
     def test_any_bytes_are_decoded_or_refused(self, data: bytes) -> None:
         try:
-            amqp.decode_table(data)
+            decode_table(data)
         except DecodeError:
             pass
 
@@ -270,11 +277,11 @@ PROPERTIES = st.fixed_dictionaries(
 class TestProperties:
     @given(PROPERTIES)
     def test_what_is_encoded_is_decoded(self, properties: dict[str, Any]) -> None:
-        assert amqp.decode_properties(*amqp.encode_properties(properties)) == properties
+        assert decode_properties(*encode_properties(properties)) == properties
 
     @given(PROPERTIES)
     def test_the_bytes_are_those_of_pika(self, properties: dict[str, Any]) -> None:
-        flags, before, after = amqp.encode_properties(properties)
+        flags, before, after = encode_properties(properties)
         theirs = b"".join(pika.BasicProperties(**properties).encode())
         assert struct.pack(">H", flags) + before + after == theirs
 
@@ -318,34 +325,34 @@ class TestProperties:
         self, properties: dict[Any, Any], code: str, field: str
     ) -> None:
         with pytest.raises(MessageError) as caught:
-            amqp.encode_properties(properties)
+            encode_properties(properties)
         assert (caught.value.code, caught.value.field) == (code, field)
 
     def test_an_unknown_name_is_answered_with_the_nearest(self) -> None:
         with pytest.raises(MessageError, match="did you mean 'content_type'"):
-            amqp.encode_properties({"contenttype": "text/plain"})
+            encode_properties({"contenttype": "text/plain"})
 
     def test_none_is_absent(self) -> None:
-        assert amqp.encode_properties({"type": None, "priority": None}) == (0, b"", b"")
+        assert encode_properties({"type": None, "priority": None}) == (0, b"", b"")
 
     def test_pikas_delivery_mode_and_bytes_and_datetimes_are_taken(self) -> None:
-        encoded = amqp.encode_properties(
+        encoded = encode_properties(
             {
                 "delivery_mode": pika.DeliveryMode.Persistent,
                 "correlation_id": b"\xff",
                 "timestamp": datetime(1970, 1, 1, 0, 1, tzinfo=UTC),
             }
         )
-        assert amqp.decode_properties(*encoded) == {
+        assert decode_properties(*encoded) == {
             "delivery_mode": 2,
             "correlation_id": b"\xff",
             "timestamp": 60,
         }
 
     def test_properties_cut_short_raise_decode_error(self) -> None:
-        flags, before, after = amqp.encode_properties({"message_id": "abc"})
+        flags, before, after = encode_properties({"message_id": "abc"})
         with pytest.raises(DecodeError):
-            amqp.decode_properties(flags, before, after[:-1])
+            decode_properties(flags, before, after[:-1])
 
 
 OURS = (b"some-id", 1_800_000_000_000, 3)
@@ -357,22 +364,22 @@ class TestContentHeader:
         self, headers: dict[str, Any], properties: dict[str, Any]
     ) -> None:
         properties.pop("user_id", None)
-        table = amqp.encode_table(headers.items())
-        payload = amqp.content_header(table, amqp.encode_properties(properties), 77, *OURS)
-        size, flags, before, sent, after = amqp.split_content_header(payload)
+        table = encode_table(headers.items())
+        payload = content_header(table, encode_properties(properties), 77, *OURS)
+        size, flags, before, sent, after = split_content_header(payload)
         assert size == 77
         assert sent.startswith(table)
-        assert amqp.decode_table(sent[len(table) :]) == [
+        assert decode_table(sent[len(table) :]) == [
             ("delaybridge-id", "some-id"),
             ("delaybridge-due-ms", 1_800_000_000_000),
             ("delaybridge-attempt", 3),
         ]
-        assert amqp.decode_properties(flags, before, after) == {"delivery_mode": 2, **properties}
+        assert decode_properties(flags, before, after) == {"delivery_mode": 2, **properties}
 
     def test_pika_reads_it(self) -> None:
-        table = amqp.encode_table([("a", 1)])
-        properties = amqp.encode_properties({"content_type": "text/plain", "app_id": "app"})
-        payload = amqp.content_header(table, properties, 5, *OURS)
+        table = encode_table([("a", 1)])
+        properties = encode_properties({"content_type": "text/plain", "app_id": "app"})
+        payload = content_header(table, properties, 5, *OURS)
         read = pika.BasicProperties().decode(payload, 12)
         assert read.headers == {
             "a": 1,
@@ -383,17 +390,15 @@ class TestContentHeader:
         assert (read.content_type, read.app_id, read.delivery_mode) == ("text/plain", "app", 2)
 
     def test_a_transient_message_stays_transient(self) -> None:
-        properties = amqp.encode_properties({"delivery_mode": 1})
-        parts = amqp.split_content_header(amqp.content_header(b"", properties, 0, *OURS))
-        assert amqp.decode_properties(parts.flags, parts.before, parts.after) == {
-            "delivery_mode": 1
-        }
+        properties = encode_properties({"delivery_mode": 1})
+        parts = split_content_header(content_header(b"", properties, 0, *OURS))
+        assert decode_properties(parts.flags, parts.before, parts.after) == {"delivery_mode": 1}
 
     @pytest.mark.parametrize(("login", "kept"), [(b"me", True), (b"you", False), (b"", False)])
     def test_a_foreign_user_id_is_left_out(self, login: bytes, kept: bool) -> None:
-        properties = amqp.encode_properties({"type": "t", "user_id": "me", "app_id": "a"})
-        parts = amqp.split_content_header(amqp.content_header(b"", properties, 0, *OURS, login))
-        read = amqp.decode_properties(parts.flags, parts.before, parts.after)
+        properties = encode_properties({"type": "t", "user_id": "me", "app_id": "a"})
+        parts = split_content_header(content_header(b"", properties, 0, *OURS, login))
+        read = decode_properties(parts.flags, parts.before, parts.after)
         assert read == {
             "delivery_mode": 2,
             "type": "t",
@@ -404,6 +409,6 @@ class TestContentHeader:
     @given(st.binary(max_size=80))
     def test_any_bytes_are_split_or_refused(self, payload: bytes) -> None:
         try:
-            amqp.split_content_header(payload)
+            split_content_header(payload)
         except DecodeError:
             pass

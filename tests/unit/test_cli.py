@@ -23,7 +23,6 @@ import pytest
 from rich.cells import cell_len
 
 from delaybridge import cli
-from delaybridge.calls import BucketStats, IngestInfo, Receipt, SourceInfo, Stats, Stored
 from delaybridge.cli import bulk, doctor, failure, health, layout, lines, messages, output
 from delaybridge.cli import stored as stored_page
 from delaybridge.cli.failure import Exit, Failure, report_of
@@ -41,10 +40,11 @@ from delaybridge.errors import (
     StoreUnavailable,
     StoreWiped,
 )
-from delaybridge.interrupts import interrupts
 from delaybridge.message import Answer, Message, State
-from delaybridge.selection import Selected, Selection
-from delaybridge.settings import Settings
+from delaybridge.settings.settings import Settings
+from delaybridge.store.calls import BucketStats, IngestInfo, Receipt, SourceInfo, Stats, Stored
+from delaybridge.store.selection import Selected, Selection
+from delaybridge.worker.interrupts import interrupts
 
 DOCS = Path(__file__).parents[2] / "docs" / "cli.md"
 NOWHERE = ("--redis", "redis://127.0.0.1:1/0")
@@ -107,7 +107,8 @@ def spawn(*args: str | bytes, env: dict[str, str] | None = None, **options: Any)
 
 
 def test_importing_the_command_line_imports_nothing_heavy() -> None:
-    heavy = "redis pika confluent_kafka pydantic rich msgspec asyncio delaybridge.settings".split()
+    heavy = "redis pika confluent_kafka pydantic rich msgspec asyncio".split()
+    heavy.append("delaybridge.settings.settings")
     code = f"import sys, delaybridge.cli; print([m for m in {heavy!r} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

@@ -13,7 +13,7 @@ import yaml
 from packaging.requirements import Requirement
 
 from delaybridge.cli import main as cli
-from delaybridge.settings import Settings
+from delaybridge.settings.settings import Settings
 
 ROOT = Path(__file__).parent.parent.parent
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())

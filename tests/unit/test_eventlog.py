@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from delaybridge import events
-from delaybridge.eventlog import EventLog
+from delaybridge.worker.eventlog import EventLog
 from tests.waiting import wait_until_async
 
 DEADLINE_S = 10.0

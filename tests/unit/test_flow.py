@@ -6,7 +6,7 @@ from collections import deque
 
 import pytest
 
-from delaybridge.flow import FIRST, LEAST, STALLED_MS, Flow
+from delaybridge.scan.flow import FIRST, LEAST, STALLED_MS, Flow
 
 NOW_MS = 1_800_000_000_000
 MOST = 10_000

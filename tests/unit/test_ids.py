@@ -9,9 +9,9 @@ from multiprocessing.connection import Connection
 
 import pytest
 
-from delaybridge.accept import check_id
-from delaybridge.ids import Ids
-from delaybridge.keys import bucket_of
+from delaybridge.accept.accept import check_id
+from delaybridge.store.ids import Ids
+from delaybridge.store.keys import bucket_of
 
 
 @pytest.fixture

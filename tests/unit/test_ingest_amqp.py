@@ -11,11 +11,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from delaybridge import amqp
+from delaybridge.amqp.header import (
+    HEADERS_FLAG,
+    decode_table,
+    encode_properties,
+    encode_table,
+    split_content_header,
+)
 from delaybridge.ingest import Change, Quarantine, Schedule
-from delaybridge.ingest.amqp_intake import Deliveries, IntakeConnection, size_of
-from delaybridge.ingest.amqp_life import Tags
-from delaybridge.ingest.amqp_messages import Delivered, Direct, Reader
+from delaybridge.ingest.rabbitmq.intake import Deliveries, IntakeConnection, size_of
+from delaybridge.ingest.rabbitmq.life import Tags
+from delaybridge.ingest.rabbitmq.messages import Delivered, Direct, Reader
 from delaybridge.ingest.routes import AllowList, Route
 from delaybridge.message import Destination, Limits, OnConflict, Record, decode_record
 from tests.unit.test_amqp import NAMES, TABLES
@@ -46,11 +52,11 @@ def delivered(
     **properties: Any,
 ) -> Delivered:
     """A message with these headers, or with this table."""
-    flags, before, after = amqp.encode_properties(properties)
+    flags, before, after = encode_properties(properties)
     table = b""
     if headers is not None:
-        table = headers if isinstance(headers, bytes) else amqp.encode_table(headers.items())
-        flags |= amqp.HEADERS_FLAG
+        table = headers if isinstance(headers, bytes) else encode_table(headers.items())
+        flags |= HEADERS_FLAG
         before += struct.pack(">I", len(table))
     header = struct.pack(">HHQH", 60, 0, len(body), flags) + before + table + after
     return Delivered(1, redelivered, key, header, body)
@@ -75,7 +81,7 @@ def check_quarantined(entry: Any, code: str, message: Delivered) -> Quarantine:
     assert entry.reason.startswith(f"ingress:{code} "), entry.reason
     assert len(entry.reason) < 300
     assert entry.stamp == STAMP
-    record, content = record_of(entry), amqp.split_content_header(message.header)
+    record, content = record_of(entry), split_content_header(message.header)
     assert record.destination.startswith("rabbitmq:x/")
     assert (record.headers, record.body) == (content.table, message.body)
     assert record.properties == (content.flags, content.before, content.after)
@@ -230,7 +236,7 @@ def test_an_id_header_goes_before_the_message_id() -> None:
     entry = read(delivered({"x-delay": 5, "delaybridge-id": "a"}, message_id="b"))
     assert entry.accepted.id == "a"
     assert entry.accepted.basis == b"a"
-    assert record_of(entry).headers == amqp.encode_table([("x-delay", 5)])
+    assert record_of(entry).headers == encode_table([("x-delay", 5)])
 
 
 def test_a29_what_is_redelivered_is_the_message_it_was() -> None:
@@ -242,7 +248,7 @@ def test_a29_what_is_redelivered_is_the_message_it_was() -> None:
     assert again == first
     # The first time they are the producer's: he may have got the message from a queue himself.
     his = read(delivered(headers | counts, message_id="m"))
-    assert dict(amqp.decode_table(record_of(his).headers)) == headers | counts
+    assert dict(decode_table(record_of(his).headers)) == headers | counts
 
 
 def test_a29_what_is_quarantined_is_kept_as_the_producer_sent_it() -> None:
@@ -316,7 +322,7 @@ def test_a33_a_routing_key_that_is_text(key: bytes) -> None:
 def test_properties_are_kept_as_bytes(properties: dict[str, Any]) -> None:
     message = delivered({"x-delay": 5}, b"\x80\x04\x95", **properties)
     record = record_of(read(message))
-    content = amqp.split_content_header(message.header)
+    content = split_content_header(message.header)
     assert record.properties == (content.flags, content.before, content.after)
     assert record.body == b"\x80\x04\x95"
 
@@ -386,12 +392,12 @@ def test_our_headers_are_taken_out_and_the_plugins_stays() -> None:
         "z": [None],
     }
     kept = {"a": 1, "x-delay": 5, "z": [None]}
-    assert record_of(read(delivered(headers))).headers == amqp.encode_table(kept.items())
+    assert record_of(read(delivered(headers))).headers == encode_table(kept.items())
 
 
 def test_a_message_for_another_delay_exchange_is_not_delayed_twice() -> None:
     entry = read(delivered({"a": 1, "x-delay": 5, "z": 1}), reader(target="y.delay"))
-    assert record_of(entry).headers == amqp.encode_table([("a", 1), ("z", 1)])
+    assert record_of(entry).headers == encode_table([("a", 1), ("z", 1)])
 
 
 @pytest.mark.parametrize("delay", [5, 0, None])
@@ -423,8 +429,8 @@ def test_every_header_survives_byte_for_byte(
     random.shuffle(names)
     message = delivered({name: (table | ours)[name] for name in names}, body, correlation_id="c")
     record = record_of(read(message, reader(limits=Limits(headers=99, headers_bytes=10**6))))
-    assert record.headers == amqp.encode_table((n, table[n]) for n in names if n in table)
-    content = amqp.split_content_header(message.header)
+    assert record.headers == encode_table((n, table[n]) for n in names if n in table)
+    content = split_content_header(message.header)
     assert record.properties == (content.flags, content.before, content.after)
     assert record.body == body
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from delaybridge.errors import ConfigError
 from delaybridge.ingest import Change, Entry, Quarantine, Schedule
-from delaybridge.ingest.kafka_group import member_settings
-from delaybridge.ingest.kafka_records import Read, Reader
-from delaybridge.ingest.kafka_topics import skips
+from delaybridge.ingest.kafka.group import member_settings
+from delaybridge.ingest.kafka.records import Read, Reader
+from delaybridge.ingest.kafka.topics import skips
 from delaybridge.ingest.routes import AllowList, Route, parse_route, topics_pattern
 from delaybridge.message import Limits, OnConflict, Record, decode_record, rank_of
 

@@ -9,7 +9,7 @@ import pytest
 from delaybridge.errors import ConfigError, MessageError
 from delaybridge.ingest.routes import AllowList, Route, parse_route, topics_pattern
 from delaybridge.message import Destination
-from delaybridge.routes import parse_routes
+from delaybridge.settings.routes import parse_routes
 
 KINDS = {"rabbitmq": "rabbitmq", "kafka": "kafka"}
 TWO = {"eu": "rabbitmq", "us": "rabbitmq", "log": "kafka"}

@@ -12,15 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delaybridge import keys
-from delaybridge.accept import Accepted
-from delaybridge.calls import Calls
-from delaybridge.commands import Command
+from delaybridge.accept.accept import Accepted
 from delaybridge.errors import StoreWiped
 from delaybridge.ingest import Change, Entry, Quarantine, Schedule
 from delaybridge.ingest.storing import store_entries
 from delaybridge.message import Answer, Limits, OnConflict
-from delaybridge.store import Steps
+from delaybridge.store import keys
+from delaybridge.store.calls import Calls
+from delaybridge.store.store import Steps
+from delaybridge.store.verbs import Command
 
 BUCKETS = 4
 BIRTH = "born"

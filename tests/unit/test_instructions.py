@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from delaybridge.accept.instructions import INSTRUCTIONS, Instructions, instructions, is_instruction
 from delaybridge.errors import MessageError
-from delaybridge.instructions import INSTRUCTIONS, Instructions, instructions, is_instruction
 from delaybridge.message import OnConflict
 
 calm = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -15,8 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pika.adapters.blocking_connection import BlockingChannel as PlainChannel
 
-from delaybridge import Client, amqp
-from delaybridge.accept import accept
+from delaybridge import Client
+from delaybridge.accept.accept import accept
+from delaybridge.amqp.header import ContentHeader, check_content, split_content_header
 from delaybridge.errors import ConfigError, DecodeError, MessageError
 from delaybridge.intercept import Timing, broker_of, destination, timing_of, without_instructions
 from delaybridge.intercept.amqp import schedule_arguments
@@ -162,9 +163,9 @@ class TestBroker:
         assert destination("kafka", "k", "t") == "k:t"
 
 
-def content(properties: pika.BasicProperties) -> amqp.ContentHeader:
-    start = amqp.split_content_header(b"\0\x3c" + bytes(10) + b"".join(properties.encode()))
-    assert isinstance(start, amqp.ContentHeader)
+def content(properties: pika.BasicProperties) -> ContentHeader:
+    start = split_content_header(b"\0\x3c" + bytes(10) + b"".join(properties.encode()))
+    assert isinstance(start, ContentHeader)
     return start
 
 
@@ -218,14 +219,14 @@ class TestContentHeader:
     @pytest.mark.parametrize("value", [float("nan"), float("inf"), [1, {"a": float("-inf")}]])
     def test_no_number_that_ends_a_connection(self, value: Any) -> None:
         properties = aio_pika.Message(b"", headers={"a": value}).properties
-        header = amqp.split_content_header(b"\0\x3c" + bytes(10) + properties.marshal())
+        header = split_content_header(b"\0\x3c" + bytes(10) + properties.marshal())
         with pytest.raises(MessageError) as caught:
-            amqp.check_content(header)
+            check_content(header)
         assert (caught.value.code, caught.value.field) == ("non_finite", "a")
 
     @given(st.binary(max_size=60), st.integers(0, 2**16), st.binary(max_size=60))
     def test_any_bytes_are_taken_or_refused(self, table: bytes, flags: int, after: bytes) -> None:
-        header = amqp.ContentHeader(0, flags, after, table, after)
+        header = ContentHeader(0, flags, after, table, after)
         try:
             accept(Message("rabbitmq:/q", b"", delay=1, properties=header), KINDS, Limits())
         except MessageError as exc:
@@ -233,7 +234,7 @@ class TestContentHeader:
 
     def test_a_broken_table_is_a_decode_error(self) -> None:
         with pytest.raises(DecodeError):
-            amqp.check_content(amqp.ContentHeader(0, 0, b"", b"\x01aS\x00", b""))
+            check_content(ContentHeader(0, 0, b"", b"\x01aS\x00", b""))
 
     @pytest.mark.parametrize(
         ("to", "headers"), [("kafka:t", ()), ("kombu:q", ()), ("rabbitmq:/q", {"a": 1})]
@@ -296,4 +297,4 @@ class TestDelayingAPikaChannel:
 
 def test_what_pika_would_send_of_a_decimal_is_what_is_stored() -> None:
     header = content(pika.BasicProperties(headers={"d": Decimal("1.500")}))
-    assert amqp.check_content(header) == [("d", Decimal("1.5"))]
+    assert check_content(header) == [("d", Decimal("1.5"))]

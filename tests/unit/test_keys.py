@@ -11,9 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from delaybridge import keys
-from delaybridge.commands import LISTED, SCRIPT_KEYS, Bucket
 from delaybridge.errors import ConfigError
+from delaybridge.store import keys
+from delaybridge.store.verbs import LISTED, SCRIPT_KEYS, Bucket
 
 PAGE = (Path(__file__).parents[2] / "docs" / "keys.md").read_text()
 OF_BUCKET, OF_NAMESPACE = PAGE.split("## Of the namespace")

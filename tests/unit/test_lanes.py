@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from delaybridge import events
-from delaybridge.commands import Bucket, Tried
-from delaybridge.lanes import Broker, Lanes
 from delaybridge.message import Delivery, Record
 from delaybridge.publish import CONFIRMED, Fault, Outcome, Verdict
-from delaybridge.retry import RetryPolicy
-from delaybridge.session import Copy, Session
+from delaybridge.scan.lanes import Broker, Lanes
+from delaybridge.scan.retry import RetryPolicy
+from delaybridge.scan.session import Copy, Session
+from delaybridge.store.verbs import Bucket, Tried
 
 NOW_MS = 1_800_000_000_000
 WINDOW = 100
@@ -716,7 +716,7 @@ def test_a_session_that_drains_keeps_no_other_from_getting_back_its_own_bit_by_b
 def test_too_many_parked_to_remember_are_all_brought_back(
     board: Board, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("delaybridge.parked._KNOWN", 10)
+    monkeypatch.setattr("delaybridge.scan.parked._KNOWN", 10)
     parked(board)
     assert board.recover() == [""], "the earliest, until none is left"
     board.session.unparked(1)

@@ -1,4 +1,4 @@
-"""Imports point down only, and the lowest layer knows no third party but the codec and ids."""
+"""Rooms: imports point down only, and each room imports only the libraries that are its own."""
 
 from __future__ import annotations
 
@@ -10,62 +10,31 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parent.parent.parent / "delaybridge"
-
-LAYERS: tuple[tuple[str, ...], ...] = (
-    (
-        "message",
-        "accept",
-        "instructions",
-        "times",
-        "amqp",
-        "amqp_table",
-        "errors",
-        "events",
-        "interrupts",
-    ),
-    (
-        *(
-            "settings",
-            "settings_sources",
-            "urls",
-            "routes",
-            "password_file",
-            "keys",
-            "ids",
-            "commands",
-            "steps",
-            "damage",
-        ),
-        *("wheel", "retry", "flow", "alarm", "clock"),
-    ),
-    (
-        *(
-            "redis_wire",
-            "redis_login",
-            "store",
-            "troubles",
-            "selection",
-            "calls",
-            "quota",
-            "client",
-            "session",
-        ),
-        *("parked", "lease"),
-        *("damaged", "rights", "announcements", "eventlog", "publish"),
-    ),
-    ("letters", "lanes", "scanner", "ingest", "intercept"),
-    ("service", "reload", "brokers", "worker", "ingester", "processes"),
-    ("cli", "demo", "__main__"),
+# From the lowest to the highest. A room is a folder, or a module right below the package.
+ROOMS = (
+    *("errors", "events", "times", "message", "amqp", "accept"),
+    *("settings", "store", "publish", "client", "intercept", "scan", "ingest"),
+    *("worker", "demo", "cli", "__main__"),
 )
-LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
-LOWEST_MAY_USE = {"msgspec", "uuid_utils"}
-CLIENT_LIBRARIES = {"pika", "confluent_kafka", "redis"}
+LEVEL = {room: level for level, room in enumerate(ROOMS)}
+STANDALONE = {"errors", "events", "times", "message", "accept"}
+STANDALONE_MAY_USE = {"msgspec", "uuid_utils"}
+CLIENT_LIBRARIES = {"pika", "confluent_kafka", "redis", "kombu", "amqp"}
+# In `store`, everything else is without I/O.
+REDIS_IS_IMPORTED_BY = {"store/connection.py", "store/login.py", "store/store.py"}
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
 
 
+def shown(path: Path) -> str:
+    return str(path.relative_to(PACKAGE))
+
+
 def room_of(path: Path) -> str:
-    """The module, or the folder, right below the package."""
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def files_of(*rooms: str) -> list[Path]:
+    return [path for path in FILES if room_of(path) in rooms]
 
 
 def imports_of(path: Path) -> Iterator[str]:
@@ -77,48 +46,56 @@ def imports_of(path: Path) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def own_rooms(path: Path) -> Iterator[str]:
-    for name in imports_of(path):
-        parts = name.split(".")
-        if parts[0] == "delaybridge" and len(parts) > 1 and parts[1] in LEVEL:
-            yield parts[1]
+def libraries_of(path: Path) -> set[str]:
+    return {name.split(".")[0] for name in imports_of(path)}
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def rooms_used_by(path: Path) -> set[str]:
+    names = [name.split(".") for name in imports_of(path)]
+    used = {name[1] for name in names if name[0] == "delaybridge" and len(name) > 1}
+    return used & LEVEL.keys()
+
+
+@pytest.mark.parametrize("path", FILES, ids=shown)
 def test_imports_point_down(path: Path) -> None:
     room = room_of(path)
-    assert room in LEVEL, f"{room}: which layer is it in?"
-    above = {r for r in own_rooms(path) if LEVEL[r] > LEVEL[room]}
-    # A type that a constructor takes from settings is named, never imported, at run time.
-    assert not above, f"{room} imports from a layer above it: {above}"
+    assert room in LEVEL, f"{room}: add it to ROOMS"
+    above = {used for used in rooms_used_by(path) if LEVEL[used] > LEVEL[room]}
+    assert not above, f"{room} imports from a room above it: {above}"
 
 
-@pytest.mark.parametrize("room", LAYERS[0])
-def test_the_lowest_layer_stands_alone(room: str) -> None:
-    outside = {
-        name.split(".")[0]
-        for name in imports_of(PACKAGE / f"{room}.py")
-        if name.split(".")[0] not in {*sys.stdlib_module_names, "delaybridge"}
+@pytest.mark.parametrize("room", sorted(path.name for path in PACKAGE.iterdir() if path.is_dir()))
+def test_each_room_has_a_sign(room: str) -> None:
+    if room != "__pycache__":
+        sign = ast.get_docstring(ast.parse((PACKAGE / room / "__init__.py").read_text()))
+        assert sign, f"{room}/__init__.py has no docstring"
+
+
+@pytest.mark.parametrize("path", files_of(*STANDALONE), ids=shown)
+def test_the_lowest_rooms_stand_alone(path: Path) -> None:
+    outside = libraries_of(path) - sys.stdlib_module_names - {"delaybridge"}
+    assert outside <= STANDALONE_MAY_USE
+
+
+@pytest.mark.parametrize("path", files_of("scan", "client"), ids=shown)
+def test_the_scanner_knows_no_client_library(path: Path) -> None:
+    assert not libraries_of(path) & CLIENT_LIBRARIES
+    deep = {
+        n for n in imports_of(path) if n.startswith("delaybridge.publish.") and n.count(".") > 2
     }
-    assert outside <= LOWEST_MAY_USE
+    assert not deep, f"{shown(path)} knows a publisher: {deep}"
 
 
-@pytest.mark.parametrize("room", ["scanner", "lanes", "session", "lease"])
-def test_who_scans_knows_no_client_library(room: str) -> None:
-    used = {name.split(".")[0] for name in imports_of(PACKAGE / f"{room}.py")}
-    assert not used & CLIENT_LIBRARIES
-    assert not any(
-        name.startswith("delaybridge.publish.") and name.count(".") > 2
-        for name in imports_of(PACKAGE / f"{room}.py")
-    )
+@pytest.mark.parametrize("path", files_of("store"), ids=shown)
+def test_verbs_and_calls_are_without_io(path: Path) -> None:
+    if shown(path) not in REDIS_IS_IMPORTED_BY:
+        assert not libraries_of(path) & {"redis", "socket", "asyncio"}
 
 
-def test_a_broker_s_module_is_imported_by_nobody_but_on_demand() -> None:
-    brokers = {"rabbitmq", "kafka", "memory", "redis_streams", "kombu"}
+def test_a_broker_is_imported_on_demand_only() -> None:
+    brokers = {path.name for path in (PACKAGE / "publish").iterdir() if path.is_dir()} | {"memory"}
     for path in FILES:
-        if room_of(path) == "publish" or path.name == "__init__.py":
+        if room_of(path) == "publish":
             continue
-        if room_of(path) == "ingest" and path.stem in brokers:
-            continue  # imported on demand itself
         named = {n.split(".")[2] for n in imports_of(path) if n.startswith("delaybridge.publish.")}
-        assert not named & brokers, path
+        assert not named & brokers, f"{shown(path)}: {named & brokers}"

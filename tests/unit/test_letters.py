@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from delaybridge.amqp_table import decode_table, encode_table
-from delaybridge.commands import Bucket, Tried
-from delaybridge.lanes import Broker, Lanes
-from delaybridge.letters import Letter
+from delaybridge.amqp.table import decode_table, encode_table
 from delaybridge.message import Destination, Record
-from delaybridge.retry import RetryPolicy
-from delaybridge.session import Copy, Session
+from delaybridge.scan.lanes import Broker, Lanes
+from delaybridge.scan.letters import Letter
+from delaybridge.scan.retry import RetryPolicy
+from delaybridge.scan.session import Copy, Session
+from delaybridge.store.verbs import Bucket, Tried
 
 TO = Destination("b", "rabbitmq", "", "dead")
 OLD = [("a", 2**40), ("x-dead-reason", "another"), ("z", "é")]

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from delaybridge import commands
-from delaybridge.accept import Accepted
-from delaybridge.commands import SCRIPT_KEYS, Bucket, Command, Item
+from delaybridge.accept.accept import Accepted
 from delaybridge.message import State
-from delaybridge.store import scripts
+from delaybridge.store import verbs
+from delaybridge.store.store import scripts
+from delaybridge.store.verbs import SCRIPT_KEYS, Bucket, Command, Item
 
 ROOT = Path(__file__).parents[2]
 FILES = {path.stem: path for path in (ROOT / "lua").glob("*.lua")}
@@ -108,7 +108,7 @@ SAMPLES: dict[str, Callable[[int], Command[object]]] = {
     "bury": lambda n: BUCKET.bury("w:1:1", 1000, [(ITEM, True, False, "why")] * n),
     "trim": lambda n: BUCKET.trim("w:1:1", 1000, keep=9, age_ms=None),
     "reclaim": lambda n: BUCKET.reclaim("w:1:1", 1000),
-    "announce": lambda n: commands.announce("ns", "w", "instance", 1000),
+    "announce": lambda n: verbs.announce("ns", "w", "instance", 1000),
 }
 
 
@@ -127,7 +127,7 @@ def test_the_scripts_are_the_verbs() -> None:
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_each_script_bears_the_name_of_the_method_that_calls_it(verb: str) -> None:
-    assert callable(getattr(Bucket, verb, None) or getattr(commands, verb))
+    assert callable(getattr(Bucket, verb, None) or getattr(verbs, verb))
     assert SAMPLES[verb](1).name == verb
 
 

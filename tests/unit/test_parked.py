@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from delaybridge.commands import Bucket, Tried
-from delaybridge.lanes import Lane
 from delaybridge.message import Destination, Record
-from delaybridge.parked import Parked
-from delaybridge.session import Copy, Session
+from delaybridge.scan.lanes import Lane
+from delaybridge.scan.parked import Parked
+from delaybridge.scan.session import Copy, Session
+from delaybridge.store.verbs import Bucket, Tried
 
 SESSION = Session(Bucket("ns", 3, "birth"), "w:random:10", 10, 1000, 0.0)
 KNOWN = 8
@@ -35,7 +35,7 @@ def test_the_earliest_come_back_first_however_many_are_not_remembered(
 ) -> None:
     """A step: the score of one that is parked, or None: a handful comes back."""
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr("delaybridge.parked._KNOWN", KNOWN)
+        monkeypatch.setattr("delaybridge.scan.parked._KNOWN", KNOWN)
         park_and_bring_back(steps)
 
 

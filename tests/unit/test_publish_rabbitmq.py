@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 from pika import frame as pika_frame
 from pika import spec
 
-from delaybridge import amqp
+from delaybridge.amqp.connection import Encoder, WireConnection, returned_id
+from delaybridge.amqp.header import content_header, encode_properties, encode_table
 from delaybridge.errors import ConfigError
 from delaybridge.message import Delivery, Destination, Record
 from delaybridge.publish import CONFIRMED, Fault, Outcome, PublishOptions, Verdict
-from delaybridge.publish.amqp_channel import CAREFUL_MESSAGES, ExchangeLine, Unconfirmed
-from delaybridge.publish.amqp_wire import Encoder, WireConnection, returned_id
-from delaybridge.publish.rabbitmq import publisher
+from delaybridge.publish.rabbitmq.channel import CAREFUL_MESSAGES, ExchangeLine, Unconfirmed
+from delaybridge.publish.rabbitmq.publisher import publisher
 from delaybridge.publish.reports import Reports
 
 LOST = Outcome(Verdict.UNKNOWN, "connection_lost: test", Fault.BROKER)
@@ -348,8 +348,8 @@ def frames(data: bytes) -> list[Any]:
 
 class TestEncoder:
     def test_pika_reads_method_header_and_body(self) -> None:
-        table = amqp.encode_table([("a", "b")])
-        properties = amqp.encode_properties({"content_type": "text/plain"})
+        table = encode_table([("a", "b")])
+        properties = encode_properties({"content_type": "text/plain"})
         one = delivery("id", b"hello", "é.key", headers=table, properties=properties)
         method, header, body = frames(Encoder(7, 131072, b"guest").frames(one))
         assert {method.channel_number, header.channel_number, body.channel_number} == {7}
@@ -379,7 +379,7 @@ class TestEncoder:
 
     def test_headers_that_fill_the_frame_pass_and_one_byte_more_is_refused(self) -> None:
         def with_headers(size: int) -> Delivery:
-            return delivery("id", headers=amqp.encode_table([("h", b"x" * size)]))
+            return delivery("id", headers=encode_table([("h", b"x" * size)]))
 
         encoder = Encoder(1, 4096, b"")
 
@@ -401,8 +401,8 @@ class TestEncoder:
     def test_our_id_is_found_in_a_returned_header_beside_a_senders(self) -> None:
         # A time stamp in milliseconds is beyond what pika's decoder survives.
         odd = b"\x01tT" + (1_700_000_000_000).to_bytes(8, "big")
-        table = odd + amqp.encode_table([("delaybridge-id", "theirs")])
-        payload = amqp.content_header(table, None, 0, b"ours", 1, 1)
+        table = odd + encode_table([("delaybridge-id", "theirs")])
+        payload = content_header(table, None, 0, b"ours", 1, 1)
         assert returned_id(payload) == "ours"
         assert returned_id(payload[:20]) is None
         assert returned_id(b"") is None
@@ -432,7 +432,7 @@ class TestReading:
     @given(st.lists(st.integers(1, 60), max_size=30), st.integers(0, 1))
     @settings(deadline=None)
     def test_frames_are_read_however_they_are_cut(self, cuts: list[int], listening: int) -> None:
-        header = amqp.content_header(b"", None, 3, b"back", 1, 1)
+        header = content_header(b"", None, 3, b"back", 1, 1)
         data = b"".join(
             [
                 marshal(1, spec.Basic.Ack(1, False)),

@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from delaybridge.commands import Bucket, Sample
 from delaybridge.errors import StoreFull
 from delaybridge.message import Limits, Record, destination_text
 from delaybridge.publish import DEFAULT_KINDS
-from delaybridge.quota import Quota
+from delaybridge.store.quota import Quota
+from delaybridge.store.verbs import Bucket, Sample
 
 BUCKETS = [Bucket("ns", number, "birth") for number in range(2)]
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from delaybridge.commands import Bucket, Command, Fired, Item
-from delaybridge.session import Exits, Session
+from delaybridge.scan.session import Exits, Session
+from delaybridge.store.verbs import Bucket, Command, Fired, Item
 
 TURN = 10
 CALL_ITEMS = 1000

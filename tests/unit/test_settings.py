@@ -9,14 +9,21 @@ from typing import Any
 
 import pytest
 
-from delaybridge import password_file, publish, urls
+from delaybridge import publish
 from delaybridge.cli.config import sample
 from delaybridge.errors import ConfigError
 from delaybridge.message import Limits
-from delaybridge.password_file import PasswordFile
-from delaybridge.settings import RELATIONS, Settings, fields
-from delaybridge.settings_sources import CONFIG_VARIABLE, MAX_FILE_BYTES, dotted, variable
-from delaybridge.urls import SecretUrl, check_broker_url, check_redis_url, redact, redact_text
+from delaybridge.settings import password_file, urls
+from delaybridge.settings.password_file import PasswordFile
+from delaybridge.settings.settings import RELATIONS, Settings, fields
+from delaybridge.settings.sources import CONFIG_VARIABLE, MAX_FILE_BYTES, dotted, variable
+from delaybridge.settings.urls import (
+    SecretUrl,
+    check_broker_url,
+    check_redis_url,
+    redact,
+    redact_text,
+)
 
 SAMPLE = Path(__file__).parents[2] / "config" / "delaybridge.toml"
 CANARY = "S3CR3T-CANARY-77"

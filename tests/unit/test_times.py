@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from delaybridge.accept import when
+from delaybridge.accept.accept import when
 from delaybridge.errors import DelayOutOfRange, MessageError
 from delaybridge.message import Limits
 from delaybridge.times import (

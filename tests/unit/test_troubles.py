@@ -4,8 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from delaybridge.commands import Failing
-from delaybridge.troubles import SLOW, Retrying, Said, Trouble, counted, first_word, other_kind
+from delaybridge.store.troubles import (
+    SLOW,
+    Retrying,
+    Said,
+    Trouble,
+    counted,
+    first_word,
+    other_kind,
+)
+from delaybridge.store.verbs import Failing
 
 
 @pytest.mark.parametrize(

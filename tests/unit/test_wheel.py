@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from delaybridge.wheel import Wheel
+from delaybridge.scan.wheel import Wheel
 
 SECOND_MS = 1000
 YEAR_MS = 365 * 24 * 3600 * SECOND_MS

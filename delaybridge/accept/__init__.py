@@ -1,0 +1,1 @@
+"""What is accepted: every check of a message, before anything is written."""

@@ -1,0 +1,270 @@
+"""What a producer asks for in the headers of an ordinary message: when, under which id, where to.
+
+The spellings that are understood, on every entrance: `x-delay` (the RabbitMQ plugin's),
+`x-opt-delivery-delay` and `x-opt-delivery-time` (RabbitMQ's commercial delayed queues; AMQP 1.0
+annotations), `delaybridge-delay` and `delaybridge-due`, and beside them `delaybridge-id`,
+`delaybridge-key`, `delaybridge-destination`, `delaybridge-priority`, `delaybridge-ttl`,
+`delaybridge-at-most-once`, `delaybridge-on-conflict`, `delaybridge-cancel` and
+`delaybridge-reschedule`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from decimal import Decimal
+from math import ceil, isfinite
+from typing import Any, NamedTuple
+
+from delaybridge import times
+from delaybridge.amqp.table import utf8
+from delaybridge.errors import MessageError, shown
+from delaybridge.message import MAX_PRIORITY, OWN_HEADERS, RESERVED_PREFIX, OnConflict, rank_of
+
+PLUGIN_DELAY = "x-delay"
+ID = "delaybridge-id"
+_MOST_DIGITS = 20
+_FRACTION = re.compile(r"-?[0-9]+\.[0-9]+", re.ASCII)
+
+
+class Instructions(NamedTuple):
+    """What was asked for. Of delay_ms and due_ms at most one is given; neither: now.
+
+    id and destination: as written, to be checked. near_miss: a header that is almost one of ours.
+    reschedule: the time is given, and is that of a pending message. rank: of the priority. policy
+    None: `fail`, or not given.
+    """
+
+    delay_ms: int | None = None
+    due_ms: int | None = None
+    id: str | None = None
+    destination: str | None = None
+    cancel: bool = False
+    near_miss: str | None = None
+    reschedule: bool = False
+    key: bytes | None = None
+    rank: int = MAX_PRIORITY
+    ttl_ms: int | None = None
+    at_most_once: bool = False
+    policy: OnConflict | None = None
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether a time was asked for at all; a plugin's delay of nothing is none."""
+        return self.delay_ms is not None or self.due_ms is not None
+
+    @property
+    def needs_store(self) -> bool:
+        """Whether it cannot be published without the store, also where it is due now."""
+        return (
+            self.delay_ms is not None
+            or self.due_ms is not None
+            or self.policy is not None
+            or self.key is not None
+            or self.at_most_once
+        )
+
+
+def instructions(headers: Iterable[tuple[str, Any]]) -> Instructions:
+    """What these headers ask for; those that ask for nothing are passed over.
+
+    A value is AMQP's as decoded (int, float, Decimal, str, bytes, bool, None, datetime, ...) or
+    Kafka's bytes. None counts as absent. MessageError names the header at fault: bad_time,
+    not_integer_ms, binary_number, zone_required, looks_like_seconds, negative_delay, too_far,
+    time_ambiguous, time_required, duplicate_header, bad_flag, reserved_header, bad_destination,
+    bad_priority, bad_policy, bad_key.
+    """
+    found: dict[str, Any] = {}
+    near_miss = None
+    for name, value in headers:
+        if not isinstance(name, str):
+            raise MessageError("bad_header", "headers", f"a name is text, not {shown(name)}")
+        if name in _READERS:
+            if name in found and found[name] != value:
+                raise MessageError("duplicate_header", name, "given twice, with two values")
+            found[name] = value
+        elif _near_miss(name):
+            near_miss = name
+    given = {name: value for name, value in found.items() if value is not None}
+    asked = [name for name in given if name in _TIMES]
+    if len(asked) > 1:
+        raise MessageError("time_ambiguous", asked[1], f"{asked[0]} is given, too; give one")
+    parts = {}
+    for name, value in given.items():
+        part, read = _READERS[name]
+        parts[part] = read(value, name)
+    return _consistent(Instructions(**parts, near_miss=near_miss))
+
+
+def _near_miss(name: str) -> bool:
+    """Whether a header that is none of ours is almost one; MessageError if it has our prefix."""
+    if name.startswith(RESERVED_PREFIX) and name not in OWN_HEADERS:
+        raise MessageError("reserved_header", name, _unknown(name))
+    return name.lower() in _READERS
+
+
+def _consistent(asked: Instructions) -> Instructions:
+    name = "delaybridge-reschedule"
+    if asked.reschedule and asked.cancel:
+        raise MessageError("bad_flag", name, "a message cancels or reschedules; give one")
+    if asked.reschedule and not asked.is_timed:
+        raise MessageError("time_required", name, "say when: delaybridge-delay, delaybridge-due")
+    return asked
+
+
+def is_instruction(name: str) -> bool:
+    """Whether a header is ours: it says something to delaybridge and to nobody else."""
+    return name.startswith(RESERVED_PREFIX)
+
+
+def _unknown(name: str) -> str:
+    near = difflib.get_close_matches(name[:80], [n for n in _READERS if is_instruction(n)], n=1)
+    return f"unknown; did you mean {near[0]!r}?" if near else "unknown, and the prefix is ours"
+
+
+def _plugin_delay(value: Any, name: str) -> int | None:
+    """`x-delay`: nothing, zero and less mean now, as they did to the plugin. Fractions round up."""
+    if value is False:
+        return None
+    delay_ms = _whole_ms(_rounded_up(value), name)
+    return _within_calendar(delay_ms, name) if delay_ms > 0 else None
+
+
+def _rounded_up(value: Any) -> Any:
+    """A number with a fraction as the next whole one; anything else as it is."""
+    if isinstance(value, str | bytes) and len(value) <= _MOST_DIGITS:
+        text = value if isinstance(value, str) else value.decode(errors="replace")
+        value = Decimal(text) if _FRACTION.fullmatch(text) else value
+    if isinstance(value, Decimal):
+        return ceil(value) if value.is_finite() and value.adjusted() < _MOST_DIGITS else value
+    return ceil(value) if isinstance(value, float) and isfinite(value) else value
+
+
+def _delay(value: Any, name: str) -> int:
+    """A duration with its unit, or whole milliseconds."""
+    if isinstance(value, str | bytes) and not _is_digits(text := _text(value, name)):
+        return times.delay_ms(text, field=name)
+    delay_ms = _whole_ms(value, name)
+    if delay_ms < 0:
+        return times.delay_ms(delay_ms, field=name)
+    return _within_calendar(delay_ms, name)
+
+
+def _due(value: Any, name: str) -> int:
+    """RFC 3339 or epoch milliseconds."""
+    if isinstance(value, datetime):
+        return times.at_ms(value, field=name)
+    if isinstance(value, str | bytes) and not _is_digits(text := _text(value, name)):
+        return times.at_ms(text, field=name)
+    return times.epoch_ms(_whole_ms(value, name), field=name)
+
+
+def _id(value: Any, name: str) -> str:
+    if not isinstance(value, str | bytes):
+        raise MessageError("bad_id", name, f"got {type(value).__name__}; give text")
+    return _text(value, name, "bad_id")
+
+
+def _destination(value: Any, name: str) -> str:
+    if not isinstance(value, str | bytes):
+        raise MessageError("bad_destination", name, f"got {type(value).__name__}; give text")
+    return _text(value, name, "bad_destination")
+
+
+def _key(value: Any, name: str) -> bytes:
+    if not isinstance(value, str | bytes):
+        raise MessageError("bad_key", name, f"got {type(value).__name__}; give text")
+    return utf8(value, "bad_key", name) if isinstance(value, str) else value
+
+
+def _priority(value: Any, name: str) -> int:
+    text = shown(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    text = _text(text, name, "bad_priority") if isinstance(text, str | bytes) else ""
+    if not _is_digits(text) or not 0 <= int(text) <= MAX_PRIORITY:
+        raise MessageError("bad_priority", name, f"got {shown(value)}; give 0 to {MAX_PRIORITY}")
+    return rank_of(int(text))
+
+
+def _policy(value: Any, name: str) -> OnConflict | None:
+    text = _text(value, name, "bad_policy") if isinstance(value, str | bytes) else ""
+    try:
+        policy = OnConflict(text)
+    except ValueError:
+        known = ", ".join(OnConflict)
+        raise MessageError("bad_policy", name, f"got {text[:40]!r}; give {known}") from None
+    return None if policy is OnConflict.FAIL else policy
+
+
+def _flag(value: Any, name: str) -> bool:
+    if isinstance(value, bool):
+        return value
+    text = _text(value, name, "bad_flag") if isinstance(value, str | bytes) else ""
+    if text not in ("true", "false"):
+        raise MessageError("bad_flag", name, f"got {shown(value)}; give true or false")
+    return text == "true"
+
+
+def _whole_ms(value: Any, name: str) -> int:
+    """A whole number, in whichever type it came; MessageError for anything else."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if isinstance(value, str | bytes) and _is_digits(text := _text(value, name)):
+        return int(text)
+    if isinstance(value, float) and isfinite(value) and value == int(value):
+        return int(value)
+    if isinstance(value, Decimal) and value.as_tuple().exponent == 0:
+        return int(value)
+    is_fraction = isinstance(value, Decimal) or (isinstance(value, float) and isfinite(value))
+    code = "not_integer_ms" if is_fraction else "bad_time"
+    hint = "; for a time use delaybridge-due" if isinstance(value, datetime) else ""
+    raise MessageError(code, name, f"got {shown(value)}; give whole milliseconds{hint}")
+
+
+def _is_digits(text: str) -> bool:
+    bare = text.removeprefix("-")
+    return 0 < len(bare) <= _MOST_DIGITS and bare.isascii() and bare.isdigit()
+
+
+def _text(value: str | bytes, name: str, code: str = "bad_time") -> str:
+    if isinstance(value, str):
+        return value
+    if b"\0" in value and len(value) in (1, 2, 4, 8):
+        raise MessageError(
+            "binary_number", name, f"{len(value)} bytes of a binary number; write digits as text"
+        )
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        raise MessageError(code, name, "no UTF-8; write it as text") from None
+
+
+def _within_calendar(delay_ms: int, name: str) -> int:
+    if delay_ms < times.YEAR_3000_MS:
+        return delay_ms
+    return times.delay_ms(delay_ms, field=name)  # which raises
+
+
+_Reader = Callable[[Any, str], Any]
+_TIMES: Mapping[str, tuple[str, _Reader]] = {
+    PLUGIN_DELAY: ("delay_ms", _plugin_delay),
+    "x-opt-delivery-delay": ("delay_ms", _plugin_delay),
+    "delaybridge-delay": ("delay_ms", _delay),
+    "x-opt-delivery-time": ("due_ms", _due),
+    "delaybridge-due": ("due_ms", _due),
+}
+_READERS: Mapping[str, tuple[str, _Reader]] = {
+    **_TIMES,
+    ID: ("id", _id),
+    "delaybridge-destination": ("destination", _destination),
+    "delaybridge-cancel": ("cancel", _flag),
+    "delaybridge-reschedule": ("reschedule", _flag),
+    "delaybridge-key": ("key", _key),
+    "delaybridge-priority": ("rank", _priority),
+    "delaybridge-ttl": ("ttl_ms", _delay),
+    "delaybridge-at-most-once": ("at_most_once", _flag),
+    "delaybridge-on-conflict": ("policy", _policy),
+}
+INSTRUCTIONS = frozenset(_READERS)
+"""Names of the headers that are read."""

@@ -1,0 +1,350 @@
+"""The one place that reaches below pika's public surface (pika is pinned for it), and why.
+
+pika carries the connection: handshake, TLS, heartbeats, channels. Publishes and confirms pass it
+by as bytes:
+
+- Out: a batch's frames are joined and written at once. pika's `basic_publish` costs four times the
+  CPU, and its header encoder refuses floats and changes integers and byte arrays.
+- In: acks, nacks and returns are read here. pika would decode a returned message's headers, and
+  one time stamp beyond the year 9999 in them would end the connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol, TypeVar
+
+from pika.adapters.asyncio_connection import AsyncioConnection
+from pika.adapters.utils.io_services_utils import _AsyncPlaintextTransport
+from pika.channel import Channel
+from pika.connection import Parameters
+from pika.exceptions import AMQPError, ChannelClosedByBroker
+
+from delaybridge.amqp.header import OWN_ID, content_header, decode_table, split_content_header
+from delaybridge.errors import DETAIL_LIMIT, DecodeError, PublishUnavailable, printable
+from delaybridge.message import Delivery, Destination
+
+MAX_BODY_BYTES = 16 * 1024 * 1024  # RabbitMQ's default max_message_size
+READ_BYTES = 128 * 1024
+WRITE_BYTES = 128 * 1024  # pika copies what a write leaves over, so not the whole batch at once
+
+_METHOD, _HEADER, _BODY = 1, 2, 3
+_END = b"\xce"
+_FRAME = struct.Struct(">BHI")
+_NEXT_FRAME = struct.Struct(">cBHI")  # behind the end of the one before
+_FRAME_OVERHEAD = _FRAME.size + 1
+_PUBLISH = b"\x00\x3c\x00\x28\x00\x00"  # class 60, method 40, reserved
+_MANDATORY = b"\x01"
+_ACK, _NACK, _RETURN = b"\x00\x3c\x00\x50", b"\x00\x3c\x00\x78", b"\x00\x3c\x00\x32"
+_CONFIRM = struct.Struct(">QB")
+_ROUTES = 10_000
+
+
+Connection = TypeVar("Connection", bound="WireConnection")
+
+
+class Listener(Protocol):
+    """Who publishes on a channel."""
+
+    def on_confirm(self, tag: int, multiple: bool, is_ack: bool) -> None:
+        """The broker settled what was published as number `tag`, or everything up to it."""
+
+    def on_return(self, id: str, reason: str) -> None:
+        """The broker gave back the message with this `delaybridge-id`."""
+
+
+class WireConnection(AsyncioConnection):  # type: ignore[misc]  # pika has no types
+    """pika's connection, with publishes and confirms as bytes. One per life of a TCP connection.
+
+    lost: set when the open connection ends, to the reason. is_blocked: the broker reads nothing,
+    not even a method, until its alarm is over.
+    """
+
+    def __init__(self, parameters: Parameters, loop: asyncio.AbstractEventLoop) -> None:
+        self.opened: asyncio.Future[None] = loop.create_future()
+        self.lost: asyncio.Future[Exception] = loop.create_future()
+        self.is_blocked = False
+        self._is_plain = False
+        self._loop = loop
+        self._listeners: dict[int, Listener] = {}
+        self._returning: dict[int, str] = {}
+        self._unread = b""
+        super().__init__(
+            parameters,
+            on_open_callback=lambda _: _set(self.opened, None),
+            on_open_error_callback=lambda _, error: _fail(self.opened, error),
+            on_close_callback=lambda _, error: _set(self.lost, error),
+            custom_ioloop=loop,
+        )
+
+    def _on_connection_workflow_done(self, made: Any) -> None:
+        # pika gives the class of the error, which it takes for none, where it is closed meanwhile.
+        super()._on_connection_workflow_done(made() if isinstance(made, type) else made)
+
+    # channels
+
+    def listen(self, channel: int, listener: Listener | None) -> None:
+        """Who hears of the channel's confirms from now on; without one they are dropped."""
+        if listener is None:
+            self._listeners.pop(channel, None)
+        else:
+            self._listeners[channel] = listener
+
+    async def open_channel(self, on_closed: Callable[[Channel, Exception], None]) -> Channel:
+        """A new channel. Raises what closes it before it is open."""
+        opened: asyncio.Future[None] = self._loop.create_future()
+
+        def closed(channel: Channel, reason: Exception) -> None:
+            _fail(opened, reason)
+            on_closed(channel, reason)
+
+        channel = self.channel(on_open_callback=lambda _: _set(opened, None))
+        channel.add_on_close_callback(closed)
+        try:
+            await opened
+        except asyncio.CancelledError:
+            close_channel(channel)
+            raise
+        return channel
+
+    async def select_confirms(self, channel: Channel) -> None:
+        """Let the broker confirm what is published on the channel."""
+        await self._ask(channel, lambda done: channel.confirm_delivery(_nothing, done))
+
+    async def look_up(self, channel: Channel, exchange: str) -> None:
+        """Return if the exchange exists; if not, the broker closes the channel: raises that."""
+        await self._ask(
+            channel, lambda done: channel.exchange_declare(exchange, passive=True, callback=done)
+        )
+
+    async def look_up_queue(self, channel: Channel, queue: str) -> None:
+        """`look_up` for a queue."""
+        await self._ask(
+            channel, lambda done: channel.queue_declare(queue, passive=True, callback=done)
+        )
+
+    async def _ask(self, channel: Channel, send: Callable[[Callable[[Any], None]], None]) -> None:
+        # The answer, or what closes the channel instead.
+        answered: asyncio.Future[None] = self._loop.create_future()
+        channel.add_on_close_callback(lambda _, reason: _fail(answered, reason))
+        send(lambda _: _set(answered, None))
+        await answered
+
+    def abort(self, reason: str) -> None:
+        """End the connection without a word to the broker, which does not answer."""
+        if not (self.is_closed or self.lost.done()):
+            self._terminate_stream(AMQPError(reason))
+
+    # publishing
+
+    def write(self, frames: Iterable[bytes]) -> None:
+        """Write encoded frames in this order."""
+        gathered: list[bytes] = []
+        size = 0
+        for each in frames:
+            gathered.append(each)
+            size += len(each)
+            if size >= WRITE_BYTES:
+                self._output_marshaled_frames([b"".join(gathered)])
+                gathered, size = [], 0
+        if gathered:
+            self._output_marshaled_frames([b"".join(gathered)])
+
+    def _proto_connection_made(self, transport: Any) -> None:
+        """Read and write a plain socket at once; whatever is not usual about it is pika's to see.
+
+        pika writes in the loop's next turn, and reads 4 KiB at a time until there is no more: two
+        turns and an exception for each of the publishes that come a millisecond apart.
+        """
+        self._is_plain = isinstance(transport, _AsyncPlaintextTransport)
+        if self._is_plain:
+            self._loop.add_reader(transport._sock.fileno(), self._on_readable, transport)
+        super()._proto_connection_made(transport)
+
+    def _on_readable(self, transport: Any) -> None:
+        try:
+            data = transport._sock.recv(READ_BYTES)
+        except OSError:
+            data = b""
+        if not data:
+            transport._on_socket_readable()
+            return
+        try:
+            self._proto_data_received(data)
+        except Exception as exc:
+            transport._initiate_abort(exc)
+
+    def _adapter_emit_data(self, data: bytes) -> None:
+        transport = self._transport
+        was_empty = self._is_plain and transport.get_write_buffer_size() == 0
+        super()._adapter_emit_data(data)
+        if was_empty:
+            transport._on_socket_writable()
+
+    def _on_data_available(self, data_in: bytes) -> None:
+        """Read confirms and returns; give pika every other frame, whole."""
+        data = self._unread + data_in if self._unread else data_in
+        position, size = 0, len(data)
+        while size - position >= _FRAME_OVERHEAD:
+            kind, channel, length = _FRAME.unpack_from(data, position)
+            end = position + _FRAME_OVERHEAD + length
+            if kind == ord("A"):  # "AMQP...": the broker speaks another protocol
+                end = size
+            elif end > size:
+                break
+            if not self._read(kind, channel, data, position + _FRAME.size, end - 1):
+                self._pass_to_pika(data[position:end])
+            else:
+                self.bytes_received += end - position  # pika's heartbeat looks at it
+            position = end
+        self._unread = data[position:]
+
+    def _pass_to_pika(self, data: bytes) -> None:
+        super()._on_data_available(data)
+
+    def _read(self, kind: int, channel: int, data: bytes, start: int, end: int) -> bool:
+        if kind == _METHOD:
+            method = data[start : start + 4]
+            if method in (_ACK, _NACK):
+                tag, bits = _CONFIRM.unpack_from(data, start + 4)
+                if listener := self._listeners.get(channel):
+                    listener.on_confirm(tag, bool(bits & 1), method == _ACK)
+                return True
+            if method == _RETURN:
+                code = int.from_bytes(data[start + 4 : start + 6], "big")
+                text = data[start + 7 : start + 7 + data[start + 6]]
+                self._returning[channel] = f"{code} {text.decode(errors='replace')}"
+                return True
+            return False
+        if kind == _HEADER:
+            self._read_returned(channel, data[start:end])
+        return kind in (_HEADER, _BODY)  # nothing else here has content
+
+    def _read_returned(self, channel: int, payload: bytes) -> None:
+        reason = self._returning.pop(channel, "")
+        if listener := self._listeners.get(channel):
+            id = returned_id(payload)
+            if id is not None:
+                listener.on_return(id, reason)
+
+
+class Encoder:
+    """Publishes on one channel, to one exchange, as frames."""
+
+    def __init__(self, channel: int, frame_max: int, login: bytes) -> None:
+        self._channel = channel
+        self._payload_max = frame_max - _FRAME_OVERHEAD
+        self._login = login
+        self._methods: dict[str, bytes] = {}  # by routing key
+
+    def frames(self, delivery: Delivery) -> bytes:
+        """The frames of one publish; ValueError with a reason if no broker would take it."""
+        record = delivery.record
+        body = record.body or b""
+        size = len(body)
+        header = content_header(
+            record.headers or b"",  # type: ignore[arg-type]  # bytes for this kind of broker
+            record.properties,  # type: ignore[arg-type]  # cut in three for this kind, too
+            size,
+            delivery.id.encode(),
+            delivery.due_ms,
+            delivery.attempt,
+            self._login,
+        )
+        if size > MAX_BODY_BYTES:
+            raise ValueError(f"message_too_large: {size} bytes; RabbitMQ takes {MAX_BODY_BYTES}")
+        if len(header) > self._payload_max:
+            raise ValueError(
+                f"headers_too_large: {len(header)} bytes; a frame takes {self._payload_max}"
+            )
+        destination = delivery.destination
+        method = self._methods.get(destination.routing_key) or self._method(destination)
+        start = _FRAME.pack(_HEADER, self._channel, len(header))
+        if 0 < size <= self._payload_max:
+            between = _NEXT_FRAME.pack(_END, _BODY, self._channel, size)
+            return b"".join((method, start, header, between, body, _END))
+        pieces = [method, start, header, _END]
+        for at in range(0, size, self._payload_max):
+            part = body[at : at + self._payload_max]
+            pieces += (_FRAME.pack(_BODY, self._channel, len(part)), part, _END)
+        return b"".join(pieces)
+
+    def _method(self, destination: Destination) -> bytes:
+        exchange, key = destination.address.encode(), destination.routing_key.encode()
+        payload = b"".join(
+            (_PUBLISH, bytes([len(exchange)]), exchange, bytes([len(key)]), key, _MANDATORY)
+        )
+        frame = _FRAME.pack(_METHOD, self._channel, len(payload)) + payload + _END
+        if len(self._methods) >= _ROUTES:  # routing keys may be without number
+            self._methods.clear()
+        self._methods[destination.routing_key] = frame
+        return frame
+
+
+def returned_id(payload: bytes) -> str | None:
+    """Our id in the content header of a returned message; None if it holds none."""
+    try:
+        table = decode_table(split_content_header(payload).table)
+    except DecodeError:
+        return None
+    # Where a sender smuggled one in, ours is the last: it was added to what was there.
+    ids = [value for name, value in table if name == OWN_ID and isinstance(value, str)]
+    return ids[-1] if ids else None
+
+
+async def open_connection(parameters: Parameters, make: Callable[..., Connection]) -> Connection:
+    """A connection that is open, or PublishUnavailable with the reason."""
+    connection = make(parameters, asyncio.get_running_loop())
+    try:
+        await connection.opened
+    except Exception as exc:
+        raise PublishUnavailable(f"unreachable: {reason_of(exc)}") from exc
+    except asyncio.CancelledError:
+        if not connection.is_closed:
+            connection.close()
+        raise
+    return connection
+
+
+def close_channel(channel: Channel) -> None:
+    """Ask the broker to close the channel; nothing if it is closing already."""
+    if not (channel.is_closed or channel.is_closing):
+        channel.close()
+
+
+def close_code(reason: BaseException) -> tuple[int, str] | None:
+    """Code and text with which the broker closed a channel; None if it did not."""
+    if isinstance(reason, ChannelClosedByBroker):
+        return reason.reply_code, reason.reply_text
+    return None
+
+
+def reason_of(exc: BaseException) -> str:
+    """What a person needs to know of an error of pika or of the socket, in one printable line."""
+    causes: Sequence[Any] = ()
+    # pika wraps the cause in one or two of its own, in attributes.
+    while causes := getattr(exc, "exceptions", None) or [getattr(exc, "exception", None)]:
+        if not isinstance(causes[-1], BaseException):
+            break
+        exc = causes[-1]
+    code = getattr(exc, "reply_code", None)
+    text = f"{code} {getattr(exc, 'reply_text', '')}" if code is not None else str(exc)
+    name = type(exc).__name__
+    return printable(f"{name}: {text}" if text else name)[:DETAIL_LIMIT]
+
+
+def _set(future: asyncio.Future[Any], value: object) -> None:
+    if not future.done():
+        future.set_result(value)
+
+
+def _fail(future: asyncio.Future[Any], error: BaseException) -> None:
+    if not future.done():
+        future.set_exception(error)
+        future.exception()  # nobody may be waiting any more: that is no news for the log
+
+
+def _nothing(*_: object) -> None:
+    """Confirms are read before pika sees them."""

@@ -1,0 +1,101 @@
+"""What a partition cannot be read beyond, until somebody decides; and where it could go on."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, TopicPartition
+
+from delaybridge.publish.kafka.outcomes import error_of, shown
+
+_GONE = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError._LOG_TRUNCATION})
+_UNREADABLE = {
+    KafkaError._BAD_MSG: "corrupt: a record batch fails its checksum",
+    KafkaError._BAD_COMPRESSION: "corrupt: a record batch cannot be decompressed",
+    KafkaError._NOT_IMPLEMENTED: "unsupported: a record batch of an unknown format",
+}
+STOPS = _GONE | _UNREADABLE.keys()
+"""Codes of errors that end the reading of a partition."""
+_ANSWER_TIMEOUT_S = 5.0
+_LOOK_S = 2.0
+
+
+def complaint(settings: Mapping[str, Any], place: TopicPartition, code: int) -> str:
+    """What is wrong with the record at a place, for whoever has to decide, and how to go on.
+
+    settings: librdkafka's. Takes a moment: it asks the broker, and looks for the batch's end.
+    """
+    look = _looker(settings)
+    try:
+        low, high = look.get_watermark_offsets(place, timeout=_ANSWER_TIMEOUT_S)
+        if code in _UNREADABLE:
+            last = _end_of_batch(look, place, high)
+            return f"{_UNREADABLE[code]}: {_range(place, last)}"
+    except KafkaException as exc:
+        error = error_of(exc)
+        why = "no answer" if error is None else shown(error)
+        what = _UNREADABLE.get(code, "lost_input: what is to be read next is not there")
+        return f"{what}; stopped at offset {place.offset} ({why})"
+    finally:
+        look.close()
+    if place.offset < low:
+        lost = "lost_input: retention took records before they were read"
+        return f"{lost}: {_range(place, low - 1)}"
+    return (
+        f"lost_input: the log was cut back: it ends at offset {high}, and {place.offset} is to be "
+        "read next"
+    )
+
+
+def is_readable(settings: Mapping[str, Any], topic: str, partition: int) -> bool:
+    """Whether a partition may be read and can be, though nothing new is in it."""
+    look = _looker(settings)
+    try:
+        look.assign([TopicPartition(topic, partition, OFFSET_END)])
+        found = look.consume(1, _LOOK_S)
+        error = found[0].error() if found else KafkaError(KafkaError._TIMED_OUT)
+        return error is None or error.code() == KafkaError._PARTITION_EOF
+    finally:
+        look.close()
+
+
+def _looker(settings: Mapping[str, Any]) -> Consumer:
+    """A consumer beside ours: never in the group, commits nothing; librdkafka wants a name."""
+    logger = logging.Logger("librdkafka")
+    logger.addHandler(logging.NullHandler())
+    own = {
+        "group.id": "delaybridge-look",
+        "enable.auto.commit": False,
+        "enable.partition.eof": True,
+        "auto.offset.reset": "error",
+        "check.crcs": True,
+    }
+    return Consumer({**settings, **own}, logger=logger)
+
+
+def _range(place: TopicPartition, last: int) -> str:
+    return (
+        f"offsets {place.offset} to {last}; to go on behind them: delaybridge ingest kafka "
+        f"--skip-offset {place.topic}/{place.partition}={last}"
+    )
+
+
+def _end_of_batch(look: Consumer, place: TopicPartition, high: int) -> int:
+    """The last offset of the batch that begins at a place; high: where the log ends.
+
+    A client is told only where such a batch begins, and whatever offset inside it is asked for
+    brings the same error.
+    """
+    inside, outside = place.offset, high
+    while outside - inside > 1:
+        middle = (inside + outside) // 2
+        look.assign([TopicPartition(place.topic, place.partition, middle)])
+        found = look.consume(1, _LOOK_S)
+        error = found[0].error() if found else None
+        if error is not None and error.code() in _UNREADABLE and found[0].offset() == place.offset:
+            inside = middle
+        else:
+            outside = middle
+    return inside

@@ -1,0 +1,115 @@
+"""Which namespace each delay topic belongs to, as commits of a consumer group without members.
+
+The mark of a topic is the metadata of an offset committed for its first partition. All namespaces
+use one group for it, so those that read in different groups see each other's marks, too.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from delaybridge.ingest.owner import Owner
+from delaybridge.publish.kafka.outcomes import error_of
+
+GROUP = "delaybridge.owners"
+_OFFSET = 2**63 - 1  # behind every record: whoever watches lags sees none
+_WRITE_AGAIN_S = 3600.0  # the broker forgets commits of a group without members, after a week
+
+
+class TopicsMoved(Exception):
+    """Other topics than before belong to another namespace: begin anew with those that are ours."""
+
+
+class TopicOwners:
+    """The marks of delay topics. To be used in one thread."""
+
+    def __init__(
+        self,
+        settings: Mapping[str, Any],
+        owner: Owner,
+        unguarded: Callable[[str], None],
+        logger: logging.Logger,
+    ) -> None:
+        """settings: librdkafka's. unguarded: told once if the user may not use the group.
+
+        foreign: topics that belong to another namespace, and to which, as last claimed.
+        """
+        # Not the AdminClient: it ends the process if the group has moved (librdkafka#5040).
+        self._consumer = Consumer(
+            {**settings, "group.id": GROUP, "enable.auto.commit": False}, logger=logger
+        )
+        self._owner, self._unguarded = owner, unguarded
+        self._is_refused = False
+        self._written_s: dict[str, float] = {}
+        self.foreign: dict[str, str] = {}
+
+    def close(self) -> None:
+        """Disconnect."""
+        self._consumer.close()
+
+    def claim(self, names: Iterable[str], timeout_s: float) -> dict[str, str]:
+        """Make topics this namespace's, unless they are another's; of those, the owners.
+
+        Of two that mark a topic in the same moment the last has it, and the other learns it when
+        it claims again. KafkaException if there is no answer in time.
+        """
+        self.foreign = self._claim(names, timeout_s)
+        return self.foreign
+
+    def look(self, names: Iterable[str], timeout_s: float) -> None:
+        """Claim topics, and again those that are another's; TopicsMoved if that has changed."""
+        before = self.foreign
+        if self._claim({*names, *before}, timeout_s) != before:
+            raise TopicsMoved("other topics than before belong to another namespace")
+
+    def _claim(self, names: Iterable[str], timeout_s: float) -> dict[str, str]:
+        asked = sorted(set(names))
+        marks = self._read(asked, timeout_s)
+        free = [name for name in asked if self._is_to_write(name, marks.get(name, ""))]
+        if free and not self._is_refused:
+            places = [TopicPartition(name, 0, _OFFSET, self._owner.name) for name in free]
+            self._consumer.commit(offsets=places, asynchronous=True)
+            marks |= self._read(free, timeout_s)  # on the same connection: answered after it
+        now_s = time.monotonic()
+        self._written_s |= {name: now_s for name in free if marks.get(name) == self._owner.name}
+        return {name: mark for name, mark in marks.items() if mark not in ("", self._owner.name)}
+
+    def _is_to_write(self, name: str, mark: str) -> bool:
+        if mark != self._owner.name:
+            return mark == "" or mark in self._owner.take_over
+        return time.monotonic() - self._written_s.get(name, -_WRITE_AGAIN_S) >= _WRITE_AGAIN_S
+
+    def _read(self, names: Sequence[str], timeout_s: float) -> dict[str, str]:
+        """The marks that there are; none where the user may not ask."""
+        if not names or self._is_refused:
+            return {}
+        try:
+            found = self._consumer.committed(
+                [TopicPartition(name, 0) for name in names], timeout=timeout_s
+            )
+        except KafkaException as exc:
+            if (refusal := self._refusal(exc)) is None:
+                raise
+            self._is_refused = True
+            self._unguarded(
+                f"nothing keeps another namespace from reading its topics, too: {refusal}; allow "
+                f"READ on the group {GROUP!r}"
+            )
+            return {}
+        return {place.topic: place.metadata or "" for place in found if place.error is None}
+
+    def _refusal(self, exc: KafkaException) -> str | None:
+        """Why the user may not use the group; None if that is not it."""
+        errors = [error_of(exc)]
+        # Of a coordinator that may not be found only the messages' queue tells.
+        while (message := self._consumer.poll(0)) is not None:
+            errors.append(message.error())
+        for error in errors:
+            if error is not None and error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+                return error.str()
+        return None

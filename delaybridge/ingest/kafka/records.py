@@ -1,0 +1,325 @@
+"""What a record of a delay topic asks for: our headers, or those of etf1's kafka-message-scheduler.
+
+In etf1's dialect the record's key is the id, the same key replaces, a null value cancels, and the
+headers name epoch (seconds), target topic and target key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from operator import methodcaller
+from time import time_ns
+from typing import Any, NamedTuple
+from zlib import crc32
+
+from delaybridge.accept.accept import (
+    Accepted,
+    check_body_size,
+    check_delay,
+    check_header_sizes,
+    check_id,
+    parse_destination,
+)
+from delaybridge.accept.instructions import ID, Instructions, instructions, is_instruction
+from delaybridge.errors import MessageError
+from delaybridge.ingest import Change, Entry, Quarantine, Schedule, reason_of, when_of
+from delaybridge.ingest.routes import AllowList, Route
+from delaybridge.message import (
+    MAX_PRIORITY,
+    OWN_HEADERS,
+    Destination,
+    HeaderPairs,
+    Limits,
+    OnConflict,
+    Record,
+    encode_record,
+)
+from delaybridge.times import epoch_ms
+
+ETF1_EPOCH, ETF1_TOPIC, ETF1_KEY = (
+    *("scheduler-epoch", "scheduler-target-topic", "scheduler-target-key"),
+)
+_ETF1_PREFIX = "scheduler-"
+_OFFSET_DIGITS = 19
+_ID_REST = 9  # of an id: two dashes, five digits of the partition, and ~1 where it is quarantined
+
+Headers = Sequence[tuple[str, bytes | None]]
+# confluent_kafka returns half a list and an exception for a name that is no UTF-8. The interpreter
+# looks for that after every call, but after one written as message.headers().
+_headers_of = methodcaller("headers")
+# Many producers send the same few headers all the time.
+_KNOWN, _KNOWN_BYTES = 1000, 256
+
+
+class Read(NamedTuple):
+    """One record as it was read. headers None: they cannot be read. timestamp_ms: -1 if none."""
+
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers | None
+    timestamp_ms: int = -1
+
+    @classmethod
+    def of(cls, message: Any) -> Read:
+        """A record as confluent_kafka gives it."""
+        try:
+            headers = _headers_of(message) or ()
+        except (UnicodeDecodeError, SystemError):  # a name; the values cannot be had then
+            headers = None
+        stamp_ms = message.timestamp()[1]
+        return cls(
+            *(message.partition(), message.offset(), message.key(), message.value()),
+            headers,
+            stamp_ms,
+        )
+
+
+class Understood(NamedTuple):
+    """What headers ask for. kept: without those that only we read."""
+
+    asked: Instructions
+    kept: HeaderPairs
+    is_etf1: bool
+
+
+class Partition(NamedTuple):
+    """What its records have in common.
+
+    source: the name under which the store remembers what was read; empty: it does not.
+    """
+
+    place: str
+    seed: int
+    source: str
+
+
+class Reader:
+    """Reads the records of one delay topic."""
+
+    def __init__(
+        self,
+        route: Route,
+        topic_id: str,
+        kinds: Mapping[str, str],
+        limits: Limits,
+        allowed: AllowList,
+        *,
+        keep_partition: bool,
+        reach: str = "",
+    ) -> None:
+        """topic_id: what tells the topic from another that bore its name; empty if unknown.
+
+        reach: whose messages may be touched, as `reach_of` gives it; empty: all. near_misses: how
+        often a header was almost one that is understood.
+        """
+        self._route, self._topic_id = route, topic_id
+        self._kinds, self._limits, self._allowed = kinds, limits, allowed
+        self._keep_partition, self._reach = keep_partition, reach
+        self.topic = route.source
+        self.near_misses = 0
+        self._own: tuple[Destination, str] | None = None
+        self._partitions: dict[int, Partition] = {}
+        self._known: dict[tuple[bool, Headers], Understood] = {}  # headers that came before
+
+    def read(self, record: Read) -> Entry:
+        """What becomes of a record."""
+        try:
+            return self._read(record)
+        except MessageError as exc:
+            return self.quarantine(record, reason_of(exc))
+
+    def place(self, record: Read) -> str:
+        """Topic, partition and offset, of fixed width: such ids sort as they were read."""
+        return f"{self._partition(record).place}{record.offset:0{_OFFSET_DIGITS}}"
+
+    def _partition(self, record: Read) -> Partition:
+        return self._partitions.get(record.partition) or self._first_of(record.partition)
+
+    def _first_of(self, number: int) -> Partition:
+        topic, born = self._route.source, f"-{self._topic_id}" if self._topic_id else ""
+        # An id has at most 255 bytes, and a topic's name may have 249.
+        room = max(self._limits.id_bytes - len(born) - _OFFSET_DIGITS - _ID_REST, 0)
+        partition = self._partitions[number] = Partition(
+            f"{topic[:room]}{born}-{number:05}-",
+            crc32(f"{self.topic}:{self._topic_id}:{number}".encode()),
+            f"{self._topic_id}:{number}" if self._topic_id else "",
+        )
+        return partition
+
+    def quarantine(self, record: Read, reason: str) -> Quarantine:
+        """Keep it as it came, addressed to where it would have gone."""
+        kept = Record(
+            str(Destination(self._route.broker, self._route.kind, self._route.target)),
+            *(record.value, tuple(record.headers or ()), None, record.key),
+        )
+        own_id = self._own_id(record)
+        return Quarantine.of(own_id, self._stamp(record), encode_record(kept), reason)
+
+    def _own_id(self, record: Read) -> str:
+        """The id that it was given, as far as it can be read; else its place."""
+        headers = dict(record.headers or ())
+        given = record.key if any(map(_is_etf1, headers)) else headers.get(ID)
+        with suppress(MessageError, UnicodeDecodeError):
+            if given is not None:
+                return check_id(given.decode(), self._limits)
+        return self.place(record)
+
+    def _read(self, record: Read) -> Entry:
+        headers = record.headers
+        if headers is None:
+            raise MessageError("bad_header", "headers", "a header's name is not valid UTF-8")
+        same = record.value is None, tuple(headers)
+        asked, kept, is_etf1 = self._known.get(same) or self._understood(same)
+        if is_etf1:
+            return self._etf1(record, headers)
+        if asked.cancel or asked.reschedule:
+            if asked.id is None:
+                raise MessageError("bad_id", ID, "missing: which message is meant?")
+            when = when_of(asked, self._limits) if asked.reschedule else ""
+            key = record.key if asked.key is None else asked.key
+            return self._change(check_id(asked.id, self._limits), key, record, when=when)
+        entry = self._schedule(record, kept, asked)
+        if record.value is None and record.key and not headers:
+            # A tombstone: etf1's clients cancel with it. If nothing is pending it goes through.
+            with suppress(UnicodeDecodeError):
+                return self._change(record.key.decode(), record.key, record, otherwise=entry)
+        return entry
+
+    def _understood(self, given: tuple[bool, Headers]) -> Understood:
+        """What headers ask for, of a record whose value is null or not."""
+        is_null, headers = given
+        size = sum(len(name) + len(value or b"") for name, value in headers)
+        check_header_sizes(len(headers), size, self._limits)
+        names = {name for name, _ in headers}
+        understood = _ETF1S
+        if ETF1_EPOCH not in names and not (is_null and any(map(_is_etf1, names))):
+            for name, value in headers:
+                if value is None and is_instruction(name):
+                    raise MessageError("bad_header", name, "null; give a value as text")
+            asked = instructions(headers)
+            kept = tuple(pair for pair in headers if not is_instruction(pair[0]))
+            understood = Understood(asked, kept, is_etf1=False)
+            if asked.near_miss is not None:
+                self.near_misses += 1
+                return understood
+        if size <= _KNOWN_BYTES:
+            if len(self._known) >= _KNOWN:
+                self._known.clear()
+            self._known[given] = understood
+        return understood
+
+    def _schedule(self, record: Read, kept: HeaderPairs, asked: Instructions) -> Schedule:
+        id = self.place(record) if asked.id is None else check_id(asked.id, self._limits)
+        key = record.key if asked.key is None else asked.key
+        payload = self._payload(record, self._destination(asked.destination), kept, key, asked)
+        when = when_of(asked, self._limits)
+        basis = key if key is not None else id.encode()
+        accepted = Accepted(id, basis, when, asked.rank, payload)
+        policy = asked.policy
+        if policy is None and not self._topic_id:
+            # Without sources a record read twice is known by its stamp alone.
+            policy = OnConflict.FAIL
+        return self._sourced(accepted, policy, record)
+
+    def _etf1(self, record: Read, headers: Headers) -> Entry:
+        if not record.key:
+            raise MessageError("bad_id", "key", "in this dialect the record's key is the id")
+        try:
+            id = check_id(record.key.decode(), self._limits)
+        except UnicodeDecodeError:
+            raise MessageError("bad_id", "key", "not valid UTF-8") from None
+        if record.value is None:
+            return self._change(id, id.encode(), record)
+        given = {name: value for name, value in reversed(headers) if value is not None}
+        target = given.get(ETF1_TOPIC)
+        if not target:
+            raise MessageError("bad_destination", ETF1_TOPIC, "missing or empty; name a topic")
+        topic = target.decode(errors="backslashreplace")
+        stamps = (
+            ("scheduler-timestamp", b"%d" % (record.timestamp_ms // 1000)),
+            ("scheduler-key", record.key),
+            ("scheduler-topic", self._route.source.encode()),
+        )
+        payload = self._payload(
+            record,
+            self._destination(f"{self._route.broker}:{topic}"),
+            (*((n, v) for n, v in headers if n not in OWN_HEADERS), *stamps),
+            given.get(ETF1_KEY),
+            _NOTHING,
+        )
+        due_ms = _seconds(given.get(ETF1_EPOCH, b"")) * 1000
+        check_delay(due_ms - time_ns() // 1_000_000, self._limits, ETF1_EPOCH)
+        # The bucket is the id's: a null value that cancels knows no other key.
+        accepted = Accepted(id, id.encode(), str(due_ms), MAX_PRIORITY, payload)
+        return self._sourced(accepted, OnConflict.REPLACE, record)
+
+    def _sourced(self, accepted: Accepted, policy: OnConflict | None, record: Read) -> Schedule:
+        source = self._partition(record).source
+        stamp = self._stamp(record)
+        payload, offset = accepted.payload, record.offset
+        return Schedule(accepted, stamp, policy, payload, source, offset, self._reach)
+
+    def _change(
+        self,
+        id: str,
+        basis: bytes | None,
+        record: Read,
+        otherwise: Schedule | None = None,
+        when: str = "",
+    ) -> Change:
+        stamp, source = self._stamp(record), self._partition(record).source
+        return Change(id, basis, stamp, source, record.offset, otherwise, when, self._reach)
+
+    def _stamp(self, record: Read) -> bytes:
+        """The same whenever the record is read again, and hardly that of another."""
+        seed = self._partition(record).seed
+        return crc32(record.offset.to_bytes(8, "big"), seed).to_bytes(4, "big")
+
+    def _payload(
+        self,
+        record: Read,
+        destination: tuple[Destination, str],
+        headers: HeaderPairs,
+        key: bytes | None,
+        asked: Instructions,
+    ) -> bytes:
+        to, text = destination
+        check_body_size(record.value or b"", to.broker, self._limits)
+        partition = record.partition if self._keep_partition else None
+        ttl_ms, once = asked.ttl_ms, asked.at_most_once
+        value = record.value
+        return encode_record(Record(text, value, headers, None, key, partition, ttl_ms, once))
+
+    def _destination(self, asked: str | None) -> tuple[Destination, str]:
+        route = self._route
+        if asked is None:
+            if self._own is None:
+                own = parse_destination(f"{route.broker}:{route.target}", self._kinds)
+                self._own = own, str(own)
+            return self._own
+        destination = parse_destination(asked, self._kinds)
+        if (destination.broker, destination.address) == (route.broker, route.source):
+            raise MessageError(
+                "self_loop", "delaybridge-destination", f"{route.source} is where it came from"
+            )
+        self._allowed.check(destination, route)
+        return destination, str(destination)
+
+
+_NOTHING = Instructions()
+_ETF1S = Understood(_NOTHING, (), is_etf1=True)
+
+
+def _is_etf1(name: str) -> bool:
+    return name.startswith(_ETF1_PREFIX)
+
+
+def _seconds(text: bytes) -> int:
+    if not text.isdigit() or len(text) > 11:
+        raise MessageError(
+            "bad_time", ETF1_EPOCH, f"got {text[:40]!r}; give seconds since 1970 as digits"
+        )
+    return epoch_ms(int(text) * 1000, field=ETF1_EPOCH) // 1000

@@ -1,0 +1,120 @@
+"""One life of a consumer: what its channel delivered, and what of it may be acknowledged."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from pika.channel import Channel
+
+from delaybridge.ingest import Entry
+from delaybridge.ingest.rabbitmq.intake import Deliveries, IntakeConnection, size_of
+from delaybridge.ingest.rabbitmq.messages import Delivered
+
+
+class Tags:
+    """Which delivery tags of a channel are done, and what to acknowledge. Tags count from 1."""
+
+    def __init__(self) -> None:
+        self._first = 1
+        self._done: dict[int, bool] = {}  # whether it is to be acknowledged still
+
+    def done(self, tag: int) -> None:
+        """The message with this tag needs no more."""
+        self._done[tag] = True
+
+    def take(self, most: int) -> tuple[int, list[int]]:
+        """(Acknowledge all up to this tag, 0 for none; and these by themselves).
+
+        Those behind one that takes its time wait for it, but no more than `most`. No tag is given
+        twice: the broker would close the channel.
+        """
+        upto = 0
+        while (fresh := self._done.pop(self._first, None)) is not None:
+            if fresh:
+                upto = self._first
+            self._first += 1
+        if len(self._done) < most:
+            return upto, []
+        single = sorted(tag for tag, fresh in self._done.items() if fresh)
+        self._done.update(dict.fromkeys(single, False))
+        return upto, single
+
+
+class Held:
+    """A message in hand, and its place on its channel."""
+
+    __slots__ = ("entry", "id", "life", "message", "since_s", "size", "stamp")
+
+    def __init__(self, message: Delivered, life: Life, now_s: float) -> None:
+        self.message, self.life, self.since_s = message, life, now_s
+        self.size = size_of(message)
+        self.entry: Entry
+        self.stamp: bytes
+        self.id: str
+
+
+class Life:
+    """One life of the consumer: its channel, what it delivered, what of it is done."""
+
+    def __init__(self, connection: IntakeConnection, channel: Channel, most: int) -> None:
+        """most: so many may be done and not acknowledged. held: in hand, by tag, in their order."""
+        self._connection, self._number = connection, int(channel.channel_number)
+        self._most = most
+        self.arrived = asyncio.Event()
+        self.deliveries = Deliveries(self.arrived.set)
+        self._tags = Tags()
+        self.ended: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
+        self.held: dict[int, Held] = {}
+        self.moved = asyncio.Event()  # less is held than before
+        connection.take_deliveries(self._number, self.deliveries)
+        channel.add_on_close_callback(lambda _, reason: self.end(reason))
+        channel.add_on_cancel_callback(
+            lambda _: self.end(ConnectionError("cancelled by the broker: the queue is gone"))
+        )
+
+    @property
+    def in_hand(self) -> int:
+        """Messages taken that are to be seen to their end; none once it has ended."""
+        return 0 if self.ended.done() else len(self.held)
+
+    def end(self, reason: Exception) -> None:
+        """Nothing more comes, and nothing can be acknowledged."""
+        if self.ended.done():
+            return
+        self.ended.set_result(reason)
+        self._connection.take_deliveries(self._number, None)
+        self._connection.release(self.deliveries.size)
+        self.deliveries.messages.clear()
+        self.arrived.set()
+        self.moved.set()
+
+    def take(self, most: int, now_s: float) -> list[Held]:
+        """The next messages, now in hand."""
+        taken = [Held(message, self, now_s) for message in self.deliveries.messages[:most]]
+        del self.deliveries.messages[:most]
+        self.held.update((held.message.tag, held) for held in taken)
+        return taken
+
+    def done(self, messages: Sequence[Held]) -> None:
+        """These messages are safe."""
+        if self.ended.done():
+            return
+        size = 0
+        for held in messages:
+            size += held.size
+            self._tags.done(held.message.tag)
+            del self.held[held.message.tag]
+        self.deliveries.size -= size
+        self._connection.release(size)
+        self.moved.set()
+
+    def ack(self) -> None:
+        """Tell the broker what is safe."""
+        if self.ended.done() or not self._connection.is_open:
+            return
+        upto, single = self._tags.take(self._most)
+        if upto:
+            self._connection.ack(self._number, upto, multiple=True)
+        for tag in single:
+            self._connection.ack(self._number, tag, multiple=False)

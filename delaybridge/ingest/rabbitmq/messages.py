@@ -1,0 +1,269 @@
+"""What a message from a delay exchange asks for: read from its bytes, which are kept as they are.
+
+Only headers that say something to us are decoded, and of the properties only `message_id`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+from delaybridge.accept.accept import (
+    Accepted,
+    check_body_size,
+    check_header_sizes,
+    check_id,
+    parse_destination,
+)
+from delaybridge.accept.instructions import (
+    ID,
+    INSTRUCTIONS,
+    PLUGIN_DELAY,
+    Instructions,
+    instructions,
+    is_instruction,
+)
+from delaybridge.amqp.header import ContentHeader, message_id, split_content_header
+from delaybridge.amqp.table import decode_value, entries
+from delaybridge.errors import MessageError
+from delaybridge.ingest import Change, Quarantine, Schedule, reason_of, when_of
+from delaybridge.ingest.routes import AllowList, Route
+from delaybridge.message import (
+    OWN_HEADERS,
+    RESERVED_PREFIX,
+    Destination,
+    Limits,
+    Record,
+    encode_record,
+    new_id,
+)
+
+MAX_LOOPS = 3  # so often a message may come back from our own dead letters
+_WATCHED = frozenset(name.encode() for name in (*INSTRUCTIONS, *OWN_HEADERS))
+_RESERVED = RESERVED_PREFIX.encode()
+_ID = ID.encode()
+_DEATHS = b"x-death"
+_COUNTS = frozenset((b"x-delivery-count", b"x-acquired-count"))  # added to what is redelivered
+_ROUTES = 10_000
+_CUT_OFF = timedelta(milliseconds=999)
+# Many producers send the same few headers all the time.
+_TABLES, _PLAIN_BYTES = 1000, 256
+
+
+class Delivered(NamedTuple):
+    """One message as RabbitMQ handed it over. header: the content header frame's payload."""
+
+    tag: int
+    redelivered: bool
+    routing_key: bytes
+    header: bytes
+    body: bytes
+
+
+def content_of(message: Delivered) -> ContentHeader:
+    """Properties and headers as the producer sent them; DecodeError if they are broken."""
+    content = split_content_header(message.header)
+    if not message.redelivered:
+        return content
+    table = content.table
+    kept = (table[start:end] for name, start, _, end in entries(table) if name not in _COUNTS)
+    return content._replace(table=b"".join(kept))
+
+
+class Direct(NamedTuple):
+    """A message without a delay: to be published now."""
+
+    id: str
+    record: Record
+    destination: Destination
+
+
+class Reader:
+    """Reads the messages of one delay exchange."""
+
+    def __init__(
+        self,
+        route: Route,
+        kinds: Mapping[str, str],
+        limits: Limits,
+        allowed: AllowList,
+        delay_exchanges: Collection[str],
+        reach: str = "",
+    ) -> None:
+        """delay_exchanges: those of the same broker; a message sent on to one is not delayed twice.
+
+        reach: whose messages may be touched, as `reach_of` gives it; empty: all. near_misses: how
+        often a header was almost one that is understood. without_id: messages that had none.
+        """
+        self._route, self._kinds, self._limits, self._allowed = route, kinds, limits, allowed
+        self._delay_exchanges, self.reach = frozenset(delay_exchanges), reach
+        self._destinations: dict[bytes, tuple[Destination, str]] = {}
+        self._tables: dict[bytes, tuple[Instructions, bytes]] = {}  # that came before
+        self.near_misses = self.without_id = 0
+
+    def read(
+        self, message: Delivered, stamp: bytes, known_id: str | None = None
+    ) -> Schedule | Change | Quarantine | Direct:
+        """What becomes of a message. known_id: that it was given when it came for the first time.
+
+        stamp: one a message, the same when it comes again. A message without id of its own gets
+        known_id, or a new one.
+        """
+        content = None
+        try:
+            content = content_of(message)
+            return self._read(message, content, stamp, known_id)
+        except MessageError as exc:
+            return self.quarantine(message, content, stamp, reason_of(exc))
+
+    def quarantine(
+        self, message: Delivered, content: ContentHeader | None, stamp: bytes, reason: str
+    ) -> Quarantine:
+        """Keep it as it came, addressed to where it would have gone."""
+        content = content or ContentHeader(len(message.body), 0, b"", b"", b"")
+        key = message.routing_key.decode(errors="backslashreplace")
+        route = self._route
+        target = Destination(route.broker, route.kind, route.target, key)
+        payload = _encoded(target, message.body, content)
+        return Quarantine.of(self._own_id(content), stamp, payload, reason)
+
+    def _read(
+        self, message: Delivered, content: ContentHeader, stamp: bytes, known_id: str | None
+    ) -> Schedule | Change | Quarantine | Direct:
+        table = content.table
+        asked, table = self._tables.get(table) or self._instructions(table)
+        given = asked.id if asked.id is not None else message_id(content.flags, content.after)
+        if given is None:
+            self.without_id += 1
+        id = known_id or new_id() if given is None else self._id(given)
+        if asked.cancel or asked.reschedule:
+            if given is None:
+                raise MessageError("bad_id", "delaybridge-id", "missing: which message is meant?")
+            when = when_of(asked, self._limits) if asked.reschedule else ""
+            return Change(id, asked.key, stamp, when=when, reach=self.reach)
+        destination, text = self._destination(message.routing_key, asked)
+        check_body_size(message.body, destination.broker, self._limits)
+        encoded = content.flags, content.before, content.after
+        key, ttl_ms, once = asked.key, asked.ttl_ms, asked.at_most_once
+        record = Record(text, message.body, table, encoded, key, None, ttl_ms, once)
+        if not asked.needs_store and destination.broker == self._route.broker:
+            return Direct(id, record, destination)
+        payload = encode_record(record)
+        basis = id.encode() if key is None else key
+        accepted = Accepted(id, basis, when_of(asked, self._limits), asked.rank, payload)
+        return Schedule(accepted, stamp, asked.policy, payload, "", -1, self.reach)
+
+    def _own_id(self, content: ContentHeader) -> str | None:
+        """The id that a message was given, as far as it can be read."""
+        with suppress(MessageError):
+            given: Any = message_id(content.flags, content.after)
+            for name, _, at, _ in entries(content.table):
+                if name == _ID:
+                    given = decode_value(content.table, at, ID)
+            return None if given is None else self._id(given)
+        return None
+
+    def _instructions(self, table: bytes) -> tuple[Instructions, bytes]:
+        """What the headers ask for, and the headers without those that only we read."""
+        found: list[tuple[str, Any]] = []
+        kept: list[bytes] = []
+        count = since = 0
+        is_plain = len(table) <= _PLAIN_BYTES
+        for name, start, at, end in entries(table):
+            count += 1
+            if name in _WATCHED or name.startswith(_RESERVED):
+                text = name.decode(errors="backslashreplace")
+                found.append((text, _not_early(decode_value(table, at, text))))
+                if is_instruction(text) or self._is_delayed_again(text):
+                    kept.append(table[since:start])
+                    since = end
+            elif name == _DEATHS:
+                is_plain = False
+                self._check_loop(decode_value(table, at, "x-death"))
+            elif name.lower() in _WATCHED:
+                is_plain = False
+                self.near_misses += 1
+        check_header_sizes(count, len(table), self._limits)
+        rest = b"".join((*kept, table[since:])) if since else table
+        answer = (instructions(found) if found else _NOTHING), rest
+        if is_plain:
+            if len(self._tables) >= _TABLES:
+                self._tables.clear()
+            self._tables[table] = answer
+        return answer
+
+    def _is_delayed_again(self, name: str) -> bool:
+        return name == PLUGIN_DELAY and self._route.target in self._delay_exchanges
+
+    def _check_loop(self, deaths: Any) -> None:
+        """What was dead-lettered from our intake queue again and again goes no further."""
+        ours = (
+            death.get("count", 1)
+            for death in (deaths if isinstance(deaths, list) else ())
+            if isinstance(death, dict) and death.get("queue") == self._route.source
+        )
+        if sum(count for count in ours if isinstance(count, int)) > MAX_LOOPS:
+            raise MessageError(
+                "loop", "x-death", f"came back from the dead letters of {self._route.source!r}"
+            )
+
+    def _id(self, given: str | bytes) -> str:
+        try:
+            id = given.decode() if isinstance(given, bytes) else given
+        except UnicodeDecodeError:
+            raise MessageError("bad_id", "message_id", "not valid UTF-8") from None
+        return check_id(id, self._limits)
+
+    def _destination(self, routing_key: bytes, asked: Instructions) -> tuple[Destination, str]:
+        if asked.destination is not None:
+            destination = parse_destination(asked.destination, self._kinds)
+            self._allowed.check(destination, self._route)
+            self._check_not_back(destination)
+            return destination, str(destination)
+        known = self._destinations.get(routing_key)
+        if known is None:
+            known = self._route_for(routing_key)
+            if len(self._destinations) >= _ROUTES:  # routing keys may be without number
+                self._destinations.clear()
+            self._destinations[routing_key] = known
+        return known
+
+    def _route_for(self, routing_key: bytes) -> tuple[Destination, str]:
+        try:
+            key = routing_key.decode()
+        except UnicodeDecodeError:
+            raise MessageError("bad_destination", "routing key", "not valid UTF-8") from None
+        route = self._route
+        text = str(Destination(route.broker, route.kind, route.target, key))
+        destination = parse_destination(text, self._kinds)
+        self._check_not_back(destination)
+        return destination, text
+
+    def _check_not_back(self, destination: Destination) -> None:
+        """Not into the exchange it came from, nor its queue: it would go round for ever."""
+        source = self._route.source
+        if destination.broker == self._route.broker and (
+            destination.address == source
+            or (not destination.address and destination.routing_key == source)
+        ):
+            raise MessageError(
+                "self_loop", "delaybridge-destination", f"{source} is where it came from"
+            )
+
+
+def _not_early(value: Any) -> Any:
+    """A time of AMQP 1.0 has milliseconds, which the broker cuts off: its second is over by then.
+
+    A number of milliseconds is exact.
+    """
+    return value + _CUT_OFF if isinstance(value, datetime) else value
+
+
+_NOTHING = Instructions()
+
+
+def _encoded(destination: Destination, body: bytes, content: ContentHeader) -> bytes:
+    properties = (content.flags, content.before, content.after)
+    return encode_record(Record(str(destination), body, content.table, properties))

@@ -1,0 +1,281 @@
+"""What ingest needs on the broker: the delay exchange, its intake queue, and the way between."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+import secrets
+import shlex
+from collections.abc import Iterable
+from typing import Any
+
+from pika import BasicProperties
+from pika.channel import Channel
+
+from delaybridge.amqp.connection import close_channel, close_code
+from delaybridge.errors import ConfigError
+from delaybridge.ingest.owner import Owner, SourceTaken
+from delaybridge.ingest.rabbitmq.intake import IntakeConnection
+from delaybridge.ingest.rabbitmq.management import Management, ManagementError
+from delaybridge.ingest.routes import EXCHANGE_TYPES, Route
+
+# Never given up: a message that was returned often is no poison, its ingest was restarted often.
+# Not -1, which means no limit to RabbitMQ 4: RabbitMQ 3 drops what is returned once.
+QUEUE_ARGUMENTS = {"x-queue-type": "quorum", "x-delivery-limit": 2**31 - 1}
+_REFUSED, _NOT_FOUND, _PRECONDITION_FAILED = 403, 404, 406
+_log = logging.getLogger("delaybridge")
+_ALTERNATE = "alternate-exchange"
+_CURRENT_ALTERNATE = re.compile(
+    rf"'{_ALTERNATE}' for exchange .* but current is (?:the value )?'([^']*)"
+)
+_POLICY_LOOKS, _POLICY_AGAIN_S = 10, 0.2
+_CURRENT_TYPE = re.compile(r"'type' for exchange .* but current is '([^']*)'")
+_EVERYTHING = "#"
+
+
+def intake_exchange(route: Route) -> str:
+    """The fanout exchange behind a direct delay exchange: what nobody is bound for goes there."""
+    return f"{route.source}.intake"
+
+
+def owner_exchange(route: Route) -> str:
+    """The exchange that keeps the owner's name; nothing is ever published to it."""
+    return f"{route.source}.owner"
+
+
+async def claim(connection: IntakeConnection, route: Route, owner: Owner) -> str:
+    """Make the delay exchange this namespace's; SourceTaken if it is another's.
+
+    Returns why it may be read without being claimed (the user may not declare), else ''. The name
+    stands where the broker compares it, and shows it when it differs: as alternate exchange.
+    """
+    try:
+        other = await _other_owner(connection, route, owner)
+        if other in owner.take_over:
+            await _delete_exchange(connection, owner_exchange(route))
+            other = await _other_owner(connection, route, owner)
+        if other:
+            raise SourceTaken(owner.refusal(route, other))
+    except Exception as exc:
+        closed = close_code(exc)
+        if closed is None or closed[0] != _REFUSED:
+            raise
+        return (
+            f"nothing keeps another namespace from reading it, too: {closed[1]}; let the user "
+            f"configure, write and read all that begins with {route.source!r}"
+        )
+    return ""
+
+
+async def _other_owner(connection: IntakeConnection, route: Route, owner: Owner) -> str:
+    """Declare the exchange that keeps the owner; which other one it keeps, '' if this one."""
+    prefix = f"{route.source}:"
+    refused = await _declare_owner(connection, route, prefix + owner.name)
+    if refused and not refused.endswith("'"):  # cut off; a short question leaves room for more
+        refused = await _declare_owner(connection, route, "-") or refused
+    if not refused:
+        return ""
+    found = _CURRENT_ALTERNATE.search(refused)
+    if found is None:
+        raise ConfigError(f"{route}: exchange {owner_exchange(route)!r} is not ours; delete it")
+    return found[1].removeprefix(prefix)
+
+
+async def _declare_owner(connection: IntakeConnection, route: Route, name: str) -> str:
+    return await _declare(
+        connection, "exchange_declare", exchange=owner_exchange(route), exchange_type="fanout",
+        durable=True, internal=True, arguments={_ALTERNATE: name},
+    )  # fmt: skip
+
+
+async def _delete_exchange(connection: IntakeConnection, exchange: str) -> None:
+    channel = await connection.open_channel(lambda *_: None)
+    await connection.call(channel, "exchange_delete", exchange=exchange)
+    close_channel(channel)
+
+
+async def declare(connection: IntakeConnection, route: Route, management: Management) -> Channel:
+    """A channel on which everything is in place. What exists already is used as it is.
+
+    ConfigError if an exchange is there that cannot be consumed from; whatever closes the channel
+    otherwise (403: the user may not declare).
+    """
+    await _declare(
+        connection, "queue_declare", queue=route.source, durable=True, arguments=QUEUE_ARGUMENTS
+    )
+    type = await _type_of(connection, route)
+    if (type or route.type) == "direct":
+        await _declare_direct(connection, route, management, is_there=bool(type))
+    else:
+        if not type:
+            await _declare_exchange(connection, route, route.type)
+        await _bind(connection, route, route.source)
+    return await connection.open_channel(lambda *_: None)
+
+
+async def _type_of(connection: IntakeConnection, route: Route) -> str:
+    """The type of the exchange that is there, '' if none is."""
+    channel = await connection.open_channel(lambda *_: None)
+    try:
+        await connection.look_up(channel, route.source)
+    except Exception as exc:
+        closed = close_code(exc)
+        if closed is None or closed[0] != _NOT_FOUND:
+            raise
+        return ""
+    close_channel(channel)
+    refused = await _declare_exchange(connection, route, route.type)
+    found = _CURRENT_TYPE.search(refused)
+    type = route.type if found is None else found[1]
+    if type not in EXCHANGE_TYPES:
+        raise ConfigError(f"{route}: the exchange is there with type {type!r}; delete it")
+    return type
+
+
+async def _declare_exchange(connection: IntakeConnection, route: Route, type: str) -> str:
+    return await _declare(
+        connection, "exchange_declare", exchange=route.source, exchange_type=type, durable=True
+    )
+
+
+async def _bind(connection: IntakeConnection, route: Route, exchange: str) -> None:
+    channel = await connection.open_channel(lambda *_: None)
+    await connection.call(
+        channel, "queue_bind", queue=route.source, exchange=exchange, routing_key=_EVERYTHING
+    )
+    close_channel(channel)
+
+
+async def _declare_direct(
+    connection: IntakeConnection, route: Route, management: Management, *, is_there: bool
+) -> None:
+    """Behind a direct exchange an alternate exchange takes what no queue is bound for.
+
+    A policy says so, and no argument: who declares the exchange without arguments, as every
+    producer does, would be refused otherwise. Without the policy RabbitMQ would drop messages, so
+    the exchange is not left there if it was not there before. ConfigError says what to run.
+    """
+    intake = intake_exchange(route)
+    await _declare(
+        connection, "exchange_declare",
+        exchange=intake, exchange_type="fanout", durable=True, internal=True,
+    )  # fmt: skip
+    await _bind(connection, route, intake)
+    if is_there:
+        found = _CURRENT_ALTERNATE.search(await _declare_exchange(connection, route, "direct"))
+        if found is not None and found[1] != intake:
+            what = f"has the alternate exchange {found[1]!r}, not {intake!r}; delete it"
+            raise ConfigError(f"{route}: the exchange is direct and {what}")
+        if await _is_caught(connection, route):
+            return
+    policy = intake, f"^{re.escape(route.source)}$", {_ALTERNATE: intake}
+    why = ""
+    try:
+        await management.set_policy(*policy)
+    except ManagementError as exc:
+        why = f" (ingest could not set it: {exc})"
+    await _declare_exchange(connection, route, "direct")
+    for _ in range(1 if why else _POLICY_LOOKS):  # it takes a moment to be in force
+        if await _is_caught(connection, route):
+            return
+        await asyncio.sleep(_POLICY_AGAIN_S)
+    if not is_there:
+        await _delete_exchange(connection, route.source)
+    line = _policy_line(connection.params.virtual_host, *policy)
+    _log.warning("run once: %s", line)  # by itself: in a field its quotes would be escaped
+    raise ConfigError(
+        f"{route}: RabbitMQ drops what a direct exchange has no queue for; a policy is needed, or "
+        f"this in the policy that applies{why}: {line}"
+    )
+
+
+def _policy_line(vhost: str, name: str, pattern: str, definition: dict[str, str]) -> str:
+    words = ["rabbitmqctl", "set_policy", *([] if vhost == "/" else ["-p", vhost])]
+    words += ["--apply-to", "exchanges", name, pattern, json.dumps(definition)]
+    return shlex.join(words)
+
+
+async def _is_caught(connection: IntakeConnection, route: Route) -> bool:
+    """Whether a message with a key that no queue is bound for gets to the intake queue.
+
+    One is sent that means nothing to whichever process reads it: it cancels an id that no message
+    has.
+    """
+    token = secrets.token_hex(16)
+    headers = {"delaybridge-id": f"probe-{token}", "delaybridge-cancel": "true"}
+    probe = _Probe()
+    channel = await connection.open_channel(lambda _, reason: probe.fail(reason))
+    number = int(channel.channel_number)
+    connection.listen(number, probe)
+    try:
+        await connection.select_confirms(channel)
+        properties = BasicProperties(headers=headers)
+        channel.basic_publish(route.source, f"probe.{token}", b"", properties, mandatory=True)
+        return await probe.is_caught
+    finally:
+        probe.is_caught.cancel()  # nothing is to hear of the close
+        connection.listen(number, None)
+        close_channel(channel)
+
+
+class _Probe:
+    """What became of one message."""
+
+    def __init__(self) -> None:
+        self.is_caught: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+    def on_confirm(self, tag: int, multiple: bool, is_ack: bool) -> None:
+        """The broker has it."""
+        self.settle(is_ack)
+
+    def on_return(self, id: str, reason: str) -> None:
+        """No queue was bound for it."""
+        self.settle(False)
+
+    def fail(self, reason: Exception) -> None:
+        """The channel is closed."""
+        if not self.is_caught.done():
+            self.is_caught.set_exception(reason)
+
+    def settle(self, is_caught: bool) -> None:
+        """Whether a queue has it; the first word counts."""
+        if not self.is_caught.done():
+            self.is_caught.set_result(is_caught)
+
+
+async def others_bound(management: Management, route: Route) -> set[str]:
+    """What is bound to the delay exchange beside its intake queue; ManagementError."""
+    return await management.bound_to(route.source) - {f"queue {route.source}"}
+
+
+def bypass(route: Route, others: Iterable[str]) -> str:
+    """What it means that others are bound to the delay exchange, and what to do."""
+    named = ", ".join(sorted(others))
+    return (
+        f"bound to {route.source!r} and so given its messages at once, without their delay: "
+        f"{named}; bind to {route.target!r} instead"
+    )
+
+
+async def _declare(connection: IntakeConnection, method: str, **arguments: Any) -> str:
+    """Declare something; why the broker says that it is there already and differs, else ''."""
+    channel = await connection.open_channel(lambda *_: None)
+    try:
+        await connection.call(channel, method, **arguments)
+    except Exception as exc:
+        closed = close_code(exc)
+        if closed is None or closed[0] != _PRECONDITION_FAILED:
+            raise
+        return closed[1]
+    close_channel(channel)
+    return ""
+
+
+async def messages_waiting(connection: IntakeConnection, queue: str) -> int:
+    """How many messages of the queue were not handed to any consumer yet."""
+    channel = await connection.open_channel(lambda *_: None)
+    answer = await connection.call(channel, "queue_declare", queue=queue, passive=True)
+    close_channel(channel)
+    return int(answer.message_count)

@@ -1,0 +1,361 @@
+"""Kafka: an idempotent producer, confirmed by every in-sync replica.
+
+`kafka_client` is librdkafka on the loop, `kafka_outcomes` what its errors mean. This is what
+holds them: a client, kept up, and for each topic whether it exists.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+
+from confluent_kafka import KafkaError, libversion
+
+from delaybridge.errors import PublishUnavailable
+from delaybridge.message import OWN_HEADERS, Delivery, Destination
+from delaybridge.publish import CONFIRMED, Fault, Outcome, PublishOptions, Report, Verdict
+from delaybridge.publish.kafka.client import (
+    Answers,
+    Configuration,
+    KafkaClient,
+    check,
+    configuration,
+)
+from delaybridge.publish.kafka.limits import largest_record
+from delaybridge.publish.kafka.outcomes import (
+    DOUBTFUL,
+    LOGIN_REFUSED,
+    MISSING,
+    answer,
+    broker_refusal,
+    error_of,
+    not_found,
+    not_queued,
+    shown,
+)
+from delaybridge.publish.reports import Reports
+
+FIRST_BACK_OFF_S, LAST_BACK_OFF_S = 0.2, 10.0
+STABLE_S = 5.0  # a connection that lived so long starts the back-off anew
+ANSWER_TIMEOUT_S = 5.0
+WARM_UP_TIMEOUT_S = 5.0  # for the producer id, which the first record would wait for
+TOPIC_LOOKS_S = (0.0, 0.1, 0.2, 0.4)  # a topic that the broker creates appears within them
+TOPIC_TTL_S = 30.0  # without a confirm; then the topic is looked up again
+MISSING_TTL_S = 1.0  # how long a topic is taken for missing without asking again
+MAX_TOPICS = 10_000  # remembered
+DRAIN_POLL_S = 0.01
+_TRANSIENT = MISSING | {KafkaError.LEADER_NOT_AVAILABLE}
+
+
+class Topic:
+    """What is known of one topic, and what waits until more is known."""
+
+    def __init__(self) -> None:
+        self.waiting: deque[Delivery] = deque()
+        self.proved_s: float | None = None  # when it was seen to exist
+        self.refusal: tuple[float, Outcome] | None = None  # until when, what
+        self.look_up: asyncio.Task[None] | None = None
+
+    def take(self) -> deque[Delivery]:
+        """What waits, no longer waiting."""
+        waiting, self.waiting = self.waiting, deque()
+        return waiting
+
+
+class KafkaPublisher:
+    """A `Publisher` for one Kafka cluster. Confirmed means: by all in-sync replicas."""
+
+    def __init__(
+        self,
+        name: str,
+        settings: Configuration,
+        *,
+        report: Report,
+        on_change: Callable[[], None],
+    ) -> None:
+        self.name = name
+        self.unavailable: str | None = "not_connected: not yet"
+        self._settings = settings
+        self._reports = Reports(report)
+        self._on_change = on_change
+        self._topics: dict[str, Topic] = {}
+        self._flying: dict[Delivery, float] = {}  # handed to librdkafka -> when
+        self._overflow: deque[Delivery] = deque()  # for which it had no room
+        self._client: KafkaClient | None = None
+        self._keeper: asyncio.Task[None] | None = None
+        self._tried = asyncio.Event()
+        self._troubled = asyncio.Event()
+        self._is_closing = False
+        self._ending: set[asyncio.Task[None]] = set()
+
+    async def connect(self) -> None:
+        """Try once to connect and warm up; PublishUnavailable if it failed. Goes on trying."""
+        if self._keeper is None:
+            self._keeper = asyncio.create_task(self._keep_connected(), name=f"{self.name}: keeper")
+        await self._tried.wait()
+        if self.unavailable is not None:
+            raise PublishUnavailable(f"{self.name}: {self.unavailable}")
+
+    def publish(self, deliveries: Sequence[Delivery]) -> None:
+        """Hand a batch to the broker in this order; outcomes arrive through `report`."""
+        if self._is_closing or self.unavailable is not None:
+            reason = self.unavailable or "not_connected: closing"
+            self._reports.add(deliveries, broker_refusal(reason))
+            return
+        by_topic: dict[str, list[Delivery]] = {}
+        for delivery in deliveries:
+            by_topic.setdefault(delivery.destination.address, []).append(delivery)
+        now_s = asyncio.get_running_loop().time()
+        for name, batch in by_topic.items():
+            self._publish_to(name, batch, now_s)
+
+    async def check(self, destination: Destination) -> str | None:
+        """Why this destination would be refused as things stand, None if nothing is known."""
+        client = self._client
+        if self.unavailable is not None or client is None:
+            return self.unavailable or "not_connected: closing"
+        error = await client.error_of_topic(destination.address, ANSWER_TIMEOUT_S)
+        return None if error is None else not_found(error).reason
+
+    async def limits(self) -> dict[str, int]:
+        """The most bytes of one record, if the cluster says so."""
+        most = await asyncio.to_thread(largest_record, self._settings)
+        return {} if most is None else {"record": most}
+
+    def describe(self) -> str:
+        """One line for people. No secrets."""
+        at = self._settings["bootstrap.servers"]
+        how = f"{self._settings['security.protocol']}, idempotent, acks=all"
+        text = f"Kafka at {at}, {how}, librdkafka {libversion()[0]}"
+        return text if self.unavailable is None else f"{text}: {self.unavailable}"
+
+    async def close(self, timeout_s: float) -> None:
+        """Wait at most `timeout_s` for what is unconfirmed, report the rest UNKNOWN, disconnect."""
+        self._is_closing = True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while self._flying or self._overflow or self._is_anything_waiting():
+                    await asyncio.sleep(DRAIN_POLL_S)
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.wait([self._keeper])
+        unknown = Outcome(Verdict.UNKNOWN, "closed: before it was confirmed", Fault.BROKER)
+        self._give_up(unknown, "not_connected: closed")
+        self._reports.flush()
+        self._drop_client()
+        await asyncio.gather(*self._ending)
+
+    # the connection
+
+    async def _keep_connected(self) -> None:
+        back_off_s = FIRST_BACK_OFF_S
+        now_s = asyncio.get_running_loop().time
+        while True:
+            self._troubled.clear()
+            trouble = await self._warm_up()
+            if trouble is None:
+                opened_s = now_s()
+                self._change(None)
+                self._tried.set()
+                await self._troubled.wait()
+                if now_s() - opened_s > STABLE_S:
+                    back_off_s = FIRST_BACK_OFF_S
+            else:
+                self._change(trouble)
+                self._tried.set()
+            await asyncio.sleep(back_off_s * random.uniform(0.5, 1.0))
+            back_off_s = min(2 * back_off_s, LAST_BACK_OFF_S)
+
+    async def _warm_up(self) -> str | None:
+        """Reach a broker and have a producer id before anything is due; else why not."""
+        client = self._client
+        if client is None:
+            client = self._client = KafkaClient(self._settings, self._answered, self._erred)
+        error = await client.error_of_topic(None, ANSWER_TIMEOUT_S)
+        if error is not None:
+            return f"unreachable: {shown(error)}"
+        try:
+            await asyncio.wait_for(client.ready.wait(), WARM_UP_TIMEOUT_S)
+        except TimeoutError:
+            return self.unavailable or "unreachable: the broker gives no producer id"
+        return None if client is self._client else self.unavailable
+
+    def _erred(self, client: KafkaClient, error: KafkaError) -> None:
+        if client is not self._client:
+            return  # of one that was given up
+        reason = f"unreachable: {shown(error)}"
+        if error.code() in LOGIN_REFUSED:
+            client.renew_password()
+        if error.fatal():
+            # The producer is unusable for ever; the keeper makes a new one.
+            self._drop_client()
+            self._give_up(Outcome(Verdict.UNKNOWN, f"fatal: {shown(error)}", Fault.BROKER), reason)
+            self._troubled.set()
+        elif error.code() == KafkaError._ALL_BROKERS_DOWN:
+            self._trouble(reason)
+
+    def _trouble(self, reason: str) -> None:
+        self._change(reason)
+        self._refuse_waiting(reason)
+        self._troubled.set()
+
+    def _give_up(self, outcome: Outcome, unavailable: str) -> None:
+        """What librdkafka has ends in `outcome`, what waits is refused."""
+        self._change(unavailable)
+        flying, self._flying = self._flying, {}
+        self._reports.add(flying, outcome)
+        self._refuse_waiting(unavailable)
+
+    def _drop_client(self) -> None:
+        old, self._client = self._client, None
+        if old is not None:
+            ending = asyncio.create_task(old.stop())
+            self._ending.add(ending)
+            ending.add_done_callback(self._ending.discard)
+
+    def _change(self, unavailable: str | None) -> None:
+        if unavailable != self.unavailable:
+            self.unavailable = unavailable
+            self._on_change()
+
+    # on the way out, and the answers
+
+    def _publish_to(self, name: str, batch: Sequence[Delivery], now_s: float) -> None:
+        topic = self._topic(name)
+        if topic.refusal is not None and now_s < topic.refusal[0]:
+            self._reports.add(batch, topic.refusal[1])
+        elif topic.proved_s is None or topic.waiting:
+            topic.waiting.extend(batch)
+            self._look_up(name, topic)
+        else:
+            self._hand_over(batch, now_s)  # what is refused there leaves the topic in doubt
+            if topic.proved_s is None or now_s - topic.proved_s > TOPIC_TTL_S:
+                self._look_up(name, topic)
+
+    def _hand_over(self, batch: Iterable[Delivery], now_s: float) -> None:
+        client, overflow = self._client, self._overflow
+        if client is None or self.unavailable is not None:
+            self._reports.add(batch, broker_refusal(self.unavailable or "not_connected"))
+            return
+        for delivery in batch:
+            if overflow:
+                overflow.append(delivery)  # behind those that wait, to keep the order
+                continue
+            try:
+                client.produce(delivery, _headers(delivery))
+            except BufferError:
+                self._no_room(delivery)
+            except Exception as exc:
+                self._reports.add([delivery], not_queued(delivery, exc))
+                self._doubt(delivery.destination.address, error_of(exc))
+            else:
+                self._flying[delivery] = now_s
+
+    def _no_room(self, delivery: Delivery) -> None:
+        if self._flying:
+            self._overflow.append(delivery)  # until some of those are answered
+        else:
+            self._reports.add([delivery], Outcome(Verdict.REFUSED, "message_too_large: no room"))
+
+    def _answered(self, client: KafkaClient, answers: Answers) -> None:
+        now_s = asyncio.get_running_loop().time()
+        confirmed: list[Delivery] = []
+        for delivery, error in answers:
+            since_s = self._flying.pop(delivery, None)
+            if since_s is None:
+                continue  # given up before
+            if error is None:
+                confirmed.append(delivery)
+            else:
+                is_proof = client.disturbed_s < since_s
+                self._reports.add([delivery], answer(delivery, error, is_proof=is_proof))
+                self._doubt(delivery.destination.address, error)
+        if confirmed:
+            self._reports.add(confirmed, CONFIRMED)
+            for name in {delivery.destination.address for delivery in confirmed}:
+                self._topic(name).proved_s = now_s
+        if self._overflow:
+            overflow, self._overflow = self._overflow, deque()
+            self._hand_over(overflow, now_s)
+
+    # topics
+
+    def _doubt(self, name: str, error: KafkaError | None) -> None:
+        """The topic is looked up before the next record if it may be the reason of the error."""
+        if error is not None and error.code() in DOUBTFUL:
+            self._topic(name).proved_s = None
+
+    def _topic(self, name: str) -> Topic:
+        topic = self._topics.get(name)
+        if topic is None:
+            if len(self._topics) >= MAX_TOPICS:
+                self._topics = {n: t for n, t in self._topics.items() if t.waiting or t.look_up}
+            topic = self._topics[name] = Topic()
+        return topic
+
+    def _look_up(self, name: str, topic: Topic) -> None:
+        if topic.look_up is None:
+            topic.look_up = asyncio.create_task(self._find(name, topic))
+
+    async def _find(self, name: str, topic: Topic) -> None:
+        error = await self._ask_for(name)
+        topic.look_up = None
+        now_s = asyncio.get_running_loop().time()
+        if error is None:
+            topic.proved_s, topic.refusal = now_s, None
+            self._hand_over(topic.take(), now_s)
+            return
+        outcome = not_found(error)
+        topic.proved_s = None
+        if outcome.fault is Fault.BROKER:
+            self._trouble(outcome.reason)
+        else:
+            topic.refusal = (now_s + MISSING_TTL_S, outcome)
+            self._reports.add(topic.take(), outcome)
+
+    async def _ask_for(self, name: str) -> KafkaError | None:
+        """Why the topic cannot be had; a broker that creates topics creates it."""
+        error: KafkaError | None = None
+        for pause_s in TOPIC_LOOKS_S:
+            await asyncio.sleep(pause_s)
+            if (client := self._client) is None:
+                return KafkaError(KafkaError._DESTROY)
+            error = await client.error_of_topic(name, ANSWER_TIMEOUT_S)
+            if error is None or error.code() not in _TRANSIENT:
+                break
+        return error
+
+    def _is_anything_waiting(self) -> bool:
+        return any(topic.waiting for topic in self._topics.values())
+
+    def _refuse_waiting(self, reason: str) -> None:
+        overflow, self._overflow = self._overflow, deque()
+        self._reports.add(overflow, broker_refusal(reason))
+        for topic in self._topics.values():
+            self._reports.add(topic.take(), broker_refusal(reason))
+
+
+def _headers(delivery: Delivery) -> list[tuple[str, str | bytes | None]]:
+    ours = (delivery.id, str(delivery.due_ms), str(delivery.attempt))
+    return [*delivery.record.headers, *zip(OWN_HEADERS, ours, strict=True)]
+
+
+def publisher(
+    name: str,
+    url: str,
+    *,
+    report: Report,
+    on_change: Callable[[], None],
+    options: PublishOptions,
+) -> KafkaPublisher:
+    """A publisher for kafka[s]://[USER:PASSWORD@]HOST[:PORT][,HOST[:PORT]...][?OPTION=VALUE...].
+
+    kafkas:// verifies certificate and host name. The options are librdkafka's, from an allow-list;
+    ConfigError for others, and for values that librdkafka refuses.
+    """
+    settings = configuration(name, url, options)
+    check(name, settings)
+    return KafkaPublisher(name, settings, report=report, on_change=on_change)

@@ -1,0 +1,231 @@
+"""One exchange's way out: its channel, opened when it is needed and again when it was closed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from pika.channel import Channel
+
+from delaybridge.amqp.connection import (
+    Encoder,
+    WireConnection,
+    close_channel,
+    close_code,
+    reason_of,
+)
+from delaybridge.errors import DETAIL_LIMIT, printable
+from delaybridge.message import Delivery
+from delaybridge.publish import Fault, Outcome, Verdict
+from delaybridge.publish.rabbitmq.channel import ExchangeLine, refusal
+from delaybridge.publish.reports import Reports
+
+ANSWER_TIMEOUT_S = 10.0  # for a channel to open; a broker that takes longer is given up
+PROOF_TTL_S = 30.0  # after so long without a confirm the exchange may be gone
+MISSING_TTL_S = 1.0  # how long an exchange is taken for missing without asking again
+
+
+class Exchange:
+    """The deliveries of one exchange, over one connection after the other.
+
+    Before the first publish the broker is asked whether the exchange exists. That is believed for
+    as long as confirms come; after 30 s without one the next message goes alone, as a probe.
+    """
+
+    def __init__(self, name: str, reports: Reports, login: bytes, arm: Callable[[], None]) -> None:
+        self.name = name
+        self.line = ExchangeLine(reports)
+        self._reports = reports
+        self._login = login
+        self._arm = arm  # sees to it that `expire` is called in time
+        self._connection: WireConnection | None = None
+        self._channel: Channel | None = None
+        self._encoder: Encoder | None = None
+        self._opening: asyncio.Task[None] | None = None
+        self._proved_s = 0.0
+        self._refusal: tuple[float, Outcome] | None = None  # until when, what
+
+    @property
+    def is_unused(self) -> bool:
+        """Whether it has no channel and nothing to do."""
+        return self._channel is None and self._opening is None and self.line.is_idle
+
+    # on the way out
+
+    def publish(self, deliveries: Sequence[Delivery], connection: WireConnection) -> None:
+        """Write them behind what waits, as soon as the channel is open."""
+        self._connection = connection
+        self.line.add(deliveries)
+        now_s = asyncio.get_running_loop().time()
+        if self._refusal is not None:
+            until_s, outcome = self._refusal
+            if now_s < until_s:
+                self.line.refuse_waiting(outcome)
+                return
+            self._refusal = None
+        if self._channel is not None and now_s - self._proved_s > PROOF_TTL_S:
+            self.line.be_careful()
+        self._write()
+
+    def _write(self) -> None:
+        connection, encoder = self._connection, self._encoder
+        if connection is None or not connection.is_open:
+            return  # `connection_lost` follows
+        if encoder is None:
+            self._open(connection)
+            return
+        now_s = asyncio.get_running_loop().time()
+        while batch := self.line.next_batch():
+            written, frames = self._encoded(batch, encoder)
+            self.line.wrote(written, now_s)
+            try:
+                connection.write(frames)
+            except Exception as exc:
+                connection.abort(f"write failed: {reason_of(exc)}")
+                break
+        self._arm()
+
+    def _encoded(
+        self, batch: Sequence[Delivery], encoder: Encoder
+    ) -> tuple[list[Delivery], list[bytes]]:
+        written, frames = [], []
+        for delivery in batch:
+            try:
+                frames.append(encoder.frames(delivery))
+            except Exception as exc:
+                # Whatever is wrong with it, it was not written, and the others are.
+                reason = str(exc) if type(exc) is ValueError else f"unencodable: {reason_of(exc)}"
+                self._reports.add([delivery], Outcome(Verdict.REFUSED, reason))
+            else:
+                written.append(delivery)
+        return written, frames
+
+    # the channel
+
+    def _open(self, connection: WireConnection) -> None:
+        if self._opening is None:
+            self._opening = asyncio.create_task(self._open_channel(connection))
+
+    async def _open_channel(self, connection: WireConnection) -> None:
+        try:
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                channel = await self._prepared(connection)
+        except TimeoutError:
+            if not connection.is_blocked:
+                connection.abort(f"no answer within {ANSWER_TIMEOUT_S:g} s")
+        except Exception as exc:
+            self._not_opened(exc)
+        else:
+            self._opened(connection, channel)
+        finally:
+            if self._opening is asyncio.current_task():
+                self._opening = None
+        if self._channel is not None:
+            self._write()
+
+    async def _prepared(self, connection: WireConnection) -> Channel:
+        """A channel in confirm mode, the exchange having been seen. Raises what is in the way."""
+        channel = await connection.open_channel(self._on_closed)
+        try:
+            if self.name:
+                await connection.look_up(channel, self.name)
+            await connection.select_confirms(channel)
+        except BaseException:
+            close_channel(channel)
+            raise
+        return channel
+
+    def _opened(self, connection: WireConnection, channel: Channel) -> None:
+        number = int(channel.channel_number)
+        self._channel = channel
+        self._encoder = Encoder(number, connection.params.frame_max, self._login)
+        self._proved_s = asyncio.get_running_loop().time()
+        connection.listen(number, self)
+
+    def _not_opened(self, reason: Exception) -> None:
+        if (closed := close_code(reason)) is not None:
+            outcome = refusal(*closed) or _refused_destination(reason)
+        elif self._connection is not None and self._connection.is_open:
+            outcome = _refused_destination(reason)  # no channel number is free
+        else:
+            return  # `connection_lost` follows
+        self._refuse(outcome)
+
+    def _refuse(self, outcome: Outcome) -> None:
+        until_s = asyncio.get_running_loop().time() + MISSING_TTL_S
+        self._refusal = (until_s, outcome)
+        self.line.refuse_waiting(outcome)
+
+    def _on_closed(self, channel: Channel, reason: Exception) -> None:
+        if channel is not self._channel:
+            return  # it was never opened, or thrown away
+        self._drop_channel()
+        if (closed := close_code(reason)) is None:
+            return  # `connection_lost` follows
+        outcome = self.line.closed_by_broker(*closed)
+        if outcome.fault is Fault.DESTINATION:
+            self._refuse(Outcome(Verdict.REFUSED, outcome.reason, outcome.fault))
+        elif self.line.has_waiting:
+            self._write()
+
+    def _drop_channel(self) -> None:
+        if self._channel is not None and self._connection is not None:
+            self._connection.listen(self._channel.channel_number, None)
+        self._channel = self._encoder = None
+
+    def release(self) -> None:
+        """Close the channel of an exchange that has nothing to do: others may need one."""
+        if self.line.is_idle and (channel := self._channel) is not None:
+            self._drop_channel()
+            close_channel(channel)
+
+    # what the broker says
+
+    def on_confirm(self, tag: int, multiple: bool, is_ack: bool) -> None:
+        """The broker settled what was published as number `tag`, or everything up to it."""
+        self._proved_s = asyncio.get_running_loop().time()
+        self.line.settle(tag, multiple, confirmed=is_ack)
+        if self.line.has_waiting:
+            self._write()
+
+    def on_return(self, id: str, reason: str) -> None:
+        """The broker gave back the message with this `delaybridge-id`."""
+        self.line.returned(id, reason)
+
+    # what the broker does not say
+
+    def expire(self, before_s: float, outcome: Outcome) -> float | None:
+        """Give up what was written before `before_s`; when the oldest that is left was written.
+
+        Its channel is thrown away with all that is on it, so that a late ack confirms nothing.
+        """
+        oldest_s = self.line.oldest_s()
+        if oldest_s is None or oldest_s > before_s:
+            return oldest_s
+        channel, connection = self._channel, self._connection
+        self._drop_channel()
+        self.line.lost(outcome)
+        if channel is not None and connection is not None and connection.is_open:
+            close_channel(channel)
+            # Also with nothing to write: it tells a broker that is slow from one that is gone.
+            self._open(connection)
+        return None
+
+    def connection_lost(self, outcome: Outcome, *, is_suspicious: bool) -> None:
+        """What is unconfirmed ends in `outcome`, what waits is refused with its reason."""
+        self._drop_channel()
+        self._connection = None
+        if self._opening is not None:
+            self._opening.cancel()
+            self._opening = None
+        self.line.lost(outcome, is_suspicious=is_suspicious)
+        self.refuse_waiting(outcome.reason)
+
+    def refuse_waiting(self, reason: str) -> None:
+        """What was never written is refused: the broker is at fault."""
+        self.line.refuse_waiting(Outcome(Verdict.REFUSED, reason, Fault.BROKER))
+
+
+def _refused_destination(reason: Exception) -> Outcome:
+    shown = printable(reason_of(reason))[:DETAIL_LIMIT]
+    return Outcome(Verdict.REFUSED, f"no_channel: {shown}", Fault.DESTINATION)

@@ -1,0 +1,5 @@
+"""Publishing to Redis Streams: one XADD per message, pipelined."""
+
+from delaybridge.publish.redis_streams.publisher import publisher
+
+__all__ = ["publisher"]

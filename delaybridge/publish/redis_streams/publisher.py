@@ -1,0 +1,340 @@
+"""Redis Streams: one XADD per message, pipelined on one connection.
+
+Confirmed means: that Redis has added the entry. An error reply proves that it has not; a reply
+that did not come proves nothing. Fields: docs/destinations.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import random
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+from urllib.parse import parse_qsl, urlencode
+
+from redis.asyncio import ConnectionPool
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+from redis.retry import Retry
+
+from delaybridge.errors import ConfigError, PublishUnavailable, printable
+from delaybridge.message import OWN_HEADERS, Delivery, Destination
+from delaybridge.publish import CONFIRMED, Fault, Outcome, PublishOptions, Report, Verdict
+from delaybridge.publish.redis_streams.outcomes import reason_of, refusal
+from delaybridge.publish.reports import Reports
+from delaybridge.store.login import logged_in
+
+FIRST_BACK_OFF_S, LAST_BACK_OFF_S = 0.2, 10.0
+STABLE_S = 5.0  # a connection that lived so long starts the back-off anew
+CONNECT_TIMEOUT_S = 5.0
+ANSWER_TIMEOUT_S = 5.0
+DRAIN_POLL_S = 0.01
+HEADER_PREFIX = "header:"
+
+# A write that is refused whenever writes are, and changes nothing: the stream never exists.
+_PROBE = ("XADD", "delaybridge:probe", "NOMKSTREAM", "*", "probe", "")
+Taker = Delivery | asyncio.Future[Any]
+"""Whom a reply is for."""
+
+
+class Lost(Exception):
+    """The connection is given up; why, as a reason."""
+
+
+class StreamsPublisher:
+    """A `Publisher` for the streams of one Redis. Confirmed means: XADD was answered."""
+
+    def __init__(
+        self,
+        name: str,
+        pool: Any,
+        maxlen: str | None,
+        *,
+        report: Report,
+        on_change: Callable[[], None],
+        options: PublishOptions,
+    ) -> None:
+        self.name = name
+        self.unavailable: str | None = "not_connected: not yet"
+        self._pool = pool
+        self._trim = () if maxlen is None else ("MAXLEN", "~", maxlen)
+        self._reports = Reports(report)
+        self._on_change = on_change
+        self._timeout_s = options.confirm_timeout_s
+        self._heartbeat_s = options.heartbeat_s
+        self._outbox: list[tuple[tuple[Any, ...], Taker]] = []  # not written yet
+        self._written: deque[tuple[Taker, float]] = deque()  # not answered yet, in order; when
+        self._wake = asyncio.Event()
+        self._keeper: asyncio.Task[None] | None = None
+        self._tried = asyncio.Event()
+        self._is_closing = False
+        self._about = "Redis"
+
+    async def connect(self) -> None:
+        """Try once to connect; PublishUnavailable if it failed. Reconnects from then on."""
+        if self._keeper is None:
+            self._keeper = asyncio.create_task(self._keep_connected(), name=f"{self.name}: keeper")
+        await self._tried.wait()
+        if self.unavailable is not None:
+            raise PublishUnavailable(f"{self.name}: {self.unavailable}")
+
+    def publish(self, deliveries: Sequence[Delivery]) -> None:
+        """Hand a batch to the broker in this order; outcomes arrive through `report`."""
+        if self._is_closing or self.unavailable is not None:
+            reason = self.unavailable or "not_connected: closing"
+            self._reports.add(deliveries, Outcome(Verdict.REFUSED, reason, Fault.BROKER))
+            return
+        for delivery in deliveries:
+            try:
+                self._outbox.append((self._command(delivery), delivery))
+            except Exception as exc:  # it is not written, and the others are
+                reason = f"unencodable: {type(exc).__name__}"
+                self._reports.add([delivery], Outcome(Verdict.REFUSED, reason))
+        self._wake.set()
+
+    async def check(self, destination: Destination) -> str | None:
+        """Why this destination would be refused as things stand, None if nothing is known."""
+        if self.unavailable is not None or self._is_closing:
+            return self.unavailable or "not_connected: closing"
+        try:
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                reply = await self._ask("TYPE", destination.address)
+        except TimeoutError:
+            return f"no_answer: within {ANSWER_TIMEOUT_S:g} s"
+        if isinstance(reply, Lost):
+            return str(reply)
+        is_known = isinstance(reply, bytes) and reply not in (b"none", b"stream")
+        return f"wrong_type: it is a {reply.decode()}, not a stream" if is_known else None
+
+    def describe(self) -> str:
+        """One line for people. No secrets."""
+        to = self._pool.connection_kwargs
+        at = to.get("path") or f"{to.get('host', 'localhost')}:{to.get('port', 6379)}"
+        tls = "TLS" if "SSL" in self._pool.connection_class.__name__ else "no TLS"
+        trim = f", trimmed to about {self._trim[-1]} entries" if self._trim else ""
+        text = f"{self._about} at {at}/{to.get('db', 0)}, {tls}, streams{trim}"
+        return text if self.unavailable is None else f"{text}: {self.unavailable}"
+
+    async def close(self, timeout_s: float) -> None:
+        """Wait at most `timeout_s` for what is unconfirmed, report the rest UNKNOWN, disconnect."""
+        self._is_closing = True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while self._written or self._outbox:
+                    await asyncio.sleep(DRAIN_POLL_S)
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.wait([self._keeper])
+        self._end("closed: before it was confirmed", "not_connected: closed")
+        self._reports.flush()
+
+    # the connection
+
+    async def _keep_connected(self) -> None:
+        back_off_s = FIRST_BACK_OFF_S
+        now_s = asyncio.get_running_loop().time
+        while True:
+            began_s = now_s()
+            reason = await self._session()
+            self._end(reason, reason)
+            self._tried.set()
+            if now_s() - began_s > STABLE_S:
+                back_off_s = FIRST_BACK_OFF_S
+            await asyncio.sleep(back_off_s * random.uniform(0.5, 1.0))
+            back_off_s = min(2 * back_off_s, LAST_BACK_OFF_S)
+
+    async def _session(self) -> str:
+        """One connection from its first byte to its last; why it ended."""
+        connection: Any = self._pool.make_connection()
+        work: list[asyncio.Task[None]] = []
+        try:
+            await self._open(connection)
+            work = [
+                asyncio.create_task(part)
+                for part in (self._read(connection), self._write(connection), self._watch())
+            ]
+            self._change(None)
+            self._tried.set()
+            await asyncio.wait(work, return_when=asyncio.FIRST_COMPLETED)
+            for task in work:
+                if task.done():
+                    task.result()
+        except Lost as exc:
+            return str(exc)
+        except (RedisError, OSError) as exc:
+            refused = refusal(exc)
+            word = "connection_lost" if work else "unreachable"
+            return refused.reason if refused is not None else reason_of(word, exc)
+        finally:
+            for task in work:
+                task.cancel()
+            await asyncio.gather(*work, return_exceptions=True)
+            await connection.disconnect(nowait=True)
+        return "connection_lost: ended"
+
+    async def _open(self, connection: Any) -> None:
+        """Connect, log in, and see whether writes are taken; Lost if not."""
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                await connection.connect()
+                self._about = about(
+                    await _answer(connection, "INFO", "server"),
+                    await _answer(connection, "INFO", "persistence"),
+                )
+                refused = refusal(await _answer(connection, *_PROBE))
+        except TimeoutError:
+            raise Lost(f"unreachable: no answer within {CONNECT_TIMEOUT_S:g} s") from None
+        if refused is not None and refused.fault is Fault.BROKER:
+            raise Lost(refused.reason)
+
+    async def _write(self, connection: Any) -> None:
+        now_s = asyncio.get_running_loop().time
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            outbox, self._outbox = self._outbox, []
+            at_s = now_s()
+            self._written.extend((taker, at_s) for _, taker in outbox)
+            packed = connection.pack_commands([command for command, _ in outbox])
+            await connection.send_packed_command(packed, check_health=False)
+
+    async def _read(self, connection: Any) -> None:
+        while True:
+            reply = await _reply(connection)
+            if not self._written:
+                raise Lost("protocol: an answer to nothing")
+            taker, _ = self._written.popleft()
+            if isinstance(taker, Delivery):
+                self._answered(taker, reply)
+            elif not taker.done():
+                taker.set_result(reply)
+            if self.unavailable is not None and not self._written:
+                raise Lost(self.unavailable)  # the next connection begins with a probe
+
+    async def _watch(self) -> None:
+        """Give up where a reply is overdue; say something where nothing is said."""
+        now_s = asyncio.get_running_loop().time
+        while True:
+            oldest_s = self._written[0][1] if self._written else now_s()
+            left_s = oldest_s + self._timeout_s - now_s()
+            if left_s <= 0:
+                raise Lost(f"confirm_timeout: none within {self._timeout_s:g} s")
+            await asyncio.sleep(min(left_s, self._heartbeat_s))
+            if not self._written:
+                self._ask("PING")
+
+    # what is sent, and the answers
+
+    def _command(self, delivery: Delivery) -> tuple[Any, ...]:
+        record = delivery.record
+        ours = (delivery.id, delivery.due_ms, delivery.attempt)
+        fields: list[Any] = ["body", record.body or b""]
+        for name, value in zip(OWN_HEADERS, ours, strict=True):
+            fields += (name, value)
+        if record.key is not None:
+            fields += ("key", record.key)
+        for name, header in record.headers:  # type: ignore[misc]  # pairs for this kind
+            fields += (HEADER_PREFIX + name, header or b"")
+        return ("XADD", delivery.destination.address, *self._trim, "*", *fields)
+
+    def _ask(self, *command: str) -> asyncio.Future[Any]:
+        future = asyncio.get_running_loop().create_future()
+        self._outbox.append((command, future))
+        self._wake.set()
+        return future
+
+    def _answered(self, delivery: Delivery, reply: Any) -> None:
+        outcome = refusal(reply) or CONFIRMED
+        self._reports.add([delivery], outcome)
+        if outcome.fault is Fault.BROKER:
+            self._change(outcome.reason)
+            self._refuse_outbox(outcome.reason)
+
+    def _end(self, reason: str, unavailable: str) -> None:
+        """What was written ends unknown, what was not is refused."""
+        self._change(unavailable)
+        written, self._written = self._written, deque()
+        unknown = Outcome(Verdict.UNKNOWN, reason, Fault.BROKER)
+        self._settle((taker for taker, _ in written), unknown)
+        self._refuse_outbox(unavailable)
+
+    def _refuse_outbox(self, reason: str) -> None:
+        outbox, self._outbox = self._outbox, []
+        refused = Outcome(Verdict.REFUSED, reason, Fault.BROKER)
+        self._settle((taker for _, taker in outbox), refused)
+
+    def _settle(self, takers: Iterable[Taker], outcome: Outcome) -> None:
+        deliveries = []
+        for taker in takers:
+            if isinstance(taker, Delivery):
+                deliveries.append(taker)
+            elif not taker.done():
+                taker.set_result(Lost(outcome.reason))
+        self._reports.add(deliveries, outcome)
+
+    def _change(self, unavailable: str | None) -> None:
+        if unavailable != self.unavailable:
+            self.unavailable = unavailable
+            self._on_change()
+
+
+def about(*sections: Any) -> str:
+    """What INFO says, as far as it may be asked: the version, and what survives a restart."""
+    text = "\n".join(
+        found.decode(errors="replace") for found in sections if isinstance(found, bytes)
+    )
+    facts = dict(line.partition(":")[::2] for line in text.splitlines())
+    version = printable(facts.get("redis_version", "of unknown version"))
+    aof = {"0": ", appendonly no", "1": ", appendonly yes"}.get(facts.get("aof_enabled", ""), "")
+    return f"Redis {version}{aof},"
+
+
+async def _answer(connection: Any, *command: str) -> Any:
+    await connection.send_command(*command, check_health=False)
+    return await _reply(connection)
+
+
+async def _reply(connection: Any) -> Any:
+    """The next reply; an error reply is one, too. Raises where there is none to come."""
+    try:
+        return await connection.read_response(timeout=math.inf, disconnect_on_error=False)
+    except RedisError as exc:
+        if refusal(exc) is None:
+            raise
+        return exc
+
+
+def publisher(
+    name: str,
+    url: str,
+    *,
+    report: Report,
+    on_change: Callable[[], None],
+    options: PublishOptions,
+) -> StreamsPublisher:
+    """A publisher for redis[s]://HOST[:PORT][/DB] or unix:///PATH; ?maxlen=N trims each stream.
+
+    rediss:// verifies certificate and host name. ConfigError for a URL that is none.
+    """
+    bare, login = logged_in(url)
+    base, _, query = bare.partition("?")
+    given = dict(parse_qsl(query, keep_blank_values=True))
+    maxlen = given.pop("maxlen", None)
+    fixed: dict[str, Any] = {
+        "protocol": 2,
+        "retry": Retry(NoBackoff(), 0),  # redis-py's own would send again without a word
+        "socket_timeout": None,  # `_watch` knows when a reply is overdue
+        "health_check_interval": 0,
+        **login,
+    }
+    if not base.startswith("unix:"):
+        fixed["socket_keepalive"] = True
+    try:
+        pool: Any = ConnectionPool.from_url(f"{base}?{urlencode(given)}", **fixed)
+        pool.make_connection()  # connects to nothing yet, but sees what is none of its options
+    except (ValueError, TypeError, RedisError) as exc:
+        raise ConfigError(f"brokers.{name}: {printable(str(exc))[:120]}") from None
+    return StreamsPublisher(name, pool, maxlen, report=report, on_change=on_change, options=options)

@@ -1,0 +1,191 @@
+"""Which delay exchanges and delay topics are read, and where their messages go.
+
+Settings, `config check` and ingest read the same text by the same rules.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from delaybridge.errors import ConfigError, printable
+from delaybridge.settings.urls import server_of
+
+SUFFIX = ".delay"
+EXCHANGE_TYPES = ("topic", "fanout", "headers", "direct")
+SETTINGS = {"rabbitmq": "ingest.exchanges", "kafka": "ingest.topics"}
+_FORM = "[BROKER:]NAME.delay, or [BROKER:]NAME=TARGET; for an exchange also ;type=TYPE"
+_SEVERAL = (
+    'each by itself: in a file ["a.delay", "b.delay"], in the environment a.delay,b.delay, on the '
+    "command line an option for each"
+)
+_NO_NAME = re.compile(r"[\s,'\"\[\]{}]")
+_TOPIC = re.compile(r"[A-Za-z0-9._*-]+")
+_TOPIC_CHARS = 249
+_EXCHANGE_BYTES = 255
+_SOURCE_BYTES = _EXCHANGE_BYTES - len(".intake")
+_SHOWN_CHARS = 100
+
+
+class Route(NamedTuple):
+    """One delay exchange or delay topic. target: where its messages go, in the same broker.
+
+    type: with which an exchange is declared that is not there yet. source may be a pattern with
+    `*` for topics; then target is empty, and each topic gives its own.
+    """
+
+    broker: str
+    kind: str
+    source: str
+    target: str
+    type: str = EXCHANGE_TYPES[0]
+
+    def __str__(self) -> str:
+        return f"{self.broker}:{self.source}"
+
+    @property
+    def is_pattern(self) -> bool:
+        """Whether source stands for any number of topics."""
+        return self.kind == "kafka" and "*" in self.source
+
+    def of(self, topic: str) -> Route:
+        """The route of one topic that the pattern found."""
+        return self._replace(source=topic, target=topic.removesuffix(SUFFIX))
+
+    def matches(self, name: str) -> bool:
+        """Whether an exchange or topic of its broker is read by this route."""
+        if not self.is_pattern:
+            return name == self.source
+        return re.match(topics_pattern(self.source), name) is not None
+
+
+def topics_pattern(source: str) -> str:
+    """A pattern as the Kafka consumer takes it: a regular expression that begins with ^."""
+    return "^" + re.escape(source).replace(r"\*", ".*") + "$"
+
+
+def parse_routes(
+    texts: Iterable[str],
+    kinds: Mapping[str, str],
+    kind: str,
+    brokers: Mapping[str, str] = {},
+) -> list[Route]:
+    """The routes of all delay exchanges, or all delay topics; ConfigError says what is accepted.
+
+    kinds: name -> kind of the configured brokers. A pattern without a broker's name is for every
+    broker of the kind. No name is given twice, and no message would go round in a circle, also
+    where two names of `brokers` (name -> URL) are one server.
+    """
+    routes: list[Route] = []
+    for text in texts:
+        if kind == "kafka" and "*" in text and ":" not in text:
+            names = [name for name, its in kinds.items() if its == kind]
+            routes += [parse_route(f"{name}:{text}", kinds, kind) for name in names]
+        else:
+            routes.append(parse_route(text, kinds, kind))
+    where = SETTINGS[kind]
+    servers = {name: server_of(url) for name, url in brokers.items()}
+    for route in routes:
+        if sum(str(route) == str(other) for other in routes) > 1:
+            raise ConfigError(f"{where}: {str(route)!r} is there twice; leave one of them")
+        here = servers.get(route.broker, route.broker)
+        near = [each for each in routes if servers.get(each.broker, each.broker) == here]
+        way = _circle(route, near)
+        if way:
+            told = " -> ".join(way)
+            raise ConfigError(
+                f"{where}: {told}: messages would go round in a circle for ever; change a target"
+            )
+    return routes
+
+
+def parse_route(text: str, kinds: Mapping[str, str], kind: str) -> Route:
+    """One route as the settings and the command line write it; ConfigError likewise."""
+    where = f"{SETTINGS[kind]}: '{printable(text[:_SHOWN_CHARS])}'"
+    main, *options = (part.strip() for part in text.split(";"))
+    named, _, target = (part.strip() for part in main.partition("="))
+    broker, source = _broker_of(named, kinds, kind, where)
+    if not target and source.endswith(SUFFIX):
+        target = source.removesuffix(SUFFIX)
+    is_pattern = kind == "kafka" and "*" in source
+    for name, most in ((source, _SOURCE_BYTES), (target, _EXCHANGE_BYTES)):
+        if fault := _fault(name, kind, most):
+            raise ConfigError(f"{where}: {fault}")
+    if not source or not target or (is_pattern and not source.endswith(SUFFIX)):
+        raise ConfigError(f"{where} is not accepted; write {_FORM}")
+    if kind == "kafka" and "*" in (target if not is_pattern else target.replace("*", "")):
+        raise ConfigError(f"{where}: a target is one topic; write {_FORM}")
+    type = _type(options, where, kind)
+    return Route(broker, kind, source, "" if is_pattern else target, type)
+
+
+def _fault(name: str, kind: str, most: int) -> str:
+    """Why no exchange or topic can have this name; '' if it can."""
+    if _NO_NAME.search(name):
+        return f"a name has no blanks, commas, quotes or brackets; write {_SEVERAL}"
+    if kind == "kafka":
+        if name and (not _TOPIC.fullmatch(name) or name in (".", "..")):
+            return "a topic's name has letters, digits, '.', '_' and '-'"
+        return f"a topic's name has at most {_TOPIC_CHARS} characters" * (len(name) > _TOPIC_CHARS)
+    if not name.isprintable():
+        return "a name is printable UTF-8"
+    if len(name.encode()) > most:
+        return f"a name has at most {most} bytes here"
+    if name.startswith("amq.") and most == _SOURCE_BYTES:
+        return "names that begin with amq. are RabbitMQ's own; choose another"
+    return ""
+
+
+def _broker_of(named: str, kinds: Mapping[str, str], kind: str, where: str) -> tuple[str, str]:
+    """The broker that `[BROKER:]NAME` means, and the name."""
+    known = [name for name, its in kinds.items() if its == kind]
+    listed = f"configured of kind {kind}: {', '.join(known) or 'none'}"
+    broker, colon, name = named.partition(":")
+    if not colon:
+        if len(known) != 1:
+            raise ConfigError(f"{where}: which broker? {listed}; write {_FORM}")
+        return known[0], named
+    if broker not in kinds:
+        hint = f". If the colon belongs to the name: {known[0]}:{printable(named)}" if known else ""
+        raise ConfigError(f"{where}: no broker is named {printable(broker)!r}; {listed}{hint}")
+    if kinds[broker] != kind:
+        raise ConfigError(f"{where}: broker {broker} is of kind {kinds[broker]}")
+    return broker, name
+
+
+def _type(options: Iterable[str], where: str, kind: str) -> str:
+    chosen = EXCHANGE_TYPES[0]
+    for option in options:
+        name, _, chosen = (part.strip() for part in option.partition("="))
+        if kind != "rabbitmq" or name != "type" or chosen not in EXCHANGE_TYPES:
+            allowed = f"type={'|'.join(EXCHANGE_TYPES)}" if kind == "rabbitmq" else "nothing"
+            raise ConfigError(f"{where}: behind ';' is allowed: {allowed}")
+    return chosen
+
+
+def _circle(route: Route, routes: Sequence[Route]) -> list[str]:
+    """The way of a message of this route, if it comes to where it was; else nothing.
+
+    routes: all of one server.
+    A pattern only ever makes a name shorter, so a circle has a route with a name of its own.
+    """
+    if route.is_pattern:
+        return []
+    way = [route.source]
+    for name in _way(route, routes):
+        way.append(name)
+        if name in way[:-1]:
+            return way
+    return []
+
+
+def _way(route: Route, routes: Sequence[Route]) -> Iterator[str]:
+    while True:
+        yield route.target
+        at = route.target
+        found = [each for each in routes if each.matches(at)]
+        if not found:
+            return
+        named = next((each for each in found if not each.is_pattern), None)
+        route = found[0].of(at) if named is None else named

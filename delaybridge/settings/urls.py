@@ -1,0 +1,271 @@
+"""URLs of Redis and of brokers: checked when settings are read, redacted wherever they are shown.
+
+The checks raise ValueError with what is accepted; whoever knows where the value came from makes
+a ConfigError of it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator
+from importlib.metadata import entry_points
+from ipaddress import ip_address
+from typing import NamedTuple
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from delaybridge.settings import password_file
+
+MASK = "***"
+KINDS = {
+    "amqp": "rabbitmq",
+    "amqps": "rabbitmq",
+    "kafka": "kafka",
+    "kafkas": "kafka",
+    "redis": "redis",
+    "rediss": "redis",
+    "unix": "redis",
+    "kombu": "kombu",  # followed by + and the scheme of kombu's own URL
+    "memory": "memory",
+}
+ENTRY_POINTS = "delaybridge.publishers"
+_TLS_OPTIONS = frozenset(
+    f"ssl_{name}"
+    for name in (
+        *("cert_reqs", "ca_certs", "ca_path", "certfile", "keyfile", "password"),
+        *("check_hostname", "min_version"),
+    )
+)
+_REDIS_FORM = (
+    "redis://HOST[:PORT][/DB], rediss://... (TLS) or unix:///PATH?db=DB; USER:PASSWORD@ before HOST"
+)
+_FORMS = {
+    "rabbitmq": "amqp[s]://HOST[:PORT][/VHOST], USER:PASSWORD@ before HOST",
+    "kafka": "kafka[s]://HOST:PORT[,HOST:PORT]..., USER:PASSWORD@ before the first",
+    "redis": _REDIS_FORM,
+    "kombu": "kombu+URL, with kombu's own URL, as kombu+redis://HOST:6379/0",
+}
+_STREAM_OPTIONS = frozenset({"maxlen"})
+_STORE_OPTIONS = frozenset({"max_connections"})
+_ESCAPES = "; in a user, password or vhost write @ as %40, / as %2F, : as %3A"
+_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,6}))?")
+_SECRET_NAME = re.compile(r"pass|pwd|secret|token|credential|jaas|key.?pem|oauth", re.IGNORECASE)
+_STRUCTURED = re.compile(r"[{\[\"'@]|://")  # an option that may hold a secret deep inside
+_PLAIN = {"redis": "rediss", "amqp": "amqps", "pyamqp": "amqps", "kafka": "kafkas"}
+_ANYONE = "whoever is in between can read and change all"
+_ANY_NAME = "the server's certificate may be any other server's"
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"<>]+")
+_USERINFO = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)?(.*)@", re.DOTALL)
+
+
+class SecretUrl(str):
+    """The text of a URL that may hold a password; whatever prints it shows it redacted."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return redact(self)
+
+    def __repr__(self) -> str:
+        return repr(redact(self))
+
+    def __format__(self, spec: str) -> str:
+        return format(redact(self), spec)
+
+
+class _Parts(NamedTuple):
+    scheme: str
+    userinfo: str | None
+    hosts: str
+    path: str
+    query: str
+
+
+def redact(url: str) -> str:
+    """`url` without its passwords, also a malformed one: rather too much goes than too little.
+
+    A user name before a colon and what follows the last `@` stay, except secrets in the query.
+    """
+    text = str.__str__(url)
+    found = _USERINFO.match(text)
+    if found:
+        scheme, userinfo = found[1] or "", found[2]
+        user, colon, _ = userinfo.partition(":")
+        shown = f"{user}:{MASK}" if colon else MASK
+        text = f"{scheme}{shown}@{text[found.end() :]}"
+    base, mark, query = text.partition("?")
+    return base + mark + re.sub(r"[^&;#]+", _redacted_option, query)
+
+
+def redact_text(text: str) -> str:
+    """`text` with every URL in it redacted: for messages of client libraries."""
+    return _URL.sub(lambda found: redact(found[0]), text)
+
+
+def has_secret(url: str) -> bool:
+    """Whether the URL holds something that `redact` would hide."""
+    return redact(url) != str.__str__(url)
+
+
+def kind_of(url: str) -> str:
+    """The kind of broker behind a URL, from its scheme; ValueError if nobody provides it."""
+    scheme = urlsplit(url).scheme
+    if (kind := own_kind_of(scheme)) is not None:
+        return kind
+    if any(entry.name == scheme for entry in entry_points(group=ENTRY_POINTS)):
+        return scheme
+    raise ValueError("a URL whose scheme is one of " + ", ".join(sorted(KINDS)))
+
+
+def own_kind_of(scheme: str) -> str | None:
+    """The kind of broker behind a scheme, None if it is none of ours. kombu+redis: kombu."""
+    before, plus, _ = scheme.partition("+")
+    return KINDS.get(before) if before == "kombu" or not plus else None
+
+
+def server_of(url: str) -> str:
+    """What two URLs have in common that lead to the same place: all but user, options and TLS."""
+    parts = _parts(str.__str__(url), "")
+    return (
+        f"{KINDS.get(parts.scheme, parts.scheme)}://{parts.hosts.lower()}{parts.path.rstrip('/')}"
+    )
+
+
+def check_redis_url(value: object) -> SecretUrl:
+    """A URL of one Redis as the store takes it; ValueError says what is accepted."""
+    _check_redis(_parts(value, _REDIS_FORM), _STORE_OPTIONS)
+    return SecretUrl(value)
+
+
+def _check_redis(parts: _Parts, more_options: frozenset[str] = frozenset()) -> None:
+    if parts.scheme not in ("redis", "rediss", "unix"):
+        raise ValueError(_REDIS_FORM)
+    if parts.scheme == "unix":
+        if parts.hosts or not parts.path.strip("/"):
+            raise ValueError(_REDIS_FORM)
+    else:
+        _check_hosts(parts, _REDIS_FORM)
+        if not re.fullmatch(r"(/[0-9]{0,5})?", parts.path):
+            raise ValueError(_REDIS_FORM + _escape_hint(parts))
+    _check_redis_options(parts, more_options)
+
+
+def check_broker_url(value: object) -> SecretUrl:
+    """A URL of a broker; ValueError says what is accepted. What follows `?` is the publisher's."""
+    forms = " or ".join(_FORMS.values())
+    parts = _parts(value, forms)
+    kind = kind_of(f"{parts.scheme}://")
+    if kind == "redis":
+        _check_redis(parts, _STREAM_OPTIONS)
+    elif kind == "kombu":
+        if not re.fullmatch(r"kombu\+[a-z0-9+.-]+", parts.scheme):
+            raise ValueError(_FORMS[kind])
+    elif kind in _FORMS:
+        form = _FORMS[kind]
+        _check_hosts(parts, form, many=kind == "kafka")
+        if "/" in parts.path[1:] or (kind == "kafka" and len(parts.path) > 1):
+            raise ValueError(form + _ESCAPES)
+    return SecretUrl(value)
+
+
+def cautions(url: str) -> Iterator[str]:
+    """What is allowed in a URL and yet deserves a warning, without secrets."""
+    parts = _parts(str.__str__(url), "")
+    shown, scheme = redact(url), parts.scheme.removeprefix("kombu+")
+    safe = _PLAIN.get(scheme)
+    if safe and not all(_is_loopback(host) for host in parts.hosts.split(",")):
+        before = "kombu+" if parts.scheme.startswith("kombu+") else ""
+        yield f"{shown}: not encrypted, and not on this host; use {before}{safe}://"
+    if parts.scheme == "amqps" and parts.hosts.endswith(":5672"):
+        yield f"{shown}: TLS on port 5672, which is RabbitMQ's plain one; 5671 is usual"
+    for name, value in parse_qsl(parts.query):
+        if weak := _weakness(name, value):
+            yield f"{shown}: {weak}; leave it out"
+
+
+def _weakness(name: str, value: str) -> str | None:
+    """How an option weakens TLS: the certificate is not checked, or not the name in it."""
+    word = value.strip().lower().removeprefix("cert_")
+    if name == "ssl_cert_reqs" and word not in ("required", "2"):
+        return f"ssl_cert_reqs={value[:20]}: {_ANYONE}"
+    if name == "ssl_check_hostname" and word in ("0", "f", "false", "n", "no"):
+        return f"ssl_check_hostname={value[:20]}: {_ANY_NAME}"
+    if name == "ssl.endpoint.identification.algorithm" and word != "https":
+        return f"{name}={value[:20]}: {_ANY_NAME}"
+    if name not in ("ssl_options", "transport.ssl"):
+        return None
+    if re.search(r"protocol['\"]|ssl_version|context['\"]", value):
+        return f"{name} chooses its own way to check certificates, perhaps none"
+    reqs = re.search(r"cert_reqs['\"]\s*:\s*['\"]?(\w+)", value)
+    if reqs and reqs[1].lower().removeprefix("cert_") not in ("required", "2"):
+        return f"cert_reqs in {name}: {_ANYONE}"
+    if re.search(r"check_hostname['\"]\s*:\s*(false|0)", value, re.IGNORECASE):
+        return f"check_hostname in {name}: {_ANY_NAME}"
+    return None
+
+
+def _redacted_option(found: re.Match[str]) -> str:
+    name, equals, value = found[0].partition("=")
+    is_named = name != password_file.OPTION and _SECRET_NAME.search(unquote(name))
+    is_secret = is_named or _STRUCTURED.search(unquote(value))
+    return f"{name}={MASK}" if equals and is_secret else found[0]
+
+
+def _parts(value: object, form: str) -> _Parts:
+    if not isinstance(value, str):
+        raise ValueError(form)
+    if not value.isprintable() or " " in value:
+        raise ValueError(f"{form}, without spaces and control characters")
+    scheme, mark, rest = value.partition("://")
+    if not mark:
+        raise ValueError(form)
+    found = re.fullmatch(r"([^/?#]*)([^?#]*)(?:\?([^#]*))?(#.*)?", rest)
+    if found is None or found[4]:
+        raise ValueError(f"{form}, without '#' (in a password write %23)")
+    userinfo, at, hosts = found[1].rpartition("@")
+    parts = _Parts(scheme.lower(), userinfo if at else None, hosts, found[2], found[3] or "")
+    if "@" in userinfo:
+        raise ValueError(f"{form}{_ESCAPES}")
+    if ":" in userinfo and password_file.split(value)[1] is not None:
+        raise ValueError("a password or password_file, not both")
+    return parts
+
+
+def _check_hosts(parts: _Parts, form: str, *, many: bool = False) -> None:
+    for host in parts.hosts.split(",") if many else [parts.hosts]:
+        found = _HOST.fullmatch(host)
+        if not found:
+            raise ValueError(form + _escape_hint(parts))
+        if found[2] and not 1 <= int(found[2]) <= 65535:
+            raise ValueError(f"{form}; a port is 1 to 65535{_escape_hint(parts)}")
+
+
+def _escape_hint(parts: _Parts) -> str:
+    """For what was cut in the wrong place: an unescaped character of a password did it."""
+    return _ESCAPES if "@" in parts.path + parts.query else ""
+
+
+def _check_redis_options(parts: _Parts, more: frozenset[str]) -> None:
+    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    known = {"client_name", password_file.OPTION, *more}
+    known |= _TLS_OPTIONS if parts.scheme == "rediss" else set()
+    known |= {"db", "username", "password"} if parts.scheme == "unix" else set()
+    for name in options.keys() - known:
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise ValueError(f"after '?' only {', '.join(sorted(known))}{hint}{_escape_hint(parts)}")
+    if ("ssl_certfile" in options) != ("ssl_keyfile" in options):
+        raise ValueError("ssl_certfile and ssl_keyfile together, or neither")
+    if not re.fullmatch(r"[1-9][0-9]{0,8}", options.get("max_connections", "1")):
+        raise ValueError("max_connections: how many, 1 or more")
+    if not re.fullmatch(r"[1-9][0-9]{0,17}", options.get("maxlen", "1")):
+        raise ValueError("maxlen: how many entries a stream keeps, about: 1 or more")
+
+
+def _is_loopback(host: str) -> bool:
+    found = _HOST.fullmatch(host)
+    name = found[1].strip("[]") if found else host
+    try:
+        return ip_address(name).is_loopback
+    except ValueError:
+        return name == "localhost"

@@ -1,0 +1,101 @@
+"""How much may be pending: in a namespace, and for any one destination (off by default).
+
+A client looks at most once a second, and only while it schedules; in between it counts what it
+schedules itself. So a limit is passed only by what several clients schedule within a second.
+Messages are counted. Bytes, and the share of each destination, are estimated from a sample of every
+bucket: with few messages all of them are in it, with many a destination's share is right to within
+a few per cent of all that is pending.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+
+from delaybridge.accept.accept import parse_destination
+from delaybridge.errors import MessageError, StoreError, StoreFull
+from delaybridge.message import Limits, destination_text
+from delaybridge.store.steps import Each, Steps
+from delaybridge.store.verbs import Bucket, Sample
+
+_EVERY_S = 1.0
+_SAMPLED = 64  # messages of each bucket
+
+
+class Quota:
+    """What is refused now, as far as the last look says."""
+
+    def __init__(
+        self,
+        limits: Limits,
+        kinds: Mapping[str, str],
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._limits, self._kinds, self._monotonic = limits, kinds, monotonic
+        self._looked_s = -_EVERY_S
+        # By destination, and of the namespace under an empty name: as looked at, and counted since.
+        self._messages = defaultdict[str, float](float)
+        self._bytes = defaultdict[str, float](float)
+        self._has_counted = False
+        self._by_destination = bool(limits.destination_messages or limits.destination_bytes)
+        self._is_set = bool(self._by_destination or limits.pending_messages or limits.pending_bytes)
+
+    def look(self, buckets: Sequence[Bucket]) -> Steps[bool]:
+        """Whether anything may be refused. Asks the store if the last look is too old."""
+        if self._is_set and self._monotonic() - self._looked_s >= _EVERY_S:
+            self._looked_s = self._monotonic()
+            samples = yield Each(bucket.sample(_SAMPLED) for bucket in buckets)
+            # A damaged bucket is a matter of its own messages.
+            self._take([each for each in samples if not isinstance(each, StoreError)])
+        return self._is_set
+
+    def refusal(self, payload: bytes) -> StoreFull | None:
+        """Why this record is refused, if it is."""
+        why = self._over("", "pending")
+        if why is None and self._by_destination:
+            why = self._over(self._label(payload), "destination")
+        if why is None:
+            return None
+        if self._has_counted:  # some may have gone out since: the next call looks
+            self._looked_s = -_EVERY_S
+        return StoreFull(why)
+
+    def count(self, payload: bytes) -> None:
+        """This record is about to be written."""
+        self._has_counted = True
+        for label in ("", self._label(payload)) if self._by_destination else ("",):
+            self._messages[label] += 1
+            self._bytes[label] += len(payload)
+
+    def _take(self, samples: Sequence[Sample]) -> None:
+        self._messages.clear()
+        self._bytes.clear()
+        self._has_counted = False
+        for each in samples:
+            self._messages[""] += each.messages
+            for beginning, record_bytes in each.records:
+                stands_for = each.messages / len(each.records)
+                self._bytes[""] += stands_for * record_bytes
+                if self._by_destination:
+                    label = self._label(beginning)
+                    self._messages[label] += stands_for
+                    self._bytes[label] += stands_for * record_bytes
+
+    def _over(self, label: str, limited: str) -> str | None:
+        for unit, counted in (("messages", self._messages), ("bytes", self._bytes)):
+            limit = getattr(self._limits, f"{limited}_{unit}")
+            if limit and round(counted[label]) >= limit:
+                return (
+                    f"{label and f'{label}: '}limits.{limited}_{unit}: {counted[label]:,.0f} are "
+                    f"pending, {limit:,} are allowed; not written: raise the limit, or wait until "
+                    "some have gone out"
+                )
+        return None
+
+    def _label(self, beginning: bytes) -> str:
+        text = destination_text(beginning)
+        try:
+            return parse_destination(text, self._kinds).label
+        except MessageError:
+            return text

@@ -1,0 +1,148 @@
+"""Whether the Redis user may do its work, tried command by command before a message depends on it.
+
+The commands of a role are those of its scripts, read in their sources, and the plain ones named
+here. Each is really called, on the keys of a bucket that no message ever lies in, in one pipeline.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from delaybridge.errors import StoreDenied, StoreError, StoreUnavailable
+from delaybridge.store import keys
+from delaybridge.store.steps import Each, Steps
+from delaybridge.store.store import scripts
+from delaybridge.store.verbs import SCRIPT_KEYS, Bucket, Command
+
+_CALLED = re.compile(r"redis\.call\('(\w+)'")
+_EXPIRE_MS = 10_000  # of what is left behind where DEL is denied
+
+
+class Role(NamedTuple):
+    """What one kind of process asks of Redis. verbs: scripts; plain: all other commands."""
+
+    verbs: tuple[str, ...]
+    plain: tuple[str, ...]
+
+
+_OPENS = ("INFO", "GET", "SET")  # and, to name damage:
+_LOOKS = ("HLEN", "HMGET", "ZRANGE", "ZCARD")
+_PRODUCES = ("schedule", "cancel", "reschedule", "get", "quarantine", "announce", "sample")
+_OWNS = (
+    *("acquire", "renew", "release", "claim", "fire", "settle", "retry", "park", "unpark"),
+    *("bury", "reclaim", "trim", "announce"),
+)
+ROLES = {
+    "producer": Role(_PRODUCES, (*_OPENS, *_LOOKS)),
+    "worker": Role(_OWNS, (*_OPENS, *_LOOKS, "TIME", "SUBSCRIBE", "UNSUBSCRIBE", "PING")),
+    "operator": Role(
+        tuple(SCRIPT_KEYS), (*_OPENS, *_LOOKS, "TIME", "HGET", "HGETALL", "HSCAN", "PTTL", "DEL")
+    ),
+}
+"""Clients and ingest; workers; the command line, whose doctor runs every script."""
+
+_HASH, _ZSET, _STRING = "messages", "due", "lease"
+# Command -> one of a bucket's keys of its type, and what follows the key.
+PROBES: dict[str, tuple[str, tuple[str | int, ...]]] = {
+    "SET": (_STRING, ("x", "PX", 1)),
+    "GET": (_STRING, ()),
+    "EXISTS": (_STRING, ()),
+    "PTTL": (_STRING, ()),
+    "HSET": (_HASH, ("field", "1")),
+    "HSETNX": (_HASH, ("field", "1")),
+    "HINCRBY": (_HASH, ("field", 1)),
+    "HGET": (_HASH, ("field",)),
+    "HMGET": (_HASH, ("field",)),
+    "HGETALL": (_HASH, ()),
+    "HSCAN": (_HASH, (0,)),
+    "HEXISTS": (_HASH, ("field",)),
+    "HLEN": (_HASH, ()),
+    "HRANDFIELD": (_HASH, (1,)),
+    "HDEL": (_HASH, ("field",)),
+    "ZADD": (_ZSET, (1, "member")),
+    "ZSCORE": (_ZSET, ("member",)),
+    "ZMSCORE": (_ZSET, ("member",)),
+    "ZCARD": (_ZSET, ()),
+    "ZCOUNT": (_ZSET, (0, 1)),
+    "ZRANGE": (_ZSET, (0, 0)),
+    "ZRANGEBYSCORE": (_ZSET, (0, 1)),
+    "ZREM": (_ZSET, ("member",)),
+    "ZREMRANGEBYSCORE": (_ZSET, (0, 1)),
+    "PEXPIRE": (_STRING, (_EXPIRE_MS,)),
+    "DEL": (_STRING, ()),
+}
+KEYLESS = {"TIME": (), "PING": (), "INFO": ("memory",)}
+ON_A_CHANNEL = {"PUBLISH": ("fleet",), "SUBSCRIBE": (), "UNSUBSCRIBE": ()}
+
+
+def commands_of(role: Role) -> list[str]:
+    """Every Redis command of a role, as its scripts and its calls name them."""
+    called = {name for verb in role.verbs for name in _CALLED.findall(scripts()[verb][0])}
+    return sorted(called.union(role.plain))
+
+
+def check(namespace: str, role: str) -> Steps[None]:
+    """Raise StoreDenied, naming all of it, if the user lacks what this role needs."""
+    if lacking := (yield from lacking_for(namespace, ROLES[role])):
+        raise StoreDenied(
+            f"redis: the user lacks rights that a {role} needs: {', '.join(lacking)}; "
+            "see docs/keys.md"
+        )
+
+
+def lacking_for(namespace: str, role: Role) -> Steps[list[str]]:
+    """What the user lacks, as an ACL writes it: `+hdel`, `~{ns:*`; nothing stays behind."""
+    bucket = Bucket(namespace, keys.MAX_BUCKETS + 1, "rights")
+    asked = list(_asked(bucket, namespace, commands_of(role)))
+    # What outlives a denied DEL goes by itself.
+    made = [_plain("PEXPIRE", bucket.key(key), _EXPIRE_MS) for key in (_HASH, _ZSET)]
+    gone = _plain("DEL", *(bucket.key(key) for key in keys.BUCKET_KEYS))
+    replies = yield Each([*(command for _, command in asked), *made, gone])
+    lacking = []
+    for (name, _), reply in zip(asked, replies, strict=False):
+        if isinstance(reply, StoreUnavailable):
+            raise reply
+        if isinstance(reply, StoreDenied) or _is_unknown(reply):
+            lacking.append(_in_acl(name, str(reply), namespace))
+    return list(dict.fromkeys(lacking))
+
+
+def _asked(bucket: Bucket, namespace: str, names: list[str]) -> Iterator[tuple[str, Command[Any]]]:
+    """A harmless call of each; what makes a key before what removes it."""
+    channel = keys.wake(namespace)
+    yield "EVALSHA", bucket.renew("rights", _EXPIRE_MS)
+    yield "SCRIPT LOAD", _plain("SCRIPT LOAD", scripts()["renew"][0])
+    for name, (key, args) in PROBES.items():
+        if name in names:
+            yield name, _plain(name, bucket.key(key), *args)
+    for name, words in KEYLESS.items():
+        if name in names:
+            yield name, _plain(name, *words)
+    for name, words in ON_A_CHANNEL.items():
+        if name in names:
+            # Not the fleet's own, where words may come between two replies.
+            here = channel if name == "PUBLISH" else f"{channel}:rights"
+            yield name, _plain(name, here, *words)
+    # Every key of a bucket, and those of the namespace: a pattern may leave one out.
+    of_bucket = [bucket.key(name) for name in keys.BUCKET_KEYS]
+    for key in (*of_bucket, f"{keys.workers(namespace)}:rights"):
+        yield "GET", _plain("GET", key)
+
+
+def _is_unknown(reply: object) -> bool:
+    return isinstance(reply, StoreError) and "unknown command" in str(reply).lower()
+
+
+def _in_acl(name: str, why: str, namespace: str) -> str:
+    # "one of the keys", "a key": each Redis in words of its own. A user's name is in there, too.
+    if re.search(r"to access .*\bkeys?\b", why):
+        return f"~{{{namespace}:* ~{{{namespace}}}*"
+    if re.search(r"to access .*\bchannels?\b", why):
+        return f"&{{{namespace}}}*"
+    return f"+{name.lower().replace(' ', '|')}"
+
+
+def _plain(name: str, *args: str | int) -> Command[Any]:
+    return Command(name, (), args, lambda reply: reply, plain=True)

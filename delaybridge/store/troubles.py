@@ -1,0 +1,92 @@
+"""What keeps messages from going out: publishes that fail, and what is parked and why."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from delaybridge.store.verbs import Failing
+
+_WORD = re.compile(r"ingress:\w+|[^:\n]+")
+LACKING = "no_broker"
+SLOW = "slow: its destination takes messages more slowly than they fall due"
+
+
+class Retrying(NamedTuple):
+    """Messages of one destination whose last publish failed for one reason; they are tried again.
+
+    reason: the first word of their error; example: one of those errors. since_ms: the first
+    failure of the one that fails longest.
+    """
+
+    destination: str
+    reason: str
+    messages: int
+    since_ms: int
+    example: str
+
+
+class Trouble(NamedTuple):
+    """Whose messages a worker parks, and why: a destination, or all of a broker as `NAME:`."""
+
+    destination: str
+    reason: str
+    worker: str
+
+
+class Said(NamedTuple):
+    """What a worker announces. brokers: name -> why it takes nothing; parked: lane -> why.
+
+    brokers is None where the worker's version does not say.
+    """
+
+    brokers: Mapping[str, str | None] | None = None
+    parked: Mapping[str, str] = {}
+
+    def why(self, destination: str) -> str:
+        """Why a message of that destination is parked, as far as the worker has said."""
+        name = destination.partition(":")[0]
+        if self.brokers is not None and name not in self.brokers:
+            return f"{LACKING}: its worker has no broker named {name!r}"
+        if reason := (self.brokers or {}).get(name):
+            return reason
+        for label, reason in self.parked.items():
+            if destination == label or destination.startswith(f"{label}/"):
+                return reason
+        return self.parked.get(other_kind(name), SLOW)
+
+    def troubles(self, worker: str) -> list[Trouble]:
+        """The same as a list, a broker's own before its destinations'."""
+        brokers = [(f"{name}:", why) for name, why in (self.brokers or {}).items() if why]
+        return [Trouble(*each, worker) for each in [*brokers, *self.parked.items()]]
+
+
+def other_kind(broker: str) -> str:
+    """The label of messages whose broker was of another kind when they were scheduled."""
+    return f"{broker}: of another kind"
+
+
+def first_word(reason: str) -> str:
+    """What reasons are counted by: `unroutable` of `unroutable: 312 NO_ROUTE`.
+
+    Of what ingest quarantined, code and all: `ingress:bad_header`.
+    """
+    found = _WORD.match(reason)
+    return found[0] if found else ""
+
+
+def counted(failing: Iterable[Failing]) -> list[Retrying]:
+    """Failing messages by destination and reason, the most frequent first."""
+    found: dict[tuple[str, str], Retrying] = {}
+    for each in failing:
+        group = each.destination, first_word(each.error)
+        one = Retrying(*group, 1, each.since_ms, each.error)
+        old = found.get(group)
+        found[group] = one if old is None else _joined(old, one)
+    return sorted(found.values(), key=lambda of: (-of.messages, of.since_ms))
+
+
+def _joined(a: Retrying, b: Retrying) -> Retrying:
+    first = min(a, b, key=lambda of: of.since_ms)
+    return first._replace(messages=a.messages + b.messages)

@@ -1,0 +1,235 @@
+"""The ingest process: reads delay exchanges and delay topics of the configured brokers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import signal
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
+from importlib import import_module
+from typing import Any, Protocol
+
+from delaybridge.errors import ConfigError, StoreError, StoreUnavailable, StoreWiped
+from delaybridge.events import FleetDamaged, IngestFailed, StoreSilent
+from delaybridge.ingest.counts import Counts
+from delaybridge.publish import kind_of
+from delaybridge.scan.lease import NameTaken
+from delaybridge.settings.routes import Route, parse_routes
+from delaybridge.settings.settings import Settings
+from delaybridge.store import keys, rights, verbs
+from delaybridge.store.calls import Calls
+from delaybridge.store.store import AsyncStore
+from delaybridge.worker.eventlog import EventLog, say
+from delaybridge.worker.reload import changed_brokers, reread
+from delaybridge.worker.service import Identity, Service, end, run, until
+
+_log = logging.getLogger("delaybridge")
+_RESTART_S = (0.2, 10.0)
+KINDS = ("rabbitmq", "kafka")
+
+
+class Ingest(Protocol):
+    """The sources of one broker."""
+
+    counts: Sequence[Counts]
+
+    async def run(self) -> None:
+        """Read until cancelled; a broker or a store that is away is waited for."""
+
+    async def stop(self, timeout_s: float) -> None:
+        """Take no more, and see what was taken to its end, if that takes no longer than this."""
+
+    async def measure(self) -> None:
+        """Bring the counts up to date."""
+
+
+def routes_of(settings: Settings, kinds: Iterable[str] = KINDS) -> list[Route]:
+    """What is to be read, as the settings say; ConfigError if that is nothing."""
+    named, brokers = _kinds_of(settings), settings.brokers
+    routes: list[Route] = []
+    if "rabbitmq" in kinds:
+        routes += parse_routes(settings.ingest.exchanges, named, "rabbitmq", brokers)
+    if "kafka" in kinds and "kafka" in named.values():
+        routes += parse_routes(settings.ingest.topics, named, "kafka", brokers)
+    if not routes:
+        raise ConfigError(
+            "ingest: nothing to read: name delay exchanges in ingest.exchanges (or --exchange "
+            'X.delay), or configure a Kafka broker, whose topics "*.delay" are read'
+        )
+    return routes
+
+
+def _kinds_of(settings: Settings) -> dict[str, str]:
+    return {name: kind_of(url) for name, url in settings.brokers.items()}
+
+
+def _by_broker(routes: Iterable[Route]) -> dict[str, list[Route]]:
+    found: dict[str, list[Route]] = {}
+    for route in routes:
+        found.setdefault(route.broker, []).append(route)
+    return found
+
+
+class Ingester(Service):
+    """One ingest process' work, from start to drained."""
+
+    left_behind = "what was not acknowledged comes again"
+
+    def __init__(
+        self,
+        settings: Settings,
+        identity: Identity,
+        routes: Sequence[Route],
+        kinds: Collection[str] = KINDS,
+    ) -> None:
+        """kinds: of the brokers to be read from, when the settings are read again, too."""
+        super().__init__()
+        self.settings, self.identity, self._kinds = settings, identity, kinds
+        self.emit = EventLog()
+        self._routes = _by_broker(routes)
+        self._ingests: dict[str, Ingest] = {}
+        self._keepers: dict[str, asyncio.Task[None]] = {}
+
+    async def work(self) -> None:
+        """Read until stopped. Raises only what beginning anew cannot mend."""
+        s = self.settings
+        self._store = AsyncStore(s.redis.url, timeout_s=s.redis.timeout_s)
+        self._calls = Calls(s.namespace, s.brokers, s.buckets, s.limits.as_limits())
+        self._failure = asyncio.get_running_loop().create_future()
+        try:
+            await self._store.complete(self._calls.open())
+            await self._store.complete(rights.check(s.namespace, "producer"))
+            self._start_keepers()
+            work = [
+                asyncio.create_task(self._announce(self._store)),
+                asyncio.create_task(self._failed()),
+            ]
+            try:
+                await until(asyncio.create_task(self.stopping.wait()), work)
+                stops = [i.stop(0.9 * s.scan.drain_timeout_s) for i in self._ingests.values()]
+                await asyncio.gather(*stops)
+            finally:
+                await end([*work, *self._keepers.values()])
+                await self._leave(self._store)
+        finally:
+            self.emit.flush()
+            await self._store.close()
+
+    async def reload(self) -> None:
+        """Brokers and sources as they are written now; what did not change is read on."""
+        check = partial(routes_of, kinds=self._kinds)
+        taken = await asyncio.to_thread(reread, self.settings, check, self._kinds)
+        if taken is None or self.stopping.is_set():
+            return
+        old, self.settings = self.settings, taken
+        routes, self._routes = self._routes, _by_broker(check(taken))
+        kinds, self._calls.kinds = self._calls.kinds, _kinds_of(taken)
+        all_change = old.ingest != taken.ingest or kinds != self._calls.kinds
+        changed = changed_brokers(old, taken)
+        for name in list(self._keepers):
+            if all_change or name in changed or routes[name] != self._routes.get(name):
+                await self._stop_keeper(name)
+        self._start_keepers()
+        say(logging.INFO, "reloaded", reading_from=",".join(sorted(self._keepers)))
+
+    def _start_keepers(self) -> None:
+        for name in self._routes.keys() - self._keepers.keys():
+            keeper = asyncio.create_task(self._keep(name, self._routes[name]))
+            self._keepers[name] = keeper
+            keeper.add_done_callback(self._ended)
+
+    async def _stop_keeper(self, name: str) -> None:
+        """Read no more from a broker; what was taken is stored and acknowledged."""
+        if name in self._ingests:
+            await self._ingests[name].stop(self.settings.scan.drain_timeout_s)
+        await end([self._keepers.pop(name)])
+        self._ingests.pop(name, None)
+
+    def _ended(self, keeper: asyncio.Task[None]) -> None:
+        error = None if keeper.cancelled() else keeper.exception()
+        if error is not None and not self._failure.done():
+            self._failure.set_exception(error)
+
+    async def _failed(self) -> None:
+        """Raise what ended the reading from a broker."""
+        await asyncio.shield(self._failure)
+
+    async def _keep(self, name: str, routes: Sequence[Route]) -> None:
+        """Read from one broker; begin anew after whatever is unexpected."""
+        pause_s = _RESTART_S[0]
+        module = import_module(f"delaybridge.ingest.{routes[0].kind}")
+        while True:
+            began_s = time.monotonic()
+            try:
+                async with module.connected(
+                    name, self.settings, routes, self._store, self._calls, self.emit
+                ) as ingest:
+                    self._ingests[name] = ingest
+                    await ingest.run()
+            except (ConfigError, StoreWiped):
+                raise
+            except Exception as exc:
+                self.emit(IngestFailed(source=name, reason=f"{type(exc).__name__}: {exc}"))
+                _log.debug("ingest failed", exc_info=exc)
+            if time.monotonic() - began_s > _RESTART_S[1]:
+                pause_s = _RESTART_S[0]
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _RESTART_S[1])
+
+    # what is said of it
+
+    async def _announce(self, store: AsyncStore) -> None:
+        """Say again and again what is read, and how that goes."""
+        while True:
+            for ingest in list(self._ingests.values()):
+                await ingest.measure()
+            try:
+                fleet = await store.one(self._said(self.settings.lease.ttl_ms))
+            except StoreUnavailable as exc:
+                self.emit(StoreSilent(reason=str(exc)))
+            except StoreError as exc:  # nobody sees what is read, and it is read all the same
+                damaged = keys.ingests(self.settings.namespace)
+                self.emit(FleetDamaged(reason=f"{damaged}: {exc}"))
+            else:
+                if not fleet.announced:
+                    raise NameTaken(self.identity.name)
+            await asyncio.sleep(self.settings.lease.renew_ms / 1000)
+
+    def _said(self, ttl_ms: int) -> verbs.Command[verbs.Fleet]:
+        now_s = time.monotonic()
+        counts = [c for ingest in self._ingests.values() for c in ingest.counts]
+        for each in counts:
+            each.measure(now_s)
+        info: dict[str, Any] = json.loads(self.identity.info)
+        info["sources"] = [each.shown() for each in counts]
+        who = self.identity
+        return verbs.announce(
+            *(self.settings.namespace, who.name, who.instance, ttl_ms),
+            json.dumps(info).encode(),
+            ingests=True,
+        )
+
+    async def _leave(self, store: AsyncStore) -> None:
+        try:
+            async with asyncio.timeout(0.05 * self.settings.scan.drain_timeout_s):
+                await store.one(self._said(0))
+        except (StoreError, TimeoutError):
+            pass  # its announcement runs out
+
+
+def run_ingest(
+    settings: Settings,
+    *,
+    routes: Sequence[Route],
+    kinds: Collection[str] = KINDS,
+    name: str | None = None,
+    ignore: Iterable[signal.Signals] = (),
+    on_start: Callable[[Identity], None] = lambda identity: None,
+) -> None:
+    """Ingest in this process until SIGTERM or Ctrl-C, and drain; the second ends at once."""
+    identity = Identity.of_this_process(name)
+    on_start(identity)
+    run(Ingester(settings, identity, routes, kinds), ignore=ignore)

@@ -1,0 +1,166 @@
+"""A process that works until it is told to stop: who it is, its signals, its tasks."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import logging
+import os
+import secrets
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from delaybridge import __version__
+from delaybridge.worker.eventlog import say
+
+_log = logging.getLogger("delaybridge")
+_ABORTED = 130
+_GARBAGE = 50_000
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who a worker is. instance: random, what tells it from any other that bore its name."""
+
+    name: str
+    instance: str
+    info: bytes
+
+    @classmethod
+    def of_this_process(cls, name: str | None) -> Identity:
+        """Named host:pid unless a name is given."""
+        host, pid = socket.gethostname(), os.getpid()
+        started_ms = time.time_ns() // 1_000_000
+        about = {"host": host, "pid": pid, "version": __version__, "started_ms": started_ms}
+        return cls(name or f"{host}:{pid}", secrets.token_hex(8), json.dumps(about).encode())
+
+
+class Service:
+    """What `run` runs. left_behind: what an end without draining means, for the log."""
+
+    left_behind = ""
+
+    def __init__(self) -> None:
+        self.stopping = asyncio.Event()
+
+    async def work(self) -> None:
+        """Work until stopped, and finish what is under way."""
+        raise NotImplementedError
+
+    def stop(self) -> None:
+        """Drain and end. A second time: end at once, without draining."""
+        if self.stopping.is_set():
+            say(logging.WARNING, "aborted", hint=f"not drained; {self.left_behind}")
+            os._exit(_ABORTED)
+        say(logging.INFO, "draining", hint="again to stop at once")
+        self.stopping.set()
+
+    async def reload(self) -> None:
+        """Take over what has changed in the settings."""
+
+    async def pause(self, pause_s: float) -> None:
+        """Wait so long, or until stopped."""
+        try:
+            async with asyncio.timeout(pause_s):
+                await self.stopping.wait()
+        except TimeoutError:
+            pass
+
+
+def run(service: Service, *, ignore: Iterable[signal.Signals] = ()) -> None:
+    """Run it until SIGTERM or Ctrl-C. SIGHUP: read the settings again; SIGUSR1: print all tasks."""
+
+    # What was imported never becomes garbage, and a batch has tens of thousands of objects that
+    # all go with it: looking through them costs more than it brings.
+    gc.freeze()
+    gc.set_threshold(_GARBAGE, 10, 10)
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, (lambda: None) if number in ignore else service.stop)
+        loop.add_signal_handler(signal.SIGUSR1, _dump_tasks, loop)
+        hung_up = asyncio.Event()
+        # A child, which ignores Ctrl-C, is ended by its parent alone.
+        closed = terminal_closed if signal.SIGINT not in ignore else lambda: False
+        loop.add_signal_handler(
+            signal.SIGHUP, lambda: service.stop() if closed() else hung_up.set()
+        )
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])  # see processes.py
+        reloads = asyncio.create_task(_reload(service, hung_up))
+        try:
+            await service.work()
+        finally:
+            reloads.cancel()
+
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.run(main())
+
+
+_has_terminal = os.isatty(0)
+
+
+def terminal_closed() -> bool:
+    """Whether the terminal of this process is gone: then SIGHUP means the end, not a reload."""
+    return _has_terminal and not os.isatty(0)
+
+
+async def _reload(service: Service, asked: asyncio.Event) -> None:
+    while True:
+        await asked.wait()
+        asked.clear()
+        try:
+            await service.reload()
+        except Exception as exc:
+            say(logging.ERROR, "reload_failed", reason=f"{type(exc).__name__}: {exc}")
+            _log.debug("the reload failed", exc_info=exc)
+
+
+async def until(done: asyncio.Task[Any], work: Iterable[asyncio.Task[Any]]) -> None:
+    """Wait for `done`; raise what ends any of the work before."""
+    tasks = [done, *work]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            if task.done():
+                task.result()
+    finally:
+        done.cancel()
+
+
+async def end(work: Iterable[asyncio.Task[Any]]) -> None:
+    """Cancel tasks until they have ended.
+
+    Once is not enough: Python 3.11's `wait_for`, which redis-py sends with, drops a cancellation
+    that arrives in the moment it completes (python/cpython#81839).
+    """
+    pending = set(work)
+    while pending:
+        for task in pending:
+            task.cancel()
+        ended, pending = await asyncio.wait(pending, timeout=0.1)
+        for task in ended:
+            if not task.cancelled():
+                task.exception()  # raised already if it was the one that mattered
+
+
+def _dump_tasks(loop: asyncio.AbstractEventLoop) -> None:
+    """For whoever asks what a worker waits for: `kill -USR1`, and look at its standard error."""
+    for task in asyncio.all_tasks(loop):
+        task.print_stack(file=sys.stderr)
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop where it is installed."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
