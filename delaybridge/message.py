@@ -17,11 +17,22 @@ import msgspec
 import uuid_utils
 
 from delaybridge import times
-from delaybridge.amqp.header import ContentHeader
 from delaybridge.errors import DecodeError
 
 HeaderPairs = tuple[tuple[str, bytes | None], ...]
 Headers = Mapping[str, Any] | Iterable[tuple[str, Any]]
+
+
+class ContentHeader(NamedTuple):
+    """A content header cut into the pieces a record keeps. flags: without that of the headers."""
+
+    body_size: int
+    flags: int
+    before: bytes
+    table: bytes
+    after: bytes
+
+
 Properties = Mapping[str, Any] | ContentHeader
 
 OWN_HEADERS = ("delaybridge-id", "delaybridge-due-ms", "delaybridge-attempt")

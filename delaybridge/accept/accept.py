@@ -19,7 +19,6 @@ import msgspec
 from delaybridge import times
 from delaybridge.amqp.header import (
     PROPERTY_NAMES,
-    ContentHeader,
     check_content,
     encode_properties,
     encode_table,
@@ -29,6 +28,7 @@ from delaybridge.message import (
     OWN_HEADERS,
     RESERVED_PREFIX,
     TABLE_KINDS,
+    ContentHeader,
     Destination,
     HeaderPairs,
     Headers,

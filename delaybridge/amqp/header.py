@@ -12,7 +12,7 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any
 
 from delaybridge.amqp.table import (
     check_finite,
@@ -24,9 +24,9 @@ from delaybridge.amqp.table import (
     utf8,
 )
 from delaybridge.errors import DecodeError, MessageError, shown
+from delaybridge.message import ContentHeader
 
 __all__ = [
-    "ContentHeader",
     "check_content",
     "content_header",
     "decode_properties",
@@ -74,16 +74,6 @@ _FIXED_SIZES = {"B": 1, "Q": 8}
 
 _LONG = struct.Struct(">I")
 _HEADER_START = struct.Struct(">HHQH")
-
-
-class ContentHeader(NamedTuple):
-    """A content header cut into the pieces a record keeps. flags: without that of the headers."""
-
-    body_size: int
-    flags: int
-    before: bytes
-    table: bytes
-    after: bytes
 
 
 def encode_properties(properties: Mapping[str, Any]) -> tuple[int, bytes, bytes]:

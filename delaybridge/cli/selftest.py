@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from delaybridge.accept.accept import accept
 from delaybridge.errors import StoreError
 from delaybridge.message import Limits, Message, State
+from delaybridge.settings.namespace import MAX_BUCKETS
 from delaybridge.store import keys, verbs
 from delaybridge.store.verbs import SCRIPT_KEYS, Acquired, Bucket, Command, Item
 
@@ -26,7 +27,7 @@ _AHEAD_MS = 3_600_000
 
 def run_scripts(store: Store, namespace: str) -> int:
     """Run every script once; how many. StoreError for one that fails. Nothing stays behind."""
-    number = keys.MAX_BUCKETS + 1 + secrets.randbelow(2**30)
+    number = MAX_BUCKETS + 1 + secrets.randbelow(2**30)
     seen: set[str] = set()
     steps = _life(Bucket(namespace, number, _BIRTH), namespace)
     reply: Any = None

@@ -111,7 +111,6 @@ class PublishOptions:
         )
 
 
-DEFAULT_KINDS = {kind: kind for kind in KINDS.values()}
 _SHOWN_CHARS, _FEW = 40, 20
 _ROOMS = {"redis": "redis_streams"}  # where the room is not named after the kind
 

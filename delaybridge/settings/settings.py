@@ -31,6 +31,7 @@ from delaybridge import times
 from delaybridge.errors import ConfigError, MessageError
 from delaybridge.message import Limits
 from delaybridge.settings import password_file
+from delaybridge.settings.namespace import check_buckets, check_namespace
 from delaybridge.settings.routes import SETTINGS as ROUTE_SETTINGS
 from delaybridge.settings.routes import parse_routes
 from delaybridge.settings.sources import BROKERS, Given, KeyPath, Shape, dotted, gather, shown
@@ -42,7 +43,6 @@ from delaybridge.settings.urls import (
     has_secret,
     kind_of,
 )
-from delaybridge.store import keys
 
 DEFAULT = "default"
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
@@ -103,7 +103,7 @@ def number(low: float, high: float, *, above: bool = False) -> BeforeValidator:
 
 def _namespace(value: object) -> str:
     try:
-        return keys.check_namespace(value if isinstance(value, str) else "")
+        return check_namespace(value if isinstance(value, str) else "")
     except ConfigError as exc:
         raise ValueError(str(exc).partition("; use ")[2]) from None
 
@@ -113,7 +113,7 @@ def _buckets(value: object) -> int:
         value = int(value)
     try:
         is_count = isinstance(value, int) and not isinstance(value, bool)
-        return keys.check_buckets(value if is_count else 0)  # type: ignore[arg-type]
+        return check_buckets(value if is_count else 0)  # type: ignore[arg-type]
     except ConfigError as exc:
         raise ValueError(str(exc).partition("; use ")[2]) from None
 

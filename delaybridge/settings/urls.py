@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.metadata import entry_points
 from ipaddress import ip_address
 from typing import NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from delaybridge.errors import ConfigError
 from delaybridge.settings import password_file
 
 MASK = "***"
@@ -28,6 +29,7 @@ KINDS = {
     "kombu": "kombu",  # followed by + and the scheme of kombu's own URL
     "memory": "memory",
 }
+DEFAULT_KINDS = {kind: kind for kind in KINDS.values()}  # where no broker is configured
 ENTRY_POINTS = "delaybridge.publishers"
 _TLS_OPTIONS = frozenset(
     f"ssl_{name}"
@@ -115,6 +117,16 @@ def kind_of(url: str) -> str:
     if any(entry.name == scheme for entry in entry_points(group=ENTRY_POINTS)):
         return scheme
     raise ValueError("a URL whose scheme is one of " + ", ".join(sorted(KINDS)))
+
+
+def kinds_of(brokers: Mapping[str, str] | None) -> dict[str, str]:
+    """Name -> kind of these brokers, of one of each kind if there are none; ConfigError."""
+    if not brokers:
+        return DEFAULT_KINDS
+    try:
+        return {name: kind_of(url) for name, url in brokers.items()}
+    except ValueError as exc:
+        raise ConfigError(f"brokers: give {exc}") from None
 
 
 def own_kind_of(scheme: str) -> str | None:

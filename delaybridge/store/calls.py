@@ -33,7 +33,8 @@ from delaybridge.message import (
     State,
     decode_record,
 )
-from delaybridge.publish import DEFAULT_KINDS, kind_of
+from delaybridge.settings.namespace import check_buckets, check_namespace
+from delaybridge.settings.urls import kinds_of
 from delaybridge.store import announcements, damage, keys, verbs
 from delaybridge.store.announcements import IngestInfo, SourceInfo, WorkerInfo
 from delaybridge.store.damage import Damage
@@ -207,10 +208,10 @@ class Calls:
         buckets: int | None,
         limits: Limits,
     ) -> None:
-        self.namespace = keys.check_namespace(namespace)
+        self.namespace = check_namespace(namespace)
         self.limits = limits
-        self.kinds = DEFAULT_KINDS if not brokers else {n: kind_of(u) for n, u in brokers.items()}
-        self._asked = None if buckets is None else keys.check_buckets(buckets)
+        self.kinds = kinds_of(brokers)
+        self._asked = None if buckets is None else check_buckets(buckets)
         self.quota = Quota(limits, self.kinds)
         self._buckets: list[Bucket] = []
         self.birth = ""

@@ -7,13 +7,7 @@ this module.
 
 from __future__ import annotations
 
-import re
 from zlib import crc32
-
-from delaybridge.errors import ConfigError
-
-_NAMESPACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-MAX_BUCKETS = 16_384
 
 BUCKET_KEYS = (
     "due",
@@ -69,22 +63,3 @@ def ingest_info(namespace: str) -> str:
 def wake(namespace: str) -> str:
     """Channel: `bucket due_ms` when an idle owner must look again, `fleet` when shares changed."""
     return f"{{{namespace}}}:wake"
-
-
-def check_namespace(namespace: str) -> str:
-    """`namespace` itself; ConfigError if it could not be part of a key and of an ACL pattern."""
-    if not _NAMESPACE.fullmatch(namespace):
-        raise ConfigError(
-            f"namespace: {namespace[:80]!r} is not accepted; use 1 to 64 letters, digits, "
-            "'.', '_' or '-', beginning with a letter or digit"
-        )
-    return namespace
-
-
-def check_buckets(buckets: int) -> int:
-    """`buckets` itself; ConfigError unless it is a power of two within 1..16384."""
-    if not 1 <= buckets <= MAX_BUCKETS or buckets & (buckets - 1):
-        raise ConfigError(
-            f"buckets: {buckets} is not accepted; use a power of two from 1 to {MAX_BUCKETS}"
-        )
-    return buckets

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from delaybridge.errors import StoreDenied, StoreError, StoreUnavailable
+from delaybridge.settings.namespace import MAX_BUCKETS
 from delaybridge.store import keys
 from delaybridge.store.steps import Each, Steps
 from delaybridge.store.store import scripts
@@ -94,7 +95,7 @@ def check(namespace: str, role: str) -> Steps[None]:
 
 def lacking_for(namespace: str, role: Role) -> Steps[list[str]]:
     """What the user lacks, as an ACL writes it: `+hdel`, `~{ns:*`; nothing stays behind."""
-    bucket = Bucket(namespace, keys.MAX_BUCKETS + 1, "rights")
+    bucket = Bucket(namespace, MAX_BUCKETS + 1, "rights")
     asked = list(_asked(bucket, namespace, commands_of(role)))
     # What outlives a denied DEL goes by itself.
     made = [_plain("PEXPIRE", bucket.key(key), _EXPIRE_MS) for key in (_HASH, _ZSET)]

@@ -18,6 +18,7 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar
 from delaybridge.accept.accept import Accepted
 from delaybridge.errors import ConfigError, DecodeError, StoreDamaged, printable
 from delaybridge.message import Answer, OnConflict, State
+from delaybridge.settings.namespace import check_buckets
 from delaybridge.store import keys
 
 T = TypeVar("T")
@@ -800,7 +801,7 @@ def _birth(name: str, reply: bytes | None) -> tuple[int, str] | None:
         return None
     found = _BIRTH.fullmatch(reply)
     try:
-        count = keys.check_buckets(int(found[1]) if found else 0)
+        count = check_buckets(int(found[1]) if found else 0)
     except ConfigError:
         what = printable(reply[:60].decode(errors="backslashreplace"))
         raise StoreDamaged(

@@ -18,11 +18,11 @@ import pytest
 
 from delaybridge import Client
 from delaybridge.amqp.header import (
-    ContentHeader,
     decode_properties,
     decode_table,
     split_content_header,
 )
+from delaybridge.message import ContentHeader
 from tests.acceptance.bridge import ROOT, Bridge, rabbitmq_channel
 from tests.waiting import wait_until
 

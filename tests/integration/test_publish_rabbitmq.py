@@ -14,14 +14,13 @@ import pika
 import pytest
 
 from delaybridge.amqp.header import (
-    ContentHeader,
     decode_properties,
     encode_properties,
     encode_table,
     split_content_header,
 )
 from delaybridge.errors import PublishUnavailable
-from delaybridge.message import Delivery, Destination
+from delaybridge.message import ContentHeader, Delivery, Destination
 from delaybridge.publish import CONFIRMED, Fault, PublishOptions, Verdict
 from tests.integration.brokers import RabbitMQRig, Sink, running_with_tls
 from tests.servers.process import LOOPBACK

@@ -17,12 +17,12 @@ from pika.adapters.blocking_connection import BlockingChannel as PlainChannel
 
 from delaybridge import Client
 from delaybridge.accept.accept import accept
-from delaybridge.amqp.header import ContentHeader, check_content, split_content_header
+from delaybridge.amqp.header import check_content, split_content_header
 from delaybridge.errors import ConfigError, DecodeError, MessageError
 from delaybridge.intercept import Timing, broker_of, destination, timing_of, without_instructions
 from delaybridge.intercept.amqp import schedule_arguments
 from delaybridge.intercept.pika import BlockingChannel, delaying
-from delaybridge.message import Limits, Message, decode_record
+from delaybridge.message import ContentHeader, Limits, Message, decode_record
 
 KINDS = {"rabbitmq": "rabbitmq", "kafka": "kafka", "kombu": "kombu"}
 HOUR = timedelta(hours=1)

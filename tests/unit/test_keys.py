@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from delaybridge.errors import ConfigError
+from delaybridge.settings.namespace import MAX_BUCKETS, check_buckets, check_namespace
 from delaybridge.store import keys
 from delaybridge.store.verbs import LISTED, SCRIPT_KEYS, Bucket
 
@@ -46,7 +47,7 @@ def test_the_bucket_of_a_message_never_changes_between_versions(basis: bytes, bu
 
 
 @pytest.mark.parametrize("namespace", ["delaybridge", "a", "x.y_z-1", "N" * 64])
-@pytest.mark.parametrize("number", [0, 15, keys.MAX_BUCKETS - 1])
+@pytest.mark.parametrize("number", [0, 15, MAX_BUCKETS - 1])
 def test_the_keys_of_a_bucket_lie_in_one_slot(namespace: str, number: int) -> None:
     names = [keys.bucket_key(namespace, number, name) for name in keys.BUCKET_KEYS]
     assert len(set(names)) == len(keys.BUCKET_KEYS)
@@ -84,13 +85,13 @@ def test_every_key_of_every_verb_is_one_of_its_bucket() -> None:
 )
 def test_a_namespace_that_could_not_be_part_of_a_key_is_refused(namespace: str) -> None:
     with pytest.raises(ConfigError, match="namespace"):
-        keys.check_namespace(namespace)
+        check_namespace(namespace)
 
 
 @pytest.mark.parametrize("buckets", [0, -1, 3, 12, 3_000_000, 2**15])
 def test_a_bucket_count_that_is_no_power_of_two_is_refused(buckets: int) -> None:
     with pytest.raises(ConfigError, match="buckets"):
-        keys.check_buckets(buckets)
+        check_buckets(buckets)
 
 
 def test_the_page_of_keys_names_every_key_of_a_bucket_and_no_other() -> None:

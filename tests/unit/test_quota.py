@@ -10,7 +10,7 @@ import pytest
 
 from delaybridge.errors import StoreFull
 from delaybridge.message import Limits, Record, destination_text
-from delaybridge.publish import DEFAULT_KINDS
+from delaybridge.settings.urls import DEFAULT_KINDS
 from delaybridge.store.quota import Quota
 from delaybridge.store.verbs import Bucket, Sample
 

@@ -85,7 +85,7 @@ def test_defaults_are_those_of_the_parts_they_configure() -> None:
 def test_kinds_are_those_of_the_publishers() -> None:
     for scheme, kind in urls.KINDS.items():
         assert publish.kind_of(f"{scheme}://host") == kind
-    assert set(publish.DEFAULT_KINDS) == set(urls.KINDS.values())
+    assert set(urls.DEFAULT_KINDS) == set(urls.KINDS.values())
 
 
 def test_settings_are_frozen_and_travel_to_other_processes() -> None:

@@ -25,7 +25,7 @@ from delaybridge.accept.instructions import (
     instructions,
     is_instruction,
 )
-from delaybridge.amqp.header import ContentHeader, message_id, split_content_header
+from delaybridge.amqp.header import message_id, split_content_header
 from delaybridge.amqp.table import decode_value, entries
 from delaybridge.errors import MessageError
 from delaybridge.ingest import Change, Quarantine, Schedule, reason_of, when_of
@@ -33,6 +33,7 @@ from delaybridge.ingest.routes import AllowList, Route
 from delaybridge.message import (
     OWN_HEADERS,
     RESERVED_PREFIX,
+    ContentHeader,
     Destination,
     Limits,
     Record,
