@@ -54,7 +54,7 @@ def raw(url: str, exchange: str, count: int) -> tuple[float, float]:
         number = channel.channel_number
         connection.listen(number, confirms)
         to = Destination("rabbitmq", "rabbitmq", exchange, "key")
-        one = Delivery("0" * 26, Record(str(to), BODY, b""), to, 1_800_000_000_000, 1, None)
+        one = Delivery("0" * 26, Record(str(to), BODY, b""), to, 1_800_000_000_000, 1)
         batch = Encoder(number, _FRAME_MAX, b"guest").frames(one) * _BATCH
         sent, began_s, began_cpu_s = 0, loop.time(), time.process_time()
         while confirms.last < count:

@@ -183,7 +183,7 @@ def frames(shape: Shape, queue: str, channel: int, count: int) -> list[tuple[byt
             record = decode_record(one.payload)
             to, _ = client._check._known.parse(record.destination, client.kinds)
             encoder = encoders.setdefault(to.address, Encoder(channel, FRAME_MAX, b"guest"))
-            made.append(encoder.frames(Delivery(one.id, record, to, 1_800_000_000_000, 1, None)))
+            made.append(encoder.frames(Delivery(one.id, record, to, 1_800_000_000_000, 1)))
             if len(made) * len(made[0]) >= WRITE_BYTES:
                 pieces.append((b"".join(made), len(made)))
                 made = []

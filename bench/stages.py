@@ -20,9 +20,11 @@ from bench.rig import BODY, Table
 from delaybridge.amqp.connection import Encoder
 from delaybridge.message import Delivery, Record, encode_record, new_id
 from delaybridge.publish import CONFIRMED
-from delaybridge.scan.lanes import Broker, Lanes
+from delaybridge.scan.context import ScanOptions
+from delaybridge.scan.lane import Broker
+from delaybridge.scan.lanes import Lanes
 from delaybridge.scan.retry import RetryPolicy
-from delaybridge.scan.scanner import Scanner, ScanOptions
+from delaybridge.scan.scanner import Scanner
 from delaybridge.scan.session import Session
 from delaybridge.store.store import request
 from delaybridge.store.verbs import Bucket, Claimed, Fired
@@ -99,24 +101,25 @@ class Stages:
         """A claim's answer becomes copies, and waits."""
         self._number += 1
         claimed = Claimed(self._number, self._ids, self._records, [], None, False)
-        self.scanner._received(self.session, claimed, NOW_MS)
+        self.scanner._claiming._received(self.session, claimed, NOW_MS)
 
     def select(self) -> list[Any]:
         """What is ripe is looked at, and chosen to be fired."""
-        self.scanner._ripen(NOW_MS)
-        (copies,) = self.scanner._select(NOW_MS).values()
+        self.scanner._waiting.ripen(NOW_MS, 5, 5)
+        (copies,) = self.scanner._firing._select(NOW_MS).values()
         return copies
 
     def hand_over(self, copies: list[Any]) -> None:
         """The store allowed it: to the publisher."""
-        self.scanner._fired = self.scanner._covered(self.session, Fired(PLENTY, {}), copies)
-        self.scanner._publish(NOW_MS)
+        firing = self.scanner._firing
+        firing.fired = firing._covered(self.session, Fired(PLENTY, {}), copies)
+        firing.publish(NOW_MS)
 
     def settle(self) -> bytes:
         """A confirm, to the command that says so."""
         self.lanes.outcome(self.still.deliveries, CONFIRMED, NOW_MS)
-        told = self.session.exits().told
-        return b"".join([request(command) for command in told])
+        commands = self.session.exits.take().commands
+        return b"".join([request(command) for command in commands])
 
 
 def _unheard(_: object) -> None:

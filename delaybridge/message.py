@@ -211,9 +211,9 @@ class Message(_Addressed, frozen=True, kw_only=True):
 
 
 class Delivery:
-    """One claimed message on its way out. A publisher hands it back with an outcome."""
+    """One message on its way out. A publisher hands the same object back with its outcome."""
 
-    __slots__ = ("attempt", "destination", "due_ms", "id", "owner", "record", "size")
+    __slots__ = ("attempt", "destination", "due_ms", "id", "record", "size")
 
     def __init__(
         self,
@@ -222,14 +222,12 @@ class Delivery:
         destination: Destination,
         due_ms: int,
         attempt: int,
-        owner: Any,
     ) -> None:
         self.id = id
         self.record = record
         self.destination = destination
         self.due_ms = due_ms
         self.attempt = attempt  # 1 for the first
-        self.owner = owner  # the scanner's own, opaque to a publisher
         self.size = record.size  # bytes that a window counts
 
 

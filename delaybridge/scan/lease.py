@@ -42,7 +42,7 @@ class Holder(Protocol):
     async def drain(self, session: Session) -> None:
         """Return when nothing of the session is claimed any more and its lease may be given up."""
 
-    def lose(self, session: Session) -> None:
+    def session_over(self, session: Session) -> None:
         """The session is over: publish nothing more of it."""
 
     def wake(self, bucket: int, due_ms: int) -> None:
@@ -330,7 +330,7 @@ class Leases:
         session.alive = False
         self.sessions.pop(session.bucket.number, None)
         self._on_token(session.bucket.number, None)
-        self._holder.lose(session)
+        self._holder.session_over(session)
 
     def _observe(self, store_us: int, sent_s: float) -> int:
         return self._clock.observe(store_us, sent_s, self._clock.monotonic())

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from delaybridge.amqp.table import encode_table, entries
 from delaybridge.message import Destination, Record
-from delaybridge.scan.session import Copy
+from delaybridge.scan.copy import Copy
 
 HEADERS = ("x-dead-reason", "x-dead-destination", "x-dead-attempts")
 _NAMES = frozenset(name.encode() for name in HEADERS)

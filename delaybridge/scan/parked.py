@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 from math import inf
 
-from delaybridge.scan.session import Copy
+from delaybridge.scan.copy import Copy
 
 _KNOWN = 50_000  # ids remembered, to bring back those and no others
 

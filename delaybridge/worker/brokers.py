@@ -10,7 +10,7 @@ from typing import Any
 
 from delaybridge.errors import PublishUnavailable
 from delaybridge.publish import PublishOptions, Report, connect, kind_of
-from delaybridge.scan.lanes import Broker, Lane
+from delaybridge.scan.lane import Broker, Lane
 from delaybridge.worker.eventlog import say
 
 _LEAVE_POLL_S = 0.05

@@ -24,10 +24,11 @@ from delaybridge.events import ScannerFailed, StoreSilent
 from delaybridge.publish import PublishOptions
 from delaybridge.scan.alarm import Alarm
 from delaybridge.scan.clock import StoreClock
+from delaybridge.scan.context import ScanOptions
 from delaybridge.scan.lanes import Lanes
 from delaybridge.scan.lease import Leases, NameTaken
 from delaybridge.scan.retry import RetryPolicy
-from delaybridge.scan.scanner import Scanner, ScanOptions
+from delaybridge.scan.scanner import Scanner
 from delaybridge.settings.settings import Settings
 from delaybridge.store import keys, rights
 from delaybridge.store.calls import Calls

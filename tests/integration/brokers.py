@@ -125,7 +125,7 @@ class Rig(ABC):
     def delivery(self, to: Destination, body: bytes = b"body", **record: Any) -> Delivery:
         """A delivery with an id of its own."""
         made = Record(str(to), body, **record)
-        return Delivery(uuid.uuid4().hex, made, to, DUE_MS, 1, None)
+        return Delivery(uuid.uuid4().hex, made, to, DUE_MS, 1)
 
     def deliveries(self, to: Destination, count: int) -> list[Delivery]:
         """Many, with their number as body."""

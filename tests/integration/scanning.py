@@ -15,9 +15,11 @@ from delaybridge.events import Event
 from delaybridge.message import Delivery, Limits, Message
 from delaybridge.publish.memory import MemoryPublisher
 from delaybridge.scan.clock import StoreClock
-from delaybridge.scan.lanes import Broker, Lanes
+from delaybridge.scan.context import ScanOptions
+from delaybridge.scan.lane import Broker
+from delaybridge.scan.lanes import Lanes
 from delaybridge.scan.retry import RetryPolicy
-from delaybridge.scan.scanner import Scanner, ScanOptions
+from delaybridge.scan.scanner import Scanner
 from delaybridge.scan.session import Session
 from delaybridge.store import keys
 from delaybridge.store.calls import Calls
@@ -215,7 +217,7 @@ class Rig:
         if session.alive:
             session.alive = False
             self.lost.append((session, reason))
-            self.scanner.lose(session)
+            self.scanner.session_over(session)
 
     def report(self, *args: Any) -> None:
         self.scanner.report(*args)

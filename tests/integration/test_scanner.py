@@ -1230,7 +1230,8 @@ async def test_a_claim_given_again_that_holds_nothing_any_more_does_not_stop_its
         session = rig.sessions[0]
         await rig.schedule(message("x", NOW_MS + 1000))
         claim = session.bucket.claim(
-            *(session.token, session.ttl_ms, session.have),
+            *session.owner,
+            session.have,
             ahead_ms=2000,
             limit=10,
             max_bytes=1000,

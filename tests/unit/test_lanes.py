@@ -11,9 +11,11 @@ import pytest
 from delaybridge import events
 from delaybridge.message import Delivery, Record
 from delaybridge.publish import CONFIRMED, Fault, Outcome, Verdict
-from delaybridge.scan.lanes import Broker, Lanes
+from delaybridge.scan.copy import Copy
+from delaybridge.scan.lane import Broker
+from delaybridge.scan.lanes import Lanes, Way
 from delaybridge.scan.retry import RetryPolicy
-from delaybridge.scan.session import Copy, Session
+from delaybridge.scan.session import Session
 from delaybridge.store.verbs import Bucket, Tried
 
 NOW_MS = 1_800_000_000_000
@@ -89,19 +91,18 @@ class Board:
 
     def pass_(self, copy: Copy, now_ms: int = NOW_MS) -> str:
         """What the scanner does with a copy that is ripe: out, admitted, or it must wait."""
-        if self.lanes.exit_unpublished(copy, now_ms):
-            return "left"
-        if not self.lanes.admit(copy, may_wait=True):
-            return "waits"
-        self.lanes.ready([copy])
-        return "admitted"
+        self.lanes.begin_batch()
+        way = self.lanes.admit(copy, now_ms, may_wait=True)
+        if way is Way.GO:
+            self.lanes.ready([copy])
+        return way.value
 
     def send(
         self, count: int, text: str = "a:q", now_ms: int = NOW_MS, **options: Any
     ) -> list[Copy]:
         """So many copies, as far as they are admitted, handed to their broker."""
         copies = [self.copy(text, **options) for _ in range(count)]
-        sent = [copy for copy in copies if self.pass_(copy, now_ms) == "admitted"]
+        sent = [copy for copy in copies if self.pass_(copy, now_ms) == "go"]
         self.lanes.publish(now_ms)
         return sent
 
@@ -111,15 +112,15 @@ class Board:
     def recover(self, now_ms: int = NOW_MS, session: Session | None = None) -> list[str]:
         """The ids that the next call brings back to due; [""] if it is all."""
         self.lanes.recover(now_ms, self._remove)
-        unparking = (session or self.session).unparking()
+        unparking = (session or self.session).exits.take_unpark()
         return [id for call in unparking for id in call.args[3:] or [""]]
 
     def come_back(self, now_ms: int = NOW_MS) -> None:
         """All that is wanted back is back in due."""
         session = self.session
-        session.told(session.exits())
+        session.told(session.exits.take())
         session.unparked(0)
-        while session.unparking():
+        while session.exits.take_unpark():
             session.unparked(0)
         self.lanes.recover(now_ms, self._remove)
 
@@ -130,14 +131,14 @@ class Board:
 
     def told(self) -> Counter[str]:
         """How many copies left by which verb since this was last asked."""
-        exits = self.session.exits()
+        exits = self.session.exits.take()
         self.session.told(exits)
         steps = {"settle": 0, "retry": 6, "bury": 5, "park": 3}
         first = {"retry": 3, "bury": 3, "park": 2}
         counts: Counter[str] = Counter()
-        for call in exits.told:
+        for call in exits.commands:
             if call.name == "settle":
-                counts["settle"] += exits.copies if len(exits.told) == 1 else 0
+                counts["settle"] += exits.copies if len(exits.commands) == 1 else 0
             else:
                 counts[call.name] += (len(call.args) - first[call.name]) // steps[call.name]
         return counts
@@ -169,14 +170,14 @@ def test_no_number_of_lanes_that_are_stuck_takes_all_of_it(board: Board) -> None
     shares = [len(board.send(WINDOW, f"a:q{number}")) for number in range(5)]
     assert shares == [50, 25, 13, 6, 3]
     assert sum(shares) < WINDOW
-    assert board.pass_(board.copy("b:free")) == "admitted"
+    assert board.pass_(board.copy("b:free")) == "go"
 
 
 def test_a_confirm_makes_room(board: Board) -> None:
     sent = board.send(WINDOW)
-    assert board.pass_(board.copy()) == "waits"
+    assert board.pass_(board.copy()) == "wait"
     board.answer(sent[:2], CONFIRMED)
-    assert board.pass_(board.copy()) == "admitted"
+    assert board.pass_(board.copy()) == "go"
 
 
 def test_bytes_count_as_well_but_one_message_always_passes() -> None:
@@ -190,8 +191,8 @@ def test_bytes_count_as_well_but_one_message_always_passes() -> None:
         return board.pass_(copy)
 
     assert [pass_("a:q"), pass_("a:q"), pass_("b:q"), pass_("b:q")] == [
-        *("admitted", "waits"),
-        *("admitted", "waits"),
+        *("go", "wait"),
+        *("go", "wait"),
     ]
 
 
@@ -200,7 +201,7 @@ def test_what_a_fire_covers_goes_along_but_the_broker_never_holds_more_than_the_
 ) -> None:
     copies = [board.copy() for _ in range(3 * WINDOW)]
     for copy in copies:
-        assert board.lanes.admit(copy, may_wait=False)
+        assert board.lanes.admit(copy, NOW_MS, may_wait=False)
         board.lanes.ready([copy])
     board.lanes.publish(NOW_MS)
     assert board.a.taken == copies[:WINDOW]
@@ -230,10 +231,10 @@ def test_a_full_lane_waits_for_room_until_its_broker_was_silent_for_half_a_secon
     board: Board,
 ) -> None:
     board.send(WINDOW)
-    assert board.pass_(board.copy(), NOW_MS + STALLED_MS - 1) == "waits"
-    assert board.pass_(board.copy(), NOW_MS + STALLED_MS) == "left"
+    assert board.pass_(board.copy(), NOW_MS + STALLED_MS - 1) == "wait"
+    assert board.pass_(board.copy(), NOW_MS + STALLED_MS) == "leave"
     assert board.told() == {"park": 1}
-    assert board.pass_(board.copy("b:q"), NOW_MS + STALLED_MS) == "admitted", "others go on"
+    assert board.pass_(board.copy("b:q"), NOW_MS + STALLED_MS) == "go", "others go on"
 
 
 def test_a_lane_whose_broker_keeps_answering_is_not_stalled_however_full(board: Board) -> None:
@@ -241,15 +242,15 @@ def test_a_lane_whose_broker_keeps_answering_is_not_stalled_however_full(board: 
     for second in range(5):
         now_ms = NOW_MS + second * (STALLED_MS - 1)
         board.answer([sent[second]], CONFIRMED, now_ms)
-        assert board.pass_(board.copy(), now_ms) == "admitted"
-        assert board.pass_(board.copy(), now_ms) == "waits"
+        assert board.pass_(board.copy(), now_ms) == "go"
+        assert board.pass_(board.copy(), now_ms) == "wait"
         board.lanes.publish(now_ms)
 
 
 def test_a_lane_that_was_idle_for_long_is_not_stalled_when_it_is_used_again(board: Board) -> None:
     later_ms = NOW_MS + 3_600_000
     assert len(board.send(WINDOW, now_ms=later_ms)) == WINDOW // 2
-    assert board.pass_(board.copy(), later_ms + STALLED_MS - 1) == "waits"
+    assert board.pass_(board.copy(), later_ms + STALLED_MS - 1) == "wait"
 
 
 def test_what_a_stalled_lane_parked_comes_back_with_its_next_confirm(board: Board) -> None:
@@ -266,8 +267,8 @@ def test_what_a_lane_full_of_large_messages_parked_waits_for_bytes_too() -> None
     sent = board.send(20, body=b"x" * 1000)
     later_ms = NOW_MS + STALLED_MS
     for _ in range(9):
-        assert board.pass_(board.copy(body=b"x" * 1000), later_ms) == "left"
-    board.session.told(board.session.exits())
+        assert board.pass_(board.copy(body=b"x" * 1000), later_ms) == "leave"
+    board.session.told(board.session.exits.take())
     board.answer(sent[:1], CONFIRMED, later_ms)
     assert board.recover(later_ms) == [], "it would be parked again at once"
     board.answer(sent[1:6], CONFIRMED, later_ms)
@@ -305,7 +306,7 @@ def test_unknown_is_tried_again_as_maybe_delivered_whoever_is_at_fault(
 ) -> None:
     sent = board.send(3)
     board.answer(sent, outcome)
-    (retry,) = board.session.exits().told
+    (retry,) = board.session.exits.take().commands
     assert retry.name == "retry"
     assert list(retry.args[6::6]) == [1000] * 3
     assert list(retry.args[7::6]) == [1] * 3
@@ -315,7 +316,7 @@ def test_unknown_is_tried_again_as_maybe_delivered_whoever_is_at_fault(
 
 def test_a_message_certainly_refused_is_tried_again_without_that_doubt(board: Board) -> None:
     board.answer(board.send(1), UNROUTABLE)
-    (retry,) = board.session.exits().told
+    (retry,) = board.session.exits.take().commands
     assert list(retry.args[6:8]) == [1000, 0]
 
 
@@ -331,7 +332,7 @@ def test_what_was_never_written_is_parked_without_an_attempt(
 def test_the_wait_doubles_with_each_attempt(board: Board) -> None:
     for failures in range(MAX_ATTEMPTS - 1):
         board.answer(board.send(1, failures=failures), NACK)
-        assert board.session.exits().back_ms == 1000 * 2**failures
+        assert board.session.exits.take().back_off_ms == 1000 * 2**failures
 
 
 @pytest.mark.parametrize(("outcome", "maybe"), [(UNROUTABLE, 0), (NACK, 1)], ids=str)
@@ -340,7 +341,7 @@ def test_the_last_attempt_buries_with_the_last_error(
 ) -> None:
     (copy,) = board.send(1, failures=MAX_ATTEMPTS - 1)
     board.answer([copy], outcome)
-    (bury,) = board.session.exits().told
+    (bury,) = board.session.exits.take().commands
     assert (bury.name, list(bury.args[3:])) == ("bury", [copy.id, 11, 1, maybe, outcome.reason])
     assert [event.reason for event in board.heard(events.Buried)] == [outcome.reason]
 
@@ -367,24 +368,24 @@ def test_at_most_once_is_not_settled_again(board: Board) -> None:
 
 
 def test_a_copy_later_than_its_ttl_is_buried_as_expired(board: Board) -> None:
-    assert board.pass_(board.copy(ttl_ms=100, late_ms=100)) == "admitted"
-    assert board.pass_(board.copy(ttl_ms=100, late_ms=101)) == "left"
-    (bury,) = board.session.exits().told
+    assert board.pass_(board.copy(ttl_ms=100, late_ms=100)) == "go"
+    assert board.pass_(board.copy(ttl_ms=100, late_ms=101)) == "leave"
+    (bury,) = board.session.exits.take().commands
     assert list(bury.args[5:]) == [0, 0, "expired: 101 ms late, its ttl is 100 ms"]
 
 
 def test_a_copy_that_ended_its_workers_too_often_is_buried(board: Board) -> None:
-    assert board.pass_(board.copy(failures=MAX_ATTEMPTS)) == "left"
-    (bury,) = board.session.exits().told
+    assert board.pass_(board.copy(failures=MAX_ATTEMPTS)) == "leave"
+    (bury,) = board.session.exits.take().commands
     assert bury.args[7].startswith("used_up")
 
 
 @pytest.mark.parametrize("text", ["a:", "", ":", "elsewhere:", ":q", "q"])
 def test_what_is_no_destination_is_tried_again_and_then_buried(board: Board, text: str) -> None:
-    assert board.pass_(board.copy(text)) == "left"
+    assert board.pass_(board.copy(text)) == "leave"
     assert board.told() == {"retry": 1}
-    assert board.pass_(board.copy(text, failures=MAX_ATTEMPTS - 1)) == "left"
-    (bury,) = board.session.exits().told
+    assert board.pass_(board.copy(text, failures=MAX_ATTEMPTS - 1)) == "leave"
+    (bury,) = board.session.exits.take().commands
     assert bury.args[7].startswith("bad_destination")
 
 
@@ -392,9 +393,9 @@ def test_what_is_no_destination_is_tried_again_and_then_buried(board: Board, tex
 def test_messages_for_a_broker_that_is_not_configured_here_are_parked_and_stay(
     board: Board, failures: int
 ) -> None:
-    assert board.pass_(board.copy("elsewhere:q", failures=failures)) == "left"
-    assert board.pass_(board.copy("elsewhere:other/key")) == "left"
-    assert board.pass_(board.copy("b:q")) == "admitted"
+    assert board.pass_(board.copy("elsewhere:q", failures=failures)) == "leave"
+    assert board.pass_(board.copy("elsewhere:other/key")) == "leave"
+    assert board.pass_(board.copy("b:q")) == "go"
     assert board.told() == {"park": 2}
     assert board.recover(NOW_MS + 10 * LAST_PROBE_MS) == []
     (said,) = [event for event in board.events if isinstance(event, events.CircuitOpened)]
@@ -429,11 +430,11 @@ def test_a_record_of_another_kind_of_broker_is_parked_and_stays(
     board = Board(kind=kind)
     copy = board.copy("a:x/q", at_most_once=once, **record)
     assert copy.is_plain is (fits and not once and kind != "kombu")
-    assert board.pass_(copy) == ("admitted" if fits else "left")
+    assert board.pass_(copy) == ("go" if fits else "leave")
     if not fits:
         assert board.told() == {"park": 1}
         assert board.recover(NOW_MS + 10 * LAST_PROBE_MS) == []
-        assert board.pass_(board.copy("b:x", headers=())) == "admitted"
+        assert board.pass_(board.copy("b:x", headers=())) == "go"
 
 
 @pytest.mark.parametrize(
@@ -463,8 +464,8 @@ def test_while_a_broker_is_unavailable_its_messages_are_parked_and_the_other_s_a
     board: Board,
 ) -> None:
     board.a.unavailable = "blocked: low on memory"
-    assert board.pass_(board.copy()) == "left"
-    assert board.pass_(board.copy("b:q")) == "admitted"
+    assert board.pass_(board.copy()) == "leave"
+    assert board.pass_(board.copy("b:q")) == "go"
     assert board.told() == {"park": 1}
     assert board.recover() == []
     board.a.unavailable = None
@@ -497,7 +498,7 @@ def parked(board: Board, count: int = 20) -> list[Copy]:
     """So many copies that a broker that was away left parked; it is back."""
     board.a.unavailable = "not_connected"
     copies = [board.copy() for _ in range(count)]
-    assert {board.pass_(copy) for copy in copies} == {"left"}
+    assert {board.pass_(copy) for copy in copies} == {"leave"}
     board.a.unavailable = None
     return copies
 
@@ -511,10 +512,10 @@ def test_what_is_later_than_the_parked_of_its_lane_and_bucket_is_parked_behind_t
 ) -> None:
     earlier = board.copy()
     parked(board)
-    assert board.pass_(board.copy()) == "left"
-    assert board.pass_(earlier) == "admitted"
-    assert board.pass_(board.copy("a:other")) == "admitted", "another lane"
-    assert board.pass_(board.copy(session=new_session())) == "admitted", "another bucket"
+    assert board.pass_(board.copy()) == "leave"
+    assert board.pass_(earlier) == "go"
+    assert board.pass_(board.copy("a:other")) == "go", "another lane"
+    assert board.pass_(board.copy(session=new_session())) == "go", "another bucket"
 
 
 def test_what_waits_on_the_wheel_goes_back_with_the_parked_so_that_one_claim_finds_them_in_order(
@@ -535,13 +536,13 @@ def test_until_all_are_back_in_due_whatever_comes_is_parked_and_then_nothing(boa
     copies = parked(board)
     assert board.recover() == ids(copies)
     late = board.copy()
-    assert board.pass_(late) == "left"
+    assert board.pass_(late) == "leave"
     board.come_back()
     assert not board.session.may_claim, "one more is yet to come back"
     assert board.recover() == [late.id]
     board.come_back()
     assert board.session.may_claim
-    assert [board.pass_(copy) for copy in [*copies, late]] == ["admitted"] * 21
+    assert [board.pass_(copy) for copy in [*copies, late]] == ["go"] * 21
     assert list(board.lanes.next_looks_ms(NOW_MS, waiting=False)) == []
 
 
@@ -551,7 +552,7 @@ def test_a_broker_that_goes_away_again_parks_again_what_came_back(board: Board) 
     board.a.unavailable = "not_connected"
     board.come_back()
     assert board.session.may_claim, "others of the bucket go on"
-    assert {board.pass_(copy) for copy in copies} == {"left"}
+    assert {board.pass_(copy) for copy in copies} == {"leave"}
     assert board.recover() == []
     board.a.unavailable = None
     assert sorted(board.recover()) == sorted(ids(copies))
@@ -576,7 +577,7 @@ def opened(board: Board, count: int = 20) -> list[Copy]:
     copies = board.send(1)
     board.answer(copies, NO_EXCHANGE)
     copies += [board.copy() for _ in range(count - 1)]
-    assert {board.pass_(copy) for copy in copies[1:]} == {"left"}
+    assert {board.pass_(copy) for copy in copies[1:]} == {"leave"}
     assert board.told() == {"park": count}
     return copies
 
@@ -588,8 +589,8 @@ def test_a_destination_that_refuses_opens_its_circuit_once_and_parks_what_follow
     board.answer(sent[:5], NO_EXCHANGE)
     board.answer(sent[5:], CLOSED_CHANNEL)
     assert len(board.heard(events.CircuitOpened)) == 1
-    assert board.pass_(board.copy()) == "left"
-    assert board.pass_(board.copy("a:other")) == "admitted", "another exchange of the same broker"
+    assert board.pass_(board.copy()) == "leave"
+    assert board.pass_(board.copy("a:other")) == "go", "another exchange of the same broker"
 
 
 def test_a_handful_probes_when_it_is_time_and_no_more(board: Board) -> None:
@@ -599,16 +600,16 @@ def test_a_handful_probes_when_it_is_time_and_no_more(board: Board) -> None:
     assert board.recover(probe_ms - 1) == []
     assert board.recover(probe_ms) == ids(copies[:PROBES])
     board.come_back(probe_ms)
-    assert board.pass_(board.copy(), probe_ms) == "left", "the probes are earlier"
+    assert board.pass_(board.copy(), probe_ms) == "leave", "the probes are earlier"
     passed = [board.pass_(copy, probe_ms) for copy in copies]
-    assert passed == ["admitted"] * PROBES + ["left"] * 15
+    assert passed == ["go"] * PROBES + ["leave"] * 15
 
 
 def test_a_lane_without_anything_parked_is_probed_by_whatever_comes(board: Board) -> None:
     board.answer(board.send(1, at_most_once=True), NO_EXCHANGE)
     assert board.recover(NOW_MS + FIRST_PROBE_MS) == []
     passed = [board.pass_(board.copy(), NOW_MS + FIRST_PROBE_MS) for _ in range(2 * PROBES)]
-    assert passed == ["admitted"] * PROBES + ["left"] * PROBES
+    assert passed == ["go"] * PROBES + ["leave"] * PROBES
 
 
 def test_a_probe_that_succeeds_closes_and_brings_all_back_in_order(board: Board) -> None:
@@ -616,13 +617,13 @@ def test_a_probe_that_succeeds_closes_and_brings_all_back_in_order(board: Board)
     copies = opened(board)
     board.recover(now_ms)
     board.come_back(now_ms)
-    assert board.pass_(copies[0], now_ms) == "admitted"
+    assert board.pass_(copies[0], now_ms) == "go"
     board.lanes.publish(now_ms)
     board.answer(copies[:1], CONFIRMED, now_ms)
     assert len(board.heard(events.CircuitClosed)) == 1
     assert sorted(board.recover(now_ms)) == sorted(ids(copies[PROBES:]))
     board.come_back(now_ms)
-    assert {board.pass_(copy, now_ms) for copy in [*copies[1:], board.copy()]} == {"admitted"}
+    assert {board.pass_(copy, now_ms) for copy in [*copies[1:], board.copy()]} == {"go"}
 
 
 def test_a_probe_that_fails_opens_again_for_longer(board: Board) -> None:
@@ -635,10 +636,10 @@ def test_a_probe_that_fails_opens_again_for_longer(board: Board) -> None:
         now_ms = probe_ms
         assert board.recover(now_ms) == ids(copies[:PROBES]), "the same: they are the earliest"
         board.come_back(now_ms)
-        assert board.pass_(copies[0], now_ms) == "admitted"
+        assert board.pass_(copies[0], now_ms) == "go"
         board.lanes.publish(now_ms)
         board.answer(copies[:1], NO_EXCHANGE, now_ms)
-        assert {board.pass_(copy, now_ms) for copy in copies[1:PROBES]} == {"left"}
+        assert {board.pass_(copy, now_ms) for copy in copies[1:PROBES]} == {"leave"}
     assert all(later > 1.2 * wait for wait, later in zip(waits_ms, waits_ms[1:], strict=False))
 
 
@@ -661,18 +662,18 @@ def test_what_a_lost_session_parked_is_the_next_one_s_to_bring_back(board: Board
     opened(board)
     lost, board.session = board.session, new_session()
     lost.alive = False
-    board.lanes.forget(lost)
+    board.lanes.session_over(lost)
     assert board.recover(NOW_MS + LAST_PROBE_MS) == []
-    assert lost.unparking() == []
+    assert lost.exits.take_unpark() == []
 
 
 def test_what_ends_after_its_session_was_lost_is_nobody_s_to_bring_back(board: Board) -> None:
     sent = board.send(3)
     board.session.alive = False
-    board.lanes.forget(board.session)
+    board.lanes.session_over(board.session)
     board.answer(sent, NOT_CONNECTED)
     assert board.recover() == []
-    assert not board.session.is_unparking, "it would never end"
+    assert not board.session.exits.is_unparking, "it would never end"
 
 
 def test_a_session_lost_while_its_parked_come_back_is_forgotten(board: Board) -> None:
@@ -680,9 +681,9 @@ def test_a_session_lost_while_its_parked_come_back_is_forgotten(board: Board) ->
     board.recover()
     lost, board.session = board.session, new_session()
     lost.alive = False
-    board.lanes.forget(lost)
+    board.lanes.session_over(lost)
     assert board.recover() == []
-    assert board.pass_(board.copy()) == "admitted"
+    assert board.pass_(board.copy()) == "go"
 
 
 def test_each_session_gets_back_its_own(board: Board) -> None:
@@ -690,7 +691,7 @@ def test_each_session_gets_back_its_own(board: Board) -> None:
     other = new_session()
     board.pass_(board.copy(session=other))
     assert sorted(board.recover(NOW_MS + FIRST_PROBE_MS)) == ["m1", "m2", "m3"]
-    (others,) = other.unparking()
+    (others,) = other.exits.take_unpark()
     assert list(others.args[3:]) == ["m4"]
 
 
@@ -701,11 +702,11 @@ def test_a_session_that_drains_keeps_no_other_from_getting_back_its_own_bit_by_b
     sent = board.send(WINDOW)
     first = board.copy(session=leaving)
     ours = [board.copy() for _ in range(2 * WINDOW)]
-    assert {board.pass_(copy, now_ms) for copy in (first, *ours)} == {"left"}, "parked"
-    leaving.draining = True
+    assert {board.pass_(copy, now_ms) for copy in (first, *ours)} == {"leave"}, "parked"
+    leaving.exits.draining = True
     board.answer(sent, CONFIRMED, now_ms)
     back: list[str] = []
-    board.session.told(board.session.exits())
+    board.session.told(board.session.exits.take())
     while ids := board.recover(now_ms):
         back += ids
         board.session.unparked(0)
@@ -750,8 +751,8 @@ def test_queues_without_number_fill_no_memory_but_a_lane_in_use_is_kept(board: B
     for number in range(25_000):
         board.lanes.route(f"a:q{number}", NOW_MS)
     assert len(board.lanes._lanes) <= 10_002
-    assert board.lanes.route("b:used", NOW_MS)[1] is sent.owner
-    assert board.lanes.route("a:parked", NOW_MS)[1] is parked.owner
+    assert board.lanes.route("b:used", NOW_MS)[1] is sent.lane
+    assert board.lanes.route("a:parked", NOW_MS)[1] is parked.lane
 
 
 def test_while_a_copy_waits_its_lane_is_not_forgotten(board: Board) -> None:
@@ -759,7 +760,7 @@ def test_while_a_copy_waits_its_lane_is_not_forgotten(board: Board) -> None:
     for number in range(25_000):
         board.lanes.route(f"a:q{number}", NOW_MS)
     later = board.copy("a:old")
-    assert later.owner is board.wheel[0].owner, "else it could overtake"
+    assert later.lane is board.wheel[0].lane, "else it could overtake"
     board.brokers["a"] = Broker("memory", Recorder("a"))  # type: ignore[arg-type]
     board.lanes.brokers_changed({"a"})
     assert board.recover() == ["m1"], "routed anew"
@@ -771,7 +772,7 @@ def test_while_a_copy_waits_its_lane_is_not_forgotten(board: Board) -> None:
 def test_a_broker_s_messages_are_routed_anew_when_it_changes(board: Board) -> None:
     (sent,) = board.send(1)
     board.a.unavailable = "away"
-    assert board.pass_(board.copy()) == "left"  # parked
+    assert board.pass_(board.copy()) == "leave"  # parked
     wheel, other = board.copy(), board.copy("b:q")
     board.wheel += [wheel, other]
     new = Recorder("a")
@@ -783,7 +784,7 @@ def test_a_broker_s_messages_are_routed_anew_when_it_changes(board: Board) -> No
     assert board.wheel == [other]
     board.come_back()
     fresh = board.copy()
-    assert board.pass_(fresh) == "admitted"
+    assert board.pass_(fresh) == "go"
     board.lanes.publish(NOW_MS)
     assert new.taken == [fresh]
     board.answer([sent], CONFIRMED)
@@ -794,7 +795,7 @@ def test_what_fails_for_good_after_its_broker_became_another_kind_is_buried_not_
     board = Board(kind="rabbitmq")
     board.lanes._dead_letters = {"a": "a:x/dead"}
     sent = [board.copy("a:x/q", headers=TABLE, failures=MAX_ATTEMPTS - 1)]
-    assert board.pass_(sent[0]) == "admitted"
+    assert board.pass_(sent[0]) == "go"
     board.lanes.publish(NOW_MS)
     new = Recorder("a")
     board.brokers["a"] = Broker("redis", new)  # type: ignore[arg-type]
@@ -807,10 +808,10 @@ def test_what_fails_for_good_after_its_broker_became_another_kind_is_buried_not_
 def test_a_broker_that_is_gone_has_its_messages_parked_until_it_is_back(board: Board) -> None:
     gone = board.brokers.pop("a")
     board.lanes.brokers_changed({"a"})
-    assert board.pass_(board.copy()) == "left"
+    assert board.pass_(board.copy()) == "leave"
     assert board.recover() == []
     board.brokers["a"] = gone
     board.lanes.brokers_changed({"a"})
     assert board.recover() == ["m1"]
     board.come_back()
-    assert board.pass_(board.copy()) == "admitted"
+    assert board.pass_(board.copy()) == "go"

@@ -8,10 +8,12 @@ import pytest
 
 from delaybridge.amqp.table import decode_table, encode_table
 from delaybridge.message import Destination, Record
-from delaybridge.scan.lanes import Broker, Lanes
+from delaybridge.scan.copy import Copy
+from delaybridge.scan.lane import Broker
+from delaybridge.scan.lanes import Lanes
 from delaybridge.scan.letters import Letter
 from delaybridge.scan.retry import RetryPolicy
-from delaybridge.scan.session import Copy, Session
+from delaybridge.scan.session import Session
 from delaybridge.store.verbs import Bucket, Tried
 
 TO = Destination("b", "rabbitmq", "", "dead")

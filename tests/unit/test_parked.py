@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from delaybridge.message import Destination, Record
-from delaybridge.scan.lanes import Lane
+from delaybridge.scan.copy import Copy
+from delaybridge.scan.lane import Lane
 from delaybridge.scan.parked import Parked
-from delaybridge.scan.session import Copy, Session
+from delaybridge.scan.session import Session
 from delaybridge.store.verbs import Bucket, Tried
 
 SESSION = Session(Bucket("ns", 3, "birth"), "w:random:10", 10, 1000, 0.0)

@@ -108,7 +108,7 @@ class TestConfiguration:
 def delivery(partition: int | None = None) -> Delivery:
     """A delivery to topic `t`."""
     record = Record("kafka:t", b"", partition=partition)
-    return Delivery("id", record, Destination("kafka", "kafka", "t"), 1, 1, None)
+    return Delivery("id", record, Destination("kafka", "kafka", "t"), 1, 1)
 
 
 def outcome(code: int, *, is_proof: bool = True) -> Outcome:

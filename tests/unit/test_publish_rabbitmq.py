@@ -33,9 +33,7 @@ CLOSED = Outcome(Verdict.REFUSED, "not_connected: test", Fault.BROKER)
 def delivery(id: str, body: bytes = b"body", key: str = "key", **record: Any) -> Delivery:
     """A delivery to exchange `x`."""
     destination = Destination("rabbitmq", "rabbitmq", "x", key)
-    return Delivery(
-        id, Record(str(destination), body, **record), destination, 1_800_000_000_000, 1, None
-    )
+    return Delivery(id, Record(str(destination), body, **record), destination, 1_800_000_000_000, 1)
 
 
 class Told:

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from delaybridge.scan.session import Exits, Session
+from delaybridge.scan.exits import Report
+from delaybridge.scan.session import Session
 from delaybridge.store.verbs import Bucket, Command, Fired, Item
 
 TURN = 10
@@ -71,7 +72,7 @@ def test_it_is_kept_while_any_copy_waits_that_was_claimed_before_it(session: Ses
     for claim in (TURN + 1, TURN + 2, TURN + 1):
         session.forget_revoked()
         assert session.is_revoked("x", TURN + 1)
-        session.left(claim, 1)
+        session.waits_no_more(claim, 1)
     session.received(TURN + 4, 1)
     session.forget_revoked()
     assert not session.is_revoked("x", TURN + 1)
@@ -148,7 +149,7 @@ class Owner:
             self.firing = fired, covered
             self.wheel = [copy for copy in self.wheel if copy not in covered]
             for _, claim, _ in covered:
-                session.left(claim, 1)
+                session.waits_no_more(claim, 1)
 
     def fire_answers(self) -> None:
         """Publish what the fire covered and nobody revoked."""
@@ -215,54 +216,54 @@ def test_nothing_is_remembered_for_ever(steps: list[tuple[Any, ...]]) -> None:
 
 def test_what_became_of_copies_is_told_once_in_calls_of_a_bounded_size(session: Session) -> None:
     for number in range(MANY):
-        session.settle(TURN + 1 + number // 300, [f"s{number}"])
-        session.retry(Item(f"r{number}", TURN + 1, 5.0), 1000)
-        session.bury(Item(f"b{number}", TURN + 1, 5.0), "unroutable", counted=True)
-        session.park(Item(f"p{number}", TURN + 1, 5.0))
-    assert session.has_exits
-    told, copies, back_ms, parked = session.exits()
+        session.exits.settle(TURN + 1 + number // 300, [f"s{number}"])
+        session.exits.retry(Item(f"r{number}", TURN + 1, 5.0), 1000)
+        session.exits.bury(Item(f"b{number}", TURN + 1, 5.0), "unroutable", counted=True)
+        session.exits.park(Item(f"p{number}", TURN + 1, 5.0))
+    assert session.exits.any
+    told, copies, back_off_ms, parked = session.exits.take()
     assert copies == 4 * MANY
-    assert back_ms == 1000
+    assert back_off_ms == 1000
     assert parked == {f"p{number}" for number in range(MANY)}
     assert max(len(ids_of(call)) for call in told) == CALL_ITEMS
     for verb in ("settle", "retry", "bury", "park"):
         ids = [id for call in told if call.name == verb for id in ids_of(call)]
         assert ids == [f"{verb[0]}{number}" for number in range(MANY)]
-    assert not session.has_exits
-    assert session.exits() == ([], 0, None, set())
+    assert not session.exits.any
+    assert session.exits.take() == ([], 0, None, set())
 
 
 def test_a_settled_id_keeps_the_number_of_its_claim(session: Session) -> None:
-    session.settle(11, ["x"])
-    session.settle(12, ["y"])
-    session.settle(11, ["z"])
-    (settle,) = session.exits().told
+    session.exits.settle(11, ["x"])
+    session.exits.settle(12, ["y"])
+    session.exits.settle(11, ["z"])
+    (settle,) = session.exits.take().commands
     assert list(settle.args[4:]) == [11, 2, "x", "z", 12, 1, "y"]
 
 
 def test_what_is_parked_is_told_first_so_that_a_fire_behind_it_cannot_cover_it(
     session: Session,
 ) -> None:
-    session.settle(11, ["s"])
-    session.retry(item(1), None)
-    session.bury(item(2), "expired", counted=False)
-    session.park(item(3))
-    assert session.exits().told[0].name == "park"
+    session.exits.settle(11, ["s"])
+    session.exits.retry(item(1), None)
+    session.exits.bury(item(2), "expired", counted=False)
+    session.exits.park(item(3))
+    assert session.exits.take().commands[0].name == "park"
 
 
 def test_the_soonest_back_off_is_told_with_the_exits(session: Session) -> None:
-    session.retry(item(1), 3000)
-    session.retry(item(2), 2000, maybe=True)
-    assert session.exits().back_ms == 2000
-    session.retry(item(1), 3000)
-    session.retry(item(3), None)
-    assert session.exits().back_ms == 0, "put back as it was: it may be due at any time"
+    session.exits.retry(item(1), 3000)
+    session.exits.retry(item(2), 2000, maybe=True)
+    assert session.exits.take().back_off_ms == 2000
+    session.exits.retry(item(1), 3000)
+    session.exits.retry(item(3), None)
+    assert session.exits.take().back_off_ms == 0, "put back as it was: it may be due at any time"
 
 
 def test_ended_copies_wake_whoever_waits_for_the_last(session: Session) -> None:
     session.copies = 3
     session.moved.clear()
-    session.gone(2)
+    session.ended(2)
     assert session.copies == 1
     assert session.moved.is_set()
 
@@ -275,13 +276,13 @@ def test_known_ids_come_back_in_calls_of_a_bounded_size_and_the_bucket_is_looked
 ) -> None:
     session.look_at_ms = session.next_score = inf
     ids = [f"id{number}" for number in range(MANY)]
-    session.unpark(ids[:10])
-    session.unpark(ids[10:])
+    session.exits.unpark(ids[:10])
+    session.exits.unpark(ids[10:])
     back: list[str] = []
-    while session.has_exits:
-        (unpark,) = session.unparking()
+    while session.exits.any:
+        (unpark,) = session.exits.take_unpark()
         assert len(ids_of(unpark)) <= CALL_ITEMS
-        assert not session.has_exits, "one call at a time"
+        assert not session.exits.any, "one call at a time"
         back += ids_of(unpark)
         session.unparked(MANY)
     assert back == ids
@@ -290,16 +291,16 @@ def test_known_ids_come_back_in_calls_of_a_bounded_size_and_the_bucket_is_looked
 
 
 def test_all_come_back_until_none_is_left(session: Session) -> None:
-    session.unpark(["x"])
-    session.unpark(None)
+    session.exits.unpark(["x"])
+    session.exits.unpark(None)
     for left in (2 * CALL_ITEMS, CALL_ITEMS, 0):
-        (unpark,) = session.unparking()
+        (unpark,) = session.exits.take_unpark()
         assert ids_of(unpark) == [], "the earliest"
         session.unparked(left)
-    assert ids_of(*session.unparking()) == ["x"]
+    assert ids_of(*session.exits.take_unpark()) == ["x"]
     session.unparked(0)
-    assert not session.has_exits
-    assert not session.is_unparking
+    assert not session.exits.any
+    assert not session.exits.is_unparking
 
 
 @pytest.mark.parametrize("ids", [["x"], None], ids=str)
@@ -307,9 +308,9 @@ def test_nothing_is_claimed_before_all_that_was_to_come_back_has(
     session: Session, ids: list[str] | None
 ) -> None:
     assert session.may_claim
-    session.unpark(ids)
+    session.exits.unpark(ids)
     assert not session.may_claim
-    assert session.unparking()
+    assert session.exits.take_unpark()
     assert not session.may_claim, "the answer is on its way"
     session.unparked(0)
     assert session.may_claim
@@ -319,22 +320,22 @@ def test_nothing_is_claimed_before_all_that_was_to_come_back_has(
 def test_what_a_call_under_way_parks_is_brought_back_only_after_it(
     session: Session, ids: list[str] | None
 ) -> None:
-    session.park(Item("x", TURN + 1, 5.0))
-    exits = session.exits()
-    session.unpark(ids)
-    assert not session.has_exits
-    assert session.unparking() == []
+    session.exits.park(Item("x", TURN + 1, 5.0))
+    exits = session.exits.take()
+    session.exits.unpark(ids)
+    assert not session.exits.any
+    assert session.exits.take_unpark() == []
     session.told(exits)
-    (unpark,) = session.unparking()
+    (unpark,) = session.exits.take_unpark()
     assert ids_of(unpark) == (ids or [])
 
 
 def test_what_others_keep_parking_holds_up_no_known_ids(session: Session) -> None:
-    session.park(Item("other", TURN + 1, 5.0))
-    session.exits()
-    session.unpark(["x"])
-    assert session.has_exits
-    assert session.unparking()
+    session.exits.park(Item("other", TURN + 1, 5.0))
+    session.exits.take()
+    session.exits.unpark(["x"])
+    assert session.exits.any
+    assert session.exits.take_unpark()
 
 
 class Parker:
@@ -346,8 +347,8 @@ class Parker:
         self.claimed: set[str] = set()
         self.parked: set[str] = set()
         self.wanted: set[str] = set()
-        self.fire_calls: tuple[Exits, list[Command[Any]]] | None = None
-        self.tell_calls: tuple[Exits, list[Command[Any]]] | None = None
+        self.fire_calls: tuple[Report, list[Command[Any]]] | None = None
+        self.tell_calls: tuple[Report, list[Command[Any]]] | None = None
 
     def claim(self) -> None:
         if self.session.may_claim:
@@ -358,22 +359,22 @@ class Parker:
         if id in self.claimed:
             self.claimed.remove(id)
             self.wanted.add(id)
-            self.session.park(Item(id, TURN + 1, 5.0))
+            self.session.exits.park(Item(id, TURN + 1, 5.0))
 
     def unpark(self, is_all: bool) -> None:
         if self.wanted:
-            self.session.unpark(None if is_all else sorted(self.wanted))
+            self.session.exits.unpark(None if is_all else sorted(self.wanted))
             self.wanted = set()
 
     def fire(self) -> None:
         if self.fire_calls is None:
-            self.fire_calls = self.session.exits(), []
+            self.fire_calls = self.session.exits.take(), []
 
     def tell(self) -> None:
-        if self.tell_calls is None and self.session.has_exits:
-            unparking = self.session.unparking()
-            self.tell_calls = self.session.exits(), unparking
-            assert self.tell_calls[0].told or unparking, "for nothing, again and again"
+        if self.tell_calls is None and self.session.exits.any:
+            unparking = self.session.exits.take_unpark()
+            self.tell_calls = self.session.exits.take(), unparking
+            assert self.tell_calls[0].commands or unparking, "for nothing, again and again"
 
     def fire_answers(self) -> None:
         calls, self.fire_calls = self.fire_calls, None
@@ -383,9 +384,9 @@ class Parker:
         calls, self.tell_calls = self.tell_calls, None
         self._execute(calls)
 
-    def _execute(self, calls: tuple[Exits, list[Command[Any]]] | None) -> None:
-        exits, unparking = calls or (self.session.exits(), [])
-        for park in exits.told:
+    def _execute(self, calls: tuple[Report, list[Command[Any]]] | None) -> None:
+        exits, unparking = calls or (self.session.exits.take(), [])
+        for park in exits.commands:
             self.parked.update(ids_of(park))
         self.session.told(exits)
         for unpark in unparking:
@@ -424,12 +425,12 @@ def test_all_that_is_wanted_back_comes_back_however_fires_and_tells_overlap(
         getattr(parker, verb)(*arguments)
     parker.finish()
     assert parker.parked == set(), "asked back before they were parked, and never again"
-    assert not parker.session.is_unparking
+    assert not parker.session.exits.is_unparking
 
 
 def test_a_session_that_drains_leaves_the_parked_to_the_next_owner(session: Session) -> None:
-    session.unpark(["x"])
-    session.unpark(None)
-    session.draining = True
-    assert not session.has_exits
-    assert session.unparking() == []
+    session.exits.unpark(["x"])
+    session.exits.unpark(None)
+    session.exits.draining = True
+    assert not session.exits.any
+    assert session.exits.take_unpark() == []

@@ -14,7 +14,7 @@ import random
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from pika.connection import Parameters
 from pika.exceptions import AMQPError
@@ -25,6 +25,7 @@ from delaybridge.events import Emit, IngestFailed
 from delaybridge.ingest.counts import Counts
 from delaybridge.ingest.owner import Owner
 from delaybridge.ingest.rabbitmq.intake import IntakeConnection
+from delaybridge.ingest.rabbitmq.life import Passing
 from delaybridge.ingest.rabbitmq.management import Management, ManagementError
 from delaybridge.ingest.rabbitmq.messages import Reader
 from delaybridge.ingest.rabbitmq.queue import Intake, IntakeOptions
@@ -86,8 +87,9 @@ class RabbitMQIngest:
 
     def report(self, deliveries: Sequence[Delivery], outcome: Outcome) -> None:
         """How publishes ended; called by the publisher."""
-        for intake in {delivery.owner[0] for delivery in deliveries}:
-            intake.published([d for d in deliveries if d.owner[0] is intake], outcome)
+        passing = cast(Sequence[Passing], deliveries)
+        for intake in {delivery.intake for delivery in passing}:
+            intake.published([d for d in passing if d.intake is intake], outcome)
 
     async def run(self) -> None:
         """Read until cancelled. A broker or a store that is away is waited for."""

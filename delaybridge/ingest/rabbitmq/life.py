@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 from pika.channel import Channel
 
 from delaybridge.ingest import Entry
 from delaybridge.ingest.rabbitmq.intake import Deliveries, IntakeConnection, size_of
 from delaybridge.ingest.rabbitmq.messages import Delivered
+from delaybridge.message import Delivery, Destination, Record
 
 
 class Tags:
@@ -52,6 +54,18 @@ class Held:
         self.entry: Entry
         self.stamp: bytes
         self.id: str
+
+
+class Passing(Delivery):
+    """A message without delay, published at once. intake: where it came from, as `held` there."""
+
+    __slots__ = ("held", "intake")
+
+    def __init__(
+        self, id: str, record: Record, to: Destination, now_ms: int, intake: Any, held: Held
+    ) -> None:
+        super().__init__(id, record, to, now_ms, 1)
+        self.intake, self.held = intake, held
 
 
 class Life:

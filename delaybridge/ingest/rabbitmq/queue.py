@@ -25,13 +25,13 @@ from delaybridge.ingest import Change, Entry, Quarantine, Schedule, instead
 from delaybridge.ingest.counts import Counts
 from delaybridge.ingest.owner import Owner, SourceTaken
 from delaybridge.ingest.rabbitmq.intake import IntakeConnection
-from delaybridge.ingest.rabbitmq.life import Held, Life
+from delaybridge.ingest.rabbitmq.life import Held, Life, Passing
 from delaybridge.ingest.rabbitmq.management import Management, ManagementError
 from delaybridge.ingest.rabbitmq.messages import Delivered, Direct, Reader, content_of
 from delaybridge.ingest.rabbitmq.topology import bypass, claim, declare, others_bound
 from delaybridge.ingest.routes import Route
 from delaybridge.ingest.storing import AGAIN_S, PATIENCE_S, are_scheduled
-from delaybridge.message import MAX_PRIORITY, Answer, Delivery, encode_record
+from delaybridge.message import MAX_PRIORITY, Answer, encode_record
 from delaybridge.publish import Outcome, Publisher, Verdict
 from delaybridge.store.verbs import new_stamp
 
@@ -177,7 +177,7 @@ class Intake:
         now_s = asyncio.get_running_loop().time()
         arrived = [] if self._is_stopping else life.take(_BATCH, now_s)
         to_store: list[Held] = []
-        direct: list[Delivery] = []
+        direct: list[Passing] = []
         now_ms = time_ns() // 1_000_000
         for held in arrived:
             stamp, known_id = self._recall(held.message)
@@ -185,7 +185,7 @@ class Intake:
             held.stamp = stamp
             held.id = entry.accepted.id if isinstance(entry, Schedule) else entry.id
             if isinstance(entry, Direct):
-                direct.append(Delivery(*entry, now_ms, 1, (self, held)))
+                direct.append(Passing(*entry, now_ms, self, held))
             else:
                 held.entry = entry
                 to_store.append(held)
@@ -249,12 +249,11 @@ class Intake:
         is_patient = isinstance(held.entry, Schedule) and now_s - held.since_s < PATIENCE_S
         return answer is Answer.IN_FLIGHT and is_patient
 
-    def published(self, deliveries: Sequence[Delivery], outcome: Outcome) -> None:
+    def published(self, deliveries: Sequence[Passing], outcome: Outcome) -> None:
         """How publishes at once ended; what was not confirmed is stored, and due now."""
         lives = set()
         for delivery in deliveries:
-            _, held = delivery.owner
-            life: Life = held.life
+            held, life = delivery.held, delivery.held.life
             if life is not self._life:
                 continue  # its channel is gone: the message will come again
             lives.add(life)

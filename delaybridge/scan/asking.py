@@ -1,0 +1,81 @@
+"""How the scanner asks the store: many buckets in one pipeline, until there is an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from delaybridge.errors import StoreError
+from delaybridge.events import Emit, Event
+from delaybridge.scan.clock import StoreClock
+from delaybridge.scan.session import Session
+from delaybridge.store.store import AsyncStore, insist_each
+from delaybridge.store.verbs import Command
+
+
+class Asking:
+    """Sends commands of sessions. silent_at_ms: when the store last gave no answer."""
+
+    def __init__(
+        self,
+        store: AsyncStore,
+        clock: StoreClock,
+        emit: Emit,
+        *,
+        lost: Callable[[Session, str], None],
+        damaged: Callable[[Session, StoreError], None],
+        clock_stepped: Callable[[int], None],
+    ) -> None:
+        """lost: told of a session that a verb found to be over; damaged: of one it failed for.
+
+        clock_stepped: told that the store's clock was set, and by how many ms.
+        """
+        self._store, self._clock, self._emit = store, clock, emit
+        self._lost, self._damaged, self._clock_stepped = lost, damaged, clock_stepped
+        self.silent_at_ms = 0
+
+    async def ask(
+        self, asked: Mapping[Session, Sequence[Command[Any]]], *, reads_clock: bool = False
+    ) -> dict[Session, list[Any]]:
+        """Ask until the store answers; the answers of the sessions that are still ours.
+
+        A session whose lease is gone is reported lost and left out; one whose bucket is damaged,
+        likewise. Every answer renewed a lease. reads_clock: the last answer of each session
+        carries the store's time, which judges what follows.
+        """
+        sent_s = self._clock.monotonic()
+        for session in asked:
+            session.calls += 1
+        try:
+            flat = [command for commands in asked.values() for command in commands]
+            answers = iter(await insist_each(self._store, self._silent, flat))
+        finally:
+            for session in asked:
+                session.calls -= 1
+                session.moved.set()
+        ours: dict[Session, list[Any]] = {}
+        for session, commands in asked.items():
+            mine = [next(answers) for _ in commands]
+            if self._is_held(session, commands, mine):
+                session.touched_s = max(session.touched_s, sent_s)
+                ours[session] = mine
+        if reads_clock and ours:
+            *_, last = ours[next(reversed(ours))]
+            if step_ms := self._clock.glance(last.now_us, sent_s, self._clock.monotonic()):
+                self._clock_stepped(step_ms)
+        return ours
+
+    def _is_held(
+        self, session: Session, commands: Sequence[Command[Any]], answers: Sequence[Any]
+    ) -> bool:
+        """Whether the session goes on; its end is reported."""
+        error = next((answer for answer in answers if isinstance(answer, StoreError)), None)
+        if error is not None:
+            self._damaged(session, error)
+        elif None in answers:
+            self._lost(session, f"{commands[answers.index(None)].name} refused")
+        return session.alive
+
+    def _silent(self, event: Event) -> None:
+        self.silent_at_ms = self._clock.now_ms()
+        self._emit(event)

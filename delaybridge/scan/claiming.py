@@ -1,0 +1,143 @@
+"""Claim: messages due soon move to the mirror in Redis, and wait here as copies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+from operator import attrgetter
+from typing import cast
+
+from delaybridge.errors import DecodeError
+from delaybridge.events import Buried
+from delaybridge.events import Claimed as ClaimedEvent
+from delaybridge.message import decode_record
+from delaybridge.scan.context import Context
+from delaybridge.scan.copy import Copy
+from delaybridge.scan.session import Session
+from delaybridge.store.verbs import (
+    BACKDATED,
+    Claimed,
+    Item,
+    parse_tried,
+    since_ms,
+    split_record,
+)
+
+MARGIN_MS = 20  # a woken owner claims this long before the due time
+
+
+class Claiming:
+    """Claims from all buckets whose time has come, in one pipeline. under_way: those asked now."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self.under_way: Sequence[Session] = ()
+
+    def start(self, now_ms: int) -> None:
+        """Ask every bucket whose time has come, as far as there is room; earliest first."""
+        room, room_bytes = self._room
+        if self.under_way or room <= 0 or room_bytes <= 0:
+            return
+        asked = sorted(self._wanting(now_ms), key=attrgetter("next_score"))[:room]
+        if asked:
+            self.under_way = asked
+            options = self._context.options
+            limit = min(options.batch_messages, room // len(asked))
+            max_bytes = max(1, min(options.batch_bytes, room_bytes) // len(asked))
+            self._context.start(self._claim(asked, limit, max_bytes, now_ms))
+
+    def horizon(self, now_ms: int) -> float:
+        """A bucket that is yet to be claimed from may hold a message later than this score."""
+        yet = [*self.under_way, *self._wanting(now_ms)]
+        return min((session.next_score for session in yet), default=inf)
+
+    def next_looks_ms(self) -> list[float]:
+        """When to claim next."""
+        if self.under_way or min(self._room) <= 0:
+            return []  # the end of the claim, or room, brings the next pass
+        return [s.look_at_ms for s in self._context.sessions.values() if s.may_claim]
+
+    @property
+    def _room(self) -> tuple[int, int]:
+        """Messages and bytes that may still be claimed."""
+        options, waiting = self._context.options, self._context.waiting
+        return options.wheel_messages - waiting.messages, options.wheel_bytes - waiting.bytes
+
+    def _wanting(self, now_ms: int) -> list[Session]:
+        sessions = self._context.sessions.values()
+        return [s for s in sessions if s.look_at_ms <= now_ms and s.may_claim]
+
+    async def _claim(
+        self, asked: Sequence[Session], limit: int, max_bytes: int, now_ms: int
+    ) -> None:
+        options = self._context.options
+        for session in asked:
+            session.claimed_at_ms, session.look_at_ms = now_ms, inf
+        claims = {
+            session: [
+                session.bucket.claim(
+                    *session.owner,
+                    session.have,
+                    ahead_ms=options.claim_ahead_ms,
+                    limit=limit,
+                    max_bytes=max_bytes,
+                    pace_ms=options.pace_ms,
+                    margin_ms=MARGIN_MS,
+                )
+            ]
+            for session in asked
+        }
+        answers = await self._context.asking.ask(claims, reads_clock=True)
+        for session, (claimed,) in answers.items():
+            self._received(session, claimed, now_ms)
+        self.under_way = ()
+
+    def _received(self, session: Session, claimed: Claimed, now_ms: int) -> None:
+        """A bucket's answer: note when to look again; its copies wait for their time."""
+        options, next_score = self._context.options, claimed.next_score
+        session.next_score = inf if next_score is None else next_score
+        next_due_ms = inf if next_score is None else int(next_score)
+        look_at_ms = max(next_due_ms - options.claim_ahead_ms, now_ms + options.pace_ms)
+        session.look_at_ms = min(session.look_at_ms, now_ms if claimed.more else look_at_ms)
+        session.copies += len(claimed.ids)
+        copies = self._copies(session, claimed)
+        # An empty answer is of a batch that was lost and is cancelled by now.
+        session.received(claimed.number, len(copies))
+        if session.draining:
+            for copy in copies:
+                session.exits.retry(copy.item, None)
+            if copies:
+                session.waits_no_more(claimed.number, len(copies))
+        else:
+            self._context.waiting.add(copies)
+        if claimed.ids:
+            self._context.emit(ClaimedEvent(messages=len(copies)))
+
+    def _copies(self, session: Session, claimed: Claimed) -> list[Copy]:
+        """The copies of a batch. A record that cannot be read is buried, and stops nothing."""
+        copies = []
+        route, now_ms = self._context.lanes.route, self._context.clock.now_ms()
+        tried = claimed.tried or [b""] * len(claimed.ids)
+        for raw_id, raw, failures in zip(claimed.ids, claimed.records, tried, strict=True):
+            try:
+                id = raw_id.decode()
+                score, payload = split_record(raw)
+                record = decode_record(payload)
+            except UnicodeDecodeError:
+                self._unreadable(session, claimed.number, cast(str, raw_id), "undecodable: id")
+                continue
+            except DecodeError as exc:
+                self._unreadable(session, claimed.number, id, f"{exc.code}: {exc.detail}")
+                continue
+            copy = Copy(
+                *(session, claimed.number, id, score, parse_tried(failures), record),
+                *route(record.destination, now_ms),
+            )
+            if raw[0] == BACKDATED:
+                copy.late_from_ms = max(copy.due_ms, since_ms(raw))
+            copies.append(copy)
+        return copies
+
+    def _unreadable(self, session: Session, claim: int, id: str, reason: str) -> None:
+        session.exits.bury(Item(id, claim, 0.0), reason, counted=False)
+        self._context.emit(Buried(destination="?", messages=1, reason="undecodable"))

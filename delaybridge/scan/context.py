@@ -1,0 +1,56 @@
+"""What the parts of the scanner share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from delaybridge.events import Emit
+from delaybridge.scan.asking import Asking
+from delaybridge.scan.lanes import Lanes
+from delaybridge.scan.session import Session
+from delaybridge.scan.waiting import Waiting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScanOptions:
+    """Bounds of one worker; meaning and default of each are those of the settings."""
+
+    claim_ahead_ms: int = 2000
+    wheel_messages: int = 100_000
+    wheel_bytes: int = 64 * 2**20
+    batch_messages: int = 500
+    batch_bytes: int = 4 * 2**20
+    fire_lead_ms: int = 5
+
+    @property
+    def pace_ms(self) -> int:
+        """Under load a bucket is claimed from no more often than this."""
+        return self.claim_ahead_ms // 4
+
+
+class Clock(Protocol):
+    """The store's time, as far as the scanner's parts need it."""
+
+    def now_ms(self) -> int: ...
+
+    def monotonic(self) -> float: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """One scanner's parts. sessions: by bucket.
+
+    start: runs a step beside the scanner; ring: has the scanner make a pass.
+    """
+
+    sessions: dict[int, Session]
+    waiting: Waiting
+    lanes: Lanes
+    asking: Asking
+    clock: Clock
+    emit: Emit
+    options: ScanOptions
+    start: Callable[[Coroutine[Any, Any, None]], None]
+    ring: Callable[[], None]

@@ -1,0 +1,59 @@
+"""A claimed message in a worker's hands."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from delaybridge.message import Delivery, Destination, Record
+from delaybridge.store.verbs import Item, Tried
+
+if TYPE_CHECKING:
+    from delaybridge.scan.lane import Lane
+    from delaybridge.scan.session import Session
+
+
+class Copy(Delivery):
+    """One claimed message, named by (id, claim number) as in the store.
+
+    is_plain: only its session and its lane can keep it from being published. It was never tried,
+    has no ttl, may be delivered twice, and its headers are encoded for its broker.
+    late_from_ms: lateness counts from here: the due time, or the time it was accepted if that was
+    later. refusals: the lane's counter when the copy was admitted.
+    """
+
+    __slots__ = (
+        "claim",
+        "is_plain",
+        "lane",
+        "late_from_ms",
+        "refusals",
+        "score",
+        "session",
+        "tried",
+    )
+    refusals: int
+
+    def __init__(
+        self,
+        session: Session,
+        claim: int,
+        id: str,
+        score: float,
+        tried: Tried,
+        record: Record,
+        destination: Destination,
+        lane: Lane,
+    ) -> None:
+        due_ms = int(score) if tried.due_ms is None else tried.due_ms
+        super().__init__(id, record, destination, due_ms, tried.failures + 1)
+        self.late_from_ms = due_ms
+        self.session, self.claim, self.score, self.tried = session, claim, score, tried
+        self.lane = lane
+        self.is_plain = type(record.headers) is lane.headers_type and not (
+            tried.failures or record.ttl_ms is not None or record.at_most_once
+        )
+
+    @property
+    def item(self) -> Item:
+        """What owner verbs name it by."""
+        return Item(self.id, self.claim, self.score)

@@ -1,0 +1,155 @@
+"""What became of the copies of one bucket, gathered until the store is told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from delaybridge.store.verbs import Bucket, Command, Item
+
+_CALL_ITEMS = 1000  # messages in one call of a script
+
+
+class Report(NamedTuple):
+    """Commands that tell the store what became of copies.
+
+    copies: how many. back_off_ms: the shortest back-off among them, None if there is none.
+    parked: the ids that are parked by it.
+    """
+
+    commands: list[Command[Any]]
+    copies: int
+    back_off_ms: int | None
+    parked: set[str]
+
+
+class Exits:
+    """Gathers exits of one session's copies: settle, retry, bury, park; and unpark."""
+
+    def __init__(self, bucket: Bucket, owner: tuple[str, int]) -> None:
+        """owner: the lease's token, and its ttl in ms."""
+        self._bucket, self._owner = bucket, owner
+        self.draining = False  # nothing more is unparked, and nothing waits to be told
+        self._settled: dict[int, list[str]] = {}
+        self._retried: list[tuple[Item, int | None, bool, str]] = []
+        self._buried: list[tuple[Item, bool, bool, str]] = []
+        self._parked: list[Item] = []
+        self._parking: set[str] = set()  # in reports that have no answer yet
+        self._unpark_ids: list[str] = []
+        self._unpark_all = False
+        self._unparking = self._unparking_all = False  # a call that has no answer yet
+
+    def settle(self, claim: int, ids: list[str]) -> None:
+        """The broker confirmed them."""
+        self._settled.setdefault(claim, []).extend(ids)
+
+    def retry(
+        self, item: Item, delay_ms: int | None, *, maybe: bool = False, error: str = ""
+    ) -> None:
+        """Back to due after a back-off. delay_ms None: as it was, no attempt is counted."""
+        self._retried.append((item, delay_ms, maybe, error))
+
+    def bury(self, item: Item, reason: str, *, counted: bool, maybe: bool = False) -> None:
+        """To the dead set. counted: the last attempt failed just now."""
+        self._buried.append((item, counted, maybe, reason))
+
+    def park(self, item: Item) -> None:
+        """To the parked set, until its broker takes messages again."""
+        self._parked.append(item)
+
+    def unpark(self, ids: list[str] | None) -> None:
+        """Back to due from the parked set: these, or (None) all.
+
+        Nothing is claimed until they are back, so the next claim finds them in order.
+        """
+        if ids is None:
+            self._unpark_all = True
+        else:
+            self._unpark_ids += ids
+
+    @property
+    def is_unparking(self) -> bool:
+        """Whether parked messages are on their way back to due, or are to be."""
+        return self._unparking or self._unpark_all or bool(self._unpark_ids)
+
+    @property
+    def any(self) -> bool:
+        """Whether the store must be told something."""
+        return bool(self._settled) or self._is_urgent
+
+    @property
+    def may_wait(self) -> bool:
+        """Whether the store must be told at most what was settled."""
+        return not (self.draining or self._is_urgent)
+
+    @property
+    def _is_urgent(self) -> bool:
+        return bool(self._retried or self._buried or self._parked) or self._may_unpark
+
+    @property
+    def _may_unpark(self) -> bool:
+        if self._unparking or self.draining:
+            return False
+        # An unpark would not find what a report without answer parks.
+        if self._unpark_all:
+            return not self._parking
+        ids = self._unpark_ids[:_CALL_ITEMS]
+        return bool(ids) and self._parking.isdisjoint(ids)
+
+    def take(self) -> Report:
+        """Everything gathered since the last time; from here on the caller tells the store."""
+        commands: list[Command[Any]] = []
+        bucket, owner = self._bucket, self._owner
+        count = sum(map(len, self._settled.values()))
+        count += len(self._retried) + len(self._buried) + len(self._parked)
+        commands += (bucket.park(*owner, part) for part in _parts(self._parked))
+        commands += (bucket.settle(*owner, part) for part in _by_claim(self._settled))
+        commands += (bucket.retry(*owner, part) for part in _parts(self._retried))
+        commands += (bucket.bury(*owner, part) for part in _parts(self._buried))
+        back_off_ms = min((ms or 0 for _, ms, _, _ in self._retried), default=None)
+        parked = {item.id for item in self._parked}
+        self._parking |= parked
+        self._settled, self._retried, self._buried, self._parked = {}, [], [], []
+        return Report(commands, count, back_off_ms, parked)
+
+    def answered(self, report: Report) -> None:
+        """The store knows what the report says."""
+        self._parking -= report.parked
+
+    def take_unpark(self) -> list[Command[Any]]:
+        """The command that brings parked messages back, if any are wanted.
+
+        Send it behind the next report: that may park some of them.
+        """
+        if not self._may_unpark:
+            return []
+        self._unparking, self._unparking_all, self._unpark_all = True, self._unpark_all, False
+        ids: list[str] = []  # none: the earliest of all
+        if not self._unparking_all:
+            ids, self._unpark_ids = self._unpark_ids[:_CALL_ITEMS], self._unpark_ids[_CALL_ITEMS:]
+        return [self._bucket.unpark(*self._owner, limit=_CALL_ITEMS, ids=ids)]
+
+    def unparked(self, left: int) -> None:
+        """The answer of that command. left: the number still parked."""
+        self._unparking = False
+        self._unpark_all = self._unpark_all or (self._unparking_all and left > 0)
+
+
+def _by_claim(settled: dict[int, list[str]]) -> Iterator[list[tuple[int, list[str]]]]:
+    """(claim number, ids) groups, in calls of a bounded size."""
+    call: list[tuple[int, list[str]]] = []
+    room = _CALL_ITEMS
+    for claim, ids in settled.items():
+        while ids:
+            call.append((claim, ids[:room]))
+            ids = ids[room:]
+            room -= len(call[-1][1])
+            if room == 0:
+                yield call
+                call, room = [], _CALL_ITEMS
+    if call:
+        yield call
+
+
+def _parts(items: list[Any]) -> Iterator[list[Any]]:
+    return (items[i : i + _CALL_ITEMS] for i in range(0, len(items), _CALL_ITEMS))

@@ -1,0 +1,204 @@
+"""Fire: just before their due time, the store has the last word on ripe copies; then they go out.
+
+A fire raises the bucket's watermark in Redis, says which copies were cancelled or rescheduled
+since their claim, and fails if the lease is lost.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from math import ceil, inf
+from typing import Any
+
+from delaybridge.events import Revoked
+from delaybridge.scan.claiming import Claiming
+from delaybridge.scan.context import Context
+from delaybridge.scan.copy import Copy
+from delaybridge.scan.exits import Report
+from delaybridge.scan.lanes import GO, WAIT
+from delaybridge.scan.session import Session
+from delaybridge.scan.telling import Telling
+from delaybridge.scan.waiting import BACKWARDS_MS, by_score
+from delaybridge.store.verbs import Command, Fired
+
+_PART = 1000  # messages of one instant: with so many, other buckets wait for the next fire
+
+Batch = dict[Session, list[Copy]]
+
+
+class Firing:
+    """Fires ripe copies, and hands them to their lanes when they are due. One fire at a time."""
+
+    def __init__(self, context: Context, claiming: Claiming, telling: Telling) -> None:
+        self._context, self._claiming, self._telling = context, claiming, telling
+        self.fired: list[Copy] = []  # and not due yet
+        self._under_way = False
+        self._round_trip_ms = 1.0
+        self._passed_ms = context.clock.now_ms()  # the time of the last pass
+
+    @property
+    def lead_ms(self) -> int:
+        """How long before its due time a message is fired: the round trip, within its bound."""
+        return min(self._context.options.fire_lead_ms, ceil(2 * self._round_trip_ms) + 1)
+
+    def start(self, now_ms: int) -> None:
+        """Fire the ripe copies that there is room for, in order, in all buckets at once."""
+        waiting = self._context.waiting
+        waiting.ripen(now_ms, self.lead_ms, self._context.options.fire_lead_ms)
+        if waiting.ripe and not self._under_way:
+            batch = self._select(now_ms)
+            if batch:
+                self._under_way = True
+                # Now and not in the task: a claim that arrives before it runs is not covered.
+                reports = {session: session.exits.take() for session in batch}
+                fires = [self._fire_of(session, copies) for session, copies in batch.items()]
+                self._context.start(self._fire(batch, reports, fires))
+
+    def _select(self, now_ms: int) -> Batch:
+        """The next copies by score as far as there is room, with all that the fire would cover.
+
+        A bucket's fire covers everything at or below its watermark: what cannot wait for room
+        because of that goes along, and what cannot be published leaves first, by another exit.
+        A burst goes in parts, by buckets: its first messages leave while the others are fired.
+        """
+        ripe, admit = self._context.waiting.ripe, self._context.lanes.admit
+        self._context.lanes.begin_batch()
+        horizon = self._horizon(now_ms)
+        batch: Batch = {}
+        taken, score = 0, -1.0
+        for copy in ripe:
+            if taken >= _PART and copy.score == score and copy.session not in batch:
+                break
+            score = copy.score
+            if score > horizon:
+                break
+            way = admit(copy, now_ms, may_wait=True)
+            if way is GO:
+                if (copies := batch.get(copy.session)) is None:
+                    batch[copy.session] = [copy]
+                else:
+                    copies.append(copy)
+            elif way is WAIT:
+                break
+            taken += 1
+        self._cover(batch, taken, now_ms)
+        return batch
+
+    def _cover(self, batch: Batch, taken: int, now_ms: int) -> None:
+        """Take off the first `taken` ripe copies, and those behind them that the fire covers."""
+        ripe = self._context.waiting.ripe
+        gone, kept = ripe[:taken], list[Copy]()
+        marks = {s: max(s.watermark, copies[-1].score) for s, copies in batch.items()}
+        covered = bisect_right(ripe, max(marks.values(), default=-1.0), lo=taken, key=by_score)
+        for copy in ripe[taken:covered]:
+            if copy.score > marks.get(copy.session, -1.0):
+                kept.append(copy)
+                continue
+            if self._context.lanes.admit(copy, now_ms, may_wait=False) is GO:
+                batch[copy.session].append(copy)
+            gone.append(copy)
+        self._context.waiting.taken(gone, kept, covered)
+
+    def _horizon(self, now_ms: int) -> float:
+        """Nothing later than this score is fired: an earlier message may be unclaimed."""
+        horizon = self._claiming.horizon(now_ms)
+        # Without room to claim, room comes first.
+        no_room = not self._claiming.under_way and self._context.waiting.ripe[0].score > horizon
+        return inf if no_room else horizon
+
+    def _fire_of(self, session: Session, copies: list[Copy]) -> Command[Any]:
+        session.watermark = max(session.watermark, *map(by_score, copies))
+        return session.bucket.fire(*session.owner, session.watermark, session.have, session.seen)
+
+    async def _fire(
+        self, batch: Batch, reports: dict[Session, Report], fires: list[Command[Any]]
+    ) -> None:
+        """Tell the store; keep what is still ours and was not revoked."""
+        # Parked and buried ones leave the mirror before the fire that would cover them.
+        asked = {s: [*reports[s].commands, fire] for s, fire in zip(batch, fires, strict=True)}
+        clock = self._context.clock
+        sent_s = clock.monotonic()
+        answers = await self._context.asking.ask(asked, reads_clock=True)
+        self._round_trip_ms += ((clock.monotonic() - sent_s) * 1000 - self._round_trip_ms) / 8
+        once: Batch = {}
+        for session, copies in batch.items():
+            if session not in answers:
+                self._context.lanes.withdraw(copies)
+                continue
+            self._telling.answered(session, reports[session])
+            ours = self._covered(session, answers[session][-1], copies)
+            if any(copy.record.at_most_once for copy in ours):
+                once[session] = ours
+            else:
+                self.fired += ours
+        if once:
+            self._context.ring()
+            await self._settle_once(once)
+        self._under_way = False
+
+    def _covered(self, session: Session, fired: Fired, copies: list[Copy]) -> list[Copy]:
+        """What one bucket's fire allows to go out.
+
+        Every copy was received before the fire was sent, so its claim number is covered by it.
+        """
+        session.revoke(fired)
+        if session.is_clear:
+            return copies
+        ours = [copy for copy in copies if not session.is_revoked(copy.id, copy.claim)]
+        if len(ours) < len(copies):
+            revoked = [copy for copy in copies if session.is_revoked(copy.id, copy.claim)]
+            self._context.lanes.withdraw(revoked)
+            session.ended(len(revoked))
+            self._context.emit(Revoked(messages=len(revoked)))
+        session.forget_revoked()
+        return ours
+
+    async def _settle_once(self, batch: Batch) -> None:
+        """Settle at-most-once copies before they go out; only what was settled just now is sent.
+
+        The others of their buckets wait for it, so that the order stays.
+        """
+        asked: dict[Session, list[Command[Any]]] = {}
+        for session, copies in batch.items():
+            claims: dict[int, list[str]] = {}
+            for copy in copies:
+                if copy.record.at_most_once:
+                    claims.setdefault(copy.claim, []).append(copy.id)
+            asked[session] = [session.bucket.settle_once(*session.owner, claims.items())]
+        answers = await self._context.asking.ask(asked)
+        for session, copies in batch.items():
+            if session not in answers:
+                self._context.lanes.withdraw(copies)
+                continue
+            (settled,) = answers[session]
+            refused = [c for c in copies if c.record.at_most_once and c.id not in settled]
+            self.fired += [c for c in copies if not c.record.at_most_once or c.id in settled]
+            self._context.lanes.withdraw(refused)
+            session.ended(len(refused))
+
+    def publish(self, now_ms: int) -> None:
+        """Hand over what is fired and due, in order over all buckets; never a moment early."""
+        lanes = self._context.lanes
+        if now_ms < self._passed_ms:  # the store's clock was set back
+            self.fired += lanes.recall()
+        self._passed_ms = now_ms
+        if self.fired:
+            self.fired.sort(key=by_score)
+            due = bisect_left(self.fired, now_ms + 1, key=by_score)  # by whole milliseconds
+            lanes.ready(self.fired[:due])
+            del self.fired[:due]
+            early_ms = now_ms + self._context.options.fire_lead_ms + BACKWARDS_MS
+            if self.fired and self.fired[-1].score > early_ms:
+                self._put_back(early_ms)
+        lanes.publish(now_ms)
+
+    def _put_back(self, early_ms: int) -> None:
+        """The store's clock was set back after these were fired: they wait in the store again.
+
+        At-most-once copies are settled already, and can only wait here.
+        """
+        early = [c for c in self.fired if c.score > early_ms and not c.record.at_most_once]
+        self.fired = [c for c in self.fired if c.score <= early_ms or c.record.at_most_once]
+        self._context.lanes.withdraw(early)
+        for copy in early:
+            copy.session.exits.retry(copy.item, None)

@@ -1,0 +1,84 @@
+"""A lane: the way out to one exchange, topic, stream or queue, apart from all others."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
+
+from delaybridge.publish import Publisher
+from delaybridge.scan.copy import Copy
+from delaybridge.scan.flow import Flow
+from delaybridge.scan.parked import Parked
+from delaybridge.scan.retry import Circuit
+from delaybridge.store.troubles import LACKING, SLOW, other_kind
+
+if TYPE_CHECKING:
+    from delaybridge.scan.session import Session
+
+
+class Broker(NamedTuple):
+    """A configured broker. publisher: how messages get there."""
+
+    kind: str
+    publisher: Publisher
+
+
+class Lane:
+    """One destination's way out.
+
+    load: messages fired and without outcome; flow: those of them that the broker has.
+    refusals: how often fired copies were refused and parked; copies fired before must follow them.
+    is_slow: messages were parked only because the lane was full. is_left: its broker's settings
+    changed; what it holds goes back to due and is routed again.
+    """
+
+    def __init__(self, label: str, broker: Broker | None, flow: Flow) -> None:
+        """broker: None if there is none of that name and kind here: `lacks` names it."""
+        self.label, self.flow = label, flow
+        self.publisher = None if broker is None else broker.publisher
+        self.lacks: str | None = None
+        self.kind = "" if broker is None else broker.kind
+        # The type of the headers tells most records of another kind apart; kombu's may be either.
+        self.headers_type = {"rabbitmq": bytes, "kombu": None}.get(self.kind, tuple)
+        self.circuit = Circuit(random.random)
+        self.probes = 0  # messages that may still pass while the circuit is probed
+        self.ready: deque[Copy] = deque()  # fired and due
+        self.load = self.load_bytes = self.refusals = 0
+        self.parked: dict[Session, Parked] = {}
+        self.is_slow = self.is_left = False
+
+    @property
+    def name(self) -> str:
+        """The broker's name."""
+        return self.label.partition(":")[0]
+
+    @property
+    def is_shut(self) -> bool:
+        """Whether its messages must be parked; a circuit being probed lets a handful pass."""
+        return self.is_cut_off or (self.circuit.is_open and self.probes == 0)
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether no broker can be reached through it."""
+        publisher = self.publisher
+        return self.is_left or publisher is None or publisher.unavailable is not None
+
+    @property
+    def trouble(self) -> str:
+        """Why its messages are parked, if not because its broker is unavailable."""
+        if self.lacks is None:
+            return self.circuit.reason or SLOW
+        if self.label == other_kind(self.lacks):
+            return f"other_kind: {self.lacks} was another kind of broker when it was scheduled"
+        return f"{LACKING}: this worker has no broker named {self.lacks!r}"
+
+    def is_clear(self, now_ms: int) -> bool:
+        """Whether its messages need nothing but room in the window."""
+        in_the_way = self.is_shut or self.parked or self.circuit.is_open
+        return not in_the_way and not self.flow.is_stalled(now_ms)
+
+    def is_behind(self, copy: Copy) -> bool:
+        """Whether something earlier of the copy's bucket is parked."""
+        parked = self.parked.get(copy.session) if self.parked else None
+        return parked is not None and parked.is_before(copy)

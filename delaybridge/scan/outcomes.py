@@ -1,0 +1,133 @@
+"""How publishes ended, and what that means for each copy: settled, retried, buried or parked."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from delaybridge.errors import DecodeError
+from delaybridge.events import (
+    Buried,
+    CircuitClosed,
+    CircuitOpened,
+    DeadLettered,
+    Dropped,
+    Emit,
+    Published,
+    Retried,
+)
+from delaybridge.message import Destination
+from delaybridge.publish import Fault, Outcome, Verdict
+from delaybridge.scan.copy import Copy
+from delaybridge.scan.lane import Lane
+from delaybridge.scan.letters import Letter
+from delaybridge.scan.parking import Parking
+from delaybridge.scan.retry import RetryPolicy
+from delaybridge.scan.session import Session
+
+ERROR_CHARS = 200  # of an error that is kept with a message, or announced
+_REASON_CHARS = 500  # of the reason kept with a dead message
+
+
+class Outcomes:
+    """Gives each copy whose publish ended its exit."""
+
+    def __init__(
+        self,
+        parking: Parking,
+        retry: RetryPolicy,
+        emit: Emit,
+        *,
+        dead_letters: Mapping[str, str],
+        route: Callable[[str, int], tuple[Destination, Lane]],
+        send: Callable[[Letter], None],
+    ) -> None:
+        """dead_letters: broker -> where messages that are given up go. send: publishes a letter."""
+        self._parking, self._retry, self._emit = parking, retry, emit
+        self._dead_letters, self._route, self._send = dead_letters, route, send
+
+    def confirmed(self, lane: Lane, copies: Sequence[Copy], now_ms: int) -> None:
+        """The broker has them."""
+        settled: dict[tuple[Session, int], list[str]] = {}
+        for copy in copies:
+            if copy.record.at_most_once:
+                copy.session.ended(1)  # settled before it was published
+            else:
+                settled.setdefault((copy.session, copy.claim), []).append(copy.id)
+        for (session, claim), ids in settled.items():
+            session.exits.settle(claim, ids)
+        late_ms = now_ms - min(copy.late_from_ms for copy in copies)
+        self._emit(Published(destination=lane.label, messages=len(copies), late_ms=late_ms))
+        if lane.circuit.is_open and lane.circuit.succeed():
+            self._emit(CircuitClosed(destination=lane.label))
+
+    def failed(self, lane: Lane, copies: Sequence[Copy], outcome: Outcome, now_ms: int) -> None:
+        """Not confirmed: park what was certainly not written, count an attempt for the rest."""
+        if outcome.fault is Fault.DESTINATION:
+            lane.probes = 0
+            self._parking.troubled[lane] = None
+            if lane.circuit.fail(now_ms, outcome.reason):
+                self._emit(CircuitOpened(destination=lane.label, reason=outcome.reason))
+        maybe = outcome.verdict is Verdict.UNKNOWN
+        for copy in copies:
+            if isinstance(copy, Letter):
+                reason = f"{copy.reason}; dead_letter: {outcome.reason}"
+                self.bury(copy, reason, counted=True, maybe=copy.maybe or maybe)
+            elif copy.record.at_most_once:
+                copy.session.ended(1)
+                self._emit(Dropped(destination=lane.label, messages=1, reason=outcome.reason))
+            elif maybe or outcome.fault is Fault.MESSAGE:
+                self.attempt_failed(copy, outcome.reason, now_ms, maybe=maybe)
+            else:
+                lane.refusals += 1
+                self._parking.park(copy)
+
+    def attempt_failed(self, copy: Copy, reason: str, now_ms: int, *, maybe: bool = False) -> None:
+        """Count a failed attempt: back off, or give up when all are used up.
+
+        maybe: the message may have been delivered.
+        """
+        delay_ms = self._retry.delay_ms(copy.tried.failures + 1, random.random)
+        if delay_ms is None:
+            if not self._dead_letter(copy, reason, now_ms, maybe=maybe):
+                self.bury(copy, reason, counted=True, maybe=maybe)
+        else:
+            error = f"{copy.lane.label}\n{reason[:ERROR_CHARS]}"
+            copy.session.exits.retry(copy.item, delay_ms, maybe=maybe, error=error)
+            self._emit(Retried(destination=copy.lane.label, messages=1, reason=reason))
+
+    def is_used_up(self, copy: Copy) -> bool:
+        """Whether no attempt is left, since workers ended while they published it."""
+        return copy.tried.failures >= self._retry.max_attempts
+
+    def bury(self, copy: Copy, reason: str, *, counted: bool, maybe: bool = False) -> None:
+        """Give up: the message goes to the dead set. counted: an attempt failed just now."""
+        copy.session.exits.bury(copy.item, reason[:_REASON_CHARS], counted=counted, maybe=maybe)
+        self._emit(Buried(destination=copy.lane.label, messages=1, reason=reason))
+
+    def _dead_letter(self, copy: Copy, reason: str, now_ms: int, *, maybe: bool) -> bool:
+        """Publish it to its broker's dead-letter destination; False if it has none.
+
+        The store keeps it in flight until that ends: settled, or buried after all.
+        """
+        to = self._dead_letters.get(copy.destination.broker)
+        if to is None or to == copy.record.destination:
+            return False
+        destination, lane = self._route(to, now_ms)
+        if lane.publisher is None or not copy.record.suits(lane.kind):
+            return False  # its broker was removed since, or replaced by one of another kind
+        try:
+            letter = Letter(copy, to, destination, lane, reason[:_REASON_CHARS], maybe=maybe)
+        except DecodeError:  # headers that nothing can be added to
+            return False
+        self._send(letter)
+        self._emit(DeadLettered(destination=copy.lane.label, messages=1, reason=reason))
+        return True
+
+
+def by_lane(copies: Iterable[Copy]) -> Iterable[tuple[Lane, list[Copy]]]:
+    """The copies of each lane, in their order."""
+    lanes: dict[Lane, list[Copy]] = {}
+    for copy in copies:
+        lanes.setdefault(copy.lane, []).append(copy)
+    return lanes.items()

@@ -1,0 +1,62 @@
+"""Tell: what became of copies goes to the store: settle, retry, bury, park; and unpark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import inf
+
+from delaybridge.scan.context import Context
+from delaybridge.scan.exits import Report
+from delaybridge.scan.session import Session
+
+_PAUSE_MS = 10  # under load the store is told no more often than this
+
+
+class Telling:
+    """Tells the store of all buckets' exits together. One call at a time."""
+
+    def __init__(self, context: Context, wake: Callable[[int, int], None]) -> None:
+        """wake: told of a bucket and when something is due there again."""
+        self._context, self._wake = context, wake
+        self._under_way = False
+        self._told_ms = -inf
+        self.next_look_ms = inf
+
+    @property
+    def is_planned(self) -> bool:
+        """Whether the store will be told soon, without another pass."""
+        return self._under_way or self.next_look_ms < inf
+
+    def start(self, now_ms: int) -> None:
+        """Tell, if there is anything to tell. Settled copies wait a moment for others.
+
+        Many are told of with a fire before that.
+        """
+        if self._under_way:
+            return
+        self.next_look_ms = inf
+        sessions = [s for s in self._context.sessions.values() if s.exits.any]
+        lately = 0 <= now_ms - self._told_ms < _PAUSE_MS
+        if sessions and lately and all(s.exits.may_wait for s in sessions):
+            self.next_look_ms = self._told_ms + _PAUSE_MS
+        elif sessions:
+            self._under_way, self._told_ms = True, now_ms
+            self._context.start(self._tell(sessions))
+
+    async def _tell(self, sessions: Sequence[Session]) -> None:
+        unparks = {session: session.exits.take_unpark() for session in sessions}
+        reports = {session: session.exits.take() for session in sessions}
+        asked = {s: reports[s].commands + unparks[s] for s in sessions}
+        answers = await self._context.asking.ask(asked)
+        self._under_way = False
+        for session in answers:
+            self.answered(session, reports[session])
+            if unparks[session]:
+                session.unparked(answers[session][-1])
+
+    def answered(self, session: Session, report: Report) -> None:
+        """The store knows what the report says; what backs off is looked for in time."""
+        session.told(report)
+        if report.back_off_ms is not None:
+            due_ms = self._context.clock.now_ms() + report.back_off_ms
+            self._wake(session.bucket.number, due_ms)

@@ -1,0 +1,105 @@
+"""Copies that are claimed and not fired yet: on the wheel, and then ripe, in order of score."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+
+from delaybridge.scan.copy import Copy
+from delaybridge.scan.lanes import Lanes
+from delaybridge.scan.wheel import Wheel
+
+BACKWARDS_MS = 50  # a wheel never turns back; a clock set back by more than this gets a new one
+by_score = attrgetter("score")
+_by_claim = attrgetter("session", "claim")
+
+
+class Waiting:
+    """Holds copies until they are fired. messages, bytes: how much it holds.
+
+    ripe: copies that may be fired now, by score; take them off with `taken`.
+    """
+
+    def __init__(self, now_ms: int, lanes: Lanes) -> None:
+        """lanes: told how many ripe copies each lane has."""
+        self._wheel: Wheel[Copy, Copy] = Wheel(now_ms)
+        self._turned_ms = now_ms  # how far the wheel has turned
+        self._late: list[Copy] = []  # their time was over when they came
+        self._lanes = lanes
+        self.ripe: list[Copy] = []
+        self.messages = self.bytes = 0
+
+    def add(self, copies: Sequence[Copy]) -> None:
+        """The copies of a claim."""
+        self.messages += len(copies)
+        self.bytes += sum([copy.size for copy in copies])
+        late, turned_ms, insert = list[Copy](), self._turned_ms, self._wheel.insert
+        for copy in copies:
+            if copy.score <= turned_ms:
+                late.append(copy)
+            else:
+                insert(int(copy.score), copy, copy)
+        self._late += late
+        self._lanes.ripened(late)
+
+    def next_due_ms(self) -> int | None:
+        """When the wheel must be turned next."""
+        return self._wheel.next_due_ms()
+
+    def ripen(self, now_ms: int, lead_ms: int, most_ms: int) -> None:
+        """Make ripe what is due within `lead_ms`; if anything is, what is due within `most_ms`."""
+        to_ms = now_ms + lead_ms
+        next_ms = self._wheel.next_due_ms()
+        if next_ms is not None and next_ms <= to_ms:
+            to_ms = now_ms + most_ms
+        if to_ms < self._turned_ms - BACKWARDS_MS:
+            self._turn_back(now_ms)
+        # The lead may have shrunk; a copy that comes late is found where the wheel stands already.
+        self._turned_ms = max(self._turned_ms, to_ms)
+        ripe = self._wheel.advance(self._turned_ms)
+        if ripe or self._late:
+            self._lanes.ripened(ripe)
+            self.ripe += self._late + ripe
+            self._late = []
+            self.ripe.sort(key=by_score)
+
+    def _turn_back(self, now_ms: int) -> None:
+        """The store's clock was set back: everything waits on a new wheel."""
+        off = self.ripe + self._late
+        self._lanes.unripened(off)
+        waiting = self._wheel.clear() + off
+        self._wheel, self._turned_ms = Wheel(now_ms), now_ms
+        for copy in waiting:
+            self._wheel.insert(int(copy.score), copy, copy)
+        self.ripe, self._late = [], []
+
+    def taken(self, copies: Sequence[Copy], kept: list[Copy], beyond: int) -> None:
+        """These ripe copies wait no more; `kept` stay of the ripe ones before index `beyond`."""
+        self.ripe[:beyond] = kept
+        self._lanes.unripened(copies)
+        self._end_wait(copies)
+
+    def remove(self, which: Callable[[Copy], bool]) -> list[Copy]:
+        """Take such copies out, wherever they wait."""
+        off = [copy for copy in self.ripe + self._late if which(copy)]
+        if off:
+            self._lanes.unripened(off)
+            self.ripe = [copy for copy in self.ripe if not which(copy)]
+            self._late = [copy for copy in self._late if not which(copy)]
+        turning = [copy for _, copy in self._wheel.items() if which(copy)]
+        for copy in turning:
+            self._wheel.cancel(copy)
+        self._end_wait(off + turning)
+        return off + turning
+
+    def is_due(self, now_ms: int) -> bool:
+        """Whether anything is ripe, late or due on the wheel."""
+        next_ms = self._wheel.next_due_ms()
+        return bool(self.ripe or self._late) or (next_ms is not None and next_ms <= now_ms)
+
+    def _end_wait(self, copies: Sequence[Copy]) -> None:
+        self.messages -= len(copies)
+        self.bytes -= sum([copy.size for copy in copies])
+        for (session, claim), count in Counter(map(_by_claim, copies)).items():
+            session.waits_no_more(claim, count)
