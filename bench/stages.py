@@ -111,9 +111,9 @@ class Stages:
 
     def hand_over(self, copies: list[Any]) -> None:
         """The store allowed it: to the publisher."""
-        firing = self.scanner._firing
-        firing.fired = firing._covered(self.session, Fired(PLENTY, {}), copies)
-        firing.publish(NOW_MS)
+        fired = self.scanner._firing._covered(self.session, Fired(PLENTY, {}), copies)
+        self.scanner._publishing.fired = fired
+        self.scanner._publishing.publish(NOW_MS)
 
     def settle(self) -> bytes:
         """A confirm, to the command that says so."""

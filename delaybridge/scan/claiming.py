@@ -5,23 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import inf
 from operator import attrgetter
-from typing import cast
 
-from delaybridge.errors import DecodeError
-from delaybridge.events import Buried
 from delaybridge.events import Claimed as ClaimedEvent
-from delaybridge.message import decode_record
 from delaybridge.scan.context import Context
-from delaybridge.scan.copy import Copy
 from delaybridge.scan.session import Session
-from delaybridge.store.verbs import (
-    BACKDATED,
-    Claimed,
-    Item,
-    parse_tried,
-    since_ms,
-    split_record,
-)
+from delaybridge.scan.unpacking import copies_of
+from delaybridge.store.verbs import Claimed
 
 MARGIN_MS = 20  # a woken owner claims this long before the due time
 
@@ -100,7 +89,8 @@ class Claiming:
         look_at_ms = max(next_due_ms - options.claim_ahead_ms, now_ms + options.pace_ms)
         session.look_at_ms = min(session.look_at_ms, now_ms if claimed.more else look_at_ms)
         session.copies += len(claimed.ids)
-        copies = self._copies(session, claimed)
+        lanes, emit = self._context.lanes, self._context.emit
+        copies = copies_of(session, claimed, lanes, self._context.clock.now_ms(), emit)
         # An empty answer is of a batch that was lost and is cancelled by now.
         session.received(claimed.number, len(copies))
         if session.draining:
@@ -111,33 +101,4 @@ class Claiming:
         else:
             self._context.waiting.add(copies)
         if claimed.ids:
-            self._context.emit(ClaimedEvent(messages=len(copies)))
-
-    def _copies(self, session: Session, claimed: Claimed) -> list[Copy]:
-        """The copies of a batch. A record that cannot be read is buried, and stops nothing."""
-        copies = []
-        route, now_ms = self._context.lanes.route, self._context.clock.now_ms()
-        tried = claimed.tried or [b""] * len(claimed.ids)
-        for raw_id, raw, failures in zip(claimed.ids, claimed.records, tried, strict=True):
-            try:
-                id = raw_id.decode()
-                score, payload = split_record(raw)
-                record = decode_record(payload)
-            except UnicodeDecodeError:
-                self._unreadable(session, claimed.number, cast(str, raw_id), "undecodable: id")
-                continue
-            except DecodeError as exc:
-                self._unreadable(session, claimed.number, id, f"{exc.code}: {exc.detail}")
-                continue
-            copy = Copy(
-                *(session, claimed.number, id, score, parse_tried(failures), record),
-                *route(record.destination, now_ms),
-            )
-            if raw[0] == BACKDATED:
-                copy.late_from_ms = max(copy.due_ms, since_ms(raw))
-            copies.append(copy)
-        return copies
-
-    def _unreadable(self, session: Session, claim: int, id: str, reason: str) -> None:
-        session.exits.bury(Item(id, claim, 0.0), reason, counted=False)
-        self._context.emit(Buried(destination="?", messages=1, reason="undecodable"))
+            emit(ClaimedEvent(messages=len(copies)))

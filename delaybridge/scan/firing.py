@@ -6,7 +6,7 @@ since their claim, and fails if the lease is lost.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from math import ceil, inf
 from typing import Any
 
@@ -16,9 +16,10 @@ from delaybridge.scan.context import Context
 from delaybridge.scan.copy import Copy
 from delaybridge.scan.exits import Report
 from delaybridge.scan.lanes import GO, WAIT
+from delaybridge.scan.publishing import Publishing, settle_once
 from delaybridge.scan.session import Session
 from delaybridge.scan.telling import Telling
-from delaybridge.scan.waiting import BACKWARDS_MS, by_score
+from delaybridge.scan.waiting import by_score
 from delaybridge.store.verbs import Command, Fired
 
 _PART = 1000  # messages of one instant: with so many, other buckets wait for the next fire
@@ -27,14 +28,15 @@ Batch = dict[Session, list[Copy]]
 
 
 class Firing:
-    """Fires ripe copies, and hands them to their lanes when they are due. One fire at a time."""
+    """Fires ripe copies of all buckets together. One fire at a time."""
 
-    def __init__(self, context: Context, claiming: Claiming, telling: Telling) -> None:
-        self._context, self._claiming, self._telling = context, claiming, telling
-        self.fired: list[Copy] = []  # and not due yet
+    def __init__(
+        self, context: Context, claiming: Claiming, telling: Telling, publishing: Publishing
+    ) -> None:
+        self._context, self._claiming = context, claiming
+        self._telling, self._publishing = telling, publishing
         self._under_way = False
         self._round_trip_ms = 1.0
-        self._passed_ms = context.clock.now_ms()  # the time of the last pass
 
     @property
     def lead_ms(self) -> int:
@@ -130,7 +132,7 @@ class Firing:
             if any(copy.record.at_most_once for copy in ours):
                 once[session] = ours
             else:
-                self.fired += ours
+                self._publishing.fired += ours
         if once:
             self._context.ring()
             await self._settle_once(once)
@@ -154,51 +156,19 @@ class Firing:
         return ours
 
     async def _settle_once(self, batch: Batch) -> None:
-        """Settle at-most-once copies before they go out; only what was settled just now is sent.
+        """Send at-most-once copies only if they were settled just now.
 
         The others of their buckets wait for it, so that the order stays.
         """
-        asked: dict[Session, list[Command[Any]]] = {}
+        settled = await settle_once(self._context.asking, batch)
         for session, copies in batch.items():
-            claims: dict[int, list[str]] = {}
-            for copy in copies:
-                if copy.record.at_most_once:
-                    claims.setdefault(copy.claim, []).append(copy.id)
-            asked[session] = [session.bucket.settle_once(*session.owner, claims.items())]
-        answers = await self._context.asking.ask(asked)
-        for session, copies in batch.items():
-            if session not in answers:
+            if session not in settled:
                 self._context.lanes.withdraw(copies)
                 continue
-            (settled,) = answers[session]
-            refused = [c for c in copies if c.record.at_most_once and c.id not in settled]
-            self.fired += [c for c in copies if not c.record.at_most_once or c.id in settled]
+            ids = settled[session]
+            self._publishing.fired += [
+                copy for copy in copies if not copy.record.at_most_once or copy.id in ids
+            ]
+            refused = [c for c in copies if c.record.at_most_once and c.id not in ids]
             self._context.lanes.withdraw(refused)
             session.ended(len(refused))
-
-    def publish(self, now_ms: int) -> None:
-        """Hand over what is fired and due, in order over all buckets; never a moment early."""
-        lanes = self._context.lanes
-        if now_ms < self._passed_ms:  # the store's clock was set back
-            self.fired += lanes.recall()
-        self._passed_ms = now_ms
-        if self.fired:
-            self.fired.sort(key=by_score)
-            due = bisect_left(self.fired, now_ms + 1, key=by_score)  # by whole milliseconds
-            lanes.ready(self.fired[:due])
-            del self.fired[:due]
-            early_ms = now_ms + self._context.options.fire_lead_ms + BACKWARDS_MS
-            if self.fired and self.fired[-1].score > early_ms:
-                self._put_back(early_ms)
-        lanes.publish(now_ms)
-
-    def _put_back(self, early_ms: int) -> None:
-        """The store's clock was set back after these were fired: they wait in the store again.
-
-        At-most-once copies are settled already, and can only wait here.
-        """
-        early = [c for c in self.fired if c.score > early_ms and not c.record.at_most_once]
-        self.fired = [c for c in self.fired if c.score <= early_ms or c.record.at_most_once]
-        self._context.lanes.withdraw(early)
-        for copy in early:
-            copy.session.exits.retry(copy.item, None)

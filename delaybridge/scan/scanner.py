@@ -29,6 +29,7 @@ from delaybridge.scan.context import Context, ScanOptions
 from delaybridge.scan.copy import Copy
 from delaybridge.scan.firing import Firing
 from delaybridge.scan.lanes import Lanes
+from delaybridge.scan.publishing import Publishing
 from delaybridge.scan.reclaiming import Reclaiming
 from delaybridge.scan.session import Session
 from delaybridge.scan.telling import Telling
@@ -73,7 +74,8 @@ class Scanner:
         self._reclaiming = Reclaiming(context)
         self._claiming = Claiming(context)
         self._telling = Telling(context, self.wake)
-        self._firing = Firing(context, self._claiming, self._telling)
+        self._publishing = Publishing(lanes, clock.now_ms(), options.fire_lead_ms)
+        self._firing = Firing(context, self._claiming, self._telling, self._publishing)
         self._tasks: set[asyncio.Task[None]] = set()
         self._failure: BaseException | None = None
         self._head: tuple[Copy | None, int] = None, 0  # the next to be fired, and since when
@@ -96,7 +98,7 @@ class Scanner:
     def scan(self, now_ms: int) -> int | None:
         """One pass at this time; when to look again (None: only when something happens)."""
         self._sweep()
-        self._firing.publish(now_ms)  # first: what is due waits for nothing
+        self._publishing.publish(now_ms)  # first: what is due waits for nothing
         self._reclaiming.start()
         self._recover(now_ms)
         self._claiming.start(now_ms)
@@ -121,7 +123,7 @@ class Scanner:
     def _next_look_ms(self, now_ms: int) -> int | None:
         """The nearest instant at which time alone makes something possible."""
         looks: list[float] = [self._telling.next_look_ms]
-        looks += [copy.score for copy in self._firing.fired[:1]]
+        looks += [copy.score for copy in self._publishing.fired[:1]]
         if (wheel_ms := self._waiting.next_due_ms()) is not None:
             looks.append(wheel_ms - self._firing.lead_ms)
         looks += self._claiming.next_looks_ms()
@@ -203,7 +205,7 @@ class Scanner:
         is_busy = (
             self._tasks
             or self._waiting.is_due(now_ms)
-            or self._firing.fired
+            or self._publishing.fired
             or self._lanes.is_returning
             or any(session.exits.any for session in sessions)
         )

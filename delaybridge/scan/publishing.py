@@ -1,0 +1,67 @@
+"""Publish: what is fired goes out through its lane when it is due, never a moment early."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from delaybridge.scan.asking import Asking
+from delaybridge.scan.copy import Copy
+from delaybridge.scan.lanes import Lanes
+from delaybridge.scan.session import Session
+from delaybridge.scan.waiting import BACKWARDS_MS, by_score
+from delaybridge.store.verbs import Command
+
+
+class Publishing:
+    """Holds fired copies for the moment until they are due. fired: by score, after a pass."""
+
+    def __init__(self, lanes: Lanes, now_ms: int, fire_lead_ms: int) -> None:
+        """fire_lead_ms: no copy is fired longer before its due time."""
+        self._lanes, self._passed_ms, self._fire_lead_ms = lanes, now_ms, fire_lead_ms
+        self.fired: list[Copy] = []
+
+    def publish(self, now_ms: int) -> None:
+        """Hand over what is due, in order over all buckets."""
+        if now_ms < self._passed_ms:  # the store's clock was set back
+            self.fired += self._lanes.recall()
+        self._passed_ms = now_ms
+        if self.fired:
+            self.fired.sort(key=by_score)
+            due = bisect_left(self.fired, now_ms + 1, key=by_score)  # by whole milliseconds
+            self._lanes.ready(self.fired[:due])
+            del self.fired[:due]
+            early_ms = now_ms + self._fire_lead_ms + BACKWARDS_MS
+            if self.fired and self.fired[-1].score > early_ms:
+                self._put_back(early_ms)
+        self._lanes.publish(now_ms)
+
+    def _put_back(self, early_ms: int) -> None:
+        """The store's clock was set back after these were fired: they wait in the store again.
+
+        At-most-once copies are settled already, and can only wait here.
+        """
+        early = [c for c in self.fired if c.score > early_ms and not c.record.at_most_once]
+        self.fired = [c for c in self.fired if c.score <= early_ms or c.record.at_most_once]
+        self._lanes.withdraw(early)
+        for copy in early:
+            copy.session.exits.retry(copy.item, None)
+
+
+async def settle_once(
+    asking: Asking, batch: Mapping[Session, Sequence[Copy]]
+) -> dict[Session, set[str]]:
+    """Settle the at-most-once copies of a batch, before they go out; the ids settled just now.
+
+    Sessions that are over are left out.
+    """
+    asked: dict[Session, list[Command[Any]]] = {}
+    for session, copies in batch.items():
+        claims: dict[int, list[str]] = {}
+        for copy in copies:
+            if copy.record.at_most_once:
+                claims.setdefault(copy.claim, []).append(copy.id)
+        asked[session] = [session.bucket.settle_once(*session.owner, claims.items())]
+    answers = await asking.ask(asked)
+    return {session: settled for session, (settled,) in answers.items()}

@@ -1,0 +1,53 @@
+"""From the bytes of a claim's answer to copies."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from delaybridge.errors import DecodeError
+from delaybridge.events import Buried, Emit
+from delaybridge.message import decode_record
+from delaybridge.scan.copy import Copy
+from delaybridge.scan.lanes import Lanes
+from delaybridge.scan.session import Session
+from delaybridge.store.verbs import (
+    BACKDATED,
+    Claimed,
+    Item,
+    parse_tried,
+    since_ms,
+    split_record,
+)
+
+
+def copies_of(
+    session: Session, claimed: Claimed, lanes: Lanes, now_ms: int, emit: Emit
+) -> list[Copy]:
+    """The copies of a batch. A record that cannot be read is buried, and stops nothing."""
+    copies = []
+    route = lanes.route
+    tried = claimed.tried or [b""] * len(claimed.ids)
+
+    def bury(id: str, reason: str) -> None:
+        session.exits.bury(Item(id, claimed.number, 0.0), reason, counted=False)
+        emit(Buried(destination="?", messages=1, reason="undecodable"))
+
+    for raw_id, raw, failures in zip(claimed.ids, claimed.records, tried, strict=True):
+        try:
+            id = raw_id.decode()
+            score, payload = split_record(raw)
+            record = decode_record(payload)
+        except UnicodeDecodeError:
+            bury(cast(str, raw_id), "undecodable: id")
+            continue
+        except DecodeError as exc:
+            bury(id, f"{exc.code}: {exc.detail}")
+            continue
+        copy = Copy(
+            *(session, claimed.number, id, score, parse_tried(failures), record),
+            *route(record.destination, now_ms),
+        )
+        if raw[0] == BACKDATED:
+            copy.late_from_ms = max(copy.due_ms, since_ms(raw))
+        copies.append(copy)
+    return copies
