@@ -11,7 +11,7 @@ from weakref import WeakValueDictionary
 
 from delaybridge.accept.accept import parse_destination
 from delaybridge.errors import MessageError
-from delaybridge.events import Emit
+from delaybridge.events import CircuitOpened, Emit
 from delaybridge.message import Delivery, Destination
 from delaybridge.publish import Outcome, Verdict
 from delaybridge.scan.copy import Copy
@@ -55,7 +55,7 @@ class Lanes:
         dead_letters: Mapping[str, str] = {},
     ) -> None:
         """dead_letters: broker -> where messages that are given up go."""
-        self._brokers = brokers
+        self._brokers, self._emit = brokers, emit
         self._window = Window(window_messages, window_bytes)
         self._parking = Parking(self._window)
         self._outcomes = Outcomes(
@@ -109,7 +109,9 @@ class Lanes:
     def _lacking(self, name: str, label: str, now_ms: int) -> Lane:
         """The lane of messages that wait for a worker with such a broker."""
         lane = self._lane(label, None, now_ms)
-        lane.lacks = name
+        if lane.lacks is None:
+            lane.lacks = name
+            self._emit(CircuitOpened(destination=label, reason=lane.trouble))
         return lane
 
     def brokers_changed(self, names: Collection[str]) -> list[Lane]:
@@ -175,22 +177,29 @@ class Lanes:
             reason = "used_up: workers ended while they published it"
             self._outcomes.bury(copy, reason, counted=False)
         elif lane.publisher is None and lane.lacks is None:
-            reason = "bad_destination: it is not BROKER:ADDRESS"
-            self._outcomes.attempt_failed(copy, reason, now_ms)
+            self._exit_misaddressed(copy, now_ms)
         elif lane.is_shut or lane.is_behind(copy):
             self._parking.park(copy)
         elif is_full and self._window.is_in_the_way(lane, now_ms):
             lane.is_slow = True
             self._parking.park(copy)
         elif not record.suits(lane.kind):
-            self._park_for_another_kind(copy, now_ms)
+            self._park_misfit(copy, copy.destination.broker, now_ms)
         else:
             return WAIT if may_wait and is_full else GO
         return LEAVE
 
-    def _park_for_another_kind(self, copy: Copy, now_ms: int) -> None:
-        """Its broker is of another kind since it was scheduled: it waits for one that suits it."""
-        name = copy.destination.broker
+    def _exit_misaddressed(self, copy: Copy, now_ms: int) -> None:
+        """Its broker cannot read the destination: written for another kind, or damaged."""
+        name = copy.record.destination.partition(":")[0]
+        if name in self._kinds and not copy.record.suits(self._kinds[name]):
+            self._park_misfit(copy, name, now_ms)
+        else:
+            reason = "bad_destination: it is not BROKER:ADDRESS"
+            self._outcomes.attempt_failed(copy, reason, now_ms)
+
+    def _park_misfit(self, copy: Copy, name: str, now_ms: int) -> None:
+        """It waits until the broker is again of the kind for which it was scheduled."""
         self.unripened([copy])
         copy.lane = self._lacking(name, other_kind(name), now_ms)
         self.ripened([copy])

@@ -230,10 +230,16 @@ class Scanner:
             self._emit(Stuck(overdue_ms=now_ms - int(head.score)))
             self._fail(RuntimeError(f"stuck: nothing was fired for {now_ms - since_ms} ms"))
 
-    async def trim(self, keep: int | None, age_ms: int | None) -> None:
-        """Drop dead messages beyond these bounds, of each bucket the oldest few."""
-        sessions = [s for s in self._sessions.values() if s.ready and not s.draining]
-        asked = {s: [s.bucket.trim(*s.owner, keep=keep, age_ms=age_ms)] for s in sessions}
+    async def trim(self, most: int | None, age_ms: int | None, *, buckets: int) -> None:
+        """Drop dead messages beyond these bounds, of each bucket the oldest few.
+
+        most: of all these buckets together; each may keep one at least.
+        """
+        asked = {}
+        for s in self._sessions.values():
+            if s.ready and not s.draining:
+                keep = None if most is None else _share(most, s.bucket.number, buckets)
+                asked[s] = [s.bucket.trim(*s.owner, keep=keep, age_ms=age_ms)]
         answers = await self._asking.ask(asked)
         if dropped := sum(trimmed.dropped for (trimmed,) in answers.values()):
             self._emit(DeadDropped(messages=dropped))
@@ -254,3 +260,8 @@ class Scanner:
     def _fail(self, error: BaseException) -> None:
         self._failure = self._failure or error
         self._alarm.ring()
+
+
+def _share(most: int, number: int, buckets: int) -> int:
+    """The number a bucket may keep so that all together keep `most`; one at least."""
+    return max(1, (most + buckets - 1 - number) // buckets)
