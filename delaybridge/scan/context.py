@@ -38,7 +38,7 @@ class Clock(Protocol):
     def monotonic(self) -> float: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Context:
     """One scanner's parts. sessions: by bucket.
 

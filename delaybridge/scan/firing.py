@@ -135,7 +135,9 @@ class Firing:
                 self._publishing.fired += ours
         if once:
             self._context.ring()
-            await self._settle_once(once)
+            settled = await settle_once(self._context.asking, once)
+            self._publishing.fired += settled.go
+            self._context.lanes.withdraw(settled.stay)
         self._under_way = False
 
     def _covered(self, session: Session, fired: Fired, copies: list[Copy]) -> list[Copy]:
@@ -154,21 +156,3 @@ class Firing:
             self._context.emit(Revoked(messages=len(revoked)))
         session.forget_revoked()
         return ours
-
-    async def _settle_once(self, batch: Batch) -> None:
-        """Send at-most-once copies only if they were settled just now.
-
-        The others of their buckets wait for it, so that the order stays.
-        """
-        settled = await settle_once(self._context.asking, batch)
-        for session, copies in batch.items():
-            if session not in settled:
-                self._context.lanes.withdraw(copies)
-                continue
-            ids = settled[session]
-            self._publishing.fired += [
-                copy for copy in copies if not copy.record.at_most_once or copy.id in ids
-            ]
-            refused = [c for c in copies if c.record.at_most_once and c.id not in ids]
-            self._context.lanes.withdraw(refused)
-            session.ended(len(refused))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from delaybridge.scan.asking import Asking
 from delaybridge.scan.copy import Copy
@@ -49,12 +49,10 @@ class Publishing:
             copy.session.exits.retry(copy.item, None)
 
 
-async def settle_once(
-    asking: Asking, batch: Mapping[Session, Sequence[Copy]]
-) -> dict[Session, set[str]]:
-    """Settle the at-most-once copies of a batch, before they go out; the ids settled just now.
+async def settle_once(asking: Asking, batch: Mapping[Session, list[Copy]]) -> Settled:
+    """Settle the at-most-once copies of a batch, before they go out.
 
-    Sessions that are over are left out.
+    Only those settled just now may; the others of their buckets waited, so that the order stays.
     """
     asked: dict[Session, list[Command[Any]]] = {}
     for session, copies in batch.items():
@@ -64,4 +62,23 @@ async def settle_once(
                 claims.setdefault(copy.claim, []).append(copy.id)
         asked[session] = [session.bucket.settle_once(*session.owner, claims.items())]
     answers = await asking.ask(asked)
-    return {session: settled for session, (settled,) in answers.items()}
+    settled = Settled([], [])
+    for session, copies in batch.items():
+        if session not in answers:
+            settled.stay.extend(copies)
+            continue
+        (ids,) = answers[session]
+        for copy in copies:
+            if not copy.record.at_most_once or copy.id in ids:
+                settled.go.append(copy)
+            else:
+                settled.stay.append(copy)
+                session.ended(1)
+    return settled
+
+
+class Settled(NamedTuple):
+    """Copies that may go out, and those that may not."""
+
+    go: list[Copy]
+    stay: list[Copy]

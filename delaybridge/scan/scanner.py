@@ -18,15 +18,15 @@ from math import inf
 from typing import Any
 
 from delaybridge.errors import StoreError
-from delaybridge.events import ClockStepped, DeadDropped, Emit, Stuck
+from delaybridge.events import ClockStepped, Emit
 from delaybridge.message import Delivery
 from delaybridge.publish import Outcome
+from delaybridge.scan import dead_set
 from delaybridge.scan.alarm import Alarm
 from delaybridge.scan.asking import Asking
 from delaybridge.scan.claiming import MARGIN_MS, Claiming
 from delaybridge.scan.clock import StoreClock
 from delaybridge.scan.context import Context, ScanOptions
-from delaybridge.scan.copy import Copy
 from delaybridge.scan.firing import Firing
 from delaybridge.scan.lanes import Lanes
 from delaybridge.scan.publishing import Publishing
@@ -34,6 +34,7 @@ from delaybridge.scan.reclaiming import Reclaiming
 from delaybridge.scan.session import Session
 from delaybridge.scan.telling import Telling
 from delaybridge.scan.waiting import Waiting
+from delaybridge.scan.watch import Watch
 from delaybridge.store.store import AsyncStore
 
 
@@ -61,13 +62,7 @@ class Scanner:
             *(store, clock, emit), lost=lost, damaged=damaged, clock_stepped=self.clock_stepped
         )
         context = Context(
-            sessions=self._sessions,
-            waiting=self._waiting,
-            lanes=lanes,
-            asking=self._asking,
-            clock=clock,
-            emit=emit,
-            options=options,
+            *(self._sessions, self._waiting, lanes, self._asking, clock, emit, options),
             start=self._start,
             ring=alarm.ring,
         )
@@ -78,7 +73,7 @@ class Scanner:
         self._firing = Firing(context, self._claiming, self._telling, self._publishing)
         self._tasks: set[asyncio.Task[None]] = set()
         self._failure: BaseException | None = None
-        self._head: tuple[Copy | None, int] = None, 0  # the next to be fired, and since when
+        self._watch = Watch(self._waiting, lanes, self._asking, emit)
         self._is_swept = True  # no copy of a session that is over waits here
 
     async def run(self) -> None:
@@ -162,9 +157,7 @@ class Scanner:
         """The store's clock was set: say so, and look into every bucket by the new time."""
         self._emit(ClockStepped(step_ms=step_ms))
         self._lanes.clock_stepped(step_ms)
-        head, since_ms = self._head
-        self._head = head, since_ms + step_ms
-        self._asking.silent_at_ms += step_ms
+        self._watch.clock_stepped(step_ms)
         for session in self._sessions.values():
             session.claimed_at_ms += step_ms
         self.wake_all()
@@ -214,35 +207,16 @@ class Scanner:
         return not (is_busy or published or due)
 
     def check_moving(self, limit_ms: int) -> None:
-        """Fail if the same message has been overdue and next to be fired for `limit_ms`.
-
-        A message that waits for room in its lane, or for a silent store, is not stuck.
-        """
-        now_ms = self._clock.now_ms()
-        ripe = self._waiting.ripe
-        head, since_ms = ripe[0] if ripe else None, max(self._head[1], self._asking.silent_at_ms)
-        if head is None or head is not self._head[0]:
-            self._head = head, now_ms
-        elif now_ms - since_ms > limit_ms:
-            if self._lanes.waits_for_room(head, since_ms):
-                self._head = head, now_ms
-                return
-            self._emit(Stuck(overdue_ms=now_ms - int(head.score)))
-            self._fail(RuntimeError(f"stuck: nothing was fired for {now_ms - since_ms} ms"))
+        """Fail if the same message has been overdue and next to be fired for `limit_ms`."""
+        if error := self._watch.look(self._clock.now_ms(), limit_ms):
+            self._fail(error)
 
     async def trim(self, most: int | None, age_ms: int | None, *, buckets: int) -> None:
-        """Drop dead messages beyond these bounds, of each bucket the oldest few.
-
-        most: of all these buckets together; each may keep one at least.
-        """
-        asked = {}
-        for s in self._sessions.values():
-            if s.ready and not s.draining:
-                keep = None if most is None else _share(most, s.bucket.number, buckets)
-                asked[s] = [s.bucket.trim(*s.owner, keep=keep, age_ms=age_ms)]
-        answers = await self._asking.ask(asked)
-        if dropped := sum(trimmed.dropped for (trimmed,) in answers.values()):
-            self._emit(DeadDropped(messages=dropped))
+        """Drop dead messages beyond these bounds; see `dead_set.trim`."""
+        sessions = self._sessions.values()
+        await dead_set.trim(
+            self._asking, sessions, self._emit, most=most, age_ms=age_ms, buckets=buckets
+        )
 
     # steps beside the scanner
 
@@ -260,8 +234,3 @@ class Scanner:
     def _fail(self, error: BaseException) -> None:
         self._failure = self._failure or error
         self._alarm.ring()
-
-
-def _share(most: int, number: int, buckets: int) -> int:
-    """The number a bucket may keep so that all together keep `most`; one at least."""
-    return max(1, (most + buckets - 1 - number) // buckets)

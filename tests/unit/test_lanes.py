@@ -449,7 +449,7 @@ def test_a_destination_of_another_kind_of_broker_is_parked_too(
     kind: str, destination: str, record: dict[str, Any]
 ) -> None:
     board = Board(kind=kind)
-    assert board.pass_(board.copy(destination, **record)) == "left"
+    assert board.pass_(board.copy(destination, **record)) == "leave"
     assert board.told() == {"park": 1}
     assert "a was another kind of broker" in board.lanes.announced()["parked"]["a: of another kind"]
 

@@ -1,0 +1,40 @@
+"""Finds a scanner that hangs: the same message overdue, and next to be fired, for too long."""
+
+from __future__ import annotations
+
+from delaybridge.events import Emit, Stuck
+from delaybridge.scan.asking import Asking
+from delaybridge.scan.copy import Copy
+from delaybridge.scan.lanes import Lanes
+from delaybridge.scan.waiting import Waiting
+
+
+class Watch:
+    """Looks now and then at the first ripe copy."""
+
+    def __init__(self, waiting: Waiting, lanes: Lanes, asking: Asking, emit: Emit) -> None:
+        self._waiting, self._lanes, self._asking, self._emit = waiting, lanes, asking, emit
+        self._head: Copy | None = None
+        self._since_ms = 0
+
+    def look(self, now_ms: int, limit_ms: int) -> RuntimeError | None:
+        """The error if the same copy was first for `limit_ms`.
+
+        A copy that waits for room in its lane, or for a silent store, is not stuck.
+        """
+        ripe = self._waiting.ripe
+        head, since_ms = ripe[0] if ripe else None, max(self._since_ms, self._asking.silent_at_ms)
+        if head is None or head is not self._head:
+            self._head, self._since_ms = head, now_ms
+        elif now_ms - since_ms > limit_ms:
+            if self._lanes.waits_for_room(head, since_ms):
+                self._since_ms = now_ms
+                return None
+            self._emit(Stuck(overdue_ms=now_ms - int(head.score)))
+            return RuntimeError(f"stuck: nothing was fired for {now_ms - since_ms} ms")
+        return None
+
+    def clock_stepped(self, step_ms: int) -> None:
+        """The store's clock was set."""
+        self._since_ms += step_ms
+        self._asking.silent_at_ms += step_ms
