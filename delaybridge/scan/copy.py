@@ -53,6 +53,11 @@ class Copy(Delivery):
             tried.failures or record.ttl_ms is not None or record.at_most_once
         )
 
+    def is_expired(self, now_ms: int) -> bool:
+        """Whether its time to live after the due time is over."""
+        ttl_ms = self.record.ttl_ms
+        return ttl_ms is not None and now_ms > self.due_ms + ttl_ms
+
     @property
     def item(self) -> Item:
         """What owner verbs name it by."""

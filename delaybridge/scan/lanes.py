@@ -170,7 +170,7 @@ class Lanes:
             pass  # the next owner reclaims it
         elif session.is_revoked(copy.id, copy.claim):
             session.ended(1)
-        elif record.ttl_ms is not None and now_ms > copy.due_ms + record.ttl_ms:
+        elif copy.is_expired(now_ms):
             reason = f"expired: {now_ms - copy.due_ms} ms late, its ttl is {record.ttl_ms} ms"
             self._outcomes.bury(copy, reason, counted=False)
         elif self._outcomes.is_used_up(copy):

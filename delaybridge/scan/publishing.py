@@ -54,13 +54,7 @@ async def settle_once(asking: Asking, batch: Mapping[Session, list[Copy]]) -> Se
 
     Only those settled just now may; the others of their buckets waited, so that the order stays.
     """
-    asked: dict[Session, list[Command[Any]]] = {}
-    for session, copies in batch.items():
-        claims: dict[int, list[str]] = {}
-        for copy in copies:
-            if copy.record.at_most_once:
-                claims.setdefault(copy.claim, []).append(copy.id)
-        asked[session] = [session.bucket.settle_once(*session.owner, claims.items())]
+    asked = {session: [_settling(session, copies)] for session, copies in batch.items()}
     answers = await asking.ask(asked)
     settled = Settled([], [])
     for session, copies in batch.items():
@@ -68,13 +62,19 @@ async def settle_once(asking: Asking, batch: Mapping[Session, list[Copy]]) -> Se
             settled.stay.extend(copies)
             continue
         (ids,) = answers[session]
-        for copy in copies:
-            if not copy.record.at_most_once or copy.id in ids:
-                settled.go.append(copy)
-            else:
-                settled.stay.append(copy)
-                session.ended(1)
+        refused = [c for c in copies if c.record.at_most_once and c.id not in ids]
+        session.ended(len(refused))
+        settled.stay.extend(refused)
+        settled.go.extend(c for c in copies if not c.record.at_most_once or c.id in ids)
     return settled
+
+
+def _settling(session: Session, copies: list[Copy]) -> Command[Any]:
+    claims: dict[int, list[str]] = {}
+    for copy in copies:
+        if copy.record.at_most_once:
+            claims.setdefault(copy.claim, []).append(copy.id)
+    return session.bucket.settle_once(*session.owner, claims.items())
 
 
 class Settled(NamedTuple):

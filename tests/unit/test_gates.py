@@ -1,0 +1,89 @@
+"""Sizes: no function above 40 lines, no file above 400, and no function that is hard to follow.
+
+What is hard to follow is judged by cognitive complexity (G. Ann Campbell, SonarSource 2018), which
+counts nesting and mixed boolean operators.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from complexipy import file_complexity
+
+PACKAGE = Path(__file__).parents[2] / "delaybridge"
+FILES = sorted(PACKAGE.rglob("*.py"))
+MOST_LINES_OF_A_FILE = 400
+MOST_LINES_OF_A_FUNCTION = 40  # its docstring does not count
+MOST_COMPLEXITY = 15
+TO_DO = {  # what is still to be cut; an entry that is done fails
+    "test_no_file_is_long": (
+        "accept/accept.py",
+        "client.py",
+        "ingest/kafka/consumer.py",
+        "settings/settings.py",
+        "store/calls.py",
+        "store/store.py",
+        "store/verbs.py",
+    ),
+    "test_no_function_is_long": (
+        "cli/bulk.py",
+        "ingest/kafka/consumer.py",
+    ),
+    "test_no_function_is_hard_to_follow": (
+        "accept/instructions.py",
+        "cli/layout.py",
+        "demo/verdict.py",
+        "ingest/kafka/consumer.py",
+        "ingest/kafka/records.py",
+        "ingest/kafka/topics_read.py",
+        "ingest/storing.py",
+        "settings/routes.py",
+        "settings/settings.py",
+        "store/calls.py",
+        "store/damage.py",
+        "store/selection.py",
+        "store/steps.py",
+        "store/store.py",
+        "worker/processes.py",
+        "worker/worker.py",
+    ),
+}
+
+
+@pytest.fixture(autouse=True)
+def _to_do(request: pytest.FixtureRequest, path: Path) -> None:
+    if shown(path) in TO_DO.get(request.node.originalname, ()):
+        request.node.add_marker(pytest.mark.xfail(strict=True))
+
+
+def shown(path: Path) -> str:
+    return str(path.relative_to(PACKAGE))
+
+
+def functions(path: Path) -> Iterator[tuple[str, int]]:
+    """Name and lines of each function of a file."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            first = node.body[0]
+            has_docstring = ast.get_docstring(node, clean=False) is not None
+            docstring = (first.end_lineno or 0) - first.lineno + 1 if has_docstring else 0
+            yield node.name, (node.end_lineno or 0) - node.lineno + 1 - docstring
+
+
+@pytest.mark.parametrize("path", FILES, ids=shown)
+def test_no_file_is_long(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= MOST_LINES_OF_A_FILE
+
+
+@pytest.mark.parametrize("path", FILES, ids=shown)
+def test_no_function_is_long(path: Path) -> None:
+    assert {n: lines for n, lines in functions(path) if lines > MOST_LINES_OF_A_FUNCTION} == {}
+
+
+@pytest.mark.parametrize("path", FILES, ids=shown)
+def test_no_function_is_hard_to_follow(path: Path) -> None:
+    found = {f.name: f.complexity for f in file_complexity(str(path)).functions}
+    assert {name: count for name, count in found.items() if count > MOST_COMPLEXITY} == {}
