@@ -16,7 +16,7 @@ from bench.raw_rabbitmq import raw
 from bench.rig import BODY, Table, bench, median, quorum_queue
 from delaybridge import Message
 from delaybridge.times import format_time
-from tests.acceptance.bridge import rabbitmq_channel
+from tests.rigs.bridge import rabbitmq_channel
 from tests.servers.rabbitmq import RabbitMQNode
 from tests.servers.redis import RedisServer
 

@@ -18,7 +18,7 @@ import uuid
 from pathlib import Path
 
 from delaybridge import Client, Message
-from tests.acceptance.bridge import Bridge
+from tests.rigs.bridge import Bridge
 from tests.servers.rabbitmq import RabbitMQNode
 from tests.servers.redis import RedisServer
 

@@ -31,7 +31,7 @@ from delaybridge import Client, Message
 from delaybridge.amqp.connection import open_connection
 from delaybridge.ingest.rabbitmq.intake import Deliveries, IntakeConnection
 from delaybridge.ingest.rabbitmq.topology import QUEUE_ARGUMENTS
-from tests.acceptance.bridge import rabbitmq_channel
+from tests.rigs.bridge import rabbitmq_channel
 from tests.servers.kafka import KafkaNode
 from tests.servers.rabbitmq import RabbitMQNode
 from tests.servers.redis import RedisServer

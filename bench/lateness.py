@@ -24,7 +24,7 @@ from confluent_kafka import Producer
 from bench.rig import BODY, PARTITIONS, Table, bench, kafka_topic, quorum_queue
 from delaybridge import Message
 from delaybridge.times import format_time
-from tests.acceptance.bridge import rabbitmq_channel
+from tests.rigs.bridge import rabbitmq_channel
 from tests.servers.kafka import KafkaNode
 from tests.servers.rabbitmq import RabbitMQNode
 from tests.servers.redis import RedisServer

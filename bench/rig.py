@@ -21,7 +21,7 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from delaybridge import Client, Message
 from delaybridge.store.calls import DEFAULT_BUCKETS
-from tests.acceptance.bridge import rabbitmq_channel
+from tests.rigs.bridge import rabbitmq_channel
 
 BODY = b"x" * 100
 POLL_S = 0.01

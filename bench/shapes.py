@@ -31,7 +31,7 @@ from delaybridge.amqp.connection import Encoder, WireConnection, open_connection
 from delaybridge.message import Delivery, decode_record
 from delaybridge.settings.settings import Settings
 from delaybridge.store.calls import DEFAULT_BUCKETS
-from tests.acceptance.bridge import rabbitmq_channel
+from tests.rigs.bridge import rabbitmq_channel
 from tests.servers.rabbitmq import RabbitMQNode
 from tests.servers.redis import RedisServer
 

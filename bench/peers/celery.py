@@ -20,7 +20,7 @@ from bench.peers.celery_app import BROKER, LINE, QUEUE, RUNS, TASK, made
 from bench.peers.peer import DAY_S, PATIENCE_S, POLL_S, Peer, check_pending, lead_s, summary
 from bench.peers.publishing import broker_bytes, ready, resting_bytes
 from bench.rig import BODY, cpu_seconds
-from tests.acceptance.bridge import rabbitmq_channel
+from tests.rigs.bridge import rabbitmq_channel
 from tests.servers.rabbitmq import RabbitMQNode
 
 ROOT = Path(__file__).parents[2]

@@ -34,7 +34,7 @@ from bench.peers.publishing import (
     resting_bytes,
     until_full,
 )
-from tests.acceptance.bridge import rabbitmq_channel
+from tests.rigs.bridge import rabbitmq_channel
 
 DELAY_S = 3  # of the messages whose lateness is taken: two of the queues
 SAMPLE = 300  # messages that show how fast it takes them

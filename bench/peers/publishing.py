@@ -22,7 +22,7 @@ from bench.lateness import Late, paced, receiving
 from bench.peers.peer import PATIENCE_S, POLL_S
 from bench.raw_rabbitmq import WINDOW
 from bench.rig import BODY
-from tests.acceptance.bridge import rabbitmq_channel
+from tests.rigs.bridge import rabbitmq_channel
 from tests.servers.rabbitmq import RabbitMQNode
 
 TURN = 250  # publishes before the connection may read and write

@@ -10,7 +10,7 @@ from bench.peers.peer import DAY_S, dice
 from bench.peers.publishing import To, late_through, persistent, publish, ready
 from bench.peers.ttl import AtLeastOnce
 from bench.rig import quorum_queue
-from tests.acceptance.bridge import rabbitmq_channel
+from tests.rigs.bridge import rabbitmq_channel
 
 DELAYS_S = (1, 4)  # each whole number of seconds between them is as likely
 PATIENT_S = 3.0  # how long a message that is due may stay away until it counts as held back

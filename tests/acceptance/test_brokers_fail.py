@@ -6,12 +6,12 @@ import time
 
 import pytest
 
-from tests.acceptance.bridge import Bridge, rabbitmq_channel
 from tests.acceptance.conftest import MakeBridge
-from tests.acceptance.history import check
+from tests.rigs.bridge import Bridge, rabbitmq_channel
+from tests.rigs.history import check
+from tests.rigs.waiting import wait_until
 from tests.servers.kafka import KafkaNode
 from tests.servers.rabbitmq import RabbitMQNode
-from tests.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(180)
 

@@ -25,9 +25,9 @@ from delaybridge.demo.show import Screen, duration, histogram
 from delaybridge.demo.verdict import POISON, Delivery, Promise, Story, Taking, Verdict, judge
 from delaybridge.errors import ConfigError, PublishUnavailable
 from delaybridge.message import Answer
+from tests.rigs.waiting import wait_until
 from tests.servers.kafka import KafkaStandIn
 from tests.servers.process import accepts
-from tests.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(60)
 

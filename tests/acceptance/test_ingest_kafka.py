@@ -13,12 +13,12 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.acceptance.bridge import Bridge
 from tests.acceptance.conftest import MakeBridge
-from tests.acceptance.history import Delivery
+from tests.rigs.bridge import Bridge
+from tests.rigs.history import Delivery
+from tests.rigs.waiting import wait_until
 from tests.servers.kafka import KafkaNode
 from tests.servers.redis import RedisServer
-from tests.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -13,15 +13,15 @@ import psutil
 import pytest
 
 from delaybridge.amqp.header import encode_properties
-from tests.acceptance.bridge import Bridge, rabbitmq_channel
 from tests.acceptance.conftest import MakeBridge
-from tests.acceptance.history import Delivery
 from tests.acceptance.test_brokers_fail import wait_s
-from tests.integration.delaying import Raw, entries
-from tests.integration.ingesting_rabbitmq import AsBytes, receive_raw
+from tests.rigs.bridge import Bridge, rabbitmq_channel
+from tests.rigs.history import Delivery
+from tests.rigs.ingest_rabbitmq import AsBytes, receive_raw
+from tests.rigs.rabbitmq_site import Raw, entries
+from tests.rigs.waiting import wait_until
 from tests.servers.rabbitmq import RabbitMQNode
 from tests.servers.redis import RedisServer
-from tests.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(120)
 

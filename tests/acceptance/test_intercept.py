@@ -11,14 +11,14 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from tests.acceptance.bridge import HERE, Bridge
 from tests.acceptance.conftest import MakeBridge
-from tests.acceptance.history import Promise, Verdict
-from tests.acceptance.produce_delayed import message
 from tests.acceptance.test_brokers_fail import OUTAGE_S, wait_s
+from tests.rigs.bridge import PROGRAMS, Bridge
+from tests.rigs.history import Promise, Verdict
+from tests.rigs.programs.produce_delayed import message
+from tests.rigs.waiting import wait_until
 from tests.servers.kafka import KafkaNode
 from tests.servers.rabbitmq import RabbitMQNode
-from tests.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -33,7 +33,7 @@ class Application:
         self.prefix = f"{target}-{library}"
         self._folder = bridge.folder
         self._journal = bridge.folder / f"{library}.journal"
-        script = str(HERE / "produce_delayed.py")
+        script = str(PROGRAMS / "produce_delayed.py")
         self._command = [
             *(sys.executable, script, library, target, str(MESSAGES), str(self._journal)),
             *(self.prefix, str(seconds)),

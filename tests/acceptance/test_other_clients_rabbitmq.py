@@ -15,10 +15,10 @@ from urllib.parse import urlsplit
 import pika
 import pytest
 
-from tests.acceptance.bridge import Bridge, rabbitmq_channel
 from tests.acceptance.conftest import MakeBridge
+from tests.rigs.bridge import Bridge, rabbitmq_channel
+from tests.rigs.waiting import wait_until
 from tests.servers.clients import PROGRAMS
-from tests.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(90)
 

@@ -22,8 +22,8 @@ from typing import NamedTuple
 import pytest
 
 from delaybridge import Client
-from tests.acceptance.bridge import ROOT
-from tests.waiting import wait_until
+from tests.rigs.bridge import ROOT
+from tests.rigs.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -9,7 +9,7 @@ import pytest
 from delaybridge.errors import StoreError
 from tests.acceptance.conftest import MakeBridge
 from tests.acceptance.test_brokers_fail import wait_s
-from tests.integration.proxy import FaultProxy
+from tests.rigs.fault_proxy import FaultProxy
 from tests.servers.process import free_port
 from tests.servers.redis import RedisServer
 

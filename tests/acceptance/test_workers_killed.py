@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from tests.acceptance.bridge import Bridge
 from tests.acceptance.conftest import MakeBridge
-from tests.waiting import wait_until
+from tests.rigs.bridge import Bridge
+from tests.rigs.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(150)
 

@@ -14,7 +14,7 @@ from delaybridge.accept.instructions import INSTRUCTIONS, instructions
 from delaybridge.errors import ConfigError, DelayBridgeError, MessageError
 from delaybridge.message import State
 from delaybridge.store.selection import Selection
-from tests.fuzz.hostile import ANYTHING, HARD, SURROGATE
+from tests.rigs.hostile import ANYTHING, HARD, SURROGATE
 
 TO = "rabbitmq:orders/close"
 KIND_OF = {"rabbitmq": TO, "kafka": "kafka:orders", "redis": "redis:s", "kombu": "kombu:q"}

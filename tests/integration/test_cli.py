@@ -26,8 +26,8 @@ from delaybridge.ingest.storing import store_entries
 from delaybridge.message import Record, encode_record, new_id
 from delaybridge.store import keys, verbs
 from delaybridge.store.verbs import Bucket, Item
+from tests.rigs.waiting import wait_until
 from tests.servers.redis import RedisServer
-from tests.waiting import wait_until
 
 CANARY = "S3CR3T-CANARY-99"
 HOUR = ("--in", "1h")

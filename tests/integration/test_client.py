@@ -33,11 +33,11 @@ from delaybridge.store import keys, verbs
 from delaybridge.store.calls import Calls, Page, Receipt, Stored
 from delaybridge.store.store import Store
 from delaybridge.store.verbs import Command
-from tests.integration.bucket import TTL_MS, World
-from tests.integration.lossy import LossyProxy
+from tests.rigs.bucket import TTL_MS, World
+from tests.rigs.lossy_proxy import LossyProxy
+from tests.rigs.waiting import wait_until
 from tests.servers.process import LOOPBACK, free_port
 from tests.servers.redis import RedisServer, redis62_binary, valkey_binary
-from tests.waiting import wait_until
 
 TO = "rabbitmq:orders/close"
 BUCKETS = 16

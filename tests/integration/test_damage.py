@@ -18,7 +18,8 @@ from delaybridge.store import verbs
 from delaybridge.store.damage import Damage
 from delaybridge.store.store import AsyncStore
 from delaybridge.store.verbs import Item
-from tests.integration.damaging import (
+from tests.integration.test_worker import Arrived, Crew, arrived
+from tests.rigs.damage import (
     BUCKETS,
     HEALTHY,
     KEPT,
@@ -28,8 +29,7 @@ from tests.integration.damaging import (
     Place,
     id_for,
 )
-from tests.integration.test_worker import Arrived, Crew, arrived
-from tests.waiting import wait_until_async
+from tests.rigs.waiting import wait_until_async
 
 __all__ = ["arrived"]
 DEADLINE_S = 20.0

@@ -15,8 +15,8 @@ from delaybridge import cli
 from delaybridge.cli.logs import TextFormatter
 from delaybridge.events import Event, SourceUnguarded
 from delaybridge.worker.eventlog import EventLog
-from tests.integration.ingesting import Entrance
-from tests.integration.ingesting_rabbitmq import HOUR_MS, Exchanges, reading, source
+from tests.rigs.ingest import Entrance
+from tests.rigs.ingest_rabbitmq import HOUR_MS, Exchanges, reading, source
 from tests.servers.process import LOOPBACK, free_port
 from tests.servers.rabbitmq import RabbitMQNode
 

@@ -20,10 +20,10 @@ from confluent_kafka import Producer
 from delaybridge import AsyncClient
 from delaybridge.store import keys
 from delaybridge.store.ids import all_beside
-from tests.integration.fleet import Process
-from tests.integration.ingesting import DEADLINE_S, Entrance
-from tests.integration.ingesting_kafka import Kafka, produce_raw, source
-from tests.waiting import wait_until_async
+from tests.rigs.fleet import Process
+from tests.rigs.ingest import DEADLINE_S, Entrance
+from tests.rigs.ingest_kafka import Kafka, produce_raw, source
+from tests.rigs.waiting import wait_until_async
 
 MakeEntrance = Callable[..., Entrance]
 SECOND = [("delaybridge-delay", b"1s")]

@@ -19,8 +19,8 @@ from confluent_kafka.admin import (
 
 from delaybridge.ingest import kafka_consumer
 from delaybridge.store.calls import SourceInfo
-from tests.integration.ingesting import Entrance
-from tests.integration.ingesting_kafka import Kafka, source
+from tests.rigs.ingest import Entrance
+from tests.rigs.ingest_kafka import Kafka, source
 from tests.servers.kafka import KafkaNode
 from tests.servers.redis import RedisServer
 

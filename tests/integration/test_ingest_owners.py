@@ -11,11 +11,11 @@ import pytest
 import redis
 
 from delaybridge.store import keys
-from tests.integration.ingesting import Entrance
-from tests.integration.ingesting_kafka import Kafka
-from tests.integration.ingesting_kafka import source as topic_source
-from tests.integration.ingesting_rabbitmq import HOUR_MS, Exchanges, reading
-from tests.integration.ingesting_rabbitmq import source as exchange_source
+from tests.rigs.ingest import Entrance
+from tests.rigs.ingest_kafka import Kafka
+from tests.rigs.ingest_kafka import source as topic_source
+from tests.rigs.ingest_rabbitmq import HOUR_MS, Exchanges, reading
+from tests.rigs.ingest_rabbitmq import source as exchange_source
 
 HOUR = [("delaybridge-delay", b"1h")]
 MakeEntrance = Callable[..., Entrance]

@@ -24,11 +24,11 @@ from delaybridge.errors import StoreWiped
 from delaybridge.message import Answer, Delivery
 from delaybridge.publish import Outcome, Verdict
 from delaybridge.store.calls import Stored
-from tests.integration.delaying import Raw, entries
-from tests.integration.fleet import Process
-from tests.integration.ingesting import DEADLINE_S, Entrance
-from tests.integration.ingesting_rabbitmq import HOUR_MS, AsBytes, Exchanges, reading, source
-from tests.waiting import wait_until_async
+from tests.rigs.fleet import Process
+from tests.rigs.ingest import DEADLINE_S, Entrance
+from tests.rigs.ingest_rabbitmq import HOUR_MS, AsBytes, Exchanges, reading, source
+from tests.rigs.rabbitmq_site import Raw, entries
+from tests.rigs.waiting import wait_until_async
 
 MakeEntrance = Callable[..., Entrance]
 

@@ -13,10 +13,10 @@ import pytest
 import redis
 
 from delaybridge.ingest.rabbitmq.intake import IntakeConnection
-from tests.integration.brokers import running_with_tls
-from tests.integration.ingesting import Entrance
-from tests.integration.ingesting_rabbitmq import HOUR_MS, Exchanges, reading, source
-from tests.integration.proxy import FaultProxy
+from tests.rigs.brokers import running_with_tls
+from tests.rigs.fault_proxy import FaultProxy
+from tests.rigs.ingest import Entrance
+from tests.rigs.ingest_rabbitmq import HOUR_MS, Exchanges, reading, source
 from tests.servers.process import free_port
 from tests.servers.rabbitmq import RabbitMQNode, rabbitmq_url_of
 from tests.servers.redis import RedisServer

@@ -14,9 +14,9 @@ from aio_pika import DeliveryMode, Message
 
 from delaybridge import AsyncClient, ConfigError, MessageConflict, MessageError, StoreUnavailable
 from delaybridge.intercept import aio_pika as delaying
-from tests.integration.delaying import Raw, Site
+from tests.rigs.rabbitmq_site import Raw, Site
+from tests.rigs.waiting import wait_until_async
 from tests.servers.process import LOOPBACK, free_port
-from tests.waiting import wait_until_async
 
 PUBLISHED = [
     pytest.param(b"\x00\xff", {}, id="nothing but a body"),

@@ -17,9 +17,9 @@ from aiokafka.errors import MessageSizeTooLargeError, ProducerClosed
 from delaybridge import AsyncClient, ConfigError, MessageConflict, MessageError, StoreUnavailable
 from delaybridge.intercept import aiokafka as intercepted
 from delaybridge.intercept.aiokafka import AIOKafkaProducer
-from tests.integration.delaying_kafka import DEADLINE_S, KafkaSite, Record
+from tests.rigs.kafka_site import DEADLINE_S, KafkaSite, Record
+from tests.rigs.waiting import wait_until_async
 from tests.servers.process import LOOPBACK, free_port
-from tests.waiting import wait_until_async
 
 HOUR_MS = 3_600_000
 SENT = [

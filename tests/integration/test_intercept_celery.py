@@ -26,12 +26,12 @@ from kombu.exceptions import OperationalError
 from delaybridge import Client
 from delaybridge.intercept.celery import install
 from delaybridge.message import State
-from tests.acceptance.bridge import Bridge
-from tests.integration.lossy import LossyProxy
-from tests.waiting import wait_until
+from tests.rigs.bridge import Bridge
+from tests.rigs.lossy_proxy import LossyProxy
+from tests.rigs.waiting import wait_until
 
 DEADLINE_S = 25.0
-APP = "tests.integration.celery_app"
+APP = "tests.rigs.programs.celery_app"
 ROOT = Path(__file__).parents[2]
 pytestmark = [
     pytest.mark.timeout(60),

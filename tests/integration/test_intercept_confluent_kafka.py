@@ -19,11 +19,11 @@ from confluent_kafka import KafkaError
 from delaybridge import Client, ConfigError, MessageError
 from delaybridge.intercept import client_of_settings
 from delaybridge.intercept.confluent_kafka import Producer
-from tests.integration.delaying_kafka import DEADLINE_S, KafkaSite
-from tests.integration.lossy import LossyProxy
+from tests.rigs.kafka_site import DEADLINE_S, KafkaSite
+from tests.rigs.lossy_proxy import LossyProxy
+from tests.rigs.waiting import wait_until
 from tests.servers.process import LOOPBACK, free_port
 from tests.servers.redis import RedisServer
-from tests.waiting import wait_until
 
 HOUR_MS = 3_600_000
 PRODUCED = [

@@ -22,9 +22,9 @@ from kombu.serialization import registry
 from delaybridge import Client, ConfigError, MessageConflict, MessageError, StoreUnavailable
 from delaybridge.intercept import client_of_settings
 from delaybridge.intercept.kombu import Producer
-from tests.integration.delaying import Site
+from tests.rigs.rabbitmq_site import Site
+from tests.rigs.waiting import wait_until
 from tests.servers.process import LOOPBACK, free_port
-from tests.waiting import wait_until
 
 HEADERS = {
     "text": "é€𐍈",

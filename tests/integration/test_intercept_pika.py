@@ -15,9 +15,9 @@ from pika.compat import long
 from delaybridge import Client, ConfigError, MessageConflict, MessageError, StoreUnavailable
 from delaybridge.intercept import client_of_settings
 from delaybridge.intercept.pika import BlockingChannel, BlockingConnection, delaying
-from tests.integration.delaying import Site
+from tests.rigs.rabbitmq_site import Site
+from tests.rigs.waiting import wait_until
 from tests.servers.process import LOOPBACK, free_port
-from tests.waiting import wait_until
 
 PUBLISHED = [
     pytest.param("text", {}, id="nothing but a body"),

@@ -15,7 +15,7 @@ import pytest
 from delaybridge.errors import PublishUnavailable
 from delaybridge.message import Delivery, Destination
 from delaybridge.publish import CONFIRMED, Fault, Publisher, Verdict, connect
-from tests.integration.brokers import (
+from tests.rigs.brokers import (
     CONFIRM_TIMEOUT_S,
     OPTIONS,
     KafkaRig,
@@ -28,7 +28,7 @@ from tests.integration.brokers import (
     Rig,
     Sink,
 )
-from tests.waiting import wait_until_async
+from tests.rigs.waiting import wait_until_async
 
 RIGS: dict[str, type[Rig]] = {
     "memory": MemoryRig,

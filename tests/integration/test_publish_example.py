@@ -13,7 +13,7 @@ import pytest
 
 from delaybridge.errors import ConfigError, PublishUnavailable
 from delaybridge.publish import CONFIRMED, Fault, Verdict, connect
-from tests.integration.brokers import OPTIONS, MemoryRig, Sink
+from tests.rigs.brokers import OPTIONS, MemoryRig, Sink
 
 EXAMPLE = Path(__file__).parent.parent / "example_publisher"
 

@@ -23,11 +23,11 @@ from confluent_kafka.admin import (
 from delaybridge.errors import PublishUnavailable
 from delaybridge.message import Delivery, Destination
 from delaybridge.publish import CONFIRMED, Fault, Verdict, connect
-from tests.integration import certificates
-from tests.integration.brokers import OPTIONS, KafkaRig, Sink
+from tests.rigs import certificates
+from tests.rigs.brokers import OPTIONS, KafkaRig, Sink
+from tests.rigs.waiting import wait_until_async
 from tests.servers.kafka import KafkaStandIn
 from tests.servers.process import LOOPBACK, free_port
-from tests.waiting import wait_until_async
 
 RIGHTS = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",

@@ -24,8 +24,8 @@ from delaybridge.errors import ConfigError, MessageError, PublishUnavailable
 from delaybridge.message import OWN_HEADERS, Delivery, Limits, decode_record
 from delaybridge.publish import CONFIRMED, Fault, PublishOptions, Verdict, connect
 from delaybridge.settings.urls import cautions, check_broker_url
-from tests.integration import certificates
-from tests.integration.brokers import (
+from tests.rigs import certificates
+from tests.rigs.brokers import (
     OPTIONS,
     KombuAmqpRig,
     KombuRedisRig,
@@ -36,10 +36,10 @@ from tests.integration.brokers import (
     running_with_tls,
     running_worker,
 )
+from tests.rigs.waiting import wait_until, wait_until_async
 from tests.servers.process import LOOPBACK
 from tests.servers.rabbitmq import RabbitMQNode
 from tests.servers.redis import RedisServer
-from tests.waiting import wait_until, wait_until_async
 
 QUICK = PublishOptions(confirm_timeout_s=1.0, heartbeat_s=2)
 

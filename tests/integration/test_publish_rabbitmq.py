@@ -22,9 +22,9 @@ from delaybridge.amqp.header import (
 from delaybridge.errors import PublishUnavailable
 from delaybridge.message import ContentHeader, Delivery, Destination
 from delaybridge.publish import CONFIRMED, Fault, PublishOptions, Verdict
-from tests.integration.brokers import RabbitMQRig, Sink, running_with_tls
+from tests.rigs.brokers import RabbitMQRig, Sink, running_with_tls
+from tests.rigs.waiting import wait_until_async
 from tests.servers.process import LOOPBACK
-from tests.waiting import wait_until_async
 
 MAX_MESSAGE_BYTES = 100_000  # of the broker here: below what we take RabbitMQ's limit for
 

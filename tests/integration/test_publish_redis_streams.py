@@ -16,7 +16,7 @@ from delaybridge.errors import ConfigError, MessageError, PublishUnavailable
 from delaybridge.message import Delivery, Destination, Limits
 from delaybridge.publish import CONFIRMED, Fault, PublishOptions, Verdict, connect
 from delaybridge.settings.urls import check_broker_url, check_redis_url
-from tests.integration.brokers import (
+from tests.rigs.brokers import (
     OPTIONS,
     RedisRig,
     Sink,
@@ -24,9 +24,9 @@ from tests.integration.brokers import (
     redis_with_tls,
     running_worker,
 )
+from tests.rigs.waiting import wait_until, wait_until_async
 from tests.servers.process import LOOPBACK
 from tests.servers.redis import RedisServer
-from tests.waiting import wait_until, wait_until_async
 
 QUICK = PublishOptions(confirm_timeout_s=1.0, heartbeat_s=1)
 

@@ -26,11 +26,11 @@ from delaybridge.message import Answer
 from delaybridge.store.connection import AsyncWire, Wire, packed
 from delaybridge.store.store import AsyncStore
 from delaybridge.store.verbs import Command
-from tests.integration.proxy import FaultProxy
 from tests.integration.test_client import TO, Maker, make
+from tests.rigs.fault_proxy import FaultProxy
+from tests.rigs.waiting import wait_until, wait_until_async
 from tests.servers.process import LOOPBACK, free_port
 from tests.servers.redis import RedisServer, redis62_binary, valkey_binary
-from tests.waiting import wait_until, wait_until_async
 
 __all__ = ["make"]  # a fixture
 

@@ -22,9 +22,9 @@ from redis.retry import Retry
 from delaybridge import Client
 from delaybridge.errors import StoreUnavailable
 from delaybridge.store.connection import AsyncWire, NotNow, Wire, WrongServer, packed
-from tests.integration.proxy import FaultProxy
+from tests.rigs.fault_proxy import FaultProxy
+from tests.rigs.waiting import wait_until, wait_until_async
 from tests.servers.process import free_port
-from tests.waiting import wait_until, wait_until_async
 
 TIMEOUT_S = 0.3
 

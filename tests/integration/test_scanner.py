@@ -22,8 +22,8 @@ from delaybridge.events import (
 from delaybridge.message import Message
 from delaybridge.publish import Fault, Outcome, Verdict
 from delaybridge.store import keys
-from tests.integration.lossy import LossyProxy
-from tests.integration.scanning import NOW_MS, Broker_, Rig, message, when
+from tests.rigs.lossy_proxy import LossyProxy
+from tests.rigs.scanner import NOW_MS, Broker_, Rig, message, when
 
 SOON_MS = NOW_MS + 100
 BACKLOG = 400

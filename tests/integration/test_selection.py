@@ -11,7 +11,7 @@ import redis
 from delaybridge import AsyncClient, Client, Message, Selection, cli
 from delaybridge.message import Answer, State
 from delaybridge.store import keys, selection, verbs
-from tests.integration.bucket import World
+from tests.rigs.bucket import World
 
 AT = "2035-01-01T00:00:0{}Z"
 AT_MS = 2_051_222_400_000

@@ -15,7 +15,8 @@ import psutil
 import pytest
 import redis
 
-from tests.integration.docker_engine import FakeEngine
+from tests.rigs.docker_engine import FakeEngine
+from tests.rigs.waiting import wait_until
 from tests.servers import __main__ as installing
 from tests.servers import kafka
 from tests.servers.kafka import KafkaNode, cached_libs, path_libs
@@ -23,7 +24,6 @@ from tests.servers.process import ServerProcess, accepts, members
 from tests.servers.rabbitmq import RabbitMQNode, built_root, machine_root
 from tests.servers.redis import RedisServer
 from tests.servers.redis import container as redis_container
-from tests.waiting import wait_until
 
 LOOPBACK = {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
 DEADLINE_S = 20.0

@@ -12,7 +12,7 @@ from delaybridge import Client
 from delaybridge.accept.accept import Accepted
 from delaybridge.store import keys, verbs
 from delaybridge.store.verbs import Bucket, Command, Item
-from tests.integration.bucket import Owner, World
+from tests.rigs.bucket import Owner, World
 
 TTL_MS = 10_000
 DELAY_MS = 5

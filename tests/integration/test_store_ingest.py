@@ -11,7 +11,7 @@ from delaybridge.ingest.reach import reach_of
 from delaybridge.ingest.routes import Route
 from delaybridge.message import Answer, OnConflict, Record, State, encode_record
 from delaybridge.store.verbs import Source
-from tests.integration.bucket import World
+from tests.rigs.bucket import World
 
 CREATED, DUPLICATE, CONFLICT = Answer.CREATED, Answer.DUPLICATE, Answer.CONFLICT
 KINDS = {"rabbitmq": "rabbitmq", "kafka": "kafka", "eu-1": "kafka", "s": "redis"}

@@ -13,11 +13,11 @@ import pytest
 
 from delaybridge.message import Answer
 from delaybridge.store.verbs import Command
-from tests.integration.bucket import TTL_MS, Copy, Owner, World
+from tests.rigs.bucket import TTL_MS, Copy, Owner, World
+from tests.rigs.waiting import wait_until
 from tests.servers.process import free_port
 from tests.servers.redis import RedisServer
 from tests.unit.test_lua_headers import SAMPLES
-from tests.waiting import wait_until
 
 
 @pytest.fixture

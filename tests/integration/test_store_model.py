@@ -25,9 +25,9 @@ from hypothesis.stateful import (
 from delaybridge.accept.accept import Accepted
 from delaybridge.message import OnConflict, Record, encode_record, rank_of
 from delaybridge.store.verbs import Acquired, Claimed, Fired, Item, split_record
-from tests.integration.bucket import BIRTH, TTL_MS, World, grouped
-from tests.integration.bucket import Copy as PlainCopy
-from tests.integration.bucket_model import Model
+from tests.rigs.bucket import BIRTH, TTL_MS, World, grouped
+from tests.rigs.bucket import Copy as PlainCopy
+from tests.rigs.bucket_model import Model
 
 START_MS = 1_800_000_000_000
 AHEAD_MS = 1000

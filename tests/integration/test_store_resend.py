@@ -18,8 +18,8 @@ from delaybridge.message import Answer, OnConflict, State
 from delaybridge.store import keys, verbs
 from delaybridge.store.store import AsyncStore, Store
 from delaybridge.store.verbs import SCRIPT_KEYS, Command, Fleet, Reclaimed, Source, Trimmed
-from tests.integration.bucket import TTL_MS, Copy, Owner, World
-from tests.integration.lossy import LossyProxy
+from tests.rigs.bucket import TTL_MS, Copy, Owner, World
+from tests.rigs.lossy_proxy import LossyProxy
 
 Case = Callable[[World], Command[Any]]
 

@@ -20,7 +20,7 @@ from delaybridge import Client, Message, cli
 from delaybridge.message import Answer, State
 from delaybridge.store import keys
 from delaybridge.times import format_time
-from tests.waiting import wait_until
+from tests.rigs.waiting import wait_until
 
 DEADLINE_S = 30.0
 Tell = Callable[..., tuple[int, str]]

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from delaybridge.message import Answer
-from tests.integration.fleet import ROOT, Fleet
-from tests.waiting import wait_until
+from tests.rigs.fleet import ROOT, Fleet
+from tests.rigs.waiting import wait_until
 
 FIRST = "2489fe3"  # a version whose announcements, attempts and answers looked otherwise
 MESSAGES = 300

@@ -48,14 +48,14 @@ from delaybridge.store.store import AsyncStore
 from delaybridge.worker import worker as worker_module
 from delaybridge.worker.service import Identity
 from delaybridge.worker.worker import Shift, Worker
-from tests.integration import recorder
-from tests.integration.fleet import Fleet
-from tests.integration.proxy import FaultProxy
-from tests.integration.scanning import GatedStore
+from tests.rigs import recorder
+from tests.rigs.fault_proxy import FaultProxy
+from tests.rigs.fleet import Fleet
+from tests.rigs.scanner import GatedStore
+from tests.rigs.waiting import wait_until, wait_until_async
 from tests.servers.clock import ClockedRedis
 from tests.servers.process import free_port
 from tests.servers.redis import RedisServer
-from tests.waiting import wait_until, wait_until_async
 
 BUCKETS = 16
 TTL_MS = 800

@@ -12,7 +12,6 @@ import redis
 
 from delaybridge.events import LeaseLost, ScannerFailed
 from delaybridge.store.store import AsyncStore
-from tests.integration.proxy import FaultProxy
 from tests.integration.test_reconnecting import (
     BINARIES,
     endless_script,
@@ -22,9 +21,10 @@ from tests.integration.test_reconnecting import (
     refuse_writes,
 )
 from tests.integration.test_worker import DEADLINE_S, Arrived, Crew, arrived
+from tests.rigs.fault_proxy import FaultProxy
+from tests.rigs.waiting import wait_until_async
 from tests.servers.process import LOOPBACK, free_port
 from tests.servers.redis import RedisServer
-from tests.waiting import wait_until_async
 
 __all__ = ["BINARIES", "arrived", "pair"]  # fixtures
 

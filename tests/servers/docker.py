@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Self
 
+from tests.rigs.waiting import wait_until
 from tests.servers.process import LOOPBACK, free_port
-from tests.waiting import wait_until
 
 READY_TIMEOUT_S = 60.0
 

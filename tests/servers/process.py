@@ -15,8 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Self
 
+from tests.rigs.waiting import DeadlineExceeded, wait_until
 from tests.servers.folders import PrivateFolder
-from tests.waiting import DeadlineExceeded, wait_until
 
 LOOPBACK = "127.0.0.1"
 STOP_TIMEOUT_S = 20.0

@@ -9,7 +9,7 @@ import pytest
 
 from delaybridge import events
 from delaybridge.worker.eventlog import EventLog
-from tests.waiting import wait_until_async
+from tests.rigs.waiting import wait_until_async
 
 DEADLINE_S = 10.0
 MASSES = 1000

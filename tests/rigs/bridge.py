@@ -18,11 +18,11 @@ import pika
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from delaybridge import Client, Message
-from tests.acceptance.history import Delivery, Promise, Verdict, check, read
-from tests.waiting import wait_until
+from tests.rigs.history import Delivery, Promise, Verdict, check, read
+from tests.rigs.waiting import wait_until
 
-HERE = Path(__file__).parent
-ROOT = HERE.parent.parent
+PROGRAMS = Path(__file__).parent / "programs"
+ROOT = Path(__file__).parents[2]
 
 
 class Bridge:
@@ -156,7 +156,7 @@ class Bridge:
         path = self.folder / f"received-{len(self._files)}.jsonl"
         self._files.append(path)
         process = subprocess.Popen(
-            [sys.executable, str(HERE / script), *arguments, str(path)], stdout=subprocess.PIPE
+            [sys.executable, str(PROGRAMS / script), *arguments, str(path)], stdout=subprocess.PIPE
         )
         self._consumers.append(process)
         if process.stdout is None or process.stdout.readline() != b"ready\n":

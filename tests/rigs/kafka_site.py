@@ -17,7 +17,7 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from delaybridge import Client
-from tests.acceptance.bridge import ROOT, Bridge
+from tests.rigs.bridge import ROOT, Bridge
 
 DEADLINE_S = 20.0
 GUIDE = ROOT / "docs" / "intercept.md"

@@ -28,14 +28,14 @@ from delaybridge import Client
 from delaybridge.message import Delivery, Destination, Record
 from delaybridge.publish import Outcome, Publisher, PublishOptions, Verdict, connect
 from delaybridge.publish.memory import MemoryPublisher
-from tests.integration import certificates
-from tests.integration.fleet import Process
-from tests.integration.proxy import FaultProxy
+from tests.rigs import certificates
+from tests.rigs.fault_proxy import FaultProxy
+from tests.rigs.fleet import Process
+from tests.rigs.waiting import wait_until, wait_until_async
 from tests.servers.kafka import KafkaNode
 from tests.servers.process import LOOPBACK, accepts, free_port
 from tests.servers.rabbitmq import RabbitMQNode
 from tests.servers.redis import RedisServer, redis_url_of, tls_binary
-from tests.waiting import wait_until, wait_until_async
 
 DUE_MS = 1_800_000_000_000
 CONFIRM_TIMEOUT_S = 2.0

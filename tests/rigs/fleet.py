@@ -14,8 +14,8 @@ from typing import IO, Self
 
 from delaybridge import Client, Message
 from delaybridge.message import new_id
-from tests.integration import recorder
-from tests.waiting import wait_until
+from tests.rigs import recorder
+from tests.rigs.waiting import wait_until
 
 ROOT = Path(__file__).parent.parent.parent
 START_DEADLINE_S = 20.0

@@ -23,8 +23,8 @@ from delaybridge.amqp.header import (
     split_content_header,
 )
 from delaybridge.message import ContentHeader
-from tests.acceptance.bridge import ROOT, Bridge, rabbitmq_channel
-from tests.waiting import wait_until
+from tests.rigs.bridge import ROOT, Bridge, rabbitmq_channel
+from tests.rigs.waiting import wait_until
 
 DEADLINE_S = 20.0
 GUIDE = ROOT / "docs" / "intercept.md"

@@ -29,8 +29,8 @@ from confluent_kafka.admin import (
 
 from delaybridge.message import OWN_HEADERS
 from delaybridge.store.calls import SourceInfo
-from tests.integration.ingesting import DEADLINE_S, Entrance
-from tests.waiting import wait_until
+from tests.rigs.ingest import DEADLINE_S, Entrance
+from tests.rigs.waiting import wait_until
 
 T = TypeVar("T")
 Headers = Sequence[tuple[str, bytes | None]]

@@ -12,8 +12,8 @@ from pika.adapters.blocking_connection import BlockingChannel
 
 from delaybridge.amqp.header import HEADERS_FLAG, encode_properties, split_content_header
 from delaybridge.store.calls import SourceInfo
-from tests.integration.delaying import Raw
-from tests.integration.ingesting import DEADLINE_S, Entrance, Rabbit
+from tests.rigs.ingest import DEADLINE_S, Entrance, Rabbit
+from tests.rigs.rabbitmq_site import Raw
 
 HOUR_MS = 3_600_000
 

@@ -21,7 +21,7 @@ from delaybridge.message import Delivery, Destination
 from delaybridge.publish import CONFIRMED, Outcome, PublishOptions, Report, Verdict
 
 HOLD_POLL_S = 0.01
-_ENTRY = EntryPoint("recorder", "tests.integration.recorder:publisher", "delaybridge.publishers")
+_ENTRY = EntryPoint("recorder", "tests.rigs.recorder:publisher", "delaybridge.publishers")
 
 
 class Record(NamedTuple):
