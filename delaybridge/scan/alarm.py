@@ -1,4 +1,4 @@
-"""The alarm clock a scanner sleeps on: rings at an instant, or as soon as somebody rings it."""
+"""The alarm that wakes the scanner: at an instant, or as soon as it is rung."""
 
 import asyncio
 import ctypes
@@ -14,10 +14,10 @@ NS_PER_S = 1_000_000_000
 
 
 class Timer(Protocol):
-    """Calls back about the instant it is armed for; may be a little early, never lost."""
+    """Calls back at about the instant it is armed for; may be a little early, is never lost."""
 
     def arm(self, at_s: float | None) -> None:
-        """Forget the last instant and wait for this one, of `time.monotonic`. None: for none."""
+        """Wait for this instant of `time.monotonic` instead of the last one. None: for none."""
 
     def close(self) -> None: ...
 
@@ -26,9 +26,9 @@ TimerFactory = Callable[[Callable[[], None]], Timer]
 
 
 class Alarm:
-    """Wakes one task at the instant that was set, never before, or as soon as somebody rings.
+    """Wakes one task at the instant that was set, never before it, or as soon as it is rung.
 
-    Rings are not counted: however many came while nobody waited, the next `wait` returns once.
+    Rings are not counted: however many came while no task waited, the next `wait` returns once.
     Made, used and closed on one running event loop, from its thread only.
     """
 
@@ -41,8 +41,8 @@ class Alarm:
     def set(self, at_s: float | None) -> None:
         """Ring at that instant of `time.monotonic`, instead of the one set before.
 
-        An instant that has passed rings at once. None: do not ring until told to. To set the same
-        instant again costs nothing. What has rung already stays rung.
+        An instant that has passed rings at once. None: ring at no instant. To set the same instant
+        again costs nothing. A ring that no task has waited for stays.
         """
         if self._closed:
             raise RuntimeError("the alarm is closed")
@@ -54,19 +54,19 @@ class Alarm:
             self._timer.arm(at_s)
 
     def ring(self) -> None:
-        """Ring now. An instant that is set stays set."""
+        """Ring now. The instant that is set stays set."""
         self._rang.set()
 
     async def wait(self) -> None:
-        """Return when it rings, at once if it rang since the last return. For one task at a time.
+        """Return when it rings, or at once if it rang since the last return. For one task only.
 
-        A wait that is cancelled takes no ring away.
+        A cancelled wait takes no ring away.
         """
         await self._rang.wait()
         self._rang.clear()
 
     def close(self) -> None:
-        """Give the timer back. Wakes nobody; closing again does nothing."""
+        """Release the timer. Wakes no task; closing again does nothing."""
         if not self._closed:
             self._closed = True
             self._at_s = None
@@ -76,7 +76,7 @@ class Alarm:
         if self._at_s is None:
             return
         if time.monotonic() < self._at_s:
-            # The event loop's timers round, and some to the early side.
+            # The event loop's timers round, some of them down.
             self._timer.arm(self._at_s)
             return
         self._at_s = None
@@ -96,7 +96,7 @@ class TimerDescriptor:
         self._loop.add_reader(self._descriptor, self._readable)
 
     def arm(self, at_s: float | None) -> None:
-        # To the kernel 0 means none, and what has passed means at once.
+        # To the kernel, 0 means none and an instant in the past means at once.
         _arm(self._descriptor, 0 if at_s is None else math.ceil(at_s * NS_PER_S))
 
     def close(self) -> None:
@@ -107,7 +107,7 @@ class TimerDescriptor:
         try:
             os.read(self._descriptor, _EXPIRATIONS_BYTES)
         except BlockingIOError:
-            return  # armed anew after the loop had seen it go off
+            return  # armed again after the loop saw it go off
         self._went_off()
 
 

@@ -1,9 +1,9 @@
 """The store's clock as a worker knows it: an offset to its own monotonic clock, never too early.
 
-A reading taken between `sent` and `received` says that the offset (store minus monotonic) lies
-between reading - received and reading - sent. The clock goes by the largest of the recent lower
-bounds: the true store time is never behind what it says, so nothing judged due by it is early, and
-it errs by at most the fastest recent round trip.
+A reading taken between `sent` and `received` bounds the offset (store minus monotonic): it is at
+least reading - received, and at most reading - sent. The clock uses the largest of the recent lower
+bounds. So it is never ahead of the store's clock, nothing judged due by it is early, and it is
+behind by at most the fastest recent round trip.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ class StoreClock:
 
     @property
     def is_set(self) -> bool:
-        """Whether a reading was ever taken; before, there is no time."""
+        """Whether a reading was taken; before that, there is no time."""
         return self._offset_s is not None
 
     def observe(self, store_us: int, sent_s: float, received_s: float) -> int:
-        """Take a reading of the store's clock; the step in ms if it contradicts those before.
+        """Take a reading; returns the step in ms if it contradicts earlier readings, else 0.
 
-        A slow reading contradicts nothing: only one does that shares no offset with an earlier one.
+        It contradicts an earlier one if no offset satisfies both; a slow reading seldom does.
         """
         lower_s, upper_s = store_us / 1e6 - received_s, store_us / 1e6 - sent_s
         highest_s = max((lower for lower, _ in self._bounds_s), default=lower_s)
         lowest_s = min((upper for _, upper in self._bounds_s), default=upper_s)
         step_s = min(0.0, upper_s - highest_s) + max(0.0, lower_s - lowest_s)
         if step_s:
-            self._bounds_s.clear()  # the store's clock was set: they speak of another
+            self._bounds_s.clear()  # the store's clock was set: they are of another clock
         self._bounds_s.append((lower_s, upper_s))
         self._offset_s = max(lower for lower, _ in self._bounds_s)
         step_ms = round(step_s * 1000)
         return step_ms if abs(step_ms) > STEP_MS else 0
 
     def glance(self, store_us: int, sent_s: float, received_s: float) -> int:
-        """As `observe`, of a reading that came along with an answer: kept if it tells news."""
+        """As `observe`, for a reading that came with another answer: kept only if it tells more."""
         if self._offset_s is not None:
             lower_s, upper_s = store_us / 1e6 - received_s, store_us / 1e6 - sent_s
             if lower_s <= self._offset_s <= upper_s + _MICROSECOND_S:
@@ -55,11 +55,11 @@ class StoreClock:
         return self.observe(store_us, sent_s, received_s)
 
     def now_ms(self) -> int:
-        """The store's time in whole ms, rounded down; at most a round trip behind the truth."""
+        """The store's time in ms, rounded down; at most a round trip behind."""
         return int((self.monotonic() + self._offset()) * 1000)
 
     def monotonic_at(self, store_ms: int) -> float:
-        """The monotonic instant from which on `now_ms` is at least `store_ms`."""
+        """The first monotonic instant at which `now_ms` is at least `store_ms`."""
         return store_ms / 1000 - self._offset() + 1e-6
 
     def _offset(self) -> float:

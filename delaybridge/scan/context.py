@@ -10,7 +10,7 @@ from delaybridge.events import Emit
 from delaybridge.scan.asking import Asking
 from delaybridge.scan.lanes import Lanes
 from delaybridge.scan.session import Session
-from delaybridge.scan.waiting import Waiting
+from delaybridge.scan.waiting import WaitingCopies
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class Context:
     """
 
     sessions: dict[int, Session]
-    waiting: Waiting
+    waiting: WaitingCopies
     lanes: Lanes
     asking: Asking
     clock: Clock

@@ -10,7 +10,7 @@ from delaybridge.store.verbs import Bucket, Command, Item
 _CALL_ITEMS = 1000  # messages in one call of a script
 
 
-class Report(NamedTuple):
+class ExitReport(NamedTuple):
     """Commands that tell the store what became of copies.
 
     copies: how many. back_off_ms: the shortest back-off among them, None if there is none.
@@ -96,7 +96,7 @@ class Exits:
         ids = self._unpark_ids[:_CALL_ITEMS]
         return bool(ids) and self._parking.isdisjoint(ids)
 
-    def take(self) -> Report:
+    def take(self) -> ExitReport:
         """Everything gathered since the last time; from here on the caller tells the store."""
         commands: list[Command[Any]] = []
         bucket, owner = self._bucket, self._owner
@@ -110,9 +110,9 @@ class Exits:
         parked = {item.id for item in self._parked}
         self._parking |= parked
         self._settled, self._retried, self._buried, self._parked = {}, [], [], []
-        return Report(commands, count, back_off_ms, parked)
+        return ExitReport(commands, count, back_off_ms, parked)
 
-    def answered(self, report: Report) -> None:
+    def answered(self, report: ExitReport) -> None:
         """The store knows what the report says."""
         self._parking -= report.parked
 

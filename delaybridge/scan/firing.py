@@ -14,7 +14,7 @@ from delaybridge.events import Revoked
 from delaybridge.scan.claiming import Claiming
 from delaybridge.scan.context import Context
 from delaybridge.scan.copy import Copy
-from delaybridge.scan.exits import Report
+from delaybridge.scan.exits import ExitReport
 from delaybridge.scan.lanes import GO, WAIT
 from delaybridge.scan.publishing import Publishing, settle_once
 from delaybridge.scan.session import Session
@@ -113,7 +113,7 @@ class Firing:
         return session.bucket.fire(*session.owner, session.watermark, session.have, session.seen)
 
     async def _fire(
-        self, batch: Batch, reports: dict[Session, Report], fires: list[Command[Any]]
+        self, batch: Batch, reports: dict[Session, ExitReport], fires: list[Command[Any]]
     ) -> None:
         """Tell the store; keep what is still ours and was not revoked."""
         # Parked and buried ones leave the mirror before the fire that would cover them.

@@ -1,11 +1,11 @@
-"""How much one destination may have in flight: as much as it confirms within a moment.
+"""How many messages one destination may have in flight: as many as it confirms within a moment.
 
-What is in flight when a fault comes is delivered twice, and what is not confirmed within the
-confirm time-out counts as a failed attempt. So a destination that confirms 50 messages a second is
-handed a few dozen at a time, and a fast one thousands.
+Messages in flight may be delivered twice after a fault, and a message that is not confirmed within
+the confirm time-out counts as a failed attempt. So a destination that confirms 50 messages a second
+is handed a few dozen at a time, and a fast one thousands.
 
-The rule is TCP Vegas' (Brakmo & Peterson 1995): the time from handing over to confirming, beyond
-the shortest one seen, is time spent in a queue. While that is short the limit grows by what is
+The rule is TCP Vegas' (Brakmo & Peterson 1995): the time from hand-over to confirm, beyond the
+shortest one seen, is time spent in a queue. While that time is short, the limit grows by the number
 confirmed; when it is long, Little's law (in flight = rate x delay) says what the limit must be.
 """
 
@@ -14,29 +14,29 @@ from __future__ import annotations
 from collections import deque
 from math import inf
 
-FIRST = 128  # before anything is known: not many for a slow destination, enough for a fast one
+FIRST = 128  # at the start: few enough for a slow destination, enough for a fast one
 LEAST = 8
-STALLED_MS = 500  # in flight, and no outcome for this long
-_IDLE_MS = 1000  # after this long the destination may have changed: begin with FIRST
-_SHORT_MS, _TARGET_MS, _LONG_MS = 100, 300, 500  # of queueing: grow, aim for, cut
+STALLED_MS = 500  # a destination with messages in flight and no outcome for longer is stalled
+_IDLE_MS = 1000  # a destination that was idle for longer may have changed: begin with FIRST
+_SHORT_MS, _TARGET_MS, _LONG_MS = 100, 300, 500  # time queued: grow below, aim for, cut above
 
 
 class Flow:
-    """Counts what one destination has in flight, and learns how much that should be.
+    """Counts the messages one destination has in flight, and learns how many it should have.
 
-    limit: messages. in_flight: handed over and without an outcome. moved_ms: when an outcome last
-    came, or the first message was handed over since. Destinations answer in order, or nearly so:
-    delays are those of whole batches, so that nothing is kept for each message.
+    limit: the most it should have. in_flight: handed over, and no outcome yet. moved_ms: when an
+    outcome last came, or the first message was handed over since. Destinations answer in order, or
+    nearly so, so delays are measured by batch and nothing is kept for each message.
     """
 
     def __init__(self, most: int, now_ms: int) -> None:
-        """most: the limit never grows beyond it."""
+        """most: upper bound of the limit."""
         self.limit = min(FIRST, most)
         self.in_flight = 0
         self.moved_ms = now_ms
         self._most = most
         self._handed_over = self._answered = 0
-        # Batches without all their outcomes: (handed over until then, when, in flight then).
+        # Batches that lack outcomes: (messages handed over until then, when, in flight then).
         self._batches: deque[tuple[int, int, int]] = deque()
         self._shortest_ms = inf
         self._alone_ms: int | None = None  # when a batch found nothing in flight before it
@@ -52,11 +52,11 @@ class Flow:
         self._batches.append((self._handed_over, now_ms, self.in_flight))
 
     def answered(self, messages: int, now_ms: int) -> None:
-        """Outcomes came, whatever they are."""
+        """Outcomes came, of any kind."""
         self.in_flight -= messages
         self._answered += messages
         self.moved_ms = now_ms
-        if self._alone_ms is not None:  # the first answer: nothing waited before it
+        if self._alone_ms is not None:  # the first answer, to a batch that waited behind no other
             self._shortest_ms = min(self._shortest_ms, max(0, now_ms - self._alone_ms))
             self._alone_ms = None
         while self._batches and self._batches[0][0] <= self._answered:
@@ -64,9 +64,9 @@ class Flow:
             self._learn(max(0, now_ms - since_ms), in_flight)  # the clock may be set back a little
 
     def _learn(self, delay_ms: int, in_flight: int) -> None:
-        """A batch took this long; it was handed over as the last of so many in flight."""
+        """A batch took this long. in_flight: messages in flight when it was handed over, and it."""
         if in_flight <= LEAST:
-            self._shortest_ms = delay_ms  # no queue: it is the way itself that takes as long now
+            self._shortest_ms = delay_ms  # no queue: this is how long the way itself takes now
         else:
             self._shortest_ms = min(self._shortest_ms, delay_ms)
         queued_ms = delay_ms - self._shortest_ms
@@ -77,19 +77,19 @@ class Flow:
             self.limit = max(LEAST, min(self.limit, int(in_flight * target_ms / delay_ms)))
 
     def clock_stepped(self, step_ms: int) -> None:
-        """The clock of all times given here was set."""
+        """The store's clock was set: all times here move along."""
         self.moved_ms += step_ms
         if self._alone_ms is not None:
             self._alone_ms += step_ms
         self._batches = deque((until, ms + step_ms, n) for until, ms, n in self._batches)
 
     def clear_ms(self, messages: int, now_ms: int) -> float:
-        """About how long it takes to confirm so many more, judged by what is in flight now."""
+        """Estimates how long it takes to confirm that many more."""
         if not self._batches:
             return 0.0
         _, since_ms, in_flight = self._batches[0]
         return messages * (now_ms - since_ms) / in_flight
 
     def is_stalled(self, now_ms: int) -> bool:
-        """Whether the broker keeps messages and answers nothing."""
+        """Whether the destination has messages and does not answer."""
         return self.in_flight > 0 and now_ms - self.moved_ms > STALLED_MS

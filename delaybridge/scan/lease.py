@@ -1,17 +1,16 @@
 """Leases: which worker scans which bucket.
 
-Nobody leads. Every worker announces itself, sees the same list of the living, and computes the
-same fair share; it takes what is its own and free, gives surplus back drained, and takes over what
-a dead worker held as soon as that lease runs out. Safety does not depend on any of it: every owner
-verb compares the token inside its script.
+No worker leads. Every worker announces itself, sees the same list of living workers, and computes
+the same fair share. It takes the buckets of its share that are free, drains and gives back surplus
+ones, and takes over a dead worker's buckets as soon as their leases run out. Safety does not depend
+on any of this: every owner verb compares the token inside its script.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import secrets
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from delaybridge.errors import StoreError, StoreUnavailable, StoreWiped
@@ -23,66 +22,41 @@ from delaybridge.events import (
     StoreSilent,
 )
 from delaybridge.scan.clock import StoreClock
-from delaybridge.scan.damaged import DamagedBuckets
+from delaybridge.scan.damaged_buckets import DamagedBuckets
 from delaybridge.scan.session import Session
+from delaybridge.scan.share import fair_share
 from delaybridge.store import verbs
 from delaybridge.store.calls import Calls
 from delaybridge.store.store import AsyncStore, insist_each
 from delaybridge.store.verbs import Acquired, Bucket, Command
 
-_BLOCKED_RETRY_MS = 20  # after a foreign lease was to run out
+_BLOCKED_RETRY_MS = 20  # after another worker's lease should have run out
 
 
 class Holder(Protocol):
-    """Who works on the buckets that leases give: the scanner."""
+    """Works on the buckets whose leases are held: the scanner."""
 
     def begin(self, session: Session) -> None:
         """Work on a bucket from now on."""
 
     async def drain(self, session: Session) -> None:
-        """Return when nothing of the session is claimed any more and its lease may be given up."""
+        """Return when none of its messages is claimed any more, and its lease may be released."""
 
     def session_over(self, session: Session) -> None:
-        """The session is over: publish nothing more of it."""
+        """The session is over: publish none of its messages."""
 
     def wake(self, bucket: int, due_ms: int) -> None:
-        """Something due at that time may have come into a bucket."""
+        """A message due at that time may have come into a bucket."""
 
     def wake_all(self) -> None:
-        """What was known of when to look is void: look into every bucket."""
+        """Wake-ups may have been missed: look into every bucket."""
 
     def clock_stepped(self, step_ms: int) -> None:
         """The store's clock was set."""
 
 
-def fair_share(workers: Collection[str], buckets: int) -> dict[int, str]:
-    """Bucket -> worker: even to within one, and few move when a worker joins or leaves.
-
-    Rendezvous (highest random weight, Thaler & Ravishankar 1998) with bounded load: pairs of
-    worker and bucket by descending weight, each worker up to its share. All who see the same
-    workers compute the same answer.
-    """
-    if not workers:
-        return {}
-    weights = sorted(((_weight(w, b), w, b) for w in workers for b in range(buckets)), reverse=True)
-    floor, extra = divmod(buckets, len(workers))
-    share: dict[int, str] = {}
-    load = dict.fromkeys(workers, 0)
-    for _, worker, bucket in weights:
-        full = load[worker] > floor or (load[worker] == floor and extra == 0)
-        if bucket not in share and not full:
-            extra -= load[worker] == floor
-            load[worker] += 1
-            share[bucket] = worker
-    return share
-
-
-def _weight(worker: str, bucket: int) -> bytes:
-    return hashlib.blake2b(f"{bucket}:{worker}".encode(), digest_size=8).digest()
-
-
 class Leases:
-    """Keeps this worker's leases. `keep` runs until cancelled; `give_up` ends it gracefully."""
+    """Keeps this worker's leases. `keep` runs until cancelled; `leave` ends it gracefully."""
 
     def __init__(
         self,
@@ -98,9 +72,9 @@ class Leases:
         renew_ms: int,
         on_token: Callable[[int, str | None], None],
     ) -> None:
-        """calls: an opened namespace. info: what it says of itself, as JSON.
+        """calls: an opened namespace. info: what the worker announces of itself, as JSON.
 
-        on_token: told of each lease taken, and (None) ended.
+        on_token: told of each lease taken, and (None) of each that ended.
         """
         self._store, self._clock, self._emit = store, clock, emit
         self._namespace, self._buckets, self._birth = calls.namespace, calls.buckets, calls.birth
@@ -111,33 +85,33 @@ class Leases:
         self._changed = asyncio.Event()
         self._leaving = False
         self._round_under_way = asyncio.Lock()
-        self._left = asyncio.Event()  # a whole round was made since
+        self._left = asyncio.Event()  # a whole round was made since `leave`
         self._draining: dict[int, asyncio.Task[None]] = {}
-        self._blocked_s: dict[int, float] = {}  # bucket -> when a foreign lease runs out
-        self._share: set[int] | None = None  # the buckets that ought to be held
+        self._blocked_s: dict[int, float] = {}  # bucket -> when another worker's lease runs out
+        self._share: set[int] | None = None  # the buckets that this worker ought to hold
         self._known: set[int] = set()  # every bucket ever held
         self.damaged_buckets = DamagedBuckets(store, clock.monotonic, emit)
         self.sessions: dict[int, Session] = {}
-        self.beat_s = clock.monotonic()  # when `keep` last came round, for the watchdog
+        self.beat_s = clock.monotonic()  # when the last round began, for the watchdog
 
     @property
     def is_settled(self) -> bool:
-        """Whether every bucket of this worker's share is held or damaged, and none beyond."""
+        """Whether it holds exactly its share, except for damaged buckets."""
         if self._share is None or self._draining:
             return False
         return self._share - self.damaged_buckets.numbers == self.sessions.keys()
 
     async def _announce(self) -> verbs.Fleet | None:
-        """Say that this worker lives, and learn who does; None if the store's lists are damaged.
+        """Announce this worker, and learn which ones live; None if the store's lists are damaged.
 
-        The store's clock is read as a side effect.
+        Reads the store's clock as a side effect.
         """
         sent_s = self._clock.monotonic()
         ttl_ms = 0 if self._leaving else self._ttl_ms
-        said = verbs.announce(self._namespace, self.name, self._instance, ttl_ms, self._info())
-        (fleet,) = await self._store.apart([said])
+        command = verbs.announce(self._namespace, self.name, self._instance, ttl_ms, self._info())
+        (fleet,) = await self._store.apart([command])
         if isinstance(fleet, StoreError):
-            self._emit(FleetDamaged(reason=f"{said.keys[0]}, {said.keys[1]}: {fleet}"))
+            self._emit(FleetDamaged(reason=f"{command.keys[0]}, {command.keys[1]}: {fleet}"))
             await self.read_clock(1)
             return None
         if step_ms := self._observe(fleet.now_us, sent_s):
@@ -145,17 +119,17 @@ class Leases:
         return fleet  # type: ignore[no-any-return]
 
     async def read_clock(self, readings: int = 5) -> None:
-        """Read the store's clock a few times: the fastest round trip bounds the error."""
+        """Read the store's clock a few times; the fastest round trip bounds the error."""
         for _ in range(readings):
             sent_s = self._clock.monotonic()
             self._observe(await self._store.one(verbs.store_time()), sent_s)
 
     def changed(self) -> None:
-        """Shares may have changed: look again at once."""
+        """Shares may have changed: make a round at once."""
         self._changed.set()
 
     async def keep(self, holder: Holder) -> None:
-        """Announce, renew, give back, take; then sleep until one of them is next."""
+        """Round after round: announce, renew, give back, take; sleep until the next is needed."""
         self._holder = holder
         while True:
             self._changed.clear()
@@ -178,13 +152,13 @@ class Leases:
 
     @property
     def draining(self) -> list[asyncio.Task[None]]:
-        """Tasks that give a bucket back, for as long as the store does not answer."""
+        """Tasks that give a bucket back. They wait as long as the store does not answer."""
         return [*self._draining.values()]
 
-    async def give_up(self) -> None:
-        """Leave the fleet and tell it, drain every bucket, release it: no gap, no duplicate.
+    async def leave(self) -> None:
+        """Leave the fleet: say so, drain every bucket, release it. No gap, no duplicate.
 
-        `keep` must go on meanwhile: what is not drained yet still needs its leases.
+        `keep` must go on meanwhile: buckets that are not drained yet still need their leases.
         """
         self._leaving = True
         self._changed.set()
@@ -195,25 +169,25 @@ class Leases:
         await asyncio.gather(*self._draining.values())
 
     async def release_all(self) -> None:
-        """Release whatever is held, drained or not; the next owner reclaims: a scanner failed.
+        """Release every lease, drained or not, since the scanner failed; the next owner reclaims.
 
-        A worker that leaves says so once more: it may not have been heard. `keep` is to be
-        cancelled at once: its next round would take back what is released here.
+        A worker that leaves says so again, in case it was not heard. Cancel `keep` at once: its
+        next round would take back the leases released here.
         """
         async with self._round_under_way:
             held = list(self.sessions.values())
             for session in held:
                 self._end(session)
-            said: list[Command[Any]] = [s.bucket.release(s.token) for s in held]
+            commands: list[Command[Any]] = [s.bucket.release(s.token) for s in held]
             if self._leaving:
-                said.append(verbs.announce(self._namespace, self.name, self._instance, 0))
-            if said:
-                await self._store.apart(said)
+                commands.append(verbs.announce(self._namespace, self.name, self._instance, 0))
+            if commands:
+                await self._store.apart(commands)
 
     async def _round(self) -> float:
-        """One pass; how long until the next is needed, in seconds."""
+        """One round; returns the seconds until the next is needed."""
         fleet = await self._announce()
-        # Where it cannot be known who lives, each takes whatever is free.
+        # If it is unknown which workers live, each takes any bucket that is free.
         expires_ms = {} if fleet is None else fleet.expires_ms
         if fleet is not None and not fleet.announced:
             raise NameTaken(self.name, expires_ms.get(self.name, 0) - fleet.now_us // 1000)
@@ -236,7 +210,7 @@ class Leases:
         return min(next_s) - now_s
 
     async def _renew(self) -> None:
-        """Renew what no owner verb has renewed lately."""
+        """Renew the leases that no owner verb has renewed lately."""
         now_s = self._clock.monotonic()
         fresh_s = now_s - self._renew_ms / 2000
         stale = [s for s in self.sessions.values() if s.alive and s.touched_s < fresh_s]
@@ -255,7 +229,7 @@ class Leases:
                 self._holder.wake(session.bucket.number, int(answer.next_score))
 
     async def _acquire(self, wanted: Sequence[Bucket]) -> None:
-        """Try to take buckets that are ours to have."""
+        """Try to take these buckets."""
         self._blocked_s = {}
         if not wanted or not await self._is_ours():
             return
@@ -282,7 +256,7 @@ class Leases:
             self._holder.begin(session)
 
     async def _is_ours(self) -> bool:
-        """Whether the namespace is the one that was opened: False if that cannot be read."""
+        """Whether the namespace is the one that was opened; False if its record cannot be read."""
         (record,) = await self._store.apart([verbs.read_birth(self._namespace)])
         if isinstance(record, StoreError):
             self._emit(FleetDamaged(reason=str(record)))
@@ -292,21 +266,21 @@ class Leases:
         return True
 
     def lost(self, session: Session, reason: str = "lease ran out") -> None:
-        """A verb was refused: the session is over. Looked into, and taken again, at once."""
+        """A verb was refused: the session is over. A round at once tries to take it again."""
         if session.alive:
             self._end(session)
             self._emit(LeaseLost(bucket=session.bucket.number, reason=reason))
             self._changed.set()
 
     def damaged(self, session: Session, error: StoreError) -> None:
-        """The store refused a verb: the bucket waits until it is mended."""
+        """The store refused a verb: the bucket waits until it is repaired."""
         if session.alive:
             self._end(session)
             self.damaged_buckets.add(session.bucket, error, session.token)
             self._changed.set()
 
     def _forget_stale(self) -> None:
-        """Without an answer for a whole lease the bucket may be somebody else's: stop first."""
+        """A bucket without an answer for a whole lease may have another owner: stop."""
         now_s = self._clock.monotonic()
         for session in list(self.sessions.values()):
             if now_s - session.touched_s > self._ttl_ms / 1000:
@@ -337,7 +311,7 @@ class Leases:
 
 
 class NameTaken(Exception):
-    """Another living worker bears the same name. left_ms: until its announcement runs out."""
+    """Another living worker has this name. left_ms: until its announcement runs out."""
 
     def __init__(self, name: str, left_ms: int = 0) -> None:
         super().__init__(name)

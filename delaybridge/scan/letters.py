@@ -1,18 +1,21 @@
-"""Dead letters: messages given up that are published to another destination of their broker.
+"""Dead letters: given-up messages that are published to another destination of their broker.
 
-Such a message stays in flight until its letter is confirmed, and is then settled. If the letter
-cannot be published, the message is buried with the reason that it had.
+The message stays in flight until its letter is confirmed, and is then settled. If the letter cannot
+be published, the message is buried with both reasons.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from delaybridge.amqp.table import encode_table, entries
 from delaybridge.message import Destination, Record
 from delaybridge.scan.copy import Copy
+
+if TYPE_CHECKING:
+    from delaybridge.scan.lane import Lane
 
 HEADERS = ("x-dead-reason", "x-dead-destination", "x-dead-attempts")
 _NAMES = frozenset(name.encode() for name in HEADERS)
@@ -21,26 +24,24 @@ _NAMES = frozenset(name.encode() for name in HEADERS)
 class Letter(Copy):
     """A copy whose attempts are used up, on its way to the dead-letter destination.
 
-    reason: why it was given up; maybe: whether its last publish may have arrived.
+    reason: why it was given up. maybe: its last publish may have arrived.
     """
 
     __slots__ = ("maybe", "reason")
 
     def __init__(
-        self, copy: Copy, to: str, destination: Destination, lane: Any, reason: str, *, maybe: bool
+        self, copy: Copy, to: str, destination: Destination, lane: Lane, reason: str, *, maybe: bool
     ) -> None:
         record = _addressed(copy.record, to, reason, copy.attempt)
-        super().__init__(
-            *(copy.session, copy.claim, copy.id, copy.score, copy.tried, record),
-            *(destination, lane),
-        )
+        session, claim, id, score = copy.session, copy.claim, copy.id, copy.score
+        super().__init__(session, claim, id, score, copy.tried, record, destination, lane)
         self.reason, self.maybe = reason, maybe
 
 
 def _addressed(record: Record, to: str, reason: str, attempts: int) -> Record:
-    """The record as it is published there; an earlier letter's headers make room for these."""
-    said = reason.encode(errors="replace").decode()
-    values = dict(zip(HEADERS, (said, record.destination, str(attempts)), strict=True))
+    """The record as it is published there; these headers replace those of an earlier letter."""
+    text = reason.encode(errors="replace").decode()
+    values = dict(zip(HEADERS, (text, record.destination, str(attempts)), strict=True))
     headers = record.headers
     if isinstance(headers, bytes):
         kept = [headers[at:end] for name, at, _, end in entries(headers) if name not in _NAMES]

@@ -1,8 +1,7 @@
-"""What one session has set aside of one lane, and who must wait behind it.
+"""The messages that one session has parked of one lane, and which copies must wait behind them.
 
-Whatever is later than the earliest that is parked is parked behind it, so that nothing of one key
-overtakes. All comes back at once when the way is free; a handful of the earliest, to probe a
-circuit.
+A copy later than the earliest parked message is parked too, so that no message of a key overtakes
+another. When the way is free, all come back at once; to probe a circuit, the earliest few.
 """
 
 from __future__ import annotations
@@ -12,37 +11,37 @@ from math import inf
 
 from delaybridge.scan.copy import Copy
 
-_KNOWN = 50_000  # ids remembered, to bring back those and no others
+_KNOWN = 50_000  # ids remembered; beyond that, all parked messages come back together
 
 
 class Parked:
-    """Ids and scores, the earliest of them all where they are too many to remember.
+    """Ids and scores of parked messages; if there are too many, those of the earliest.
 
-    is_returning: some are on their way back; whatever comes meanwhile is parked, too.
+    is_returning: some are on their way back to due; copies that come meanwhile are parked too.
     """
 
     def __init__(self) -> None:
         self._known: list[tuple[float, str]] = []  # a heap
         self._last = -inf  # the highest score known
-        self._is_whole = True  # nothing was parked that is not known
+        self._is_whole = True  # every parked id is known
         self.is_returning = False
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is left here."""
+        """Whether no message is parked here."""
         return self._is_whole and not self._known
 
     def __len__(self) -> int:
-        """How many are known."""
+        """The number of known ids."""
         return len(self._known)
 
     @property
     def first(self) -> float:
-        """The earliest score; -inf if it is not known."""
+        """The earliest score, -inf if unknown."""
         return self._known[0][0] if self._known else -inf
 
     def add(self, copy: Copy) -> None:
-        """Remember it, and when that is too many, the earliest: they come back first."""
+        """Park one more. If there are too many to remember, the earliest are."""
         if copy.score < self._last or (self._is_whole and len(self._known) < _KNOWN):
             heapq.heappush(self._known, (copy.score, copy.id))
             self._last = max(self._last, copy.score)
@@ -50,11 +49,11 @@ class Parked:
             self._is_whole = False
 
     def is_before(self, copy: Copy) -> bool:
-        """Whether the copy must wait behind it."""
+        """Whether the copy must wait behind a parked message."""
         return self.is_returning or not self._known or copy.score > self._known[0][0]
 
     def take(self, most: int | None) -> list[str] | None:
-        """The ids of the earliest, or of all; None: all, and they are not all known."""
+        """Take the earliest `most` ids, or all; None means all, when not all ids are known."""
         if most is not None and most < len(self._known):
             return [heapq.heappop(self._known)[1] for _ in range(most)]
         ids = [id for _, id in self._known] if self._is_whole else None

@@ -1,11 +1,11 @@
-"""When to try again: a message after a failed publish, a destination after it refused them."""
+"""When to try again: a message after a failed publish, a destination after it refused messages."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
 Random = Callable[[], float]
-"""Draws from [0, 1), as `random.random` does; passed in, so that a test can decide."""
+"""Draws from [0, 1), as `random.random`; a test passes its own."""
 
 ATTEMPTS_LIMIT = 1000
 FACTOR_LIMIT = 100.0
@@ -16,11 +16,11 @@ CIRCUIT_FACTOR = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """How often a message is attempted in all, and how long it waits in between.
+    """How often a message is attempted, and how long it waits in between.
 
     The wait starts at `base_ms`, grows by `factor` with each attempt up to `max_ms`, and is then
-    moved by up to a share of `jitter` to either side, so that what failed together does not come
-    back together. Raises ValueError, naming the field and what is allowed.
+    moved by up to a share of `jitter` to either side, so that messages that failed together do not
+    come back together. Raises ValueError, naming the field and what is allowed.
     """
 
     max_attempts: int = 16
@@ -30,7 +30,7 @@ class RetryPolicy:
     jitter: float = 0.2
 
     def __post_init__(self) -> None:
-        # Stated as what is allowed: every comparison with NaN is false.
+        # The conditions say what is allowed, since every comparison with NaN is false.
         if not 1 <= self.max_attempts <= ATTEMPTS_LIMIT:
             raise ValueError(f"max_attempts must be 1 to {ATTEMPTS_LIMIT}, not {self.max_attempts}")
         if not 1 < self.factor <= FACTOR_LIMIT:
@@ -38,7 +38,7 @@ class RetryPolicy:
         _check_waits(self.base_ms, self.max_ms, self.jitter)
 
     def delay_ms(self, attempts: int, random: Random) -> int | None:
-        """The wait after that many failed attempts, from 1 on. None: they are used up, bury it."""
+        """The wait after that many failed attempts, 1 or more. None: they are used up, bury it."""
         if attempts >= self.max_attempts:
             return None
         return _wait_ms(attempts, self.base_ms, self.factor, self.max_ms, self.jitter, random)
@@ -47,18 +47,18 @@ class RetryPolicy:
 class CircuitState(StrEnum):
     CLOSED = "closed"  # the destination takes messages
     OPEN = "open"  # it does not: its messages are parked until it is time to probe
-    PROBING = "probing"  # a handful is on its way; what becomes of it decides
+    PROBING = "probing"  # a handful is on its way; its outcome decides
 
 
 class Circuit:
     """Keeps messages away from one destination that fails, and lets a handful through to probe it.
 
-    While `is_open`, park what is due, except for a handful each time `probe` says True. The first
-    failure opens; each failed probe doubles the wait for the next, from `base_ms` up to `max_ms`,
-    give or take the share `jitter`. Failures of what was already on its way when the circuit
-    opened change nothing: a burst of them counts as one.
+    While `is_open`, park due messages, except for a handful each time `probe` says True. The first
+    failure opens the circuit; each failed probe doubles the wait for the next, from `base_ms` up to
+    `max_ms`, give or take the share `jitter`. Messages already on their way when it opened change
+    nothing when they fail: a burst of failures counts as one.
 
-    Times are the caller's, in ms, on any one clock.
+    Times are in ms, on any one clock of the caller's.
     """
 
     def __init__(
@@ -78,9 +78,9 @@ class Circuit:
         self._wait_ms = 0
         self.state = CircuitState.CLOSED
         self.reason: str | None = None
-        """Why it opened, in the words of the last failure that counted; None while closed."""
+        """Why it opened: the reason of the last failure that counted; None while closed."""
         self.probe_at_ms: int | None = None
-        """When `probe` next says True; None while closed."""
+        """When `probe` says True next; None while closed."""
 
     @property
     def is_open(self) -> bool:
@@ -106,10 +106,10 @@ class Circuit:
         return True
 
     def probe(self, now_ms: int) -> bool:
-        """True once when it is time: a handful may pass. Until its outcome is known, no more.
+        """True once when it is time: a handful may pass, and no more until its outcome is known.
 
-        A probe that has no outcome after one more wait (its messages were cancelled, or went to
-        another worker) is given up, and the next one may pass.
+        A probe without outcome after one more wait (its messages were cancelled, or went to another
+        worker) is given up, and the next one may pass.
         """
         if self.probe_at_ms is None or now_ms < self.probe_at_ms:
             return False
@@ -118,12 +118,12 @@ class Circuit:
         return True
 
     def clock_stepped(self, step_ms: int) -> None:
-        """The clock of all times given here was set."""
+        """The clock was set: all times here move along."""
         if self.probe_at_ms is not None:
             self.probe_at_ms += step_ms
 
     def succeed(self) -> bool:
-        """The destination took a message: close. True: it was open, so unpark what waits."""
+        """The destination took a message: close. True: it was open, so unpark its messages."""
         was_open = self.is_open
         self.state = CircuitState.CLOSED
         self.reason = None
@@ -150,5 +150,5 @@ def _wait_ms(
         grown_ms = base_ms * factor ** (failures - 1)
     except OverflowError:
         grown_ms = max_ms
-    # The jitter comes after the limit: it is needed most where all waits have grown alike.
+    # The jitter comes after the limit: it matters most once all waits have reached it.
     return round(min(grown_ms, max_ms) * (1 + jitter * (2 * random() - 1)))

@@ -33,7 +33,7 @@ from delaybridge.scan.publishing import Publishing
 from delaybridge.scan.reclaiming import Reclaiming
 from delaybridge.scan.session import Session
 from delaybridge.scan.telling import Telling
-from delaybridge.scan.waiting import Waiting
+from delaybridge.scan.waiting import WaitingCopies
 from delaybridge.scan.watch import Watch
 from delaybridge.store.store import AsyncStore
 
@@ -57,7 +57,7 @@ class Scanner:
         self._clock, self._alarm, self._lanes, self._emit = clock, alarm, lanes, emit
         self._options = options
         self._sessions: dict[int, Session] = {}
-        self._waiting = Waiting(clock.now_ms(), lanes)
+        self._waiting = WaitingCopies(clock.now_ms(), lanes)
         self._asking = Asking(
             *(store, clock, emit), lost=lost, damaged=damaged, clock_stepped=self.clock_stepped
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from math import inf
 
-from delaybridge.scan.exits import Exits, Report
+from delaybridge.scan.exits import ExitReport, Exits
 from delaybridge.store.verbs import Bucket, Fired
 
 
@@ -101,7 +101,7 @@ class Session:
 
     # ends
 
-    def told(self, report: Report) -> None:
+    def told(self, report: ExitReport) -> None:
         """The store knows what became of these copies."""
         self.exits.answered(report)
         self.ended(report.copies)

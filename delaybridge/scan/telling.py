@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from math import inf
 
 from delaybridge.scan.context import Context
-from delaybridge.scan.exits import Report
+from delaybridge.scan.exits import ExitReport
 from delaybridge.scan.session import Session
 
 _PAUSE_MS = 10  # under load the store is told no more often than this
@@ -54,7 +54,7 @@ class Telling:
             if unparks[session]:
                 session.unparked(answers[session][-1])
 
-    def answered(self, session: Session, report: Report) -> None:
+    def answered(self, session: Session, report: ExitReport) -> None:
         """The store knows what the report says; what backs off is looked for in time."""
         session.told(report)
         if report.back_off_ms is not None:

@@ -15,7 +15,7 @@ by_score = attrgetter("score")
 _by_claim = attrgetter("session", "claim")
 
 
-class Waiting:
+class WaitingCopies:
     """Holds copies until they are fired. messages, bytes: how much it holds.
 
     ripe: copies that may be fired now, by score; take them off with `taken`.

@@ -6,13 +6,13 @@ from delaybridge.events import Emit, Stuck
 from delaybridge.scan.asking import Asking
 from delaybridge.scan.copy import Copy
 from delaybridge.scan.lanes import Lanes
-from delaybridge.scan.waiting import Waiting
+from delaybridge.scan.waiting import WaitingCopies
 
 
 class Watch:
     """Looks now and then at the first ripe copy."""
 
-    def __init__(self, waiting: Waiting, lanes: Lanes, asking: Asking, emit: Emit) -> None:
+    def __init__(self, waiting: WaitingCopies, lanes: Lanes, asking: Asking, emit: Emit) -> None:
         self._waiting, self._lanes, self._asking, self._emit = waiting, lanes, asking, emit
         self._head: Copy | None = None
         self._since_ms = 0

@@ -1,4 +1,4 @@
-"""The timing wheel: holds in memory, to the millisecond, what was claimed ahead of its due time."""
+"""The timing wheel: holds items in memory and hands each out at its millisecond."""
 
 import heapq
 import itertools
@@ -21,7 +21,7 @@ class _Moment(dict[K, T]):
 
 
 class _Slot(dict[int, _Moment[K, T]]):
-    """The moments that wait in one place, by due time in ms; knows the place."""
+    """The moments of one slot, by due time in ms."""
 
     __slots__ = ("level", "number")
 
@@ -59,31 +59,32 @@ class _Level(Generic[K, T]):
             number = (bits & -bits).bit_length() - 1
             if self.slots[number]:
                 return pointer + (number - here) % self.count
-            # What empties a slot leaves its bit to whoever comes by: one bit, cleared once.
+            # A slot that was emptied kept its bit; it is cleared here, once.
             self.occupied ^= 1 << number
         return None
 
 
 class Wheel(Generic[K, T]):
-    """Hands every item out once, never early, in due order; those of one ms as they were inserted.
+    """Hands every item out once, never early, in due order; within a ms, in order of insertion.
 
     A hierarchy of timing wheels (Varghese & Lauck, "Hashed and Hierarchical Timing Wheels", SOSP
     1987, scheme 7). Insert, cancel and expiry cost O(1) each, however many items wait; a stretch
     of time in which nothing is due costs nothing, however long it is.
 
-    A *slot* holds what is due in one interval, the *pointer* stands on the slot of the present,
+    A *slot* holds the items due in one interval, the *pointer* stands on the slot of the present,
     and the *span* of a wheel is its slot count times its interval. The lowest wheel's interval is
     one tick; that of each wheel above is the span of the one below. Only the lowest wheel hands
     items out. It drives the wheels above: each time a wheel has made a full turn, the pointer
-    above moves by one slot, and that slot is demoted, that is, spread over the wheels below. What
-    lies beyond the span of the highest wheel waits in the overflow buffer, and is pulled by the
-    step of that wheel which makes it fit.
+    above moves by one slot, and that slot is demoted, that is, spread over the wheels below. Items
+    beyond the span of the highest wheel wait in the overflow buffer, until a step of that wheel
+    brings them into its span.
 
-    What waits for the same millisecond is one *moment*, and the wheels turn moments: to demote a
-    burst costs as much as to demote one item, and nothing ever changes the order within it.
+    The items of one millisecond are a *moment*, and the wheels turn moments: to demote a burst
+    costs as much as to demote one item, and the order within it never changes.
 
-    A wheel is as exact as its tick: with `tick_ms` above 1, what is due between two ticks comes
-    out at the second one. Time is what `advance` was told last, and never goes back.
+    A wheel is as exact as its tick: with `tick_ms` above 1, an item due between two ticks comes
+    out at the second one. The present is the time that `advance` was given last; it never goes
+    back.
     """
 
     def __init__(

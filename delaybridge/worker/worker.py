@@ -279,7 +279,7 @@ class Shift:
     async def _drain(self) -> None:
         """Give every bucket back; what the brokers do not answer in time is unknown, so retried."""
         total_s = self._s.scan.drain_timeout_s
-        giving = asyncio.create_task(self._leases.give_up())
+        giving = asyncio.create_task(self._leases.leave())
         done, _ = await asyncio.wait([giving], timeout=_CONFIRMS * total_s)
         if not done:
             say(logging.WARNING, "drain_timeout", hint="what is unconfirmed is published again")

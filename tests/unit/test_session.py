@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from delaybridge.scan.exits import Report
+from delaybridge.scan.exits import ExitReport
 from delaybridge.scan.session import Session
 from delaybridge.store.verbs import Bucket, Command, Fired, Item
 
@@ -347,8 +347,8 @@ class Parker:
         self.claimed: set[str] = set()
         self.parked: set[str] = set()
         self.wanted: set[str] = set()
-        self.fire_calls: tuple[Report, list[Command[Any]]] | None = None
-        self.tell_calls: tuple[Report, list[Command[Any]]] | None = None
+        self.fire_calls: tuple[ExitReport, list[Command[Any]]] | None = None
+        self.tell_calls: tuple[ExitReport, list[Command[Any]]] | None = None
 
     def claim(self) -> None:
         if self.session.may_claim:
@@ -384,7 +384,7 @@ class Parker:
         calls, self.tell_calls = self.tell_calls, None
         self._execute(calls)
 
-    def _execute(self, calls: tuple[Report, list[Command[Any]]] | None) -> None:
+    def _execute(self, calls: tuple[ExitReport, list[Command[Any]]] | None) -> None:
         exits, unparking = calls or (self.session.exits.take(), [])
         for park in exits.commands:
             self.parked.update(ids_of(park))

@@ -1,4 +1,4 @@
-"""The buckets of one worker that wait until their damage is mended; the others go on."""
+"""Damaged buckets of one worker: each waits until it is repaired, and the others go on."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from delaybridge.store import damage
 from delaybridge.store.store import AsyncStore
 from delaybridge.store.verbs import Bucket
 
-_LOOK_S = 1.0  # between two looks at a bucket whose damage is known
-_PAUSE_S = (1.0, 30.0)  # before one is tried again whose damage no look shows: first, at most
+_LOOK_S = 1.0  # between two looks at a bucket whose damage was found
+_PAUSE_S = (1.0, 30.0)  # first and longest wait to try a bucket again where no damage was found
 
 
 class _Case:
-    """One such bucket. said: what the log was told. token: of the lease to be given back."""
+    """One damaged bucket. told: what the log was told. token: of the lease to release."""
 
     def __init__(self, bucket: Bucket) -> None:
         self.bucket = bucket
-        self.error = self.said = ""
+        self.error = self.told = ""
         self.token: str | None = None
-        self.look_at_s: float | None = None  # None: it works, as far as is known
+        self.look_at_s: float | None = None  # None: the bucket works, as far as known
         self.pause_s = _PAUSE_S[0]
 
 
 class DamagedBuckets:
-    """Keeps buckets aside whose verbs the store refused, and looks when they may be tried again.
+    """Keeps aside buckets whose verbs the store refused, and finds out when to try them again.
 
-    A look that shows damage says so once, with the key; without, what was refused is tried again
-    after a pause, longer each time.
+    A look that finds damage reports it once, with the key. If it finds none, the bucket is tried
+    again after a pause, longer each time.
     """
 
     def __init__(self, store: AsyncStore, monotonic: Callable[[], float], emit: Emit) -> None:
@@ -38,7 +38,7 @@ class DamagedBuckets:
         self._cases: dict[int, _Case] = {}
 
     def add(self, bucket: Bucket, error: StoreError, token: str | None = None) -> None:
-        """A verb of this bucket was refused: it waits. token: of its lease, if it is held."""
+        """A verb of this bucket was refused: it waits. token: of its lease, if held."""
         case = self._cases.setdefault(bucket.number, _Case(bucket))
         case.error, case.token = str(error), token
         case.look_at_s = self._monotonic()
@@ -49,18 +49,18 @@ class DamagedBuckets:
         return {n for n, case in self._cases.items() if case.look_at_s is not None}
 
     def announced(self) -> dict[str, str]:
-        """What is damaged by bucket, for whoever asks how the fleet does."""
-        return {str(n): c.said for n, c in self._cases.items() if c.said}
+        """Bucket -> its damage, as the worker announces it."""
+        return {str(n): c.told for n, c in self._cases.items() if c.told}
 
     def next_look_s(self) -> float:
-        """When the next of them is to be looked at."""
+        """When to look at the next of them."""
         waiting = (c.look_at_s for c in self._cases.values() if c.look_at_s is not None)
         return min(waiting, default=inf)
 
     async def look(self) -> bool:
-        """Look at those whose time has come; those that are mended wait no more.
+        """Look at the buckets whose time has come; repaired ones wait no more.
 
-        Returns whether there is news for `announced`.
+        Returns whether `announced` changed.
         """
         now_s, before = self._monotonic(), self.announced()
         for case in list(self._cases.values()):
@@ -76,16 +76,16 @@ class DamagedBuckets:
         found = damage.found(bucket, replies, was_owned=True)
         if found:
             case.look_at_s = now_s + _LOOK_S
-            self._say(case, "; ".join(f"{one}; mend it: {one.remedy}" for one in found))
-        elif case.error and not case.said:  # nothing to be seen: tried again
+            self._tell(case, "; ".join(f"{one}; mend it: {one.remedy}" for one in found))
+        elif case.error and not case.told:  # no damage found: try again later
             case.look_at_s = now_s + case.pause_s
             case.pause_s = min(2 * case.pause_s, _PAUSE_S[1])
-            self._say(case, case.error)
+            self._tell(case, case.error)
         else:
             self._emit(BucketMended(bucket=bucket.number))
-            case.look_at_s, case.said = None, ""
+            case.look_at_s, case.told = None, ""
 
-    def _say(self, case: _Case, what: str) -> None:
-        if case.said != what:
-            case.said = what
+    def _tell(self, case: _Case, what: str) -> None:
+        if case.told != what:
+            case.told = what
             self._emit(BucketDamaged(bucket=case.bucket.number, reason=what))
