@@ -1,7 +1,7 @@
 """The command line of delaybridge.
 
-Only click is imported here; a command's module when it is called, and what needs Redis or a
-broker when it is needed: `--help` must be quick.
+`--help` must be quick: only click is imported here. A command's module is imported when the command
+is called, the clients of Redis and the brokers when they are used.
 """
 
 from __future__ import annotations
@@ -14,13 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from delaybridge import __version__
-from delaybridge.cli.failure import (
-    Exit,
-    Report,
-    json_asked,
-    report_of,
-    show_origin,
-)
+from delaybridge.cli.failure import INTERRUPTED, Exit, json_asked, report_of, show_origin
 from delaybridge.cli.grammar import COMPLETE_VARIABLE, CONTEXT, Group
 from delaybridge.cli.output import Output, drop_stdout, wants_color
 from delaybridge.cli.session import Session
@@ -52,7 +46,7 @@ class Root(Group):
     """The group of all commands, imported one by one."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """In the order in which they are met."""
+        """In the order in which a new user needs them."""
         return [*COMMANDS]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -64,7 +58,7 @@ class Root(Group):
         return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Commands from the table, nothing is imported for them; then options."""
+        """Commands, from the table and without importing them; then options."""
         from click.shell_completion import CompletionItem
 
         names = [
@@ -75,7 +69,7 @@ class Root(Group):
         return names + click.Command.shell_complete(self, ctx, incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The list in --help, from the table: nothing is imported for it."""
+        """The list in --help, from the table and without importing a command."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, about) for name, (_, about) in COMMANDS.items()])
 
@@ -104,13 +98,7 @@ class Root(Group):
 @click.option("-v", "--verbose", is_flag=True, help="Log more; show where an error came from.")
 @click.version_option(__version__, message="delaybridge %(version)s")
 @click.pass_context
-def root(
-    ctx: click.Context,
-    /,
-    as_json: bool,
-    no_color: bool,
-    **options: Any,
-) -> None:
+def root(ctx: click.Context, /, as_json: bool, no_color: bool, **options: Any) -> None:
     """Publish a message now, have it arrive on a RabbitMQ exchange or a Kafka topic later.
 
     Durations are written 500ms, 15s, 15m, 1h30m, 7d or PT15M; times as 2030-01-31T09:00:00Z.
@@ -124,7 +112,7 @@ def root(
 
 
 def main(args: list[str] | None = None) -> int:
-    """Run one command line and return its exit code. Nothing is raised, no traceback shown."""
+    """Run one command line and return its exit code. Raises nothing and shows no traceback."""
     never_fail()
     _never_fail_to_encode()
     given = sys.argv[1:] if args is None else args
@@ -136,7 +124,7 @@ def main(args: list[str] | None = None) -> int:
 
 
 def _flushed(code: int, args: list[str]) -> int:
-    """The exit code, once the result is written; a result that finds no room is a failure."""
+    """The exit code, once the result is written; a full disk is a failure."""
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -145,9 +133,7 @@ def _flushed(code: int, args: list[str]) -> int:
     except OSError as exc:
         drop_stdout()  # the interpreter would try once more, and exit with 120
         if code == Exit.DONE:
-            report = report_of(exc)
-            report.show(as_json=json_asked(args))
-            return report.exit
+            return report_of(exc).show(as_json=json_asked(args))
     return code
 
 
@@ -163,20 +149,13 @@ def _run(args: list[str]) -> int:
     except click.exceptions.Exit as exc:
         return exc.exit_code
     except (KeyboardInterrupt, click.Abort):
-        Report(Exit.INTERRUPTED, "interrupted", ["interrupted"]).show(as_json=json_asked(args))
-        return Exit.INTERRUPTED
+        return INTERRUPTED.show(as_json=json_asked(args))
     except BrokenPipeError:
         raise
     except Exception as exc:
-        if _is_verbose(args):
+        if "-v" in args or "--verbose" in args:
             show_origin(exc)
-        report = report_of(exc)
-        report.show(as_json=json_asked(args))
-        return report.exit
-
-
-def _is_verbose(args: list[str]) -> bool:
-    return "-v" in args or "--verbose" in args
+        return report_of(exc).show(as_json=json_asked(args))
 
 
 def _never_fail_to_encode() -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from delaybridge.cli.failure import Exit, Failure, Report
+from delaybridge.cli.failure import INTERRUPTED, Exit, Failure
 from delaybridge.cli.grammar import argument_bytes, key_option
 from delaybridge.cli.session import Session
 from delaybridge.worker.interrupts import interrupts
@@ -252,9 +252,7 @@ class Sweep:
                 if self.damage is not None:
                     raise self.damage
             except KeyboardInterrupt:
-                interrupted = Report(Exit.INTERRUPTED, "interrupted", ["interrupted"])
-                interrupted.show(as_json=self.session.output.json)
-                return Exit.INTERRUPTED
+                return INTERRUPTED.show(as_json=self.session.output.json)
             finally:
                 self._summary()
         return exit_code(self.answers)

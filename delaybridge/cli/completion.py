@@ -1,4 +1,4 @@
-"""`delaybridge completion`: what makes a shell complete commands and options."""
+"""`delaybridge completion`: the script by which a shell completes commands and options."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from click.shell_completion import get_completion_class
 
 from delaybridge.cli.grammar import COMPLETE_VARIABLE, Command
 
+_SHELLS = ["bash", "zsh", "fish"]
+
 
 @click.command("completion", cls=Command)
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.argument("shell", type=click.Choice(_SHELLS), metavar=f"{{{'|'.join(_SHELLS)}}}")
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
     """Print the script that makes a shell complete commands and options.

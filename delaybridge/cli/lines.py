@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
-from delaybridge.cli.failure import Exit, Failure, Report, report_of
+from delaybridge.cli.failure import INTERRUPTED, Exit, Failure, report_of
 from delaybridge.cli.schedule import shown, stdin_bytes, warn_if_nobody_works
 from delaybridge.cli.session import Session, never_sent
 from delaybridge.worker.interrupts import interrupts
@@ -179,9 +179,7 @@ def schedule_lines(
             bulk.unread = unread(lines, stream)
             raise
         except KeyboardInterrupt:
-            interrupted = Report(Exit.INTERRUPTED, "interrupted", ["interrupted"])
-            interrupted.show(as_json=session.output.json)
-            return Exit.INTERRUPTED
+            return INTERRUPTED.show(as_json=session.output.json)
         finally:
             bulk.summary()
         if bulk.scheduled:

@@ -1,0 +1,60 @@
+"""docs/cli.md, made of every --help: `python docs/reference.py > docs/cli.md`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import click
+
+from delaybridge.cli import root
+from delaybridge.cli.failure import Exit
+from delaybridge.cli.grammar import HELP_NAMES
+
+_WIDTH = 88
+_HEAD = """\
+# The command line
+
+Generated from `--help`: `python docs/reference.py > docs/cli.md`. A test compares them.
+
+| exit code | means |
+|---|---|
+{exits}
+
+An error is one line on stderr, `error: FIELD: WHAT; REMEDY`. With `--json` it is
+`{"error": {"code": ..., "message": ..., "field": ...}}`, also on stderr, and every result is one
+object per line on stdout. Two objects go to stderr: `next`, the cursor of a list that continues,
+and `summary`, the counts of `--lines` or of a command with filters.
+
+The log of `scan` and `ingest` is on stderr, one line per event: its time, its name and `key=value`.
+With `--json` it is an object with `ts`, `ts_ms`, `level`, `event` and the event's fields (`n`,
+`destination`, `reason`, `lateness_ms`, `buckets`, ...). Frequent events are summed up once a
+second.
+
+On a terminal, tables fit its width: long cells are cut (ids in the middle), and the least important
+columns are left out. In a pipe or a file, tables are complete. Times (`in 15m`) are rounded in
+both; `--json` has them in ms.
+"""
+
+
+def reference() -> str:
+    """The whole page."""
+    exits = "\n".join(f"| {exit} | {exit.means} |" for exit in Exit)
+    context = click.Context(
+        root, info_name="delaybridge", terminal_width=_WIDTH, help_option_names=HELP_NAMES
+    )
+    return "\n".join([_HEAD.replace("{exits}", exits), *_pages(context)])
+
+
+def _pages(context: click.Context) -> Iterator[str]:
+    yield f"## {context.command_path}\n\n```text\n{context.command.get_help(context)}\n```\n"
+    if isinstance(context.command, click.Group):
+        for name in context.command.list_commands(context):
+            command = context.command.get_command(context, name)
+            if command is not None:
+                yield from _pages(
+                    click.Context(command, info_name=name, parent=context, terminal_width=_WIDTH)
+                )
+
+
+if __name__ == "__main__":
+    click.echo(reference(), nl=False)
