@@ -29,7 +29,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 
 from delaybridge import Client, Message
 from delaybridge.amqp.connection import open_connection
-from delaybridge.ingest.rabbitmq.intake import Deliveries, IntakeConnection
+from delaybridge.ingest.rabbitmq.connection import Deliveries, IntakeConnection
 from delaybridge.ingest.rabbitmq.topology import QUEUE_ARGUMENTS
 from tests.rigs.bridge import rabbitmq_channel
 from tests.servers.kafka import KafkaNode

@@ -313,7 +313,7 @@ def _delay_exchanges(settings: Settings, announced: list[SourceInfo]) -> Iterato
         return
     if not routes:
         return
-    from delaybridge.ingest.rabbitmq.exchanges import look_for_others
+    from delaybridge.ingest.rabbitmq.ingest import look_for_others
 
     for route, others, why in asyncio.run(look_for_others(settings, routes)):
         if others:

@@ -9,7 +9,7 @@ from typing import Any
 
 from delaybridge.errors import StoreFull, StoreUnavailable, StoreWiped
 from delaybridge.events import Emit, StoreSilent
-from delaybridge.ingest import Change, Entry, Schedule
+from delaybridge.ingest.entries import Change, Entry, Schedule
 from delaybridge.message import Answer
 from delaybridge.store import keys
 from delaybridge.store.calls import FURTHEST, Calls

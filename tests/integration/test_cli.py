@@ -21,7 +21,7 @@ import redis
 from rich.cells import cell_len
 
 from delaybridge import Client, Message, cli
-from delaybridge.ingest import Quarantine
+from delaybridge.ingest.entries import Quarantine
 from delaybridge.ingest.storing import store_entries
 from delaybridge.message import Record, encode_record, new_id
 from delaybridge.store import keys, verbs

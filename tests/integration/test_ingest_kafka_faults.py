@@ -17,7 +17,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from delaybridge.ingest import kafka_consumer
+from delaybridge.ingest.kafka import consumer as kafka_consumer
 from delaybridge.store.calls import SourceInfo
 from tests.rigs.ingest import Entrance
 from tests.rigs.ingest_kafka import Kafka, source

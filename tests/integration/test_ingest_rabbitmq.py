@@ -482,7 +482,7 @@ async def test_after_a_publish_at_once_that_failed_cancel_says_whether_a_copy_ma
 ) -> None:
     """Whoever had a redelivered message before may have published it."""
     monkeypatch.setattr(
-        "delaybridge.ingest.rabbitmq.exchanges.connect",
+        "delaybridge.ingest.rabbitmq.ingest.connect",
         lambda *_, report, **__: Failing(report, Outcome(verdict, "test")),
     )
     entrance, delay = make_entrance(), f"{namespace}.delay"

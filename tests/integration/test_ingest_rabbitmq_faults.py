@@ -12,7 +12,7 @@ import pika
 import pytest
 import redis
 
-from delaybridge.ingest.rabbitmq.intake import IntakeConnection
+from delaybridge.ingest.rabbitmq.connection import IntakeConnection
 from tests.rigs.brokers import running_with_tls
 from tests.rigs.fault_proxy import FaultProxy
 from tests.rigs.ingest import Entrance

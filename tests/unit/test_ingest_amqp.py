@@ -18,10 +18,10 @@ from delaybridge.amqp.header import (
     encode_table,
     split_content_header,
 )
-from delaybridge.ingest import Change, Quarantine, Schedule
-from delaybridge.ingest.rabbitmq.intake import Deliveries, IntakeConnection, size_of
-from delaybridge.ingest.rabbitmq.life import Tags
-from delaybridge.ingest.rabbitmq.messages import Delivered, Direct, Reader
+from delaybridge.ingest.entries import Change, Quarantine, Schedule
+from delaybridge.ingest.rabbitmq.channel import Tags
+from delaybridge.ingest.rabbitmq.connection import Deliveries, IntakeConnection, size_of
+from delaybridge.ingest.rabbitmq.messages import Immediate, MessageReader, RawMessage
 from delaybridge.ingest.routes import AllowList, Route
 from delaybridge.message import Destination, Limits, OnConflict, Record, decode_record
 from tests.unit.test_amqp import NAMES, TABLES
@@ -32,10 +32,14 @@ ROUTE = Route("rabbitmq", "rabbitmq", "x.delay", "x")
 STAMP = b"\x01\x02\x03\x04"
 
 
-def reader(*, allowed: tuple[str, ...] = (), limits: Limits | None = None, **route: Any) -> Reader:
+def reader(
+    *, allowed: tuple[str, ...] = (), limits: Limits | None = None, **route: Any
+) -> MessageReader:
     """Of the delay exchange x.delay, with another one beside it."""
     mine = ROUTE._replace(**route)
-    return Reader(mine, KINDS, limits or Limits(), AllowList(allowed), ["x.delay", "y.delay"])
+    return MessageReader(
+        mine, KINDS, limits or Limits(), AllowList(allowed), ["x.delay", "y.delay"]
+    )
 
 
 def raw(name: str, kind: bytes, value: bytes) -> bytes:
@@ -50,7 +54,7 @@ def delivered(
     key: bytes = b"some.key",
     redelivered: bool = False,
     **properties: Any,
-) -> Delivered:
+) -> RawMessage:
     """A message with these headers, or with this table."""
     flags, before, after = encode_properties(properties)
     table = b""
@@ -59,10 +63,10 @@ def delivered(
         flags |= HEADERS_FLAG
         before += struct.pack(">I", len(table))
     header = struct.pack(">HHQH", 60, 0, len(body), flags) + before + table + after
-    return Delivered(1, redelivered, key, header, body)
+    return RawMessage(1, redelivered, key, header, body)
 
 
-def read(message: Delivered, reader: Reader | None = None) -> Any:
+def read(message: RawMessage, reader: MessageReader | None = None) -> Any:
     return (reader or _READER).read(message, STAMP)
 
 
@@ -70,12 +74,12 @@ _READER = reader()
 
 
 def record_of(entry: Any) -> Record:
-    if isinstance(entry, Direct):
+    if isinstance(entry, Immediate):
         return entry.record
     return decode_record(entry.payload)
 
 
-def check_quarantined(entry: Any, code: str, message: Delivered) -> Quarantine:
+def check_quarantined(entry: Any, code: str, message: RawMessage) -> Quarantine:
     """It was kept whole, with this reason."""
     assert isinstance(entry, Quarantine), entry
     assert entry.reason.startswith(f"ingress:{code} "), entry.reason
@@ -180,7 +184,7 @@ def test_a_delay_that_is_quarantined(table: bytes, code: str) -> None:
 )
 def test_what_is_published_at_once(table: bytes | None) -> None:
     entry = read(delivered(table))
-    assert isinstance(entry, Direct)
+    assert isinstance(entry, Immediate)
     assert entry.destination == Destination("rabbitmq", "rabbitmq", "x", "some.key")
     assert entry.record.headers == (table or b"")
 
@@ -440,7 +444,7 @@ def test_every_header_survives_byte_for_byte(
 def test_bytes_that_nobody_understands_are_quarantined(
     header: bytes, key: bytes, body: bytes, redelivered: bool
 ) -> None:
-    entry = read(Delivered(1, redelivered, key, header, body))
+    entry = read(RawMessage(1, redelivered, key, header, body))
     if isinstance(entry, Quarantine):
         assert record_of(entry).body == body
 
@@ -468,7 +472,7 @@ def test_tables_that_are_half_broken_are_read_or_quarantined(
 # what arrives in pieces
 
 
-def frames(message: Delivered, sizes: list[int]) -> list[tuple[int, bytes]]:
+def frames(message: RawMessage, sizes: list[int]) -> list[tuple[int, bytes]]:
     """A delivery as frames, its body cut into pieces of these sizes."""
     consumer, exchange = b"ctag1.x", b"x.delay"
     method = b"".join(

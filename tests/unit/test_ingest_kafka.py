@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from delaybridge.errors import ConfigError
-from delaybridge.ingest import Change, Entry, Quarantine, Schedule
+from delaybridge.ingest.entries import Change, Entry, Quarantine, Schedule
 from delaybridge.ingest.kafka.group import member_settings
-from delaybridge.ingest.kafka.records import Read, Reader
+from delaybridge.ingest.kafka.records import RawRecord, RecordReader
 from delaybridge.ingest.kafka.topics import skips
 from delaybridge.ingest.routes import AllowList, Route, parse_route, topics_pattern
 from delaybridge.message import Limits, OnConflict, Record, decode_record, rank_of
@@ -33,8 +33,8 @@ def reader(
     keep_partition: bool = False,
     allowed: tuple[str, ...] = (),
     **limits: int,
-) -> Reader:
-    return Reader(
+) -> RecordReader:
+    return RecordReader(
         *(route, topic_id, KINDS, Limits(**limits), AllowList(allowed)),
         keep_partition=keep_partition,
     )
@@ -48,8 +48,8 @@ def record(
     offset: int = 7,
     partition: int = 3,
     timestamp_ms: int = 1_700_000_000_999,
-) -> Read:
-    return Read(partition, offset, key, value, headers, timestamp_ms)
+) -> RawRecord:
+    return RawRecord(partition, offset, key, value, headers, timestamp_ms)
 
 
 def read(headers: Pairs | None, **given: Any) -> Entry:

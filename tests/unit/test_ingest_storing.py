@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from delaybridge.accept.accept import Accepted
 from delaybridge.errors import StoreWiped
-from delaybridge.ingest import Change, Entry, Quarantine, Schedule
+from delaybridge.ingest.entries import Change, Entry, Quarantine, Schedule
 from delaybridge.ingest.storing import store_entries
 from delaybridge.message import Answer, Limits, OnConflict
 from delaybridge.store import keys

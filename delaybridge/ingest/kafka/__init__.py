@@ -1,5 +1,5 @@
 """Delay topics of Kafka, read into the store by a consumer group."""
 
-from delaybridge.ingest.kafka.topics_read import connected
+from delaybridge.ingest.kafka.ingest import connected
 
 __all__ = ["connected"]

@@ -29,8 +29,8 @@ from confluent_kafka import (
 
 from delaybridge.ingest.kafka.damage import STOPS, complaint, is_readable
 from delaybridge.ingest.kafka.group import member_settings
-from delaybridge.ingest.kafka.owners import TopicOwners, TopicsMoved
-from delaybridge.ingest.kafka.records import Read
+from delaybridge.ingest.kafka.owners import TopicOwners, TopicsChanged
+from delaybridge.ingest.kafka.records import RawRecord
 from delaybridge.ingest.kafka.topics import (
     ANSWER_TIMEOUT_S,
     Place,
@@ -58,7 +58,7 @@ CLUSTER = "kafka"  # the place of what concerns no topic
 # Of one broker among others, and over when it is back; else _ALL_BROKERS_DOWN comes, too.
 _ONE_BROKERS = frozenset({KafkaError._TRANSPORT, KafkaError._RESOLVE, KafkaError._TIMED_OUT})
 
-Batch = dict[Topic, list[Read]]
+Batch = dict[Topic, list[RawRecord]]
 
 
 class KafkaConsumer:
@@ -205,13 +205,13 @@ class KafkaConsumer:
         return names
 
     def _look(self) -> None:
-        """TopicsMoved if other topics than before are another's, or one is there that is new."""
+        """TopicsChanged if a topic changed hands, or is new and has to be subscribed to by name."""
         with contextlib.suppress(KafkaException):
             names = {topic for topic, _ in self._begun}
             if self._owners.foreign:
                 names = self._meant(OWNED_TIMEOUT_S)
                 if names - self._owners.foreign.keys() - {*self._topics}:
-                    raise TopicsMoved("there are new topics")
+                    raise TopicsChanged("there are new topics")
             self._owners.look(names, OWNED_TIMEOUT_S)
 
     def _read_on(self) -> None:
@@ -248,7 +248,7 @@ class KafkaConsumer:
             elif (name, partition) not in self._stopped:
                 if name in self._troubled:
                     self._is_well(name)
-                read = Read.of(message)
+                read = RawRecord.of(message)
                 largest = max(largest, len(read.key or b"") + len(read.value or b""))
                 batch.setdefault(self._ids.of(name), []).append(read)
         if batch:

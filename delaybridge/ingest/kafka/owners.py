@@ -21,8 +21,8 @@ _OFFSET = 2**63 - 1  # behind every record: whoever watches lags sees none
 _WRITE_AGAIN_S = 3600.0  # the broker forgets commits of a group without members, after a week
 
 
-class TopicsMoved(Exception):
-    """Other topics than before belong to another namespace: begin anew with those that are ours."""
+class TopicsChanged(Exception):
+    """The topics to subscribe to are others than before: start a new consumer."""
 
 
 class TopicOwners:
@@ -62,10 +62,10 @@ class TopicOwners:
         return self.foreign
 
     def look(self, names: Iterable[str], timeout_s: float) -> None:
-        """Claim topics, and again those that are another's; TopicsMoved if that has changed."""
+        """Claim topics, and try again those of others; TopicsChanged if one changed hands."""
         before = self.foreign
         if self._claim({*names, *before}, timeout_s) != before:
-            raise TopicsMoved("other topics than before belong to another namespace")
+            raise TopicsChanged("other topics than before belong to another namespace")
 
     def _claim(self, names: Iterable[str], timeout_s: float) -> dict[str, str]:
         asked = sorted(set(names))

@@ -23,7 +23,7 @@ from delaybridge.accept.accept import (
 )
 from delaybridge.accept.instructions import ID, Instructions, instructions, is_instruction
 from delaybridge.errors import MessageError
-from delaybridge.ingest import Change, Entry, Quarantine, Schedule, reason_of, when_of
+from delaybridge.ingest.entries import Change, Entry, Quarantine, Schedule, reason_of, when_of
 from delaybridge.ingest.routes import AllowList, Route
 from delaybridge.message import (
     MAX_PRIORITY,
@@ -52,7 +52,7 @@ _headers_of = methodcaller("headers")
 _KNOWN, _KNOWN_BYTES = 1000, 256
 
 
-class Read(NamedTuple):
+class RawRecord(NamedTuple):
     """One record as it was read. headers None: they cannot be read. timestamp_ms: -1 if none."""
 
     partition: int
@@ -63,7 +63,7 @@ class Read(NamedTuple):
     timestamp_ms: int = -1
 
     @classmethod
-    def of(cls, message: Any) -> Read:
+    def of(cls, message: Any) -> RawRecord:
         """A record as confluent_kafka gives it."""
         try:
             headers = _headers_of(message) or ()
@@ -96,7 +96,7 @@ class Partition(NamedTuple):
     source: str
 
 
-class Reader:
+class RecordReader:
     """Reads the records of one delay topic."""
 
     def __init__(
@@ -124,18 +124,18 @@ class Reader:
         self._partitions: dict[int, Partition] = {}
         self._known: dict[tuple[bool, Headers], Understood] = {}  # headers that came before
 
-    def read(self, record: Read) -> Entry:
+    def read(self, record: RawRecord) -> Entry:
         """What becomes of a record."""
         try:
             return self._read(record)
         except MessageError as exc:
             return self.quarantine(record, reason_of(exc))
 
-    def place(self, record: Read) -> str:
+    def place(self, record: RawRecord) -> str:
         """Topic, partition and offset, of fixed width: such ids sort as they were read."""
         return f"{self._partition(record).place}{record.offset:0{_OFFSET_DIGITS}}"
 
-    def _partition(self, record: Read) -> Partition:
+    def _partition(self, record: RawRecord) -> Partition:
         return self._partitions.get(record.partition) or self._first_of(record.partition)
 
     def _first_of(self, number: int) -> Partition:
@@ -149,7 +149,7 @@ class Reader:
         )
         return partition
 
-    def quarantine(self, record: Read, reason: str) -> Quarantine:
+    def quarantine(self, record: RawRecord, reason: str) -> Quarantine:
         """Keep it as it came, addressed to where it would have gone."""
         kept = Record(
             str(Destination(self._route.broker, self._route.kind, self._route.target)),
@@ -158,7 +158,7 @@ class Reader:
         own_id = self._own_id(record)
         return Quarantine.of(own_id, self._stamp(record), encode_record(kept), reason)
 
-    def _own_id(self, record: Read) -> str:
+    def _own_id(self, record: RawRecord) -> str:
         """The id that it was given, as far as it can be read; else its place."""
         headers = dict(record.headers or ())
         given = record.key if any(map(_is_etf1, headers)) else headers.get(ID)
@@ -167,7 +167,7 @@ class Reader:
                 return check_id(given.decode(), self._limits)
         return self.place(record)
 
-    def _read(self, record: Read) -> Entry:
+    def _read(self, record: RawRecord) -> Entry:
         headers = record.headers
         if headers is None:
             raise MessageError("bad_header", "headers", "a header's name is not valid UTF-8")
@@ -211,7 +211,7 @@ class Reader:
             self._known[given] = understood
         return understood
 
-    def _schedule(self, record: Read, kept: HeaderPairs, asked: Instructions) -> Schedule:
+    def _schedule(self, record: RawRecord, kept: HeaderPairs, asked: Instructions) -> Schedule:
         id = self.place(record) if asked.id is None else check_id(asked.id, self._limits)
         key = record.key if asked.key is None else asked.key
         payload = self._payload(record, self._destination(asked.destination), kept, key, asked)
@@ -224,7 +224,7 @@ class Reader:
             policy = OnConflict.FAIL
         return self._sourced(accepted, policy, record)
 
-    def _etf1(self, record: Read, headers: Headers) -> Entry:
+    def _etf1(self, record: RawRecord, headers: Headers) -> Entry:
         if not record.key:
             raise MessageError("bad_id", "key", "in this dialect the record's key is the id")
         try:
@@ -256,7 +256,9 @@ class Reader:
         accepted = Accepted(id, id.encode(), str(due_ms), MAX_PRIORITY, payload)
         return self._sourced(accepted, OnConflict.REPLACE, record)
 
-    def _sourced(self, accepted: Accepted, policy: OnConflict | None, record: Read) -> Schedule:
+    def _sourced(
+        self, accepted: Accepted, policy: OnConflict | None, record: RawRecord
+    ) -> Schedule:
         source = self._partition(record).source
         stamp = self._stamp(record)
         payload, offset = accepted.payload, record.offset
@@ -266,21 +268,21 @@ class Reader:
         self,
         id: str,
         basis: bytes | None,
-        record: Read,
+        record: RawRecord,
         otherwise: Schedule | None = None,
         when: str = "",
     ) -> Change:
         stamp, source = self._stamp(record), self._partition(record).source
         return Change(id, basis, stamp, source, record.offset, otherwise, when, self._reach)
 
-    def _stamp(self, record: Read) -> bytes:
+    def _stamp(self, record: RawRecord) -> bytes:
         """The same whenever the record is read again, and hardly that of another."""
         seed = self._partition(record).seed
         return crc32(record.offset.to_bytes(8, "big"), seed).to_bytes(4, "big")
 
     def _payload(
         self,
-        record: Read,
+        record: RawRecord,
         destination: tuple[Destination, str],
         headers: HeaderPairs,
         key: bytes | None,

@@ -41,7 +41,7 @@ class Topic(NamedTuple):
     id: str
 
 
-class TopicMadeAnew(Exception):
+class TopicRecreated(Exception):
     """A topic bears the name of another that was read."""
 
 
@@ -79,7 +79,7 @@ class TopicIds:
                 raise error
 
     def check(self, names: set[str], *, at_once: bool = False) -> None:
-        """TopicMadeAnew if one of them has another id than was learnt.
+        """TopicRecreated if one of them has another id than was learnt.
 
         Of records that were read before a look that finds nothing changed it is certain whose they
         are. There is a look each time, unless it costs too much and need not be at once. A topic
@@ -93,7 +93,7 @@ class TopicIds:
         self._next_look_s = began_s + min(took_s * _LOOK_SHARE, max(_LOOK_S, 2 * took_s))
         for name, id in found.items():
             if self._known.get(name, id) != id:
-                raise TopicMadeAnew(f"{name} was deleted and made anew; it is read from its start")
+                raise TopicRecreated(f"{name} was deleted and made anew; it is read from its start")
 
     def _ask(self, names: set[str]) -> tuple[dict[str, str], KafkaException | None]:
         """The ids that were given, and what was said instead of the others."""

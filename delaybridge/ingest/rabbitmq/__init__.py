@@ -1,5 +1,5 @@
 """Delay exchanges of RabbitMQ, read into the store."""
 
-from delaybridge.ingest.rabbitmq.exchanges import connected
+from delaybridge.ingest.rabbitmq.ingest import connected
 
 __all__ = ["connected"]

@@ -28,7 +28,7 @@ from delaybridge.accept.instructions import (
 from delaybridge.amqp.header import message_id, split_content_header
 from delaybridge.amqp.table import decode_value, entries
 from delaybridge.errors import MessageError
-from delaybridge.ingest import Change, Quarantine, Schedule, reason_of, when_of
+from delaybridge.ingest.entries import Change, Quarantine, Schedule, reason_of, when_of
 from delaybridge.ingest.routes import AllowList, Route
 from delaybridge.message import (
     OWN_HEADERS,
@@ -53,7 +53,7 @@ _CUT_OFF = timedelta(milliseconds=999)
 _TABLES, _PLAIN_BYTES = 1000, 256
 
 
-class Delivered(NamedTuple):
+class RawMessage(NamedTuple):
     """One message as RabbitMQ handed it over. header: the content header frame's payload."""
 
     tag: int
@@ -63,7 +63,7 @@ class Delivered(NamedTuple):
     body: bytes
 
 
-def content_of(message: Delivered) -> ContentHeader:
+def content_of(message: RawMessage) -> ContentHeader:
     """Properties and headers as the producer sent them; DecodeError if they are broken."""
     content = split_content_header(message.header)
     if not message.redelivered:
@@ -73,7 +73,7 @@ def content_of(message: Delivered) -> ContentHeader:
     return content._replace(table=b"".join(kept))
 
 
-class Direct(NamedTuple):
+class Immediate(NamedTuple):
     """A message without a delay: to be published now."""
 
     id: str
@@ -81,7 +81,7 @@ class Direct(NamedTuple):
     destination: Destination
 
 
-class Reader:
+class MessageReader:
     """Reads the messages of one delay exchange."""
 
     def __init__(
@@ -105,8 +105,8 @@ class Reader:
         self.near_misses = self.without_id = 0
 
     def read(
-        self, message: Delivered, stamp: bytes, known_id: str | None = None
-    ) -> Schedule | Change | Quarantine | Direct:
+        self, message: RawMessage, stamp: bytes, known_id: str | None = None
+    ) -> Schedule | Change | Quarantine | Immediate:
         """What becomes of a message. known_id: that it was given when it came for the first time.
 
         stamp: one a message, the same when it comes again. A message without id of its own gets
@@ -120,7 +120,7 @@ class Reader:
             return self.quarantine(message, content, stamp, reason_of(exc))
 
     def quarantine(
-        self, message: Delivered, content: ContentHeader | None, stamp: bytes, reason: str
+        self, message: RawMessage, content: ContentHeader | None, stamp: bytes, reason: str
     ) -> Quarantine:
         """Keep it as it came, addressed to where it would have gone."""
         content = content or ContentHeader(len(message.body), 0, b"", b"", b"")
@@ -131,8 +131,8 @@ class Reader:
         return Quarantine.of(self._own_id(content), stamp, payload, reason)
 
     def _read(
-        self, message: Delivered, content: ContentHeader, stamp: bytes, known_id: str | None
-    ) -> Schedule | Change | Quarantine | Direct:
+        self, message: RawMessage, content: ContentHeader, stamp: bytes, known_id: str | None
+    ) -> Schedule | Change | Quarantine | Immediate:
         table = content.table
         asked, table = self._tables.get(table) or self._instructions(table)
         given = asked.id if asked.id is not None else message_id(content.flags, content.after)
@@ -150,7 +150,7 @@ class Reader:
         key, ttl_ms, once = asked.key, asked.ttl_ms, asked.at_most_once
         record = Record(text, message.body, table, encoded, key, None, ttl_ms, once)
         if not asked.needs_store and destination.broker == self._route.broker:
-            return Direct(id, record, destination)
+            return Immediate(id, record, destination)
         payload = encode_record(record)
         basis = id.encode() if key is None else key
         accepted = Accepted(id, basis, when_of(asked, self._limits), asked.rank, payload)

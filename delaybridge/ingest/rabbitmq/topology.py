@@ -17,7 +17,7 @@ from pika.channel import Channel
 from delaybridge.amqp.connection import close_channel, close_code
 from delaybridge.errors import ConfigError
 from delaybridge.ingest.owner import Owner, SourceTaken
-from delaybridge.ingest.rabbitmq.intake import IntakeConnection
+from delaybridge.ingest.rabbitmq.connection import IntakeConnection
 from delaybridge.ingest.rabbitmq.management import Management, ManagementError
 from delaybridge.ingest.routes import EXCHANGE_TYPES, Route
 

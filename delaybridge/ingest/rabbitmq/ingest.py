@@ -24,11 +24,11 @@ from delaybridge.errors import ConfigError, PublishUnavailable
 from delaybridge.events import Emit, IngestFailed
 from delaybridge.ingest.counts import Counts
 from delaybridge.ingest.owner import Owner
-from delaybridge.ingest.rabbitmq.intake import IntakeConnection
-from delaybridge.ingest.rabbitmq.life import Passing
+from delaybridge.ingest.rabbitmq.channel import ImmediateDelivery
+from delaybridge.ingest.rabbitmq.connection import IntakeConnection
+from delaybridge.ingest.rabbitmq.intake import Intake, IntakeOptions
 from delaybridge.ingest.rabbitmq.management import Management, ManagementError
-from delaybridge.ingest.rabbitmq.messages import Reader
-from delaybridge.ingest.rabbitmq.queue import Intake, IntakeOptions
+from delaybridge.ingest.rabbitmq.messages import MessageReader
 from delaybridge.ingest.rabbitmq.topology import bypass, messages_waiting, others_bound
 from delaybridge.ingest.reach import reach_of
 from delaybridge.ingest.routes import AllowList, Route
@@ -69,7 +69,7 @@ class RabbitMQIngest:
         self._intakes = [
             Intake(
                 route,
-                Reader(route, calls.kinds, calls.limits, allowed, sources, reach(route)),
+                MessageReader(route, calls.kinds, calls.limits, allowed, sources, reach(route)),
                 partial(insist, store, calls, emit),
                 emit,
                 options,
@@ -87,7 +87,7 @@ class RabbitMQIngest:
 
     def report(self, deliveries: Sequence[Delivery], outcome: Outcome) -> None:
         """How publishes ended; called by the publisher."""
-        passing = cast(Sequence[Passing], deliveries)
+        passing = cast(Sequence[ImmediateDelivery], deliveries)
         for intake in {delivery.intake for delivery in passing}:
             intake.published([d for d in passing if d.intake is intake], outcome)
 

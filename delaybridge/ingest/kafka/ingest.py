@@ -27,10 +27,10 @@ from delaybridge.events import (
     Quarantined,
     SourceUnguarded,
 )
-from delaybridge.ingest import Change, Entry, Quarantine, instead
 from delaybridge.ingest.counts import Counts
+from delaybridge.ingest.entries import Change, Entry, Quarantine, instead
 from delaybridge.ingest.kafka.consumer import CLUSTER, ELSEWHERE, Batch, KafkaConsumer
-from delaybridge.ingest.kafka.records import Read, Reader
+from delaybridge.ingest.kafka.records import RawRecord, RecordReader
 from delaybridge.ingest.kafka.topics import Topic, skips
 from delaybridge.ingest.owner import Owner
 from delaybridge.ingest.reach import reach_of
@@ -53,12 +53,12 @@ class Fate(Enum):
     REFUSED = auto()
 
 
-class Item:
+class HeldRecord:
     """One record on its way into the store."""
 
     __slots__ = ("entry", "read", "reader")
 
-    def __init__(self, reader: Reader, read: Read) -> None:
+    def __init__(self, reader: RecordReader, read: RawRecord) -> None:
         self.reader, self.read = reader, read
         self.entry: Entry = reader.read(read)
 
@@ -82,7 +82,7 @@ class KafkaIngest:
         self._owner = Owner.of(calls.namespace, calls.birth, settings.ingest.take_over)
         self._insist = partial(insist, store, calls, emit)
         self._allowed = AllowList(settings.ingest.destinations)
-        self._readers: dict[Topic, Reader] = {}
+        self._readers: dict[Topic, RecordReader] = {}
         self._counts: dict[str, Counts] = {}
         self._troubles: dict[str, str] = {}  # place -> what is wrong there
         self._reading: set[str] = set()
@@ -166,11 +166,11 @@ class KafkaIngest:
 
     # a batch into the store
 
-    def _read(self, batch: Batch) -> list[Item]:
-        items: list[Item] = []
+    def _read(self, batch: Batch) -> list[HeldRecord]:
+        items: list[HeldRecord] = []
         for topic, reads in batch.items():
             reader = self._reader(topic)
-            items += (Item(reader, read) for read in reads)
+            items += (HeldRecord(reader, read) for read in reads)
             counts = self._counts[topic.name]
             counts.total += len(reads)
             counts.near_misses = reader.near_misses
@@ -178,13 +178,13 @@ class KafkaIngest:
         return items
 
     async def _store_batch(
-        self, batch: Batch, items: Sequence[Item], consumer: KafkaConsumer
+        self, batch: Batch, items: Sequence[HeldRecord], consumer: KafkaConsumer
     ) -> None:
         for part in _parts(items):
             await self._store(part)
         consumer.stored(batch)
 
-    async def _store(self, items: Sequence[Item]) -> None:
+    async def _store(self, items: Sequence[HeldRecord]) -> None:
         """Store them in their order; what cannot be stored is quarantined before what follows it.
 
         From one partition into one bucket nothing passes what is in its way: a record passed over
@@ -214,7 +214,7 @@ class KafkaIngest:
             if must_wait:
                 await asyncio.sleep(AGAIN_S)
 
-    async def _quarantine(self, items: Sequence[Item]) -> None:
+    async def _quarantine(self, items: Sequence[HeldRecord]) -> None:
         """Keep them, whichever ids are taken, before anything is stored that was read later."""
         left = items
         while left:
@@ -226,7 +226,7 @@ class KafkaIngest:
             left = [item for item, fate in fates if fate is not Fate.STORED]
         self._quarantined(items)
 
-    def _count_refused(self, items: Sequence[Item], answers: Sequence[Answer | None]) -> None:
+    def _count_refused(self, items: Sequence[HeldRecord], answers: Sequence[Answer | None]) -> None:
         """Count the changes of messages that are bound for somewhere else."""
         refused = Counter(
             item.reader.topic
@@ -238,7 +238,7 @@ class KafkaIngest:
             counts.refused += count
             self._emit(ChangeRefused(source=counts.source, messages=count))
 
-    def _quarantined(self, items: Sequence[Item]) -> None:
+    def _quarantined(self, items: Sequence[HeldRecord]) -> None:
         reasons: Counter[tuple[str, str]] = Counter()
         for item in items:
             if isinstance(item.entry, Quarantine):
@@ -250,12 +250,12 @@ class KafkaIngest:
 
     # topics
 
-    def _reader(self, topic: Topic) -> Reader:
+    def _reader(self, topic: Topic) -> RecordReader:
         reader = self._readers.get(topic)
         if reader is None:
             route = self._route_of(topic.name)
             self._emit(IngestStarted(source=str(route)))
-            reader = self._readers[topic] = Reader(
+            reader = self._readers[topic] = RecordReader(
                 *(route, topic.id, self._calls.kinds, self._calls.limits),
                 self._allowed,
                 keep_partition=self._settings.ingest.keep_partition,
@@ -324,7 +324,7 @@ class KafkaIngest:
             counts.state = found[-1] if found else well
 
 
-def _fate(item: Item, answer: Answer | None, *, is_late: bool) -> Fate:
+def _fate(item: HeldRecord, answer: Answer | None, *, is_late: bool) -> Fate:
     """What an answer means for a record. A null value that found nothing to cancel is a message."""
     entry = item.entry
     if isinstance(entry, Change):
@@ -339,13 +339,13 @@ def _fate(item: Item, answer: Answer | None, *, is_late: bool) -> Fate:
     return Fate.AGAIN if answer is None else Fate.STORED
 
 
-def _parts(items: Sequence[Item]) -> Iterator[list[Item]]:
+def _parts(items: Sequence[HeldRecord]) -> Iterator[list[HeldRecord]]:
     """Cut where changes and schedules meet: each waits for the answers of those before it.
 
     A cancel that may turn into a schedule stands alone: what follows it would be before it.
     """
 
-    def kind(place_and_item: tuple[int, Item]) -> int:
+    def kind(place_and_item: tuple[int, HeldRecord]) -> int:
         place, item = place_and_item
         if isinstance(item.entry, Change):
             return -1 if item.entry.otherwise is None else place

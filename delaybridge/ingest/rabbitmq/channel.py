@@ -8,9 +8,9 @@ from typing import Any
 
 from pika.channel import Channel
 
-from delaybridge.ingest import Entry
-from delaybridge.ingest.rabbitmq.intake import Deliveries, IntakeConnection, size_of
-from delaybridge.ingest.rabbitmq.messages import Delivered
+from delaybridge.ingest.entries import Entry
+from delaybridge.ingest.rabbitmq.connection import Deliveries, IntakeConnection, size_of
+from delaybridge.ingest.rabbitmq.messages import RawMessage
 from delaybridge.message import Delivery, Destination, Record
 
 
@@ -43,12 +43,12 @@ class Tags:
         return upto, single
 
 
-class Held:
+class HeldMessage:
     """A message in hand, and its place on its channel."""
 
     __slots__ = ("entry", "id", "life", "message", "since_s", "size", "stamp")
 
-    def __init__(self, message: Delivered, life: Life, now_s: float) -> None:
+    def __init__(self, message: RawMessage, life: IntakeChannel, now_s: float) -> None:
         self.message, self.life, self.since_s = message, life, now_s
         self.size = size_of(message)
         self.entry: Entry
@@ -56,19 +56,19 @@ class Held:
         self.id: str
 
 
-class Passing(Delivery):
+class ImmediateDelivery(Delivery):
     """A message without delay, published at once. intake: where it came from, as `held` there."""
 
     __slots__ = ("held", "intake")
 
     def __init__(
-        self, id: str, record: Record, to: Destination, now_ms: int, intake: Any, held: Held
+        self, id: str, record: Record, to: Destination, now_ms: int, intake: Any, held: HeldMessage
     ) -> None:
         super().__init__(id, record, to, now_ms, 1)
         self.intake, self.held = intake, held
 
 
-class Life:
+class IntakeChannel:
     """One life of the consumer: its channel, what it delivered, what of it is done."""
 
     def __init__(self, connection: IntakeConnection, channel: Channel, most: int) -> None:
@@ -79,7 +79,7 @@ class Life:
         self.deliveries = Deliveries(self.arrived.set)
         self._tags = Tags()
         self.ended: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
-        self.held: dict[int, Held] = {}
+        self.held: dict[int, HeldMessage] = {}
         self.moved = asyncio.Event()  # less is held than before
         connection.take_deliveries(self._number, self.deliveries)
         channel.add_on_close_callback(lambda _, reason: self.end(reason))
@@ -103,14 +103,14 @@ class Life:
         self.arrived.set()
         self.moved.set()
 
-    def take(self, most: int, now_s: float) -> list[Held]:
+    def take(self, most: int, now_s: float) -> list[HeldMessage]:
         """The next messages, now in hand."""
-        taken = [Held(message, self, now_s) for message in self.deliveries.messages[:most]]
+        taken = [HeldMessage(message, self, now_s) for message in self.deliveries.messages[:most]]
         del self.deliveries.messages[:most]
         self.held.update((held.message.tag, held) for held in taken)
         return taken
 
-    def done(self, messages: Sequence[Held]) -> None:
+    def done(self, messages: Sequence[HeldMessage]) -> None:
         """These messages are safe."""
         if self.ended.done():
             return

@@ -1,0 +1,105 @@
+"""What ingest asks of the store for one message: schedule, change or quarantine it."""
+
+from __future__ import annotations
+
+from time import time_ns
+from typing import NamedTuple, Self
+
+from delaybridge.accept.accept import Accepted, check_delay
+from delaybridge.accept.instructions import Instructions
+from delaybridge.errors import MessageError
+from delaybridge.message import Answer, Limits, OnConflict, new_id
+from delaybridge.store.ids import all_beside
+
+INGRESS = "ingress:"
+
+
+class Schedule(NamedTuple):
+    """Accept this message. stamp: the same whenever the same message is read again.
+
+    policy None: as `fail`, and an id whose message is fired waits until that one is settled.
+    payload: what is kept should it be quarantined. source, offset: where it was read (Kafka).
+    reach: as `Bucket.schedule` takes it. maybe: a copy may have been delivered already.
+    """
+
+    accepted: Accepted
+    stamp: bytes
+    policy: OnConflict | None
+    payload: bytes
+    source: str = ""
+    offset: int = -1
+    reach: str = ""
+    maybe: bool = False
+
+
+class Change(NamedTuple):
+    """Cancel a pending message by its id, or, where `when` is given, reschedule it.
+
+    In the basis' bucket; without one in whichever it lies. otherwise: if there is none to cancel.
+    """
+
+    id: str
+    basis: bytes | None
+    stamp: bytes
+    source: str = ""
+    offset: int = -1
+    otherwise: Schedule | None = None
+    when: str = ""
+    reach: str = ""
+
+
+class Quarantine(NamedTuple):
+    """Keep this in the dead set. own_id: the message's own, if it has one; it lies beside that."""
+
+    id: str
+    stamp: bytes
+    payload: bytes
+    reason: str
+    own_id: str = ""
+
+    @classmethod
+    def of(cls, own_id: str | None, stamp: bytes, payload: bytes, reason: str) -> Self:
+        """Keep a message with this id of its own."""
+        if own_id is None:
+            return cls(new_id(), stamp, payload, reason)
+        return cls(all_beside(own_id)[0], stamp, payload, reason, own_id)
+
+    def elsewhere(self) -> Self:
+        """The same under another id, as this one is another message's."""
+        names = [*all_beside(self.own_id), new_id()] if self.own_id else [new_id()]
+        place = names.index(self.id) + 1 if self.id in names else 0
+        return self._replace(id=names[place])
+
+
+Entry = Schedule | Change | Quarantine
+
+_IN_THE_WAY = {
+    Answer.CONFLICT: "is pending, and differs",
+    Answer.IN_FLIGHT: "is with the broker",
+    Answer.FOREIGN: "is pending, bound for where this source may not send (ingest.trust)",
+}
+
+
+def instead(entry: Entry, answer: Answer | None) -> Quarantine | None:
+    """What is kept of an entry that another message stands in the way of; None if none does."""
+    if isinstance(entry, Quarantine):
+        return entry.elsewhere() if answer is Answer.CONFLICT else None
+    if not isinstance(entry, Schedule) or answer not in _IN_THE_WAY:
+        return None
+    id = entry.accepted.id
+    reason = f"{INGRESS}{answer} delaybridge-id: {id!r} {_IN_THE_WAY[answer]}"
+    return Quarantine.of(id, entry.stamp, entry.payload, reason)
+
+
+def reason_of(error: MessageError) -> str:
+    """Why a message was quarantined, as it is shown: `ingress:CODE FIELD: DETAIL`."""
+    return f"{INGRESS}{error.code} {error.field}: {error.detail}"
+
+
+def when_of(asked: Instructions, limits: Limits) -> str:
+    """The time as the scripts take it, now if none was asked for; DelayOutOfRange `too_far`."""
+    if asked.due_ms is not None:
+        check_delay(asked.due_ms - time_ns() // 1_000_000, limits, "due time")
+        return str(asked.due_ms)
+    check_delay(asked.delay_ms or 0, limits, "delay")
+    return f"+{asked.delay_ms or 0}"

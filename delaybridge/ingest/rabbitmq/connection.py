@@ -1,0 +1,241 @@
+"""Deliveries as bytes: a connection that hands over what a consumer gets without decoding it.
+
+pika would decode every header table, which changes values (a double becomes an integer) and costs
+ten times the CPU. Handshake, heartbeats, channels and everything else stay pika's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Callable
+from typing import Any
+
+from pika.channel import Channel
+from pika.connection import Parameters
+from pika.exceptions import AMQPError
+
+from delaybridge.amqp.connection import WireConnection
+from delaybridge.ingest.rabbitmq.messages import RawMessage
+
+_METHOD, _HEADER, _BODY = 1, 2, 3
+_DELIVER = b"\x00\x3c\x00\x3c"
+_TAG = struct.Struct(">QB")
+_BODY_SIZE = struct.Struct(">Q")
+_FRAME = struct.Struct(">BHI")
+_ACK = struct.Struct(">BHIHHQBB")
+_SMALL_BYTES = 64 * 1024  # an incomplete message larger than this goes frame by frame
+_READ_BYTES = 64 * 1024
+_OVERHEAD = 256  # what a message costs beside its bytes
+
+
+class Deliveries:
+    """What one channel delivered and nobody took yet. size: bytes of all that is not safe yet."""
+
+    def __init__(self, arrived: Callable[[], None]) -> None:
+        self.messages: list[RawMessage] = []
+        self.size = 0
+        self._arrived = arrived
+        self._partial: tuple[int, bool, bytes] = (0, False, b"")
+        self._header = b""
+        self._left = 0
+        self._body: list[bytes] = []
+
+    def method(self, data: bytes, start: int) -> None:
+        """A basic.deliver; its tag, flag and routing key."""
+        at = start + 5 + data[start + 4]
+        tag, redelivered = _TAG.unpack_from(data, at)
+        at += _TAG.size
+        at += 1 + data[at]  # the exchange
+        self._partial = tag, redelivered == 1, data[at + 1 : at + 1 + data[at]]
+
+    def header(self, payload: bytes) -> int:
+        """The content header; the message's size if it is whole already, else 0."""
+        self._header = payload
+        (self._left,) = _BODY_SIZE.unpack_from(payload, 4)
+        return 0 if self._left else self._done(b"")
+
+    def body(self, payload: bytes) -> int:
+        """A piece of the body; likewise."""
+        self._left -= len(payload)
+        if self._left > 0 or self._body:
+            self._body.append(payload)
+            if self._left > 0:
+                return 0
+            payload, self._body = b"".join(self._body), []
+        return self._done(payload)
+
+    def _done(self, body: bytes) -> int:
+        return self.add(RawMessage(*self._partial, self._header, body))
+
+    def add(self, message: RawMessage) -> int:
+        """A whole message; its size."""
+        if not self.messages:
+            self._arrived()
+        self.messages.append(message)
+        size = size_of(message)
+        self.size += size
+        return size
+
+
+def size_of(message: RawMessage) -> int:
+    """Bytes that the window counts for a message."""
+    return len(message.header) + len(message.body) + _OVERHEAD
+
+
+class IntakeConnection(WireConnection):
+    """A connection for consumers. It reads nothing while more than `window_bytes` are held."""
+
+    def __init__(
+        self, parameters: Parameters, loop: asyncio.AbstractEventLoop, window_bytes: int
+    ) -> None:
+        self._deliveries: dict[int, Deliveries] = {}
+        self._window_bytes = window_bytes
+        self._held_bytes = 0
+        self._is_paused = False
+        super().__init__(parameters, loop)
+
+    def _proto_connection_made(self, transport: Any) -> None:
+        super()._proto_connection_made(transport)
+        if not self._is_plain:
+            # Under TLS pika reads on by itself for as long as there is something to decrypt.
+            read = transport._on_socket_readable
+            transport._on_socket_readable = lambda: None if self._is_paused else read()
+
+    def read_much(self) -> None:
+        """Read more at a time than pika does, which expects answers and no stream of messages."""
+        transport: Any = self._transport
+        transport._MAX_RECV_BYTES = _READ_BYTES
+
+    def take_deliveries(self, channel: int, deliveries: Deliveries | None) -> None:
+        """Who gets what the channel delivers from now on."""
+        if deliveries is None:
+            self._deliveries.pop(channel, None)
+        else:
+            self._deliveries[channel] = deliveries
+
+    def release(self, size: int) -> None:
+        """So many bytes are held no longer."""
+        self._held_bytes -= size
+        if self._is_paused and self._held_bytes <= self._window_bytes // 2:
+            self._is_paused = False
+            self._watch(True)
+
+    def ack(self, channel: int, tag: int, *, multiple: bool) -> None:
+        """The message with this tag, or all up to it, may be forgotten by the broker."""
+        self.write([_ACK.pack(_METHOD, channel, 13, 60, 80, tag, multiple, 0xCE)])
+
+    async def call(self, channel: Channel, method: str, **arguments: Any) -> Any:
+        """A method of the channel and its answer; raises what closes the channel instead."""
+        answered: asyncio.Future[Any] = self._loop.create_future()
+
+        def closed(_: object, reason: Exception) -> None:
+            if not answered.done():
+                answered.set_exception(reason)
+
+        def answer(frame: Any) -> None:
+            if not answered.done():
+                answered.set_result(frame.method)
+
+        channel.add_on_close_callback(closed)
+        try:
+            getattr(channel, method)(callback=answer, **arguments)
+        except AMQPError:
+            if not answered.done():
+                raise
+        return await answered
+
+    def _on_data_available(self, data_in: bytes) -> None:
+        """Take the deliveries that lie whole at the beginning; the rest goes frame by frame."""
+        data = self._unread + data_in if self._unread else data_in
+        position, in_pieces = self._take_whole(data)
+        rest = data[position:] if position else data
+        self._unread = b""
+        if not in_pieces and len(rest) < _SMALL_BYTES and self._is_delivery(rest):
+            self._unread = rest  # the rest of it is on its way
+        elif rest:
+            super()._on_data_available(rest)
+
+    def _is_delivery(self, data: bytes) -> bool:
+        if len(data) < _FRAME.size + len(_DELIVER):
+            return False
+        kind, channel, _ = _FRAME.unpack_from(data)
+        method = data[_FRAME.size : _FRAME.size + len(_DELIVER)]
+        return kind == _METHOD and method == _DELIVER and channel in self._deliveries
+
+    def _take_whole(self, data: bytes) -> tuple[int, bool]:
+        """Take messages of three frames, or two, from the beginning; where the first other starts.
+
+        And whether that is a message with a body in several frames, of which all may be here.
+        The same as `Deliveries.method`, `header` and `body`, without a call for each frame.
+        """
+        position, held, in_pieces = 0, 0, False
+        try:
+            while True:
+                kind, channel, length = _FRAME.unpack_from(data, position)
+                start = position + 7
+                if kind != _METHOD or data[start : start + 4] != _DELIVER:
+                    break
+                deliveries = self._deliveries[channel]
+                at = start + 5 + data[start + 4]
+                tag, redelivered = _TAG.unpack_from(data, at)
+                at += 10 + data[at + 9]
+                key = data[at + 1 : at + 1 + data[at]]
+                head = start + length + 8
+                _, _, length = _FRAME.unpack_from(data, head - 7)
+                header = data[head : head + length]
+                (size,) = _BODY_SIZE.unpack_from(header, 4)
+                end = head + length + 1
+                body = b""
+                if size:
+                    _, _, length = _FRAME.unpack_from(data, end)
+                    if in_pieces := length != size:
+                        break
+                    body = data[end + 7 : end + 7 + length]
+                    end += length + 8
+                data[end - 1]  # the last byte is there: so is all before it
+                held += deliveries.add(RawMessage(tag, redelivered == 1, key, header, body))
+                position = end
+        except (struct.error, IndexError, KeyError):
+            pass  # the next one has not arrived as a whole, or is not for us
+        self.bytes_received += position  # pika's heartbeat looks at it
+        if held:
+            self._hold(held)
+        return position, in_pieces
+
+    def _read(self, kind: int, channel: int, data: bytes, start: int, end: int) -> bool:
+        deliveries = self._deliveries.get(channel)
+        if deliveries is None:
+            return super()._read(kind, channel, data, start, end)
+        if kind == _METHOD:
+            if data[start : start + 4] != _DELIVER:
+                return False
+            deliveries.method(data, start)
+        elif kind == _HEADER:
+            self._hold(deliveries.header(data[start:end]))
+        elif kind == _BODY:
+            self._hold(deliveries.body(data[start:end]))
+        else:
+            return False
+        return True
+
+    def _hold(self, size: int) -> None:
+        self._held_bytes += size
+        if self._held_bytes > self._window_bytes and not self._is_paused:
+            self._is_paused = True
+            self._watch(False)
+
+    def _watch(self, reading: bool) -> None:
+        """Whether the socket is read: what is not read stays with the broker."""
+        transport: Any = self._transport
+        if transport is None or self.is_closed or transport._state != transport._STATE_ACTIVE:
+            return
+        number = transport._sock.fileno()
+        if not reading:
+            self._loop.remove_reader(number)
+        elif self._is_plain:
+            self._loop.add_reader(number, self._on_readable, transport)
+        else:
+            self._loop.add_reader(number, transport._on_socket_readable)
+            # It may have decrypted more than was taken.
+            self._loop.call_soon(transport._on_socket_readable)
