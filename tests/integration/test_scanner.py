@@ -81,7 +81,7 @@ async def test_each_message_goes_out_in_its_own_millisecond(
         assert len(rig.memory.taken) == len(due)
 
 
-async def test_nothing_goes_out_a_millisecond_early_though_it_was_fired(lone: Rig) -> None:
+async def test_a_fired_message_does_not_go_out_a_millisecond_early(lone: Rig) -> None:
     await claimed(lone, message("x", SOON_MS))
     await lone.at(SOON_MS - 1)
     assert "fire" in lone.store.sent
@@ -174,7 +174,9 @@ async def test_a_clock_set_back_makes_nothing_early_and_one_set_ahead_loses_noth
     assert all(publish.at_ms >= publish.due_ms for publish in rig.memory.taken)
 
 
-async def test_a_claim_that_tells_of_a_clock_set_back_delivers_nothing_early(lone: Rig) -> None:
+async def test_a_claim_whose_answer_shows_a_clock_set_back_delivers_nothing_early(
+    lone: Rig,
+) -> None:
     lone.step_ms = -60_000  # nobody has told the worker
     await lone.schedule(message("x", lone.store_ms + 1900), message("y", lone.store_ms + 1900))
     lone.scanner.wake(0, lone.store_ms + 1900)
@@ -187,7 +189,7 @@ async def test_a_claim_that_tells_of_a_clock_set_back_delivers_nothing_early(lon
 
 
 @pytest.mark.parametrize("at_most_once", [False, True])
-async def test_a_fire_that_tells_of_a_clock_set_back_delivers_nothing_early(
+async def test_a_fire_whose_answer_shows_a_clock_set_back_delivers_nothing_early(
     lone: Rig, at_most_once: bool
 ) -> None:
     x, y = (message(id, SOON_MS, at_most_once=at_most_once) for id in "xy")
@@ -205,7 +207,7 @@ async def test_a_fire_that_tells_of_a_clock_set_back_delivers_nothing_early(
     assert all(publish.at_ms >= SOON_MS for publish in lone.memory.taken)
 
 
-async def test_what_waits_for_room_when_the_clock_is_set_back_is_not_delivered_early(
+async def test_a_message_waiting_for_room_when_the_clock_is_set_back_is_not_delivered_early(
     rig_of: RigFactory,
 ) -> None:
     async with rig_of(buckets=1, window=1) as rig:
@@ -225,7 +227,7 @@ async def test_what_waits_for_room_when_the_clock_is_set_back_is_not_delivered_e
         assert rig.memory.ids == ["x", "y"]
 
 
-async def test_a_dead_letter_that_waits_for_room_when_the_clock_is_set_back_still_goes_out(
+async def test_a_dead_letter_waiting_for_room_when_the_clock_is_set_back_still_goes_out(
     rig_of: RigFactory,
 ) -> None:
     async with rig_of(buckets=1, window=1, max_attempts=1, dead_letters=LETTERS) as rig:
@@ -247,7 +249,7 @@ async def test_a_dead_letter_that_waits_for_room_when_the_clock_is_set_back_stil
         assert await rig.state("x") is None
 
 
-async def test_a_circuit_is_probed_in_time_though_the_clock_was_set_back(lone: Rig) -> None:
+async def test_a_circuit_is_probed_in_time_after_the_clock_was_set_back(lone: Rig) -> None:
     lone.memory.next_outcomes.append(NO_EXCHANGE)
     await claimed(lone, message("x", SOON_MS))
     await lone.at(SOON_MS)
@@ -259,7 +261,7 @@ async def test_a_circuit_is_probed_in_time_though_the_clock_was_set_back(lone: R
     assert lone.memory.ids == ["x", "y"]
 
 
-async def test_a_destination_is_as_fast_as_it_was_after_the_clock_was_set_back(lone: Rig) -> None:
+async def test_a_destination_keeps_its_speed_when_the_clock_is_set_back(lone: Rig) -> None:
     lone.memory.hold = True
     await claimed(lone, *(message(f"m{i}", SOON_MS) for i in range(100)))
     await lone.at(SOON_MS)
@@ -291,7 +293,7 @@ async def test_wheel_and_window_are_never_exceeded_in_messages(rig_of: RigFactor
         assert len(rig.memory.taken) == 500
 
 
-async def test_wheel_and_window_are_never_exceeded_in_bytes_but_by_one_message_a_bucket(
+async def test_wheel_and_window_exceed_their_bytes_by_at_most_one_message_a_bucket(
     rig_of: RigFactory,
 ) -> None:
     body = b"x" * 872  # 1000 bytes with what a record is charged
@@ -308,7 +310,7 @@ async def test_wheel_and_window_are_never_exceeded_in_bytes_but_by_one_message_a
         assert len(rig.memory.taken) == 200
 
 
-async def test_claims_are_paced_while_messages_keep_coming_into_sight(lone: Rig) -> None:
+async def test_claims_are_paced_while_more_messages_become_due_soon(lone: Rig) -> None:
     await lone.schedule(*(message(f"m{i}", NOW_MS + 10 * i) for i in range(1000)))
     lone.scanner.wake_all()
     lone.store.sent.clear()
@@ -354,7 +356,7 @@ async def test_a_message_replaced_on_the_wheel_goes_out_once_with_the_new_conten
     assert rig.memory.taken[0].at_ms == SOON_MS + 300
 
 
-async def test_an_id_cancelled_and_scheduled_anew_for_the_same_millisecond_goes_out_once(
+async def test_an_id_cancelled_and_scheduled_again_for_the_same_millisecond_goes_out_once(
     lone: Rig,
 ) -> None:
     await claimed(lone, message("x", SOON_MS, body=b"old"))
@@ -376,7 +378,7 @@ async def test_a_fired_message_can_no_longer_be_cancelled_and_the_answer_says_so
     assert lone.memory.ids == ["x"]
 
 
-async def test_a_claim_that_arrives_while_a_fire_reports_its_message_cancelled_delivers_nothing(
+async def test_a_claim_that_arrives_while_a_fire_reports_its_message_as_cancelled_delivers_nothing(
     lone: Rig,
 ) -> None:
     await claimed(lone, message("early", SOON_MS))
@@ -513,7 +515,7 @@ async def test_a_stale_owner_s_settle_is_refused_and_leaves_the_new_owner_s_copy
             assert await new.state("x") is None
 
 
-async def test_what_a_lost_lease_left_on_the_wheel_takes_no_room_from_its_next_session(
+async def test_copies_of_a_lost_lease_take_no_room_from_the_next_session(
     rig_of: RigFactory,
 ) -> None:
     async with rig_of(buckets=1, claim_ahead_ms=60_000, wheel_messages=10) as rig:
@@ -539,7 +541,7 @@ async def test_what_a_lost_lease_left_on_the_wheel_takes_no_room_from_its_next_s
     ],
     ids=["empty", "short", "other version", "no payload", "no msgpack"],
 )
-async def test_a_record_nobody_can_read_is_buried_and_its_neighbours_are_delivered(
+async def test_an_unreadable_record_is_buried_and_its_neighbours_are_delivered(
     lone: Rig, garbage: bytes
 ) -> None:
     await lone.schedule(*(message(id, SOON_MS) for id in "xyz"))
@@ -592,7 +594,7 @@ async def test_a_failed_publish_backs_off_keeps_its_due_time_and_is_buried_in_th
     ]
 
 
-async def test_the_last_attempt_buries_with_its_reason_and_a_kick_starts_anew(lone: Rig) -> None:
+async def test_the_last_attempt_buries_with_its_reason_and_a_kick_starts_over(lone: Rig) -> None:
     lone.memory.next_outcomes.extend([TIMED_OUT, TIMED_OUT, UNROUTABLE])
     await claimed(lone, message("x", SOON_MS))
     await lone.live_until(SOON_MS + 10_000)
@@ -638,7 +640,9 @@ async def test_an_at_most_once_message_is_settled_before_it_is_published(lone: R
     assert await lone.state("x") is None
 
 
-async def test_a_crash_after_that_loses_it_and_never_delivers_it_twice(rig_of: RigFactory) -> None:
+async def test_a_crash_after_that_settle_loses_the_message_and_never_delivers_it_twice(
+    rig_of: RigFactory,
+) -> None:
     async with rig_of(buckets=1) as old:
         await claimed(old, message("x", SOON_MS, at_most_once=True), message("y", SOON_MS))
         old.store.hold("settle")
@@ -664,7 +668,7 @@ async def test_an_at_most_once_message_that_the_store_no_longer_has_is_not_publi
 
 
 @pytest.mark.parametrize("outcome", [UNROUTABLE, TIMED_OUT], ids=["refused", "unknown"])
-async def test_a_failed_at_most_once_publish_is_dropped_and_said_so(
+async def test_a_failed_at_most_once_publish_is_dropped_and_reported(
     lone: Rig, outcome: Outcome
 ) -> None:
     lone.memory.next_outcomes.append(outcome)
@@ -810,7 +814,7 @@ async def test_the_dead_set_is_trimmed_to_its_bounds_a_few_at_a_time_and_that_is
     assert (await lone.client.stats()).dead == 120
 
 
-async def test_a_broker_that_is_silent_delays_nobody_else(rig_of: RigFactory) -> None:
+async def test_a_silent_broker_delays_no_other_destination(rig_of: RigFactory) -> None:
     async with rig_of(window=20) as rig:
         rig.memory.hold = True
         await claimed(rig, *(message(f"m{i:03}", SOON_MS + i) for i in range(100)))
@@ -914,7 +918,7 @@ async def test_one_key_keeps_its_order_when_its_broker_comes_back_while_others_f
         assert_all_in_order(rig, messages)
 
 
-async def test_what_is_fired_when_its_broker_goes_and_comes_back_overtakes_nothing(
+async def test_a_message_fired_while_its_broker_goes_and_comes_back_overtakes_no_other(
     lone: Rig,
 ) -> None:
     await claimed(lone, message("x", SOON_MS, key="k"), message("y", SOON_MS + 3, key="k"))
@@ -930,7 +934,7 @@ async def test_what_is_fired_when_its_broker_goes_and_comes_back_overtakes_nothi
     assert {delivery.attempt for delivery in lone.memory.published} == {1}
 
 
-async def test_a_claim_under_way_when_its_broker_comes_back_overtakes_nothing(lone: Rig) -> None:
+async def test_a_claim_under_way_when_its_broker_comes_back_overtakes_no_message(lone: Rig) -> None:
     messages = of_one_key(10)
     await claimed(lone, *messages[:5])
     lone.memory.unavailable = "not_connected"
@@ -944,7 +948,7 @@ async def test_a_claim_under_way_when_its_broker_comes_back_overtakes_nothing(lo
     assert_all_in_order(lone, messages)
 
 
-async def test_while_parked_messages_come_back_nobody_looks_in_vain(lone: Rig) -> None:
+async def test_while_parked_messages_come_back_the_scanner_does_not_look_in_vain(lone: Rig) -> None:
     await claimed(lone, message("x", SOON_MS))
     lone.memory.unavailable = "not_connected"
     await lone.at(SOON_MS)
@@ -961,7 +965,7 @@ async def test_while_parked_messages_come_back_nobody_looks_in_vain(lone: Rig) -
     assert lone.memory.ids == ["x"]
 
 
-async def test_once_its_parked_messages_are_back_nothing_is_parked_any_more(lone: Rig) -> None:
+async def test_once_its_parked_messages_are_back_no_more_are_parked(lone: Rig) -> None:
     await schedule_all(lone, of_one_key(MANY + LATER))
     lone.memory.unavailable = "not_connected"
     await lone.at(PARKED_MS)
@@ -1028,7 +1032,7 @@ async def test_a_key_whose_earlier_owner_parked_it_keeps_its_order(rig_of: RigFa
         assert_all_in_order(new, messages)
 
 
-async def test_what_one_destination_parks_all_the_time_keeps_nothing_else_from_coming_back(
+async def test_a_destination_that_keeps_parking_does_not_keep_others_from_coming_back(
     lone: Rig,
 ) -> None:
     messages = of_one_key(MANY + LATER)
@@ -1069,7 +1073,7 @@ def disturb(broker: Broker_, chance: random.Random) -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-async def test_one_key_keeps_its_order_whatever_its_brokers_do(
+async def test_a_key_keeps_its_order_whatever_its_brokers_do(
     lone_rig_of: RigFactory, seed: int
 ) -> None:
     chance = random.Random(seed)
@@ -1120,7 +1124,7 @@ async def test_a_thousand_parked_by_an_earlier_owner_do_not_circle_while_the_bro
 # drain
 
 
-async def test_a_drain_puts_back_untouched_what_is_not_fired_and_settles_the_rest(
+async def test_a_drain_puts_back_unfired_messages_untouched_and_settles_the_rest(
     lone: Rig,
 ) -> None:
     lone.memory.hold = True
@@ -1139,7 +1143,7 @@ async def test_a_drain_puts_back_untouched_what_is_not_fired_and_settles_the_res
     assert await lone.store.redis.exists(keys.bucket_key(lone.namespace, 0, "attempts")) == 0
 
 
-async def test_a_drain_waits_for_what_the_broker_owes_and_for_the_store_to_be_told(
+async def test_a_drain_waits_for_the_broker_s_answers_and_until_the_store_is_told(
     lone: Rig,
 ) -> None:
     lone.memory.hold = True
@@ -1223,7 +1227,7 @@ async def test_it_is_not_idle_before_it_has_looked_into_every_bucket(rig_of: Rig
         assert not rig.scanner.is_idle()
 
 
-async def test_a_claim_given_again_that_holds_nothing_any_more_does_not_stop_its_bucket(
+async def test_a_repeated_claim_that_is_empty_by_now_does_not_stop_its_bucket(
     redis_url: str, namespace: str
 ) -> None:
     async with Rig(redis_url, namespace, buckets=1) as rig:

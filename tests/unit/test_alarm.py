@@ -119,7 +119,7 @@ def test_an_instant_in_the_past_rings_at_once(run: Run, timer: TimerFactory) -> 
     run(test)
 
 
-def test_many_rings_while_nobody_waits_are_one(run: Run, timer: TimerFactory) -> None:
+def test_many_rings_while_no_task_waits_are_one(run: Run, timer: TimerFactory) -> None:
     async def test() -> None:
         alarm = Alarm(timer)
         for _ in range(3):
@@ -166,7 +166,7 @@ def test_setting_again_replaces_the_instant(run: Run, timer: TimerFactory) -> No
     run(test)
 
 
-def test_an_instant_taken_back_does_not_ring(run: Run, timer: TimerFactory) -> None:
+def test_a_withdrawn_instant_does_not_ring(run: Run, timer: TimerFactory) -> None:
     async def test() -> None:
         alarm, other = Alarm(timer), Alarm(timer)
         at_s = time.monotonic() + SOON_S
@@ -187,7 +187,7 @@ def busy_until(at_s: float) -> None:
         pass
 
 
-def test_armed_anew_after_it_went_off_unseen_it_waits_for_the_new_instant(
+def test_armed_again_after_it_went_off_unseen_it_waits_for_the_new_instant(
     run: Run, timer: TimerFactory
 ) -> None:
     async def test() -> None:
@@ -204,7 +204,7 @@ def test_armed_anew_after_it_went_off_unseen_it_waits_for_the_new_instant(
     run(test)
 
 
-def test_armed_anew_just_before_the_loop_hears_that_it_went_off_it_does_not_block(
+def test_armed_again_just_before_the_loop_hears_that_it_went_off_it_does_not_block(
     run: Run, timer: TimerFactory
 ) -> None:
     async def test() -> None:
@@ -408,7 +408,7 @@ def test_out_of_descriptors_is_an_error_not_a_worse_alarm(monkeypatch: pytest.Mo
 
 @linux
 @pytest.mark.skipif(sys.version_info >= (3, 13), reason="the os module does it there")
-def test_what_libc_refuses_is_raised_with_its_reason() -> None:
+def test_a_refusal_by_libc_is_raised_with_its_reason() -> None:
     with pytest.raises(OSError, match="timerfd_settime") as refused:
         alarm_module._arm(-1, 1)
     assert refused.value.errno == errno.EBADF

@@ -73,7 +73,7 @@ def test_it_is_never_ahead_of_the_store_whatever_the_network_did(
 
 
 @given(READINGS)
-def test_it_errs_by_no_more_than_the_fastest_recent_way_back(
+def test_it_errs_by_at_most_the_fastest_recent_answer(
     readings: list[tuple[int, int, int]],
 ) -> None:
     world = World()
@@ -108,7 +108,7 @@ def test_a_step_is_reported_with_its_size_and_followed_at_once(
 
 
 @pytest.mark.parametrize("step_us", [-STEP_MS * 900, -2000, 2000, STEP_MS * 900])
-def test_a_small_step_is_followed_without_a_word(step_us: int) -> None:
+def test_a_small_step_is_followed_silently(step_us: int) -> None:
     world = World()
     world.read()
     world.set_store_clock(step_us)
@@ -119,7 +119,7 @@ def test_a_small_step_is_followed_without_a_word(step_us: int) -> None:
 @given(
     st.lists(st.tuples(st.integers(-5_000_000, 5_000_000), LATENCIES_US, LATENCIES_US), min_size=1)
 )
-def test_it_is_ahead_by_no_more_than_the_last_way_there_whoever_sets_the_store_s_clock(
+def test_it_is_ahead_by_at_most_the_last_request_s_way_even_if_the_store_s_clock_is_set(
     readings: list[tuple[int, int, int]],
 ) -> None:
     world = World()
@@ -130,7 +130,7 @@ def test_it_is_ahead_by_no_more_than_the_last_way_there_whoever_sets_the_store_s
 
 
 @given(st.integers(-200, 200), st.lists(st.integers(50, 1000), min_size=30, max_size=30))
-def test_drift_is_followed_without_a_word(drift_ppm: int, latencies_us: list[int]) -> None:
+def test_drift_is_followed_silently(drift_ppm: int, latencies_us: list[int]) -> None:
     world = World(drift_ppm=drift_ppm)
     world.read(100, 100)
     for latency_us in latencies_us:

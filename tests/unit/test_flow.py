@@ -43,7 +43,9 @@ def test_a_slow_destination_has_no_more_in_flight_than_it_confirms_within_a_mome
 
 
 @pytest.mark.parametrize(("rate", "trip_ms"), [(50_000, 3), (20_000, 150), (3000, 700)])
-def test_a_fast_destination_is_kept_busy_however_far_away(rate: int, trip_ms: int) -> None:
+def test_a_fast_destination_is_kept_busy_however_long_its_round_trip(
+    rate: int, trip_ms: int
+) -> None:
     flow = Flow(MOST, NOW_MS)
     run(flow, rate, trip_ms, 15)
     assert flow.limit >= min(MOST, rate * trip_ms / 1000)
@@ -61,7 +63,7 @@ def test_a_destination_that_becomes_slow_is_noticed_and_one_that_recovers_too() 
     assert flow.limit >= fast / 2
 
 
-def test_a_way_that_becomes_longer_for_good_is_not_taken_for_a_queue() -> None:
+def test_a_lasting_longer_round_trip_is_not_mistaken_for_a_queue() -> None:
     flow = Flow(MOST, NOW_MS)
     run(flow, 5000, 2, 2)
     flow.answered(flow.in_flight, NOW_MS + 2000)
@@ -77,7 +79,7 @@ def test_a_trickle_teaches_nothing_about_a_burst() -> None:
     assert flow.limit == FIRST
 
 
-def test_after_a_pause_it_begins_with_few_again() -> None:
+def test_after_a_pause_the_limit_starts_low_again() -> None:
     flow = Flow(MOST, NOW_MS)
     run(flow, 20_000, 2, 2)
     assert flow.limit > FIRST
@@ -86,13 +88,13 @@ def test_after_a_pause_it_begins_with_few_again() -> None:
     assert flow.limit == FIRST
 
 
-def test_the_limit_never_grows_beyond_what_it_is_given() -> None:
+def test_the_limit_never_grows_beyond_its_upper_bound() -> None:
     flow = Flow(50, NOW_MS)
     run(flow, 50_000, 1, 1)
     assert flow.limit == 50
 
 
-def test_how_long_more_would_take_is_judged_by_the_oldest_batch() -> None:
+def test_the_time_for_more_messages_is_estimated_from_the_oldest_batch() -> None:
     flow = Flow(MOST, NOW_MS)
     assert flow.clear_ms(100, NOW_MS) == 0.0, "nothing is known"
     flow.handed_over(20, NOW_MS)
@@ -102,7 +104,7 @@ def test_how_long_more_would_take_is_judged_by_the_oldest_batch() -> None:
     assert flow.clear_ms(50, NOW_MS + 90) == 100.0
 
 
-def test_it_stalls_when_what_is_in_flight_has_no_outcome_for_half_a_second() -> None:
+def test_it_stalls_when_messages_in_flight_have_no_outcome_for_half_a_second() -> None:
     flow = Flow(MOST, NOW_MS)
     flow.handed_over(2, NOW_MS)
     assert not flow.is_stalled(NOW_MS + STALLED_MS)
@@ -113,7 +115,7 @@ def test_it_stalls_when_what_is_in_flight_has_no_outcome_for_half_a_second() -> 
     assert not flow.is_stalled(NOW_MS + 3_600_000), "nothing is in flight"
 
 
-def test_a_clock_set_back_a_little_makes_no_way_shorter_than_it_is() -> None:
+def test_a_clock_set_back_a_little_makes_no_round_trip_shorter() -> None:
     flow, now_ms = Flow(1000, 0), 1000
     flow.handed_over(FIRST, now_ms)
     flow.answered(FIRST, now_ms - 60)

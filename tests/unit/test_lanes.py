@@ -166,7 +166,7 @@ def test_alone_a_lane_gets_half_of_the_window(board: Board) -> None:
     assert len(board.a.taken) == WINDOW // 2
 
 
-def test_no_number_of_lanes_that_are_stuck_takes_all_of_it(board: Board) -> None:
+def test_no_number_of_stuck_lanes_takes_the_whole_window(board: Board) -> None:
     shares = [len(board.send(WINDOW, f"a:q{number}")) for number in range(5)]
     assert shares == [50, 25, 13, 6, 3]
     assert sum(shares) < WINDOW
@@ -196,7 +196,7 @@ def test_bytes_count_as_well_but_one_message_always_passes() -> None:
     ]
 
 
-def test_what_a_fire_covers_goes_along_but_the_broker_never_holds_more_than_the_window(
+def test_copies_that_a_fire_covers_go_along_but_the_broker_never_holds_more_than_the_window(
     board: Board,
 ) -> None:
     copies = [board.copy() for _ in range(3 * WINDOW)]
@@ -210,7 +210,7 @@ def test_what_a_fire_covers_goes_along_but_the_broker_never_holds_more_than_the_
     assert board.a.taken == copies[: WINDOW + 10], "the rest, in order, as room comes"
 
 
-def test_nothing_of_a_session_that_is_over_is_handed_to_a_broker(board: Board) -> None:
+def test_no_copy_of_a_session_that_is_over_is_handed_to_a_broker(board: Board) -> None:
     other = new_session()
     lost = [board.copy() for _ in range(3)]
     kept = [board.copy(session=other) for _ in range(3)]
@@ -253,7 +253,7 @@ def test_a_lane_that_was_idle_for_long_is_not_stalled_when_it_is_used_again(boar
     assert board.pass_(board.copy(), later_ms + STALLED_MS - 1) == "wait"
 
 
-def test_what_a_stalled_lane_parked_comes_back_with_its_next_confirm(board: Board) -> None:
+def test_messages_of_a_stalled_lane_come_back_with_its_next_confirm(board: Board) -> None:
     sent = board.send(WINDOW)
     parked = board.copy()
     board.pass_(parked, NOW_MS + STALLED_MS)
@@ -262,7 +262,7 @@ def test_what_a_stalled_lane_parked_comes_back_with_its_next_confirm(board: Boar
     assert board.recover(NOW_MS + STALLED_MS) == [parked.id]
 
 
-def test_what_a_lane_full_of_large_messages_parked_waits_for_bytes_too() -> None:
+def test_parked_messages_of_a_lane_full_of_large_ones_wait_for_bytes_too() -> None:
     board = Board(window_bytes=20_000)
     sent = board.send(20, body=b"x" * 1000)
     later_ms = NOW_MS + STALLED_MS
@@ -275,7 +275,7 @@ def test_what_a_lane_full_of_large_messages_parked_waits_for_bytes_too() -> None
     assert 0 < len(board.recover(later_ms)) <= 7
 
 
-def test_the_next_look_is_when_a_full_lane_may_be_known_to_stall(board: Board) -> None:
+def test_the_next_look_is_when_a_full_lane_may_turn_out_to_be_stalled(board: Board) -> None:
     board.send(WINDOW)
     assert list(board.lanes.next_looks_ms(NOW_MS, waiting=False)) == []
     looks = list(board.lanes.next_looks_ms(NOW_MS, waiting=True))
@@ -294,14 +294,14 @@ def test_confirmed_is_settled(board: Board) -> None:
     ]
 
 
-def test_the_lateness_that_is_told_is_the_latest_s(board: Board) -> None:
+def test_the_reported_lateness_is_that_of_the_latest_copy(board: Board) -> None:
     sent = board.send(1, late_ms=2) + board.send(1, late_ms=700) + board.send(1, late_ms=1)
     board.answer(sent, CONFIRMED, NOW_MS + 3)
     assert [event.late_ms for event in board.heard(events.Published)] == [703]
 
 
 @pytest.mark.parametrize("outcome", [NACK, CLOSED_CHANNEL, CONNECTION_LOST], ids=str)
-def test_unknown_is_tried_again_as_maybe_delivered_whoever_is_at_fault(
+def test_an_unknown_outcome_is_tried_again_as_maybe_delivered_whatever_the_fault(
     board: Board, outcome: Outcome
 ) -> None:
     sent = board.send(3)
@@ -314,14 +314,14 @@ def test_unknown_is_tried_again_as_maybe_delivered_whoever_is_at_fault(
     assert sum(event.messages for event in board.heard(events.Retried)) == 3
 
 
-def test_a_message_certainly_refused_is_tried_again_without_that_doubt(board: Board) -> None:
+def test_a_certainly_refused_message_is_tried_again_without_that_doubt(board: Board) -> None:
     board.answer(board.send(1), UNROUTABLE)
     (retry,) = board.session.exits.take().commands
     assert list(retry.args[6:8]) == [1000, 0]
 
 
 @pytest.mark.parametrize("outcome", [NOT_CONNECTED, NO_EXCHANGE], ids=str)
-def test_what_was_never_written_is_parked_without_an_attempt(
+def test_a_message_that_was_never_written_is_parked_without_an_attempt(
     board: Board, outcome: Outcome
 ) -> None:
     board.answer(board.send(3), outcome)
@@ -381,7 +381,7 @@ def test_a_copy_that_ended_its_workers_too_often_is_buried(board: Board) -> None
 
 
 @pytest.mark.parametrize("text", ["a:", "", ":", "elsewhere:", ":q", "q"])
-def test_what_is_no_destination_is_tried_again_and_then_buried(board: Board, text: str) -> None:
+def test_an_unreadable_destination_is_tried_again_and_then_buried(board: Board, text: str) -> None:
     assert board.pass_(board.copy(text)) == "leave"
     assert board.told() == {"retry": 1}
     assert board.pass_(board.copy(text, failures=MAX_ATTEMPTS - 1)) == "leave"
@@ -390,7 +390,7 @@ def test_what_is_no_destination_is_tried_again_and_then_buried(board: Board, tex
 
 
 @pytest.mark.parametrize("failures", [0, MAX_ATTEMPTS - 1])
-def test_messages_for_a_broker_that_is_not_configured_here_are_parked_and_stay(
+def test_messages_for_a_broker_that_is_not_configured_here_stay_parked(
     board: Board, failures: int
 ) -> None:
     assert board.pass_(board.copy("elsewhere:q", failures=failures)) == "leave"
@@ -424,7 +424,7 @@ TABLE, PAIRS = b"\x01aV", (("a", b"1"),)
     ],
 )
 @pytest.mark.parametrize("once", [False, True])
-def test_a_record_of_another_kind_of_broker_is_parked_and_stays(
+def test_a_record_of_another_kind_of_broker_stays_parked(
     kind: str, record: dict[str, Any], fits: bool, once: bool
 ) -> None:
     board = Board(kind=kind)
@@ -507,7 +507,7 @@ def ids(copies: Sequence[Copy]) -> list[str]:
     return [copy.id for copy in copies]
 
 
-def test_what_is_later_than_the_parked_of_its_lane_and_bucket_is_parked_behind_them(
+def test_copies_later_than_the_parked_ones_of_their_lane_and_bucket_are_parked_behind_them(
     board: Board,
 ) -> None:
     earlier = board.copy()
@@ -518,7 +518,7 @@ def test_what_is_later_than_the_parked_of_its_lane_and_bucket_is_parked_behind_t
     assert board.pass_(board.copy(session=new_session())) == "go", "another bucket"
 
 
-def test_what_waits_on_the_wheel_goes_back_with_the_parked_so_that_one_claim_finds_them_in_order(
+def test_copies_on_the_wheel_go_back_with_the_parked_ones_so_that_one_claim_finds_them_in_order(
     board: Board,
 ) -> None:
     copies = parked(board)
@@ -532,7 +532,7 @@ def test_what_waits_on_the_wheel_goes_back_with_the_parked_so_that_one_claim_fin
     assert board.told() == {"park": len(copies) + 1}
 
 
-def test_until_all_are_back_in_due_whatever_comes_is_parked_and_then_nothing(board: Board) -> None:
+def test_until_all_are_back_in_due_every_new_copy_is_parked_and_none_after(board: Board) -> None:
     copies = parked(board)
     assert board.recover() == ids(copies)
     late = board.copy()
@@ -546,7 +546,7 @@ def test_until_all_are_back_in_due_whatever_comes_is_parked_and_then_nothing(boa
     assert list(board.lanes.next_looks_ms(NOW_MS, waiting=False)) == []
 
 
-def test_a_broker_that_goes_away_again_parks_again_what_came_back(board: Board) -> None:
+def test_a_broker_that_fails_again_has_its_returned_messages_parked_again(board: Board) -> None:
     copies = parked(board)
     board.recover()
     board.a.unavailable = "not_connected"
@@ -582,7 +582,7 @@ def opened(board: Board, count: int = 20) -> list[Copy]:
     return copies
 
 
-def test_a_destination_that_refuses_opens_its_circuit_once_and_parks_what_follows(
+def test_a_destination_that_refuses_opens_its_circuit_once_and_parks_later_copies(
     board: Board,
 ) -> None:
     sent = board.send(10)
@@ -605,7 +605,7 @@ def test_a_handful_probes_when_it_is_time_and_no_more(board: Board) -> None:
     assert passed == ["go"] * PROBES + ["leave"] * 15
 
 
-def test_a_lane_without_anything_parked_is_probed_by_whatever_comes(board: Board) -> None:
+def test_a_lane_without_parked_messages_is_probed_by_the_next_copies(board: Board) -> None:
     board.answer(board.send(1, at_most_once=True), NO_EXCHANGE)
     assert board.recover(NOW_MS + FIRST_PROBE_MS) == []
     passed = [board.pass_(board.copy(), NOW_MS + FIRST_PROBE_MS) for _ in range(2 * PROBES)]
@@ -658,7 +658,7 @@ def test_a_circuit_stays_open_while_its_broker_is_away(board: Board) -> None:
     assert board.recover(NOW_MS + LAST_PROBE_MS) == []
 
 
-def test_what_a_lost_session_parked_is_the_next_one_s_to_bring_back(board: Board) -> None:
+def test_messages_parked_by_a_lost_session_are_brought_back_by_the_next_one(board: Board) -> None:
     opened(board)
     lost, board.session = board.session, new_session()
     lost.alive = False
@@ -667,7 +667,7 @@ def test_what_a_lost_session_parked_is_the_next_one_s_to_bring_back(board: Board
     assert lost.exits.take_unpark() == []
 
 
-def test_what_ends_after_its_session_was_lost_is_nobody_s_to_bring_back(board: Board) -> None:
+def test_a_copy_that_ends_after_its_session_was_lost_is_not_brought_back_here(board: Board) -> None:
     sent = board.send(3)
     board.session.alive = False
     board.lanes.session_over(board.session)
@@ -695,7 +695,7 @@ def test_each_session_gets_back_its_own(board: Board) -> None:
     assert list(others.args[3:]) == ["m4"]
 
 
-def test_a_session_that_drains_keeps_no_other_from_getting_back_its_own_bit_by_bit(
+def test_a_draining_session_does_not_keep_others_from_bringing_back_theirs_bit_by_bit(
     board: Board,
 ) -> None:
     leaving, now_ms = new_session(), NOW_MS + STALLED_MS
@@ -737,14 +737,14 @@ def rabbitmq_lanes() -> Lanes:
     )
 
 
-def test_routing_keys_without_number_share_their_exchange_s_lane_and_fill_no_memory() -> None:
+def test_unbounded_routing_keys_share_their_exchange_s_lane_and_fill_no_memory() -> None:
     lanes = rabbitmq_lanes()
     found = {id(lanes.route(f"r:orders/key.{number}", NOW_MS)[1]) for number in range(25_000)}
     assert len(found) == 1
     assert len(lanes._routes) <= 10_000
 
 
-def test_queues_without_number_fill_no_memory_but_a_lane_in_use_is_kept(board: Board) -> None:
+def test_unbounded_queues_fill_no_memory_but_a_lane_in_use_is_kept(board: Board) -> None:
     board.a.unavailable = "not_connected"
     (sent,) = board.send(1, "b:used")
     board.pass_(parked := board.copy("a:parked"))
@@ -769,7 +769,7 @@ def test_while_a_copy_waits_its_lane_is_not_forgotten(board: Board) -> None:
 # brokers that are changed
 
 
-def test_a_broker_s_messages_are_routed_anew_when_it_changes(board: Board) -> None:
+def test_a_broker_s_messages_are_routed_again_when_it_changes(board: Board) -> None:
     (sent,) = board.send(1)
     board.a.unavailable = "away"
     assert board.pass_(board.copy()) == "leave"  # parked
@@ -791,7 +791,7 @@ def test_a_broker_s_messages_are_routed_anew_when_it_changes(board: Board) -> No
     assert left.load == 0
 
 
-def test_what_fails_for_good_after_its_broker_became_another_kind_is_buried_not_published() -> None:
+def test_a_message_given_up_after_its_broker_became_another_kind_is_buried_not_published() -> None:
     board = Board(kind="rabbitmq")
     board.lanes._dead_letters = {"a": "a:x/dead"}
     sent = [board.copy("a:x/q", headers=TABLE, failures=MAX_ATTEMPTS - 1)]

@@ -30,14 +30,14 @@ def test_it_is_even_to_within_one(workers: list[str], buckets: int) -> None:
 
 
 @given(NAMES, BUCKETS, st.randoms(use_true_random=False))
-def test_all_agree_in_whatever_order_they_see_each_other(
+def test_all_workers_agree_in_whatever_order_they_see_each_other(
     workers: list[str], buckets: int, order: random.Random
 ) -> None:
     seen = sorted(workers, key=lambda _: order.random())
     assert fair_share(seen, buckets) == fair_share(workers, buckets)
 
 
-def test_nobody_has_a_share_where_nobody_lives() -> None:
+def test_no_living_worker_means_no_shares() -> None:
     assert fair_share([], 16) == {}
 
 

@@ -55,7 +55,7 @@ def test_pairs_stay_pairs_and_kafka_s_partition_is_not_kept() -> None:
     assert (made.record.key, made.record.partition) == (b"k", None)
 
 
-def test_it_ends_in_the_store_as_the_copy_that_it_stands_for() -> None:
+def test_a_letter_ends_in_the_store_as_its_message() -> None:
     made = letter("rabbitmq", headers=b"")
     assert (made.id, made.claim, made.score) == ("id", 11, 7.5)
     assert (made.record.destination, made.destination) == ("b:/dead", TO)

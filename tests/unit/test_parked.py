@@ -56,7 +56,7 @@ def park_and_bring_back(steps: list[float | None]) -> None:
             assert parked.is_before(copy(min(scores) + 0.5))
 
 
-def test_what_is_earlier_than_all_of_it_need_not_wait_but_while_it_comes_back() -> None:
+def test_a_copy_earlier_than_all_parked_ones_waits_only_while_they_come_back() -> None:
     parked = Parked()
     parked.add(copy(5.0))
     assert not parked.is_before(copy(4.0))
@@ -64,7 +64,7 @@ def test_what_is_earlier_than_all_of_it_need_not_wait_but_while_it_comes_back() 
     assert parked.is_before(copy(4.0))
 
 
-def test_all_of_it_is_named_if_all_of_it_is_known() -> None:
+def test_all_parked_messages_are_named_if_all_are_known() -> None:
     parked = Parked()
     for score in (3.0, 1.0, 2.0):
         parked.add(copy(score))

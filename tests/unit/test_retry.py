@@ -144,7 +144,7 @@ def test_the_first_failure_opens_for_a_second() -> None:
     assert circuit.probe_at_ms == NOW_MS + 1000
 
 
-def test_failures_of_what_was_on_its_way_count_as_one() -> None:
+def test_failures_of_messages_on_their_way_count_as_one() -> None:
     circuit = opened()
     assert not circuit.fail(NOW_MS + 999, "connection lost")
     assert circuit.probe_at_ms == NOW_MS + 1000

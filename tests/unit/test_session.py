@@ -65,7 +65,7 @@ def test_a_second_revocation_of_one_id_means_both_copies(session: Session) -> No
     assert session.is_revoked("x", TURN + 3)
 
 
-def test_it_is_kept_while_any_copy_waits_that_was_claimed_before_it(session: Session) -> None:
+def test_a_revocation_is_kept_while_a_copy_claimed_before_it_waits(session: Session) -> None:
     session.received(TURN + 1, 2)
     session.received(TURN + 2, 1)
     session.revoke(Fired(TURN + 2, {b"x": TURN + 3}))
@@ -78,7 +78,9 @@ def test_it_is_kept_while_any_copy_waits_that_was_claimed_before_it(session: Ses
     assert not session.is_revoked("x", TURN + 1)
 
 
-def test_it_is_acknowledged_when_every_claim_made_before_it_has_arrived(session: Session) -> None:
+def test_a_revocation_is_acknowledged_when_every_claim_made_before_it_has_arrived(
+    session: Session,
+) -> None:
     session.received(TURN + 1, 1)
     session.revoke(Fired(TURN + 2, {b"x": TURN + 3}))
     assert session.seen == 0, "claim TURN + 2 is on its way and may hold x"
@@ -187,7 +189,7 @@ many_examples = settings(max_examples=300)
 
 @many_examples
 @given(STEPS)
-def test_nothing_revoked_is_published_however_claims_and_fires_overlap(
+def test_no_revoked_copy_is_published_however_claims_and_fires_overlap(
     steps: list[tuple[Any, ...]],
 ) -> None:
     owner = Owner()
@@ -214,7 +216,7 @@ def test_nothing_is_remembered_for_ever(steps: list[tuple[Any, ...]]) -> None:
 # exits
 
 
-def test_what_became_of_copies_is_told_once_in_calls_of_a_bounded_size(session: Session) -> None:
+def test_exits_are_told_once_in_calls_of_a_bounded_size(session: Session) -> None:
     for number in range(MANY):
         session.exits.settle(TURN + 1 + number // 300, [f"s{number}"])
         session.exits.retry(Item(f"r{number}", TURN + 1, 5.0), 1000)
@@ -241,7 +243,7 @@ def test_a_settled_id_keeps_the_number_of_its_claim(session: Session) -> None:
     assert list(settle.args[4:]) == [11, 2, "x", "z", 12, 1, "y"]
 
 
-def test_what_is_parked_is_told_first_so_that_a_fire_behind_it_cannot_cover_it(
+def test_parked_copies_are_told_first_so_that_a_fire_behind_them_cannot_cover_them(
     session: Session,
 ) -> None:
     session.exits.settle(11, ["s"])
@@ -251,7 +253,7 @@ def test_what_is_parked_is_told_first_so_that_a_fire_behind_it_cannot_cover_it(
     assert session.exits.take().commands[0].name == "park"
 
 
-def test_the_soonest_back_off_is_told_with_the_exits(session: Session) -> None:
+def test_the_shortest_back_off_is_reported_with_the_exits(session: Session) -> None:
     session.exits.retry(item(1), 3000)
     session.exits.retry(item(2), 2000, maybe=True)
     assert session.exits.take().back_off_ms == 2000
@@ -260,7 +262,7 @@ def test_the_soonest_back_off_is_told_with_the_exits(session: Session) -> None:
     assert session.exits.take().back_off_ms == 0, "put back as it was: it may be due at any time"
 
 
-def test_ended_copies_wake_whoever_waits_for_the_last(session: Session) -> None:
+def test_ended_copies_wake_the_task_that_waits_for_the_last(session: Session) -> None:
     session.copies = 3
     session.moved.clear()
     session.ended(2)
@@ -290,7 +292,7 @@ def test_known_ids_come_back_in_calls_of_a_bounded_size_and_the_bucket_is_looked
     assert session.next_score == -inf, "what came back may be earlier than all else"
 
 
-def test_all_come_back_until_none_is_left(session: Session) -> None:
+def test_parked_messages_come_back_until_none_are_left(session: Session) -> None:
     session.exits.unpark(["x"])
     session.exits.unpark(None)
     for left in (2 * CALL_ITEMS, CALL_ITEMS, 0):
@@ -304,7 +306,7 @@ def test_all_come_back_until_none_is_left(session: Session) -> None:
 
 
 @pytest.mark.parametrize("ids", [["x"], None], ids=str)
-def test_nothing_is_claimed_before_all_that_was_to_come_back_has(
+def test_nothing_is_claimed_until_all_wanted_messages_are_back(
     session: Session, ids: list[str] | None
 ) -> None:
     assert session.may_claim
@@ -317,7 +319,7 @@ def test_nothing_is_claimed_before_all_that_was_to_come_back_has(
 
 
 @pytest.mark.parametrize("ids", [["x"], None], ids=str)
-def test_what_a_call_under_way_parks_is_brought_back_only_after_it(
+def test_messages_parked_by_a_call_under_way_are_brought_back_only_after_it(
     session: Session, ids: list[str] | None
 ) -> None:
     session.exits.park(Item("x", TURN + 1, 5.0))
@@ -330,7 +332,7 @@ def test_what_a_call_under_way_parks_is_brought_back_only_after_it(
     assert ids_of(unpark) == (ids or [])
 
 
-def test_what_others_keep_parking_holds_up_no_known_ids(session: Session) -> None:
+def test_known_ids_come_back_though_other_copies_keep_being_parked(session: Session) -> None:
     session.exits.park(Item("other", TURN + 1, 5.0))
     session.exits.take()
     session.exits.unpark(["x"])
@@ -417,7 +419,7 @@ PARKER_STEPS = st.lists(
 
 @many_examples
 @given(PARKER_STEPS)
-def test_all_that_is_wanted_back_comes_back_however_fires_and_tells_overlap(
+def test_all_wanted_messages_come_back_however_fires_and_tells_overlap(
     steps: list[tuple[Any, ...]],
 ) -> None:
     parker = Parker()
@@ -428,7 +430,7 @@ def test_all_that_is_wanted_back_comes_back_however_fires_and_tells_overlap(
     assert not parker.session.exits.is_unparking
 
 
-def test_a_session_that_drains_leaves_the_parked_to_the_next_owner(session: Session) -> None:
+def test_a_draining_session_leaves_its_parked_messages_to_the_next_owner(session: Session) -> None:
     session.exits.unpark(["x"])
     session.exits.unpark(None)
     session.exits.draining = True

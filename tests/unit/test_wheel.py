@@ -172,7 +172,7 @@ def test_001_09_beyond_the_span_is_no_limit_and_keeps_the_order() -> None:
     assert wheel.advance(EPOCH_MS + 4 * YEAR_MS) == [str(due_ms) for due_ms in sorted(dues)]
 
 
-def test_what_is_due_already_comes_out_at_the_next_advance_earliest_first() -> None:
+def test_items_already_due_come_out_at_the_next_advance_earliest_first() -> None:
     wheel = milliseconds_wheel()
     wheel.insert(EPOCH_MS, "now", "now")
     wheel.insert(EPOCH_MS - 5, "late", "late")
