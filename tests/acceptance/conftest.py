@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from tests.rigs.bridge import Bridge
+from tests.rigs.bridge import Bridge, MakeBridge
 from tests.servers.kafka import KafkaNode
 from tests.servers.rabbitmq import RabbitMQNode
 from tests.servers.redis import RedisServer
-
-MakeBridge = Callable[..., Bridge]
 
 
 @pytest.fixture

@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
-from tests.acceptance.conftest import MakeBridge
-from tests.rigs.bridge import Bridge, rabbitmq_channel
+from tests.rigs.bridge import OUTAGE_S, Bridge, MakeBridge, rabbitmq_channel
 from tests.rigs.history import check
-from tests.rigs.waiting import wait_until
+from tests.rigs.waiting import wait_s, wait_until
 from tests.servers.kafka import KafkaNode
 from tests.servers.rabbitmq import RabbitMQNode
 
 pytestmark = pytest.mark.timeout(180)
 
-OUTAGE_S = 10
 QUICK_RETRY = {
     "DELAYBRIDGE_RETRY__MAX_ATTEMPTS": "3",
     "DELAYBRIDGE_RETRY__BASE_MS": "100",
 }
-
-
-def wait_s(seconds: float) -> None:
-    """An outage lasts as long as it lasts."""
-    until_s = time.monotonic() + seconds
-    wait_until(lambda: time.monotonic() >= until_s, seconds + 5, interval_s=0.05)
 
 
 def lateness_p99_ms(bridge: Bridge, destination: str) -> float:

@@ -13,8 +13,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.acceptance.conftest import MakeBridge
-from tests.rigs.bridge import Bridge
+from tests.rigs.bridge import Bridge, MakeBridge
 from tests.rigs.history import Delivery
 from tests.rigs.waiting import wait_until
 from tests.servers.kafka import KafkaNode

@@ -13,13 +13,11 @@ import psutil
 import pytest
 
 from delaybridge.amqp.header import encode_properties
-from tests.acceptance.conftest import MakeBridge
-from tests.acceptance.test_brokers_fail import wait_s
-from tests.rigs.bridge import Bridge, rabbitmq_channel
+from tests.rigs.bridge import Bridge, MakeBridge, rabbitmq_channel
 from tests.rigs.history import Delivery
 from tests.rigs.ingest_rabbitmq import AsBytes, receive_raw
 from tests.rigs.rabbitmq_site import Raw, entries
-from tests.rigs.waiting import wait_until
+from tests.rigs.waiting import wait_s, wait_until
 from tests.servers.rabbitmq import RabbitMQNode
 from tests.servers.redis import RedisServer
 

@@ -11,12 +11,10 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from tests.acceptance.conftest import MakeBridge
-from tests.acceptance.test_brokers_fail import OUTAGE_S, wait_s
-from tests.rigs.bridge import PROGRAMS, Bridge
+from tests.rigs.bridge import OUTAGE_S, PROGRAMS, Bridge, MakeBridge
 from tests.rigs.history import Promise, Verdict
 from tests.rigs.programs.produce_delayed import message
-from tests.rigs.waiting import wait_until
+from tests.rigs.waiting import wait_s, wait_until
 from tests.servers.kafka import KafkaNode
 from tests.servers.rabbitmq import RabbitMQNode
 

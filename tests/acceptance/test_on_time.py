@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.acceptance.conftest import MakeBridge
+from tests.rigs.bridge import MakeBridge
 
 pytestmark = pytest.mark.timeout(120)
 

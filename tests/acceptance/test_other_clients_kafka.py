@@ -11,8 +11,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.acceptance.conftest import MakeBridge
-from tests.rigs.bridge import Bridge
+from tests.rigs.bridge import Bridge, MakeBridge
 from tests.rigs.waiting import wait_until
 from tests.servers.kafka import cached_libs, path_libs
 

@@ -15,8 +15,7 @@ from urllib.parse import urlsplit
 import pika
 import pytest
 
-from tests.acceptance.conftest import MakeBridge
-from tests.rigs.bridge import Bridge, rabbitmq_channel
+from tests.rigs.bridge import Bridge, MakeBridge, rabbitmq_channel
 from tests.rigs.waiting import wait_until
 from tests.servers.clients import PROGRAMS
 

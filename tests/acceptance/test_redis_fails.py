@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from delaybridge.errors import StoreError
-from tests.acceptance.conftest import MakeBridge
-from tests.acceptance.test_brokers_fail import wait_s
+from tests.rigs.bridge import MakeBridge
 from tests.rigs.fault_proxy import FaultProxy
+from tests.rigs.waiting import wait_s
 from tests.servers.process import free_port
 from tests.servers.redis import RedisServer
 

@@ -6,8 +6,7 @@ import time
 
 import pytest
 
-from tests.acceptance.conftest import MakeBridge
-from tests.rigs.bridge import Bridge
+from tests.rigs.bridge import Bridge, MakeBridge
 from tests.rigs.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(150)

@@ -34,46 +34,14 @@ from delaybridge.store.calls import Calls, Page, Receipt, Stored
 from delaybridge.store.store import Store
 from delaybridge.store.verbs import Command
 from tests.rigs.bucket import TTL_MS, World
+from tests.rigs.flavours import FLAVOURS, TO, Maker
 from tests.rigs.lossy_proxy import LossyProxy
 from tests.rigs.waiting import wait_until
 from tests.servers.process import LOOPBACK, free_port
 from tests.servers.redis import RedisServer, redis62_binary, valkey_binary
 
-TO = "rabbitmq:orders/close"
 BUCKETS = 16
 ABOUT = json.dumps({"host": "here", "pid": 7, "version": "1", "started_ms": 5}).encode()
-FLAVOURS = [Client, AsyncClient]
-Maker = Callable[..., Any]
-
-
-class Awaited:
-    """A client whose every method is awaited, be it Client or AsyncClient."""
-
-    def __init__(self, client: Client | AsyncClient) -> None:
-        self.client = client
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        method = getattr(self.client, name)
-
-        async def call(*args: Any, **fields: Any) -> Any:
-            answer = method(*args, **fields)
-            return await answer if inspect.isawaitable(answer) else answer
-
-        return call
-
-
-@pytest.fixture(params=FLAVOURS, ids=["sync", "async"])
-async def make(request: pytest.FixtureRequest) -> AsyncIterator[Maker]:
-    """Makes clients of either flavour, and closes them."""
-    made: list[Awaited] = []
-
-    def connect(url: str, **fields: Any) -> Awaited:
-        made.append(Awaited(request.param(url, **fields)))
-        return made[-1]
-
-    yield connect
-    for client in made:
-        await client.close()
 
 
 @pytest.fixture

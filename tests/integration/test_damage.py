@@ -18,7 +18,7 @@ from delaybridge.store import verbs
 from delaybridge.store.damage import Damage
 from delaybridge.store.store import AsyncStore
 from delaybridge.store.verbs import Item
-from tests.integration.test_worker import Arrived, Crew, arrived
+from tests.rigs.crew import Arrived, Crew
 from tests.rigs.damage import (
     BUCKETS,
     HEALTHY,
@@ -31,7 +31,6 @@ from tests.rigs.damage import (
 )
 from tests.rigs.waiting import wait_until_async
 
-__all__ = ["arrived"]
 DEADLINE_S = 20.0
 POLL_S = 0.05  # many wait at once
 TTL_MS = 3000

@@ -10,7 +10,7 @@ import socket
 import struct
 import threading
 import weakref
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -26,13 +26,11 @@ from delaybridge.message import Answer
 from delaybridge.store.connection import AsyncWire, Wire, packed
 from delaybridge.store.store import AsyncStore
 from delaybridge.store.verbs import Command
-from tests.integration.test_client import TO, Maker, make
-from tests.rigs.fault_proxy import FaultProxy
-from tests.rigs.waiting import wait_until, wait_until_async
+from tests.rigs.flavours import TO, Maker
+from tests.rigs.redis_troubles import Pair, endless_script, is_busy, moving, refuse_writes
+from tests.rigs.waiting import wait_until_async
 from tests.servers.process import LOOPBACK, free_port
-from tests.servers.redis import RedisServer, redis62_binary, valkey_binary
-
-__all__ = ["make"]  # a fixture
+from tests.servers.redis import RedisServer
 
 RECONNECTS = 10_000
 TIMEOUT_S = 10.0
@@ -199,46 +197,9 @@ async def test_connections_are_bounded_and_further_calls_wait(
 
 # a reply that says: not this server, or not now
 
-BINARIES = {"redis": lambda: None, "6.2": redis62_binary, "valkey": valkey_binary}
-
-
-@pytest.fixture(params=BINARIES)
-def pair(request: pytest.FixtureRequest) -> Iterator[tuple[RedisServer, RedisServer]]:
-    """Two servers of one version."""
-    binary = BINARIES[request.param]()
-    if binary is None and request.param != "redis":
-        pytest.skip("no such server here")
-    at_once = ["--repl-diskless-sync-delay", "0"]
-    with RedisServer(at_once, binary=binary) as one, RedisServer(at_once, binary=binary) as other:
-        yield one, other
-
-
-@contextlib.asynccontextmanager
-async def moving(pair: Sequence[RedisServer]) -> AsyncIterator[tuple[FaultProxy, Any]]:
-    """An address that leads to the first server; `move` makes the second one the master.
-
-    Connections through the address stay open, to a server that from then on only reads.
-    """
-    old, new = pair
-    with (
-        redis.Redis(host=LOOPBACK, port=old.port) as was,
-        redis.Redis(host=LOOPBACK, port=new.port) as will_be,
-    ):
-        will_be.replicaof(LOOPBACK, old.port)
-
-        async def move() -> None:
-            was.set("the last thing written", 1)
-            await wait_until_async(lambda: was.wait(1, 100) == 1, 20, "the replica has it all")
-            will_be.replicaof("NO", "ONE")
-            was.replicaof(LOOPBACK, new.port)
-            proxy.target = new.port
-
-        async with FaultProxy(free_port(), old.port) as proxy:
-            yield proxy, move
-
 
 async def test_after_a_planned_fail_over_a_client_follows_the_address(
-    make: Maker, pair: tuple[RedisServer, RedisServer]
+    make: Maker, pair: Pair
 ) -> None:
     async with moving(pair) as (proxy, move):
         client = make(f"redis://{LOOPBACK}:{proxy.port}/0")
@@ -252,7 +213,7 @@ async def test_after_a_planned_fail_over_a_client_follows_the_address(
 
 
 async def test_after_a_planned_fail_over_what_is_read_is_read_from_the_new_server(
-    make: Maker, pair: tuple[RedisServer, RedisServer]
+    make: Maker, pair: Pair
 ) -> None:
     old, new = pair
     async with moving(pair) as (proxy, move):
@@ -295,7 +256,7 @@ async def test_a_server_that_stays_the_wrong_one_is_said_and_why(
     assert await client.schedule(TO, b"", delay=60, id="y") == "created"
 
 
-async def test_a_call_waits_while_redisis_busy_with_a_script(
+async def test_a_call_waits_while_redis_is_busy_with_a_script(
     make: Maker, server: RedisServer, admin: redis.Redis
 ) -> None:
     client = make(server.url)
@@ -311,18 +272,6 @@ async def test_a_call_waits_while_redisis_busy_with_a_script(
         killing.join()
 
 
-def endless_script(connection: redis.Redis) -> None:
-    with pytest.raises(redis.ResponseError, match="killed"):
-        connection.eval("while true do end", 0)
-
-
-def is_busy(connection: redis.Redis) -> bool:
-    try:
-        return not connection.ping()
-    except redis.ResponseError as exc:
-        return "BUSY" in str(exc)
-
-
 async def test_a_call_waits_while_redis_cannot_write_its_file(
     make: Maker, server: RedisServer, admin: redis.Redis
 ) -> None:
@@ -334,16 +283,6 @@ async def test_a_call_waits_while_redis_cannot_write_its_file(
     assert await client.schedule(TO, b"", delay=60, id="y") == "created"
     allowing.join()
     admin.config_set("save", "")  # or it would not stop
-
-
-def refuse_writes(server: RedisServer, admin: redis.Redis) -> None:
-    """Have a snapshot fail, after which Redis takes no writes: MISCONF."""
-    (server.folder / "dump.rdb").mkdir()  # which cannot be replaced by a file
-    admin.config_set("save", "3600 1")
-    admin.bgsave()
-    wait_until(lambda: admin.info("persistence")["rdb_last_bgsave_status"] == "err", 20)
-    with pytest.raises(redis.ResponseError, match="MISCONF"):
-        admin.set("any", 1)
 
 
 async def test_scripts_that_are_flushed_as_soon_as_they_are_loaded_are_loaded_again(

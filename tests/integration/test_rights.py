@@ -14,11 +14,10 @@ from delaybridge.errors import StoreDenied
 from delaybridge.message import Answer
 from delaybridge.store import keys, rights, verbs
 from delaybridge.store.store import Store
-from tests.integration.test_worker import DEADLINE_S, Arrived, Crew, arrived
+from tests.rigs.crew import DEADLINE_S, Arrived, Crew
 from tests.rigs.waiting import wait_until, wait_until_async
 from tests.servers.redis import RedisServer, default_binary, redis62_binary, valkey_binary
 
-__all__ = ["arrived"]
 KEYS_PAGE = (Path(__file__).parents[2] / "docs" / "keys.md").read_text()
 LINES = dict(re.findall(r"^    ACL SETUSER (\w+) (.*)$", KEYS_PAGE, re.M))
 NS = "ns.1"

@@ -12,30 +12,14 @@ import redis
 
 from delaybridge.events import LeaseLost, ScannerFailed
 from delaybridge.store.store import AsyncStore
-from tests.integration.test_reconnecting import (
-    BINARIES,
-    endless_script,
-    is_busy,
-    moving,
-    pair,
-    refuse_writes,
-)
-from tests.integration.test_worker import DEADLINE_S, Arrived, Crew, arrived
+from tests.rigs.crew import DEADLINE_S, Arrived, Crew
 from tests.rigs.fault_proxy import FaultProxy
+from tests.rigs.redis_troubles import Pair, endless_script, is_busy, moving, refuse_writes
 from tests.rigs.waiting import wait_until_async
 from tests.servers.process import LOOPBACK, free_port
 from tests.servers.redis import RedisServer
 
-__all__ = ["BINARIES", "arrived", "pair"]  # fixtures
-
 SELDOM = {"ttl_ms": 180_000, "renew_ms": 60_000}  # far beyond every deadline
-
-
-@pytest.fixture
-async def crew(redis_url: str, namespace: str, arrived: Arrived) -> AsyncIterator[Crew]:
-    crew = Crew(redis_url, namespace)
-    yield crew
-    await crew.close()
 
 
 @pytest.fixture
@@ -101,7 +85,7 @@ async def test_without_any_wake_up_a_renewal_finds_what_is_due(
 
 
 async def test_after_a_planned_fail_over_a_worker_follows_the_address(
-    pair: tuple[RedisServer, RedisServer], namespace: str, arrived: Arrived
+    pair: Pair, namespace: str, arrived: Arrived
 ) -> None:
     async with moving(pair) as (proxy, move):
         crew = Crew(f"redis://{LOOPBACK}:{proxy.port}/0", namespace)

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -23,6 +23,7 @@ from tests.rigs.waiting import wait_until
 
 PROGRAMS = Path(__file__).parent / "programs"
 ROOT = Path(__file__).parents[2]
+OUTAGE_S = 10  # how long a broker is away
 
 
 class Bridge:
@@ -242,6 +243,9 @@ class Bridge:
             if process.stdout is not None:
                 process.stdout.close()
         self.client.close()
+
+
+MakeBridge = Callable[..., Bridge]
 
 
 @contextlib.contextmanager

@@ -36,6 +36,12 @@ def wait_until(
     return answer
 
 
+def wait_s(seconds: float) -> None:
+    """An outage lasts as long as it lasts."""
+    until_s = time.monotonic() + seconds
+    wait_until(lambda: time.monotonic() >= until_s, seconds + 5, interval_s=0.05)
+
+
 async def wait_until_async(
     predicate: Callable[[], T | Awaitable[T]], deadline_s: float, what: str | None = None
 ) -> T:

@@ -1,0 +1,51 @@
+"""Fixtures that several files here ask for; the classes behind them are in `tests/rigs`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+
+from tests.rigs.crew import Arrived, Crew, note_arrivals
+from tests.rigs.flavours import FLAVOURS, Awaited, Maker
+from tests.rigs.redis_troubles import BINARIES, Pair
+from tests.servers.redis import RedisServer
+
+
+@pytest.fixture
+def arrived(monkeypatch: pytest.MonkeyPatch) -> Arrived:
+    """Every memory:// broker of a worker in this process tells this one."""
+    return note_arrivals(monkeypatch)
+
+
+@pytest.fixture
+async def crew(redis_url: str, namespace: str, arrived: Arrived) -> AsyncIterator[Crew]:
+    crew = Crew(redis_url, namespace)
+    yield crew
+    await crew.close()
+
+
+@pytest.fixture(params=FLAVOURS, ids=["sync", "async"])
+async def make(request: pytest.FixtureRequest) -> AsyncIterator[Maker]:
+    """Makes clients of either flavour, and closes them."""
+    made: list[Awaited] = []
+
+    def connect(url: str, **fields: Any) -> Awaited:
+        made.append(Awaited(request.param(url, **fields)))
+        return made[-1]
+
+    yield connect
+    for client in made:
+        await client.close()
+
+
+@pytest.fixture(params=BINARIES)
+def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
+    """Two servers of one version."""
+    binary = BINARIES[request.param]()
+    if binary is None and request.param != "redis":
+        pytest.skip("no such server here")
+    at_once = ["--repl-diskless-sync-delay", "0"]
+    with RedisServer(at_once, binary=binary) as one, RedisServer(at_once, binary=binary) as other:
+        yield one, other

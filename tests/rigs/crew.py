@@ -1,0 +1,171 @@
+"""Workers on the test's own loop, whose broker notes what arrives and when."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from delaybridge.client import AsyncClient
+from delaybridge.events import Event
+from delaybridge.message import Delivery, Message, new_id
+from delaybridge.publish import memory
+from delaybridge.settings.settings import Settings
+from delaybridge.worker.service import Identity
+from delaybridge.worker.worker import Worker
+from tests.rigs.waiting import wait_until_async
+
+BUCKETS = 16
+TTL_MS = 800
+DEADLINE_S = 20.0
+
+
+class Arrived:
+    """What a worker published, and when by the clock of this machine."""
+
+    def __init__(self) -> None:
+        self.at_ms: dict[str, float] = {}
+        self.attempts: list[tuple[str, int]] = []
+        self.due_ms: dict[str, int] = {}
+        self.fail_next = False
+        self.brokers: list[Memory] = []
+
+    def take(self, deliveries: Sequence[Delivery]) -> None:
+        now_ms = time.time_ns() / 1e6
+        if self.fail_next:
+            self.fail_next = False
+            raise RuntimeError("told to fail")
+        for delivery in deliveries:
+            self.at_ms[delivery.id] = now_ms
+            self.due_ms[delivery.id] = delivery.due_ms
+            self.attempts.append((delivery.id, delivery.attempt))
+
+    @property
+    def late_ms(self) -> list[float]:
+        """Of each message; negative: early."""
+        return [self.at_ms[id] - due_ms for id, due_ms in self.due_ms.items()]
+
+    @property
+    def twice(self) -> list[str]:
+        counts = Counter(id for id, _ in self.attempts)
+        return [id for id, count in counts.items() if count > 1]
+
+    async def all(self, ids: Sequence[str], deadline_s: float = DEADLINE_S) -> None:
+        await wait_until_async(
+            lambda: set(ids) <= self.at_ms.keys(), deadline_s, f"{len(ids)} arrive"
+        )
+
+
+class Memory(memory.MemoryPublisher):
+    """The memory publisher, telling `arrived`."""
+
+    arrived: Arrived
+
+    def publish(self, deliveries: Sequence[Delivery]) -> None:
+        self.arrived.take(deliveries)
+        super().publish(deliveries)
+
+
+def note_arrivals(patch: pytest.MonkeyPatch) -> Arrived:
+    """Replace the memory publisher: every memory:// broker in this process tells the answer."""
+    arrived = Arrived()
+
+    def publisher(name: str, url: str, *, report: Any, on_change: Any, options: Any) -> Memory:
+        made = Memory(name, report, on_change)
+        made.arrived = arrived
+        arrived.brokers.append(made)
+        return made
+
+    patch.setattr(memory, "publisher", publisher)
+    return arrived
+
+
+class Crew:
+    """Workers on this loop, by name, with their events; a client beside them."""
+
+    def __init__(self, url: str, namespace: str, buckets: int = BUCKETS) -> None:
+        self.url, self.namespace = url, namespace
+        brokers = {"memory": "memory://"}
+        self.client = AsyncClient(url, namespace=namespace, brokers=brokers, buckets=buckets)
+        self.workers: dict[str, Worker] = {}
+        self.tasks: dict[str, asyncio.Task[None]] = {}
+        self.events: list[Event] = []
+
+    def start(
+        self,
+        name: str = "w",
+        *,
+        url: str | None = None,
+        burst: bool = False,
+        instance: str | None = None,
+        **sections: dict[str, Any],
+    ) -> asyncio.Task[None]:
+        lease = {"ttl_ms": TTL_MS, "renew_ms": TTL_MS // 3, **sections.pop("lease", {})}
+        settings = Settings.load(
+            overrides={
+                "redis": {"url": url or self.url, "timeout_s": TTL_MS / 2000},
+                "namespace": self.namespace,
+                "brokers": {"memory": "memory://"},
+                "lease": lease,
+                **sections,
+            },
+            environ={},
+        )
+        identity = Identity.of_this_process(name)
+        worker = Worker(settings, identity, burst=burst)
+        log = worker.emit
+        worker.emit = lambda event: (self.events.append(event), log(event))  # type: ignore
+        worker.emit.flush = log.flush  # type: ignore[attr-defined]
+        self.workers[name] = worker
+        self.tasks[name] = asyncio.create_task(worker.work())
+        return self.tasks[name]
+
+    async def stop(self, name: str = "w") -> None:
+        """Drain; raises what ended it before."""
+        self.workers.pop(name).stop()
+        await self.tasks.pop(name)
+
+    async def shares(self) -> Counter[str]:
+        stats = await self.client.stats()
+        return Counter(bucket.owner for bucket in stats.buckets if bucket.owner is not None)
+
+    async def shared(self, *names: str) -> None:
+        """Until these and nobody else hold all buckets, evenly."""
+
+        async def even() -> bool:
+            for name in names:
+                if self.tasks[name].done():
+                    self.tasks[name].result()  # raises what ended it
+            shares = await self.shares()
+            few = len(shares) == len(names) and max(shares.values()) - min(shares.values()) <= 1
+            return shares.keys() == set(names) and shares.total() == BUCKETS and few
+
+        await wait_until_async(even, DEADLINE_S, f"{names} share all buckets")
+
+    async def schedule(self, count: int, *, seconds: float, first_s: float = 0.1) -> list[str]:
+        """So many, due evenly within `seconds`, spread over all buckets; their ids."""
+        now = datetime.now(UTC) + timedelta(seconds=first_s)
+        step = timedelta(seconds=seconds / count)
+        messages = [Message("memory:q", b"x", at=now + i * step, id=new_id()) for i in range(count)]
+        return [receipt.id for receipt in await self.client.schedule_many(messages)]
+
+    async def settled(self, deadline_s: float = DEADLINE_S) -> None:
+        async def nothing_left() -> bool:
+            stats = await self.client.stats()
+            return stats.delayed + stats.in_flight + stats.parked == 0
+
+        await wait_until_async(nothing_left, deadline_s, "everything settled")
+
+    def heard(self, kind: type[Event]) -> list[Any]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+    async def close(self) -> None:
+        for task in self.tasks.values():
+            task.cancel()
+        await asyncio.gather(*self.tasks.values(), return_exceptions=True)
+        await self.client.close()
