@@ -26,8 +26,9 @@ from delaybridge.scan.lanes import Lanes
 from delaybridge.scan.retry import RetryPolicy
 from delaybridge.scan.scanner import Scanner
 from delaybridge.scan.session import Session
+from delaybridge.store.replies import Claimed, Fired
 from delaybridge.store.store import request
-from delaybridge.store.verbs import Bucket, Claimed, Fired
+from delaybridge.store.verbs import Bucket
 
 T = TypeVar("T")
 RUNS = 20

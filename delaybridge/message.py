@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 from urllib.parse import quote
 
 import msgspec
@@ -79,6 +79,12 @@ class OnConflict(StrEnum):
     FAIL = "fail"
     KEEP = "keep"
     REPLACE = "replace"
+
+
+WAIT: Literal["wait"] = "wait"
+"""Conflict policy of ingest alone: as FAIL, but while the id's message is with the broker the
+answer is `in_flight`, whatever the content; the caller schedules again once it is settled."""
+ConflictPolicy = OnConflict | Literal["wait"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

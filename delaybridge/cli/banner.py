@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from delaybridge import __version__
 from delaybridge.cli.measure import measured, server_name
 from delaybridge.cli.session import Session
-from delaybridge.store import verbs
+from delaybridge.store import registry
 from delaybridge.times import format_duration
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def show_banner(
 ) -> None:
     """Print it on stderr. Redis away: Failure, before anything is started."""
     with session.client() as client:
-        asked = [verbs.info(section) for section in ("server", "persistence")]
+        asked = [registry.info(section) for section in ("server", "persistence")]
         server, persistence = client.store.run(asked)
         trip_ms, ahead_ms = measured(client)
     aof = "on" if persistence.get("aof_enabled") == "1" else "off"

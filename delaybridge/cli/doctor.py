@@ -24,7 +24,7 @@ from delaybridge.errors import (
     StoreError,
     StoreUnavailable,
 )
-from delaybridge.store import damage, verbs
+from delaybridge.store import damage, registry
 
 if TYPE_CHECKING:
     from delaybridge.client import Client
@@ -105,7 +105,7 @@ def _reason(exc: DelayBridgeError) -> str:
 
 
 def _server(client: Client) -> Iterator[Finding]:
-    sections = [verbs.info(name) for name in ("server", "memory", "persistence")]
+    sections = [registry.info(name) for name in ("server", "memory", "persistence")]
     server, memory, persistence = client.store.run(sections)
     name = server_name(server)
     if _numbers(server.get("redis_version", "")) < _OLDEST_REDIS:
@@ -200,7 +200,7 @@ def _namespace(
     client: Client, settings: Settings, announced: list[SourceInfo]
 ) -> Iterator[Finding]:
     """Bucket count, owners, lateness; a namespace that nobody used yet is not born by looking."""
-    (record,) = client.store.each([verbs.read_birth(settings.namespace)])
+    (record,) = client.store.each([registry.read_birth(settings.namespace)])
     if isinstance(record, StoreError):
         yield _damaged(damage.of_birth(settings.namespace))
         return

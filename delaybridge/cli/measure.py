@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from delaybridge.store import verbs
+from delaybridge.store import registry
 
 if TYPE_CHECKING:
     from delaybridge.client import Client
@@ -22,7 +22,7 @@ def measured(client: Client) -> tuple[float, float]:
     trips = []
     for _ in range(_PINGS):
         sent_s, sent_ns = time.perf_counter(), time.time_ns()
-        (store_us,) = client.store.run([verbs.store_time()])
+        (store_us,) = client.store.run([registry.store_time()])
         trip_ms = (time.perf_counter() - sent_s) * 1000
         trips.append((trip_ms, sent_ns / 1e6 + trip_ms / 2 - store_us / 1000))
     return min(trips)

@@ -13,8 +13,11 @@ from delaybridge.accept.accept import accept
 from delaybridge.errors import StoreError
 from delaybridge.message import Limits, Message, State
 from delaybridge.settings.namespace import MAX_BUCKETS
-from delaybridge.store import keys, verbs
-from delaybridge.store.verbs import SCRIPT_KEYS, Acquired, Bucket, Command, Item
+from delaybridge.store import keys, record, registry, verbs
+from delaybridge.store.command import Command
+from delaybridge.store.keys import SCRIPT_KEYS
+from delaybridge.store.replies import Acquired
+from delaybridge.store.verbs import Bucket, Item
 
 if TYPE_CHECKING:
     from delaybridge.store.store import Store
@@ -75,7 +78,7 @@ def _life(bucket: Bucket, namespace: str) -> Generator[Command[Any], Any, None]:
     yield bucket.quarantine([(verbs.new_stamp(), _ID, b"", "doctor")])
     yield bucket.trim(token, _TTL_MS, keep=None, age_ms=None)
     yield bucket.discard(verbs.new_stamp(), _ID)
-    yield verbs.announce(namespace, who, who, 0)
+    yield registry.announce(namespace, who, who, 0)
     yield bucket.release(token)
 
 
@@ -92,6 +95,6 @@ def _fired(bucket: Bucket, token: str, have: int) -> Generator[Command[Any], Any
     )
     if not claimed.records:
         raise StoreError("redis: the script claim did not find what was scheduled")
-    item = Item(_ID, claimed.number, verbs.split_record(claimed.records[0])[0])
+    item = Item(_ID, claimed.number, record.split_record(claimed.records[0])[0])
     yield bucket.fire(token, _TTL_MS, item.score, claimed.number, 0)
     return item

@@ -8,7 +8,7 @@ from typing import NamedTuple, Self
 from delaybridge.accept.accept import Accepted, check_delay
 from delaybridge.accept.instructions import Instructions
 from delaybridge.errors import MessageError
-from delaybridge.message import Answer, Limits, OnConflict, new_id
+from delaybridge.message import Answer, ConflictPolicy, Limits, new_id
 from delaybridge.store.ids import all_beside
 
 INGRESS = "ingress:"
@@ -17,14 +17,13 @@ INGRESS = "ingress:"
 class Schedule(NamedTuple):
     """Accept this message. stamp: the same whenever the same message is read again.
 
-    policy None: as `fail`, and an id whose message is fired waits until that one is settled.
     payload: what is kept should it be quarantined. source, offset: where it was read (Kafka).
     reach: as `Bucket.schedule` takes it. maybe: a copy may have been delivered already.
     """
 
     accepted: Accepted
     stamp: bytes
-    policy: OnConflict | None
+    policy: ConflictPolicy
     payload: bytes
     source: str = ""
     offset: int = -1

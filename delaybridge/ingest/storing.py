@@ -13,9 +13,10 @@ from delaybridge.ingest.entries import Change, Entry, Schedule
 from delaybridge.message import Answer
 from delaybridge.store import keys
 from delaybridge.store.calls import FURTHEST, Calls
+from delaybridge.store.command import Command
 from delaybridge.store.steps import Steps
 from delaybridge.store.store import AsyncStore
-from delaybridge.store.verbs import NOWHERE, Bucket, Command, Source
+from delaybridge.store.verbs import NOWHERE, Bucket, Source
 
 AGAIN_S = 0.05  # between two looks at an id that is in flight
 PATIENCE_S = 30.0  # then it is quarantined

@@ -9,8 +9,8 @@ from delaybridge.errors import StoreError
 from delaybridge.events import Emit, Event
 from delaybridge.scan.clock import StoreClock
 from delaybridge.scan.session import Session
+from delaybridge.store.command import Command
 from delaybridge.store.store import AsyncStore, insist_each
-from delaybridge.store.verbs import Command
 
 
 class Asking:

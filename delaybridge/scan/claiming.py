@@ -10,7 +10,7 @@ from delaybridge.events import Claimed as ClaimedEvent
 from delaybridge.scan.context import Context
 from delaybridge.scan.session import Session
 from delaybridge.scan.unpacking import copies_of
-from delaybridge.store.verbs import Claimed
+from delaybridge.store.replies import Claimed
 
 MARGIN_MS = 20  # a woken owner claims this long before the due time
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from delaybridge.message import Delivery, Destination, Record
-from delaybridge.store.verbs import Item, Tried
+from delaybridge.store.record import Tried
+from delaybridge.store.verbs import Item
 
 if TYPE_CHECKING:
     from delaybridge.scan.lane import Lane

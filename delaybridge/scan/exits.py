@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from delaybridge.store.verbs import Bucket, Command, Item
+from delaybridge.store.command import Command
+from delaybridge.store.verbs import Bucket, Item
 
 _CALL_ITEMS = 1000  # messages in one call of a script
 

@@ -20,7 +20,8 @@ from delaybridge.scan.publishing import Publishing, settle_once
 from delaybridge.scan.session import Session
 from delaybridge.scan.telling import Telling
 from delaybridge.scan.waiting import by_score
-from delaybridge.store.verbs import Command, Fired
+from delaybridge.store.command import Command
+from delaybridge.store.replies import Fired
 
 _PART = 1000  # messages of one instant: with so many, other buckets wait for the next fire
 

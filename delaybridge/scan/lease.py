@@ -25,10 +25,12 @@ from delaybridge.scan.clock import StoreClock
 from delaybridge.scan.damaged_buckets import DamagedBuckets
 from delaybridge.scan.session import Session
 from delaybridge.scan.share import fair_share
-from delaybridge.store import verbs
+from delaybridge.store import registry, replies
 from delaybridge.store.calls import Calls
+from delaybridge.store.command import Command
+from delaybridge.store.replies import Acquired
 from delaybridge.store.store import AsyncStore, insist_each
-from delaybridge.store.verbs import Acquired, Bucket, Command
+from delaybridge.store.verbs import Bucket
 
 _BLOCKED_RETRY_MS = 20  # after another worker's lease should have run out
 
@@ -101,14 +103,16 @@ class Leases:
             return False
         return self._share - self.damaged_buckets.numbers == self.sessions.keys()
 
-    async def _announce(self) -> verbs.Fleet | None:
+    async def _announce(self) -> replies.Fleet | None:
         """Announce this worker, and learn which ones live; None if the store's lists are damaged.
 
         Reads the store's clock as a side effect.
         """
         sent_s = self._clock.monotonic()
         ttl_ms = 0 if self._leaving else self._ttl_ms
-        command = verbs.announce(self._namespace, self.name, self._instance, ttl_ms, self._info())
+        command = registry.announce(
+            self._namespace, self.name, self._instance, ttl_ms, self._info()
+        )
         (fleet,) = await self._store.apart([command])
         if isinstance(fleet, StoreError):
             self._emit(FleetDamaged(reason=f"{command.keys[0]}, {command.keys[1]}: {fleet}"))
@@ -122,7 +126,7 @@ class Leases:
         """Read the store's clock a few times; the fastest round trip bounds the error."""
         for _ in range(readings):
             sent_s = self._clock.monotonic()
-            self._observe(await self._store.one(verbs.store_time()), sent_s)
+            self._observe(await self._store.one(registry.store_time()), sent_s)
 
     def changed(self) -> None:
         """Shares may have changed: make a round at once."""
@@ -180,7 +184,7 @@ class Leases:
                 self._end(session)
             commands: list[Command[Any]] = [s.bucket.release(s.token) for s in held]
             if self._leaving:
-                commands.append(verbs.announce(self._namespace, self.name, self._instance, 0))
+                commands.append(registry.announce(self._namespace, self.name, self._instance, 0))
             if commands:
                 await self._store.apart(commands)
 
@@ -257,7 +261,7 @@ class Leases:
 
     async def _is_ours(self) -> bool:
         """Whether the namespace is the one that was opened; False if its record cannot be read."""
-        (record,) = await self._store.apart([verbs.read_birth(self._namespace)])
+        (record,) = await self._store.apart([registry.read_birth(self._namespace)])
         if isinstance(record, StoreError):
             self._emit(FleetDamaged(reason=str(record)))
             return False

@@ -11,7 +11,7 @@ from delaybridge.scan.copy import Copy
 from delaybridge.scan.lanes import Lanes
 from delaybridge.scan.session import Session
 from delaybridge.scan.waiting import BACKWARDS_MS, by_score
-from delaybridge.store.verbs import Command
+from delaybridge.store.command import Command
 
 
 class Publishing:

@@ -9,7 +9,8 @@ import asyncio
 from math import inf
 
 from delaybridge.scan.exits import ExitReport, Exits
-from delaybridge.store.verbs import Bucket, Fired
+from delaybridge.store.replies import Fired
+from delaybridge.store.verbs import Bucket
 
 
 class Session:

@@ -10,14 +10,9 @@ from delaybridge.message import decode_record
 from delaybridge.scan.copy import Copy
 from delaybridge.scan.lanes import Lanes
 from delaybridge.scan.session import Session
-from delaybridge.store.verbs import (
-    BACKDATED,
-    Claimed,
-    Item,
-    parse_tried,
-    since_ms,
-    split_record,
-)
+from delaybridge.store.record import BACKDATED, parse_tried, since_ms, split_record
+from delaybridge.store.replies import Claimed
+from delaybridge.store.verbs import Item
 
 
 def copies_of(

@@ -35,15 +35,18 @@ from delaybridge.message import (
 )
 from delaybridge.settings.namespace import check_buckets, check_namespace
 from delaybridge.settings.urls import kinds_of
-from delaybridge.store import announcements, damage, keys, verbs
+from delaybridge.store import announcements, damage, keys, looks, registry, verbs
 from delaybridge.store.announcements import IngestInfo, SourceInfo, WorkerInfo
+from delaybridge.store.command import Command
 from delaybridge.store.damage import Damage
 from delaybridge.store.ids import all_beside
 from delaybridge.store.quota import Quota
+from delaybridge.store.record import since_ms, split_record
+from delaybridge.store.replies import Row
 from delaybridge.store.selection import Selected, span_scores, within
 from delaybridge.store.steps import Each, Steps, of_all
 from delaybridge.store.troubles import Retrying, Said, Trouble, counted
-from delaybridge.store.verbs import Bucket, Command, Row
+from delaybridge.store.verbs import Bucket
 from delaybridge.times import format_time
 
 __all__ = ["IngestInfo", "SourceInfo", "WorkerInfo"]
@@ -225,7 +228,7 @@ class Calls:
         """The buckets; the first call writes or reads the namespace's record, and checks Redis."""
         if self._buckets and not again:
             return self._buckets
-        record, memory = yield Each([verbs.read_birth(self.namespace), verbs.info("memory")])
+        record, memory = yield Each([registry.read_birth(self.namespace), registry.info("memory")])
         if (error := of_all([record, memory])) is not None or isinstance(memory, StoreError):
             raise error or memory
         if isinstance(record, StoreError):
@@ -238,7 +241,7 @@ class Calls:
             )
         if record is None:  # only now a write: a full Redis would refuse it
             count = self._asked or DEFAULT_BUCKETS
-            _, record = yield verbs.birth(self.namespace, count, secrets.token_hex(8))
+            _, record = yield registry.birth(self.namespace, count, secrets.token_hex(8))
         if record is None:
             raise StoreWiped
         found, self.birth = record
@@ -365,7 +368,7 @@ class Calls:
         """The places of those that were buried as unreadable, and are so to this version, too."""
         buckets = yield from self.open()
         asked = [(i, b) for i, m in enumerate(messages) for b in _asked_for(m, key, buckets)]
-        reasons = yield [bucket.why_dead(_id(messages[i])) for i, bucket in asked]
+        reasons = yield [looks.why_dead(bucket, _id(messages[i])) for i, bucket in asked]
         doubtful = [
             at for at, why in zip(asked, reasons, strict=True) if why.startswith(_UNDECODABLE)
         ]
@@ -436,8 +439,8 @@ class Calls:
         numbers = sorted({item.bucket for item in items if item.state is State.PARKED})
         if not numbers:
             return items
-        asked = [self._buckets[number].holder() for number in numbers]
-        replies = yield Each([*asked, *verbs.fleet(self.namespace), verbs.store_time()])
+        asked = [looks.holder(self._buckets[number]) for number in numbers]
+        replies = yield Each([*asked, *registry.fleet(self.namespace), registry.store_time()])
         if (error := of_all(replies)) is not None:
             raise error
         *holders, info, expiries, now_us = replies
@@ -457,11 +460,11 @@ class Calls:
         parts: list[list[Command[Any]]] = []
         for bucket in buckets:
             firsts = [bucket.page(state, limit=1) for state in _WAITING]
-            parts.append([*bucket.counts(), *firsts, *damage.look(bucket)])
-        parts += (verbs.fleet(self.namespace, ingests=ingests) for ingests in (False, True))
+            parts.append([*looks.counts(bucket), *firsts, *damage.look(bucket)])
+        parts += (registry.fleet(self.namespace, ingests=ingests) for ingests in (False, True))
         parts.append(damage.look_at_lists(self.namespace))
         asked = Each(chain.from_iterable(parts))
-        *flat, now_us = yield Each([*asked, verbs.store_time()])
+        *flat, now_us = yield Each([*asked, registry.store_time()])
         if (error := of_all([*flat, now_us])) is not None:
             raise error
         now_ms, replies = now_us // 1000, iter(flat)
@@ -494,11 +497,11 @@ class Calls:
     def _retrying(self) -> Steps[tuple[list[Retrying], bool]]:
         """What is tried again, by destination and reason; whether that is not all of it."""
         buckets = self._buckets
-        replies = yield Each(bucket.failing(_SAMPLE) for bucket in buckets)
+        replies = yield Each(looks.failing(bucket, _SAMPLE) for bucket in buckets)
         answers = [({}, True) if isinstance(reply, StoreError) else reply for reply in replies]
         asked = [(b, found) for b, (found, _) in zip(buckets, answers, strict=True) if found]
         # A worker of an older version settles a message and leaves its error behind.
-        tried = (yield [bucket.tried(found) for bucket, found in asked]) if asked else []
+        tried = (yield [looks.tried(bucket, found) for bucket, found in asked]) if asked else []
         failing = [
             each
             for (_, found), known in zip(asked, tried, strict=True)
@@ -607,7 +610,7 @@ def stored(row: Row, bucket: int) -> Stored:
     """A row of the store, decoded as far as it can be."""
     dead_ms = row.score_ms if row.state is State.DEAD else None
     try:
-        score, payload = verbs.split_record(row.record)
+        score, payload = split_record(row.record)
         record = decode_record(payload)
         headers = _headers(record.headers)
         properties = _properties(record.properties)
@@ -731,6 +734,6 @@ def _intact(replies: list[Any]) -> announcements.Said:
 def _late_from_ms(row: Row) -> int | None:
     """From when on a message that waits is late; None where nothing says so."""
     try:
-        return verbs.since_ms(row.record)
+        return since_ms(row.record)
     except DecodeError:
         return None if row.state is State.IN_FLIGHT else row.score_ms

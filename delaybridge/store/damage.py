@@ -11,8 +11,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from delaybridge.errors import StoreError, printable
-from delaybridge.store import keys, verbs
-from delaybridge.store.verbs import Bucket, Command
+from delaybridge.store import keys, registry
+from delaybridge.store.command import Command
+from delaybridge.store.verbs import Bucket
 
 TYPES = {
     **dict.fromkeys(("messages", "attempts", "dead_reason", "sources"), "hash"),
@@ -158,7 +159,7 @@ def _shown(value: bytes) -> str:
 def look_at_lists(namespace: str) -> list[Command[Any]]:
     """The same for the lists of workers and ingest processes; for `found_in_lists`."""
     lists = [_plain(verb, of(namespace)) for of, verb in _LISTS]
-    return [verbs.read_birth(namespace), *lists]
+    return [registry.read_birth(namespace), *lists]
 
 
 def found_in_lists(namespace: str, replies: Sequence[Any]) -> list[Damage]:

@@ -1,13 +1,14 @@
-"""Names of every Redis key, one function each, and the bucket a message belongs to.
+"""Names of every Redis key, the keys that each script uses, and the bucket of a message.
 
-All keys of bucket b carry the hash tag `{namespace:b}`, so one script's keys lie in one slot
-of a Redis Cluster. What each key holds is written in docs/keys.md, which a test compares with
-this module.
+All keys of bucket b carry the hash tag `{namespace:b}`, so the keys of one script are in one slot
+of a Redis Cluster. docs/keys.md describes what each key holds; a test compares it with this module.
 """
 
 from __future__ import annotations
 
 from zlib import crc32
+
+from delaybridge.message import State
 
 BUCKET_KEYS = (
     "due",
@@ -23,6 +24,49 @@ BUCKET_KEYS = (
     "calls",
     "sources",
 )
+
+_WHOLE = ("messages", "due", "mirror", "attempts", "parked", "dead", "dead_reason", "marks")
+# fmt: off
+SCRIPT_KEYS: dict[str, tuple[str, ...]] = {
+    "schedule": (*_WHOLE, "revoked", "calls", "sources"),
+    "quarantine": ("messages", "dead", "dead_reason", "marks"),
+    "cancel": (*_WHOLE, "revoked", "calls", "sources"),
+    "reschedule": (
+        "messages", "due", "mirror", "attempts", "parked", "dead", "marks", "revoked", "calls",
+        "sources",
+    ),
+    "kick": ("messages", "due", "attempts", "dead", "dead_reason", "marks", "calls"),
+    "discard": ("messages", "attempts", "dead", "dead_reason", "calls"),
+    "get": ("messages", "mirror", "attempts", "parked", "dead", "dead_reason", "marks"),
+    "page": ("listed", "messages", "attempts", "dead_reason", "marks"),
+    "sample": ("messages",),
+    "acquire": ("lease", "marks", "revoked"),
+    "renew": ("lease", "due"),
+    "release": ("lease",),
+    "claim": (
+        "lease", "due", "mirror", "messages", "attempts", "dead", "dead_reason", "marks", "calls",
+    ),
+    "fire": ("lease", "marks", "revoked"),
+    "settle": ("lease", "mirror", "messages", "attempts", "calls"),
+    "retry": ("lease", "due", "mirror", "messages", "attempts"),
+    "park": ("lease", "mirror", "parked"),
+    "unpark": ("lease", "parked", "due"),
+    "bury": ("lease", "mirror", "attempts", "dead", "dead_reason"),
+    "reclaim": ("lease", "due", "mirror", "messages", "attempts", "dead", "dead_reason", "marks"),
+    "trim": ("lease", "messages", "attempts", "dead", "dead_reason", "marks", "calls"),
+    "announce": ("workers", "worker_info"),
+}
+# fmt: on
+"""Script -> its KEYS in order; `listed` of `page` is the set of the state asked for."""
+
+
+LISTED = {
+    State.DELAYED: "due",
+    State.IN_FLIGHT: "mirror",
+    State.PARKED: "parked",
+    State.DEAD: "dead",
+}
+"""State -> the set that lists its messages."""
 
 
 def bucket_of(basis: bytes, buckets: int) -> int:

@@ -16,8 +16,9 @@ from collections.abc import Callable, Mapping, Sequence
 from delaybridge.accept.accept import parse_destination
 from delaybridge.errors import MessageError, StoreError, StoreFull
 from delaybridge.message import Limits, destination_text
+from delaybridge.store.replies import Sample
 from delaybridge.store.steps import Each, Steps
-from delaybridge.store.verbs import Bucket, Sample
+from delaybridge.store.verbs import Bucket
 
 _EVERY_S = 1.0
 _SAMPLED = 64  # messages of each bucket

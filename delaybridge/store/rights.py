@@ -13,9 +13,11 @@ from typing import Any, NamedTuple
 from delaybridge.errors import StoreDenied, StoreError, StoreUnavailable
 from delaybridge.settings.namespace import MAX_BUCKETS
 from delaybridge.store import keys
+from delaybridge.store.command import Command
+from delaybridge.store.keys import SCRIPT_KEYS
 from delaybridge.store.steps import Each, Steps
 from delaybridge.store.store import scripts
-from delaybridge.store.verbs import SCRIPT_KEYS, Bucket, Command
+from delaybridge.store.verbs import Bucket
 
 _CALLED = re.compile(r"redis\.call\('(\w+)'")
 _EXPIRE_MS = 10_000  # of what is left behind where DEL is denied

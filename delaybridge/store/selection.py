@@ -12,9 +12,11 @@ import msgspec
 from delaybridge.accept.accept import Known
 from delaybridge.errors import DecodeError, MessageError, StoreDamaged, StoreError, shown
 from delaybridge.message import MAX_PRIORITY, State
+from delaybridge.store.record import split_record
+from delaybridge.store.replies import Row
 from delaybridge.store.steps import Each, Steps
 from delaybridge.store.troubles import first_word
-from delaybridge.store.verbs import Bucket, Row, split_record
+from delaybridge.store.verbs import Bucket
 
 if TYPE_CHECKING:
     from delaybridge.store.calls import Calls

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Any, TypeVar
 
 from delaybridge.errors import StoreDenied, StoreError, StoreUnavailable
-from delaybridge.store.verbs import Command
+from delaybridge.store.command import Command
 
 T = TypeVar("T")
 Steps = Generator[Sequence[Command[Any]], list[Any], T]

@@ -42,6 +42,7 @@ from delaybridge.errors import (
     printable,
 )
 from delaybridge.events import Emit, StoreSilent
+from delaybridge.store.command import Command
 from delaybridge.store.connection import (
     AsyncWire,
     NotNow,
@@ -51,9 +52,9 @@ from delaybridge.store.connection import (
     packed,
     packed_after,
 )
+from delaybridge.store.keys import SCRIPT_KEYS
 from delaybridge.store.login import logged_in
 from delaybridge.store.steps import Each, Steps, of_all
-from delaybridge.store.verbs import SCRIPT_KEYS, Command
 
 T = TypeVar("T")
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from delaybridge.store.verbs import Failing
+from delaybridge.store.record import Failing
 
 _WORD = re.compile(r"ingress:\w+|[^:\n]+")
 LACKING = "no_broker"

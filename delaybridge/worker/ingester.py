@@ -19,7 +19,7 @@ from delaybridge.publish import kind_of
 from delaybridge.scan.lease import NameTaken
 from delaybridge.settings.routes import Route, parse_routes
 from delaybridge.settings.settings import Settings
-from delaybridge.store import keys, rights, verbs
+from delaybridge.store import command, keys, registry, replies, rights
 from delaybridge.store.calls import Calls
 from delaybridge.store.store import AsyncStore
 from delaybridge.worker.eventlog import EventLog, say
@@ -198,7 +198,7 @@ class Ingester(Service):
                     raise NameTaken(self.identity.name)
             await asyncio.sleep(self.settings.lease.renew_ms / 1000)
 
-    def _said(self, ttl_ms: int) -> verbs.Command[verbs.Fleet]:
+    def _said(self, ttl_ms: int) -> command.Command[replies.Fleet]:
         now_s = time.monotonic()
         counts = [c for ingest in self._ingests.values() for c in ingest.counts]
         for each in counts:
@@ -206,7 +206,7 @@ class Ingester(Service):
         info: dict[str, Any] = json.loads(self.identity.info)
         info["sources"] = [each.shown() for each in counts]
         who = self.identity
-        return verbs.announce(
+        return registry.announce(
             *(self.settings.namespace, who.name, who.instance, ttl_ms),
             json.dumps(info).encode(),
             ingests=True,

@@ -23,7 +23,7 @@ from delaybridge.errors import DelayBridgeError, StoreError, StoreUnavailable
 from delaybridge.ingest.routes import Route
 from delaybridge.scan.lease import NameTaken
 from delaybridge.settings.settings import Settings
-from delaybridge.store import verbs
+from delaybridge.store import registry
 from delaybridge.store.store import Store
 from delaybridge.store.verbs import Bucket
 from delaybridge.worker.eventlog import say
@@ -235,7 +235,7 @@ class _Parent:
             # The namespace is not opened for this: a wiped one must not be born again here.
             store.run(
                 [
-                    verbs.announce(
+                    registry.announce(
                         *(namespace, who.name, who.instance, 0), ingests=bool(child.routes)
                     ),
                     *(Bucket(namespace, b, "").release(t) for b, t in child.tokens.items()),

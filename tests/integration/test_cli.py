@@ -24,7 +24,7 @@ from delaybridge import Client, Message, cli
 from delaybridge.ingest.entries import Quarantine
 from delaybridge.ingest.storing import store_entries
 from delaybridge.message import Record, encode_record, new_id
-from delaybridge.store import keys, verbs
+from delaybridge.store import keys, record, registry
 from delaybridge.store.verbs import Bucket, Item
 from tests.rigs.waiting import wait_until
 from tests.servers.redis import RedisServer
@@ -88,7 +88,7 @@ class Owner:
 
     def __init__(self, client: Client, namespace: str, id: str) -> None:
         self.store = client.store
-        birth = self.ask(verbs.read_birth(namespace))
+        birth = self.ask(registry.read_birth(namespace))
         self.bucket = Bucket(namespace, keys.bucket_of(id.encode(), birth[0]), birth[1])
         held = self.ask(self.bucket.acquire("test:1", 60_000))
         self.token, self.have, self.id = held.token, held.turn, id
@@ -107,7 +107,7 @@ class Owner:
         )
         self.have = claimed.number
         at = claimed.ids.index(self.id.encode())
-        item = Item(self.id, self.have, verbs.split_record(claimed.records[at])[0])
+        item = Item(self.id, self.have, record.split_record(claimed.records[at])[0])
         self.ask(self.bucket.fire(self.token, 60_000, item.score, self.have, 0))
         return item
 
@@ -531,7 +531,7 @@ def crowded(client: Client, namespace: str) -> str:
         "sources": [{"source": f"{place}.delay", "target": place, "state": long, **counts}],
     }  # fmt: skip
     said = (namespace, f"worker-{long}", "0" * 16, 60_000, json.dumps(about).encode())
-    client.store.run([verbs.announce(*said), verbs.announce(*said, ingests=True)])
+    client.store.run([registry.announce(*said), registry.announce(*said, ingests=True)])
     failing = {b"x\0": f"1\n{place}\nunroutable: {long}".encode(), b"x": b"1:0:"}
     client.store.redis.hset(keys.bucket_key(namespace, 0, "attempts"), mapping=failing)
     return f"later-{long}"

@@ -29,10 +29,10 @@ from delaybridge.errors import (
     StoreWiped,
 )
 from delaybridge.message import Answer, Limits, OnConflict, State
-from delaybridge.store import keys, verbs
+from delaybridge.store import keys, registry
 from delaybridge.store.calls import Calls, Page, Receipt, Stored
+from delaybridge.store.command import Command
 from delaybridge.store.store import Store
-from delaybridge.store.verbs import Command
 from tests.rigs.bucket import TTL_MS, World
 from tests.rigs.flavours import FLAVOURS, TO, Maker
 from tests.rigs.lossy_proxy import LossyProxy
@@ -481,7 +481,7 @@ async def test_stats_count_by_state_and_bucket_and_name_owners_and_workers(
     with bucket_of_x() as world:
         owner = world.owner("worker-1")
         owner.claim()
-        world.run(verbs.announce(namespace, "worker-1", "0" * 16, TTL_MS, ABOUT))
+        world.run(registry.announce(namespace, "worker-1", "0" * 16, TTL_MS, ABOUT))
         stats = await client.stats()
         assert (stats.delayed, stats.in_flight, stats.parked, stats.dead) == (1, 1, 0, 0)
         assert stats.next_due_ms == 2_051_222_400_000
@@ -788,7 +788,7 @@ def _work_on_a_full_store(world: World) -> None:
     """A worker's whole life: it starts, takes over, and everything ends in some way."""
     store = Store(_url_of(world))
     store.complete(Calls("full", None, None, Limits()).open())
-    store.run([verbs.announce("full", "worker", "0" * 16, TTL_MS, ABOUT)])
+    store.run([registry.announce("full", "worker", "0" * 16, TTL_MS, ABOUT)])
     store.close()
     owner = world.successor()
     copies = owner.claim()

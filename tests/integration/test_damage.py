@@ -14,7 +14,7 @@ from delaybridge.client import AsyncClient
 from delaybridge.errors import StoreError
 from delaybridge.events import BucketDamaged, LeaseLost, ScannerFailed
 from delaybridge.message import Message
-from delaybridge.store import verbs
+from delaybridge.store import registry
 from delaybridge.store.damage import Damage
 from delaybridge.store.store import AsyncStore
 from delaybridge.store.verbs import Item
@@ -205,7 +205,7 @@ async def _populate(url: str, place: Place) -> None:
     await run(bucket.bury(taken.token, 60_000, [(items[ids[3]], False, False, "why")]))
     about = json.dumps({"host": "h", "pid": 1, "version": "1", "started_ms": 1}).encode()
     for ingests in (False, True):
-        said = verbs.announce(
+        said = registry.announce(
             place.namespace, place.worker, "0" * 16, 60_000, about, ingests=ingests
         )
         await run(said)

@@ -23,9 +23,9 @@ from redis.retry import Retry
 from delaybridge import AsyncClient, Client
 from delaybridge.errors import StoreError, StoreUnavailable
 from delaybridge.message import Answer
+from delaybridge.store.command import Command
 from delaybridge.store.connection import AsyncWire, Wire, packed
 from delaybridge.store.store import AsyncStore
-from delaybridge.store.verbs import Command
 from tests.rigs.flavours import TO, Maker
 from tests.rigs.redis_troubles import Pair, endless_script, is_busy, moving, refuse_writes
 from tests.rigs.waiting import wait_until_async

@@ -10,7 +10,7 @@ import redis
 
 from delaybridge import AsyncClient, Client, Message, Selection, cli
 from delaybridge.message import Answer, State
-from delaybridge.store import keys, selection, verbs
+from delaybridge.store import keys, registry, selection
 from tests.rigs.bucket import World
 
 AT = "2035-01-01T00:00:0{}Z"
@@ -40,7 +40,7 @@ def found(client: Client, **fields: Any) -> list[str]:
 
 def bucket_of_x(client: Client, redis_url: str, namespace: str) -> World:
     """The bucket of key `x`, seen from the owners' side."""
-    birth, now_us = client.store.run([verbs.read_birth(namespace), verbs.store_time()])
+    birth, now_us = client.store.run([registry.read_birth(namespace), registry.store_time()])
     number = keys.bucket_of(b"x", birth[0])
     return World(redis_url, namespace, now_us // 1000, number=number, birth=birth[1])
 

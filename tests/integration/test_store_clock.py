@@ -10,8 +10,9 @@ import pytest
 
 from delaybridge import Client
 from delaybridge.accept.accept import Accepted
-from delaybridge.store import keys, verbs
-from delaybridge.store.verbs import Bucket, Command, Item
+from delaybridge.store import keys, record, registry
+from delaybridge.store.command import Command
+from delaybridge.store.verbs import Bucket, Item
 from tests.rigs.bucket import Owner, World
 
 TTL_MS = 10_000
@@ -47,7 +48,7 @@ def test_a_delay_is_not_cut_short_by_a_part_of_a_millisecond(world: World, verb:
     owner = world.owner()
     for n in range(20):
         call = delaying(world, owner, verb, f"x{n}")
-        now_us, answer = world.store.run([verbs.store_time(), call])
+        now_us, answer = world.store.run([registry.store_time(), call])
         score = world.score(f"x{n}")
         assert answer and score is not None
         assert int(score) * 1000 >= now_us + DELAY_MS * 1000
@@ -68,9 +69,9 @@ def test_what_was_overdue_when_it_was_accepted_is_late_from_then_on(
     assert list(copies) == ["x", "y", "z"], "in the order of their due times, as ever"
     rows = [world.run(world.bucket.get(id)) for id in "xyz"]
     assert [int(copies[row.id]) for row in rows if row] == [long_ago, long_ago + 1, now_ms + 10]
-    late_from_ms = [verbs.since_ms(row.record) for row in rows if row]
+    late_from_ms = [record.since_ms(row.record) for row in rows if row]
     assert late_from_ms == [now_ms, now_ms + 10, now_ms + 10]
-    assert {verbs.split_record(row.record)[1] for row in rows if row} == {b"payload"}
+    assert {record.split_record(row.record)[1] for row in rows if row} == {b"payload"}
 
 
 def test_stats_count_what_was_overdue_when_it_was_accepted_from_then_on(
@@ -86,7 +87,7 @@ def test_stats_count_what_was_overdue_when_it_was_accepted_from_then_on(
         (claimed,) = client.store.run([claim])
         assert claimed is not None and client.stats().in_flight == 1
         assert client.stats().overdue_ms < 60_000
-        score, _ = verbs.split_record(claimed.records[0])
+        score, _ = record.split_record(claimed.records[0])
         item = Item(claimed.ids[0].decode(), claimed.number, score)
         client.store.run([bucket.park(taken.token, TTL_MS, [item])])
         assert client.stats().parked == 1
@@ -96,7 +97,9 @@ def test_stats_count_what_was_overdue_when_it_was_accepted_from_then_on(
 def announce(world: World, name: str, now_ms: int, ttl_ms: int = TTL_MS) -> dict[str, int]:
     """Announce a worker; when the announcement of each living one ends."""
     instance = name.encode().hex()
-    fleet = world.run(verbs.announce(world.namespace, name, instance, ttl_ms, b"{}", now_ms=now_ms))
+    fleet = world.run(
+        registry.announce(world.namespace, name, instance, ttl_ms, b"{}", now_ms=now_ms)
+    )
     assert fleet.announced
     return fleet.expires_ms
 

@@ -9,7 +9,15 @@ import pytest
 from delaybridge.accept.accept import Accepted
 from delaybridge.ingest.reach import reach_of
 from delaybridge.ingest.routes import Route
-from delaybridge.message import Answer, OnConflict, Record, State, encode_record
+from delaybridge.message import (
+    WAIT,
+    Answer,
+    ConflictPolicy,
+    OnConflict,
+    Record,
+    State,
+    encode_record,
+)
 from delaybridge.store.verbs import Source
 from tests.rigs.bucket import World
 
@@ -33,7 +41,7 @@ def read(world: World, items: Sequence[tuple[int, str]], payload: bytes = b"p") 
         (world.stamp(), Accepted(id, b"", str(world.now_ms), 255, payload)) for _, id in items
     ]
     command = world.bucket.schedule(
-        messages, None, source=Source("topic:0", offsets), first=True, now_ms=world.now_ms
+        messages, WAIT, source=Source("topic:0", offsets), first=True, now_ms=world.now_ms
     )
     answers = world.run(command)
     assert answers is not None
@@ -60,7 +68,7 @@ def test_what_was_read_before_is_left_out_also_when_it_was_published_already(wor
 
 def test_two_partitions_are_read_independently(world: World) -> None:
     assert read(world, [(5, "a")]) == [CREATED]
-    command = world.scheduling("b", world.now_ms, policy=None, source=Source("topic:1", [5]))
+    command = world.scheduling("b", world.now_ms, policy=WAIT, source=Source("topic:1", [5]))
     answers = world.run(command)
     assert answers is not None
     assert answers[0][0] is CREATED
@@ -104,7 +112,7 @@ def test_a_call_sent_again_is_answered_as_before_though_its_message_is_fired(wor
     owner.claim()
     owner.fire(world.now_ms + 0.999)
     assert send() is CREATED
-    assert world.schedule("x", world.now_ms, payload=b"p", policy=None) is Answer.IN_FLIGHT
+    assert world.schedule("x", world.now_ms, payload=b"p", policy=WAIT) is Answer.IN_FLIGHT
 
 
 def test_without_waiting_a_fired_message_of_the_same_content_is_a_duplicate(world: World) -> None:
@@ -114,7 +122,7 @@ def test_without_waiting_a_fired_message_of_the_same_content_is_a_duplicate(worl
     owner.fire(world.now_ms + 0.999)
     assert world.schedule("x", world.now_ms, payload=b"p") is DUPLICATE
     assert world.schedule("x", world.now_ms, payload=b"q") is CONFLICT
-    assert world.schedule("x", world.now_ms, payload=b"p", policy=None) is Answer.IN_FLIGHT
+    assert world.schedule("x", world.now_ms, payload=b"p", policy=WAIT) is Answer.IN_FLIGHT
     assert world.schedule("x", world.now_ms, policy=OnConflict.REPLACE) is Answer.IN_FLIGHT
 
 
@@ -209,10 +217,8 @@ def test_what_is_bound_for_nowhere_is_beyond_every_source(world: World, payload:
     assert world.cancel("x") is Answer.CANCELLED
 
 
-@pytest.mark.parametrize("policy", [None, *OnConflict])
-def test_nothing_is_done_to_another_sources_message(
-    world: World, policy: OnConflict | None
-) -> None:
+@pytest.mark.parametrize("policy", [WAIT, *OnConflict])
+def test_nothing_is_done_to_another_sources_message(world: World, policy: ConflictPolicy) -> None:
     mine, reach = bound_for("kafka:orders"), reach_of(TOPIC, KINDS, (), ())
     world.schedule("x", world.now_ms + 500, payload=bound_for("kafka:pay"))
     before = world.state()
@@ -246,9 +252,9 @@ def test_a_reschedule_read_again_undoes_no_later_one(world: World) -> None:
 
 
 def test_of_a_message_that_may_have_been_delivered_cancel_says_so(world: World) -> None:
-    assert world.schedule("x", world.now_ms, policy=None, maybe=True) is CREATED
+    assert world.schedule("x", world.now_ms, policy=WAIT, maybe=True) is CREATED
     assert world.cancel("x") is Answer.CANCELLED_MAYBE_DELIVERED
     world.schedule("x", world.now_ms)
-    assert world.schedule("x", world.now_ms, policy=None, maybe=True) is DUPLICATE
+    assert world.schedule("x", world.now_ms, policy=WAIT, maybe=True) is DUPLICATE
     assert world.reschedule("x", world.now_ms) is Answer.RESCHEDULED_MAYBE_DELIVERED
-    assert world.schedule("x", world.now_ms, payload=b"q", policy=None, maybe=True) is CONFLICT
+    assert world.schedule("x", world.now_ms, payload=b"q", policy=WAIT, maybe=True) is CONFLICT

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from delaybridge.message import Answer
-from delaybridge.store.verbs import Command
+from delaybridge.store.command import Command
 from tests.rigs.bucket import TTL_MS, Copy, Owner, World
 from tests.rigs.waiting import wait_until
 from tests.servers.process import free_port

@@ -23,8 +23,10 @@ from hypothesis.stateful import (
 )
 
 from delaybridge.accept.accept import Accepted
-from delaybridge.message import OnConflict, Record, encode_record, rank_of
-from delaybridge.store.verbs import Acquired, Claimed, Fired, Item, split_record
+from delaybridge.message import WAIT, OnConflict, Record, encode_record, rank_of
+from delaybridge.store.record import split_record
+from delaybridge.store.replies import Acquired, Claimed, Fired
+from delaybridge.store.verbs import Item
 from tests.rigs.bucket import BIRTH, TTL_MS, World, grouped
 from tests.rigs.bucket import Copy as PlainCopy
 from tests.rigs.bucket_model import Model
@@ -41,7 +43,7 @@ HERE, THERE = (encode_record(Record(f"kafka:{topic}", b"")) for topic in ("here"
 MESSAGES = st.tuples(
     IDS, OFFSETS_MS, st.sampled_from([0, 1, 255]), st.sampled_from([b"", HERE, THERE])
 )
-POLICIES = st.sampled_from([OnConflict.FAIL, OnConflict.KEEP, OnConflict.REPLACE, None])
+POLICIES = st.sampled_from([OnConflict.FAIL, OnConflict.KEEP, OnConflict.REPLACE, WAIT])
 REACHES = st.sampled_from(["", "", '["^kafka:here$"]', '["^kafka:here$", "^kafka:the"]', "[]"])
 ERRORS = st.sampled_from(["a:q\nnack: 1", "a:q\nunroutable"])
 LIMITS = st.sampled_from([100, 2, 1])

@@ -14,10 +14,13 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from delaybridge.message import Answer, OnConflict, State
-from delaybridge.store import keys, verbs
+from delaybridge.message import WAIT, Answer, OnConflict, State
+from delaybridge.store import keys, registry
+from delaybridge.store.command import Command
+from delaybridge.store.keys import SCRIPT_KEYS
+from delaybridge.store.replies import Fleet, Reclaimed, Trimmed
 from delaybridge.store.store import AsyncStore, Store
-from delaybridge.store.verbs import SCRIPT_KEYS, Command, Fleet, Reclaimed, Source, Trimmed
+from delaybridge.store.verbs import Source
 from tests.rigs.bucket import TTL_MS, Copy, Owner, World
 from tests.rigs.lossy_proxy import LossyProxy
 
@@ -62,12 +65,12 @@ def schedule_duplicate(world: World) -> Command[Any]:
 
 def schedule_waiting(world: World) -> Command[Any]:
     _fired(world, "x")
-    return world.scheduling("x", world.now_ms, policy=None)
+    return world.scheduling("x", world.now_ms, policy=WAIT)
 
 
 def schedule_read_before(world: World) -> Command[Any]:
     # The first time `created`: who reads from a source makes no difference between the two.
-    command = world.scheduling("x", world.now_ms, policy=None, source=Source("t:0", [7]))
+    command = world.scheduling("x", world.now_ms, policy=WAIT, source=Source("t:0", [7]))
     world.run(command)
     return command
 
@@ -75,7 +78,7 @@ def schedule_read_before(world: World) -> Command[Any]:
 def schedule_conflicting_from_a_source(world: World) -> Command[Any]:
     world.schedule("x", world.now_ms)
     return world.scheduling(
-        "x", world.now_ms, payload=b"other", policy=None, source=Source("t:0", [7])
+        "x", world.now_ms, payload=b"other", policy=WAIT, source=Source("t:0", [7])
     )
 
 
@@ -258,12 +261,14 @@ def trim(world: World) -> Command[Any]:
 
 
 def announce(world: World) -> Command[Any]:
-    return verbs.announce(world.namespace, "worker", "instance", TTL_MS, b"{}", now_ms=world.now_ms)
+    return registry.announce(
+        world.namespace, "worker", "instance", TTL_MS, b"{}", now_ms=world.now_ms
+    )
 
 
 def announce_leaving(world: World) -> Command[Any]:
     world.run(announce(world))
-    return verbs.announce(world.namespace, "worker", "instance", 0, now_ms=world.now_ms)
+    return registry.announce(world.namespace, "worker", "instance", 0, now_ms=world.now_ms)
 
 
 CASES: list[Case] = [
@@ -326,7 +331,7 @@ def test_a_verb_whose_reply_is_lost_gives_the_same_answer_and_leaves_the_same_bu
     command = case(other)
     store = Store(proxy.url)
     try:
-        store.run([verbs.store_time()])  # connected
+        store.run([registry.store_time()])  # connected
         proxy.drop_next_replies(1)
         (again,) = store.run([command])
     finally:
@@ -370,7 +375,7 @@ async def test_a_whole_pipeline_whose_replies_are_lost_is_sent_again_by_the_asyn
     expected = one.store.run(pipelines[0])
     store = AsyncStore(proxy.url)
     try:
-        await store.run([verbs.store_time()])
+        await store.run([registry.store_time()])
         proxy.drop_next_replies(2)
         assert await store.run(pipelines[1]) == expected
     finally:

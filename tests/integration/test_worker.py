@@ -39,7 +39,7 @@ from delaybridge.events import (
 from delaybridge.message import Limits, Message
 from delaybridge.scan.lease import NameTaken
 from delaybridge.settings.settings import Settings
-from delaybridge.store import keys, verbs
+from delaybridge.store import keys, registry
 from delaybridge.store.calls import Calls
 from delaybridge.store.store import AsyncStore
 from delaybridge.worker import worker as worker_module
@@ -343,7 +343,7 @@ async def test_the_name_of_a_dead_worker_is_free_after_one_lease(crew: Crew) -> 
 
 async def test_the_name_of_a_dead_worker_with_a_longer_lease_is_waited_for(crew: Crew) -> None:
     about = Identity.of_this_process("w").info
-    dead = verbs.announce(crew.namespace, "w", "0" * 16, 4 * TTL_MS, about)
+    dead = registry.announce(crew.namespace, "w", "0" * 16, 4 * TTL_MS, about)
     await crew.client.store.one(dead)
     crew.start("w")
     await crew.shared("w")

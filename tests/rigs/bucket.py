@@ -8,17 +8,13 @@ from typing import Any, NamedTuple, Self, TypeVar
 import redis
 
 from delaybridge.accept.accept import Accepted
-from delaybridge.message import Answer, OnConflict, rank_of
+from delaybridge.message import Answer, ConflictPolicy, OnConflict, rank_of
 from delaybridge.store import keys
+from delaybridge.store.command import Command
+from delaybridge.store.record import split_record
+from delaybridge.store.replies import Claimed, Fired
 from delaybridge.store.store import Store
-from delaybridge.store.verbs import (
-    Bucket,
-    Claimed,
-    Command,
-    Fired,
-    Item,
-    split_record,
-)
+from delaybridge.store.verbs import Bucket, Item
 
 T = TypeVar("T")
 State = dict[str, Any]
@@ -75,7 +71,7 @@ class World:
         *,
         priority: int = 0,
         payload: bytes = b"payload",
-        policy: OnConflict | None = OnConflict.FAIL,
+        policy: ConflictPolicy = OnConflict.FAIL,
         **fields: Any,
     ) -> Command[list[tuple[Answer, int]] | None]:
         accepted = Accepted(id, id.encode(), str(due_ms), rank_of(priority), payload)

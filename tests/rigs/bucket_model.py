@@ -16,19 +16,10 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from delaybridge.errors import DecodeError
-from delaybridge.message import Answer, OnConflict, State, decode_record
-from delaybridge.store.verbs import (
-    Acquired,
-    Claimed,
-    Failing,
-    Fired,
-    Item,
-    Reclaimed,
-    Renewed,
-    Row,
-    Tried,
-    Trimmed,
-)
+from delaybridge.message import WAIT, Answer, ConflictPolicy, OnConflict, State, decode_record
+from delaybridge.store.record import Failing, Tried
+from delaybridge.store.replies import Acquired, Claimed, Fired, Reclaimed, Renewed, Row, Trimmed
+from delaybridge.store.verbs import Item
 
 KEEP_CALLS_MS = 600_000
 NUMBERS = {
@@ -113,7 +104,7 @@ class Model:
     def schedule(
         self,
         messages: Sequence[tuple[bytes, Any]],
-        policy: OnConflict | None,
+        policy: ConflictPolicy,
         *,
         reach: str = "",
         maybe: bool = False,
@@ -130,14 +121,14 @@ class Model:
             is_pending = (
                 answer in (Answer.CREATED, Answer.DUPLICATE) and message.id in self.messages
             )
-            if policy is None and maybe and is_pending:
+            if policy is WAIT and maybe and is_pending:
                 tried = self._tried(message.id)
                 self.attempts[message.id] = tried._replace(maybe_delivered=True)
         self._forget_calls(now_ms)
         return answers
 
     def _schedule(
-        self, id: str, new: Stored, policy: OnConflict | None, reach: str, now_ms: int
+        self, id: str, new: Stored, policy: ConflictPolicy, reach: str, now_ms: int
     ) -> tuple[Answer, float | None]:
         old = self.messages.get(id)
         mine = old is not None and old.stamp == new.stamp
@@ -148,7 +139,7 @@ class Model:
             return Answer.CREATED, None
         if mine:
             return Answer.CREATED, old.score
-        if policy in (None, OnConflict.REPLACE) and self.is_fired(id):
+        if policy in (WAIT, OnConflict.REPLACE) and self.is_fired(id):
             return Answer.IN_FLIGHT, old.score
         if is_foreign(old, reach):
             return Answer.FOREIGN, old.score

@@ -23,8 +23,9 @@ from delaybridge.scan.scanner import Scanner
 from delaybridge.scan.session import Session
 from delaybridge.store import keys
 from delaybridge.store.calls import Calls
+from delaybridge.store.command import Command
 from delaybridge.store.store import AsyncStore
-from delaybridge.store.verbs import Bucket, Command
+from delaybridge.store.verbs import Bucket
 
 NOW_MS = 1_800_000_000_000
 TTL_MS = 600_000

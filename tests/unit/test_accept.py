@@ -28,7 +28,7 @@ from delaybridge.message import (
     decode_record,
     encode_record,
 )
-from delaybridge.store.verbs import (
+from delaybridge.store.record import (
     BACKDATED,
     HEAD_SIZE,
     HEAD_VERSION,

@@ -16,7 +16,7 @@ from delaybridge.ingest.kafka.group import member_settings
 from delaybridge.ingest.kafka.records import RawRecord, RecordReader
 from delaybridge.ingest.kafka.topics import skips
 from delaybridge.ingest.routes import AllowList, Route, parse_route, topics_pattern
-from delaybridge.message import Limits, OnConflict, Record, decode_record, rank_of
+from delaybridge.message import WAIT, Limits, OnConflict, Record, decode_record, rank_of
 
 TOPIC_ID = "kA3m3VfLTGCVLLSREXUSRQ"
 KINDS = {"kafka": "kafka", "rabbitmq": "rabbitmq", "other": "kafka"}
@@ -145,7 +145,7 @@ def test_accepted(headers: Pairs, when: str) -> None:
     entry = scheduled(read(headers))
     assert entry.accepted.when == when
     assert entry.accepted.id == f"orders.delay-{TOPIC_ID}-00003-0000000000000000007"
-    assert (entry.source, entry.offset, entry.policy) == (f"{TOPIC_ID}:3", 7, None)
+    assert (entry.source, entry.offset, entry.policy) == (f"{TOPIC_ID}:3", 7, WAIT)
     others = tuple((n, v) for n, v in headers if not n.startswith("delaybridge-"))
     assert kept(entry) == Record("kafka:orders", b"body", others, None, b"k")
 

@@ -16,11 +16,11 @@ from delaybridge.accept.accept import Accepted
 from delaybridge.errors import StoreWiped
 from delaybridge.ingest.entries import Change, Entry, Quarantine, Schedule
 from delaybridge.ingest.storing import store_entries
-from delaybridge.message import Answer, Limits, OnConflict
+from delaybridge.message import WAIT, Answer, ConflictPolicy, Limits, OnConflict
 from delaybridge.store import keys
 from delaybridge.store.calls import Calls
+from delaybridge.store.command import Command
 from delaybridge.store.store import Steps
-from delaybridge.store.verbs import Command
 
 BUCKETS = 4
 BIRTH = "born"
@@ -159,7 +159,7 @@ def schedule(
     key: bytes | None = None,
     source: str = "",
     offset: int = -1,
-    policy: OnConflict | None = None,
+    policy: ConflictPolicy = WAIT,
 ) -> Schedule:
     accepted = Accepted(id, key or id.encode(), "+0", 255, payload)
     return Schedule(accepted, stamp(), policy, payload, source=source, offset=offset)
@@ -373,7 +373,7 @@ def crc(basis: str) -> int:
 
 IDS = st.sampled_from("abcde")
 BASES = st.one_of(st.none(), st.sampled_from([b"k", b"l", b"m"]))
-POLICIES = st.sampled_from([None, OnConflict.FAIL, OnConflict.REPLACE])
+POLICIES = st.sampled_from([WAIT, OnConflict.FAIL, OnConflict.REPLACE])
 ANYTHING = st.one_of(  # without keys, as AMQP's messages come
     st.builds(schedule, IDS, st.sampled_from([b"1", b"2"]), policy=POLICIES),
     st.builds(cancel, IDS),
@@ -396,7 +396,7 @@ class TestOrder:
         st.lists(st.booleans(), max_size=60),
     )
     def test_of_a_source_nothing_is_passed_over(
-        self, told: list[tuple[str, bytes, bytes | None, OnConflict | None]], fired: list[bool]
+        self, told: list[tuple[str, bytes, bytes | None, ConflictPolicy]], fired: list[bool]
     ) -> None:
         entries: list[Entry] = [
             schedule(id, payload, key=key, policy=policy, source="t:0", offset=n)

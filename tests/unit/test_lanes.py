@@ -16,7 +16,8 @@ from delaybridge.scan.lane import Broker
 from delaybridge.scan.lanes import Lanes, Way
 from delaybridge.scan.retry import RetryPolicy
 from delaybridge.scan.session import Session
-from delaybridge.store.verbs import Bucket, Tried
+from delaybridge.store.record import Tried
+from delaybridge.store.verbs import Bucket
 
 NOW_MS = 1_800_000_000_000
 WINDOW = 100

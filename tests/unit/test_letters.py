@@ -14,7 +14,8 @@ from delaybridge.scan.lanes import Lanes
 from delaybridge.scan.letters import Letter
 from delaybridge.scan.retry import RetryPolicy
 from delaybridge.scan.session import Session
-from delaybridge.store.verbs import Bucket, Tried
+from delaybridge.store.record import Tried
+from delaybridge.store.verbs import Bucket
 
 TO = Destination("b", "rabbitmq", "", "dead")
 OLD = [("a", 2**40), ("x-dead-reason", "another"), ("z", "é")]

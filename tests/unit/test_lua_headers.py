@@ -12,9 +12,11 @@ import pytest
 
 from delaybridge.accept.accept import Accepted
 from delaybridge.message import State
-from delaybridge.store import verbs
+from delaybridge.store import registry
+from delaybridge.store.command import Command
+from delaybridge.store.keys import SCRIPT_KEYS
 from delaybridge.store.store import scripts
-from delaybridge.store.verbs import SCRIPT_KEYS, Bucket, Command, Item
+from delaybridge.store.verbs import Bucket, Item
 
 ROOT = Path(__file__).parents[2]
 FILES = {path.stem: path for path in (ROOT / "lua").glob("*.lua")}
@@ -108,7 +110,7 @@ SAMPLES: dict[str, Callable[[int], Command[object]]] = {
     "bury": lambda n: BUCKET.bury("w:1:1", 1000, [(ITEM, True, False, "why")] * n),
     "trim": lambda n: BUCKET.trim("w:1:1", 1000, keep=9, age_ms=None),
     "reclaim": lambda n: BUCKET.reclaim("w:1:1", 1000),
-    "announce": lambda n: verbs.announce("ns", "w", "instance", 1000),
+    "announce": lambda n: registry.announce("ns", "w", "instance", 1000),
 }
 
 
@@ -127,7 +129,7 @@ def test_the_scripts_are_the_verbs() -> None:
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_each_script_bears_the_name_of_the_method_that_calls_it(verb: str) -> None:
-    assert callable(getattr(Bucket, verb, None) or getattr(verbs, verb))
+    assert callable(getattr(Bucket, verb, None) or getattr(registry, verb))
     assert SAMPLES[verb](1).name == verb
 
 

@@ -13,7 +13,8 @@ from delaybridge.scan.copy import Copy
 from delaybridge.scan.lane import Lane
 from delaybridge.scan.parked import Parked
 from delaybridge.scan.session import Session
-from delaybridge.store.verbs import Bucket, Tried
+from delaybridge.store.record import Tried
+from delaybridge.store.verbs import Bucket
 
 SESSION = Session(Bucket("ns", 3, "birth"), "w:random:10", 10, 1000, 0.0)
 KNOWN = 8

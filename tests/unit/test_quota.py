@@ -12,7 +12,8 @@ from delaybridge.errors import StoreFull
 from delaybridge.message import Limits, Record, destination_text
 from delaybridge.settings.urls import DEFAULT_KINDS
 from delaybridge.store.quota import Quota
-from delaybridge.store.verbs import Bucket, Sample
+from delaybridge.store.replies import Sample
+from delaybridge.store.verbs import Bucket
 
 BUCKETS = [Bucket("ns", number, "birth") for number in range(2)]
 

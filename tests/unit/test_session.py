@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from delaybridge.scan.exits import ExitReport
 from delaybridge.scan.session import Session
-from delaybridge.store.verbs import Bucket, Command, Fired, Item
+from delaybridge.store.command import Command
+from delaybridge.store.replies import Fired
+from delaybridge.store.verbs import Bucket, Item
 
 TURN = 10
 CALL_ITEMS = 1000

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any
 
+from delaybridge.store.command import Command
 from delaybridge.store.steps import Each, Steps, together
-from delaybridge.store.verbs import Command
 
 
 def command(name: str) -> Command[Any]:

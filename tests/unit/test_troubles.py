@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from delaybridge.store.record import Failing
 from delaybridge.store.troubles import (
     SLOW,
     Retrying,
@@ -13,7 +14,6 @@ from delaybridge.store.troubles import (
     first_word,
     other_kind,
 )
-from delaybridge.store.verbs import Failing
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,8 @@ from delaybridge.ingest.routes import AllowList, Route
 from delaybridge.message import (
     MAX_PRIORITY,
     OWN_HEADERS,
+    WAIT,
+    ConflictPolicy,
     Destination,
     HeaderPairs,
     Limits,
@@ -218,10 +220,8 @@ class RecordReader:
         when = when_of(asked, self._limits)
         basis = key if key is not None else id.encode()
         accepted = Accepted(id, basis, when, asked.rank, payload)
-        policy = asked.policy
-        if policy is None and not self._topic_id:
-            # Without sources a record read twice is known by its stamp alone.
-            policy = OnConflict.FAIL
+        # Without sources a record read twice is known by its stamp alone.
+        policy = asked.policy or (WAIT if self._topic_id else OnConflict.FAIL)
         return self._sourced(accepted, policy, record)
 
     def _etf1(self, record: RawRecord, headers: Headers) -> Entry:
@@ -256,9 +256,7 @@ class RecordReader:
         accepted = Accepted(id, id.encode(), str(due_ms), MAX_PRIORITY, payload)
         return self._sourced(accepted, OnConflict.REPLACE, record)
 
-    def _sourced(
-        self, accepted: Accepted, policy: OnConflict | None, record: RawRecord
-    ) -> Schedule:
+    def _sourced(self, accepted: Accepted, policy: ConflictPolicy, record: RawRecord) -> Schedule:
         source = self._partition(record).source
         stamp = self._stamp(record)
         payload, offset = accepted.payload, record.offset

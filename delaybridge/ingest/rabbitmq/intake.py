@@ -31,7 +31,7 @@ from delaybridge.ingest.rabbitmq.messages import Immediate, MessageReader, RawMe
 from delaybridge.ingest.rabbitmq.topology import bypass, claim, declare, others_bound
 from delaybridge.ingest.routes import Route
 from delaybridge.ingest.storing import AGAIN_S, PATIENCE_S, are_scheduled
-from delaybridge.message import MAX_PRIORITY, Answer, encode_record
+from delaybridge.message import MAX_PRIORITY, WAIT, Answer, encode_record
 from delaybridge.publish import Outcome, Publisher, Verdict
 from delaybridge.store.verbs import new_stamp
 
@@ -265,7 +265,7 @@ class Intake:
             # Whoever had it before may have published it, too.
             maybe = outcome.verdict is Verdict.UNKNOWN or held.message.redelivered
             reach = self._reader.reach
-            held.entry = Schedule(accepted, held.stamp, None, payload, reach=reach, maybe=maybe)
+            held.entry = Schedule(accepted, held.stamp, WAIT, payload, reach=reach, maybe=maybe)
             self._refused.append(held)
             life.arrived.set()
         for life in lives:

@@ -33,6 +33,7 @@ from delaybridge.ingest.routes import AllowList, Route
 from delaybridge.message import (
     OWN_HEADERS,
     RESERVED_PREFIX,
+    WAIT,
     ContentHeader,
     Destination,
     Limits,
@@ -154,7 +155,7 @@ class MessageReader:
         payload = encode_record(record)
         basis = id.encode() if key is None else key
         accepted = Accepted(id, basis, when_of(asked, self._limits), asked.rank, payload)
-        return Schedule(accepted, stamp, asked.policy, payload, "", -1, self.reach)
+        return Schedule(accepted, stamp, asked.policy or WAIT, payload, "", -1, self.reach)
 
     def _own_id(self, content: ContentHeader) -> str | None:
         """The id that a message was given, as far as it can be read."""

@@ -1,0 +1,88 @@
+"""A stored record's head, and what the store remembers of its failed publishes."""
+
+from __future__ import annotations
+
+import re
+import struct
+from typing import NamedTuple
+
+from delaybridge.errors import DecodeError
+
+HEAD_SIZE = 13
+HEAD_VERSION = 1
+BACKDATED = 2  # due before it was accepted: eight more bytes at the end hold the time of acceptance
+MAX_SCORE = 2**53  # scores below it are exact
+_VERSIONS = (HEAD_VERSION, BACKDATED)
+_HEAD = struct.Struct(">Bd")
+_TIME = struct.Struct(">d")
+_TRIED = re.compile(rb"([0-9]{1,9}):([01]):([0-9]{0,15})")
+
+
+class Tried(NamedTuple):
+    """How often publishing failed.
+
+    due_ms: the due time first asked for, None while no back-off has moved it.
+    """
+
+    failures: int = 0
+    maybe_delivered: bool = False
+    due_ms: int | None = None
+
+
+UNTRIED = Tried()
+
+
+class Failing(NamedTuple):
+    """The last failed publish of a message that is tried again. since_ms: the first failure."""
+
+    since_ms: int
+    destination: str
+    error: str
+
+
+def split_record(record: bytes) -> tuple[float, bytes]:
+    """Score and payload of a stored record; DecodeError if the head cannot be read."""
+    if len(record) >= HEAD_SIZE:
+        version, score = _HEAD.unpack_from(record)
+        if version in _VERSIONS and not 0 <= score < MAX_SCORE:
+            raise DecodeError("undecodable", "record", "the head has no due time")
+        if version == HEAD_VERSION:
+            return score, record[HEAD_SIZE:]
+        if version == BACKDATED:
+            return score, record[HEAD_SIZE:-8]
+    raise DecodeError("undecodable", "record", "the head has another format version")
+
+
+def since_ms(record: bytes) -> int:
+    """The time from which a stored record is late: its due time, or when it was accepted if later.
+
+    DecodeError if the head cannot be read.
+    """
+    score, _ = split_record(record)
+    if record[0] != BACKDATED or len(record) < HEAD_SIZE + _TIME.size:
+        return int(score)
+    accepted_ms: float = _TIME.unpack_from(record, len(record) - _TIME.size)[0]
+    return int(accepted_ms) if score < accepted_ms < MAX_SCORE else int(score)
+
+
+def score_of(record: bytes) -> float:
+    """The score in a record's head, unchecked; 0 if the record is too short for one."""
+    return float(_HEAD.unpack_from(record)[1]) if len(record) >= _HEAD.size else 0.0
+
+
+def parse_tried(text: bytes) -> Tried:
+    """An entry of the `attempts` hash; if unreadable, the message may have been delivered."""
+    if not text:
+        return UNTRIED
+    found = _TRIED.fullmatch(text)
+    if found is None:
+        return Tried(0, True, None)
+    count, maybe, due_ms = found.groups()
+    return Tried(int(count), maybe == b"1", int(due_ms) if due_ms else None)
+
+
+def parse_failing(text: str) -> Failing | None:
+    """The last error as the `attempts` hash keeps it: three lines; None if unreadable."""
+    since_ms, _, rest = text.partition("\n")
+    destination, _, error = rest.partition("\n")
+    return Failing(int(since_ms), destination, error) if since_ms.isdecimal() else None

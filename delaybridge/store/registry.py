@@ -1,0 +1,64 @@
+"""The verbs of a whole namespace, without I/O: its record, its fleet, the store's clock."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from delaybridge.store import keys, replies
+from delaybridge.store.command import Command, plain
+from delaybridge.store.replies import Fleet
+
+
+def birth(namespace: str, buckets: int, id: str) -> list[Command[Any]]:
+    """Write the namespace's record if there is none, and read it: (bucket count, birth id)."""
+    name = keys.birth(namespace)
+    return [
+        plain("SET", name, f"{buckets}:{id}", "NX", parse=bool),
+        plain("GET", name, parse=lambda reply: replies.read_birth(name, reply)),
+    ]
+
+
+def read_birth(namespace: str) -> Command[tuple[int, str] | None]:
+    """The namespace's record, None if there is none."""
+    name = keys.birth(namespace)
+    return plain("GET", name, parse=lambda reply: replies.read_birth(name, reply))
+
+
+def announce(
+    namespace: str,
+    name: str,
+    instance: str,
+    ttl_ms: int,
+    info: bytes = b"",
+    *,
+    ingests: bool = False,
+    now_ms: int | None = None,
+) -> Command[Fleet]:
+    """Say that this worker (or ingest process) lives; with ttl_ms 0, that it leaves."""
+    args = ("" if now_ms is None else now_ms, name, instance, ttl_ms, info, keys.wake(namespace))
+    return Command("announce", _members(namespace, ingests), args, replies.read_fleet)
+
+
+def fleet(namespace: str, *, ingests: bool = False) -> list[Command[Any]]:
+    """What workers (or ingest processes) say of themselves, and when each one's word runs out."""
+    members, info = _members(namespace, ingests)
+    return [
+        plain("HGETALL", info, parse=replies.read_mapping),
+        plain("ZRANGE", members, 0, -1, "WITHSCORES", parse=lambda reply: reply),
+    ]
+
+
+def _members(namespace: str, ingests: bool) -> tuple[str, str]:
+    if ingests:
+        return keys.ingests(namespace), keys.ingest_info(namespace)
+    return keys.workers(namespace), keys.worker_info(namespace)
+
+
+def store_time() -> Command[int]:
+    """The store's clock in microseconds since the epoch."""
+    return plain("TIME", parse=lambda reply: int(reply[0]) * 1_000_000 + int(reply[1]))
+
+
+def info(section: str) -> Command[dict[str, str]]:
+    """One section of INFO."""
+    return plain("INFO", section, parse=replies.read_info)
