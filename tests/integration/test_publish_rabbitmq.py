@@ -19,6 +19,7 @@ from delaybridge.amqp.header import (
     encode_table,
     split_content_header,
 )
+from delaybridge.amqp.table import entries
 from delaybridge.errors import PublishUnavailable
 from delaybridge.message import ContentHeader, Delivery, Destination
 from delaybridge.publish import CONFIRMED, Fault, PublishOptions, Verdict
@@ -60,7 +61,7 @@ def headers_in(table: bytes) -> list[bytes]:
 
     Without the count of deliveries, which a quorum queue of RabbitMQ 3 always adds.
     """
-    found = {name: table[start:end] for name, start, _, end in table.entries(table)}
+    found = {name: table[start:end] for name, start, _, end in entries(table)}
     return sorted(entry for name, entry in found.items() if name != b"x-delivery-count")
 
 

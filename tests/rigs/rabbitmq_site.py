@@ -17,6 +17,7 @@ import pika
 import pytest
 
 from delaybridge import Client
+from delaybridge.amqp import table as amqp_table
 from delaybridge.amqp.header import (
     decode_properties,
     decode_table,
@@ -59,7 +60,7 @@ def entries(table: bytes) -> dict[str, bytes]:
     while position < len(table):
         start = position + 1 + table[position]
         name = table[position + 1 : start].decode()
-        _, position = table._decoded(table, start, name, 0)
+        _, position = amqp_table._decoded(table, start, name, 0)
         found[name] = table[start:position]
     return found
 
