@@ -28,7 +28,8 @@ from delaybridge.settings.password_file import PasswordFile
 from delaybridge.settings.urls import ENTRY_POINTS, KINDS
 
 if TYPE_CHECKING:
-    from delaybridge.settings.settings import PublishSettings, Settings
+    from delaybridge.settings.sections import PublishSettings
+    from delaybridge.settings.settings import Settings
 
 
 class Verdict(StrEnum):

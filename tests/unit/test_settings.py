@@ -14,9 +14,11 @@ from delaybridge.cli.config import sample
 from delaybridge.errors import ConfigError
 from delaybridge.message import Limits
 from delaybridge.settings import password_file, urls
+from delaybridge.settings.names import dotted, variable
 from delaybridge.settings.password_file import PasswordFile
-from delaybridge.settings.settings import RELATIONS, Settings, fields
-from delaybridge.settings.sources import CONFIG_VARIABLE, MAX_FILE_BYTES, dotted, variable
+from delaybridge.settings.relations import RELATIONS
+from delaybridge.settings.settings import Settings, fields
+from delaybridge.settings.sources import CONFIG_VARIABLE, MAX_FILE_BYTES
 from delaybridge.settings.urls import (
     SecretUrl,
     check_broker_url,

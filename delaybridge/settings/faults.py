@@ -1,0 +1,49 @@
+"""One line for each refused value: where it was written, what was written, and what is allowed."""
+
+from __future__ import annotations
+
+from pydantic_core import ErrorDetails
+
+from delaybridge.errors import printable
+from delaybridge.settings import password_file
+from delaybridge.settings.names import BROKERS, KeyPath, dotted, near
+from delaybridge.settings.sources import Source
+from delaybridge.settings.urls import redact, redact_text
+
+_SHOWN_CHARS = 100
+
+
+def fault(error: ErrorDetails, sources: list[Source], known: list[KeyPath]) -> str:
+    """The line for one error of pydantic's."""
+    path, value = tuple(str(part) for part in error["loc"]), error["input"]
+    if error["type"] == "value_error" and path == ("redis",):  # its one check as a section
+        path, value = (*path, password_file.OPTION), value[password_file.OPTION]
+    is_name = path[-1] == "[key]"
+    path = path[:-1] if is_name else path
+    where = f"{source_of(path, sources)}: "
+    if error["type"] == "extra_forbidden":
+        return f"{where}{dotted(path)}: unknown{near(path, known)}"
+    if error["type"] in ("model_type", "dict_type"):
+        return f"{where}{path[0]}: is a section; write [{path[0]}] and its keys below"
+    allowed = str(error.get("ctx", {}).get("error", error["msg"]))
+    if is_name:
+        path, got = path[:1], f"the name {printable(value)[:_SHOWN_CHARS]!r}"
+    else:
+        got = shown(path, value)
+    return f"{where}{dotted(path)}: got {got}; allowed: {allowed}"
+
+
+def source_of(path: KeyPath, sources: list[Source]) -> str:
+    """The flag, variable or file that gives the value in force; the first source wins."""
+    return next(source.name_of(path) for source in sources if source.gives(path))
+
+
+def shown(path: KeyPath, value: object) -> str:
+    """A refused value as it was written; without secrets, bounded."""
+    if not isinstance(value, str):
+        text = repr(value)
+    else:
+        is_url = path == ("redis", "url") or path[:1] == BROKERS
+        text = repr(redact(value) if is_url else redact_text(value))
+    text = printable(text)
+    return text if len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + "..."

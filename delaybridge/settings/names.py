@@ -1,0 +1,78 @@
+"""The names of a setting: key path and environment variable; and hints for misspelt ones."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from delaybridge.errors import printable
+
+KeyPath = tuple[str, ...]
+BROKERS = ("brokers",)
+PREFIX = "DELAYBRIDGE_"
+NESTED = "__"
+_SHORT_NAMES: dict[str, KeyPath] = {"REDIS_URL": ("redis", "url")}
+
+
+def fields_of(model: type[BaseModel]) -> Iterator[tuple[KeyPath, FieldInfo]]:
+    """Every setting in the order of the file, with its description and default."""
+    for name, field in model.model_fields.items():
+        section = field.annotation
+        if isinstance(section, type) and issubclass(section, BaseModel):
+            for key, described in section.model_fields.items():
+                yield (name, described.alias or key), described
+        else:
+            yield (name,), field
+
+
+def dotted(path: KeyPath) -> str:
+    """A key path as it is shown: `lease.ttl_ms`."""
+    return printable(".".join(path))
+
+
+def value_at(tree: Any, path: KeyPath) -> Any:
+    """The value at a path of nested mappings; KeyError if there is none."""
+    for key in path:
+        if not isinstance(tree, dict):
+            raise KeyError(key)
+        tree = tree[key]
+    return tree
+
+
+def variable(path: KeyPath) -> str:
+    """The environment variable of a key path."""
+    short = {meant: name for name, meant in _SHORT_NAMES.items()}
+    return PREFIX + (short.get(path) or NESTED.join(path).upper())
+
+
+def path_of(variable_name: str) -> KeyPath:
+    """The key path that an environment variable names."""
+    bare = variable_name.removeprefix(PREFIX)
+    return _SHORT_NAMES.get(bare) or tuple(bare.lower().split(NESTED))
+
+
+def near(path: KeyPath, known: list[KeyPath]) -> str:
+    """A hint for an unknown key: the same key in another section, or else similar ones."""
+    names = {dotted(each): each for each in known if each != BROKERS}
+    found = (
+        [name for name, each in names.items() if each[-1] == path[-1]]
+        or [name for name, each in names.items() if "_".join(each) == "_".join(path)]
+        or difflib.get_close_matches(dotted(path), names, n=3, cutoff=0.6)
+    )
+    if found:
+        return f"; did you mean {' or '.join(found)}?"
+    level = len(path) - 1
+    here = dict.fromkeys(each[level] for each in known if each[:level] == path[:level])
+    return f"; known here: {', '.join(here)}" if here else ""
+
+
+def near_variable(name: str, known: list[KeyPath]) -> str:
+    """A hint for an unknown environment variable: those most like it."""
+    if name.startswith(PREFIX + "BROKER"):
+        return f"; a broker is {PREFIX}BROKERS{NESTED}NAME=URL"
+    found = difflib.get_close_matches(name, map(variable, known), n=2, cutoff=0.7)
+    return f"; did you mean {' or '.join(found)}?" if found else ""

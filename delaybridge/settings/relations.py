@@ -1,0 +1,92 @@
+"""Faults that show only when settings are compared with each other: one line each."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from delaybridge.errors import ConfigError, MessageError
+from delaybridge.settings.faults import shown
+from delaybridge.settings.routes import SETTINGS as ROUTE_SETTINGS
+from delaybridge.settings.routes import parse_routes
+from delaybridge.settings.urls import KINDS, kind_of
+
+if TYPE_CHECKING:
+    from delaybridge.settings.settings import Settings
+
+# The sum of the first, "<" or "<=", the last; seconds count as milliseconds.
+RELATIONS: tuple[tuple[tuple[str, ...], str, str], ...] = (
+    (("lease.renew_ms", "redis.timeout_s"), "<", "lease.ttl_ms"),
+    (("scan.fire_lead_ms",), "<=", "scan.claim_ahead_ms"),
+    (("publish.heartbeat_s",), "<=", "publish.confirm_timeout_s"),
+    (("publish.blocked_connection_timeout_s",), "<=", "publish.confirm_timeout_s"),
+    (("limits.body_bytes", "limits.headers_bytes"), "<=", "scan.batch_bytes"),
+    (("limits.body_bytes", "limits.headers_bytes"), "<=", "scan.wheel_bytes"),
+    (("limits.body_bytes", "limits.headers_bytes"), "<=", "publish.window_bytes"),
+    (("publish.window_messages",), "<=", "scan.wheel_messages"),
+    (("retry.base_ms",), "<=", "retry.max_ms"),
+)
+
+_COMPARE = {"<": operator.lt, "<=": operator.le}
+_BOUNDS = {"<": "below", "<=": "at most"}
+
+
+def contradictions(settings: Settings) -> Iterator[str]:
+    """Every fault between settings that are each accepted."""
+    kinds = {name: kind_of(url) for name, url in settings.brokers.items()}
+    yield from _numbers(settings)
+    yield from _broker_names(settings, kinds)
+    yield from _routes(settings, kinds)
+    yield from _dead_letters(settings, kinds)
+
+
+def _numbers(settings: Settings) -> Iterator[str]:
+    values, sources = dict(settings.items()), settings.sources()
+    seconds = [name for name in values if name.endswith("_s") and not name.startswith("brokers.")]
+    numbers = values | {name: values[name] * 1000 for name in seconds}
+    for left, sign, right in RELATIONS:
+        if not _COMPARE[sign](sum(numbers[name] for name in left), numbers[right]):
+            written = [sources[name] for name in (*left, right) if sources[name] != "default"]
+            sum_ = " + ".join(f"{name} ({values[name]})" for name in left)
+            allowed = f"{_BOUNDS[sign]} {right} ({values[right]})"
+            yield f"{[*written, 'default'][0]}: {sum_}: allowed: {allowed}"
+
+
+def _broker_names(settings: Settings, kinds: dict[str, str]) -> Iterator[str]:
+    """Brokers whose name is a kind that is not theirs."""
+    for name, kind in kinds.items():
+        if name in KINDS.values() and name != kind and kind in KINDS.values():
+            source = settings.sources()[f"brokers.{name}"]
+            got = shown(("brokers", name), settings.brokers[name])
+            allowed = f"under the name {name} a broker of that kind; choose another name"
+            yield f"{source}: brokers: got {got}; allowed: {allowed}"
+
+
+def _routes(settings: Settings, kinds: dict[str, str]) -> Iterator[str]:
+    """Routes that ingest would refuse; a kind without a broker here may have one elsewhere."""
+    for kind, path in ROUTE_SETTINGS.items():
+        known = kinds if kind in kinds.values() else {kind: kind, **kinds}
+        try:
+            parse_routes(dict(settings.items())[path], known, kind, settings.brokers)
+        except ConfigError as exc:
+            yield f"{settings.sources()[path]}: {exc}"
+
+
+def _dead_letters(settings: Settings, kinds: dict[str, str]) -> Iterator[str]:
+    """Dead-letter destinations that name no broker here, or one that has another already."""
+    if not settings.dead.dead_letter:
+        return
+    from delaybridge.accept.accept import parse_destination  # most commands do without
+
+    source, seen = settings.sources()["dead.dead_letter"], set()
+    for text in settings.dead.dead_letter:
+        where = f"{source}: dead.dead_letter: got {text!r}; "
+        try:
+            broker = parse_destination(text, kinds).broker
+        except MessageError as exc:
+            yield where + exc.detail
+            continue
+        if broker in seen:
+            yield f"{where}broker {broker!r} has one already"
+        seen.add(broker)

@@ -1,0 +1,234 @@
+"""The sections of the settings: every key with its default, its bounds and its description.
+
+`config/delaybridge.toml` is generated from here: a section's docstring and a field's description
+are its comments.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Self
+from urllib.parse import quote
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from delaybridge.message import Limits
+from delaybridge.settings import password_file
+from delaybridge.settings.urls import SecretUrl, check_redis_url
+from delaybridge.settings.values import delay, number, switch, texts, whole
+
+_LIMITS = Limits()
+_KIB, _MIB = 2**10, 2**20
+_DAY_MS = 86_400_000
+
+Texts = Annotated[tuple[str, ...], texts()]
+Switch = Annotated[bool, switch]
+Skips = Annotated[
+    tuple[str, ...],
+    texts(
+        r"[^/=]+/[0-9]{1,9}=[0-9]{1,18}",
+        'a list of TOPIC/PARTITION=OFFSET, as ["orders.delay/0=1234"]',
+    ),
+]
+Owners = Annotated[
+    tuple[str, ...],
+    texts(
+        r"[^@\s]+@[0-9a-f]+", "a list of NAMESPACE@BIRTH, as the refusal of ingest names the owner"
+    ),
+]
+Rules = Annotated[
+    tuple[str, ...],
+    texts("[^=]+=.+", 'a list of SOURCE=DESTINATION, as ["orders.delay=rabbitmq:audit"]'),
+]
+ManagementUrls = Annotated[
+    tuple[str, ...],
+    texts(
+        r"([A-Za-z0-9_-]+=)?(off|https?://[^\s@?#/]+(/[^\s@?#]*)?)",
+        "a list of [BROKER=]http[s]://HOST[:PORT] or off, without user and password",
+    ),
+]
+
+
+class Section(BaseModel):
+    """One table of the file."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        arbitrary_types_allowed=True,
+        hide_input_in_errors=True,
+        use_attribute_docstrings=True,
+    )
+
+
+class RedisSettings(Section):
+    """Where delayed messages are stored."""
+
+    url: Annotated[SecretUrl, BeforeValidator(check_redis_url)] = SecretUrl(
+        "redis://127.0.0.1:6379/0"
+    )
+    """redis://HOST[:PORT][/DB], rediss://... for TLS, or unix:///PATH?db=DB; USER:PASSWORD@ before
+    HOST, in a password @ as %40 and / as %2F."""
+    timeout_s: Annotated[float, number(0.05, 60)] = 5.0
+    """A call is answered or fails within this time."""
+    password_file: Annotated[str, Field(max_length=4096)] = ""
+    """A file that holds the password, instead of the URL. It is read at each connect, so a new
+    password takes effect at once. The same as ?password_file=/PATH in the URL, which every
+    broker's URL takes, too."""
+
+    @model_validator(mode="after")
+    def _file_in_url(self) -> Self:
+        """Everything that connects is given the URL alone."""
+        bare, file = password_file.split(self.url)
+        if self.password_file and (file is None or file.path != self.password_file):
+            option = f"{password_file.OPTION}={quote(self.password_file)}"
+            url = f"{str.__str__(self.url)}{'&' if '?' in self.url else '?'}{option}"
+            # Read again: refused where the URL holds a password, or another file.
+            if file is not None:
+                raise ValueError("password_file here or in the URL, not another in each")
+            self.__dict__["url"] = check_redis_url(url)
+        return self
+
+
+class LeaseSettings(Section):
+    """The right of one worker to scan one bucket."""
+
+    ttl_ms: Annotated[int, whole(100, 600_000)] = 10_000
+    """The buckets of a dead worker wait at most this long."""
+    renew_ms: Annotated[int, whole(10, 300_000)] = 4000
+    """How often a lease is renewed. renew_ms + redis.timeout_s < ttl_ms."""
+
+
+class ScanSettings(Section):
+    """The worker: what it takes from the store, and how far ahead."""
+
+    processes: Annotated[int, whole(1, 256)] = 1
+    """Worker processes of one `delaybridge scan`; at most one per core is useful."""
+    claim_ahead_ms: Annotated[int, whole(0, 600_000)] = 2000
+    """How long before its due time a message is taken into memory."""
+    wheel_messages: Annotated[int, whole(1, 10_000_000)] = 100_000
+    """The most messages that one worker process holds claimed; at the limit it claims no more."""
+    wheel_bytes: Annotated[int, whole(_KIB, 2**40)] = 64 * _MIB
+    """The same in bytes."""
+    batch_messages: Annotated[int, whole(1, 1000)] = 500
+    """The most messages of one claim."""
+    batch_bytes: Annotated[int, whole(_KIB, 512 * _MIB)] = 4 * _MIB
+    """The same in bytes; a message must fit."""
+    fire_lead_ms: Annotated[int, whole(0, 1000)] = 5
+    """A message counts as handed over, and can no longer be cancelled, at most this long before
+    its due time; less if the measured round trip to Redis is shorter. Nothing is ever published
+    early."""
+    drain_timeout_s: Annotated[float, number(0.1, 3600)] = 20.0
+    """A stopping worker ends within this time: it waits for outstanding confirms and gives its
+    buckets back. Set it below your supervisor's own limit."""
+
+
+class PublishSettings(Section):
+    """Handing messages to the brokers."""
+
+    window_messages: Annotated[int, whole(1, 500_000)] = 10_000
+    """The most messages handed to a broker and not yet confirmed, per worker process: this bounds
+    the duplicates after a fault."""
+    window_bytes: Annotated[int, whole(_KIB, 2**40)] = 32 * _MIB
+    """The same in bytes; a message must fit."""
+    confirm_timeout_s: Annotated[float, number(0.1, 3600)] = 20.0
+    """Without a confirm within this time the outcome is unknown, and the message is retried."""
+    heartbeat_s: Annotated[int, whole(1, 600)] = 15
+    """RabbitMQ: heartbeat; below 5 s it gives false alarms."""
+    blocked_connection_timeout_s: Annotated[float, number(0.1, 3600)] = 20.0
+    """RabbitMQ: how long it may block this connection (memory or disk alarm)."""
+    linger_ms: Annotated[int, whole(0, 1000)] = 0
+    """Kafka: how long to wait for more messages to send together."""
+
+
+class RetrySettings(Section):
+    """What happens after a failed publish. A broker that is down costs no attempts."""
+
+    max_attempts: Annotated[int, whole(1, 1000)] = 16
+    """After this many attempts the message goes to the dead set, with the last reason."""
+    base_ms: Annotated[int, whole(1, _DAY_MS)] = 1000
+    """The wait after the first failure."""
+    factor: Annotated[float, number(1, 100, above=True)] = 2.0
+    """Each further wait is longer by this factor."""
+    max_ms: Annotated[int, whole(1, _DAY_MS)] = 300_000
+    """The longest wait."""
+    jitter: Annotated[float, number(0, 1)] = 0.2
+    """The share by which each wait is shortened or lengthened at random."""
+
+
+class DeadSettings(Section):
+    """Messages given up: their bounds, and where they go instead of the dead set."""
+
+    max_messages: Annotated[int, whole(0, 10**9)] = 0
+    """The most messages that the dead set keeps, shared evenly by the buckets, each of which keeps
+    one at least; above that the oldest are dropped for good. 0: no limit."""
+    max_age_s: Annotated[float, number(0, 10**9)] = 0.0
+    """Older dead messages are dropped for good. 0: no limit."""
+    dead_letter: Texts = ()
+    """Where a message is published when its attempts are used up: one destination per broker, as
+    rabbitmq:/orders.dead or kafka:orders.dead. If that fails, it goes to the dead set."""
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether anything is ever dropped."""
+        return bool(self.max_messages or self.max_age_s)
+
+
+class IngestSettings(Section):
+    """Delay exchanges and delay topics: `delaybridge ingest`, `delaybridge scan --with-ingest`."""
+
+    exchanges: Texts = ()
+    """RabbitMQ: the delay exchanges. X.delay delivers to X; NAME=TARGET for other names;
+    BROKER:NAME if several are configured; NAME;type=fanout (topic, headers, direct) for one
+    that does not exist yet."""
+    topics: Texts = ("*.delay",)
+    """Kafka: the delay topics, written the same way. * stands for any text."""
+    destinations: Texts = ()
+    """Where a delaybridge-destination header may lead, in addition to the source's own target: as
+    rabbitmq:audit or kafka:*, without routing key."""
+    trust: Rules = ()
+    """A source may cancel, replace and reschedule messages bound for where its own may go. Rules
+    that allow it more: SOURCE=DESTINATION, * for any text, as orders.delay=rabbitmq:audit."""
+    management: ManagementUrls = ()
+    """RabbitMQ: [BROKER=]URL of its management API. []: look on the broker's host, port 15672,
+    with TLS 15671; off: do not use it. It sets the policy of a direct delay exchange, and finds
+    queues that are bound to a delay exchange."""
+    prefetch: Annotated[int, whole(1, 65_535)] = 4000
+    """RabbitMQ: the most unacknowledged messages in memory, per exchange."""
+    window_bytes: Annotated[int, whole(_KIB, 2**40)] = 32 * _MIB
+    """The most bytes in memory per broker; at the limit nothing more is read from it."""
+    group: Annotated[str, Field(min_length=1, max_length=249)] = "delaybridge"
+    """Kafka: the consumer group."""
+    skip_offsets: Skips = ()
+    """Kafka: TOPIC/PARTITION=OFFSET of records that cannot be read, to be skipped."""
+    take_over: Owners = ()
+    """NAMESPACE@BIRTH of an abandoned namespace, as the refusal names it: its delay exchanges and
+    delay topics become this one's."""
+    keep_partition: Switch = False
+    """Kafka: deliver to the partition of the same number, instead of by key."""
+
+
+class LimitsSettings(Section):
+    """What is accepted. Never above the brokers' own limits."""
+
+    body_bytes: Annotated[int, whole(1, 512 * _MIB)] = _LIMITS.body_bytes
+    """The largest body, and the largest key."""
+    headers: Annotated[int, whole(0, 10_000)] = _LIMITS.headers
+    """The most headers of one message."""
+    headers_bytes: Annotated[int, whole(0, 128 * _KIB)] = _LIMITS.headers_bytes
+    """The largest size of all its headers together."""
+    id_bytes: Annotated[int, whole(1, 255)] = _LIMITS.id_bytes
+    """The longest id."""
+    delay_ms: Annotated[int, delay] = Field(default=_LIMITS.delay_ms, alias="delay")
+    """The longest delay, with a unit."""
+    pending_messages: Annotated[int, whole(0, 10**12)] = _LIMITS.pending_messages
+    """The most messages pending; 0: no limit."""
+    pending_bytes: Annotated[int, whole(0, 10**15)] = _LIMITS.pending_bytes
+    """The most bytes pending, approximately; 0: no limit."""
+    destination_messages: Annotated[int, whole(0, 10**12)] = _LIMITS.destination_messages
+    """The most messages pending for one destination, approximately; 0: no limit."""
+    destination_bytes: Annotated[int, whole(0, 10**15)] = _LIMITS.destination_bytes
+    """The most bytes pending for one destination, approximately; 0: no limit."""
+
+    def as_limits(self) -> Limits:
+        """The same as `accept` and the clients take it."""
+        return Limits(**self.model_dump())

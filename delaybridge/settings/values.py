@@ -1,0 +1,113 @@
+"""What a single value may be. Each validator refuses with a ValueError that says what is allowed.
+
+In the environment every value is text, so text stands for a number, a list or a truth value.
+Stricter than pydantic, which takes `true` and `1_000` for numbers.
+"""
+
+from __future__ import annotations
+
+import re
+
+from pydantic import BeforeValidator
+
+from delaybridge import times
+from delaybridge.errors import MessageError
+from delaybridge.settings.namespace import (
+    BUCKETS_FORM,
+    NAMESPACE_FORM,
+    is_bucket_count,
+    is_namespace,
+)
+
+_INTEGER = re.compile(r"-?[0-9]{1,18}")
+_NUMBER = re.compile(r"-?[0-9]{1,18}(\.[0-9]{1,9})?")
+_MAX_DELAY_MS = 900 * times.YEAR_MS
+_LIST_FORM = 'a list of printable texts, as ["a", "b"]; in the environment a,b'
+
+
+def _integer(value: object) -> int | None:
+    """The whole number that was written, as such or as text; None if it is something else."""
+    if isinstance(value, str) and _INTEGER.fullmatch(value):
+        return int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def whole(low: int, high: int) -> BeforeValidator:
+    """A whole number from `low` to `high`."""
+
+    def check(value: object) -> int:
+        integer = _integer(value)
+        if integer is None or not low <= integer <= high:
+            raise ValueError(f"a whole number from {low} to {high}")
+        return integer
+
+    return BeforeValidator(check)
+
+
+def number(low: float, high: float, *, above: bool = False) -> BeforeValidator:
+    """A number from `low` (with `above`: greater than it) to `high`."""
+
+    def check(value: object) -> float:
+        if isinstance(value, str) and _NUMBER.fullmatch(value):
+            value = float(value)
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not low <= value <= high or (above and value == low):  # type: ignore[operator]
+            raise ValueError(f"a number {'above' if above else 'from'} {low:g} to {high:g}")
+        return float(value)  # type: ignore[arg-type]
+
+    return BeforeValidator(check)
+
+
+def texts(pattern: str = ".+", form: str = _LIST_FORM) -> BeforeValidator:
+    """A list of texts that all match `pattern`; a single text is split at its commas."""
+    item = re.compile(pattern)
+
+    def check(value: object) -> tuple[str, ...]:
+        if isinstance(value, str):
+            value = [part.strip() for part in value.split(",") if part.strip()]
+        if not isinstance(value, list | tuple) or not all(
+            isinstance(text, str) and text and text.isprintable() for text in value
+        ):
+            raise ValueError(_LIST_FORM)
+        if not all(item.fullmatch(text) for text in value):
+            raise ValueError(form)
+        return tuple(value)
+
+    return BeforeValidator(check)
+
+
+def _switch(value: object) -> bool:
+    if isinstance(value, str):
+        value = {"true": True, "false": False}.get(value.lower())
+    if not isinstance(value, bool):
+        raise ValueError("true or false")
+    return value
+
+
+def _delay(value: object) -> int:
+    try:
+        delay_ms = times.delay_ms(value if isinstance(value, str) else "")
+    except MessageError:
+        delay_ms = -1
+    if not 0 < delay_ms <= _MAX_DELAY_MS:
+        raise ValueError("a duration with a unit, as 90m, 30d or P1DT12H, up to 900 years")
+    return delay_ms
+
+
+def _namespace(value: object) -> str:
+    if not isinstance(value, str) or not is_namespace(value):
+        raise ValueError(NAMESPACE_FORM)
+    return value
+
+
+def _buckets(value: object) -> int:
+    count = _integer(value)
+    if count is None or not is_bucket_count(count):
+        raise ValueError(BUCKETS_FORM)
+    return count
+
+
+switch = BeforeValidator(_switch)
+delay = BeforeValidator(_delay)
+namespace = BeforeValidator(_namespace)
+buckets = BeforeValidator(_buckets)
