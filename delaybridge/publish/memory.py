@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from delaybridge.message import Delivery, Destination
 from delaybridge.publish import CONFIRMED, Fault, Outcome, PublishOptions, Report, Verdict
+from delaybridge.publish.link import broker_refusal
 from delaybridge.publish.reports import Reports
 
 
@@ -44,8 +45,7 @@ class MemoryPublisher:
     def publish(self, deliveries: Sequence[Delivery]) -> None:
         """Confirm them, or what was scripted."""
         if self.unavailable is not None:
-            outcome = Outcome(Verdict.REFUSED, self.unavailable, Fault.BROKER)
-            self._reports.add(deliveries, outcome)
+            self._reports.add(deliveries, broker_refusal(self.unavailable))
             return
         self.held.extend(deliveries)
         if not self.hold:

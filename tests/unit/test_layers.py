@@ -12,13 +12,13 @@ import pytest
 PACKAGE = Path(__file__).parent.parent.parent / "delaybridge"
 # From the lowest to the highest. A room is a folder, or a module right below the package.
 ROOMS = (
-    *("errors", "events", "times", "message", "amqp", "accept"),
+    *("errors", "events", "times", "backoff", "message", "amqp", "accept"),
     *("settings", "store", "publish", "client", "intercept", "scan", "ingest"),
     *("worker", "demo", "cli", "__main__"),
 )
 LEVEL = {room: level for level, room in enumerate(ROOMS)}
 LEVEL["demo"] = LEVEL["cli"]  # `demo` is one of the commands, and prints as they do
-STANDALONE = {"errors", "events", "times", "message", "accept"}
+STANDALONE = {"errors", "events", "times", "backoff", "message", "accept"}
 STANDALONE_MAY_USE = {"msgspec", "uuid_utils"}
 CLIENT_LIBRARIES = {"pika", "confluent_kafka", "redis", "kombu", "amqp"}
 # In `store`, everything else is without I/O.

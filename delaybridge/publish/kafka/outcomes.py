@@ -78,11 +78,6 @@ def not_found(error: KafkaError) -> Outcome:
     return Outcome(Verdict.REFUSED, f"{word}: {shown(error)}", fault)
 
 
-def broker_refusal(reason: str) -> Outcome:
-    """The outcome of deliveries that were not handed over for want of a broker."""
-    return Outcome(Verdict.REFUSED, reason, Fault.BROKER)
-
-
 def error_of(exc: BaseException) -> KafkaError | None:
     """The error inside an exception of librdkafka's."""
     found = exc.args[0] if isinstance(exc, KafkaException) else None

@@ -7,14 +7,11 @@ holds them: a client, kept up, and for each topic whether it exists.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import random
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
 from confluent_kafka import KafkaError, libversion
 
-from delaybridge.errors import PublishUnavailable
 from delaybridge.message import OWN_HEADERS, Delivery, Destination
 from delaybridge.publish import CONFIRMED, Fault, Outcome, PublishOptions, Report, Verdict
 from delaybridge.publish.kafka.client import (
@@ -30,23 +27,19 @@ from delaybridge.publish.kafka.outcomes import (
     LOGIN_REFUSED,
     MISSING,
     answer,
-    broker_refusal,
     error_of,
     not_found,
     not_queued,
     shown,
 )
-from delaybridge.publish.reports import Reports
+from delaybridge.publish.link import CLOSED, CLOSING, UNCONFIRMED, LinkedPublisher, broker_refusal
 
-FIRST_BACK_OFF_S, LAST_BACK_OFF_S = 0.2, 10.0
-STABLE_S = 5.0  # a connection that lived so long starts the back-off anew
 ANSWER_TIMEOUT_S = 5.0
 WARM_UP_TIMEOUT_S = 5.0  # for the producer id, which the first record would wait for
 TOPIC_LOOKS_S = (0.0, 0.1, 0.2, 0.4)  # a topic that the broker creates appears within them
 TOPIC_TTL_S = 30.0  # without a confirm; then the topic is looked up again
 MISSING_TTL_S = 1.0  # how long a topic is taken for missing without asking again
 MAX_TOPICS = 10_000  # remembered
-DRAIN_POLL_S = 0.01
 _TRANSIENT = MISSING | {KafkaError.LEADER_NOT_AVAILABLE}
 
 
@@ -65,7 +58,7 @@ class Topic:
         return waiting
 
 
-class KafkaPublisher:
+class KafkaPublisher(LinkedPublisher):
     """A `Publisher` for one Kafka cluster. Confirmed means: by all in-sync replicas."""
 
     def __init__(
@@ -76,35 +69,16 @@ class KafkaPublisher:
         report: Report,
         on_change: Callable[[], None],
     ) -> None:
-        self.name = name
-        self.unavailable: str | None = "not_connected: not yet"
+        super().__init__(name, report=report, on_change=on_change)
         self._settings = settings
-        self._reports = Reports(report)
-        self._on_change = on_change
         self._topics: dict[str, Topic] = {}
         self._flying: dict[Delivery, float] = {}  # handed to librdkafka -> when
         self._overflow: deque[Delivery] = deque()  # for which it had no room
         self._client: KafkaClient | None = None
-        self._keeper: asyncio.Task[None] | None = None
-        self._tried = asyncio.Event()
         self._troubled = asyncio.Event()
-        self._is_closing = False
         self._ending: set[asyncio.Task[None]] = set()
 
-    async def connect(self) -> None:
-        """Try once to connect and warm up; PublishUnavailable if it failed. Goes on trying."""
-        if self._keeper is None:
-            self._keeper = asyncio.create_task(self._keep_connected(), name=f"{self.name}: keeper")
-        await self._tried.wait()
-        if self.unavailable is not None:
-            raise PublishUnavailable(f"{self.name}: {self.unavailable}")
-
-    def publish(self, deliveries: Sequence[Delivery]) -> None:
-        """Hand a batch to the broker in this order; outcomes arrive through `report`."""
-        if self._is_closing or self.unavailable is not None:
-            reason = self.unavailable or "not_connected: closing"
-            self._reports.add(deliveries, broker_refusal(reason))
-            return
+    def _send(self, deliveries: Sequence[Delivery]) -> None:
         by_topic: dict[str, list[Delivery]] = {}
         for delivery in deliveries:
             by_topic.setdefault(delivery.destination.address, []).append(delivery)
@@ -116,7 +90,7 @@ class KafkaPublisher:
         """Why this destination would be refused as things stand, None if nothing is known."""
         client = self._client
         if self.unavailable is not None or client is None:
-            return self.unavailable or "not_connected: closing"
+            return self.unavailable or CLOSING
         error = await client.error_of_topic(destination.address, ANSWER_TIMEOUT_S)
         return None if error is None else not_found(error).reason
 
@@ -132,42 +106,16 @@ class KafkaPublisher:
         text = f"Kafka at {at}, {how}, librdkafka {libversion()[0]}"
         return text if self.unavailable is None else f"{text}: {self.unavailable}"
 
-    async def close(self, timeout_s: float) -> None:
-        """Wait at most `timeout_s` for what is unconfirmed, report the rest UNKNOWN, disconnect."""
-        self._is_closing = True
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                while self._flying or self._overflow or self._is_anything_waiting():
-                    await asyncio.sleep(DRAIN_POLL_S)
-        if self._keeper is not None:
-            self._keeper.cancel()
-            await asyncio.wait([self._keeper])
-        unknown = Outcome(Verdict.UNKNOWN, "closed: before it was confirmed", Fault.BROKER)
-        self._give_up(unknown, "not_connected: closed")
-        self._reports.flush()
-        self._drop_client()
-        await asyncio.gather(*self._ending)
-
     # the connection
 
-    async def _keep_connected(self) -> None:
-        back_off_s = FIRST_BACK_OFF_S
-        now_s = asyncio.get_running_loop().time
-        while True:
-            self._troubled.clear()
-            trouble = await self._warm_up()
-            if trouble is None:
-                opened_s = now_s()
-                self._change(None)
-                self._tried.set()
-                await self._troubled.wait()
-                if now_s() - opened_s > STABLE_S:
-                    back_off_s = FIRST_BACK_OFF_S
-            else:
-                self._change(trouble)
-                self._tried.set()
-            await asyncio.sleep(back_off_s * random.uniform(0.5, 1.0))
-            back_off_s = min(2 * back_off_s, LAST_BACK_OFF_S)
+    async def _session(self) -> None:
+        self._troubled.clear()
+        trouble = await self._warm_up()
+        if trouble is None:
+            self._opened()
+            await self._troubled.wait()
+        else:
+            self._change(trouble)
 
     async def _warm_up(self) -> str | None:
         """Reach a broker and have a producer id before anything is due; else why not."""
@@ -216,10 +164,15 @@ class KafkaPublisher:
             self._ending.add(ending)
             ending.add_done_callback(self._ending.discard)
 
-    def _change(self, unavailable: str | None) -> None:
-        if unavailable != self.unavailable:
-            self.unavailable = unavailable
-            self._on_change()
+    def _is_idle(self) -> bool:
+        waiting = any(topic.waiting for topic in self._topics.values())
+        return not (self._flying or self._overflow or waiting)
+
+    async def _disconnect(self) -> None:
+        self._give_up(Outcome(Verdict.UNKNOWN, UNCONFIRMED, Fault.BROKER), CLOSED)
+        self._reports.flush()
+        self._drop_client()
+        await asyncio.gather(*self._ending)
 
     # on the way out, and the answers
 
@@ -327,9 +280,6 @@ class KafkaPublisher:
             if error is None or error.code() not in _TRANSIENT:
                 break
         return error
-
-    def _is_anything_waiting(self) -> bool:
-        return any(topic.waiting for topic in self._topics.values())
 
     def _refuse_waiting(self, reason: str) -> None:
         overflow, self._overflow = self._overflow, deque()

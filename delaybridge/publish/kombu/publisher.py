@@ -7,10 +7,8 @@ transport's call has returned; with RabbitMQ, that the broker has confirmed.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import difflib
 import json
-import random
 import ssl
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -18,7 +16,7 @@ from time import monotonic
 from typing import Any
 from urllib.parse import quote, unquote_plus
 
-from delaybridge.errors import ConfigError, PublishUnavailable, printable
+from delaybridge.errors import ConfigError, printable
 from delaybridge.message import Delivery, Destination
 from delaybridge.publish import (
     Fault,
@@ -28,7 +26,7 @@ from delaybridge.publish import (
     Verdict,
     read_password,
 )
-from delaybridge.publish.reports import Reports
+from delaybridge.publish.link import CLOSED, CLOSING, UNCONFIRMED, LinkedPublisher, broker_refusal
 from delaybridge.settings import password_file
 from delaybridge.settings.password_file import PasswordFile
 from delaybridge.settings.urls import redact, redact_text
@@ -38,19 +36,18 @@ try:
 except ImportError:
     raise ConfigError("brokers: kombu is missing; pip install 'delaybridge[kombu]'") from None
 
-FIRST_BACK_OFF_S, LAST_BACK_OFF_S = 0.2, 10.0
-STABLE_S = 5.0  # a connection that lived so long starts the back-off anew
 CONNECT_TIMEOUT_S = 5.0
 OPEN_TIMEOUT_S = 12.0  # two tries, and the handshake
 ANSWER_TIMEOUT_S = 5.0
 OVERDUE_S = 0.5  # a call may take so much longer than its own time-out
 GOODBYE_TIMEOUT_S = 1.0
-DRAIN_POLL_S = 0.01
 OPTION_PREFIX = "transport."
 
 
-class KombuPublisher:
+class KombuPublisher(LinkedPublisher):
     """A `Publisher` for the queues of one kombu URL: one message at a time, on a thread."""
+
+    counts_connecting = True
 
     def __init__(
         self,
@@ -63,33 +60,17 @@ class KombuPublisher:
         on_change: Callable[[], None],
         options: PublishOptions,
     ) -> None:
-        self.name = name
-        self.unavailable: str | None = "not_connected: not yet"
+        super().__init__(name, report=report, on_change=on_change)
         self._url, self._arguments, self._file = url, arguments, file
-        self._reports = Reports(report)
-        self._on_change = on_change
         self._timeout_s = options.confirm_timeout_s
         self._idle_s = options.heartbeat_s / 4
         self._courier: Courier | None = None
         self._flying: dict[Delivery, None] = {}  # given to the courier, without an outcome
-        self._keeper: asyncio.Task[None] | None = None
-        self._tried = asyncio.Event()
-        self._is_closing = False
 
-    async def connect(self) -> None:
-        """Try once to connect; PublishUnavailable if it failed. Reconnects from then on."""
-        if self._keeper is None:
-            self._keeper = asyncio.create_task(self._keep_connected(), name=f"{self.name}: keeper")
-        await self._tried.wait()
-        if self.unavailable is not None:
-            raise PublishUnavailable(f"{self.name}: {self.unavailable}")
-
-    def publish(self, deliveries: Sequence[Delivery]) -> None:
-        """Hand a batch to the thread in this order; outcomes arrive through `report`."""
+    def _send(self, deliveries: Sequence[Delivery]) -> None:
         courier = self._courier
-        if self._is_closing or self.unavailable is not None or courier is None:
-            reason = self.unavailable or "not_connected: closing"
-            self._reports.add(deliveries, Outcome(Verdict.REFUSED, reason, Fault.BROKER))
+        if courier is None:
+            self._refuse(deliveries)
             return
         self._flying.update(dict.fromkeys(deliveries))
         courier.send(deliveries)
@@ -98,7 +79,7 @@ class KombuPublisher:
         """Why this destination would be refused as things stand, None if nothing is known."""
         courier = self._courier
         if self.unavailable is not None or courier is None:
-            return self.unavailable or "not_connected: closing"
+            return self.unavailable or CLOSING
         question = Question(destination.address, asyncio.get_running_loop().create_future())
         courier.send([question])
         try:
@@ -111,40 +92,24 @@ class KombuPublisher:
         text = f"kombu {kombu.__version__} at {redact(self._url)}, one message at a time"
         return text if self.unavailable is None else f"{text}: {self.unavailable}"
 
-    async def close(self, timeout_s: float) -> None:
-        """Wait at most `timeout_s` for what is unconfirmed, report the rest UNKNOWN, disconnect.
+    def _is_idle(self) -> bool:
+        return not self._flying
 
-        What the thread had not begun is refused. A call that does not return is left behind.
-        """
-        self._is_closing = True
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                while self._flying:
-                    await asyncio.sleep(DRAIN_POLL_S)
-        if self._keeper is not None:
-            self._keeper.cancel()
-            await asyncio.wait([self._keeper])
+    async def _disconnect(self) -> None:
         courier = self._courier
-        self._give_up("closed: before it was confirmed", "not_connected: closed")
+        self._give_up(UNCONFIRMED, CLOSED)
         self._reports.flush()
         if courier is not None and courier.opened.done():
+            # A call that does not return is left behind.
             await asyncio.wait([courier.ended], timeout=GOODBYE_TIMEOUT_S)
 
     # the thread
 
-    async def _keep_connected(self) -> None:
-        back_off_s = FIRST_BACK_OFF_S
-        while True:
-            began_s = monotonic()
-            reason = await self._session()
-            self._give_up(reason, reason)
-            self._tried.set()
-            if monotonic() - began_s > STABLE_S:
-                back_off_s = FIRST_BACK_OFF_S
-            await asyncio.sleep(back_off_s * random.uniform(0.5, 1.0))
-            back_off_s = min(2 * back_off_s, LAST_BACK_OFF_S)
+    async def _session(self) -> None:
+        reason = await self._run()
+        self._give_up(reason, reason)
 
-    async def _session(self) -> str:
+    async def _run(self) -> str:
         """One courier from beginning to end; why it ended, or why it is given up."""
         try:
             url = self._url if self._file is None else _with_password(self._url, self._file.read())
@@ -164,8 +129,7 @@ class KombuPublisher:
         if not courier.opened.done() and not courier.ended.done():
             return f"unreachable: no answer within {OPEN_TIMEOUT_S:g} s"
         if not courier.ended.done():
-            self._change(None)
-            self._tried.set()
+            self._opened()
         while not courier.ended.done():
             since_s = courier.calling_since_s
             if since_s is not None and monotonic() - since_s > self._timeout_s + OVERDUE_S:
@@ -194,14 +158,9 @@ class KombuPublisher:
                 item.answer.set_result(unavailable)
         for delivery in refused:
             del self._flying[delivery]
-        self._reports.add(refused, Outcome(Verdict.REFUSED, unavailable, Fault.BROKER))
+        self._reports.add(refused, broker_refusal(unavailable))
         flying, self._flying = self._flying, {}
         self._reports.add(flying, Outcome(Verdict.UNKNOWN, reason, Fault.BROKER))
-
-    def _change(self, unavailable: str | None) -> None:
-        if unavailable != self.unavailable:
-            self.unavailable = unavailable
-            self._on_change()
 
 
 def publisher(

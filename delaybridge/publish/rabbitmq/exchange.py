@@ -17,6 +17,7 @@ from delaybridge.amqp.connection import (
 from delaybridge.errors import DETAIL_LIMIT, printable
 from delaybridge.message import Delivery
 from delaybridge.publish import Fault, Outcome, Verdict
+from delaybridge.publish.link import broker_refusal
 from delaybridge.publish.rabbitmq.channel import ExchangeLine, refusal
 from delaybridge.publish.reports import Reports
 
@@ -223,7 +224,7 @@ class Exchange:
 
     def refuse_waiting(self, reason: str) -> None:
         """What was never written is refused: the broker is at fault."""
-        self.line.refuse_waiting(Outcome(Verdict.REFUSED, reason, Fault.BROKER))
+        self.line.refuse_waiting(broker_refusal(reason))
 
 
 def _refused_destination(reason: Exception) -> Outcome:

@@ -7,8 +7,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import parse_qs, quote, urlencode, urlsplit
@@ -36,17 +34,14 @@ from delaybridge.publish import (
     check_options,
     read_password,
 )
+from delaybridge.publish.link import CLOSED, CLOSING, UNCONFIRMED, LinkedPublisher
 from delaybridge.publish.rabbitmq.channel import refusal
 from delaybridge.publish.rabbitmq.exchange import ANSWER_TIMEOUT_S, Exchange
-from delaybridge.publish.reports import Reports
 from delaybridge.settings import password_file
 from delaybridge.settings.password_file import PasswordFile
 
-FIRST_BACK_OFF_S, LAST_BACK_OFF_S = 0.2, 10.0
-STABLE_S = 5.0  # a connection that lived so long starts the back-off anew
 CONNECT_TIMEOUT_S, HANDSHAKE_TIMEOUT_S = 5.0, 10.0
 GOODBYE_TIMEOUT_S = 1.0
-DRAIN_POLL_S = 0.01
 MAX_EXCHANGES = 1000  # with a channel each; a broker allows 2047 by default
 
 _SETTER = "_set_url_"  # of pika's, one for each option
@@ -54,7 +49,7 @@ _OPTIONS = {n.removeprefix(_SETTER) for n in dir(pika.URLParameters) if n.starts
 _NORMAL_CLOSES = (200, 320)  # closed on purpose: no message is the reason
 
 
-class RabbitMQPublisher:
+class RabbitMQPublisher(LinkedPublisher):
     """A `Publisher` for one RabbitMQ. Confirmed means: on every queue it was routed to."""
 
     def __init__(
@@ -66,34 +61,18 @@ class RabbitMQPublisher:
         on_change: Callable[[], None],
         options: PublishOptions,
     ) -> None:
-        self.name = name
-        self.unavailable: str | None = "not_connected: not yet"
+        super().__init__(name, report=report, on_change=on_change)
         self._parameters = parameters
         self._login = getattr(parameters.credentials, "username", "").encode()
-        self._reports = Reports(report)
-        self._on_change = on_change
         self._timeout_s = options.confirm_timeout_s
         self._exchanges: dict[str, Exchange] = {}
         self._connection: WireConnection | None = None
-        self._keeper: asyncio.Task[None] | None = None
-        self._tried = asyncio.Event()
-        self._is_closing = False
         self._timer: asyncio.TimerHandle | None = None
 
-    async def connect(self) -> None:
-        """Try once to connect; PublishUnavailable if it failed. Reconnects from then on."""
-        if self._keeper is None:
-            self._keeper = asyncio.create_task(self._keep_connected(), name=f"{self.name}: keeper")
-        await self._tried.wait()
-        if self.unavailable is not None:
-            raise PublishUnavailable(f"{self.name}: {self.unavailable}")
-
-    def publish(self, deliveries: Sequence[Delivery]) -> None:
-        """Hand a batch to the broker in this order; outcomes arrive through `report`."""
+    def _send(self, deliveries: Sequence[Delivery]) -> None:
         connection = self._connection
-        if self._is_closing or self.unavailable is not None or connection is None:
-            reason = self.unavailable or "not_connected: closing"
-            self._reports.add(deliveries, Outcome(Verdict.REFUSED, reason, Fault.BROKER))
+        if connection is None:
+            self._refuse(deliveries)
             return
         by_exchange: dict[str, list[Delivery]] = {}
         for delivery in deliveries:
@@ -105,7 +84,7 @@ class RabbitMQPublisher:
         """Why this destination would be refused as things stand, None if nothing is known."""
         connection = self._connection
         if self.unavailable is not None or connection is None:
-            return self.unavailable or "not_connected: closing"
+            return self.unavailable or CLOSING
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 channel = await connection.open_channel(lambda *_: None)
@@ -137,48 +116,22 @@ class RabbitMQPublisher:
         heartbeat = f"heartbeat {connection.params.heartbeat} s"
         return f"RabbitMQ {version} at {at}/{vhost}, {tls}, confirms, mandatory, {heartbeat}"
 
-    async def close(self, timeout_s: float) -> None:
-        """Wait at most `timeout_s` for what is unconfirmed, report the rest UNKNOWN, disconnect."""
-        self._is_closing = True
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                while not all(exchange.line.is_idle for exchange in self._exchanges.values()):
-                    await asyncio.sleep(DRAIN_POLL_S)
-        if self._keeper is not None:
-            self._keeper.cancel()
-            await asyncio.wait([self._keeper])
-        connection = self._connection
-        self._disconnected("closed: before it was confirmed", "not_connected: closed")
-        self._reports.flush()
-        if connection is not None:
-            await _say_goodbye(connection)
-
     # the connection
 
-    async def _keep_connected(self) -> None:
-        back_off_s = FIRST_BACK_OFF_S
-        now_s = asyncio.get_running_loop().time
-        while True:
-            try:
-                connection = await open_connection(self._parameters, WireConnection)
-            except PublishUnavailable as exc:
-                self._change(str(exc))
-            else:
-                opened_s = now_s()
-                self._connected(connection)
-                await self._until_lost(connection)
-                if now_s() - opened_s > STABLE_S:
-                    back_off_s = FIRST_BACK_OFF_S
-            self._tried.set()
-            await asyncio.sleep(back_off_s * random.uniform(0.5, 1.0))
-            back_off_s = min(2 * back_off_s, LAST_BACK_OFF_S)
+    async def _session(self) -> None:
+        try:
+            connection = await open_connection(self._parameters, WireConnection)
+        except PublishUnavailable as exc:
+            self._change(str(exc))
+        else:
+            self._connected(connection)
+            await self._until_lost(connection)
 
     def _connected(self, connection: WireConnection) -> None:
         connection.add_on_connection_blocked_callback(self._blocked)
         connection.add_on_connection_unblocked_callback(self._unblocked)
         self._connection = connection
-        self._change(None)
-        self._tried.set()
+        self._opened()
 
     async def _until_lost(self, connection: WireConnection) -> None:
         # Shielded: what cancels this task must not mark the connection as lost.
@@ -212,10 +165,15 @@ class RabbitMQPublisher:
             self._connection.is_blocked = False
         self._change(None)
 
-    def _change(self, unavailable: str | None) -> None:
-        if unavailable != self.unavailable:
-            self.unavailable = unavailable
-            self._on_change()
+    def _is_idle(self) -> bool:
+        return all(exchange.line.is_idle for exchange in self._exchanges.values())
+
+    async def _disconnect(self) -> None:
+        connection = self._connection
+        self._disconnected(UNCONFIRMED, CLOSED)
+        self._reports.flush()
+        if connection is not None:
+            await _say_goodbye(connection)
 
     # exchanges
 

@@ -7,9 +7,7 @@ that did not come proves nothing. Fields: docs/destinations.md.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
-import random
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -20,18 +18,15 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 from redis.retry import Retry
 
-from delaybridge.errors import ConfigError, PublishUnavailable, printable
+from delaybridge.errors import ConfigError, printable
 from delaybridge.message import OWN_HEADERS, Delivery, Destination
 from delaybridge.publish import CONFIRMED, Fault, Outcome, PublishOptions, Report, Verdict
+from delaybridge.publish.link import CLOSED, CLOSING, UNCONFIRMED, LinkedPublisher, broker_refusal
 from delaybridge.publish.redis_streams.outcomes import reason_of, refusal
-from delaybridge.publish.reports import Reports
 from delaybridge.store.login import logged_in
 
-FIRST_BACK_OFF_S, LAST_BACK_OFF_S = 0.2, 10.0
-STABLE_S = 5.0  # a connection that lived so long starts the back-off anew
 CONNECT_TIMEOUT_S = 5.0
 ANSWER_TIMEOUT_S = 5.0
-DRAIN_POLL_S = 0.01
 HEADER_PREFIX = "header:"
 
 # A write that is refused whenever writes are, and changes nothing: the stream never exists.
@@ -44,8 +39,10 @@ class Lost(Exception):
     """The connection is given up; why, as a reason."""
 
 
-class StreamsPublisher:
+class StreamsPublisher(LinkedPublisher):
     """A `Publisher` for the streams of one Redis. Confirmed means: XADD was answered."""
+
+    counts_connecting = True
 
     def __init__(
         self,
@@ -57,36 +54,17 @@ class StreamsPublisher:
         on_change: Callable[[], None],
         options: PublishOptions,
     ) -> None:
-        self.name = name
-        self.unavailable: str | None = "not_connected: not yet"
+        super().__init__(name, report=report, on_change=on_change)
         self._pool = pool
         self._trim = () if maxlen is None else ("MAXLEN", "~", maxlen)
-        self._reports = Reports(report)
-        self._on_change = on_change
         self._timeout_s = options.confirm_timeout_s
         self._heartbeat_s = options.heartbeat_s
         self._outbox: list[tuple[tuple[Any, ...], Taker]] = []  # not written yet
         self._written: deque[tuple[Taker, float]] = deque()  # not answered yet, in order; when
         self._wake = asyncio.Event()
-        self._keeper: asyncio.Task[None] | None = None
-        self._tried = asyncio.Event()
-        self._is_closing = False
         self._about = "Redis"
 
-    async def connect(self) -> None:
-        """Try once to connect; PublishUnavailable if it failed. Reconnects from then on."""
-        if self._keeper is None:
-            self._keeper = asyncio.create_task(self._keep_connected(), name=f"{self.name}: keeper")
-        await self._tried.wait()
-        if self.unavailable is not None:
-            raise PublishUnavailable(f"{self.name}: {self.unavailable}")
-
-    def publish(self, deliveries: Sequence[Delivery]) -> None:
-        """Hand a batch to the broker in this order; outcomes arrive through `report`."""
-        if self._is_closing or self.unavailable is not None:
-            reason = self.unavailable or "not_connected: closing"
-            self._reports.add(deliveries, Outcome(Verdict.REFUSED, reason, Fault.BROKER))
-            return
+    def _send(self, deliveries: Sequence[Delivery]) -> None:
         for delivery in deliveries:
             try:
                 self._outbox.append((self._command(delivery), delivery))
@@ -98,7 +76,7 @@ class StreamsPublisher:
     async def check(self, destination: Destination) -> str | None:
         """Why this destination would be refused as things stand, None if nothing is known."""
         if self.unavailable is not None or self._is_closing:
-            return self.unavailable or "not_connected: closing"
+            return self.unavailable or CLOSING
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 reply = await self._ask("TYPE", destination.address)
@@ -118,35 +96,13 @@ class StreamsPublisher:
         text = f"{self._about} at {at}/{to.get('db', 0)}, {tls}, streams{trim}"
         return text if self.unavailable is None else f"{text}: {self.unavailable}"
 
-    async def close(self, timeout_s: float) -> None:
-        """Wait at most `timeout_s` for what is unconfirmed, report the rest UNKNOWN, disconnect."""
-        self._is_closing = True
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                while self._written or self._outbox:
-                    await asyncio.sleep(DRAIN_POLL_S)
-        if self._keeper is not None:
-            self._keeper.cancel()
-            await asyncio.wait([self._keeper])
-        self._end("closed: before it was confirmed", "not_connected: closed")
-        self._reports.flush()
-
     # the connection
 
-    async def _keep_connected(self) -> None:
-        back_off_s = FIRST_BACK_OFF_S
-        now_s = asyncio.get_running_loop().time
-        while True:
-            began_s = now_s()
-            reason = await self._session()
-            self._end(reason, reason)
-            self._tried.set()
-            if now_s() - began_s > STABLE_S:
-                back_off_s = FIRST_BACK_OFF_S
-            await asyncio.sleep(back_off_s * random.uniform(0.5, 1.0))
-            back_off_s = min(2 * back_off_s, LAST_BACK_OFF_S)
+    async def _session(self) -> None:
+        reason = await self._run()
+        self._end(reason, reason)
 
-    async def _session(self) -> str:
+    async def _run(self) -> str:
         """One connection from its first byte to its last; why it ended."""
         connection: Any = self._pool.make_connection()
         work: list[asyncio.Task[None]] = []
@@ -156,8 +112,7 @@ class StreamsPublisher:
                 asyncio.create_task(part)
                 for part in (self._read(connection), self._write(connection), self._watch())
             ]
-            self._change(None)
-            self._tried.set()
+            self._opened()
             await asyncio.wait(work, return_when=asyncio.FIRST_COMPLETED)
             for task in work:
                 if task.done():
@@ -263,8 +218,14 @@ class StreamsPublisher:
 
     def _refuse_outbox(self, reason: str) -> None:
         outbox, self._outbox = self._outbox, []
-        refused = Outcome(Verdict.REFUSED, reason, Fault.BROKER)
-        self._settle((taker for _, taker in outbox), refused)
+        self._settle((taker for _, taker in outbox), broker_refusal(reason))
+
+    def _is_idle(self) -> bool:
+        return not (self._written or self._outbox)
+
+    async def _disconnect(self) -> None:
+        self._end(UNCONFIRMED, CLOSED)
+        self._reports.flush()
 
     def _settle(self, takers: Iterable[Taker], outcome: Outcome) -> None:
         deliveries = []
@@ -274,11 +235,6 @@ class StreamsPublisher:
             elif not taker.done():
                 taker.set_result(Lost(outcome.reason))
         self._reports.add(deliveries, outcome)
-
-    def _change(self, unavailable: str | None) -> None:
-        if unavailable != self.unavailable:
-            self.unavailable = unavailable
-            self._on_change()
 
 
 def about(*sections: Any) -> str:

@@ -1,0 +1,125 @@
+"""A publisher's link to its broker: connect, stay connected, back off, say `unavailable`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+
+from delaybridge.backoff import Backoff
+from delaybridge.errors import PublishUnavailable
+from delaybridge.message import Delivery
+from delaybridge.publish import Fault, Outcome, Report, Verdict
+from delaybridge.publish.reports import Reports
+
+FIRST_WAIT_S, LONGEST_WAIT_S, JITTER = 0.2, 10.0, 0.5
+STABLE_S = 5.0  # a connection that lasted longer starts the back-off again from its first wait
+DRAIN_POLL_S = 0.01
+CLOSING, CLOSED = "not_connected: closing", "not_connected: closed"
+UNCONFIRMED = "closed: before it was confirmed"
+
+
+class LinkedPublisher(ABC):
+    """The part of a `Publisher` that keeps it connected. Each kind of broker adds its session.
+
+    counts_connecting: whether STABLE_S is measured from the start of a try to connect, and not
+    from the moment when the connection is open. If so, a try that fails slowly starts the back-off
+    again.
+    """
+
+    counts_connecting = False
+
+    def __init__(self, name: str, *, report: Report, on_change: Callable[[], None]) -> None:
+        self.name = name
+        self.unavailable: str | None = "not_connected: not yet"
+        self._reports = Reports(report)
+        self._on_change = on_change
+        self._keeper: asyncio.Task[None] | None = None
+        self._tried = asyncio.Event()
+        self._is_closing = False
+        self._since_s = math.inf  # when the connection opened
+
+    async def connect(self) -> None:
+        """Try once to connect; PublishUnavailable if that failed. Reconnects from then on."""
+        if self._keeper is None:
+            self._keeper = asyncio.create_task(self._keep_connected(), name=f"{self.name}: keeper")
+        await self._tried.wait()
+        if self.unavailable is not None:
+            raise PublishUnavailable(f"{self.name}: {self.unavailable}")
+
+    def publish(self, deliveries: Sequence[Delivery]) -> None:
+        """Hand a batch to the broker in this order; outcomes arrive through `report`."""
+        if self._is_closing or self.unavailable is not None:
+            self._refuse(deliveries)
+        else:
+            self._send(deliveries)
+
+    async def close(self, timeout_s: float) -> None:
+        """Wait at most `timeout_s` for confirms, report the rest UNKNOWN, disconnect."""
+        self._is_closing = True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while not self._is_idle():
+                    await asyncio.sleep(DRAIN_POLL_S)
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.wait([self._keeper])
+        await self._disconnect()
+
+    # what each kind of broker adds
+
+    @abstractmethod
+    async def _session(self) -> None:
+        """Connect, call `_opened`, and return when the connection is lost or could not be opened.
+
+        Before it returns it has called `_change` with the reason.
+        """
+
+    @abstractmethod
+    def _send(self, deliveries: Sequence[Delivery]) -> None:
+        """`publish`, while the broker is available and the publisher is not closing."""
+
+    @abstractmethod
+    def _is_idle(self) -> bool:
+        """Whether every delivery has its outcome."""
+
+    @abstractmethod
+    async def _disconnect(self) -> None:
+        """Report what has no outcome, flush the reports, and end the connection for good."""
+
+    # what it may call
+
+    def _opened(self) -> None:
+        """The connection is open, and the broker takes messages."""
+        if not self.counts_connecting:
+            self._since_s = asyncio.get_running_loop().time()
+        self._change(None)
+        self._tried.set()
+
+    def _change(self, unavailable: str | None) -> None:
+        """Set `unavailable`, and tell the scanner if that changed it."""
+        if unavailable != self.unavailable:
+            self.unavailable = unavailable
+            self._on_change()
+
+    def _refuse(self, deliveries: Sequence[Delivery]) -> None:
+        """Report them as never written."""
+        self._reports.add(deliveries, broker_refusal(self.unavailable or CLOSING))
+
+    async def _keep_connected(self) -> None:
+        backoff = Backoff(FIRST_WAIT_S, LONGEST_WAIT_S, jitter=JITTER)
+        now_s = asyncio.get_running_loop().time
+        while True:
+            self._since_s = now_s() if self.counts_connecting else math.inf
+            await self._session()
+            self._tried.set()
+            if now_s() - self._since_s > STABLE_S:
+                backoff.restart()
+            await asyncio.sleep(backoff.next_s())
+
+
+def broker_refusal(reason: str) -> Outcome:
+    """The outcome of deliveries that were never written, because the broker is unavailable."""
+    return Outcome(Verdict.REFUSED, reason, Fault.BROKER)

@@ -1,0 +1,120 @@
+"""How a publisher keeps its connection, with sessions that only take time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from delaybridge.backoff import Backoff
+from delaybridge.errors import PublishUnavailable
+from delaybridge.message import Delivery
+from delaybridge.publish import link
+from delaybridge.publish.link import LinkedPublisher
+
+LASTING_S = 0.03
+
+
+class ScriptedPublisher(LinkedPublisher):
+    """Each session is a pair: seconds until it opens (None: never opens), seconds that it lasts."""
+
+    def __init__(self, *sessions: tuple[float | None, float]) -> None:
+        self.changes: list[str | None] = []
+        self.over = asyncio.Event()
+        self._script = list(sessions)
+        on_change = lambda: self.changes.append(self.unavailable)  # noqa: E731
+        super().__init__("b", report=lambda *_: None, on_change=on_change)
+
+    async def _session(self) -> None:
+        if not self._script:
+            self.over.set()
+            await asyncio.Event().wait()
+        opens_s, lasts_s = self._script.pop(0)
+        if opens_s is not None:
+            await asyncio.sleep(opens_s)
+            self._opened()
+        await asyncio.sleep(lasts_s)
+        self._change("connection_lost: by script")
+
+    def _send(self, deliveries: Sequence[Delivery]) -> None:
+        raise AssertionError("nothing is published here")
+
+    def _is_idle(self) -> bool:
+        return True
+
+    async def _disconnect(self) -> None:
+        self._change(link.CLOSED)
+
+
+class PublisherThatCountsConnecting(ScriptedPublisher):
+    counts_connecting = True
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The waits that were asked for, with everything a hundred times faster and no jitter."""
+    asked: list[float] = []
+
+    class Recording(Backoff):
+        def next_s(self) -> float:
+            asked.append(round(super().next_s() * 1000))
+            return 0.0
+
+    monkeypatch.setattr(link, "FIRST_WAIT_S", 0.002)
+    monkeypatch.setattr(link, "LONGEST_WAIT_S", 0.010)
+    monkeypatch.setattr(link, "JITTER", 0.0)
+    monkeypatch.setattr(link, "STABLE_S", LASTING_S / 2)
+    monkeypatch.setattr(link, "Backoff", Recording)
+    return asked
+
+
+async def play(publisher: ScriptedPublisher) -> None:
+    """Run all its sessions, then close it."""
+    try:
+        await publisher.connect()
+    except PublishUnavailable:
+        pass
+    await asyncio.wait_for(publisher.over.wait(), 5)
+    await publisher.close(1)
+
+
+async def test_each_wait_is_twice_the_one_before_up_to_the_longest(waits: list[float]) -> None:
+    await play(ScriptedPublisher(*[(None, 0.0)] * 5))
+    assert waits == [2, 4, 8, 10, 10]
+
+
+async def test_a_short_connection_does_not_start_the_back_off_again(waits: list[float]) -> None:
+    await play(ScriptedPublisher((0.0, 0.0), (0.0, 0.0), (0.0, 0.0)))
+    assert waits == [2, 4, 8]
+
+
+async def test_a_stable_connection_starts_the_back_off_again(waits: list[float]) -> None:
+    await play(ScriptedPublisher((None, 0.0), (None, 0.0), (0.0, LASTING_S), (None, 0.0)))
+    assert waits == [2, 4, 2, 4]
+
+
+async def test_time_spent_connecting_counts_only_where_the_publisher_says_so(
+    waits: list[float],
+) -> None:
+    slow = [(None, 0.0), (None, LASTING_S), (LASTING_S, 0.0)]
+    await play(ScriptedPublisher(*slow))
+    assert waits == [2, 4, 8]
+    waits.clear()
+    await play(PublisherThatCountsConnecting(*slow))
+    assert waits == [2, 2, 2]
+
+
+async def test_each_change_of_unavailable_is_announced_once(waits: list[float]) -> None:
+    publisher = ScriptedPublisher((None, 0.0), (None, 0.0), (0.0, 0.0))
+    await play(publisher)
+    lost = "connection_lost: by script"
+    assert publisher.changes == [lost, None, lost, link.CLOSED]
+
+
+def test_jitter_shortens_a_wait_by_at_most_its_share() -> None:
+    backoff = Backoff(1.0, 1.0, jitter=0.5)
+    waits = [backoff.next_s() for _ in range(1000)]
+    assert min(waits) >= 0.5
+    assert max(waits) <= 1.0
+    assert max(waits) - min(waits) > 0.3
