@@ -45,7 +45,8 @@ def test_an_empty_environment_with_the_wheel_runs_the_cli(wheel: Path, tmp_path:
     subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)
     python = venv / "bin" / "python"
     pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, str(wheel)], check=True, capture_output=True)
+    # The extra is empty, and stays for those who ask for it.
+    subprocess.run([*pip, f"{wheel}[kombu]"], check=True, capture_output=True)
     shown = subprocess.run(
         [venv / "bin" / "delaybridge", "--version"],
         capture_output=True,
@@ -56,3 +57,5 @@ def test_an_empty_environment_with_the_wheel_runs_the_cli(wheel: Path, tmp_path:
     assert "0.1.0" in shown.stdout
     loaded = "from delaybridge.store.store import scripts; assert len(scripts()) > 10"
     subprocess.run([python, "-c", loaded], check=True, cwd=tmp_path)
+    kombu = "import delaybridge.intercept.kombu, delaybridge.publish.kombu"
+    subprocess.run([python, "-c", kombu], check=True, cwd=tmp_path)

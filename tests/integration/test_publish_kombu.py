@@ -7,7 +7,6 @@ import contextlib
 import json
 import socket
 import ssl
-import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -400,13 +399,6 @@ class TestConfiguration:
             assert stored is not None
             assert dict(stored.headers) == HEADERS
             assert stored.properties == PROPERTIES
-
-    def test_without_kombu_installed(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        for name in ("delaybridge.publish.kombu.publisher", "delaybridge.publish.kombu.thread"):
-            monkeypatch.delitem(sys.modules, name, raising=False)
-        monkeypatch.setitem(sys.modules, "kombu", None)  # what importing then raises
-        with pytest.raises(ConfigError, match=r"pip install 'delaybridge\[kombu\]'"):
-            connect_to("kombu+redis://h")
 
 
 class TestEndToEnd:

@@ -26,15 +26,11 @@ from delaybridge.publish import (
     Verdict,
     read_password,
 )
+from delaybridge.publish.kombu.thread import Courier, Question, kombu
 from delaybridge.publish.link import CLOSED, CLOSING, UNCONFIRMED, LinkedPublisher, broker_refusal
 from delaybridge.settings import password_file
 from delaybridge.settings.password_file import PasswordFile
 from delaybridge.settings.urls import redact, redact_text
-
-try:
-    from delaybridge.publish.kombu.thread import Courier, Question, kombu
-except ImportError:
-    raise ConfigError("brokers: kombu is missing; pip install 'delaybridge[kombu]'") from None
 
 CONNECT_TIMEOUT_S = 5.0
 OPEN_TIMEOUT_S = 12.0  # two tries, and the handshake
