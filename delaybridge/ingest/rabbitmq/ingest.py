@@ -35,7 +35,7 @@ from delaybridge.ingest.routes import AllowList, Route
 from delaybridge.ingest.storing import insist
 from delaybridge.message import Delivery
 from delaybridge.publish import Outcome, Publisher, PublishOptions, connect
-from delaybridge.publish.rabbitmq.publisher import parameters_of
+from delaybridge.publish.rabbitmq.parameters import parameters_of
 from delaybridge.settings.settings import Settings
 from delaybridge.store.calls import Calls
 from delaybridge.store.store import AsyncStore

@@ -1,4 +1,4 @@
-"""Publishing to Kafka: an idempotent producer, confirmed by every in-sync replica."""
+"""Publishes to Kafka with an idempotent producer; every in-sync replica confirms."""
 
 from delaybridge.publish.kafka.publisher import publisher
 

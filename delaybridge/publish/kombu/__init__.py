@@ -1,4 +1,4 @@
-"""Publishing through any of kombu's transports."""
+"""Publishes through any of kombu's transports, one message at a time on a thread."""
 
 from delaybridge.publish.kombu.publisher import publisher
 

@@ -1,24 +1,29 @@
-"""A connection of kombu's on a thread of its own, since whatever it is asked may block.
+"""One kombu connection on a thread of its own, since every call may block.
 
-One publish at a time: py-amqp takes the next confirm for this message's, whichever it names. So a
-connection on which anything but a certain refusal happened is thrown away, and the thread with it.
+py-amqp takes the next confirm to be for the message just published, whichever message it names. So
+the thread publishes one message at a time, and after anything but a certain refusal the connection
+is thrown away, and the thread with it.
+
+A `ThreadPoolExecutor` would not do: the interpreter waits for a pool's threads when it exits, and a
+call to a broker may never return. Heartbeats have to be sent from this thread, too.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from importlib import import_module
+from queue import Empty, SimpleQueue
+from threading import Thread
 from time import monotonic
 from typing import Any, NamedTuple
 
-from delaybridge.amqp.table import decode_table
 from delaybridge.errors import DETAIL_LIMIT, printable
-from delaybridge.message import OWN_HEADERS, Delivery
+from delaybridge.message import Delivery
 from delaybridge.publish import CONFIRMED, Fault, Outcome, Verdict
+from delaybridge.publish.kombu.encoding import message
 from delaybridge.publish.rabbitmq.channel import NACKED, refusal
 from delaybridge.publish.redis_streams.outcomes import refusal as redis_refusal
 from delaybridge.settings.urls import redact_text
@@ -26,30 +31,29 @@ from delaybridge.settings.urls import redact_text
 kombu: Any = import_module("kombu")  # half typed
 amqp: Any = import_module("amqp")
 
-PERSISTENT = 2
 DRAIN_S = 0.001
-Answers = list[tuple[Delivery, Outcome]]
 
 
-class Question(NamedTuple):
-    """Would a message for this queue be refused? The answer is a reason, or None."""
+class QueueCheck(NamedTuple):
+    """A question: would a message for this queue be refused? Answered with a reason, or None."""
 
     queue: str
     answer: asyncio.Future[str | None]
 
 
-class Courier:
-    """One thread and its connection: it delivers what it is given, in order, until it ends.
+class ConnectionThread:
+    """Publishes what it is given, in order, over one connection, until that is lost or stopped.
 
-    `on_answers` is called on the loop when there is something to `collect`. `opened`: it is
-    connected; `ended`: it is over, with the reason. calling_since_s: when the call that it is in
-    now began, by the monotonic clock.
+    `on_outcomes` is called on the loop when `take_outcomes` has something to return.
+    opened: done once the connection is open. ended: done when the thread is finished, with the
+    reason. calling_since_s: when its present call began, by the monotonic clock; None between
+    calls.
     """
 
     def __init__(
         self,
         connection: Any,
-        on_answers: Callable[[Courier], None],
+        on_outcomes: Callable[[ConnectionThread], None],
         *,
         timeout_s: float,
         idle_s: float,
@@ -60,38 +64,38 @@ class Courier:
         self.calling_since_s: float | None = None
         self._connection = connection
         self._channel: Any = None
-        self._on_answers = on_answers
+        self._on_outcomes = on_outcomes
         self._timeout_s, self._idle_s = timeout_s, idle_s
-        self._news = threading.Condition()  # guards what follows
-        self._waiting: deque[Delivery | Question] = deque()
-        self._answers: Answers = []
-        self._is_stopped = False
-        self._returned: str | None = None  # this message, by the broker
-        self._lost: str | None = None  # why the connection is of no more use
+        self._work: SimpleQueue[Delivery | QueueCheck | None] = SimpleQueue()  # None: stop
+        self._outcomes: deque[tuple[Delivery, Outcome]] = deque()
+        self._returned: str | None = None  # why the broker returned the present message
+        self._lost: str | None = None  # why the connection can no longer be used
         # A daemon: a call that never returns must not keep the process.
-        threading.Thread(target=self._run, name="delaybridge kombu", daemon=True).start()
+        Thread(target=self._run, name="delaybridge kombu", daemon=True).start()
 
     # on the loop
 
-    def send(self, items: Iterable[Delivery | Question]) -> None:
-        """Behind all that was given before. The scanner's window bounds what may wait."""
-        with self._news:
-            self._waiting.extend(items)
-            self._news.notify()
+    def send(self, items: Iterable[Delivery | QueueCheck]) -> None:
+        """Queue them behind all earlier ones. The scanner's window bounds the queue."""
+        for item in items:
+            self._work.put(item)
 
-    def collect(self) -> Answers:
+    def take_outcomes(self) -> list[tuple[Delivery, Outcome]]:
         """The outcomes since the last call."""
-        with self._news:
-            answers, self._answers = self._answers, []
-        return answers
+        taken = []
+        while self._outcomes:
+            taken.append(self._outcomes.popleft())
+        return taken
 
-    def stop(self) -> list[Delivery | Question]:
-        """End after the call that it is in, if any; what was not begun, and never will be."""
-        with self._news:
-            self._is_stopped = True
-            waiting, self._waiting = self._waiting, deque()
-            self._news.notify()
-        return list(waiting)
+    def stop(self) -> list[Delivery | QueueCheck]:
+        """End the thread after its present call; returns what it had not begun, and never will."""
+        waiting = []
+        with contextlib.suppress(Empty):
+            while True:
+                if (item := self._work.get_nowait()) is not None:
+                    waiting.append(item)
+        self._work.put(None)
+        return waiting
 
     # in the thread
 
@@ -101,43 +105,43 @@ class Courier:
             # Two tries at once: with none, older kombu goes on for ever.
             self._connection.ensure_connection(max_retries=1, interval_start=0, interval_step=0)
             word = "connection_lost"
-            self._tell(_end, self.opened, None)
-            while (item := self._next()) is not None and self._lost is None:
+            self._call_on_loop(_resolve, self.opened, None)
+            while self._lost is None and (item := self._next()) is not None:
                 self._do(item)
             reason = self._lost or "not_connected: closed"
         except Exception as exc:
             reason = reason_of(word, exc)
-        self._tell(_end, self.ended, reason)
+        self._call_on_loop(_resolve, self.ended, reason)
         with contextlib.suppress(Exception):
             self._connection.release()
 
-    def _next(self) -> Delivery | Question | None:
-        """The next to do; None: nothing ever again. Its heart beats while it waits."""
+    def _next(self) -> Delivery | QueueCheck | None:
+        """The next item; None: the end. Sends heartbeats while it waits."""
         self.calling_since_s = None
         while True:
-            with self._news:
-                if self._is_stopped or self._lost is not None:
-                    return None
-                if self._waiting or self._news.wait(self._idle_s):
-                    if self._waiting:
-                        self.calling_since_s = monotonic()
-                        return self._waiting.popleft()
-                    continue
-            if self._connection.supports_heartbeats:
-                with contextlib.suppress(TimeoutError):
-                    self._connection.drain_events(timeout=DRAIN_S)  # or it learns of no end
-                self._connection.heartbeat_check()
+            try:
+                item = self._work.get(timeout=self._idle_s)
+            except Empty:
+                self._keep_alive()
+            else:
+                self.calling_since_s = monotonic()
+                return item
 
-    def _do(self, item: Delivery | Question) -> None:
-        if isinstance(item, Question):
-            self._tell(_end, item.answer, self._check(item.queue))
+    def _keep_alive(self) -> None:
+        if self._connection.supports_heartbeats:
+            with contextlib.suppress(TimeoutError):
+                # Without reading, the end of an idle connection would not be noticed.
+                self._connection.drain_events(timeout=DRAIN_S)
+            self._connection.heartbeat_check()
+
+    def _do(self, item: Delivery | QueueCheck) -> None:
+        if isinstance(item, QueueCheck):
+            self._call_on_loop(_resolve, item.answer, self._check(item.queue))
             return
-        outcome = self._publish(item)
-        with self._news:
-            is_first = not self._answers
-            self._answers.append((item, outcome))
-        if is_first:
-            self._tell(self._on_answers, self)
+        self._outcomes.append((item, self._publish(item)))
+        # With more than one, the call that the first one made is still to come.
+        if len(self._outcomes) == 1:
+            self._call_on_loop(self._on_outcomes, self)
 
     def _publish(self, delivery: Delivery) -> Outcome:
         self._returned = None
@@ -146,7 +150,7 @@ class Courier:
                 self._open_channel()
             try:
                 encoded = message(self._channel, delivery)
-            except Exception as exc:  # it is not written, and the connection is as it was
+            except Exception as exc:  # nothing was written, so the connection is good
                 return Outcome(Verdict.REFUSED, reason_of("unencodable", exc))
             self._channel.basic_publish(
                 encoded,
@@ -165,16 +169,16 @@ class Courier:
 
     def _open_channel(self) -> None:
         self._channel = self._connection.channel()
-        events = getattr(self._channel, "events", None)  # AMQP's channels have them
+        events = getattr(self._channel, "events", None)  # only AMQP channels have them
         if events is not None:
-            # Without it a return raises, and leaves the confirm for the next message to find.
+            # Without a handler a return raises, and its confirm is taken for the next message's.
             events["basic_return"].add(self._was_returned)
 
     def _was_returned(self, exc: Any, *_: object) -> None:
         self._returned = f"{exc.reply_code} {printable(str(exc.reply_text))}"[:DETAIL_LIMIT]
 
     def _failed(self, exc: Exception) -> Outcome:
-        """What became of the message; what is left of the connection."""
+        """The outcome of a publish that raised. Sets `_lost` if the connection cannot be kept."""
         if isinstance(exc, amqp.exceptions.MessageNacked):
             return NACKED
         if (refused := redis_refusal(exc)) is not None:
@@ -183,7 +187,7 @@ class Courier:
             return refused
         if isinstance(exc, amqp.exceptions.ChannelError):
             refused = refusal(exc.reply_code, str(exc.reply_text))
-            if refused is not None:  # of this message: no other was on the way
+            if refused is not None:  # certainly of this message: no other is unconfirmed
                 self._channel = None
                 return refused
         if isinstance(exc, TimeoutError) or type(exc).__name__ == "TimeoutError":
@@ -196,7 +200,7 @@ class Courier:
         return Outcome(Verdict.UNKNOWN, self._lost)
 
     def _check(self, queue: str) -> str | None:
-        """RabbitMQ and Redis can be asked; elsewhere asking might create the queue."""
+        """Ask RabbitMQ or Redis. With other transports asking might create the queue."""
         kind = self._connection.transport.driver_type
         if kind not in ("amqp", "redis"):
             return None
@@ -208,49 +212,21 @@ class Courier:
                 return refused.reason
             if not isinstance(exc, self._connection.channel_errors):
                 return reason_of("not_connected", exc)
-            return reason_of("unroutable", exc) if kind == "amqp" else None  # made when first used
+            return reason_of("unroutable", exc) if kind == "amqp" else None  # Redis creates it
         return None
 
-    def _tell(self, callback: Callable[..., None], *arguments: object) -> None:
-        # The loop may have ended without closing us.
+    def _call_on_loop(self, callback: Callable[..., None], *arguments: object) -> None:
+        # The loop may have ended without closing the publisher.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(callback, *arguments)
 
 
-def message(channel: Any, delivery: Delivery) -> Any:
-    """The message as `kombu.Producer.publish` would have prepared it, with our headers added."""
-    record = delivery.record
-    stored = record.properties if isinstance(record.properties, bytes) else b""
-    properties: dict[str, Any] = {"delivery_mode": PERSISTENT} | dict(decode_table(stored))
-    headers = dict(decode_table(record.headers))  # type: ignore[arg-type]  # a table for this kind
-    ours = (delivery.id, delivery.due_ms, delivery.attempt)
-    content_type = properties.pop("content_type", "application/data")
-    encoding = properties.pop("content_encoding", "binary")
-    properties.pop("delivery_info", None)  # the channel's to say
-    return channel.prepare_message(
-        _body(record.body or b"", encoding),
-        priority=properties.pop("priority", 0),
-        content_type=content_type,
-        content_encoding=encoding,
-        headers=headers | dict(zip(OWN_HEADERS, ours, strict=True)),
-        properties=properties,
-    )
-
-
-def _body(body: bytes, encoding: Any) -> bytes | str:
-    """Text where kombu's serializers leave text: a transport that encodes nothing needs it."""
-    if str(encoding).lower() in ("utf-8", "utf8"):
-        with contextlib.suppress(UnicodeDecodeError):
-            return body.decode()
-    return body
-
-
 def reason_of(word: str, exc: BaseException) -> str:
-    """A reason for people, printable and short, without secrets."""
+    """`word: text of the exception`, printable, short and without secrets."""
     text = redact_text(str(exc) or type(exc).__name__)
     return f"{word}: {printable(text)}"[:DETAIL_LIMIT]
 
 
-def _end(future: asyncio.Future[Any], result: object) -> None:
+def _resolve(future: asyncio.Future[Any], result: object) -> None:
     if not future.done():
         future.set_result(result)

@@ -1,4 +1,4 @@
-"""Publishing to RabbitMQ: publisher confirms, `mandatory`, pipelined."""
+"""Publishes to RabbitMQ, pipelined, with publisher confirms and `mandatory`."""
 
 from delaybridge.publish.rabbitmq.publisher import publisher
 

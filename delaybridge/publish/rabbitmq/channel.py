@@ -1,13 +1,13 @@
-"""What was written on a channel and is not confirmed, and what may be written next. Pure: no I/O.
+"""Which outcome each delivery on a channel gets, and what may be written next. No I/O.
 
-A publisher confirm names a number, a basic.return names our header, and a closed channel names
-nobody. `ExchangeLine` makes outcomes of the three, one for each delivery and never two:
+A publisher confirm names a number, a basic.return carries our `delaybridge-id` header, and a closed
+channel names no message. `ExchangeLine` turns the three into exactly one outcome per delivery:
 
-- On a channel no two unconfirmed messages have the same id, so a return's `delaybridge-id` says
-  for certain which one came back. The second waits, and all behind it, so the order is kept.
-- A broker refuses some messages by closing the channel, and all that is unconfirmed on it becomes
-  unknown. So the first message on a channel goes alone, and so does each one that was unconfirmed
-  when a channel was closed: the next time the one at fault is alone, and certainly refused.
+- No two unconfirmed messages on a channel have the same id, so a return's id identifies the message
+  for certain. A second one with that id waits, and so does everything after it, to keep the order.
+- A broker refuses some messages by closing the channel, and everything unconfirmed on it becomes
+  unknown. So the first message on a channel goes alone, and so does each message that was
+  unconfirmed when a channel was closed: next time the bad one is alone, and certainly refused.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from delaybridge.message import Delivery
 from delaybridge.publish import CONFIRMED, Fault, Outcome, Verdict
 from delaybridge.publish.reports import Reports
 
-CAREFUL_MESSAGES = 16  # go one at a time after the broker closed a channel on us
+CAREFUL_MESSAGES = 16  # number sent one at a time after the broker closed a channel
 MAX_SUSPECTS = 10_000  # ids remembered per exchange
 ACCESS_REFUSED, NOT_FOUND, PRECONDITION_FAILED = 403, 404, 406
 
@@ -31,7 +31,7 @@ _BATCH = 500  # the broker reads the first while the next are being encoded
 
 
 class Unconfirmed:
-    """What was written on one channel, by delivery tag: the first is 1, each next one more."""
+    """Messages written on one channel, by delivery tag. Tags count from 1."""
 
     def __init__(self) -> None:
         # _slots[i] holds tag _first + i, None once it is settled. All before _head are settled.
@@ -49,11 +49,11 @@ class Unconfirmed:
 
     @property
     def last(self) -> Delivery | None:
-        """The one written last, None if it is settled."""
+        """The message written last; None if it is settled."""
         return self._slots[-1] if self._slots else None
 
     def ids(self) -> set[str]:
-        """The ids of all that is unconfirmed."""
+        """The ids of all unconfirmed messages."""
         return set(self._ids)
 
     def is_disjoint(self, ids: Iterable[str]) -> bool:
@@ -61,13 +61,13 @@ class Unconfirmed:
         return self._ids.isdisjoint(ids)
 
     def wrote(self, deliveries: Sequence[Delivery], now_s: float) -> None:
-        """They went out in this order, behind all that went out before."""
+        """Record that these were written, in this order, after all earlier ones."""
         self._slots.extend(deliveries)
         self._ids.update([delivery.id for delivery in deliveries])
         self._batches.append((self._first + len(self._slots) - 1, now_s))
 
     def take(self, tag: int, multiple: bool) -> list[Delivery]:
-        """What the broker settles with this tag; nothing for a tag that is settled or unknown."""
+        """Take what the broker settles with this tag; empty if the tag is settled or unknown."""
         end = tag - self._first + 1 if tag or not multiple else len(self._slots)
         start = self._head if multiple else end - 1
         if not self._head <= start < end <= len(self._slots):
@@ -83,7 +83,7 @@ class Unconfirmed:
         return taken
 
     def oldest_s(self) -> float | None:
-        """When the oldest unconfirmed message was written; None if all are settled."""
+        """When the oldest unconfirmed message was written (loop time); None if all are settled."""
         while self._batches and self._batches[0][0] < self._first + self._head:
             self._batches.popleft()
         return self._batches[0][1] if self._batches else None
@@ -108,12 +108,12 @@ class ExchangeLine:
         self._unconfirmed = Unconfirmed()
         self._returned: dict[str, str] = {}
         self._suspects: dict[str, None] = {}
-        self._careful = 1  # so many still go one at a time
+        self._careful = 1  # number of messages still to go one at a time
         self._is_alone = False  # the one unconfirmed message went alone
 
     @property
     def has_waiting(self) -> bool:
-        """Whether something was not written yet."""
+        """Whether some deliveries were not written yet."""
         return bool(self._waiting)
 
     @property
@@ -122,17 +122,17 @@ class ExchangeLine:
         return not self._waiting and not self._unconfirmed
 
     def oldest_s(self) -> float | None:
-        """When the oldest unconfirmed message was written; None if there is none."""
+        """When the oldest unconfirmed message was written (loop time); None if all are settled."""
         return self._unconfirmed.oldest_s()
 
     # on the way out
 
     def add(self, deliveries: Iterable[Delivery]) -> None:
-        """They are to be written, behind those that wait."""
+        """Queue them behind those that wait."""
         self._waiting.extend(deliveries)
 
     def next_batch(self) -> list[Delivery]:
-        """Take what may be written now, in order; then call `wrote` with what of it was written."""
+        """Take what may be written now, in order; then pass what was written to `wrote`."""
         waiting, unconfirmed = self._waiting, self._unconfirmed
         if not waiting or self._is_alone or waiting[0].id in unconfirmed:
             return []
@@ -164,19 +164,19 @@ class ExchangeLine:
         return self._careful > 0 or id in self._suspects
 
     def wrote(self, batch: Sequence[Delivery], now_s: float) -> None:
-        """These of the last `next_batch` were written, in this order."""
+        """Record which deliveries of the last `next_batch` were written, in this order."""
         if batch:
             self._unconfirmed.wrote(batch, now_s)
             self._is_alone = self._goes_alone(batch[0].id)
 
     def be_careful(self) -> None:
-        """The next message goes alone: nothing is known of the channel or the exchange yet."""
+        """Send the next message alone: the state of the channel or the exchange is not known."""
         self._careful = max(self._careful, 1)
 
-    # what the broker says
+    # the broker's answers
 
     def settle(self, tag: int, multiple: bool, *, confirmed: bool) -> None:
-        """An ack or a nack."""
+        """Report what an ack (`confirmed`) or a nack settles."""
         taken = self._unconfirmed.take(tag, multiple)
         if not taken:
             return
@@ -189,7 +189,7 @@ class ExchangeLine:
         self._reports.add(taken, CONFIRMED if confirmed else NACKED)
 
     def returned(self, id: str, reason: str) -> None:
-        """The broker gave the message back; its ack is still to come."""
+        """Note that the broker returned the message; its ack still follows."""
         if id in self._unconfirmed:
             self._returned[id] = reason
 
@@ -203,14 +203,14 @@ class ExchangeLine:
                 self._reports.add([delivery], Outcome(Verdict.REFUSED, f"unroutable: {reason}"))
         return kept
 
-    # what ends a channel
+    # the end of a channel
 
     def closed_by_broker(self, code: int, text: str) -> Outcome:
-        """The broker closed the channel; what this says of a message that was on it alone."""
+        """Report what was unconfirmed; returns what the close means for a lone message."""
         refused = refusal(code, text)
         last = self._unconfirmed.last
         if last is not None and len(self._unconfirmed) == 1 and refused is not None:
-            # Alone, and the last one written: it was this one that the broker refused.
+            # It was alone and the last one written, so it is the one that the broker refused.
             self._suspects.pop(last.id, None)
             self._end(refused)
         else:
@@ -223,9 +223,9 @@ class ExchangeLine:
         return refused
 
     def lost(self, outcome: Outcome, *, is_suspicious: bool = False) -> None:
-        """The channel is gone: what is unconfirmed ends in `outcome`, what waits goes on waiting.
+        """The channel is gone: unconfirmed messages end in `outcome`, waiting ones still wait.
 
-        is_suspicious: a message on it may have been the reason.
+        is_suspicious: a message on the channel may have been the reason.
         """
         if is_suspicious:
             self._suspect()
@@ -234,7 +234,7 @@ class ExchangeLine:
         self.be_careful()
 
     def refuse_waiting(self, outcome: Outcome) -> None:
-        """What was never written ends in `outcome`."""
+        """End deliveries that were never written in `outcome`."""
         waiting, self._waiting = self._waiting, deque()
         self._reports.add(waiting, outcome)
 
@@ -252,14 +252,14 @@ class ExchangeLine:
 
 
 def refusal(code: int, text: str) -> Outcome | None:
-    """What a channel error means for the publish that caused it; None if it proves nothing."""
+    """The outcome of the publish that caused a channel error; None if the error proves nothing."""
     shown = _shown(code, text)
     if code == NOT_FOUND:
         return Outcome(Verdict.REFUSED, f"exchange_missing: {shown}")
     if code == PRECONDITION_FAILED:
         return Outcome(Verdict.REFUSED, f"precondition_failed: {shown}")
     if code == ACCESS_REFUSED:
-        # A right to a topic is one routing key's; any other is the whole exchange's.
+        # A topic permission concerns one routing key; any other, the whole exchange.
         fault = Fault.MESSAGE if "access to topic" in text else Fault.DESTINATION
         return Outcome(Verdict.REFUSED, f"access_refused: {shown}", fault)
     return None

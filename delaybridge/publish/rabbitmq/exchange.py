@@ -1,4 +1,4 @@
-"""One exchange's way out: its channel, opened when it is needed and again when it was closed."""
+"""One exchange's channel: opened when it is first needed, and again after the broker closed it."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from delaybridge.publish.link import broker_refusal
 from delaybridge.publish.rabbitmq.channel import ExchangeLine, refusal
 from delaybridge.publish.reports import Reports
 
-ANSWER_TIMEOUT_S = 10.0  # for a channel to open; a broker that takes longer is given up
-PROOF_TTL_S = 30.0  # after so long without a confirm the exchange may be gone
-MISSING_TTL_S = 1.0  # how long an exchange is taken for missing without asking again
+ANSWER_TIMEOUT_S = 10.0  # for a channel to open; then the connection is given up
+PROOF_TTL_S = 30.0  # without a confirm for longer, the exchange may have been deleted
+MISSING_TTL_S = 1.0  # how long an exchange counts as missing before the broker is asked again
 
 
-class Exchange:
-    """The deliveries of one exchange, over one connection after the other.
+class ExchangeChannel:
+    """Publishes the deliveries of one exchange, over one connection after the other.
 
-    Before the first publish the broker is asked whether the exchange exists. That is believed for
-    as long as confirms come; after 30 s without one the next message goes alone, as a probe.
+    Before the first publish it asks the broker whether the exchange exists. The answer holds as
+    long as confirms come; after 30 s without one the next message goes alone, as a probe.
     """
 
     def __init__(self, name: str, reports: Reports, login: bytes, arm: Callable[[], None]) -> None:
@@ -38,7 +38,7 @@ class Exchange:
         self.line = ExchangeLine(reports)
         self._reports = reports
         self._login = login
-        self._arm = arm  # sees to it that `expire` is called in time
+        self._arm = arm  # starts the timer that calls `expire`
         self._connection: WireConnection | None = None
         self._channel: Channel | None = None
         self._encoder: Encoder | None = None
@@ -54,7 +54,7 @@ class Exchange:
     # on the way out
 
     def publish(self, deliveries: Sequence[Delivery], connection: WireConnection) -> None:
-        """Write them behind what waits, as soon as the channel is open."""
+        """Write them after those that wait already, as soon as the channel is open."""
         self._connection = connection
         self.line.add(deliveries)
         now_s = asyncio.get_running_loop().time()
@@ -94,7 +94,7 @@ class Exchange:
             try:
                 frames.append(encoder.frames(delivery))
             except Exception as exc:
-                # Whatever is wrong with it, it was not written, and the others are.
+                # Only this one is bad: it was not written, the others are.
                 reason = str(exc) if type(exc) is ValueError else f"unencodable: {reason_of(exc)}"
                 self._reports.add([delivery], Outcome(Verdict.REFUSED, reason))
             else:
@@ -125,7 +125,7 @@ class Exchange:
             self._write()
 
     async def _prepared(self, connection: WireConnection) -> Channel:
-        """A channel in confirm mode, the exchange having been seen. Raises what is in the way."""
+        """A channel in confirm mode, once the exchange is seen to exist. Raises if that fails."""
         channel = await connection.open_channel(self._on_closed)
         try:
             if self.name:
@@ -159,7 +159,7 @@ class Exchange:
 
     def _on_closed(self, channel: Channel, reason: Exception) -> None:
         if channel is not self._channel:
-            return  # it was never opened, or thrown away
+            return  # it never opened, or was dropped
         self._drop_channel()
         if (closed := close_code(reason)) is None:
             return  # `connection_lost` follows
@@ -175,15 +175,15 @@ class Exchange:
         self._channel = self._encoder = None
 
     def release(self) -> None:
-        """Close the channel of an exchange that has nothing to do: others may need one."""
+        """Close the channel if it has nothing to do: another exchange may need one."""
         if self.line.is_idle and (channel := self._channel) is not None:
             self._drop_channel()
             close_channel(channel)
 
-    # what the broker says
+    # the broker's answers
 
     def on_confirm(self, tag: int, multiple: bool, is_ack: bool) -> None:
-        """The broker settled what was published as number `tag`, or everything up to it."""
+        """The broker settled message number `tag`, or everything up to it (`multiple`)."""
         self._proved_s = asyncio.get_running_loop().time()
         self.line.settle(tag, multiple, confirmed=is_ack)
         if self.line.has_waiting:
@@ -193,12 +193,13 @@ class Exchange:
         """The broker gave back the message with this `delaybridge-id`."""
         self.line.returned(id, reason)
 
-    # what the broker does not say
+    # answers that do not come
 
     def expire(self, before_s: float, outcome: Outcome) -> float | None:
-        """Give up what was written before `before_s`; when the oldest that is left was written.
+        """Give up everything if the oldest unconfirmed message was written before `before_s`.
 
-        Its channel is thrown away with all that is on it, so that a late ack confirms nothing.
+        Returns when the oldest one left was written, None if none is left. The channel is closed
+        with all that is on it, so that a late ack confirms nothing.
         """
         oldest_s = self.line.oldest_s()
         if oldest_s is None or oldest_s > before_s:
@@ -208,12 +209,12 @@ class Exchange:
         self.line.lost(outcome)
         if channel is not None and connection is not None and connection.is_open:
             close_channel(channel)
-            # Also with nothing to write: it tells a broker that is slow from one that is gone.
+            # Even with nothing to write: this tells a slow broker from one that is gone.
             self._open(connection)
         return None
 
     def connection_lost(self, outcome: Outcome, *, is_suspicious: bool) -> None:
-        """What is unconfirmed ends in `outcome`, what waits is refused with its reason."""
+        """Unconfirmed deliveries end in `outcome`; waiting ones are refused with its reason."""
         self._drop_channel()
         self._connection = None
         if self._opening is not None:
@@ -223,7 +224,7 @@ class Exchange:
         self.refuse_waiting(outcome.reason)
 
     def refuse_waiting(self, reason: str) -> None:
-        """What was never written is refused: the broker is at fault."""
+        """Refuse what was never written: the broker is at fault."""
         self.line.refuse_waiting(broker_refusal(reason))
 
 

@@ -1,19 +1,17 @@
-"""RabbitMQ: publisher confirms, `mandatory`, pipelined; one channel per exchange.
+"""Publishes to RabbitMQ: one connection, kept up, with a channel for each exchange.
 
-`amqp_wire` is the connection and its frames, `amqp_exchange` one exchange's channel,
-`amqp_channel` which outcome each delivery gets. This is what holds them: one connection, kept up.
+Every publish is `mandatory` and confirmed. `exchange.py` is one exchange's channel; `channel.py`
+decides which outcome each delivery gets.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
-from urllib.parse import parse_qs, quote, urlencode, urlsplit
+from urllib.parse import quote
 
-import pika
 from pika.connection import Parameters
-from pika.credentials import PlainCredentials
 from pika.exceptions import AMQPError, ConnectionClosedByBroker
 
 from delaybridge.amqp.connection import (
@@ -23,7 +21,7 @@ from delaybridge.amqp.connection import (
     open_connection,
     reason_of,
 )
-from delaybridge.errors import DETAIL_LIMIT, ConfigError, PublishUnavailable, printable
+from delaybridge.errors import DETAIL_LIMIT, PublishUnavailable, printable
 from delaybridge.message import Delivery, Destination
 from delaybridge.publish import (
     Fault,
@@ -31,22 +29,16 @@ from delaybridge.publish import (
     PublishOptions,
     Report,
     Verdict,
-    check_options,
-    read_password,
 )
 from delaybridge.publish.link import CLOSED, CLOSING, UNCONFIRMED, LinkedPublisher
 from delaybridge.publish.rabbitmq.channel import refusal
-from delaybridge.publish.rabbitmq.exchange import ANSWER_TIMEOUT_S, Exchange
-from delaybridge.settings import password_file
-from delaybridge.settings.password_file import PasswordFile
+from delaybridge.publish.rabbitmq.exchange import ANSWER_TIMEOUT_S, ExchangeChannel
+from delaybridge.publish.rabbitmq.parameters import parameters_of
 
-CONNECT_TIMEOUT_S, HANDSHAKE_TIMEOUT_S = 5.0, 10.0
 GOODBYE_TIMEOUT_S = 1.0
-MAX_EXCHANGES = 1000  # with a channel each; a broker allows 2047 by default
+MAX_EXCHANGES = 1000  # each has a channel; a broker allows 2047 by default
 
-_SETTER = "_set_url_"  # of pika's, one for each option
-_OPTIONS = {n.removeprefix(_SETTER) for n in dir(pika.URLParameters) if n.startswith(_SETTER)}
-_NORMAL_CLOSES = (200, 320)  # closed on purpose: no message is the reason
+_NORMAL_CLOSES = (200, 320)  # closed on purpose, not because of a message
 
 
 class RabbitMQPublisher(LinkedPublisher):
@@ -65,7 +57,7 @@ class RabbitMQPublisher(LinkedPublisher):
         self._parameters = parameters
         self._login = getattr(parameters.credentials, "username", "").encode()
         self._timeout_s = options.confirm_timeout_s
-        self._exchanges: dict[str, Exchange] = {}
+        self._exchanges: dict[str, ExchangeChannel] = {}
         self._connection: WireConnection | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -177,12 +169,12 @@ class RabbitMQPublisher(LinkedPublisher):
 
     # exchanges
 
-    def _exchange(self, name: str) -> Exchange:
+    def _exchange(self, name: str) -> ExchangeChannel:
         exchange = self._exchanges.get(name)
         if exchange is None:
             if len(self._exchanges) >= MAX_EXCHANGES:
                 self._release_exchanges()
-            exchange = Exchange(name, self._reports, self._login, self._arm)
+            exchange = ExchangeChannel(name, self._reports, self._login, self._arm)
             self._exchanges[name] = exchange
         return exchange
 
@@ -192,7 +184,7 @@ class RabbitMQPublisher(LinkedPublisher):
             if exchange.is_unused:
                 del self._exchanges[name]
 
-    # confirms that do not come
+    # confirms that are overdue
 
     def _arm(self) -> None:
         if self._timer is None:
@@ -236,66 +228,7 @@ def publisher(
 ) -> RabbitMQPublisher:
     """A publisher for an amqp:// or amqps:// URL; what follows `?` is as in pika.URLParameters.
 
-    amqps:// verifies certificate and host name. ConfigError for a URL that is none.
+    amqps:// verifies certificate and host name. ConfigError if the URL cannot be used.
     """
     parameters = parameters_of(name, url, options)
     return RabbitMQPublisher(name, parameters, report=report, on_change=on_change, options=options)
-
-
-class FileCredentials(PlainCredentials):  # type: ignore[misc]  # pika is untyped
-    """User and password, the latter as it stands in its file at each connect."""
-
-    def __init__(self, user: str, file: PasswordFile) -> None:
-        super().__init__(user, "")
-        self._file = file
-
-    def response_for(self, start: Any) -> Any:
-        """As pika asks for it. Raises if the file cannot be read: the connection fails."""
-        self.password = self._file.read()
-        try:
-            return super().response_for(start)
-        finally:
-            self.password = ""
-
-
-def _fault(given: Mapping[str, Sequence[str]]) -> str:
-    """What is wrong with a URL that pika refuses; its own text may hold the password."""
-    for option, values in given.items():
-        try:
-            pika.URLParameters(f"amqps://h/?{urlencode({option: values[0]})}")
-        except Exception:
-            return f"pika does not take the value of {option}; correct it or leave it out"
-        if len(values) > 1:
-            return f"{option} is given more than once; leave one"
-    return "pika does not take the URL; write amqp[s]://USER:PASSWORD@HOST:PORT/VHOST"
-
-
-def parameters_of(name: str, url: str, options: PublishOptions) -> Parameters:
-    """How to connect to the broker at `url`; ConfigError for a URL that is none."""
-    text, file = password_file.split(url)
-    if file is not None:
-        text = text.replace("@", ":@", 1)  # pika takes no user without a password
-    given = parse_qs(urlsplit(text).query, keep_blank_values=True)
-    check_options(name, given, _OPTIONS, "a RabbitMQ URL")
-    try:
-        parameters = pika.URLParameters(text)
-    except Exception:
-        raise ConfigError(f"brokers.{name}: {_fault(given)}") from None
-    if file is not None:
-        read_password(name, file)
-        parameters.credentials = FileCredentials(parameters.credentials.username, file)
-    parameters.connection_attempts = 1  # the back-off is ours
-    parameters.client_properties = {
-        "product": "delaybridge",
-        "connection_name": f"delaybridge {name}",
-    }
-    defaults = {
-        "heartbeat": options.heartbeat_s,
-        "blocked_connection_timeout": options.blocked_connection_timeout_s,
-        "socket_timeout": CONNECT_TIMEOUT_S,
-        "stack_timeout": HANDSHAKE_TIMEOUT_S,
-    }
-    for option, value in defaults.items():
-        if option not in given:
-            setattr(parameters, option, value)
-    return parameters

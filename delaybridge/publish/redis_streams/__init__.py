@@ -1,4 +1,4 @@
-"""Publishing to Redis Streams: one XADD per message, pipelined."""
+"""Publishes to Redis Streams, one XADD per message, pipelined."""
 
 from delaybridge.publish.redis_streams.publisher import publisher
 
