@@ -1,12 +1,12 @@
-"""The one place that reaches below pika's public surface (pika is pinned for it), and why.
+"""A pika connection on which publishes and confirms pass as bytes.
 
-pika carries the connection: handshake, TLS, heartbeats, channels. Publishes and confirms pass it
-by as bytes:
+This is the only module that uses pika's private parts, which is why pika is pinned. pika does the
+handshake, TLS, heartbeats and channels. Publishes and confirms bypass it:
 
 - Out: a batch's frames are joined and written at once. pika's `basic_publish` costs four times the
   CPU, and its header encoder refuses floats and changes integers and byte arrays.
-- In: acks, nacks and returns are read here. pika would decode a returned message's headers, and
-  one time stamp beyond the year 9999 in them would end the connection.
+- In: acks, nacks and returns are read here. pika would decode a returned message's headers, and a
+  time stamp beyond the year 9999 in them would end the connection.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from delaybridge.message import Delivery, Destination
 
 MAX_BODY_BYTES = 16 * 1024 * 1024  # RabbitMQ's default max_message_size
 READ_BYTES = 128 * 1024
-WRITE_BYTES = 128 * 1024  # pika copies what a write leaves over, so not the whole batch at once
+WRITE_BYTES = 128 * 1024  # at a time: pika copies whatever the socket did not take
 
 _METHOD, _HEADER, _BODY = 1, 2, 3
 _END = b"\xce"
 _FRAME = struct.Struct(">BHI")
-_NEXT_FRAME = struct.Struct(">cBHI")  # behind the end of the one before
+_NEXT_FRAME = struct.Struct(">cBHI")  # preceded by the end of the frame before
 _FRAME_OVERHEAD = _FRAME.size + 1
 _PUBLISH = b"\x00\x3c\x00\x28\x00\x00"  # class 60, method 40, reserved
 _MANDATORY = b"\x01"
@@ -46,7 +46,7 @@ Connection = TypeVar("Connection", bound="WireConnection")
 
 
 class Listener(Protocol):
-    """Who publishes on a channel."""
+    """Receives the confirms and returns of one channel."""
 
     def on_confirm(self, tag: int, multiple: bool, is_ack: bool) -> None:
         """The broker settled what was published as number `tag`, or everything up to it."""
@@ -56,10 +56,10 @@ class Listener(Protocol):
 
 
 class WireConnection(AsyncioConnection):  # type: ignore[misc]  # pika has no types
-    """pika's connection, with publishes and confirms as bytes. One per life of a TCP connection.
+    """One TCP connection: pika's, with publishes and confirms as bytes.
 
-    lost: set when the open connection ends, to the reason. is_blocked: the broker reads nothing,
-    not even a method, until its alarm is over.
+    opened: done once it is open, or failed. lost: done when the open connection ends, with the
+    reason. is_blocked: the broker reads nothing, not even a method, until its alarm is over.
     """
 
     def __init__(self, parameters: Parameters, loop: asyncio.AbstractEventLoop) -> None:
@@ -80,20 +80,20 @@ class WireConnection(AsyncioConnection):  # type: ignore[misc]  # pika has no ty
         )
 
     def _on_connection_workflow_done(self, made: Any) -> None:
-        # pika gives the class of the error, which it takes for none, where it is closed meanwhile.
+        # If it is closed meanwhile, pika passes the class of the error, not an instance.
         super()._on_connection_workflow_done(made() if isinstance(made, type) else made)
 
     # channels
 
     def listen(self, channel: int, listener: Listener | None) -> None:
-        """Who hears of the channel's confirms from now on; without one they are dropped."""
+        """Send the channel's confirms to this listener from now on; None: drop them."""
         if listener is None:
             self._listeners.pop(channel, None)
         else:
             self._listeners[channel] = listener
 
     async def open_channel(self, on_closed: Callable[[Channel, Exception], None]) -> Channel:
-        """A new channel. Raises what closes it before it is open."""
+        """A new channel. If it is closed before it is open, raises the reason."""
         opened: asyncio.Future[None] = self._loop.create_future()
 
         def closed(channel: Channel, reason: Exception) -> None:
@@ -110,30 +110,30 @@ class WireConnection(AsyncioConnection):  # type: ignore[misc]  # pika has no ty
         return channel
 
     async def select_confirms(self, channel: Channel) -> None:
-        """Let the broker confirm what is published on the channel."""
+        """Put the channel into confirm mode."""
         await self._ask(channel, lambda done: channel.confirm_delivery(_nothing, done))
 
     async def look_up(self, channel: Channel, exchange: str) -> None:
-        """Return if the exchange exists; if not, the broker closes the channel: raises that."""
+        """Return if the exchange exists; otherwise the broker closes the channel, which raises."""
         await self._ask(
             channel, lambda done: channel.exchange_declare(exchange, passive=True, callback=done)
         )
 
     async def look_up_queue(self, channel: Channel, queue: str) -> None:
-        """`look_up` for a queue."""
+        """Return if the queue exists; otherwise the broker closes the channel, which raises."""
         await self._ask(
             channel, lambda done: channel.queue_declare(queue, passive=True, callback=done)
         )
 
     async def _ask(self, channel: Channel, send: Callable[[Callable[[Any], None]], None]) -> None:
-        # The answer, or what closes the channel instead.
+        # The channel may be closed instead of an answer.
         answered: asyncio.Future[None] = self._loop.create_future()
         channel.add_on_close_callback(lambda _, reason: _fail(answered, reason))
         send(lambda _: _set(answered, None))
         await answered
 
     def abort(self, reason: str) -> None:
-        """End the connection without a word to the broker, which does not answer."""
+        """End the connection at once, for a broker that does not answer."""
         if not (self.is_closed or self.lost.done()):
             self._terminate_stream(AMQPError(reason))
 
@@ -153,10 +153,10 @@ class WireConnection(AsyncioConnection):  # type: ignore[misc]  # pika has no ty
             self._output_marshaled_frames([b"".join(gathered)])
 
     def _proto_connection_made(self, transport: Any) -> None:
-        """Read and write a plain socket at once; whatever is not usual about it is pika's to see.
+        """Read and write a plain socket directly; pika handles errors and the end of the stream.
 
-        pika writes in the loop's next turn, and reads 4 KiB at a time until there is no more: two
-        turns and an exception for each of the publishes that come a millisecond apart.
+        pika writes in the loop's next turn, and reads 4 KiB at a time until the socket is empty:
+        two turns and an exception for each publish that comes alone.
         """
         self._is_plain = isinstance(transport, _AsyncPlaintextTransport)
         if self._is_plain:
@@ -184,20 +184,20 @@ class WireConnection(AsyncioConnection):  # type: ignore[misc]  # pika has no ty
             transport._on_socket_writable()
 
     def _on_data_available(self, data_in: bytes) -> None:
-        """Read confirms and returns; give pika every other frame, whole."""
+        """Read confirms and returns here; pass every other frame to pika, whole."""
         data = self._unread + data_in if self._unread else data_in
         position, size = 0, len(data)
         while size - position >= _FRAME_OVERHEAD:
             kind, channel, length = _FRAME.unpack_from(data, position)
             end = position + _FRAME_OVERHEAD + length
-            if kind == ord("A"):  # "AMQP...": the broker speaks another protocol
+            if kind == ord("A"):  # "AMQP...": the broker wants another version
                 end = size
             elif end > size:
                 break
             if not self._read(kind, channel, data, position + _FRAME.size, end - 1):
                 self._pass_to_pika(data[position:end])
             else:
-                self.bytes_received += end - position  # pika's heartbeat looks at it
+                self.bytes_received += end - position  # pika's heartbeat check reads it
             position = end
         self._unread = data[position:]
 
@@ -220,7 +220,7 @@ class WireConnection(AsyncioConnection):  # type: ignore[misc]  # pika has no ty
             return False
         if kind == _HEADER:
             self._read_returned(channel, data[start:end])
-        return kind in (_HEADER, _BODY)  # nothing else here has content
+        return kind in (_HEADER, _BODY)  # only returns have content here
 
     def _read_returned(self, channel: int, payload: bytes) -> None:
         reason = self._returning.pop(channel, "")
@@ -231,7 +231,7 @@ class WireConnection(AsyncioConnection):  # type: ignore[misc]  # pika has no ty
 
 
 class Encoder:
-    """Publishes on one channel, to one exchange, as frames."""
+    """Encodes publishes on one channel to one exchange as frames."""
 
     def __init__(self, channel: int, frame_max: int, login: bytes) -> None:
         self._channel = channel
@@ -240,7 +240,7 @@ class Encoder:
         self._methods: dict[str, bytes] = {}  # by routing key
 
     def frames(self, delivery: Delivery) -> bytes:
-        """The frames of one publish; ValueError with a reason if no broker would take it."""
+        """The frames of one publish; ValueError with a reason if no broker would accept it."""
         record = delivery.record
         body = record.body or b""
         size = len(body)
@@ -277,25 +277,25 @@ class Encoder:
             (_PUBLISH, bytes([len(exchange)]), exchange, bytes([len(key)]), key, _MANDATORY)
         )
         frame = _FRAME.pack(_METHOD, self._channel, len(payload)) + payload + _END
-        if len(self._methods) >= _ROUTES:  # routing keys may be without number
+        if len(self._methods) >= _ROUTES:  # routing keys are unbounded
             self._methods.clear()
         self._methods[destination.routing_key] = frame
         return frame
 
 
 def returned_id(payload: bytes) -> str | None:
-    """Our id in the content header of a returned message; None if it holds none."""
+    """The delaybridge-id in a returned message's content header; None if it has none."""
     try:
         table = decode_table(split_content_header(payload).table)
     except DecodeError:
         return None
-    # Where a sender smuggled one in, ours is the last: it was added to what was there.
+    # If the sender set one as well, ours is the last: it is appended to the sender's headers.
     ids = [value for name, value in table if name == OWN_ID and isinstance(value, str)]
     return ids[-1] if ids else None
 
 
 async def open_connection(parameters: Parameters, make: Callable[..., Connection]) -> Connection:
-    """A connection that is open, or PublishUnavailable with the reason."""
+    """An open connection; PublishUnavailable with the reason if that fails."""
     connection = make(parameters, asyncio.get_running_loop())
     try:
         await connection.opened
@@ -309,22 +309,22 @@ async def open_connection(parameters: Parameters, make: Callable[..., Connection
 
 
 def close_channel(channel: Channel) -> None:
-    """Ask the broker to close the channel; nothing if it is closing already."""
+    """Ask the broker to close the channel, unless it is closing already."""
     if not (channel.is_closed or channel.is_closing):
         channel.close()
 
 
 def close_code(reason: BaseException) -> tuple[int, str] | None:
-    """Code and text with which the broker closed a channel; None if it did not."""
+    """Code and text with which the broker closed the channel; None if something else did."""
     if isinstance(reason, ChannelClosedByBroker):
         return reason.reply_code, reason.reply_text
     return None
 
 
 def reason_of(exc: BaseException) -> str:
-    """What a person needs to know of an error of pika or of the socket, in one printable line."""
+    """An error of pika or the socket in one printable line."""
     causes: Sequence[Any] = ()
-    # pika wraps the cause in one or two of its own, in attributes.
+    # pika wraps the cause in one or two exceptions of its own, as an attribute.
     while causes := getattr(exc, "exceptions", None) or [getattr(exc, "exception", None)]:
         if not isinstance(causes[-1], BaseException):
             break
@@ -343,8 +343,8 @@ def _set(future: asyncio.Future[Any], value: object) -> None:
 def _fail(future: asyncio.Future[Any], error: BaseException) -> None:
     if not future.done():
         future.set_exception(error)
-        future.exception()  # nobody may be waiting any more: that is no news for the log
+        future.exception()  # marks it as retrieved: asyncio would log it if no one waits any more
 
 
 def _nothing(*_: object) -> None:
-    """Confirms are read before pika sees them."""
+    """pika's callback for confirms, never called: `_read` takes them first."""

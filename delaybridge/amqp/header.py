@@ -1,8 +1,8 @@
-"""AMQP 0-9-1 headers and properties: encoded once, kept as bytes, joined at publish time.
+"""AMQP 0-9-1 headers and properties: encoded once, stored as bytes, joined when published.
 
-A message's headers and properties lie in the store as the bytes that go over the wire: `encode_*`
-make them from a caller's values, `content_header` puts them together with our own headers, and
-nothing is decoded on the way. `decode_*` are for people and for the rare path.
+The store keeps a message's headers and properties as the bytes that go over the wire: `encode_*`
+makes them from a caller's values, `content_header` joins them with delaybridge's own headers.
+Nothing is decoded on that path; `decode_*` is for showing messages, for kombu, and for rare cases.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _CONTENT_TYPE_FLAG, _CONTENT_ENCODING_FLAG = 1 << 15, 1 << 14
 _TEXT_FLAGS_BEFORE_ID = (1 << 10, 1 << 9, 1 << 8)
 _MESSAGE_ID_FLAG = 1 << 7
 
-# Name, flag and kind of each property in the order of the wire; `headers` lie between
+# Name, flag and kind of each property in wire order; the header table goes between
 # content_encoding and delivery_mode.
 _BEFORE_HEADERS = (
     ("content_type", _CONTENT_TYPE_FLAG, "s"),
@@ -77,10 +77,10 @@ _HEADER_START = struct.Struct(">HHQH")
 
 
 def encode_properties(properties: Mapping[str, Any]) -> tuple[int, bytes, bytes]:
-    """`(flags, before, after)`: the property list, cut where the header table goes.
+    """The property list as `(flags, before, after)`, cut where the header table goes.
 
     Names as in pika's BasicProperties; a property that is None is absent. MessageError for an
-    unknown name or a value that the broker would answer by closing the channel: bad_property,
+    unknown name, or a value for which the broker would close the channel: bad_property,
     bad_priority, bad_expiration.
     """
     for name in properties:
@@ -100,10 +100,10 @@ def encode_properties(properties: Mapping[str, Any]) -> tuple[int, bytes, bytes]
 
 def _unknown_property(name: object) -> str:
     if name == "headers":
-        return "'headers' is no property here: give them as the message's headers"
+        return "'headers' is not a property here; use the message's `headers`"
     near = difflib.get_close_matches(shown(name), PROPERTY_NAMES, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(PROPERTY_NAMES)}"
-    return f"{shown(name)} is no property of AMQP{hint}"
+    return f"{shown(name)} is not an AMQP property{hint}"
 
 
 def _property(name: str, value: Any, kind: str) -> bytes:
@@ -159,7 +159,7 @@ def _expiration(value: Any) -> str:
 def _reply_to(value: Any) -> Any:
     text = value.decode("latin-1") if isinstance(value, bytes) else value
     if not isinstance(text, str):
-        return value  # refused by its type
+        return value  # `_sized_property` refuses its type
     if text == DIRECT_REPLY_TO or text.startswith(DIRECT_REPLY_TO + "."):
         raise MessageError(
             "bad_property", "reply_to", f"{DIRECT_REPLY_TO} ends with the sender's connection"
@@ -206,10 +206,10 @@ def content_header(
     attempt: int,
     login: bytes = b"",
 ) -> bytes:
-    """The payload of a content-header frame: the stored bytes untouched, our three headers added.
+    """The payload of a content-header frame: the stored bytes plus delaybridge's three headers.
 
-    delivery_mode 2 is added where the sender gave none. A user_id other than `login`, for which
-    the broker would close the channel, is left out.
+    delivery_mode 2 is added if the sender gave none. A user_id other than `login` is left out: the
+    broker would close the channel.
     """
     flags, before, after = properties or (0, b"", b"")
     if not flags & _DELIVERY_MODE_FLAG:
@@ -240,9 +240,9 @@ def _without_foreign_user_id(flags: int, after: bytes, login: bytes) -> tuple[in
 
 
 def split_content_header(payload: bytes) -> ContentHeader:
-    """Cut a content-header frame's payload into the pieces a record keeps; DecodeError if broken.
+    """Cut a content-header frame's payload into the pieces that a record keeps, without decoding.
 
-    Nothing is decoded: joined again, the pieces are the bytes they were.
+    The pieces joined again are the same bytes. DecodeError if the payload is broken.
     """
     try:
         _, _, body_size, flags = _HEADER_START.unpack_from(payload)
@@ -265,9 +265,9 @@ def split_content_header(payload: bytes) -> ContentHeader:
 
 
 def check_content(content: ContentHeader) -> list[tuple[str, Any]]:
-    """The headers of what a client library encoded, held to the rules of `encode_*`.
+    """The headers of a message that a client library encoded, checked by the rules of `encode_*`.
 
-    MessageError for what the broker would answer by closing the channel or the connection;
+    MessageError for a value for which the broker would close the channel or the connection;
     DecodeError if the bytes are broken.
     """
     encode_properties(decode_properties(content.flags, content.before, content.after))
@@ -278,10 +278,10 @@ def check_content(content: ContentHeader) -> list[tuple[str, Any]]:
 
 
 def message_id(flags: int, after: bytes) -> bytes | None:
-    """The message_id among the properties behind the headers, None if there is none."""
+    """The message_id among the properties that follow the headers; None if there is none."""
     if not flags & _MESSAGE_ID_FLAG:
         return None
-    # delivery_mode and priority have a byte each; the three texts before it, their size.
+    # Before it: delivery_mode and priority, a byte each, and three texts that begin with a size.
     at = (flags >> 12 & 1) + (flags >> 11 & 1)
     try:
         for flag in _TEXT_FLAGS_BEFORE_ID:
@@ -294,7 +294,7 @@ def message_id(flags: int, after: bytes) -> bytes | None:
 
 
 def decode_properties(flags: int, before: bytes, after: bytes) -> dict[str, Any]:
-    """The properties by name, text as bytes where it is no UTF-8; DecodeError if broken."""
+    """The properties by name; text that is not UTF-8 as bytes. DecodeError if broken."""
     found: dict[str, Any] = {}
     for group, data in ((_BEFORE_HEADERS, before), (_AFTER_HEADERS, after)):
         kinds = {name: kind for name, _, kind in group}

@@ -1,7 +1,7 @@
-"""AMQP 0-9-1 header tables: a caller's values to bytes, and bytes to values for people.
+"""AMQP 0-9-1 header tables: encodes a caller's values, decodes bytes to show them.
 
-Types are RabbitMQ's, which differ from the standard's text (its errata): `l` and `L` are both
-signed 64 bits, `s` is a signed short, `x` a byte array.
+The types are RabbitMQ's, which differ from the standard's text (see its errata): `l` and `L` are
+both signed 64 bits, `s` is a signed short, `x` a byte array.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from delaybridge.errors import DecodeError, MessageError
 
 MAX_NESTING = 4
-MAX_TABLE_BYTES = 128 * 1024  # a broker's default frame: no table above it can be sent
+MAX_TABLE_BYTES = 128 * 1024  # a broker's default frame; no larger table can be sent
 MAX_NAME_BYTES = 255
 
 _DECODE_NESTING = 32
@@ -37,8 +37,8 @@ def encode_table(pairs: Iterable[tuple[str, Any]]) -> bytes:
 
     str, bytes, bool, int (32 bits, else 64), finite float, None, aware datetime of 1970..9999
     (whole seconds), Decimal, and lists and dicts of these, 4 deep. MessageError names the header
-    at fault: non_finite, duplicate_header, nested_too_deep, header_out_of_range, zone_required,
-    unsupported_header_type, headers_too_large, bad_header.
+    at fault; its codes: non_finite, duplicate_header, nested_too_deep, header_out_of_range,
+    zone_required, unsupported_header_type, headers_too_large, bad_header.
     """
     entries = []
     seen = set()
@@ -104,7 +104,7 @@ def _float(value: float, header: str, depth: int) -> bytes:
 
 
 def check_finite(value: Any, header: str) -> None:
-    """MessageError `non_finite` if a decoded value is, or holds, a number no broker takes."""
+    """MessageError `non_finite` if a decoded value is or contains NaN or an infinity."""
     if isinstance(value, float):
         _float(value, header, 0)
     elif isinstance(value, list | dict):
@@ -121,6 +121,7 @@ def _datetime(value: datetime, header: str, depth: int) -> bytes:
 
 
 def epoch_seconds(value: datetime, field: str) -> int:
+    """Whole seconds since 1970; MessageError without a zone or outside 1970..9999."""
     if value.utcoffset() is None:
         raise MessageError("zone_required", field, "a time without zone; give one with tzinfo")
     seconds = (value - _EPOCH) // timedelta(seconds=1)
@@ -161,7 +162,7 @@ def _dict(value: Mapping[Any, Any], header: str, depth: int) -> bytes:
 
 _ENCODERS: tuple[tuple[type, Callable[[Any, str, int], bytes]], ...] = (
     (str, _text),
-    (bool, _bool),  # before int: a bool is one
+    (bool, _bool),  # before int, since a bool is an int
     (int, _int),
     (bytes, _bytes),
     (bytearray, _bytes),
@@ -175,7 +176,7 @@ _ENCODERS: tuple[tuple[type, Callable[[Any, str, int], bytes]], ...] = (
 
 
 def _check_depth(depth: int, header: str) -> None:
-    # Also what ends a list or dict that holds itself.
+    # This also stops at a list or dict that contains itself.
     if depth >= MAX_NESTING:
         raise MessageError(
             "nested_too_deep", header, f"lists and dicts may be nested {MAX_NESTING} deep"
@@ -183,7 +184,7 @@ def _check_depth(depth: int, header: str) -> None:
 
 
 def _bounded(pieces: Iterable[bytes], header: str) -> bytes:
-    # Counted while it grows: a few small lists that hold each other many times are gigabytes.
+    # Counted as it grows: a few small lists that contain each other many times make gigabytes.
     kept = []
     size = 0
     for piece in pieces:
@@ -197,6 +198,7 @@ def _bounded(pieces: Iterable[bytes], header: str) -> bytes:
 
 
 def utf8(text: str, code: str, field: Any) -> bytes:
+    """The text as UTF-8; MessageError with that code for a lone surrogate."""
     try:
         return text.encode()
     except UnicodeEncodeError:
@@ -204,7 +206,7 @@ def utf8(text: str, code: str, field: Any) -> bytes:
 
 
 def entries(data: bytes) -> Iterator[tuple[bytes, int, int, int]]:
-    """Name and place of each header without decoding it: name, start, where its value starts, end.
+    """Locate each header without decoding it: name, start, start of its value, end.
 
     DecodeError if the bytes are broken.
     """
@@ -226,15 +228,15 @@ def entries(data: bytes) -> Iterator[tuple[bytes, int, int, int]]:
 
 
 def decode_value(data: bytes, at: int, name: str) -> Any:
-    """The value that starts there, as `decode_table` gives it."""
+    """The value at that position, as `decode_table` returns it."""
     return _decoded(data, at, name, 0)[0]
 
 
 def decode_table(data: bytes) -> list[tuple[str, Any]]:
     """The headers in their order, every type RabbitMQ knows; DecodeError if the bytes are broken.
 
-    Text that is no UTF-8 comes as bytes, times as datetime where one can hold them, else as their
-    seconds. For people: what is published never passes through here.
+    Text that is not UTF-8 is returned as bytes; a time as datetime, or as its epoch seconds if it
+    is out of datetime's range. Publishing to RabbitMQ decodes nothing.
     """
     return list(_entries(data, "headers", 0))
 
@@ -321,6 +323,7 @@ _SIZED_KINDS = frozenset(b"SxAF")
 
 
 def readable(data: bytes) -> str | bytes:
+    """Text if the bytes are UTF-8, else the bytes themselves."""
     try:
         return data.decode()
     except UnicodeDecodeError:
@@ -328,6 +331,7 @@ def readable(data: bytes) -> str | bytes:
 
 
 def taken(data: bytes, start: int, size: int, field: str) -> bytes:
+    """The `size` bytes from `start`; DecodeError if there are fewer."""
     piece = data[start : start + size]
     if len(piece) != size:
         raise DecodeError("undecodable", field, f"cut short: {len(piece)} of {size} bytes")

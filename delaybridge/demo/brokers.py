@@ -23,7 +23,7 @@ from pika.exceptions import AMQPError
 from delaybridge.amqp.connection import reason_of
 from delaybridge.errors import ConfigError, PublishUnavailable, printable
 from delaybridge.publish import PublishOptions
-from delaybridge.publish.kafka.client import configuration
+from delaybridge.publish.kafka.configuration import configuration
 from delaybridge.settings.urls import check_broker_url, kind_of, redact
 
 _PARTITIONS = 4

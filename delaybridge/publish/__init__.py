@@ -1,14 +1,14 @@
-"""What a publisher is: the port between the scanner and the brokers, and `connect`.
+"""Publishing: the port between the scanner and the brokers, and a room for each kind of broker.
 
-A publisher takes deliveries in batches, hands them to its broker pipelined, and reports how each
-one ended, exactly once, in whatever order the broker answers:
+A publisher takes deliveries in batches, hands them to its broker pipelined, and reports the outcome
+of each exactly once, in whatever order the broker answers:
 
-- CONFIRMED: the broker has it, with the durability it was asked for.
+- CONFIRMED: the broker has it, with the durability that was asked for.
 - REFUSED: certainly not delivered, with the reason.
-- UNKNOWN: everything else (nack, time-out, lost connection, closed channel). It is never taken
-  for either of the two others.
+- UNKNOWN: everything else (nack, time-out, lost connection, closed channel). It is never treated as
+  one of the other two.
 
-Which client error is which: docs/delivery.md, from the clients' and brokers' own sources.
+docs/delivery.md lists which client error gives which outcome, with the sources.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Verdict(StrEnum):
 
 
 class Fault(StrEnum):
-    """Who is at fault when it was not confirmed: what the scanner does next depends on it."""
+    """Where the fault is if a delivery was not confirmed. The scanner acts on it."""
 
     MESSAGE = "message"  # this message: count an attempt, back off
     DESTINATION = "destination"  # its exchange or topic refuses everything now: open its circuit
@@ -50,7 +50,7 @@ class Fault(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How one publish ended. reason: one word first, as `unroutable: 312 NO_ROUTE`."""
+    """How one publish ended. reason: begins with one word, as `unroutable: 312 NO_ROUTE`."""
 
     verdict: Verdict
     reason: str = ""
@@ -65,36 +65,36 @@ class Publisher(Protocol):
     """One connection to one configured broker. Lives on the worker's event loop.
 
     `unavailable` is the reason why the broker takes nothing now, None while it does. It changes by
-    itself (the publisher reconnects with back-off, for ever); `on_change` is called then.
-    `publish` never blocks and never raises for a message: whatever happens is reported, in a later
-    turn of the loop, never from inside `publish`, and many deliveries of one outcome in one call.
-    While `unavailable`, and once `close` was called, deliveries are reported REFUSED with
-    Fault.BROKER: they were never written. No other refusal carries that fault. UNKNOWN carries a
-    fault too: the broker's after a lost connection, the destination's where it refuses everything.
+    itself, as the publisher reconnects with back-off and never stops trying; each change calls
+    `on_change`. `publish` never blocks and never raises for a message: outcomes are reported in a
+    later turn of the loop, never from inside `publish`, many deliveries of one outcome in one call.
+    While `unavailable` is set, and after `close` was called, deliveries are reported REFUSED with
+    Fault.BROKER: they were never written. No other refusal carries that fault. An UNKNOWN carries
+    the broker's fault after a lost connection, the destination's if it refuses everything.
     """
 
     name: str
     unavailable: str | None
 
     async def connect(self) -> None:
-        """Try once to connect and warm up; PublishUnavailable if it failed (it goes on trying)."""
+        """Try once to connect and warm up; PublishUnavailable if that failed. Keeps trying."""
 
     def publish(self, deliveries: Sequence[Delivery]) -> None:
         """Hand a batch to the broker in this order; outcomes arrive through `report`."""
 
     async def check(self, destination: Destination) -> str | None:
-        """Why this destination would be refused as things stand, None if nothing is known."""
+        """The reason why this destination would be refused now; None if none is known."""
 
     def describe(self) -> str:
-        """One line for people: broker and version, what is on. No secrets."""
+        """One line for people: broker, version, protection. No secrets."""
 
     async def close(self, timeout_s: float) -> None:
-        """Wait at most `timeout_s` for what is unconfirmed, report the rest UNKNOWN, disconnect."""
+        """Wait at most `timeout_s` for confirms, report the rest UNKNOWN, disconnect."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishOptions:
-    """What every publisher is told; times in seconds."""
+    """Settings common to all publishers; times in seconds unless the name says `_ms`."""
 
     confirm_timeout_s: float = 20.0
     heartbeat_s: int = 15
@@ -103,7 +103,7 @@ class PublishOptions:
 
     @classmethod
     def of(cls, settings: PublishSettings) -> Self:
-        """As the settings say."""
+        """The options that the section [publish] sets."""
         return cls(
             confirm_timeout_s=settings.confirm_timeout_s,
             heartbeat_s=settings.heartbeat_s,
@@ -113,11 +113,11 @@ class PublishOptions:
 
 
 _SHOWN_CHARS, _FEW = 40, 20
-_ROOMS = {"redis": "redis_streams"}  # where the room is not named after the kind
+_ROOMS = {"redis": "redis_streams"}  # rooms that are not named after their kind
 
 
 def kind_of(url: str) -> str:
-    """The kind of broker behind a URL, from its scheme; ConfigError if nobody provides it."""
+    """The kind of broker that a URL's scheme names; ConfigError if no publisher provides it."""
     try:
         return urls.kind_of(url)
     except ValueError as exc:
@@ -133,7 +133,7 @@ def connect(
     options: PublishOptions,
     **extra: Any,
 ) -> Publisher:
-    """A publisher for the broker at `url`, not yet connected. Its module is imported only now."""
+    """A publisher for the broker at `url`, not connected yet. Imports its module on demand."""
     kind = kind_of(url)
     if kind in KINDS.values():
         factory = import_module(f"delaybridge.publish.{_ROOMS.get(kind, kind)}").publisher
@@ -147,9 +147,9 @@ def connect(
 
 
 def check_brokers(settings: Settings, kinds: Iterable[str] | None = None) -> None:
-    """ConfigError, a line for each fault, if a worker could not use a broker's URL.
+    """ConfigError, with a line per fault, if a worker could not use a broker's URL.
 
-    Connects to nothing. kinds: only these. A third party's publisher is found, but not made.
+    Connects to nothing. kinds: check only these. A third party's publisher is looked up, not made.
     """
     options = PublishOptions.of(settings.publish)
     faults = []
@@ -165,7 +165,7 @@ def check_brokers(settings: Settings, kinds: Iterable[str] | None = None) -> Non
 
 
 def check_options(name: str, given: Iterable[str], known: Iterable[str], what: str) -> None:
-    """ConfigError if the broker's URL has an option that is not among those known."""
+    """ConfigError if the broker's URL has an unknown option; names the nearest known one."""
     for option in given:
         if option not in (names := sorted(known)):
             near = difflib.get_close_matches(option, names, n=1)
@@ -184,4 +184,4 @@ def read_password(name: str, file: PasswordFile) -> str:
 
 
 def _nowhere(*_: object) -> None:
-    """A publisher that is never connected reports nothing."""
+    """For a publisher that is never connected, and so reports nothing."""

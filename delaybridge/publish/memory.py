@@ -1,4 +1,4 @@
-"""A broker in memory, for tests: keeps what was published, and answers as it is told to."""
+"""A broker in memory, for tests: it records what is published and gives scripted answers."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from delaybridge.publish.reports import Reports
 class MemoryPublisher:
     """A `Publisher` that reaches no network.
 
-    published: everything confirmed, in order. next_outcomes: scripted answers, taken one per
-    delivery before CONFIRMED is the answer again. hold: keep deliveries in `held` until `confirm`.
+    published: everything confirmed, in order. next_outcomes: scripted outcomes, one per delivery;
+    when they are used up, deliveries are CONFIRMED. hold: keep deliveries in `held` until
+    `confirm` is called.
     """
 
     def __init__(self, name: str, report: Report, on_change: Callable[[], None]) -> None:
@@ -30,7 +31,7 @@ class MemoryPublisher:
 
     @property
     def unavailable(self) -> str | None:
-        """Why nothing is taken now; set it to play an outage, to None to end it."""
+        """The reason why nothing is taken now. Set it to start an outage, to None to end it."""
         return self._unavailable
 
     @unavailable.setter
@@ -43,7 +44,7 @@ class MemoryPublisher:
         """There is nothing to connect to."""
 
     def publish(self, deliveries: Sequence[Delivery]) -> None:
-        """Confirm them, or what was scripted."""
+        """Confirm them, or give the scripted outcomes; nothing yet while `hold` is set."""
         if self.unavailable is not None:
             self._reports.add(deliveries, broker_refusal(self.unavailable))
             return
@@ -52,7 +53,7 @@ class MemoryPublisher:
             self.confirm()
 
     def confirm(self, count: int | None = None) -> None:
-        """Answer the first `count` of what is held, all by default."""
+        """Answer the first `count` held deliveries, all by default."""
         for _ in range(len(self.held) if count is None else min(count, len(self.held))):
             delivery = self.held.popleft()
             outcome = self.next_outcomes.popleft() if self.next_outcomes else CONFIRMED
@@ -61,7 +62,7 @@ class MemoryPublisher:
             self._reports.add([delivery], outcome)
 
     def lose(self, reason: str = "connection_lost: told to") -> None:
-        """End all that is held as a lost connection would."""
+        """End all held deliveries as a lost connection would."""
         held, self.held = self.held, deque()
         self._reports.add(held, Outcome(Verdict.UNKNOWN, reason, Fault.BROKER))
 
@@ -74,7 +75,7 @@ class MemoryPublisher:
         return "memory: nothing leaves this process"
 
     async def close(self, timeout_s: float) -> None:
-        """Report what is held UNKNOWN, and refuse from now on."""
+        """Report held deliveries UNKNOWN, and refuse from now on."""
         self.unavailable = "not_connected: closed"
         self.lose("closed: before it was confirmed")
         self._reports.flush()

@@ -1,4 +1,4 @@
-"""Outcomes on their way to the scanner: gathered for one turn of the event loop, then reported."""
+"""Gathers outcomes for one turn of the event loop, then reports them together."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from delaybridge.publish import CONFIRMED, Outcome, Report
 
 
 class Reports:
-    """Hand outcomes to `report`, each once, many in one call, never from inside `publish`."""
+    """Hands outcomes to `report`: each once, many in one call, never from inside `publish`."""
 
     def __init__(self, report: Report) -> None:
         self._report = report
         self._gathered: dict[Outcome, list[Delivery]] = {}
 
     def add(self, deliveries: Iterable[Delivery], outcome: Outcome) -> None:
-        """They ended in `outcome`."""
+        """Report soon that these deliveries ended in `outcome`."""
         if not self._gathered:
             asyncio.get_running_loop().call_soon(self.flush)
         self._gathered.setdefault(outcome, []).extend(deliveries)
 
     def confirmed(self, deliveries: Iterable[Delivery]) -> None:
-        """The broker has them."""
+        """Report soon that the broker has these deliveries."""
         self.add(deliveries, CONFIRMED)
 
     def flush(self) -> None:
-        """Report what was gathered, now and not later: for a publisher that closes."""
+        """Report what was gathered at once; a publisher that closes calls it."""
         while self._gathered:
             outcome = next(iter(self._gathered))
             # Taken out first: a `report` that raises is not called with the same ones again.

@@ -38,7 +38,7 @@ from delaybridge.ingest.routes import SUFFIX, AllowList, Route, topics_pattern
 from delaybridge.ingest.storing import AGAIN_S, PATIENCE_S, are_scheduled, insist
 from delaybridge.message import Answer
 from delaybridge.publish import PublishOptions
-from delaybridge.publish.kafka.client import configuration
+from delaybridge.publish.kafka.configuration import configuration
 from delaybridge.settings.settings import Settings
 from delaybridge.store.calls import Calls
 from delaybridge.store.store import AsyncStore

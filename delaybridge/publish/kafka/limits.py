@@ -1,4 +1,4 @@
-"""What a Kafka cluster says of its own limits."""
+"""The limits that a Kafka cluster announces."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _FOR_ANY_CLIENT = ("bootstrap.servers", "security.", "sasl.", "ssl.")
 
 
 def largest_record(settings: Mapping[str, Any]) -> int | None:
-    """The most bytes of one record (`message.max.bytes`); None if the cluster does not say.
+    """The most bytes of one record (`message.max.bytes`); None if the cluster does not tell.
 
-    A topic may have a limit of its own. Blocks for up to some seconds.
+    A topic may have a limit of its own. Blocks for up to 10 s.
     """
     mine = {k: v for k, v in settings.items() if k.startswith(_FOR_ANY_CLIENT)}
     admin = AdminClient({**mine, "log_level": 0})

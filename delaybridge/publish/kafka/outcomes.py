@@ -1,9 +1,9 @@
-"""What Kafka's errors mean for a message: a table, pure.
+"""Which outcome each of Kafka's errors means for a message.
 
-librdkafka gives no status of a failed message. So an error proves that nothing was written only
-while no connection was lost since the message was handed over: else an earlier try of
-librdkafka's own, of which nobody told us, may have been. Everything else is unknown, also what
-was purged: librdkafka puts what it will send a second time back into the same queue.
+librdkafka does not say whether a failed message was written. An error proves that it was not only
+if no connection was lost since the message was handed over: otherwise librdkafka may have sent it
+before, unreported. Everything else is unknown, purged messages too: librdkafka keeps those that it
+will send a second time in the same queue as new ones.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from delaybridge.publish import Fault, Outcome, Verdict
 MISSING = frozenset(
     {
         KafkaError.UNKNOWN_TOPIC_OR_PART,
-        KafkaError.TOPIC_EXCEPTION,  # the name is none
+        KafkaError.TOPIC_EXCEPTION,  # not a valid name
         KafkaError._UNKNOWN_TOPIC,
         KafkaError._UNKNOWN_PARTITION,
     }
 )
-# After these the topic is looked up before it is believed in again.
+# After these the topic is looked up before the next record.
 DOUBTFUL = MISSING | {KafkaError._MSG_TIMED_OUT}
 LOGIN_REFUSED = frozenset({KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED})
 DOWN = frozenset(
@@ -37,7 +37,7 @@ DOWN = frozenset(
         KafkaError.SASL_AUTHENTICATION_FAILED,
     }
 )
-# Code -> first word of the reason, and who is at fault.
+# Code -> first word of the reason, and where the fault is.
 _REFUSALS = {
     **dict.fromkeys(MISSING, ("topic_missing", Fault.MESSAGE)),
     KafkaError.MSG_SIZE_TOO_LARGE: ("message_too_large", Fault.MESSAGE),
@@ -62,7 +62,7 @@ def answer(delivery: Delivery, error: KafkaError, *, is_proof: bool) -> Outcome:
 
 
 def not_queued(delivery: Delivery, exc: Exception) -> Outcome:
-    """The outcome of a delivery that librdkafka did not take."""
+    """The outcome of a delivery that librdkafka did not accept."""
     error = error_of(exc)
     if error is None:
         return Outcome(Verdict.REFUSED, f"unencodable: {type(exc).__name__}")
@@ -70,7 +70,7 @@ def not_queued(delivery: Delivery, exc: Exception) -> Outcome:
 
 
 def not_found(error: KafkaError) -> Outcome:
-    """The outcome of deliveries that waited for a topic which cannot be had."""
+    """The outcome of deliveries to a topic that could not be looked up."""
     if (refused := _refusal(error)) is not None:
         return refused
     fault = Fault.BROKER if error.code() in DOWN else Fault.DESTINATION
@@ -79,13 +79,13 @@ def not_found(error: KafkaError) -> Outcome:
 
 
 def error_of(exc: BaseException) -> KafkaError | None:
-    """The error inside an exception of librdkafka's."""
+    """The error inside a KafkaException; None if there is none."""
     found = exc.args[0] if isinstance(exc, KafkaException) else None
     return found if isinstance(found, KafkaError) else None
 
 
 def shown(error: KafkaError) -> str:
-    """The error for people, printable and short."""
+    """The error as text, printable and short."""
     return printable(f"{error.name().lstrip('_')} {error.str()}")[:DETAIL_LIMIT]
 
 

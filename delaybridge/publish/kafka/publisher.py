@@ -1,7 +1,6 @@
-"""Kafka: an idempotent producer, confirmed by every in-sync replica.
+"""Publishes to Kafka: one client, kept up, and for each topic whether it exists.
 
-`kafka_client` is librdkafka on the loop, `kafka_outcomes` what its errors mean. This is what
-holds them: a client, kept up, and for each topic whether it exists.
+`client.py` is librdkafka on the loop; `outcomes.py` maps its errors to outcomes.
 """
 
 from __future__ import annotations
@@ -14,13 +13,8 @@ from confluent_kafka import KafkaError, libversion
 
 from delaybridge.message import OWN_HEADERS, Delivery, Destination
 from delaybridge.publish import CONFIRMED, Fault, Outcome, PublishOptions, Report, Verdict
-from delaybridge.publish.kafka.client import (
-    Answers,
-    Configuration,
-    KafkaClient,
-    check,
-    configuration,
-)
+from delaybridge.publish.kafka.client import Answers, KafkaClient
+from delaybridge.publish.kafka.configuration import Configuration, check, configuration
 from delaybridge.publish.kafka.limits import largest_record
 from delaybridge.publish.kafka.outcomes import (
     DOUBTFUL,
@@ -35,25 +29,25 @@ from delaybridge.publish.kafka.outcomes import (
 from delaybridge.publish.link import CLOSED, CLOSING, UNCONFIRMED, LinkedPublisher, broker_refusal
 
 ANSWER_TIMEOUT_S = 5.0
-WARM_UP_TIMEOUT_S = 5.0  # for the producer id, which the first record would wait for
-TOPIC_LOOKS_S = (0.0, 0.1, 0.2, 0.4)  # a topic that the broker creates appears within them
-TOPIC_TTL_S = 30.0  # without a confirm; then the topic is looked up again
-MISSING_TTL_S = 1.0  # how long a topic is taken for missing without asking again
-MAX_TOPICS = 10_000  # remembered
+WARM_UP_TIMEOUT_S = 5.0  # for the producer id, without which no record is sent
+TOPIC_LOOKS_S = (0.0, 0.1, 0.2, 0.4)  # a topic that the broker creates appears meanwhile
+TOPIC_TTL_S = 30.0  # without a confirm for longer, the topic is looked up again
+MISSING_TTL_S = 1.0  # how long a topic counts as missing before it is looked up again
+MAX_TOPICS = 10_000  # remembered at a time
 _TRANSIENT = MISSING | {KafkaError.LEADER_NOT_AVAILABLE}
 
 
-class Topic:
-    """What is known of one topic, and what waits until more is known."""
+class TopicState:
+    """Whether one topic exists, as far as is known, and the deliveries that wait for the answer."""
 
     def __init__(self) -> None:
         self.waiting: deque[Delivery] = deque()
-        self.proved_s: float | None = None  # when it was seen to exist
-        self.refusal: tuple[float, Outcome] | None = None  # until when, what
+        self.proved_s: float | None = None  # when it was last seen to exist
+        self.refusal: tuple[float, Outcome] | None = None  # valid until, outcome
         self.look_up: asyncio.Task[None] | None = None
 
     def take(self) -> deque[Delivery]:
-        """What waits, no longer waiting."""
+        """Remove and return the waiting deliveries."""
         waiting, self.waiting = self.waiting, deque()
         return waiting
 
@@ -71,9 +65,9 @@ class KafkaPublisher(LinkedPublisher):
     ) -> None:
         super().__init__(name, report=report, on_change=on_change)
         self._settings = settings
-        self._topics: dict[str, Topic] = {}
-        self._flying: dict[Delivery, float] = {}  # handed to librdkafka -> when
-        self._overflow: deque[Delivery] = deque()  # for which it had no room
+        self._topics: dict[str, TopicState] = {}
+        self._unconfirmed: dict[Delivery, float] = {}  # given to librdkafka -> when
+        self._overflow: deque[Delivery] = deque()  # librdkafka's queue was full
         self._client: KafkaClient | None = None
         self._troubled = asyncio.Event()
         self._ending: set[asyncio.Task[None]] = set()
@@ -87,7 +81,7 @@ class KafkaPublisher(LinkedPublisher):
             self._publish_to(name, batch, now_s)
 
     async def check(self, destination: Destination) -> str | None:
-        """Why this destination would be refused as things stand, None if nothing is known."""
+        """The reason why this destination would be refused now; None if none is known."""
         client = self._client
         if self.unavailable is not None or client is None:
             return self.unavailable or CLOSING
@@ -118,7 +112,7 @@ class KafkaPublisher(LinkedPublisher):
             self._change(trouble)
 
     async def _warm_up(self) -> str | None:
-        """Reach a broker and have a producer id before anything is due; else why not."""
+        """Reach a broker and get a producer id before anything is due; the reason if that fails."""
         client = self._client
         if client is None:
             client = self._client = KafkaClient(self._settings, self._answered, self._erred)
@@ -133,12 +127,12 @@ class KafkaPublisher(LinkedPublisher):
 
     def _erred(self, client: KafkaClient, error: KafkaError) -> None:
         if client is not self._client:
-            return  # of one that was given up
+            return  # that client was dropped
         reason = f"unreachable: {shown(error)}"
         if error.code() in LOGIN_REFUSED:
             client.renew_password()
         if error.fatal():
-            # The producer is unusable for ever; the keeper makes a new one.
+            # The producer is unusable for good; the next session makes a new one.
             self._drop_client()
             self._give_up(Outcome(Verdict.UNKNOWN, f"fatal: {shown(error)}", Fault.BROKER), reason)
             self._troubled.set()
@@ -151,9 +145,9 @@ class KafkaPublisher(LinkedPublisher):
         self._troubled.set()
 
     def _give_up(self, outcome: Outcome, unavailable: str) -> None:
-        """What librdkafka has ends in `outcome`, what waits is refused."""
+        """Deliveries given to librdkafka end in `outcome`; waiting ones are refused."""
         self._change(unavailable)
-        flying, self._flying = self._flying, {}
+        flying, self._unconfirmed = self._unconfirmed, {}
         self._reports.add(flying, outcome)
         self._refuse_waiting(unavailable)
 
@@ -166,7 +160,7 @@ class KafkaPublisher(LinkedPublisher):
 
     def _is_idle(self) -> bool:
         waiting = any(topic.waiting for topic in self._topics.values())
-        return not (self._flying or self._overflow or waiting)
+        return not (self._unconfirmed or self._overflow or waiting)
 
     async def _disconnect(self) -> None:
         self._give_up(Outcome(Verdict.UNKNOWN, UNCONFIRMED, Fault.BROKER), CLOSED)
@@ -174,7 +168,7 @@ class KafkaPublisher(LinkedPublisher):
         self._drop_client()
         await asyncio.gather(*self._ending)
 
-    # on the way out, and the answers
+    # publishing, and the answers
 
     def _publish_to(self, name: str, batch: Sequence[Delivery], now_s: float) -> None:
         topic = self._topic(name)
@@ -184,7 +178,7 @@ class KafkaPublisher(LinkedPublisher):
             topic.waiting.extend(batch)
             self._look_up(name, topic)
         else:
-            self._hand_over(batch, now_s)  # what is refused there leaves the topic in doubt
+            self._hand_over(batch, now_s)  # an error there may reset `proved_s`
             if topic.proved_s is None or now_s - topic.proved_s > TOPIC_TTL_S:
                 self._look_up(name, topic)
 
@@ -195,7 +189,7 @@ class KafkaPublisher(LinkedPublisher):
             return
         for delivery in batch:
             if overflow:
-                overflow.append(delivery)  # behind those that wait, to keep the order
+                overflow.append(delivery)  # after those that wait, to keep the order
                 continue
             try:
                 client.produce(delivery, _headers(delivery))
@@ -205,10 +199,10 @@ class KafkaPublisher(LinkedPublisher):
                 self._reports.add([delivery], not_queued(delivery, exc))
                 self._doubt(delivery.destination.address, error_of(exc))
             else:
-                self._flying[delivery] = now_s
+                self._unconfirmed[delivery] = now_s
 
     def _no_room(self, delivery: Delivery) -> None:
-        if self._flying:
+        if self._unconfirmed:
             self._overflow.append(delivery)  # until some of those are answered
         else:
             self._reports.add([delivery], Outcome(Verdict.REFUSED, "message_too_large: no room"))
@@ -217,9 +211,9 @@ class KafkaPublisher(LinkedPublisher):
         now_s = asyncio.get_running_loop().time()
         confirmed: list[Delivery] = []
         for delivery, error in answers:
-            since_s = self._flying.pop(delivery, None)
+            since_s = self._unconfirmed.pop(delivery, None)
             if since_s is None:
-                continue  # given up before
+                continue  # it has its outcome already
             if error is None:
                 confirmed.append(delivery)
             else:
@@ -237,23 +231,23 @@ class KafkaPublisher(LinkedPublisher):
     # topics
 
     def _doubt(self, name: str, error: KafkaError | None) -> None:
-        """The topic is looked up before the next record if it may be the reason of the error."""
+        """Look the topic up before the next record if it may be the cause of the error."""
         if error is not None and error.code() in DOUBTFUL:
             self._topic(name).proved_s = None
 
-    def _topic(self, name: str) -> Topic:
+    def _topic(self, name: str) -> TopicState:
         topic = self._topics.get(name)
         if topic is None:
             if len(self._topics) >= MAX_TOPICS:
                 self._topics = {n: t for n, t in self._topics.items() if t.waiting or t.look_up}
-            topic = self._topics[name] = Topic()
+            topic = self._topics[name] = TopicState()
         return topic
 
-    def _look_up(self, name: str, topic: Topic) -> None:
+    def _look_up(self, name: str, topic: TopicState) -> None:
         if topic.look_up is None:
             topic.look_up = asyncio.create_task(self._find(name, topic))
 
-    async def _find(self, name: str, topic: Topic) -> None:
+    async def _find(self, name: str, topic: TopicState) -> None:
         error = await self._ask_for(name)
         topic.look_up = None
         now_s = asyncio.get_running_loop().time()
@@ -270,7 +264,7 @@ class KafkaPublisher(LinkedPublisher):
             self._reports.add(topic.take(), outcome)
 
     async def _ask_for(self, name: str) -> KafkaError | None:
-        """Why the topic cannot be had; a broker that creates topics creates it."""
+        """The reason why the topic cannot be used. A broker that creates topics creates it."""
         error: KafkaError | None = None
         for pause_s in TOPIC_LOOKS_S:
             await asyncio.sleep(pause_s)

@@ -52,7 +52,7 @@ class KombuPublisher(LinkedPublisher):
         thread.send(deliveries)
 
     async def check(self, destination: Destination) -> str | None:
-        """Why this destination would be refused as things stand, None if nothing is known."""
+        """The reason why this destination would be refused now; None if none is known."""
         thread = self._thread
         if self.unavailable is not None or thread is None:
             return self.unavailable or CLOSING

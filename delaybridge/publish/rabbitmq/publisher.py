@@ -73,7 +73,7 @@ class RabbitMQPublisher(LinkedPublisher):
             self._exchange(name).publish(batch, connection)
 
     async def check(self, destination: Destination) -> str | None:
-        """Why this destination would be refused as things stand, None if nothing is known."""
+        """The reason why this destination would be refused now; None if none is known."""
         connection = self._connection
         if self.unavailable is not None or connection is None:
             return self.unavailable or CLOSING

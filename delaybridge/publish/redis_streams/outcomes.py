@@ -1,6 +1,6 @@
-"""What Redis' error replies mean for a message: a table, pure.
+"""Which outcome each of Redis' error replies means for a message.
 
-Every one of them proves that its command changed nothing.
+Every error reply proves that its command changed nothing.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from redis.exceptions import RedisError, ResponseError
 from delaybridge.errors import DETAIL_LIMIT, printable
 from delaybridge.publish import Fault, Outcome, Verdict
 
-# The first word of an error reply -> the first word of our reason. These concern all that is
-# written, so the publisher is unavailable until they are over.
+# First word of an error reply -> first word of the reason. These concern every write, so the
+# publisher is unavailable until they end.
 _TAKES_NOTHING = {
     "OOM": "full",
     "READONLY": "read_only",
@@ -34,7 +34,7 @@ _REFUSALS = {
 
 
 def refusal(reply: object) -> Outcome | None:
-    """What an error reply means for the command it answers, which changed nothing; else None.
+    """The outcome that an error reply means for its command; None if it is not an error reply.
 
     Fault.BROKER: Redis takes no writes now.
     """
@@ -44,18 +44,18 @@ def refusal(reply: object) -> Outcome | None:
     if word in _TAKES_NOTHING:
         return Outcome(Verdict.REFUSED, reason_of(_TAKES_NOTHING[word], reply), Fault.BROKER)
     if not isinstance(reply, ResponseError):
-        return None  # no reply: a lost connection
+        return None  # not a reply: the connection was lost
     ours, fault = _REFUSALS.get(word, ("rejected", Fault.MESSAGE))
     return Outcome(Verdict.REFUSED, reason_of(ours, reply), fault)
 
 
 def reason_of(word: str, exc: Exception) -> str:
-    """A reason for people, printable and short."""
+    """`word: text of the error`, printable and short."""
     code = getattr(exc, "status_code", None)
     text = _text(exc) or type(exc).__name__
     return f"{word}: {printable(f'{code} {text}' if code else text)}"[:DETAIL_LIMIT]
 
 
 def _text(exc: Exception) -> str:
-    """What Redis said, without the pipeline that redis-py says it was in."""
+    """The text of Redis' reply, without the pipeline that redis-py adds to it."""
     return str(exc).rpartition(" of pipeline caused error: ")[2]

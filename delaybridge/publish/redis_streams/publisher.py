@@ -1,7 +1,7 @@
-"""Redis Streams: one XADD per message, pipelined on one connection.
+"""Publishes to Redis Streams: one XADD per message, pipelined on one connection.
 
-Confirmed means: that Redis has added the entry. An error reply proves that it has not; a reply
-that did not come proves nothing. Fields: docs/destinations.md.
+Confirmed means that Redis has added the entry. An error reply proves that it has not; a missing
+reply proves nothing. The fields of an entry: docs/destinations.md.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ CONNECT_TIMEOUT_S = 5.0
 ANSWER_TIMEOUT_S = 5.0
 HEADER_PREFIX = "header:"
 
-# A write that is refused whenever writes are, and changes nothing: the stream never exists.
+# Refused whenever writes are refused, and changes nothing, since the stream never exists.
 _PROBE = ("XADD", "delaybridge:probe", "NOMKSTREAM", "*", "probe", "")
-Taker = Delivery | asyncio.Future[Any]
-"""Whom a reply is for."""
+Asker = Delivery | asyncio.Future[Any]
+"""What a reply is for: a message, or a question of the publisher itself."""
 
 
-class Lost(Exception):
-    """The connection is given up; why, as a reason."""
+class SessionEnded(Exception):
+    """The connection is given up. The text is the reason."""
 
 
 class StreamsPublisher(LinkedPublisher):
@@ -59,8 +59,8 @@ class StreamsPublisher(LinkedPublisher):
         self._trim = () if maxlen is None else ("MAXLEN", "~", maxlen)
         self._timeout_s = options.confirm_timeout_s
         self._heartbeat_s = options.heartbeat_s
-        self._outbox: list[tuple[tuple[Any, ...], Taker]] = []  # not written yet
-        self._written: deque[tuple[Taker, float]] = deque()  # not answered yet, in order; when
+        self._outbox: list[tuple[tuple[Any, ...], Asker]] = []  # to be written
+        self._written: deque[tuple[Asker, float]] = deque()  # to be answered; when written
         self._wake = asyncio.Event()
         self._about = "Redis"
 
@@ -68,13 +68,13 @@ class StreamsPublisher(LinkedPublisher):
         for delivery in deliveries:
             try:
                 self._outbox.append((self._command(delivery), delivery))
-            except Exception as exc:  # it is not written, and the others are
+            except Exception as exc:  # only this one is not written
                 reason = f"unencodable: {type(exc).__name__}"
                 self._reports.add([delivery], Outcome(Verdict.REFUSED, reason))
         self._wake.set()
 
     async def check(self, destination: Destination) -> str | None:
-        """Why this destination would be refused as things stand, None if nothing is known."""
+        """The reason why this destination would be refused now; None if none is known."""
         if self.unavailable is not None or self._is_closing:
             return self.unavailable or CLOSING
         try:
@@ -82,7 +82,7 @@ class StreamsPublisher(LinkedPublisher):
                 reply = await self._ask("TYPE", destination.address)
         except TimeoutError:
             return f"no_answer: within {ANSWER_TIMEOUT_S:g} s"
-        if isinstance(reply, Lost):
+        if isinstance(reply, SessionEnded):
             return str(reply)
         is_known = isinstance(reply, bytes) and reply not in (b"none", b"stream")
         return f"wrong_type: it is a {reply.decode()}, not a stream" if is_known else None
@@ -103,7 +103,7 @@ class StreamsPublisher(LinkedPublisher):
         self._end(reason, reason)
 
     async def _run(self) -> str:
-        """One connection from its first byte to its last; why it ended."""
+        """One connection from start to end; returns why it ended."""
         connection: Any = self._pool.make_connection()
         work: list[asyncio.Task[None]] = []
         try:
@@ -117,7 +117,7 @@ class StreamsPublisher(LinkedPublisher):
             for task in work:
                 if task.done():
                     task.result()
-        except Lost as exc:
+        except SessionEnded as exc:
             return str(exc)
         except (RedisError, OSError) as exc:
             refused = refusal(exc)
@@ -131,7 +131,7 @@ class StreamsPublisher(LinkedPublisher):
         return "connection_lost: ended"
 
     async def _open(self, connection: Any) -> None:
-        """Connect, log in, and see whether writes are taken; Lost if not."""
+        """Connect, log in, and probe whether writes are taken; SessionEnded if not."""
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 await connection.connect()
@@ -141,9 +141,9 @@ class StreamsPublisher(LinkedPublisher):
                 )
                 refused = refusal(await _answer(connection, *_PROBE))
         except TimeoutError:
-            raise Lost(f"unreachable: no answer within {CONNECT_TIMEOUT_S:g} s") from None
+            raise SessionEnded(f"unreachable: no answer within {CONNECT_TIMEOUT_S:g} s") from None
         if refused is not None and refused.fault is Fault.BROKER:
-            raise Lost(refused.reason)
+            raise SessionEnded(refused.reason)
 
     async def _write(self, connection: Any) -> None:
         now_s = asyncio.get_running_loop().time
@@ -152,7 +152,7 @@ class StreamsPublisher(LinkedPublisher):
             self._wake.clear()
             outbox, self._outbox = self._outbox, []
             at_s = now_s()
-            self._written.extend((taker, at_s) for _, taker in outbox)
+            self._written.extend((asker, at_s) for _, asker in outbox)
             packed = connection.pack_commands([command for command, _ in outbox])
             await connection.send_packed_command(packed, check_health=False)
 
@@ -160,28 +160,28 @@ class StreamsPublisher(LinkedPublisher):
         while True:
             reply = await _reply(connection)
             if not self._written:
-                raise Lost("protocol: an answer to nothing")
-            taker, _ = self._written.popleft()
-            if isinstance(taker, Delivery):
-                self._answered(taker, reply)
-            elif not taker.done():
-                taker.set_result(reply)
+                raise SessionEnded("protocol: an answer to nothing")
+            asker, _ = self._written.popleft()
+            if isinstance(asker, Delivery):
+                self._answered(asker, reply)
+            elif not asker.done():
+                asker.set_result(reply)
             if self.unavailable is not None and not self._written:
-                raise Lost(self.unavailable)  # the next connection begins with a probe
+                raise SessionEnded(self.unavailable)  # the next session begins with a probe
 
     async def _watch(self) -> None:
-        """Give up where a reply is overdue; say something where nothing is said."""
+        """End the session when a reply is overdue; send PING while it is idle."""
         now_s = asyncio.get_running_loop().time
         while True:
             oldest_s = self._written[0][1] if self._written else now_s()
             left_s = oldest_s + self._timeout_s - now_s()
             if left_s <= 0:
-                raise Lost(f"confirm_timeout: none within {self._timeout_s:g} s")
+                raise SessionEnded(f"confirm_timeout: none within {self._timeout_s:g} s")
             await asyncio.sleep(min(left_s, self._heartbeat_s))
             if not self._written:
                 self._ask("PING")
 
-    # what is sent, and the answers
+    # commands and answers
 
     def _command(self, delivery: Delivery) -> tuple[Any, ...]:
         record = delivery.record
@@ -209,16 +209,16 @@ class StreamsPublisher(LinkedPublisher):
             self._refuse_outbox(outcome.reason)
 
     def _end(self, reason: str, unavailable: str) -> None:
-        """What was written ends unknown, what was not is refused."""
+        """Deliveries that were written end unknown; the others are refused."""
         self._change(unavailable)
         written, self._written = self._written, deque()
         unknown = Outcome(Verdict.UNKNOWN, reason, Fault.BROKER)
-        self._settle((taker for taker, _ in written), unknown)
+        self._settle((asker for asker, _ in written), unknown)
         self._refuse_outbox(unavailable)
 
     def _refuse_outbox(self, reason: str) -> None:
         outbox, self._outbox = self._outbox, []
-        self._settle((taker for _, taker in outbox), broker_refusal(reason))
+        self._settle((asker for _, asker in outbox), broker_refusal(reason))
 
     def _is_idle(self) -> bool:
         return not (self._written or self._outbox)
@@ -227,18 +227,18 @@ class StreamsPublisher(LinkedPublisher):
         self._end(UNCONFIRMED, CLOSED)
         self._reports.flush()
 
-    def _settle(self, takers: Iterable[Taker], outcome: Outcome) -> None:
+    def _settle(self, askers: Iterable[Asker], outcome: Outcome) -> None:
         deliveries = []
-        for taker in takers:
-            if isinstance(taker, Delivery):
-                deliveries.append(taker)
-            elif not taker.done():
-                taker.set_result(Lost(outcome.reason))
+        for asker in askers:
+            if isinstance(asker, Delivery):
+                deliveries.append(asker)
+            elif not asker.done():
+                asker.set_result(SessionEnded(outcome.reason))
         self._reports.add(deliveries, outcome)
 
 
 def about(*sections: Any) -> str:
-    """What INFO says, as far as it may be asked: the version, and what survives a restart."""
+    """Version and AOF setting, from the sections of INFO that Redis let us read."""
     text = "\n".join(
         found.decode(errors="replace") for found in sections if isinstance(found, bytes)
     )
@@ -254,7 +254,7 @@ async def _answer(connection: Any, *command: str) -> Any:
 
 
 async def _reply(connection: Any) -> Any:
-    """The next reply; an error reply is one, too. Raises where there is none to come."""
+    """The next reply, which may be an error reply; raises if the connection is lost."""
     try:
         return await connection.read_response(timeout=math.inf, disconnect_on_error=False)
     except RedisError as exc:
@@ -273,7 +273,7 @@ def publisher(
 ) -> StreamsPublisher:
     """A publisher for redis[s]://HOST[:PORT][/DB] or unix:///PATH; ?maxlen=N trims each stream.
 
-    rediss:// verifies certificate and host name. ConfigError for a URL that is none.
+    rediss:// verifies certificate and host name. ConfigError if the URL cannot be used.
     """
     bare, login = logged_in(url)
     base, _, query = bare.partition("?")
@@ -281,7 +281,7 @@ def publisher(
     maxlen = given.pop("maxlen", None)
     fixed: dict[str, Any] = {
         "protocol": 2,
-        "retry": Retry(NoBackoff(), 0),  # redis-py's own would send again without a word
+        "retry": Retry(NoBackoff(), 0),  # redis-py's default would silently send again
         "socket_timeout": None,  # `_watch` knows when a reply is overdue
         "health_check_interval": 0,
         **login,
@@ -290,7 +290,7 @@ def publisher(
         fixed["socket_keepalive"] = True
     try:
         pool: Any = ConnectionPool.from_url(f"{base}?{urlencode(given)}", **fixed)
-        pool.make_connection()  # connects to nothing yet, but sees what is none of its options
+        pool.make_connection()  # connects to nothing, but refuses unknown options
     except (ValueError, TypeError, RedisError) as exc:
         raise ConfigError(f"brokers.{name}: {printable(str(exc))[:120]}") from None
     return StreamsPublisher(name, pool, maxlen, report=report, on_change=on_change, options=options)

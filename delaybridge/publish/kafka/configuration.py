@@ -1,0 +1,147 @@
+"""librdkafka's settings from a broker's URL, and the check that librdkafka accepts them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import parse_qsl, unquote
+
+from confluent_kafka import KafkaException, Producer
+
+from delaybridge.errors import ConfigError, printable
+from delaybridge.publish import PublishOptions, check_options, read_password
+from delaybridge.publish.kafka.outcomes import error_of, shown
+from delaybridge.settings import password_file
+from delaybridge.settings.password_file import PasswordFile
+
+DEFAULT_PORT = 9092
+
+# Fixed: without them a confirm would not mean that every in-sync replica has the record.
+_FIXED = {"enable.idempotence": True, "acks": "all"}
+_ALLOWED = frozenset(
+    """
+    batch.num.messages batch.size broker.address.family broker.address.ttl client.dns.lookup
+    client.id client.rack compression.codec compression.level compression.type
+    connections.max.idle.ms linger.ms message.max.bytes metadata.max.age.ms partitioner
+    queue.buffering.max.kbytes queue.buffering.max.messages reconnect.backoff.max.ms
+    reconnect.backoff.ms retry.backoff.max.ms retry.backoff.ms sasl.kerberos.keytab
+    sasl.kerberos.principal sasl.kerberos.service.name sasl.mechanism sasl.mechanisms
+    sasl.oauthbearer.client.id sasl.oauthbearer.client.secret sasl.oauthbearer.config
+    sasl.oauthbearer.method sasl.oauthbearer.scope sasl.oauthbearer.token.endpoint.url
+    sasl.password sasl.username socket.connection.setup.timeout.ms socket.keepalive.enable
+    socket.nagle.disable socket.receive.buffer.bytes socket.send.buffer.bytes socket.timeout.ms
+    ssl.ca.location ssl.ca.pem ssl.certificate.location ssl.certificate.pem ssl.cipher.suites
+    ssl.crl.location ssl.endpoint.identification.algorithm ssl.key.location ssl.key.password
+    ssl.key.pem ssl.keystore.location ssl.keystore.password sticky.partitioning.linger.ms
+    topic.metadata.refresh.interval.ms
+    """.split()
+)
+_DEFAULTS = {
+    "client.id": "delaybridge",
+    "socket.nagle.disable": True,
+    "socket.keepalive.enable": True,
+    "reconnect.backoff.ms": 100,
+    "reconnect.backoff.max.ms": 2000,
+    # How long a known topic may be missing before its messages are refused.
+    "topic.metadata.propagation.max.ms": 5000,
+}
+
+
+class Configuration(dict[str, Any]):
+    """librdkafka's settings. file: where the password is, if not in the URL."""
+
+    file: PasswordFile | None = None
+
+    def renew(self, client: Any) -> None:
+        """Make the client log in with the password that is in the file now."""
+        if self.file is None:
+            return
+        try:
+            self["sasl.password"] = self.file.read()
+        except ValueError:
+            return  # the old one stays: the broker goes on to report that it is refused
+        client.set_sasl_credentials(self["sasl.username"], self["sasl.password"])
+
+
+def configuration(name: str, url: str, options: PublishOptions) -> Configuration:
+    """librdkafka's settings for a kafka:// or kafkas:// URL; ConfigError without secrets."""
+    text, file = password_file.split(url)
+    scheme, _, rest = text.partition("://")
+    location, _, query = rest.partition("?")
+    userinfo, at, hosts = location.rstrip("/").rpartition("@")
+    timeout_ms = int(options.confirm_timeout_s * 1000)
+    settings = Configuration(
+        {
+            **_DEFAULTS,
+            "linger.ms": options.linger_ms,
+            "message.timeout.ms": timeout_ms,
+            # Half of it, so that a lost request is sent once more before the message times out.
+            "socket.timeout.ms": max(timeout_ms // 2, 1000),
+            **_given(name, query),
+            **_FIXED,
+            "bootstrap.servers": ",".join(_with_port(name, host) for host in hosts.split(",")),
+        }
+    )
+    security = "sasl" if at or "sasl.mechanism" in settings or "sasl.mechanisms" in settings else ""
+    settings["security.protocol"] = {
+        ("kafka", ""): "plaintext",
+        ("kafka", "sasl"): "sasl_plaintext",
+        ("kafkas", ""): "ssl",
+        ("kafkas", "sasl"): "sasl_ssl",
+    }[scheme, security]
+    if at:
+        user, _, password = userinfo.partition(":")
+        settings.update({"sasl.username": unquote(user), "sasl.password": unquote(password)})
+        if "sasl.mechanisms" not in settings:
+            settings.setdefault("sasl.mechanism", "PLAIN")
+    if file is not None:
+        if "sasl.username" not in settings:
+            raise ConfigError(f"brokers.{name}: password_file without a user; write USER@HOST")
+        settings["sasl.password"], settings.file = read_password(name, file), file
+    return settings
+
+
+def _given(name: str, query: str) -> Mapping[str, str]:
+    given = dict(parse_qsl(query, keep_blank_values=True))
+    for option in given:
+        if option in _FIXED or option == "transactional.id" or option.startswith("max.in.flight"):
+            what = f"{printable(option)} is fixed, because confirms depend on it; leave it out"
+            raise ConfigError(f"brokers.{name}: {what}")
+    check_options(name, given, _ALLOWED, "a Kafka URL")
+    return given
+
+
+def _with_port(name: str, host: str) -> str:
+    if not host:
+        raise ConfigError(f"brokers.{name}: a host is missing; kafka://HOST:PORT[,HOST:PORT]")
+    has_port = host.rpartition("]")[2].count(":") == 1
+    return host if has_port else f"{host}:{DEFAULT_PORT}"
+
+
+def check(name: str, settings: Mapping[str, Any]) -> None:
+    """ConfigError if librdkafka does not take the settings. Connects to nothing."""
+    try:
+        offline = {k: v for k, v in settings.items() if k != "bootstrap.servers"}
+        Producer(offline, logger=logger_to(lambda line: None))
+    except KafkaException as exc:
+        error = error_of(exc)
+        reason = "librdkafka refuses the settings" if error is None else shown(error)
+        raise ConfigError(f"brokers.{name}: {reason}") from None
+
+
+class _Handler(logging.Handler):
+    def __init__(self, see: Callable[[str], None]) -> None:
+        super().__init__()
+        self._see = see
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._see(record.getMessage())
+
+
+def logger_to(see: Callable[[str], None]) -> logging.Logger:
+    # Outside the tree of loggers: only `see` gets librdkafka's lines. Without a logger they would
+    # go to standard error.
+    logger = logging.Logger("librdkafka", logging.DEBUG)
+    logger.addHandler(_Handler(see))
+    return logger
