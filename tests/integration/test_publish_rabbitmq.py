@@ -57,7 +57,7 @@ async def publish(publisher: Any, sink: Sink, deliveries: Sequence[Delivery]) ->
 
 
 def headers_in(table: bytes) -> list[bytes]:
-    """Each header as the bytes that it is: versions of RabbitMQ order a table differently.
+    """Each header as its bytes, sorted: versions of RabbitMQ order a table differently.
 
     Without the count of deliveries, which a quorum queue of RabbitMQ 3 always adds.
     """
