@@ -58,7 +58,9 @@ class Growing(Bench):
         while self.pending < pending:
             ids = [new_id() for _ in range(min(CALL, pending - self.pending))]
             fresh = [
-                replace(one, id=id, basis=id.encode(), when=f"+{DAY_MS + random.randrange(DAY_MS)}")
+                replace(
+                    one, id=id, shard_key=id.encode(), when=f"+{DAY_MS + random.randrange(DAY_MS)}"
+                )
                 for id in ids
             ]
             stamped = [(new_stamp(), accepted) for accepted in fresh]

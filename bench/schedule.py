@@ -46,7 +46,7 @@ def raw(mine: Bench, count: int) -> float:
     for _ in range(0, count, CALL):
         by_bucket: dict[int, list[tuple[bytes, Accepted]]] = {}
         for one in map(mine.client.accept, messages(CALL)):
-            number = keys.bucket_of(one.basis, len(buckets))
+            number = keys.bucket_of(one.shard_key, len(buckets))
             by_bucket.setdefault(number, []).append((new_stamp(), one))
         packed = b""
         for number, part in by_bucket.items():

@@ -535,9 +535,11 @@ class AsyncClient:
     ) -> asyncio.Future[list[Receipt]]:
         """Schedule them with whatever else is scheduled in this tick."""
         policy = _policy(on_conflict)
-        bases = [one.basis for _, one in messages]  # a bad message raises here, in its caller
+        shard_keys = [
+            one.shard_key for _, one in messages
+        ]  # a bad message raises here, in its caller
         future: asyncio.Future[list[Receipt]] = self._in_this_tick()
-        self._waiting.setdefault(policy, []).append((bases, messages, future))
+        self._waiting.setdefault(policy, []).append((shard_keys, messages, future))
         return future
 
     def _with_others(self, steps: Steps[T]) -> asyncio.Future[T]:
@@ -578,8 +580,8 @@ class AsyncClient:
             return (calls,)
         by_bucket: dict[int, list[_Call]] = {}
         for call in calls:
-            bases, _, _ = call
-            numbers = {bucket_of(basis, count) for basis in bases}
+            shard_keys, _, _ = call
+            numbers = {bucket_of(shard_key, count) for shard_key in shard_keys}
             if len(numbers) != 1:
                 return (calls,)
             by_bucket.setdefault(numbers.pop(), []).append(call)

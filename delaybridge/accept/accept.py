@@ -55,7 +55,7 @@ class Accepted(msgspec.Struct, frozen=True, gc=False):
     """A checked message, ready for `schedule`. `when`: epoch ms, or `+` and a delay in ms."""
 
     id: str
-    basis: bytes
+    shard_key: bytes
     when: str
     rank: int
     payload: bytes

@@ -34,11 +34,11 @@ class Schedule(NamedTuple):
 class Change(NamedTuple):
     """Cancel a pending message by its id, or, where `when` is given, reschedule it.
 
-    In the basis' bucket; without one in whichever it lies. otherwise: if there is none to cancel.
+    In the shard key's bucket; without one in whichever it lies. otherwise: if there is none to cancel.
     """
 
     id: str
-    basis: bytes | None
+    shard_key: bytes | None
     stamp: bytes
     source: str = ""
     offset: int = -1

@@ -110,12 +110,16 @@ def _plan(entries: Sequence[Entry], todo: Iterable[int], buckets: Sequence[Bucke
             latest.clear()
             continue
         if isinstance(entry, Schedule):
-            basis, size, source = entry.accepted.basis, len(entry.accepted.payload), entry.source
+            shard_key, size, source = (
+                entry.accepted.shard_key,
+                len(entry.accepted.payload),
+                entry.source,
+            )
             kind: tuple[Any, ...] = ("schedule", entry.policy, source, entry.reach, entry.maybe)
         else:
-            basis, size, source = (entry.own_id or entry.id).encode(), len(entry.payload), ""
+            shard_key, size, source = (entry.own_id or entry.id).encode(), len(entry.payload), ""
             kind = ("quarantine",)
-        number = keys.bucket_of(basis, len(buckets))
+        number = keys.bucket_of(shard_key, len(buckets))
         call = latest.get((number, source))
         if call is not None and (call.is_full or call.kind != kind or _is_full(call, size)):
             call.is_full = True
@@ -131,9 +135,11 @@ def _plan(entries: Sequence[Entry], todo: Iterable[int], buckets: Sequence[Bucke
 
 
 def _asked(entry: Change, buckets: Sequence[Bucket]) -> list[Bucket]:
-    """The basis' bucket; without one the id's own and all others, where messages with keys lie."""
-    own = keys.bucket_of(entry.id.encode() if entry.basis is None else entry.basis, len(buckets))
-    if entry.basis is not None:
+    """The shard key's bucket; without one the id's own and all others, where messages with keys lie."""
+    own = keys.bucket_of(
+        entry.id.encode() if entry.shard_key is None else entry.shard_key, len(buckets)
+    )
+    if entry.shard_key is not None:
         return [buckets[own]]
     return [buckets[own], *buckets[:own], *buckets[own + 1 :]]
 

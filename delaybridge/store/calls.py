@@ -668,7 +668,7 @@ def _calls(
     """Positions by bucket, in order, cut where a script call would grow too large."""
     by_bucket: dict[int, list[int]] = {}
     for i in todo:
-        by_bucket.setdefault(keys.bucket_of(messages[i][1].basis, buckets), []).append(i)
+        by_bucket.setdefault(keys.bucket_of(messages[i][1].shard_key, buckets), []).append(i)
     for number, places in by_bucket.items():
         call: list[int] = []
         size = 0

@@ -69,9 +69,9 @@ LISTED = {
 """State -> the set that lists its messages."""
 
 
-def bucket_of(basis: bytes, buckets: int) -> int:
+def bucket_of(shard_key: bytes, buckets: int) -> int:
     """The bucket of a message: CRC-32 (zlib) of its key, else of its id, modulo `buckets`."""
-    return crc32(basis) % buckets
+    return crc32(shard_key) % buckets
 
 
 def bucket_key(namespace: str, bucket: int, name: str) -> str:

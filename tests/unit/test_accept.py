@@ -132,7 +132,7 @@ def test_a_bad_id_is_refused_before_any_io(id: Any) -> None:
 )
 def test_any_other_id_is_only_text(id: str) -> None:
     accepted, _ = taken(id=id)
-    assert (accepted.id, accepted.basis) == (id, id.encode())
+    assert (accepted.id, accepted.shard_key) == (id, id.encode())
 
 
 def test_the_limit_of_an_id_is_a_setting() -> None:
@@ -155,7 +155,7 @@ def test_an_id_is_taken_as_it_is_or_refused(id: str) -> None:
 def test_an_id_of_ones_own_is_minted_where_none_is_given() -> None:
     accepted, _ = taken()
     assert check_id(accepted.id) == accepted.id
-    assert accepted.basis == accepted.id.encode()
+    assert accepted.shard_key == accepted.id.encode()
 
 
 # B: bodies
@@ -494,7 +494,7 @@ def test_what_is_no_property_of_the_kind_is_refused() -> None:
 
 def test_options_are_kept() -> None:
     accepted, record = taken(KAFKA, key="k", ttl="1h", at_most_once=True, priority=255)
-    assert (accepted.basis, accepted.rank, accepted.when) == (b"k", 0, "+60000")
+    assert (accepted.shard_key, accepted.rank, accepted.when) == (b"k", 0, "+60000")
     assert (record.key, record.ttl_ms, record.at_most_once) == (b"k", 3_600_000, True)
     assert taken(KAFKA, properties={"partition": 99})[1].partition == 99  # D15: the broker knows
     assert taken(priority=0)[0].rank == 255
@@ -656,6 +656,6 @@ def test_a_key_is_bounded_as_a_body_is() -> None:
         message = Message("kafka:a", b"x", delay=1, key=key)
         return accept(message, {"kafka": "kafka"}, Limits(body_bytes=100))
 
-    assert accepted(b"k" * 100).basis == b"k" * 100
+    assert accepted(b"k" * 100).shard_key == b"k" * 100
     with pytest.raises(MessageError, match="key_too_large.*101 bytes"):
         accepted(b"k" * 101)

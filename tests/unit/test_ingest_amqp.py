@@ -239,7 +239,7 @@ def test_a27_without_message_id_it_gets_a_new_one_or_the_one_it_had() -> None:
 def test_an_id_header_goes_before_the_message_id() -> None:
     entry = read(delivered({"x-delay": 5, "delaybridge-id": "a"}, message_id="b"))
     assert entry.accepted.id == "a"
-    assert entry.accepted.basis == b"a"
+    assert entry.accepted.shard_key == b"a"
     assert record_of(entry).headers == encode_table([("x-delay", 5)])
 
 

@@ -157,7 +157,7 @@ class TestKeyValueAndPlace:
     def test_k12_k13_any_key_is_kept(self, key: bytes | None) -> None:
         entry = scheduled(read(HOUR, key=key))
         assert kept(entry).key == key
-        assert entry.accepted.basis == (entry.accepted.id.encode() if key is None else key)
+        assert entry.accepted.shard_key == (entry.accepted.id.encode() if key is None else key)
 
     @pytest.mark.parametrize("value", [None, b"", b"\x00\x00\x00\x00\x07avro"])
     def test_k32_any_value_is_kept(self, value: bytes | None) -> None:
@@ -199,7 +199,7 @@ class TestKeyValueAndPlace:
         ]
         entry = scheduled(read([*asked, *HOUR]))
         assert entry.policy is OnConflict.REPLACE
-        assert (entry.accepted.rank, entry.accepted.basis) == (rank_of(9), b"order-1")
+        assert (entry.accepted.rank, entry.accepted.shard_key) == (rank_of(9), b"order-1")
         expected = Record("kafka:orders", b"body", (), None, b"order-1", None, 900_000, True)
         assert kept(entry) == expected
         fraction = scheduled(read([("x-delay", b"3599999.5")]))
@@ -278,7 +278,7 @@ class TestEtf1:
         assert entry.policy is OnConflict.REPLACE
         assert (entry.source, entry.offset) == (f"{TOPIC_ID}:3", 7)
         accepted = entry.accepted
-        assert (accepted.id, accepted.basis) == ("video-1", b"video-1")
+        assert (accepted.id, accepted.shard_key) == ("video-1", b"video-1")
         assert accepted.when == str((NOW_S + 3600) * 1000)
         stamps = (
             ("scheduler-timestamp", b"1700000000"),
@@ -299,7 +299,7 @@ class TestEtf1:
     def test_k14_a_null_value_cancels(self, headers: Pairs) -> None:
         entry = ETF1_READER.read(record(headers, key=b"video-1", value=None))
         assert isinstance(entry, Change)
-        assert (entry.id, entry.basis, entry.otherwise) == ("video-1", b"video-1", None)
+        assert (entry.id, entry.shard_key, entry.otherwise) == ("video-1", b"video-1", None)
         assert (entry.source, entry.offset) == (f"{TOPIC_ID}:3", 7)
 
     @pytest.mark.parametrize(
@@ -329,22 +329,22 @@ class TestCancel:
         headers: Pairs = [("delaybridge-cancel", b"true"), ("delaybridge-id", b"x")]
         entry = read(headers)
         assert isinstance(entry, Change)
-        assert (entry.id, entry.basis, entry.offset) == ("x", b"k", 7)
+        assert (entry.id, entry.shard_key, entry.offset) == ("x", b"k", 7)
         without_key = read(headers, key=None)
         assert isinstance(without_key, Change)
-        assert without_key.basis is None
+        assert without_key.shard_key is None
 
     def test_or_a_reschedule(self) -> None:
         headers: Pairs = [("delaybridge-reschedule", b"true"), ("delaybridge-id", b"x"), *HOUR]
-        for more, basis in (([], b"k"), ([("delaybridge-key", b"order-1")], b"order-1")):
+        for more, shard_key in (([], b"k"), ([("delaybridge-key", b"order-1")], b"order-1")):
             entry = read([*headers, *more])
             assert isinstance(entry, Change)
-            assert (entry.id, entry.basis, entry.when) == ("x", basis, "+3600000")
+            assert (entry.id, entry.shard_key, entry.when) == ("x", shard_key, "+3600000")
 
     def test_a_null_value_without_headers_cancels_or_goes_through(self) -> None:
         entry = read([], value=None)
         assert isinstance(entry, Change)
-        assert (entry.id, entry.basis) == ("k", b"k")
+        assert (entry.id, entry.shard_key) == ("k", b"k")
         assert entry.otherwise is not None
         assert kept(entry.otherwise) == Record("kafka:orders", None, (), None, b"k")
         assert entry.stamp == entry.otherwise.stamp

@@ -367,8 +367,8 @@ class TestQuarantine:
         assert store(model, [one]) == store(model, [one]) == [CREATED]
 
 
-def crc(basis: str) -> int:
-    return keys.bucket_of(basis.encode(), BUCKETS)
+def crc(shard_key: str) -> int:
+    return keys.bucket_of(shard_key.encode(), BUCKETS)
 
 
 IDS = st.sampled_from("abcde")
@@ -418,7 +418,7 @@ class TestOrder:
         by_bucket: dict[int, list[int]] = {}
         for entry in stored:
             assert isinstance(entry, Schedule)
-            place = keys.bucket_of(entry.accepted.basis, BUCKETS)
+            place = keys.bucket_of(entry.accepted.shard_key, BUCKETS)
             by_bucket.setdefault(place, []).append(entry.offset)
         assert sorted(sum(by_bucket.values(), [])) == list(range(len(entries)))
         assert all(offsets == sorted(offsets) for offsets in by_bucket.values())

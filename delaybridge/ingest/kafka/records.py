@@ -218,8 +218,8 @@ class RecordReader:
         key = record.key if asked.key is None else asked.key
         payload = self._payload(record, self._destination(asked.destination), kept, key, asked)
         when = when_of(asked, self._limits)
-        basis = key if key is not None else id.encode()
-        accepted = Accepted(id, basis, when, asked.rank, payload)
+        shard_key = key if key is not None else id.encode()
+        accepted = Accepted(id, shard_key, when, asked.rank, payload)
         # Without sources a record read twice is known by its stamp alone.
         policy = asked.policy or (WAIT if self._topic_id else OnConflict.FAIL)
         return self._sourced(accepted, policy, record)
@@ -265,13 +265,13 @@ class RecordReader:
     def _change(
         self,
         id: str,
-        basis: bytes | None,
+        shard_key: bytes | None,
         record: RawRecord,
         otherwise: Schedule | None = None,
         when: str = "",
     ) -> Change:
         stamp, source = self._stamp(record), self._partition(record).source
-        return Change(id, basis, stamp, source, record.offset, otherwise, when, self._reach)
+        return Change(id, shard_key, stamp, source, record.offset, otherwise, when, self._reach)
 
     def _stamp(self, record: RawRecord) -> bytes:
         """The same whenever the record is read again, and hardly that of another."""

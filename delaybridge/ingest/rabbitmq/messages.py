@@ -153,8 +153,8 @@ class MessageReader:
         if not asked.needs_store and destination.broker == self._route.broker:
             return Immediate(id, record, destination)
         payload = encode_record(record)
-        basis = id.encode() if key is None else key
-        accepted = Accepted(id, basis, when_of(asked, self._limits), asked.rank, payload)
+        shard_key = id.encode() if key is None else key
+        accepted = Accepted(id, shard_key, when_of(asked, self._limits), asked.rank, payload)
         return Schedule(accepted, stamp, asked.policy or WAIT, payload, "", -1, self.reach)
 
     def _own_id(self, content: ContentHeader) -> str | None:
