@@ -34,7 +34,7 @@ class Schedule(NamedTuple):
 class Change(NamedTuple):
     """Cancel a pending message by its id, or, where `when` is given, reschedule it.
 
-    In the shard key's bucket; without one in whichever it lies. otherwise: if there is none to cancel.
+    shard_key None: it may be in any bucket. otherwise: done if there is none to cancel.
     """
 
     id: str

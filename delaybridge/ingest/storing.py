@@ -135,7 +135,7 @@ def _plan(entries: Sequence[Entry], todo: Iterable[int], buckets: Sequence[Bucke
 
 
 def _asked(entry: Change, buckets: Sequence[Bucket]) -> list[Bucket]:
-    """The shard key's bucket; without one the id's own and all others, where messages with keys lie."""
+    """The shard key's bucket; without one, the id's own and then all others."""
     own = keys.bucket_of(
         entry.id.encode() if entry.shard_key is None else entry.shard_key, len(buckets)
     )
