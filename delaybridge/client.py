@@ -10,7 +10,8 @@ from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mappin
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from delaybridge.accept.accept import Accepted, Known, accept, check_id, check_key, when
+from delaybridge.accept.accept import Accepted, accept, check_id, check_key, when
+from delaybridge.accept.destination import DestinationCache
 from delaybridge.errors import ConfigError, MessageConflict, MessageError, printable, shown
 from delaybridge.message import (
     Answer,
@@ -71,13 +72,13 @@ class _Arguments:
         limits: Limits | None = None,
     ) -> None:
         self.calls = Calls(namespace, brokers, buckets, limits or Limits())
-        self._known = Known()
+        self._destinations = DestinationCache()
         self._ids = Ids(lambda: len(self.calls.buckets) or 1)
 
     def accept(self, message: Message) -> Accepted:
         """The message checked, with an id."""
         calls = self.calls
-        return accept(message, calls.kinds, calls.limits, self._known, self._ids.draw)
+        return accept(message, calls.kinds, calls.limits, self._destinations, self._ids.draw)
 
     def id(self, id: str) -> str:
         return check_id(id, self.calls.limits)

@@ -1,8 +1,8 @@
-"""What a producer asks for in the headers of an ordinary message: when, under which id, where to.
+"""Instructions in the headers of an ordinary message: when to deliver it, where, under which id.
 
-The spellings that are understood, on every entrance: `x-delay` (the RabbitMQ plugin's),
+Every entrance understands these headers: `x-delay` (the RabbitMQ plugin's),
 `x-opt-delivery-delay` and `x-opt-delivery-time` (RabbitMQ's commercial delayed queues; AMQP 1.0
-annotations), `delaybridge-delay` and `delaybridge-due`, and beside them `delaybridge-id`,
+annotations), `delaybridge-delay` and `delaybridge-due`; and also `delaybridge-id`,
 `delaybridge-key`, `delaybridge-destination`, `delaybridge-priority`, `delaybridge-ttl`,
 `delaybridge-at-most-once`, `delaybridge-on-conflict`, `delaybridge-cancel` and
 `delaybridge-reschedule`.
@@ -30,11 +30,11 @@ _FRACTION = re.compile(r"-?[0-9]+\.[0-9]+", re.ASCII)
 
 
 class Instructions(NamedTuple):
-    """What was asked for. Of delay_ms and due_ms at most one is given; neither: now.
+    """The instructions of one message. At most one of delay_ms and due_ms is set; neither: now.
 
-    id and destination: as written, to be checked. near_miss: a header that is almost one of ours.
-    reschedule: the time is given, and is that of a pending message. rank: of the priority. policy
-    None: `fail`, or not given.
+    id and destination: as written, not checked. near_miss: a header spelt almost like an
+    instruction. reschedule: the time is the new one of a pending message. rank: of the priority.
+    policy None: `fail`, or not given.
     """
 
     delay_ms: int | None = None
@@ -52,12 +52,12 @@ class Instructions(NamedTuple):
 
     @property
     def is_timed(self) -> bool:
-        """Whether a time was asked for at all; a plugin's delay of nothing is none."""
+        """Whether a time is given. An `x-delay` of zero or less does not count."""
         return self.delay_ms is not None or self.due_ms is not None
 
     @property
     def needs_store(self) -> bool:
-        """Whether it cannot be published without the store, also where it is due now."""
+        """Whether it must go through the store even if it is due now."""
         return (
             self.delay_ms is not None
             or self.due_ms is not None
@@ -68,7 +68,7 @@ class Instructions(NamedTuple):
 
 
 def instructions(headers: Iterable[tuple[str, Any]]) -> Instructions:
-    """What these headers ask for; those that ask for nothing are passed over.
+    """Read the instructions in these headers; other headers are ignored.
 
     A value is AMQP's as decoded (int, float, Decimal, str, bytes, bool, None, datetime, ...) or
     Kafka's bytes. None counts as absent. MessageError names the header at fault: bad_time,
@@ -76,17 +76,7 @@ def instructions(headers: Iterable[tuple[str, Any]]) -> Instructions:
     time_ambiguous, time_required, duplicate_header, bad_flag, reserved_header, bad_destination,
     bad_priority, bad_policy, bad_key.
     """
-    found: dict[str, Any] = {}
-    near_miss = None
-    for name, value in headers:
-        if not isinstance(name, str):
-            raise MessageError("bad_header", "headers", f"a name is text, not {shown(name)}")
-        if name in _READERS:
-            if name in found and found[name] != value:
-                raise MessageError("duplicate_header", name, "given twice, with two values")
-            found[name] = value
-        elif _near_miss(name):
-            near_miss = name
+    found, near_miss = _found(headers)
     given = {name: value for name, value in found.items() if value is not None}
     asked = [name for name in given if name in _TIMES]
     if len(asked) > 1:
@@ -98,8 +88,27 @@ def instructions(headers: Iterable[tuple[str, Any]]) -> Instructions:
     return _consistent(Instructions(**parts, near_miss=near_miss))
 
 
+def _found(headers: Iterable[tuple[str, Any]]) -> tuple[dict[str, Any], str | None]:
+    """The instructions among the headers, and the last header that almost is one."""
+    found: dict[str, Any] = {}
+    near_miss = None
+    for name, value in headers:
+        if not isinstance(name, str):
+            raise MessageError("bad_header", "headers", f"a name is text, not {shown(name)}")
+        if name in _READERS:
+            if name in found and found[name] != value:
+                raise MessageError("duplicate_header", name, "given twice, with two values")
+            found[name] = value
+        elif _near_miss(name):
+            near_miss = name
+    return found, near_miss
+
+
 def _near_miss(name: str) -> bool:
-    """Whether a header that is none of ours is almost one; MessageError if it has our prefix."""
+    """Whether another header is spelt almost like an instruction.
+
+    MessageError if it has the reserved prefix.
+    """
     if name.startswith(RESERVED_PREFIX) and name not in OWN_HEADERS:
         raise MessageError("reserved_header", name, _unknown(name))
     return name.lower() in _READERS
@@ -115,17 +124,17 @@ def _consistent(asked: Instructions) -> Instructions:
 
 
 def is_instruction(name: str) -> bool:
-    """Whether a header is ours: it says something to delaybridge and to nobody else."""
+    """Whether a header has the prefix reserved for delaybridge."""
     return name.startswith(RESERVED_PREFIX)
 
 
 def _unknown(name: str) -> str:
     near = difflib.get_close_matches(name[:80], [n for n in _READERS if is_instruction(n)], n=1)
-    return f"unknown; did you mean {near[0]!r}?" if near else "unknown, and the prefix is ours"
+    return f"unknown; did you mean {near[0]!r}?" if near else "unknown, and the prefix is reserved"
 
 
 def _plugin_delay(value: Any, name: str) -> int | None:
-    """`x-delay`: nothing, zero and less mean now, as they did to the plugin. Fractions round up."""
+    """`x-delay`: zero and less mean now, as in the plugin. Fractions round up."""
     if value is False:
         return None
     delay_ms = _whole_ms(_rounded_up(value), name)
@@ -133,7 +142,7 @@ def _plugin_delay(value: Any, name: str) -> int | None:
 
 
 def _rounded_up(value: Any) -> Any:
-    """A number with a fraction as the next whole one; anything else as it is."""
+    """A fraction rounded up to a whole number; any other value unchanged."""
     if isinstance(value, str | bytes) and len(value) <= _MOST_DIGITS:
         text = value if isinstance(value, str) else value.decode(errors="replace")
         value = Decimal(text) if _FRACTION.fullmatch(text) else value
@@ -207,7 +216,7 @@ def _flag(value: Any, name: str) -> bool:
 
 
 def _whole_ms(value: Any, name: str) -> int:
-    """A whole number, in whichever type it came; MessageError for anything else."""
+    """A whole number of any numeric type, or digits; MessageError for anything else."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     if isinstance(value, str | bytes) and _is_digits(text := _text(value, name)):
@@ -237,7 +246,7 @@ def _text(value: str | bytes, name: str, code: str = "bad_time") -> str:
     try:
         return value.decode()
     except UnicodeDecodeError:
-        raise MessageError(code, name, "no UTF-8; write it as text") from None
+        raise MessageError(code, name, "not UTF-8; write it as text") from None
 
 
 def _within_calendar(delay_ms: int, name: str) -> int:

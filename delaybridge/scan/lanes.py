@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any, cast
 from weakref import WeakValueDictionary
 
-from delaybridge.accept.accept import parse_destination
+from delaybridge.accept.destination import parse_destination
 from delaybridge.errors import MessageError
 from delaybridge.events import CircuitOpened, Emit
 from delaybridge.message import Delivery, Destination

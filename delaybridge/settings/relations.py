@@ -77,7 +77,7 @@ def _dead_letters(settings: Settings, kinds: dict[str, str]) -> Iterator[str]:
     """Dead-letter destinations that name no broker here, or one that has another already."""
     if not settings.dead.dead_letter:
         return
-    from delaybridge.accept.accept import parse_destination  # most commands do without
+    from delaybridge.accept.destination import parse_destination  # most commands do without
 
     source, seen = settings.sources()["dead.dead_letter"], set()
     for text in settings.dead.dead_letter:

@@ -1,6 +1,6 @@
-"""Which delay exchanges and delay topics are read, and where their messages go.
+"""Routes: which delay exchanges and delay topics are read, and where their messages go.
 
-Settings, `config check` and ingest read the same text by the same rules.
+Settings, `config check` and ingest all parse them here.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _SHOWN_CHARS = 100
 
 
 class Route(NamedTuple):
-    """One delay exchange or delay topic. target: where its messages go, in the same broker.
+    """One delay exchange or delay topic. target: where its messages go, on the same broker.
 
-    type: with which an exchange is declared that is not there yet. source may be a pattern with
-    `*` for topics; then target is empty, and each topic gives its own.
+    type: used to declare an exchange that does not exist yet. For topics, source may be a pattern
+    with `*`; target is then empty and follows from each topic's name.
     """
 
     broker: str
@@ -46,7 +46,7 @@ class Route(NamedTuple):
 
     @property
     def is_pattern(self) -> bool:
-        """Whether source stands for any number of topics."""
+        """Whether source matches any number of topics."""
         return self.kind == "kafka" and "*" in self.source
 
     def of(self, topic: str) -> Route:
@@ -71,37 +71,38 @@ def parse_routes(
     kind: str,
     brokers: Mapping[str, str] = {},
 ) -> list[Route]:
-    """The routes of all delay exchanges, or all delay topics; ConfigError says what is accepted.
+    """Parse the routes of all delay exchanges, or of all delay topics; ConfigError.
 
     kinds: name -> kind of the configured brokers. A pattern without a broker's name is for every
-    broker of the kind. No name is given twice, and no message would go round in a circle, also
-    where two names of `brokers` (name -> URL) are one server.
+    broker of the kind. No name may be given twice, and no message may go round in a circle, even
+    if two of the `brokers` (name -> URL) are one server.
     """
-    routes: list[Route] = []
-    for text in texts:
-        if kind == "kafka" and "*" in text and ":" not in text:
-            names = [name for name, its in kinds.items() if its == kind]
-            routes += [parse_route(f"{name}:{text}", kinds, kind) for name in names]
-        else:
-            routes.append(parse_route(text, kinds, kind))
-    where = SETTINGS[kind]
+    routes = [
+        parse_route(each, kinds, kind) for text in texts for each in _expanded(text, kinds, kind)
+    ]
     servers = {name: server_of(url) for name, url in brokers.items()}
     for route in routes:
         if sum(str(route) == str(other) for other in routes) > 1:
-            raise ConfigError(f"{where}: {str(route)!r} is there twice; leave one of them")
+            raise ConfigError(f"{SETTINGS[kind]}: {str(route)!r} is there twice; remove one")
         here = servers.get(route.broker, route.broker)
         near = [each for each in routes if servers.get(each.broker, each.broker) == here]
-        way = _circle(route, near)
-        if way:
-            told = " -> ".join(way)
+        if way := " -> ".join(_circle(route, near)):
             raise ConfigError(
-                f"{where}: {told}: messages would go round in a circle for ever; change a target"
+                f"{SETTINGS[kind]}: {way}: messages would go round in a circle for ever; "
+                "change a target"
             )
     return routes
 
 
+def _expanded(text: str, kinds: Mapping[str, str], kind: str) -> list[str]:
+    """A pattern without a broker's name, once for each broker of the kind; else the text itself."""
+    if kind != "kafka" or "*" not in text or ":" in text:
+        return [text]
+    return [f"{name}:{text}" for name, its in kinds.items() if its == kind]
+
+
 def parse_route(text: str, kinds: Mapping[str, str], kind: str) -> Route:
-    """One route as the settings and the command line write it; ConfigError likewise."""
+    """Parse one route as the settings and the command line write it; ConfigError."""
     where = f"{SETTINGS[kind]}: '{printable(text[:_SHOWN_CHARS])}'"
     main, *options = (part.strip() for part in text.split(";"))
     named, _, target = (part.strip() for part in main.partition("="))
@@ -165,10 +166,10 @@ def _type(options: Iterable[str], where: str, kind: str) -> str:
 
 
 def _circle(route: Route, routes: Sequence[Route]) -> list[str]:
-    """The way of a message of this route, if it comes to where it was; else nothing.
+    """The stops of a message of this route if it comes back to one of them; else empty.
 
-    routes: all of one server.
-    A pattern only ever makes a name shorter, so a circle has a route with a name of its own.
+    routes: all of one server. A pattern only makes names shorter, so every circle holds a route
+    that is not a pattern.
     """
     if route.is_pattern:
         return []

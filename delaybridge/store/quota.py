@@ -13,7 +13,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
-from delaybridge.accept.accept import parse_destination
+from delaybridge.accept.destination import parse_destination
 from delaybridge.errors import MessageError, StoreError, StoreFull
 from delaybridge.message import Limits, destination_text
 from delaybridge.store.replies import Sample

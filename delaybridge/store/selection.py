@@ -9,7 +9,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from delaybridge.accept.accept import Known
+from delaybridge.accept.destination import DestinationCache
 from delaybridge.errors import DecodeError, MessageError, StoreDamaged, StoreError, shown
 from delaybridge.message import MAX_PRIORITY, State
 from delaybridge.store.record import split_record
@@ -63,7 +63,7 @@ class Walk:
     def __init__(self, calls: Calls, selection: Selection) -> None:
         _check(selection)
         self._calls, self._selection = calls, selection
-        self._known = Known()
+        self._destinations = DestinationCache()
         self._wanted = self._written(selection.destination)
         self._places: deque[tuple[Bucket, State]] | None = None
         self._after: tuple[float, str] | None = None
@@ -139,7 +139,7 @@ class Walk:
     def _written(self, destination: str | None) -> str | None:
         """A destination as messages have it, however it was quoted."""
         try:
-            return destination and self._known.parse(destination, self._calls.kinds)[1]
+            return destination and self._destinations.parse(destination, self._calls.kinds)[1]
         except MessageError:  # of a broker that this client does not know
             return destination
 
@@ -147,7 +147,7 @@ class Walk:
         if destination is None:
             return False
         try:
-            parsed, _ = self._known.parse(destination, self._calls.kinds)
+            parsed, _ = self._destinations.parse(destination, self._calls.kinds)
         except MessageError:  # of a broker that this client does not know: taken for a RabbitMQ
             label = destination.partition("/")[0]
             return exchange in (label, unquote(label.partition(":")[2]))

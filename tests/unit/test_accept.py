@@ -16,7 +16,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from delaybridge.accept.accept import Accepted, accept, check_id, check_key, parse_destination
+from delaybridge.accept.accept import Accepted, accept, check_id, check_key
+from delaybridge.accept.destination import parse_destination
 from delaybridge.amqp.header import decode_table
 from delaybridge.errors import DecodeError, MessageError
 from delaybridge.message import (

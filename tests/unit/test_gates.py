@@ -20,7 +20,6 @@ MOST_LINES_OF_A_FUNCTION = 40  # its docstring does not count
 MOST_COMPLEXITY = 15
 TO_DO = {  # what is still to be cut; an entry that is done fails
     "test_no_file_is_long": (
-        "accept/accept.py",
         "client.py",
         "ingest/kafka/consumer.py",
         "store/calls.py",
@@ -31,14 +30,12 @@ TO_DO = {  # what is still to be cut; an entry that is done fails
         "ingest/kafka/consumer.py",
     ),
     "test_no_function_is_hard_to_follow": (
-        "accept/instructions.py",
         "cli/layout.py",
         "demo/verdict.py",
         "ingest/kafka/consumer.py",
         "ingest/kafka/records.py",
         "ingest/kafka/ingest.py",
         "ingest/storing.py",
-        "settings/routes.py",
         "store/calls.py",
         "store/damage.py",
         "store/selection.py",

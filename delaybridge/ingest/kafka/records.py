@@ -13,14 +13,9 @@ from time import time_ns
 from typing import Any, NamedTuple
 from zlib import crc32
 
-from delaybridge.accept.accept import (
-    Accepted,
-    check_body_size,
-    check_delay,
-    check_header_sizes,
-    check_id,
-    parse_destination,
-)
+from delaybridge.accept.accept import Accepted, check_body_size, check_delay, check_id
+from delaybridge.accept.destination import parse_destination
+from delaybridge.accept.headers import check_header_sizes
 from delaybridge.accept.instructions import ID, Instructions, instructions, is_instruction
 from delaybridge.errors import MessageError
 from delaybridge.ingest.entries import Change, Entry, Quarantine, Schedule, reason_of, when_of

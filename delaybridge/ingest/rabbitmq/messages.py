@@ -10,13 +10,9 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from delaybridge.accept.accept import (
-    Accepted,
-    check_body_size,
-    check_header_sizes,
-    check_id,
-    parse_destination,
-)
+from delaybridge.accept.accept import Accepted, check_body_size, check_id
+from delaybridge.accept.destination import parse_destination
+from delaybridge.accept.headers import check_header_sizes
 from delaybridge.accept.instructions import (
     ID,
     INSTRUCTIONS,

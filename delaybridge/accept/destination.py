@@ -1,0 +1,109 @@
+"""Destinations: `rabbitmq:EXCHANGE/ROUTING.KEY`, `kafka:TOPIC`, ... parsed and checked."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from urllib.parse import unquote
+
+from delaybridge.errors import MessageError, shown
+from delaybridge.message import Destination
+
+_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_MAX_CACHED = 10_000
+_NAME_CHARS = 255  # similar broker names are looked for in this many characters
+
+
+class DestinationCache(dict[str, tuple[Destination, str]]):
+    """Text -> the parsed destination and its canonical text; bounded. For one set of brokers."""
+
+    def parse(self, text: str, kinds: Mapping[str, str]) -> tuple[Destination, str]:
+        """`parse_destination`, once for each text."""
+        found = self.get(text) if isinstance(text, str) else None
+        if found is None:
+            destination = parse_destination(text, kinds)
+            if len(self) >= _MAX_CACHED:  # routing keys are unbounded
+                self.clear()
+            found = self[text] = destination, str(destination)
+        return found
+
+
+def parse_destination(text: object, kinds: Mapping[str, str]) -> Destination:
+    """Parse `rabbitmq:EXCHANGE/ROUTING.KEY`, `kafka:TOPIC`, ...; MessageError for anything else.
+
+    The part before the colon is the name of a configured broker. In the name of an exchange, write
+    a slash as `%2F` and a per cent sign as `%25`.
+    """
+    if not isinstance(text, str) or not text:
+        raise MessageError("bad_destination", "destination", "empty; write BROKER:ADDRESS")
+    broker, colon, address = text.partition(":")
+    if not colon:
+        raise MessageError(
+            "bad_destination", "destination", f"{shown(text)} has no colon: BROKER:ADDRESS"
+        )
+    kind = kinds.get(broker)
+    if kind is None or address.startswith("//"):
+        raise MessageError(
+            "unknown_destination", "destination", _unknown_broker(text, broker, kinds)
+        )
+    destination = (
+        _rabbitmq(broker, address) if kind == "rabbitmq" else Destination(broker, kind, address)
+    )
+    _check_address(destination)
+    return destination
+
+
+def _rabbitmq(broker: str, address: str) -> Destination:
+    exchange, slash, routing_key = address.partition("/")
+    if not slash:
+        raise MessageError(
+            "bad_destination",
+            "destination",
+            f"{shown(address)} has no slash: {broker}:EXCHANGE/ROUTING.KEY, or {broker}:/QUEUE",
+        )
+    try:
+        exchange = unquote(exchange, errors="strict")
+    except UnicodeDecodeError:
+        raise MessageError("bad_destination", "destination", "the exchange is not UTF-8") from None
+    return Destination(broker, "rabbitmq", exchange, routing_key)
+
+
+def _check_address(destination: Destination) -> None:
+    address, routing_key = destination.address, destination.routing_key
+    if destination.kind == "rabbitmq":
+        for part, what in ((address, "exchange"), (routing_key, "routing key")):
+            _short_text(part, what)
+        if not address and not routing_key:
+            raise MessageError("bad_destination", "destination", "the queue's name is missing")
+    elif destination.kind == "kafka":
+        if not _TOPIC.fullmatch(address) or address in (".", ".."):
+            raise MessageError(
+                "bad_destination",
+                "destination",
+                f"{shown(address)} is not a topic name; use 1 to 249 of a-z A-Z 0-9 . _ -",
+            )
+    else:
+        _short_text(address, "address")
+        if not address:
+            raise MessageError("bad_destination", "destination", "the address is empty")
+
+
+def _short_text(text: str, what: str) -> None:
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        raise MessageError("bad_destination", "destination", f"the {what} is not UTF-8") from None
+    if size > 255 or "\0" in text:
+        raise MessageError(
+            "bad_destination", "destination", f"the {what} has {size} bytes; at most 255, no NUL"
+        )
+
+
+def _unknown_broker(text: str, broker: str, kinds: Mapping[str, str]) -> str:
+    if "//" in text:
+        return "a URL is not a destination; configure the broker and name it: BROKER:ADDRESS"
+    near = (
+        difflib.get_close_matches(broker[:_NAME_CHARS], kinds, n=3, cutoff=0.5) or sorted(kinds)[:5]
+    )
+    return f"no broker is named {shown(broker)}; configured: {', '.join(near) or 'none'}"

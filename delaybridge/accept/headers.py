@@ -1,0 +1,172 @@
+"""Headers and properties of a message: checked, and encoded as its broker takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from delaybridge.amqp.header import (
+    PROPERTY_NAMES,
+    check_content,
+    encode_properties,
+    encode_table,
+)
+from delaybridge.errors import MessageError, shown
+from delaybridge.message import (
+    OWN_HEADERS,
+    RESERVED_PREFIX,
+    TABLE_KINDS,
+    ContentHeader,
+    Destination,
+    HeaderPairs,
+    Headers,
+    Limits,
+    Message,
+    Properties,
+)
+
+_EncodedProperties = tuple[int, bytes, bytes]
+_NO_HEADERS: Mapping[str, tuple[bytes, bytes | None]] = {
+    "rabbitmq": (b"", None),
+    "kombu": (b"", b""),
+}
+
+
+def encode_headers(
+    message: Message, destination: Destination, limits: Limits
+) -> tuple[bytes | HeaderPairs, _EncodedProperties | bytes | None]:
+    """Headers and properties as a record keeps them; MessageError names the header at fault."""
+    properties = message.properties
+    if properties == {} and (message.headers == {} or message.headers == ()):
+        return _NO_HEADERS.get(destination.kind, ((), None))
+    if not isinstance(properties, ContentHeader):
+        encoded = _headers(message.headers, destination, limits)
+        return encoded, _properties(properties, destination, limits)
+    if destination.kind != "rabbitmq" or message.headers:
+        raise MessageError(
+            "bad_property",
+            "properties",
+            "a content header is for RabbitMQ only; give no other headers with it",
+        )
+    pairs = check_content(properties)
+    for name, _ in pairs:
+        _check_header_name(name)
+        if name in OWN_HEADERS:
+            raise MessageError("reserved_header", name, "set by delaybridge when it publishes")
+    check_header_sizes(len(pairs), len(properties.table), limits)
+    return properties.table, (properties.flags, properties.before, properties.after)
+
+
+def _headers(headers: Headers, destination: Destination, limits: Limits) -> bytes | HeaderPairs:
+    pairs = _pairs(headers)
+    for name, _ in pairs:
+        _check_header_name(name)
+    kept = [(name, value) for name, value in pairs if name not in OWN_HEADERS]
+    check_header_sizes(len(kept), 0, limits)
+    if destination.kind in TABLE_KINDS:
+        encoded: bytes | HeaderPairs = encode_table(kept)
+        size = len(encoded)
+    else:
+        encoded = tuple((name, _header_bytes(name, value, destination)) for name, value in kept)
+        size = sum(len(name.encode()) + len(value or b"") for name, value in encoded)
+    check_header_sizes(len(kept), size, limits)
+    return encoded
+
+
+def check_header_sizes(count: int, size: int, limits: Limits) -> None:
+    """MessageError if there are too many headers, or `size` bytes of them are too large."""
+    if count > limits.headers:
+        raise MessageError("too_many_headers", "headers", f"{count}; the limit is {limits.headers}")
+    if size > limits.headers_bytes:
+        raise MessageError(
+            "headers_too_large", "headers", f"{size} bytes; the limit is {limits.headers_bytes}"
+        )
+
+
+def _pairs(headers: Headers) -> list[tuple[str, Any]]:
+    try:
+        return list(headers.items() if isinstance(headers, Mapping) else map(_pair, headers))
+    except TypeError:
+        raise MessageError(
+            "bad_header", "headers", f"got {type(headers).__name__}; give a mapping or pairs"
+        ) from None
+
+
+def _pair(pair: Any) -> tuple[str, Any]:
+    if isinstance(pair, tuple | list) and len(pair) == 2:
+        return pair[0], pair[1]
+    raise MessageError("bad_header", "headers", "a header is a pair of name and value")
+
+
+def _check_header_name(name: object) -> None:
+    if not isinstance(name, str) or not name:
+        raise MessageError("bad_header", "headers", "a header's name is text and not empty")
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        raise MessageError("bad_header", "headers", "a header's name is not UTF-8") from None
+    if size > 255 or not name.isprintable():
+        raise MessageError(
+            "bad_header", "headers", f"{shown(name)}: at most 255 bytes, all printable"
+        )
+    if name.startswith(RESERVED_PREFIX) and name not in OWN_HEADERS:
+        raise MessageError(
+            "reserved_header",
+            "headers",
+            f"{shown(name)}: the prefix {RESERVED_PREFIX!r} is reserved; rename it",
+        )
+
+
+def _header_bytes(name: str, value: object, destination: Destination) -> bytes | None:
+    if value is None and destination.kind == "redis":
+        raise MessageError("unsupported_header_type", name, "a stream takes no null; give b''")
+    if value is None or isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        try:
+            return value.encode()
+        except UnicodeEncodeError:
+            raise MessageError("bad_header", name, "text with a lone surrogate") from None
+    raise MessageError(
+        "unsupported_header_type", name, f"got {type(value).__name__}; give bytes, text or None"
+    )
+
+
+def _properties(
+    properties: Mapping[str, Any], destination: Destination, limits: Limits
+) -> _EncodedProperties | bytes | None:
+    if not isinstance(properties, Mapping):
+        raise MessageError("bad_property", "properties", "give a mapping of names to values")
+    if destination.kind == "rabbitmq":
+        return encode_properties(properties) if properties else None
+    if destination.kind == "kombu":
+        return _kombu_properties(properties, limits)
+    known = {"partition"} if destination.kind == "kafka" else set()
+    for name in properties:
+        if name not in known:
+            raise MessageError(
+                "bad_property",
+                "properties",
+                f"{shown(name)} is not a property of {destination.kind}",
+            )
+    return None
+
+
+def _kombu_properties(properties: Mapping[str, Any], limits: Limits) -> bytes:
+    """Any names and types; properties that AMQP has follow its rules."""
+    encode_properties({n: v for n, v in properties.items() if n in PROPERTY_NAMES})
+    encoded = encode_table(properties.items())
+    check_header_sizes(0, len(encoded), limits)
+    return encoded
+
+
+def partition_of(properties: Properties, destination: Destination) -> int | None:
+    """The Kafka partition that the properties ask for; MessageError `bad_partition`."""
+    if not properties or destination.kind != "kafka" or not isinstance(properties, Mapping):
+        return None
+    partition = properties.get("partition")
+    if partition is None:
+        return None
+    if isinstance(partition, bool) or not isinstance(partition, int) or not 0 <= partition < 2**31:
+        raise MessageError("bad_partition", "partition", f"got {shown(partition)}; give 0 or more")
+    return partition
