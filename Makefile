@@ -17,13 +17,15 @@ demo: $(VENV)/.demo ## install, then watch it work: two workers, one killed, a v
 
 PYTEST = $(BIN)/pytest $(if $(REQUIRE),--require=$(REQUIRE))
 
-# The integration tests mostly wait for servers, so two go at a time, each with its own. The
-# acceptance tests measure, and have the machine for themselves.
+# Most tests wait for servers, so several run at a time, each process with servers of its own. A test
+# that measures (marker `alone`) has the machine for itself.
+TOGETHER = --dist=worksteal --numprocesses
 test: $(VENV)/.test servers ## install, obtain the servers, run every test
 ifeq ($(strip $(PYTEST_ARGS)),)
-	$(PYTEST) -q tests/unit tests/test_packaging.py
-	$(PYTEST) -q tests/integration tests/fuzz --numprocesses=2 --dist=loadfile
-	$(PYTEST) tests/acceptance
+	$(PYTEST) -q tests/unit tests/test_packaging.py $(TOGETHER)=2
+	$(PYTEST) -q tests/integration tests/fuzz $(TOGETHER)=3
+	$(PYTEST) -q tests/acceptance -m 'not alone' $(TOGETHER)=2
+	$(PYTEST) -q tests/acceptance -m alone
 else
 	$(PYTEST) $(PYTEST_ARGS)
 endif

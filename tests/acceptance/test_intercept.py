@@ -79,6 +79,7 @@ def check_all_arrived(bridge: Bridge) -> Verdict:
     return verdict
 
 
+@pytest.mark.alone  # it has to be started again before its first messages are due
 @pytest.mark.parametrize("library", ["pika", "kombu", "aio_pika", "confluent_kafka", "aiokafka"])
 def test_an_application_is_killed_and_goes_on(
     library: str,

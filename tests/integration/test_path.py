@@ -112,4 +112,5 @@ def test_every_module_that_a_message_runs_through_is_named(traced: Traced) -> No
 
 @pytest.mark.parametrize("name", sorted(NAMED))
 def test_every_file_that_is_named_exists(name: str) -> None:
-    assert ((ROOT if name.startswith("lua/") else PACKAGE) / name).is_file()
+    folder = ROOT if name.startswith(("lua/", "tests/")) else PACKAGE
+    assert (folder / name).is_file()

@@ -14,10 +14,10 @@ import pytest
 from delaybridge.message import Answer
 from delaybridge.store.command import Command
 from tests.rigs.bucket import TTL_MS, Copy, Owner, World
+from tests.rigs.sample_calls import SAMPLES
 from tests.rigs.waiting import wait_until
 from tests.servers.process import free_port
 from tests.servers.redis import RedisServer
-from tests.unit.test_lua_headers import SAMPLES
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from delaybridge.ingest.rabbitmq.connection import Deliveries, IntakeConnection,
 from delaybridge.ingest.rabbitmq.messages import Immediate, MessageReader, RawMessage
 from delaybridge.ingest.routes import AllowList, Route
 from delaybridge.message import Destination, Limits, OnConflict, Record, decode_record
-from tests.unit.test_amqp import NAMES, TABLES
+from tests.rigs.header_tables import NAMES, TABLES
 
 calm = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 KINDS = {"rabbitmq": "rabbitmq", "eu": "rabbitmq", "kafka": "kafka"}

@@ -1,0 +1,1 @@
+"""Programs that a rig starts as processes of their own; most import nothing of delaybridge."""

@@ -1,0 +1,41 @@
+"""One call of every script in lua/, with arguments for as many messages as a test asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from delaybridge.accept.accept import Accepted
+from delaybridge.message import State
+from delaybridge.store import registry
+from delaybridge.store.command import Command
+from delaybridge.store.verbs import Bucket, Item
+
+BUCKET = Bucket("ns", 3, "birth")
+ACCEPTED = Accepted("id", b"id", "+0", 255, b"payload")
+ITEM = Item("id", 7, 1.5)
+
+# How each verb is called, for a number of messages.
+SAMPLES: dict[str, Callable[[int], Command[object]]] = {
+    "schedule": lambda n: BUCKET.schedule([(b"1234", ACCEPTED)] * n),
+    "quarantine": lambda n: BUCKET.quarantine([(b"1234", "id", b"payload", "why")] * n),
+    "cancel": lambda n: BUCKET.cancel(b"1234", "id"),
+    "reschedule": lambda n: BUCKET.reschedule(b"1234", "id", "+5"),
+    "kick": lambda n: BUCKET.kick(b"1234", "id"),
+    "discard": lambda n: BUCKET.discard(b"1234", "id"),
+    "get": lambda n: BUCKET.get("id"),
+    "sample": lambda n: BUCKET.sample(9),
+    "page": lambda n: BUCKET.page(State.PARKED, limit=9),
+    "acquire": lambda n: BUCKET.acquire("w:1", 1000),
+    "renew": lambda n: BUCKET.renew("w:1:1", 1000),
+    "release": lambda n: BUCKET.release("w:1:1"),
+    "claim": lambda n: BUCKET.claim("w:1:1", 1000, 1, ahead_ms=9, limit=9, max_bytes=9),
+    "fire": lambda n: BUCKET.fire("w:1:1", 1000, 1.5, 1, 0),
+    "settle": lambda n: BUCKET.settle("w:1:1", 1000, [(1, ["id"] * n)] * n),
+    "retry": lambda n: BUCKET.retry("w:1:1", 1000, [(ITEM, None, False, "")] * n),
+    "park": lambda n: BUCKET.park("w:1:1", 1000, [ITEM] * n),
+    "unpark": lambda n: BUCKET.unpark("w:1:1", 1000, ids=["id"] * n),
+    "bury": lambda n: BUCKET.bury("w:1:1", 1000, [(ITEM, True, False, "why")] * n),
+    "trim": lambda n: BUCKET.trim("w:1:1", 1000, keep=9, age_ms=None),
+    "reclaim": lambda n: BUCKET.reclaim("w:1:1", 1000),
+    "announce": lambda n: registry.announce("ns", "w", "instance", 1000),
+}
