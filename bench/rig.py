@@ -20,7 +20,7 @@ from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from delaybridge import Client, Message
-from delaybridge.store.calls import DEFAULT_BUCKETS
+from delaybridge.store.namespace import DEFAULT_BUCKETS
 from tests.rigs.bridge import rabbitmq_channel
 
 BODY = b"x" * 100

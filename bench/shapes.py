@@ -30,7 +30,7 @@ from delaybridge import Client, Message
 from delaybridge.amqp.connection import Encoder, WireConnection, open_connection
 from delaybridge.message import Delivery, decode_record
 from delaybridge.settings.settings import Settings
-from delaybridge.store.calls import DEFAULT_BUCKETS
+from delaybridge.store.namespace import DEFAULT_BUCKETS
 from tests.rigs.bridge import rabbitmq_channel
 from tests.servers.rabbitmq import RabbitMQNode
 from tests.servers.redis import RedisServer

@@ -9,27 +9,42 @@ if TYPE_CHECKING:
     from delaybridge.errors import (
         ConfigError,
         DelayBridgeError,
+        DelayOutOfRange,
         MessageConflict,
         MessageError,
         StoreError,
         StoreFull,
         StoreUnavailable,
+        StoreWiped,
     )
     from delaybridge.message import Answer, Limits, Message, OnConflict, State
-    from delaybridge.store.calls import Receipt, Stored
+    from delaybridge.store.receipts import Receipt
     from delaybridge.store.selection import Selection
+    from delaybridge.store.stats import Stats
+    from delaybridge.store.stored import Stored
+    from delaybridge.store.views import Page
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "store.calls": ("Receipt", "Stored"),
     "client": ("AsyncClient", "Client"),
     "errors": (
-        *("ConfigError", "DelayBridgeError", "MessageConflict", "MessageError"),
-        *("StoreError", "StoreFull", "StoreUnavailable"),
+        "ConfigError",
+        "DelayBridgeError",
+        "DelayOutOfRange",
+        "MessageConflict",
+        "MessageError",
+        "StoreError",
+        "StoreFull",
+        "StoreUnavailable",
+        "StoreWiped",
     ),
     "message": ("Answer", "Limits", "Message", "OnConflict", "State"),
+    "store.receipts": ("Receipt",),
     "store.selection": ("Selection",),
+    "store.stats": ("Stats",),
+    "store.stored": ("Stored",),
+    "store.views": ("Page",),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
@@ -39,17 +54,21 @@ __all__ = [
     "Client",
     "ConfigError",
     "DelayBridgeError",
+    "DelayOutOfRange",
     "Limits",
     "Message",
     "MessageConflict",
     "MessageError",
     "OnConflict",
+    "Page",
     "Receipt",
     "Selection",
     "State",
+    "Stats",
     "StoreError",
     "StoreFull",
     "StoreUnavailable",
+    "StoreWiped",
     "Stored",
     "__version__",
 ]

@@ -23,23 +23,18 @@ from delaybridge.message import (
     State,
 )
 from delaybridge.store import verbs
-from delaybridge.store.calls import (
-    At,
-    Calls,
-    Cursor,
-    Delay,
-    Named,
-    Page,
-    Receipt,
-    Stats,
-    Stored,
-    receipts,
-)
+from delaybridge.store.calls import Calls
+from delaybridge.store.changes import Named
 from delaybridge.store.ids import Ids
 from delaybridge.store.keys import bucket_of
+from delaybridge.store.receipts import Receipt, receipts
 from delaybridge.store.selection import Selected, Selection, Walk
+from delaybridge.store.stats import Stats
 from delaybridge.store.steps import Steps, together
 from delaybridge.store.store import AsyncStore, Store
+from delaybridge.store.stored import Stored
+from delaybridge.store.views import Cursor, Page
+from delaybridge.times import At, Delay
 
 if TYPE_CHECKING:
     from delaybridge.settings.settings import Settings

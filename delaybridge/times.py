@@ -19,6 +19,8 @@ import msgspec
 
 from delaybridge.errors import DelayOutOfRange, MessageError, shown
 
+Delay = timedelta | float | str | None  # a number is in seconds
+At = datetime | str | None
 YEAR_3000_MS = 32_503_680_000_000
 YEAR_MS = 31_557_600_000  # of 365.25 days
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

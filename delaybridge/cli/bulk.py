@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from delaybridge.client import Client
     from delaybridge.errors import StoreDamaged
     from delaybridge.message import Answer
-    from delaybridge.store.calls import Named
+    from delaybridge.store.changes import Named
     from delaybridge.store.selection import Selected, Selection
 
 T = TypeVar("T")

@@ -19,7 +19,8 @@ from delaybridge.cli.stored import show_stored
 if TYPE_CHECKING:
     from delaybridge.client import Client
     from delaybridge.message import Answer
-    from delaybridge.store.calls import Named, Stored
+    from delaybridge.store.changes import Named
+    from delaybridge.store.stored import Stored
 
 _TITLES = ("DEAD SINCE", "ID", "DESTINATION", "TRY", "REASON")
 _NOT_DEAD = "not in the dead set"

@@ -29,8 +29,9 @@ from delaybridge.store import damage, registry
 if TYPE_CHECKING:
     from delaybridge.client import Client
     from delaybridge.settings.settings import Settings
-    from delaybridge.store.calls import SourceInfo, Stats
+    from delaybridge.store.announcements import SourceInfo
     from delaybridge.store.damage import Damage
+    from delaybridge.store.stats import Stats
 
 _OLDEST_REDIS = (6, 2)
 # Release line -> the first release with the fixes of October 2025: four holes in Lua, the worst of

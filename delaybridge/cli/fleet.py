@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
     from delaybridge.ingest.routes import Route
     from delaybridge.settings.settings import Settings
-    from delaybridge.store.calls import BucketStats, IngestInfo, SourceInfo, Stats, WorkerInfo
+    from delaybridge.store.announcements import IngestInfo, SourceInfo, WorkerInfo
+    from delaybridge.store.stats import BucketStats, Stats
     from delaybridge.store.troubles import Retrying
 
 _BUCKET_TITLES = (

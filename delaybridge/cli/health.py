@@ -15,7 +15,7 @@ from delaybridge.cli.session import Session
 
 if TYPE_CHECKING:
     from delaybridge.client import Client
-    from delaybridge.store.calls import Stats
+    from delaybridge.store.stats import Stats
 
 _LOOK_AGAIN_S = 0.5
 _NAMED = 3  # failing destinations

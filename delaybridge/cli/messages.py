@@ -33,7 +33,9 @@ from delaybridge.cli.stored import show_stored
 if TYPE_CHECKING:
     from delaybridge.client import Client
     from delaybridge.message import Answer
-    from delaybridge.store.calls import Named, Page, Stored
+    from delaybridge.store.changes import Named
+    from delaybridge.store.stored import Stored
+    from delaybridge.store.views import Page
 
 _TITLES = ("DUE", "IN", "ID", "DESTINATION", "TRY", "BYTES", "HEADERS")
 # What a narrow terminal leaves out, in this order.

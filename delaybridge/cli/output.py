@@ -19,7 +19,7 @@ import click
 from delaybridge.errors import printable
 
 if TYPE_CHECKING:
-    from delaybridge.store.calls import Stored
+    from delaybridge.store.stored import Stored
 
 _HEADERS_CHARS = 60
 _REASON_CHARS = 80

@@ -9,7 +9,8 @@ if TYPE_CHECKING:
 
     from delaybridge.settings.routes import Route
     from delaybridge.settings.settings import Settings
-    from delaybridge.store.calls import IngestInfo, SourceInfo, Stats
+    from delaybridge.store.announcements import IngestInfo, SourceInfo
+    from delaybridge.store.stats import Stats
 
 _IDLE = "idle: "
 _READING = ("reading", "?")  # the latter where another version does not say

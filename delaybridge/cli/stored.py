@@ -12,7 +12,7 @@ from delaybridge.cli.output import body_field, described, in_time, moment, value
 from delaybridge.cli.session import Session
 
 if TYPE_CHECKING:
-    from delaybridge.store.calls import Stored
+    from delaybridge.store.stored import Stored
 
 _HEX_BYTES = 16
 

@@ -15,7 +15,7 @@ from delaybridge.demo.show import Screen
 from delaybridge.demo.verdict import POISON, Promise, Story
 from delaybridge.demo.watch import Failed, Watch, now_ms
 from delaybridge.message import Answer, Message, State
-from delaybridge.store.calls import Stats
+from delaybridge.store.stats import Stats
 from delaybridge.times import format_time
 
 _CALL_MESSAGES = 1000

@@ -10,7 +10,7 @@ from delaybridge.demo.servers import Child, said
 from delaybridge.demo.show import TITLES, Screen, Second, duration, histogram, row
 from delaybridge.demo.verdict import POISON, Delivery, Promise, Story, Taking
 from delaybridge.message import State
-from delaybridge.store.calls import Stats
+from delaybridge.store.stats import Stats
 
 _READY_S = 20.0
 _POLL_S = 0.05

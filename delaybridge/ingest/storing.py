@@ -12,7 +12,8 @@ from delaybridge.events import Emit, StoreSilent
 from delaybridge.ingest.entries import Change, Entry, Schedule
 from delaybridge.message import Answer
 from delaybridge.store import keys
-from delaybridge.store.calls import FURTHEST, Calls
+from delaybridge.store.calls import Calls
+from delaybridge.store.changes import FURTHEST
 from delaybridge.store.command import Command
 from delaybridge.store.steps import Steps
 from delaybridge.store.store import AsyncStore

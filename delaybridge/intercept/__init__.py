@@ -22,7 +22,7 @@ from delaybridge.accept.instructions import (
 from delaybridge.client import AsyncClient, Client
 from delaybridge.errors import ConfigError, MessageError
 from delaybridge.message import Destination
-from delaybridge.store.calls import At, Delay
+from delaybridge.times import At, Delay
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 SIGNS = frozenset(

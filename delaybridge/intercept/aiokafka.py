@@ -26,8 +26,9 @@ from delaybridge.intercept import (
     without_instructions,
 )
 from delaybridge.message import Message
-from delaybridge.store.calls import At, Delay, Receipt
+from delaybridge.store.receipts import Receipt
 from delaybridge.store.verbs import new_stamp
+from delaybridge.times import At, Delay
 
 __all__ = ["AIOKafkaProducer"]
 

@@ -29,7 +29,7 @@ from delaybridge.intercept import (
 )
 from delaybridge.intercept.kafka_outbox import Bounds, Callback, Outbox, Produced
 from delaybridge.message import Message
-from delaybridge.store.calls import At, Delay
+from delaybridge.times import At, Delay
 
 __all__ = ["Producer"]
 

@@ -24,7 +24,7 @@ from delaybridge.accept.accept import Accepted
 from delaybridge.client import Client
 from delaybridge.errors import StoreFull, StoreUnavailable
 from delaybridge.message import Answer
-from delaybridge.store.calls import Receipt
+from delaybridge.store.receipts import Receipt
 from delaybridge.store.verbs import new_stamp
 
 BATCH_MESSAGES = 2000

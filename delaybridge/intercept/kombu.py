@@ -27,7 +27,8 @@ from delaybridge.intercept import (
     without_instructions,
 )
 from delaybridge.intercept.amqp import schedule_arguments
-from delaybridge.store.calls import At, Delay, Receipt
+from delaybridge.store.receipts import Receipt
+from delaybridge.times import At, Delay
 
 __all__ = ["Producer"]
 

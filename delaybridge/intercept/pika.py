@@ -17,7 +17,8 @@ from pika.adapters import blocking_connection
 from delaybridge.client import Client
 from delaybridge.intercept import client_of_settings, timing_of, without_instructions
 from delaybridge.intercept.amqp import schedule_arguments
-from delaybridge.store.calls import At, Delay, Receipt
+from delaybridge.store.receipts import Receipt
+from delaybridge.times import At, Delay
 
 __all__ = ["BlockingChannel", "BlockingConnection", "delaying"]
 

@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from delaybridge.errors import StoreError
 from delaybridge.store.troubles import Said as Troubles
 
 Said = tuple[Mapping[bytes, bytes], Sequence[bytes]]
@@ -89,6 +90,13 @@ def ingests(said: Said, now_ms: int) -> list[IngestInfo]:
         )
         for name, of, expires_ms in _living(said, now_ms)
     ]
+
+
+def intact(replies: list[Any]) -> Said:
+    """The announcements and when they expire; unreadable ones are left out."""
+    info, expiries = replies
+    known = {} if isinstance(info, StoreError) else info
+    return known, [] if isinstance(expiries, StoreError) else expiries
 
 
 def _sources(of: Mapping[str, Any]) -> Iterator[SourceInfo]:

@@ -30,9 +30,12 @@ from delaybridge.errors import (
 )
 from delaybridge.message import Answer, Limits, OnConflict, State
 from delaybridge.store import keys, registry
-from delaybridge.store.calls import Calls, Page, Receipt, Stored
+from delaybridge.store.calls import Calls
 from delaybridge.store.command import Command
+from delaybridge.store.receipts import Receipt
 from delaybridge.store.store import Store
+from delaybridge.store.stored import Stored
+from delaybridge.store.views import Page
 from tests.rigs.bucket import TTL_MS, World
 from tests.rigs.flavours import FLAVOURS, TO, Maker
 from tests.rigs.lossy_proxy import LossyProxy

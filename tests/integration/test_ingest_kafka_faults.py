@@ -18,7 +18,7 @@ from confluent_kafka.admin import (
 )
 
 from delaybridge.ingest.kafka import consumer as kafka_consumer
-from delaybridge.store.calls import SourceInfo
+from delaybridge.store.announcements import SourceInfo
 from tests.rigs.ingest import Entrance
 from tests.rigs.ingest_kafka import Kafka, source
 from tests.servers.kafka import KafkaNode

@@ -23,7 +23,7 @@ from delaybridge import AsyncClient
 from delaybridge.errors import StoreWiped
 from delaybridge.message import Answer, Delivery
 from delaybridge.publish import Outcome, Verdict
-from delaybridge.store.calls import Stored
+from delaybridge.store.stored import Stored
 from tests.rigs.fleet import Process
 from tests.rigs.ingest import DEADLINE_S, Entrance
 from tests.rigs.ingest_rabbitmq import HOUR_MS, AsBytes, Exchanges, reading, source

@@ -13,7 +13,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 from delaybridge import AsyncClient
 from delaybridge.message import State
 from delaybridge.settings.settings import Settings
-from delaybridge.store.calls import Stored
+from delaybridge.store.stored import Stored
 from delaybridge.worker.ingester import Ingester, routes_of
 from delaybridge.worker.service import Identity, Service
 from delaybridge.worker.worker import Worker

@@ -28,7 +28,7 @@ from confluent_kafka.admin import (
 )
 
 from delaybridge.message import OWN_HEADERS
-from delaybridge.store.calls import SourceInfo
+from delaybridge.store.announcements import SourceInfo
 from tests.rigs.ingest import DEADLINE_S, Entrance
 from tests.rigs.waiting import wait_until
 

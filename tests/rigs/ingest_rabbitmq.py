@@ -11,7 +11,7 @@ import pika
 from pika.adapters.blocking_connection import BlockingChannel
 
 from delaybridge.amqp.header import HEADERS_FLAG, encode_properties, split_content_header
-from delaybridge.store.calls import SourceInfo
+from delaybridge.store.announcements import SourceInfo
 from tests.rigs.ingest import DEADLINE_S, Entrance, Rabbit
 from tests.rigs.rabbitmq_site import Raw
 

@@ -42,8 +42,11 @@ from delaybridge.errors import (
 )
 from delaybridge.message import Answer, Message, State
 from delaybridge.settings.settings import Settings
-from delaybridge.store.calls import BucketStats, IngestInfo, Receipt, SourceInfo, Stats, Stored
+from delaybridge.store.announcements import IngestInfo, SourceInfo
+from delaybridge.store.receipts import Receipt
 from delaybridge.store.selection import Selected, Selection
+from delaybridge.store.stats import BucketStats, Stats
+from delaybridge.store.stored import Stored
 from delaybridge.worker.interrupts import interrupts
 
 DOCS = Path(__file__).parents[2] / "docs"

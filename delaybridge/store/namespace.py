@@ -1,0 +1,99 @@
+"""Opening a namespace: its record, its buckets, and what to say when one of them is damaged."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from delaybridge.errors import (
+    ConfigError,
+    StoreDamaged,
+    StoreError,
+    StoreFull,
+    StoreWiped,
+)
+from delaybridge.message import (
+    Limits,
+)
+from delaybridge.settings.namespace import check_buckets, check_namespace
+from delaybridge.settings.urls import kinds_of
+from delaybridge.store import damage, registry
+from delaybridge.store.quota import Quota
+from delaybridge.store.steps import Each, Steps, of_all
+from delaybridge.store.verbs import Bucket
+
+DEFAULT_BUCKETS = 16
+_EVICTION = "noeviction"
+
+
+class Namespace:
+    """The buckets of a namespace, and the checks that every call shares."""
+
+    def __init__(
+        self,
+        namespace: str,
+        brokers: Mapping[str, str] | None,
+        buckets: int | None,
+        limits: Limits,
+    ) -> None:
+        self.namespace = check_namespace(namespace)
+        self.limits = limits
+        self.kinds = kinds_of(brokers)
+        self._asked = None if buckets is None else check_buckets(buckets)
+        self.quota = Quota(limits, self.kinds)
+        self._buckets: list[Bucket] = []
+        self.birth = ""
+
+    @property
+    def buckets(self) -> list[Bucket]:
+        """Every bucket, once `open` has run."""
+        return self._buckets
+
+    def open(self, *, again: bool = False) -> Steps[list[Bucket]]:
+        """The buckets; the first call checks Redis and reads the namespace's record, or writes it.
+
+        again: read the record even if it is known. ConfigError: another bucket count, or Redis
+        evicts keys. StoreDamaged: the record cannot be read.
+        """
+        if self._buckets and not again:
+            return self._buckets
+        record, memory = yield Each([registry.read_birth(self.namespace), registry.info("memory")])
+        if (error := of_all([record, memory])) is not None or isinstance(memory, StoreError):
+            raise error or memory
+        if isinstance(record, StoreError):
+            found = damage.of_birth(self.namespace)
+            raise StoreDamaged(f"redis: {found}; write it again: {found.remedy}") from record
+        if memory.get("maxmemory_policy", _EVICTION) != _EVICTION:
+            raise ConfigError(
+                f"redis: maxmemory-policy is {memory['maxmemory_policy']}: Redis would drop "
+                f"messages when full; set: maxmemory-policy {_EVICTION}"
+            )
+        if record is None:  # only now a write: a full Redis would refuse it
+            count = self._asked or DEFAULT_BUCKETS
+            _, record = yield registry.birth(self.namespace, count, secrets.token_hex(8))
+        if record is None:
+            raise StoreWiped
+        found, self.birth = record
+        if self._asked not in (None, found):
+            raise ConfigError(
+                f"buckets: the settings say {self._asked}, namespace {self.namespace!r} was "
+                f"created with {found}; this cannot be changed: set buckets = {found}"
+            )
+        self._buckets = [Bucket(self.namespace, number, self.birth) for number in range(found)]
+        return self._buckets
+
+    def explained(self, bucket: Bucket, error: StoreError) -> Steps[StoreError]:
+        """The error itself, or StoreDamaged naming the key if a damaged key is the cause."""
+        if isinstance(error, StoreFull) or of_all([error]):
+            return error
+        found = damage.found(bucket, (yield Each(damage.look(bucket))))
+        if not found:
+            return error
+        return StoreDamaged(f"redis: {found[0]}; see: delaybridge doctor")
+
+    def check(self, asked: Sequence[Bucket], replies: Sequence[Any]) -> Steps[None]:
+        """Raise the first error among the replies, explained."""
+        for bucket, reply in zip(asked, replies, strict=True):
+            if isinstance(reply, StoreError):
+                raise (yield from self.explained(bucket, reply))

@@ -1,0 +1,129 @@
+"""Looking at messages: one by id, or page by page."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from delaybridge.message import (
+    State,
+)
+from delaybridge.store import announcements, looks, registry
+from delaybridge.store.changes import asked_for
+from delaybridge.store.ids import all_beside
+from delaybridge.store.namespace import Namespace
+from delaybridge.store.replies import Row
+from delaybridge.store.selection import span_scores, within
+from delaybridge.store.steps import Each, Steps, of_all
+from delaybridge.store.stored import Stored, stored
+from delaybridge.store.troubles import Said
+from delaybridge.store.verbs import Bucket
+
+Cursor = tuple[float, str]
+
+
+class Page(NamedTuple):
+    """Messages in order; `cursor` is where the next page begins, None on the last page."""
+
+    items: list[Stored]
+    cursor: Cursor | None
+
+
+class Views(Namespace):
+    """Calls that change nothing."""
+
+    def get(self, id: str, key: bytes | None) -> Steps[Stored | None]:
+        """The message with this id in whatever state it is; None if there is none."""
+        asked = asked_for(id, key, (yield from self.open()))
+        rows = yield Each(bucket.get(id) for bucket in asked)
+        for bucket, row in zip(asked, rows, strict=True):
+            if isinstance(row, Row):
+                (found,) = yield from self._with_reasons([stored(row, bucket.number)])
+                return found
+        yield from self.check(asked, rows)
+        return None
+
+    def quarantined(self, id: str) -> Steps[list[Stored]]:
+        """The messages carrying this id that ingest refused; they are in the dead set."""
+        bucket = asked_for(id, None, (yield from self.open()))[0]
+        rows = yield [bucket.get(name) for name in all_beside(id)]
+        return [stored(row, bucket.number) for row in rows if row is not None]
+
+    def page(
+        self,
+        state: State,
+        destination: str | None,
+        span_ms: tuple[int | None, int | None],
+        limit: int,
+        cursor: Cursor | None,
+    ) -> Steps[Page]:
+        """One page, merged from all buckets by (score, id)."""
+        buckets = yield from self.open()
+        low, high = span_scores(state, span_ms)
+        items: list[Stored] = []
+        while True:
+            pages = yield Each(
+                bucket.page(state, limit=limit, after=cursor, low=low, high=high)
+                for bucket in buckets
+            )
+            yield from self.check(buckets, pages)
+            rows, more = _merged(buckets, pages)
+            for score, _, number, row in rows:
+                # One id under several keys with the same score: no cursor can point between them.
+                if len(items) >= limit and cursor != (score, row.id):
+                    return Page((yield from self._with_reasons(items)), cursor)
+                cursor = (score, row.id)
+                items += _fitting(stored(row, number), destination, span_ms)
+            if not more:
+                return Page((yield from self._with_reasons(items)), None)
+            if len(items) >= limit:
+                return Page((yield from self._with_reasons(items)), cursor)
+
+    def _with_reasons(self, items: list[Stored]) -> Steps[list[Stored]]:
+        """The same items; parked ones get the reason announced by the worker of their bucket."""
+        numbers = sorted({item.bucket for item in items if item.state is State.PARKED})
+        if not numbers:
+            return items
+        asked = [looks.holder(self._buckets[number]) for number in numbers]
+        replies = yield Each([*asked, *registry.fleet(self.namespace), registry.store_time()])
+        if (error := of_all(replies)) is not None:
+            raise error
+        *holders, info, expiries, now_us = replies
+        holder_of = dict(zip(numbers, holders, strict=True))
+        living = announcements.workers(announcements.intact([info, expiries]), [], now_us // 1000)
+        said = {each.name: each.said for each in living}
+        return [
+            replace(item, reason=_why_parked(item.destination, holder_of[item.bucket], said))
+            if item.state is State.PARKED
+            else item
+            for item in items
+        ]
+
+
+def _fitting(
+    item: Stored, destination: str | None, span_ms: tuple[int | None, int | None]
+) -> list[Stored]:
+    fits = destination in (None, item.destination) and within(item.due_ms, span_ms)
+    return [item] if fits else []
+
+
+def _why_parked(destination: str, holder: str | None, said: Mapping[str, Said]) -> str:
+    if holder is None:
+        return "no_worker: its bucket has none"
+    return said.get(holder, Said()).why(destination)
+
+
+def _merged(buckets: Sequence[Bucket], pages: Sequence[Any]) -> tuple[Iterable[Any], bool]:
+    """Rows of all buckets by (score, id), up to where a bucket that has more was cut off."""
+    cuts = [(rows[-1].score, rows[-1].id.encode()) for rows, more in pages if more and rows]
+    cut = min(cuts) if cuts else None
+    lists = [
+        [(row.score, row.id.encode(), bucket.number, row) for row in rows]
+        for bucket, (rows, _) in zip(buckets, pages, strict=True)
+    ]
+    merged = heapq.merge(*lists, key=lambda r: r[:3])
+    if cut is None:
+        return merged, False
+    return (r for r in merged if (r[0], r[1]) <= cut), True
