@@ -543,7 +543,7 @@ async def test_the_bucket_count_is_fixed_at_birth(
     make: Maker, redis_url: str, namespace: str, plain: redis.Redis
 ) -> None:
     await make(redis_url, namespace=namespace, buckets=4).schedule(TO, b"", delay=60, id="x")
-    with pytest.raises(ConfigError, match="8.*born with 4.*set buckets = 4"):
+    with pytest.raises(ConfigError, match="8.*created with 4.*set buckets = 4"):
         await make(redis_url, namespace=namespace, buckets=8).get("x")
     adopted = make(redis_url, namespace=namespace)
     assert (await adopted.get("x")).bucket == keys.bucket_of(b"x", 4)
