@@ -56,7 +56,7 @@ async def rig(broker: Rig) -> AsyncIterator[Rig]:
 
 
 class TestEveryPublisher:
-    async def test_what_is_published_is_confirmed_and_arrives_once_and_in_order(
+    async def test_published_messages_are_confirmed_and_arrive_once_in_order(
         self, rig: Rig
     ) -> None:
         to, other = await rig.new_destination(), await rig.new_destination()
@@ -83,7 +83,7 @@ class TestEveryPublisher:
             arrived = await asyncio.to_thread(rig.read, to.address, 2)
             assert [one.body for one in arrived] == [b"", bytes(range(256))]
 
-    async def test_our_headers_say_id_and_attempt(self, rig: Rig) -> None:
+    async def test_added_headers_carry_id_and_attempt(self, rig: Rig) -> None:
         to = await rig.new_destination()
         async with rig.connected() as (publisher, sink):
             one = rig.delivery(to)
@@ -103,7 +103,9 @@ class TestEveryPublisher:
             arrived = await asyncio.to_thread(rig.read, to.address, 4)
             assert [one.body for one in arrived] == [b"0", b"1", b"2", b"3"]
 
-    async def test_one_that_is_too_large_is_refused_and_the_others_are_not(self, rig: Rig) -> None:
+    async def test_a_message_that_is_too_large_is_refused_and_the_others_are_not(
+        self, rig: Rig
+    ) -> None:
         if rig.oversize is None:
             pytest.skip(f"{rig.kind} takes whatever is accepted")
         to = await rig.new_destination()
@@ -150,7 +152,7 @@ class TestEveryPublisher:
             assert await publisher.check(to) is None
             assert (await publisher.check(missing) or "").startswith(rig.missing_reason)
 
-    async def test_a_destination_made_later_is_found(self, rig: Rig) -> None:
+    async def test_a_destination_created_later_is_found(self, rig: Rig) -> None:
         if rig.kind == "memory":
             pytest.skip("everything exists in memory")
         missing = rig.missing_destination()
@@ -169,7 +171,7 @@ class TestEveryPublisher:
 
             await wait_until_async(is_taken, 5.0)
 
-    async def test_a_broker_that_ends_and_comes_back(self, rig: Rig) -> None:
+    async def test_a_broker_stops_and_comes_back(self, rig: Rig) -> None:
         async with rig.connected() as (publisher, sink):
             to = await rig.new_destination()
             before = rig.deliveries(to, 50)
@@ -202,7 +204,7 @@ class TestEveryPublisher:
             assert confirmed <= arrived
             assert not certainly_not & arrived
 
-    async def test_a_reset_makes_what_is_unconfirmed_unknown_at_worst(self, rig: Rig) -> None:
+    async def test_after_a_reset_unconfirmed_messages_are_unknown_at_worst(self, rig: Rig) -> None:
         async with rig.connected() as (publisher, sink):
             to = await rig.new_destination()
             first = rig.deliveries(to, 5)
@@ -249,7 +251,7 @@ class TestEveryPublisher:
             assert by_verdict[Verdict.CONFIRMED] <= set(arrived)
             assert not by_verdict[Verdict.REFUSED] & set(arrived)
 
-    async def test_swallowed_confirms_are_unknown_in_time_and_then_it_works_again(
+    async def test_without_confirms_messages_become_unknown_in_time_and_publishing_recovers(
         self, rig: Rig
     ) -> None:
         async with rig.connected() as (publisher, sink):
@@ -269,7 +271,7 @@ class TestEveryPublisher:
             await rig.heal(publisher)
             await takes_again(rig, publisher, sink)
 
-    async def test_closed_with_unconfirmed(self, rig: Rig) -> None:
+    async def test_closing_reports_unconfirmed_messages_unknown(self, rig: Rig) -> None:
         async with rig.connected() as (publisher, sink):
             to = await rig.new_destination()
             first = rig.deliveries(to, 5)
@@ -288,14 +290,14 @@ class TestEveryPublisher:
             assert sink.verdicts(late) == {Verdict.REFUSED}
             await rig.heal(publisher)
 
-    async def test_closed_after_the_last_confirm(self, rig: Rig) -> None:
+    async def test_closing_waits_for_the_last_confirm(self, rig: Rig) -> None:
         async with rig.connected() as (publisher, sink):
             deliveries = rig.deliveries(await rig.new_destination(), 500)
             publisher.publish(deliveries)
             await publisher.close(10.0)
             assert sink.verdicts(deliveries) == {Verdict.CONFIRMED}
 
-    async def test_no_broker_at_first(self, rig: Rig) -> None:
+    async def test_connecting_before_the_broker_is_up(self, rig: Rig) -> None:
         if not isinstance(rig, NetworkRig):
             pytest.skip("memory is always there")
         rig.proxy.mode = "refuse"

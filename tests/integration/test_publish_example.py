@@ -78,7 +78,7 @@ def test_without_the_package_the_scheme_is_unknown() -> None:
         connect_to("file:///tmp")
 
 
-async def test_what_the_contract_asks(
+async def test_it_keeps_the_contract(
     installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(installed))

@@ -110,9 +110,7 @@ class TestRecords:
                 assert len({r.partition() for r in mine}) == 1
 
     @pytest.mark.timeout(60)
-    async def test_what_is_confirmed_is_there_also_in_a_topic_just_made(
-        self, rig: KafkaRig
-    ) -> None:
+    async def test_confirmed_records_exist_even_in_a_new_topic(self, rig: KafkaRig) -> None:
         # The broker loses the first record of a partition in about one such topic of six, and
         # calls it a duplicate; it must not be called confirmed.
         async with rig.connected() as (publisher, sink):
@@ -130,7 +128,9 @@ class TestRecords:
 
 
 class TestRefusals:
-    async def test_a_missing_partition_of_a_topic_in_use_stops_nothing(self, rig: KafkaRig) -> None:
+    async def test_a_missing_partition_of_a_topic_in_use_holds_up_no_other_record(
+        self, rig: KafkaRig
+    ) -> None:
         to = await rig.new_destination()
         async with rig.connected() as (publisher, sink):
             await publish(publisher, sink, [rig.delivery(to)])  # the topic is known to exist now
@@ -204,7 +204,7 @@ class TestRefusals:
             assert sink.verdicts(late) == {Verdict.REFUSED}
             assert sink.reasons(late) == {"topic_missing"}
 
-    async def test_a_broker_that_creates_topics_does(self) -> None:
+    async def test_a_broker_that_creates_topics_creates_the_missing_one(self) -> None:
         with KafkaStandIn() as stand_in:
             rig = KafkaRig.__new__(KafkaRig)  # only what makes deliveries
             async with rig.connected(url=stand_in.url) as (publisher, sink):
@@ -259,7 +259,7 @@ class TestConnection:
                 await publish(publisher, sink, after)
                 assert sink.verdicts(after) == {Verdict.CONFIRMED}
 
-    async def test_more_than_librdkafka_queues_waits_and_stays_in_order(
+    async def test_records_beyond_librdkafkas_queue_wait_and_stay_in_order(
         self, rig: KafkaRig
     ) -> None:
         to = await rig.new_destination()

@@ -122,7 +122,7 @@ def publish_plainly(url: str, queue: str, options: dict[str, Any]) -> None:
 
 
 class TestTheMessage:
-    async def test_on_redis_it_is_the_one_kombu_would_have_put(
+    async def test_on_redis_the_message_equals_the_one_that_kombu_would_send(
         self, on_redis: KombuRedisRig
     ) -> None:
         queue = on_redis.make()
@@ -203,7 +203,7 @@ class TestOnAmqp:
             assert sink.reasons([second]) == {"nacked"}
             assert publisher.unavailable is None
 
-    async def test_an_idle_connection_that_is_lost_is_missed(self, on_amqp: KombuAmqpRig) -> None:
+    async def test_an_idle_connection_that_is_lost_is_noticed(self, on_amqp: KombuAmqpRig) -> None:
         async with on_amqp.connected(QUICK) as (publisher, sink):
             on_amqp.proxy.mode = "refuse"
             await on_amqp.reset(publisher)
@@ -212,7 +212,7 @@ class TestOnAmqp:
             await wait_until_async(lambda: publisher.unavailable is None, 10.0, "it is back")
             assert sink.outcomes == {}
 
-    async def test_an_idle_connection_lives_on_heartbeats(self, on_amqp: KombuAmqpRig) -> None:
+    async def test_heartbeats_keep_an_idle_connection_open(self, on_amqp: KombuAmqpRig) -> None:
         async with on_amqp.connected(QUICK) as (publisher, sink):
             with kombu.Connection(on_amqp.node.url, heartbeat=QUICK.heartbeat_s) as silent:
                 await asyncio.to_thread(wait_closed, silent.connection.transport.sock)
@@ -356,13 +356,13 @@ class TestConfiguration:
             ("kombu+amqp://h?transport.ssl=true", r"use kombu\+amqps://"),
         ],
     )
-    def test_urls_that_kombu_does_not_take(self, url: str, says: str) -> None:
+    def test_urls_that_kombu_refuses(self, url: str, says: str) -> None:
         with pytest.raises(ConfigError, match=says) as caught:
             connect_to(url)
         assert "s3cret" not in str(caught.value)
 
     @pytest.mark.parametrize("url", ["kombu://h", "kombu+://h", "amqp+kombu://h", "kombu+x y://h"])
-    def test_urls_that_are_none(self, url: str) -> None:
+    def test_invalid_urls_are_refused(self, url: str) -> None:
         with pytest.raises(ValueError, match="kombu"):
             check_broker_url(url)
 
@@ -372,7 +372,7 @@ class TestConfiguration:
             assert "s3cret" not in shown
             assert "***" in shown
 
-    def test_a_plain_connection_elsewhere_deserves_a_word(self) -> None:
+    def test_an_unencrypted_connection_to_another_host_is_warned_of(self) -> None:
         assert "use kombu+rediss://" in next(cautions("kombu+redis://10.0.0.1"))
         assert list(cautions("kombu+redis://127.0.0.1")) == []
 
@@ -386,11 +386,11 @@ class TestConfiguration:
             ({"own": "x" * 40_000}, "headers_too_large"),
         ],
     )
-    def test_properties_that_are_none(self, properties: dict[str, Any], code: str) -> None:
+    def test_invalid_properties_are_refused(self, properties: dict[str, Any], code: str) -> None:
         with pytest.raises(MessageError, match=code):
             accepted(_Named(), "q", properties=properties)
 
-    async def test_what_is_pending_shows_its_headers_and_properties(
+    async def test_a_pending_message_shows_its_headers_and_properties(
         self, redis_url: str, namespace: str
     ) -> None:
         message = Message("kombu:q", BODY, delay=60, headers=HEADERS, properties=PROPERTIES)

@@ -126,7 +126,7 @@ class TestBytes:
         return split_content_header(payload), body
 
     @pytest.mark.parametrize("queue_type", ["classic", "quorum"])
-    async def test_headers_of_every_type_arrive_as_the_bytes_they_were(
+    async def test_headers_of_every_type_arrive_with_the_same_bytes(
         self, rig: RabbitMQRig, monkeypatch: pytest.MonkeyPatch, queue_type: str
     ) -> None:
         entries = {name: encode_table([(name, value)]) for name, value in self.ALL_TYPES}
@@ -161,7 +161,7 @@ class TestBytes:
         added = {name: encode_table([(name, value)]) for name, value in ours.items()}
         return sorted((entries | added).values())
 
-    async def test_properties_arrive_as_the_bytes_they_were(
+    async def test_properties_arrive_with_the_same_bytes(
         self, rig: RabbitMQRig, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         properties = encode_properties(self.ALL_PROPERTIES)
@@ -207,7 +207,7 @@ class TestRefusals:
             reason = await publisher.check(one.destination)
             assert reason is not None and reason.startswith("queue_missing: 404")
 
-    async def test_a_returned_header_that_pika_cannot_read_costs_nothing(
+    async def test_a_returned_header_that_pika_cannot_read_does_no_harm(
         self, rig: RabbitMQRig
     ) -> None:
         async with rig.connected() as (publisher, sink):
@@ -217,7 +217,7 @@ class TestRefusals:
             assert sink.reasons([one]) == {"unroutable"}
             assert sink.changes == [None]
 
-    async def test_headers_above_a_frame_are_refused_before_they_are_written(
+    async def test_headers_larger_than_a_frame_are_refused_before_they_are_written(
         self, rig: RabbitMQRig
     ) -> None:
         to = await rig.new_destination()

@@ -101,7 +101,7 @@ class TestEntries:
             ("unix://", "redis://HOST"),
         ],
     )
-    def test_urls_that_are_none(self, url: str, says: str) -> None:
+    def test_invalid_urls_are_refused(self, url: str, says: str) -> None:
         with pytest.raises(ValueError, match=says):
             check_broker_url(url)
 
@@ -109,7 +109,7 @@ class TestEntries:
         with pytest.raises(ConfigError, match=r"brokers\.redis"):
             connect_to("redis://localhost?socket_timeout=abc")
 
-    def test_the_store_s_own_url_trims_nothing(self) -> None:
+    def test_the_url_of_the_store_trims_nothing(self) -> None:
         with pytest.raises(ValueError, match="only client_name"):
             check_redis_url("redis://h?maxlen=5")
 
@@ -154,7 +154,7 @@ class TestRefusals:
                 client.replicaof("NO", "ONE")
                 await wait_until_async(lambda: publisher.unavailable is None, 10.0, "it is back")
 
-    async def test_a_right_that_is_missing_is_its_stream_s_alone(self, rig: RedisRig) -> None:
+    async def test_a_missing_permission_affects_only_its_stream(self, rig: RedisRig) -> None:
         with rig.client() as client:
             client.acl_setuser(
                 *("writer", True), passwords=["+p/w@"], commands=["+xadd"], keys=["ok:*"]
@@ -181,7 +181,7 @@ class TestRefusals:
 
 
 class TestConnections:
-    async def test_an_idle_connection_that_is_lost_is_missed_at_once(self, rig: RedisRig) -> None:
+    async def test_an_idle_connection_that_is_lost_is_noticed_at_once(self, rig: RedisRig) -> None:
         async with rig.connected() as (publisher, sink):
             rig.proxy.mode = "refuse"
             await rig.reset(publisher)
@@ -190,7 +190,7 @@ class TestConnections:
             await wait_until_async(lambda: publisher.unavailable is None, 10.0, "it is back")
             assert sink.outcomes == {}
 
-    async def test_an_idle_connection_that_fell_silent_is_missed(self, rig: RedisRig) -> None:
+    async def test_an_idle_connection_that_falls_silent_is_noticed(self, rig: RedisRig) -> None:
         async with rig.connected(QUICK) as (publisher, _):
             rig.proxy.mode = "blackhole"
             await wait_until_async(lambda: publisher.unavailable is not None, 5.0, "it is missed")
@@ -241,7 +241,7 @@ def connect_to(url: str) -> tuple[Any, Sink]:
 
 
 class TestEndToEnd:
-    def test_what_was_scheduled_for_another_kind_of_broker_waits_and_stops_nothing(
+    def test_messages_for_another_kind_of_broker_wait_and_hold_up_no_others(
         self, redis_url: str, namespace: str, tmp_path: Path
     ) -> None:
         stream = f"s-{namespace}"

@@ -40,7 +40,7 @@ def nested(depth: int) -> Any:
 
 class TestEncodeTable:
     @given(TABLES)
-    def test_what_is_encoded_is_decoded_to_the_same_values_in_order(
+    def test_decoding_an_encoded_table_gives_the_same_values_in_order(
         self, headers: dict[str, Any]
     ) -> None:
         decoded = decode_table(encode_table(headers.items()))
@@ -74,7 +74,7 @@ class TestEncodeTable:
             {"a": {"b": 1}},
         ],
     )
-    def test_the_bytes_are_those_of_pika_where_it_is_right(self, value: Any) -> None:
+    def test_the_bytes_equal_pikas_where_pika_is_right(self, value: Any) -> None:
         pieces: list[bytes] = []
         pika_data.encode_table(pieces, {"h": value})
         assert encode_table([("h", value)]) == b"".join(pieces)[4:]
@@ -129,7 +129,7 @@ class TestEncodeTable:
             (["x" * 200_000], "headers_too_large"),
         ],
     )
-    def test_what_amqp_cannot_carry_is_refused_by_name(self, value: Any, code: str) -> None:
+    def test_values_that_amqp_cannot_carry_are_refused_by_name(self, value: Any, code: str) -> None:
         error = refusal({"h": value})
         assert (error.code, error.field) == (code, "h")
 
@@ -143,7 +143,7 @@ class TestEncodeTable:
     def test_four_levels_are_accepted(self) -> None:
         assert decode_table(encode_table([("h", nested(4))])) == [("h", nested(4))]
 
-    def test_a_dict_or_list_that_holds_itself_is_refused(self) -> None:
+    def test_a_dict_or_list_that_contains_itself_is_refused(self) -> None:
         circle: dict[str, Any] = {}
         circle["self"] = circle
         ring: list[Any] = []
@@ -195,7 +195,7 @@ class TestDecodeTable:
     def test_a_name_given_twice_is_shown_twice(self) -> None:
         assert decode_table(b"\x01hV\x01ht\x01") == [("h", None), ("h", True)]
 
-    def test_a_name_that_is_no_utf8_is_escaped(self) -> None:
+    def test_a_name_that_is_not_utf8_is_escaped(self) -> None:
         assert decode_table(b"\x01\xffV") == [("\\xff", None)]
 
     @pytest.mark.parametrize(
@@ -246,11 +246,11 @@ PROPERTIES = st.fixed_dictionaries(
 
 class TestProperties:
     @given(PROPERTIES)
-    def test_what_is_encoded_is_decoded(self, properties: dict[str, Any]) -> None:
+    def test_decoding_gives_what_was_encoded(self, properties: dict[str, Any]) -> None:
         assert decode_properties(*encode_properties(properties)) == properties
 
     @given(PROPERTIES)
-    def test_the_bytes_are_those_of_pika(self, properties: dict[str, Any]) -> None:
+    def test_the_bytes_equal_pikas(self, properties: dict[str, Any]) -> None:
         flags, before, after = encode_properties(properties)
         theirs = b"".join(pika.BasicProperties(**properties).encode())
         assert struct.pack(">H", flags) + before + after == theirs
@@ -291,21 +291,21 @@ class TestProperties:
             ({5: 5}, "bad_property", "properties"),
         ],
     )
-    def test_what_the_broker_would_refuse_is_refused(
+    def test_properties_that_the_broker_would_refuse_are_refused(
         self, properties: dict[Any, Any], code: str, field: str
     ) -> None:
         with pytest.raises(MessageError) as caught:
             encode_properties(properties)
         assert (caught.value.code, caught.value.field) == (code, field)
 
-    def test_an_unknown_name_is_answered_with_the_nearest(self) -> None:
+    def test_an_unknown_name_is_refused_with_the_nearest_known_one(self) -> None:
         with pytest.raises(MessageError, match="did you mean 'content_type'"):
             encode_properties({"contenttype": "text/plain"})
 
     def test_none_is_absent(self) -> None:
         assert encode_properties({"type": None, "priority": None}) == (0, b"", b"")
 
-    def test_pikas_delivery_mode_and_bytes_and_datetimes_are_taken(self) -> None:
+    def test_pikas_delivery_mode_bytes_and_datetimes_are_accepted(self) -> None:
         encoded = encode_properties(
             {
                 "delivery_mode": pika.DeliveryMode.Persistent,
@@ -330,7 +330,7 @@ OURS = (b"some-id", 1_800_000_000_000, 3)
 
 class TestContentHeader:
     @given(TABLES, PROPERTIES)
-    def test_the_stored_bytes_stay_and_ours_are_added(
+    def test_stored_headers_are_unchanged_and_three_are_added(
         self, headers: dict[str, Any], properties: dict[str, Any]
     ) -> None:
         properties.pop("user_id", None)

@@ -27,7 +27,7 @@ class TestConfiguration:
         found = settings("kafka://a,b:9093,[::1],[::1]:9094")["bootstrap.servers"]
         assert found == "a:9092,b:9093,[::1]:9092,[::1]:9094"
 
-    def test_what_a_confirm_depends_on_is_fixed(self) -> None:
+    def test_options_that_confirms_depend_on_are_fixed(self) -> None:
         found = settings("kafka://a")
         assert found["enable.idempotence"] is True
         assert found["acks"] == "all"
@@ -155,16 +155,16 @@ class TestOutcomes:
     def test_everything_else_is_unknown(self, code: int) -> None:
         assert outcome(code).verdict is Verdict.UNKNOWN
 
-    def test_a_time_out_says_so(self) -> None:
+    def test_a_time_out_is_named_in_the_reason(self) -> None:
         assert outcome(KafkaError._MSG_TIMED_OUT).reason.startswith("confirm_timeout: ")
 
-    def test_a_partition_asked_for_is_named(self) -> None:
+    def test_a_missing_partition_is_named_if_the_message_asked_for_it(self) -> None:
         error = KafkaError(KafkaError._UNKNOWN_PARTITION)
         found = answer(delivery(9), error, is_proof=True)
         assert found.reason.startswith("partition_missing: ")
         assert not_queued(delivery(9), KafkaException(error)) == found
 
-    def test_what_was_never_queued_is_refused(self) -> None:
+    def test_a_record_that_was_never_queued_is_refused(self) -> None:
         too_large = KafkaException(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE))
         assert not_queued(delivery(), too_large).reason.startswith("message_too_large: ")
         other = KafkaException(KafkaError(KafkaError._STATE))
@@ -181,6 +181,6 @@ class TestOutcomes:
             (KafkaError._TIMED_OUT, Fault.BROKER),
         ],
     )
-    def test_who_is_at_fault_when_a_topic_cannot_be_had(self, code: int, fault: Fault) -> None:
+    def test_the_fault_when_a_topic_cannot_be_looked_up(self, code: int, fault: Fault) -> None:
         found = not_found(KafkaError(code))
         assert (found.verdict, found.fault) == (Verdict.REFUSED, fault)

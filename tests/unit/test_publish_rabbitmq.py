@@ -143,7 +143,9 @@ def play(channel: Channel, steps: list[tuple[str, Any]]) -> list[Delivery]:
 class TestExchangeLine:
     @given(STEPS)
     @settings(max_examples=400, deadline=None)
-    def test_each_delivery_is_told_once_and_truly(self, steps: list[tuple[str, Any]]) -> None:
+    def test_each_delivery_is_reported_once_and_truthfully(
+        self, steps: list[tuple[str, Any]]
+    ) -> None:
         channel = Channel()
         handed = play(channel, steps)
         assert set(channel.told.outcomes) == set(handed)
@@ -163,7 +165,7 @@ class TestExchangeLine:
 
     @given(STEPS)
     @settings(max_examples=200, deadline=None)
-    def test_they_are_written_in_the_order_handed_over(self, steps: list[tuple[str, Any]]) -> None:
+    def test_deliveries_are_written_in_the_order_given(self, steps: list[tuple[str, Any]]) -> None:
         channel = Channel()
         handed = play(channel, steps)
         written = [one for one in handed if one in set(channel.written)]
@@ -189,7 +191,7 @@ class TestExchangeLine:
         assert refused == [5, 7]
         assert channel.told.outcomes[batch[4]].fault is Fault.MESSAGE
 
-    def test_the_second_of_one_id_waits_for_the_first_and_all_behind_it_too(self) -> None:
+    def test_a_second_message_with_an_id_waits_for_the_first_and_so_do_all_after_it(self) -> None:
         channel = Channel()
         channel.publish([delivery("warm")])
         channel.settle(1, False, True)
@@ -207,7 +209,7 @@ class TestExchangeLine:
             (403, "write access to topic 'a' refused", "access_refused", Fault.MESSAGE),
         ],
     )
-    def test_alone_on_a_closed_channel_is_refused(
+    def test_a_message_alone_on_a_closed_channel_is_refused(
         self, code: int, text: str, reason: str, fault: Fault
     ) -> None:
         channel = Channel()
@@ -219,14 +221,14 @@ class TestExchangeLine:
         assert outcome.reason.startswith(f"{reason}: {code} ")
 
     @pytest.mark.parametrize("code", [501, 541, 320])
-    def test_a_code_that_proves_nothing_leaves_it_unknown(self, code: int) -> None:
+    def test_after_a_close_code_that_proves_nothing_the_message_is_unknown(self, code: int) -> None:
         channel = Channel()
         one = delivery("one")
         channel.publish([one])
         channel.line.closed_by_broker(code, "INTERNAL_ERROR")
         assert channel.told.outcomes[one].verdict is Verdict.UNKNOWN
 
-    def test_unconfirmed_but_not_the_last_written_is_unknown(self) -> None:
+    def test_a_lone_unconfirmed_message_that_was_not_the_last_written_is_unknown(self) -> None:
         channel = Channel()
         batch = [delivery(str(n)) for n in range(3)]
         channel.publish(batch)
@@ -263,7 +265,7 @@ class TestExchangeLine:
         verdicts = Counter(channel.told.outcomes[one].verdict for one in again)
         assert verdicts == {Verdict.CONFIRMED: 98, Verdict.REFUSED: 1}
 
-    def test_what_was_only_slow_goes_together_again(self) -> None:
+    def test_messages_that_were_only_slow_go_together_again(self) -> None:
         channel = Channel()
         channel.publish([delivery(str(n)) for n in range(10)])
         channel.line.lost(LOST)
@@ -271,7 +273,7 @@ class TestExchangeLine:
         channel.settle(1, False, True)
         assert len(channel.tags) == 9
 
-    def test_acks_for_what_was_settled_or_never_written_are_ignored(self) -> None:
+    def test_acks_for_settled_or_unwritten_messages_are_ignored(self) -> None:
         channel = Channel()
         channel.publish([delivery("a")])
         for tag, multiple in [(5, False), (5, True), (1, False), (1, False), (1, True), (0, False)]:
@@ -280,7 +282,7 @@ class TestExchangeLine:
 
 
 class TestUnconfirmed:
-    def test_the_oldest_is_that_of_the_first_batch_with_something_left(self) -> None:
+    def test_the_oldest_time_is_that_of_the_first_unsettled_batch(self) -> None:
         unconfirmed = Unconfirmed()
         assert unconfirmed.oldest_s() is None
         for start in range(3):
@@ -293,7 +295,7 @@ class TestUnconfirmed:
         unconfirmed.take(0, multiple=True)
         assert unconfirmed.oldest_s() is None
 
-    def test_a_long_channel_keeps_nothing_of_what_is_settled(self) -> None:
+    def test_a_long_lived_channel_keeps_no_settled_messages(self) -> None:
         unconfirmed = Unconfirmed()
         straggler = delivery("straggler")
         unconfirmed.wrote([delivery("first"), straggler], 0.0)
@@ -306,7 +308,7 @@ class TestUnconfirmed:
 
 
 class TestReports:
-    async def test_they_come_together_after_the_turn_and_by_outcome(self) -> None:
+    async def test_outcomes_are_reported_together_after_the_turn_grouped_by_outcome(self) -> None:
         calls: list[tuple[list[str], Outcome]] = []
         reports = Reports(lambda ds, outcome: calls.append(([d.id for d in ds], outcome)))
         reports.add([delivery("a")], CONFIRMED)
@@ -316,7 +318,7 @@ class TestReports:
         await asyncio.sleep(0)
         assert calls == [(["a", "b"], CONFIRMED), (["x"], LOST)]
 
-    async def test_one_that_raises_costs_the_others_nothing(self) -> None:
+    async def test_a_report_that_raises_does_not_affect_the_others(self) -> None:
         calls: list[Outcome] = []
 
         def report(_: Sequence[Delivery], outcome: Outcome) -> None:
@@ -396,7 +398,7 @@ class TestEncoder:
         with pytest.raises(ValueError, match="^message_too_large"):
             Encoder(1, 131072, b"").frames(delivery("id", bytes(16 * 1024 * 1024 + 1)))
 
-    def test_our_id_is_found_in_a_returned_header_beside_a_senders(self) -> None:
+    def test_the_added_id_is_found_in_a_returned_header_that_has_a_senders_id_too(self) -> None:
         # A time stamp in milliseconds is beyond what pika's decoder survives.
         odd = b"\x01tT" + (1_700_000_000_000).to_bytes(8, "big")
         table = odd + encode_table([("delaybridge-id", "theirs")])
@@ -512,7 +514,7 @@ class TestUrl:
             self.make(url)
         assert "s3cret" not in str(caught.value)
 
-    async def test_before_it_is_connected_everything_is_refused(self) -> None:
+    async def test_before_the_connection_everything_is_refused(self) -> None:
         told = Told()
         made = publisher(
             "rabbitmq",
