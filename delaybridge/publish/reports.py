@@ -27,7 +27,7 @@ class Reports:
         self.add(deliveries, CONFIRMED)
 
     def flush(self) -> None:
-        """Report what was gathered at once; a publisher that closes calls it."""
+        """Report now, without waiting for the turn to end. A publisher calls it when it closes."""
         while self._gathered:
             outcome = next(iter(self._gathered))
             # Taken out first: a `report` that raises is not called with the same ones again.
