@@ -315,8 +315,9 @@ def _delay_exchanges(settings: Settings, announced: list[SourceInfo]) -> Iterato
     if not routes:
         return
     from delaybridge.ingest.rabbitmq.ingest import look_for_others
+    from delaybridge.worker.ingester import options_of
 
-    for route, others, why in asyncio.run(look_for_others(settings, routes)):
+    for route, others, why in asyncio.run(look_for_others(options_of(settings, routes).values())):
         if others:
             yield Finding(FAIL, "ingest", f"{route}: {others}")
         elif why:

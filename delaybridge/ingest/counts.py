@@ -1,8 +1,14 @@
-"""What one source has brought so far, for `stats`, `worker ls` and `doctor`."""
+"""Counts of one source, for `stats`, `worker ls` and `doctor`, and the events that go with them."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
+
+from delaybridge.events import ChangeRefused, Emit, Quarantined
+from delaybridge.ingest.entries import Change, Entry, Quarantine
+from delaybridge.message import Answer
 
 _SMOOTHING = 0.5
 
@@ -11,10 +17,11 @@ _SMOOTHING = 0.5
 class Counts:
     """One delay exchange or delay topic, as this process sees it.
 
-    total: messages taken. quarantined: those of them in the dead set. refused: cancels and
-    reschedules of messages that are bound elsewhere. without_id: messages that come twice if
-    RabbitMQ delivers them again. lag: messages waiting at the broker, None if nobody knows. state:
-    `reading`, or what is in the way. rate: messages a second.
+    total: messages read. quarantined: how many of them went to the dead set. near_misses: headers
+    almost named like one of ours. refused: cancels and reschedules of messages bound for where the
+    source may not send. without_id: messages that may come twice if RabbitMQ delivers them again.
+    lag: messages waiting at the broker, None if unknown. state: `reading`, or why not. rate:
+    messages per second.
     """
 
     source: str
@@ -30,15 +37,31 @@ class Counts:
     _seen: tuple[float, int] = (0.0, 0)
 
     def measure(self, now_s: float) -> None:
-        """Work the rate out anew; to be called every few seconds."""
+        """Update the rate; call it every few seconds."""
         then_s, then = self._seen
         if then_s:
             fresh = (self.total - then) / max(now_s - then_s, 0.001)
             self.rate = fresh if fresh == 0 else self.rate + (fresh - self.rate) * _SMOOTHING
         self._seen = now_s, self.total
 
+    def report(self, stored: Iterable[tuple[Entry, Answer | None]], emit: Emit) -> None:
+        """Count and log the quarantined messages and refused changes among stored entries."""
+        reasons: Counter[str] = Counter()
+        refused = 0
+        for entry, answer in stored:
+            if isinstance(entry, Quarantine):
+                reasons[entry.reason] += 1
+            elif isinstance(entry, Change) and answer is Answer.FOREIGN:
+                refused += 1
+        for reason, count in reasons.items():
+            self.quarantined += count
+            emit(Quarantined(source=self.source, messages=count, reason=reason))
+        if refused:
+            self.refused += refused
+            emit(ChangeRefused(source=self.source, messages=refused))
+
     def shown(self) -> dict[str, object]:
-        """As it is announced."""
+        """As the ingest process announces it."""
         return {
             "source": self.source,
             "target": self.target,

@@ -17,7 +17,7 @@ INGRESS = "ingress:"
 class Schedule(NamedTuple):
     """Accept this message. stamp: the same whenever the same message is read again.
 
-    payload: what is kept should it be quarantined. source, offset: where it was read (Kafka).
+    payload: kept if the message has to be quarantined. source, offset: where it was read (Kafka).
     reach: as `Bucket.schedule` takes it. maybe: a copy may have been delivered already.
     """
 
@@ -32,9 +32,10 @@ class Schedule(NamedTuple):
 
 
 class Change(NamedTuple):
-    """Cancel a pending message by its id, or, where `when` is given, reschedule it.
+    """Cancel the pending message of an id or, if `when` is given, reschedule it.
 
-    shard_key None: it may be in any bucket. otherwise: done if there is none to cancel.
+    shard_key: what its bucket is computed from; None: look in all buckets. otherwise: what to do
+    if there is no message to cancel.
     """
 
     id: str
@@ -48,7 +49,7 @@ class Change(NamedTuple):
 
 
 class Quarantine(NamedTuple):
-    """Keep this in the dead set. own_id: the message's own, if it has one; it lies beside that."""
+    """Keep this in the dead set under `id`, which is derived from the message's own_id."""
 
     id: str
     stamp: bytes
@@ -58,13 +59,13 @@ class Quarantine(NamedTuple):
 
     @classmethod
     def of(cls, own_id: str | None, stamp: bytes, payload: bytes, reason: str) -> Self:
-        """Keep a message with this id of its own."""
+        """Keep a message whose own id is this; None if it has none."""
         if own_id is None:
             return cls(new_id(), stamp, payload, reason)
         return cls(all_beside(own_id)[0], stamp, payload, reason, own_id)
 
     def elsewhere(self) -> Self:
-        """The same under another id, as this one is another message's."""
+        """The same under the next id, because this one is taken."""
         names = [*all_beside(self.own_id), new_id()] if self.own_id else [new_id()]
         place = names.index(self.id) + 1 if self.id in names else 0
         return self._replace(id=names[place])
@@ -72,31 +73,31 @@ class Quarantine(NamedTuple):
 
 Entry = Schedule | Change | Quarantine
 
-_IN_THE_WAY = {
+_BLOCKED_BY = {
     Answer.CONFLICT: "is pending, and differs",
     Answer.IN_FLIGHT: "is with the broker",
-    Answer.FOREIGN: "is pending, bound for where this source may not send (ingest.trust)",
+    Answer.FOREIGN: "is pending for a destination this source may not send to (ingest.trust)",
 }
 
 
 def instead(entry: Entry, answer: Answer | None) -> Quarantine | None:
-    """What is kept of an entry that another message stands in the way of; None if none does."""
+    """The quarantine for an entry that another message blocks; None if none does."""
     if isinstance(entry, Quarantine):
         return entry.elsewhere() if answer is Answer.CONFLICT else None
-    if not isinstance(entry, Schedule) or answer not in _IN_THE_WAY:
+    if not isinstance(entry, Schedule) or answer not in _BLOCKED_BY:
         return None
     id = entry.accepted.id
-    reason = f"{INGRESS}{answer} delaybridge-id: {id!r} {_IN_THE_WAY[answer]}"
+    reason = f"{INGRESS}{answer} delaybridge-id: {id!r} {_BLOCKED_BY[answer]}"
     return Quarantine.of(id, entry.stamp, entry.payload, reason)
 
 
 def reason_of(error: MessageError) -> str:
-    """Why a message was quarantined, as it is shown: `ingress:CODE FIELD: DETAIL`."""
+    """Why a message was quarantined, as users see it: `ingress:CODE FIELD: DETAIL`."""
     return f"{INGRESS}{error.code} {error.field}: {error.detail}"
 
 
 def when_of(asked: Instructions, limits: Limits) -> str:
-    """The time as the scripts take it, now if none was asked for; DelayOutOfRange `too_far`."""
+    """The due time as the scripts take it, by default now; DelayOutOfRange if it is too far."""
     if asked.due_ms is not None:
         check_delay(asked.due_ms - time_ns() // 1_000_000, limits, "due time")
         return str(asked.due_ms)

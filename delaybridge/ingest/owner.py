@@ -1,7 +1,8 @@
-"""Whose a source is: a delay exchange or delay topic belongs to one namespace.
+"""The owner of a source: a delay exchange or delay topic belongs to one namespace.
 
-Read by two, it would be divided between two stores, and `cancel` in one would not find what the
-other has. The broker keeps the owner's name, so it holds whatever Redis each of them uses.
+If two namespaces read it, its messages would be divided between two stores, and `cancel` in one
+would not find those in the other. The broker keeps the owner's name, because the two may not share
+a Redis.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ class SourceTaken(ConfigError):
 
 
 class Owner(NamedTuple):
-    """A namespace as its sources name it.
+    """A namespace, as its sources record it.
 
-    name: NAMESPACE@BIRTH; two of one name, or one that was wiped and used again, differ in birth.
-    take_over: the names of owners whose sources become this one's.
+    name: NAMESPACE@BIRTH; the birth tells it from others of the same name, and from itself before
+    it was wiped. take_over: owners whose sources this one takes over.
     """
 
     name: str
@@ -29,11 +30,11 @@ class Owner(NamedTuple):
 
     @classmethod
     def of(cls, namespace: str, birth: str, take_over: Iterable[str] = ()) -> Self:
-        """The owner that a namespace is, once it was born."""
+        """The owner for a namespace; birth: drawn at random when it was created."""
         return cls(f"{namespace}@{birth}", frozenset(take_over))
 
     def refusal(self, route: Route, other: str) -> str:
-        """Why this namespace does not read what belongs to another, and what to do."""
+        """Why this namespace does not read the source of another, and what to do."""
         namespace, _, _ = other.partition("@")
         own, _, _ = self.name.partition("@")
         whose = f"namespace {namespace!r} ({other})"

@@ -1,7 +1,7 @@
-"""Whose pending messages a source may cancel, replace or reschedule.
+"""Which pending messages a source may cancel, replace or reschedule.
 
-Those bound for where it may send: its own target, what `ingest.destinations` names, and what a rule
-of `ingest.trust` names. The scripts compare, so nothing comes between the check and the change.
+Those bound for its own target, for what `ingest.destinations` names, and for what a rule of
+`ingest.trust` names. The scripts check this, in one step with the change.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from delaybridge.ingest.routes import Route
 from delaybridge.message import Destination
 
 _ANY = "*"
-_MAGIC = re.compile(r"([!-/:-@\[-`{-~])")  # what may mean something in a pattern
+_MAGIC = re.compile(r"([!-/:-@\[-`{-~])")  # what may be special in a Lua pattern
 
 
 def reach_of(
     route: Route, kinds: Mapping[str, str], destinations: Iterable[str], trust: Iterable[str]
 ) -> str:
-    """A JSON list of Lua patterns, which match the destinations of what the source may touch.
+    """A JSON list of Lua patterns for the destinations of the messages a source may change.
 
     kinds: name -> kind of the configured brokers. destinations: labels, `*` for any text, of the
-    source's own kind of broker. trust: rules SOURCE=DESTINATION, likewise, of any kind.
+    source's own kind of broker. trust: rules SOURCE=DESTINATION, with `*` too, of any kind.
     """
     own = str(Destination(route.broker, route.kind, route.target))
     patterns = [f"^{_literal(own)}" + ("" if route.kind == "rabbitmq" else "$")]
@@ -38,7 +38,7 @@ def reach_of(
 
 
 def _patterns(label: str, kinds: Mapping[str, str]) -> Iterator[str]:
-    """Of one label, a pattern for each broker that it may mean."""
+    """A pattern for each broker that a label may mean."""
     named, _, address = label.partition(":")
     for broker, kind in kinds.items():
         if fnmatchcase(broker, named):
@@ -46,7 +46,7 @@ def _patterns(label: str, kinds: Mapping[str, str]) -> Iterator[str]:
 
 
 def _addressed(address: str, kind: str) -> str:
-    """An exchange stands for all its routing keys; a queue, behind a slash, for itself."""
+    """An exchange means all its routing keys; a queue, after a slash, only itself."""
     if kind == "rabbitmq" and "/" not in address:
         return "[^/]*".join(map(_literal, address.split(_ANY))) + "/"
     return ".*".join(map(_literal, address.split(_ANY))) + "$"

@@ -1,4 +1,4 @@
-"""Where a header may lead a message of a route; and what `settings.routes` says of routes."""
+"""Routes (from `settings.routes`), and the destinations that a header may name instead."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class AllowList:
         self._patterns = tuple(patterns)
 
     def check(self, destination: Destination, route: Route) -> None:
-        """Return if a message of this route may go there; MessageError otherwise."""
+        """MessageError unless a message of this route may go there."""
         if (destination.broker, destination.address) == (route.broker, route.target):
             return
         label = destination.label

@@ -1,4 +1,4 @@
-"""What ingest asks of the store, sans I/O: many entries in one pipeline, in their order."""
+"""Entries into the store: many in one pipeline, in their order."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 from delaybridge.errors import StoreFull, StoreUnavailable, StoreWiped
 from delaybridge.events import Emit, StoreSilent
 from delaybridge.ingest.entries import Change, Entry, Schedule
+from delaybridge.ingest.owner import Owner
 from delaybridge.message import Answer
 from delaybridge.store import keys
 from delaybridge.store.calls import Calls
@@ -19,8 +20,8 @@ from delaybridge.store.steps import Steps
 from delaybridge.store.store import AsyncStore
 from delaybridge.store.verbs import NOWHERE, Bucket, Source
 
-AGAIN_S = 0.05  # between two looks at an id that is in flight
-PATIENCE_S = 30.0  # then it is quarantined
+AGAIN_S = 0.05  # between two attempts for an id that is in flight
+PATIENCE_S = 30.0  # how long an id may be in flight before the entry is quarantined
 _SCHEDULED = frozenset((Answer.CREATED, Answer.DUPLICATE))
 _CALL_MESSAGES = 1000
 _CALL_BYTES = 4 * 2**20
@@ -29,7 +30,7 @@ _PAUSE_S = 0.2
 
 @dataclass(slots=True)
 class _Call:
-    """One script call and the entries it speaks of, by their places."""
+    """One script call (a change: one per bucket), and the places of its entries."""
 
     kind: tuple[Any, ...]
     buckets: list[Bucket]
@@ -37,30 +38,55 @@ class _Call:
     size: int = 0
     is_full: bool = False
 
+    def may_take(self, kind: tuple[Any, ...], size: int) -> bool:
+        """Whether an entry of this kind and size may join; if not, no later one may, either."""
+        if len(self.places) >= _CALL_MESSAGES or self.size + size > _CALL_BYTES:
+            self.is_full = True
+        self.is_full |= self.kind != kind
+        return not self.is_full
 
-async def insist(
-    store: AsyncStore, calls: Calls, emit: Emit, entries: Sequence[Entry]
-) -> list[Answer | None]:
-    """`store_entries`, until the store answers: also one that is full does some day."""
-    while True:
-        try:
-            return await store.complete(store_entries(calls, entries))
-        except (StoreUnavailable, StoreFull) as exc:
-            emit(StoreSilent(reason=str(exc)))
-            await asyncio.sleep(_PAUSE_S)
+    def take_answers(self, found: Sequence[Any], answers: list[Answer | None]) -> None:
+        """Put what the scripts answered into the places of its entries."""
+        if self.kind[0] == "change":
+            answers[self.places[0]] = min(found, key=FURTHEST.index)
+            return
+        for place, answer in zip(self.places, found[0], strict=False):
+            answers[place] = answer if isinstance(answer, Answer) else answer[0]
+
+
+class EntryStore:
+    """The store, as the ingest of a broker uses it. calls: what it knows of the namespace."""
+
+    def __init__(self, store: AsyncStore, calls: Calls, emit: Emit) -> None:
+        self.calls = calls
+        self._store, self._emit = store, emit
+
+    def owner(self, take_over: Iterable[str]) -> Owner:
+        """This namespace, as its sources name it."""
+        return Owner.of(self.calls.namespace, self.calls.birth, take_over)
+
+    async def insist(self, entries: Sequence[Entry]) -> list[Answer | None]:
+        """`store_entries`, repeated while the store is full or does not answer."""
+        while True:
+            try:
+                return await self._store.complete(store_entries(self.calls, entries))
+            except (StoreUnavailable, StoreFull) as exc:
+                self._emit(StoreSilent(reason=str(exc)))
+                await asyncio.sleep(_PAUSE_S)
 
 
 def are_scheduled(entries: Sequence[Entry], answers: Sequence[Answer | None]) -> bool:
-    """Whether all are messages that are pending now: the usual case, and nothing is left to do."""
+    """Whether all entries are pending messages now: the usual case, with nothing left to do."""
     return _SCHEDULED.issuperset(answers) and all(type(entry) is Schedule for entry in entries)
 
 
 def store_entries(calls: Calls, entries: Sequence[Entry]) -> Steps[list[Answer | None]]:
-    """The answer of each entry; None: it was not looked at, and is to be sent again.
+    """The answer to each entry; None: it was not looked at and must be sent again.
 
-    Entries of one bucket take effect in their order. From a source there is one call a bucket: what
-    follows a conflict, or an id in flight, or does not fit, is not looked at; and a change from a
-    source is only sent by itself, when all before it have their answers.
+    Entries of one bucket take effect in their order. Entries from a source get one call per bucket,
+    which stops at a conflict or an id in flight; what follows, or does not fit, is not looked at.
+    Send a change from a source by itself, after all entries before it have their answers.
+    StoreWiped if the namespace is not there, or is another one, after its record was read again.
     """
     answers: list[Answer | None] = [None] * len(entries)
     todo: Iterable[int] = range(len(entries))
@@ -70,29 +96,41 @@ def store_entries(calls: Calls, entries: Sequence[Entry]) -> Steps[list[Answer |
             _check_quota(calls, entries)
         planned = _plan(entries, todo, buckets)
         asked = [_commands(call, entries, first=again) for call in planned]
-        replies = iter((yield [command for part in asked for command in part]))
-        left: list[int] = []
-        unborn: set[int] = set()
-        for call, part in zip(planned, asked, strict=True):
-            found = [next(replies) for _ in part]
-            # Born in another namespace, or not yet: read the record anew. A change waits for what
-            # stands before it.
-            if found[0] is None or call.buckets[0].number in unborn:
-                unborn.add(call.buckets[0].number)
-                left += call.places
-            elif call.kind[0] == "change":
-                answers[call.places[0]] = min(found, key=FURTHEST.index)
-            else:
-                for place, answer in zip(call.places, found[0], strict=False):
-                    answers[place] = answer if isinstance(answer, Answer) else answer[0]
-        if not left:
+        replies = iter((yield [command for commands in asked for command in commands]))
+        todo = _take_answers(
+            [
+                (call, [next(replies) for _ in part])
+                for call, part in zip(planned, asked, strict=True)
+            ],
+            answers,
+        )
+        if not todo:
             return answers
-        todo = sorted(left)
     raise StoreWiped
 
 
+def _take_answers(
+    answered: Iterable[tuple[_Call, list[Any]]], answers: list[Answer | None]
+) -> list[int]:
+    """Put the answers of all calls into their places; places to be sent again.
+
+    A bucket that answers None is not initialized, or is of another namespace. Its later entries are
+    sent again, too, since a change must come after what stands before it.
+    """
+    left: list[int] = []
+    unborn: set[int] = set()
+    for call, found in answered:
+        number = call.buckets[0].number
+        if found[0] is None or number in unborn:
+            unborn.add(number)
+            left += call.places
+        else:
+            call.take_answers(found, answers)
+    return sorted(left)
+
+
 def _check_quota(calls: Calls, entries: Sequence[Entry]) -> None:
-    """StoreFull, before anything is written: the source waits until there is room for all."""
+    """StoreFull before anything is written if there is not room for all."""
     payloads = [entry.accepted.payload for entry in entries if isinstance(entry, Schedule)]
     for payload in payloads:
         if (refusal := calls.quota.refusal(payload)) is not None:
@@ -122,12 +160,9 @@ def _plan(entries: Sequence[Entry], todo: Iterable[int], buckets: Sequence[Bucke
             kind = ("quarantine",)
         number = keys.bucket_of(shard_key, len(buckets))
         call = latest.get((number, source))
-        if call is not None and (call.is_full or call.kind != kind or _is_full(call, size)):
-            call.is_full = True
-            if source:
+        if call is None or not call.may_take(kind, size):
+            if call is not None and source:
                 continue
-            call = None
-        if call is None:
             call = latest[number, source] = _Call(kind, [buckets[number]])
             planned.append(call)
         call.places.append(place)
@@ -136,17 +171,13 @@ def _plan(entries: Sequence[Entry], todo: Iterable[int], buckets: Sequence[Bucke
 
 
 def _asked(entry: Change, buckets: Sequence[Bucket]) -> list[Bucket]:
-    """The shard key's bucket; without one, the id's own and then all others."""
+    """The bucket of its key; without a key first the id's own, then all others."""
     own = keys.bucket_of(
         entry.id.encode() if entry.shard_key is None else entry.shard_key, len(buckets)
     )
     if entry.shard_key is not None:
         return [buckets[own]]
     return [buckets[own], *buckets[:own], *buckets[own + 1 :]]
-
-
-def _is_full(call: _Call, size: int) -> bool:
-    return len(call.places) >= _CALL_MESSAGES or call.size + size > _CALL_BYTES
 
 
 def _commands(call: _Call, entries: Sequence[Entry], *, first: bool) -> list[Command[Any]]:
@@ -168,13 +199,11 @@ def _commands(call: _Call, entries: Sequence[Entry], *, first: bool) -> list[Com
 
 
 def _change(entry: Change, bucket: Bucket) -> Command[Answer]:
-    """It in one bucket."""
-    given: dict[str, Any] = {
+    read_from: dict[str, Any] = {
         "source": entry.source,
         "offset": max(entry.offset, 0),
         "reach": entry.reach,
     }
     if entry.when:
-        return bucket.reschedule(entry.stamp, entry.id, entry.when, **given)
-    turns = entry.otherwise is not None
-    return bucket.cancel(entry.stamp, entry.id, **given, otherwise=turns)
+        return bucket.reschedule(entry.stamp, entry.id, entry.when, **read_from)
+    return bucket.cancel(entry.stamp, entry.id, **read_from, otherwise=entry.otherwise is not None)

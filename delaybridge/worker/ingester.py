@@ -15,7 +15,9 @@ from typing import Any, Protocol
 from delaybridge.errors import ConfigError, StoreError, StoreUnavailable, StoreWiped
 from delaybridge.events import FleetDamaged, IngestFailed, StoreSilent
 from delaybridge.ingest.counts import Counts
-from delaybridge.publish import kind_of
+from delaybridge.ingest.options import IngestOptions
+from delaybridge.ingest.storing import EntryStore
+from delaybridge.publish import PublishOptions, kind_of
 from delaybridge.scan.lease import NameTaken
 from delaybridge.settings.routes import Route, parse_routes
 from delaybridge.settings.settings import Settings
@@ -37,17 +39,17 @@ class Ingest(Protocol):
     counts: Sequence[Counts]
 
     async def run(self) -> None:
-        """Read until cancelled; a broker or a store that is away is waited for."""
+        """Read until cancelled. While the broker or the store is unavailable, wait for it."""
 
     async def stop(self, timeout_s: float) -> None:
-        """Take no more, and see what was taken to its end, if that takes no longer than this."""
+        """Read no more. Returns when everything read is stored, or after the timeout."""
 
     async def measure(self) -> None:
-        """Bring the counts up to date."""
+        """Update the counts."""
 
 
 def routes_of(settings: Settings, kinds: Iterable[str] = KINDS) -> list[Route]:
-    """What is to be read, as the settings say; ConfigError if that is nothing."""
+    """The sources that the settings name; ConfigError if there are none."""
     named, brokers = _kinds_of(settings), settings.brokers
     routes: list[Route] = []
     if "rabbitmq" in kinds:
@@ -62,21 +64,32 @@ def routes_of(settings: Settings, kinds: Iterable[str] = KINDS) -> list[Route]:
     return routes
 
 
+def options_of(settings: Settings, routes: Iterable[Route]) -> dict[str, IngestOptions]:
+    """For each broker that has sources, what its ingest is told."""
+    by_broker: dict[str, list[Route]] = {}
+    for route in routes:
+        by_broker.setdefault(route.broker, []).append(route)
+    return {
+        name: IngestOptions(
+            broker=name,
+            url=settings.brokers[name],
+            routes=of_broker,
+            settings=settings.ingest,
+            publish=PublishOptions.of(settings.publish),
+            silent_ms=settings.lease.ttl_ms,
+        )
+        for name, of_broker in by_broker.items()
+    }
+
+
 def _kinds_of(settings: Settings) -> dict[str, str]:
     return {name: kind_of(url) for name, url in settings.brokers.items()}
 
 
-def _by_broker(routes: Iterable[Route]) -> dict[str, list[Route]]:
-    found: dict[str, list[Route]] = {}
-    for route in routes:
-        found.setdefault(route.broker, []).append(route)
-    return found
-
-
 class Ingester(Service):
-    """One ingest process' work, from start to drained."""
+    """The work of one ingest process, from start to drained."""
 
-    left_behind = "what was not acknowledged comes again"
+    left_behind = "what was not acknowledged is delivered again"
 
     def __init__(
         self,
@@ -85,16 +98,16 @@ class Ingester(Service):
         routes: Sequence[Route],
         kinds: Collection[str] = KINDS,
     ) -> None:
-        """kinds: of the brokers to be read from, when the settings are read again, too."""
+        """kinds: of the brokers to read from, also after a reload."""
         super().__init__()
         self.settings, self.identity, self._kinds = settings, identity, kinds
         self.emit = EventLog()
-        self._routes = _by_broker(routes)
+        self._options = options_of(settings, routes)
         self._ingests: dict[str, Ingest] = {}
         self._keepers: dict[str, asyncio.Task[None]] = {}
 
     async def work(self) -> None:
-        """Read until stopped. Raises only what beginning anew cannot mend."""
+        """Read until stopped. Raises only what a restart cannot mend."""
         s = self.settings
         self._store = AsyncStore(s.redis.url, timeout_s=s.redis.timeout_s)
         self._calls = Calls(s.namespace, s.brokers, s.buckets, s.limits.as_limits())
@@ -119,30 +132,32 @@ class Ingester(Service):
             await self._store.close()
 
     async def reload(self) -> None:
-        """Brokers and sources as they are written now; what did not change is read on."""
+        """Read brokers and sources from the settings again; unchanged ones are not interrupted."""
         check = partial(routes_of, kinds=self._kinds)
         taken = await asyncio.to_thread(reread, self.settings, check, self._kinds)
         if taken is None or self.stopping.is_set():
             return
         old, self.settings = self.settings, taken
-        routes, self._routes = self._routes, _by_broker(check(taken))
+        before, self._options = self._options, options_of(taken, check(taken))
         kinds, self._calls.kinds = self._calls.kinds, _kinds_of(taken)
         all_change = old.ingest != taken.ingest or kinds != self._calls.kinds
         changed = changed_brokers(old, taken)
         for name in list(self._keepers):
-            if all_change or name in changed or routes[name] != self._routes.get(name):
+            options = self._options.get(name)
+            is_same = options is not None and options.routes == before[name].routes
+            if all_change or name in changed or not is_same:
                 await self._stop_keeper(name)
         self._start_keepers()
         say(logging.INFO, "reloaded", reading_from=",".join(sorted(self._keepers)))
 
     def _start_keepers(self) -> None:
-        for name in self._routes.keys() - self._keepers.keys():
-            keeper = asyncio.create_task(self._keep(name, self._routes[name]))
+        for name in self._options.keys() - self._keepers.keys():
+            keeper = asyncio.create_task(self._keep(self._options[name]))
             self._keepers[name] = keeper
             keeper.add_done_callback(self._ended)
 
     async def _stop_keeper(self, name: str) -> None:
-        """Read no more from a broker; what was taken is stored and acknowledged."""
+        """Read no more from a broker; what was read is stored and acknowledged."""
         if name in self._ingests:
             await self._ingests[name].stop(self.settings.scan.drain_timeout_s)
         await end([self._keepers.pop(name)])
@@ -157,16 +172,15 @@ class Ingester(Service):
         """Raise what ended the reading from a broker."""
         await asyncio.shield(self._failure)
 
-    async def _keep(self, name: str, routes: Sequence[Route]) -> None:
-        """Read from one broker; begin anew after whatever is unexpected."""
+    async def _keep(self, options: IngestOptions) -> None:
+        """Read from one broker; start again after anything unexpected."""
+        name, store = options.broker, EntryStore(self._store, self._calls, self.emit)
         pause_s = _RESTART_S[0]
-        module = import_module(f"delaybridge.ingest.{routes[0].kind}")
+        module = import_module(f"delaybridge.ingest.{options.routes[0].kind}")
         while True:
             began_s = time.monotonic()
             try:
-                async with module.connected(
-                    name, self.settings, routes, self._store, self._calls, self.emit
-                ) as ingest:
+                async with module.connected(options, store, self.emit) as ingest:
                     self._ingests[name] = ingest
                     await ingest.run()
             except (ConfigError, StoreWiped):
@@ -179,18 +193,18 @@ class Ingester(Service):
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _RESTART_S[1])
 
-    # what is said of it
+    # announcements
 
     async def _announce(self, store: AsyncStore) -> None:
-        """Say again and again what is read, and how that goes."""
+        """Announce the sources and their counts, every `renew_ms`."""
         while True:
             for ingest in list(self._ingests.values()):
                 await ingest.measure()
             try:
-                fleet = await store.one(self._said(self.settings.lease.ttl_ms))
+                fleet = await store.one(self._announcement(self.settings.lease.ttl_ms))
             except StoreUnavailable as exc:
                 self.emit(StoreSilent(reason=str(exc)))
-            except StoreError as exc:  # nobody sees what is read, and it is read all the same
+            except StoreError as exc:  # the sources are not shown, but are still read
                 damaged = keys.ingests(self.settings.namespace)
                 self.emit(FleetDamaged(reason=f"{damaged}: {exc}"))
             else:
@@ -198,7 +212,7 @@ class Ingester(Service):
                     raise NameTaken(self.identity.name)
             await asyncio.sleep(self.settings.lease.renew_ms / 1000)
 
-    def _said(self, ttl_ms: int) -> command.Command[replies.Fleet]:
+    def _announcement(self, ttl_ms: int) -> command.Command[replies.Fleet]:
         now_s = time.monotonic()
         counts = [c for ingest in self._ingests.values() for c in ingest.counts]
         for each in counts:
@@ -206,18 +220,17 @@ class Ingester(Service):
         info: dict[str, Any] = json.loads(self.identity.info)
         info["sources"] = [each.shown() for each in counts]
         who = self.identity
+        encoded = json.dumps(info).encode()
         return registry.announce(
-            *(self.settings.namespace, who.name, who.instance, ttl_ms),
-            json.dumps(info).encode(),
-            ingests=True,
+            self.settings.namespace, who.name, who.instance, ttl_ms, encoded, ingests=True
         )
 
     async def _leave(self, store: AsyncStore) -> None:
         try:
             async with asyncio.timeout(0.05 * self.settings.scan.drain_timeout_s):
-                await store.one(self._said(0))
+                await store.one(self._announcement(0))
         except (StoreError, TimeoutError):
-            pass  # its announcement runs out
+            pass  # its announcement expires
 
 
 def run_ingest(
@@ -229,7 +242,7 @@ def run_ingest(
     ignore: Iterable[signal.Signals] = (),
     on_start: Callable[[Identity], None] = lambda identity: None,
 ) -> None:
-    """Ingest in this process until SIGTERM or Ctrl-C, and drain; the second ends at once."""
+    """Ingest in this process until SIGTERM or Ctrl-C, then drain; a second one ends it at once."""
     identity = Identity.of_this_process(name)
     on_start(identity)
     run(Ingester(settings, identity, routes, kinds), ignore=ignore)

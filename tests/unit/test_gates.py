@@ -21,20 +21,12 @@ MOST_COMPLEXITY = 15
 TO_DO = {  # what is still to be cut; an entry that is done fails
     "test_no_file_is_long": (
         "client.py",
-        "ingest/kafka/consumer.py",
         "store/store.py",
     ),
-    "test_no_function_is_long": (
-        "cli/bulk.py",
-        "ingest/kafka/consumer.py",
-    ),
+    "test_no_function_is_long": ("cli/bulk.py",),
     "test_no_function_is_hard_to_follow": (
         "cli/layout.py",
         "demo/verdict.py",
-        "ingest/kafka/consumer.py",
-        "ingest/kafka/records.py",
-        "ingest/kafka/ingest.py",
-        "ingest/storing.py",
         "store/damage.py",
         "store/selection.py",
         "store/steps.py",

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from delaybridge.errors import ConfigError
 from delaybridge.ingest.entries import Change, Entry, Quarantine, Schedule
 from delaybridge.ingest.kafka.group import member_settings
+from delaybridge.ingest.kafka.offsets import skips
 from delaybridge.ingest.kafka.records import RawRecord, RecordReader
-from delaybridge.ingest.kafka.topics import skips
 from delaybridge.ingest.routes import AllowList, Route, parse_route, topics_pattern
 from delaybridge.message import WAIT, Limits, OnConflict, Record, decode_record, rank_of
 

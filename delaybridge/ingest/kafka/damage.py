@@ -1,13 +1,13 @@
-"""What a partition cannot be read beyond, until somebody decides; and where it could go on."""
+"""Records that stop a partition until an operator decides, and where reading could continue."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from typing import Any
 
 from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, TopicPartition
 
+from delaybridge.ingest.kafka.group import silent_logger
 from delaybridge.publish.kafka.outcomes import error_of, shown
 
 _GONE = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError._LOG_TRUNCATION})
@@ -17,13 +17,13 @@ _UNREADABLE = {
     KafkaError._NOT_IMPLEMENTED: "unsupported: a record batch of an unknown format",
 }
 STOPS = _GONE | _UNREADABLE.keys()
-"""Codes of errors that end the reading of a partition."""
+"""Codes of errors that stop the reading of a partition."""
 _ANSWER_TIMEOUT_S = 5.0
 _LOOK_S = 2.0
 
 
 def complaint(settings: Mapping[str, Any], place: TopicPartition, code: int) -> str:
-    """What is wrong with the record at a place, for whoever has to decide, and how to go on.
+    """What is wrong with the record at a place, and how to continue, for the operator.
 
     settings: librdkafka's. Takes a moment: it asks the broker, and looks for the batch's end.
     """
@@ -50,7 +50,7 @@ def complaint(settings: Mapping[str, Any], place: TopicPartition, code: int) -> 
 
 
 def is_readable(settings: Mapping[str, Any], topic: str, partition: int) -> bool:
-    """Whether a partition may be read and can be, though nothing new is in it."""
+    """Whether a partition can be read; true also if nothing new is in it."""
     look = _looker(settings)
     try:
         look.assign([TopicPartition(topic, partition, OFFSET_END)])
@@ -62,9 +62,7 @@ def is_readable(settings: Mapping[str, Any], topic: str, partition: int) -> bool
 
 
 def _looker(settings: Mapping[str, Any]) -> Consumer:
-    """A consumer beside ours: never in the group, commits nothing; librdkafka wants a name."""
-    logger = logging.Logger("librdkafka")
-    logger.addHandler(logging.NullHandler())
+    """A consumer that is never in the group and commits nothing; librdkafka wants a group name."""
     own = {
         "group.id": "delaybridge-look",
         "enable.auto.commit": False,
@@ -72,12 +70,12 @@ def _looker(settings: Mapping[str, Any]) -> Consumer:
         "auto.offset.reset": "error",
         "check.crcs": True,
     }
-    return Consumer({**settings, **own}, logger=logger)
+    return Consumer({**settings, **own}, logger=silent_logger())
 
 
 def _range(place: TopicPartition, last: int) -> str:
     return (
-        f"offsets {place.offset} to {last}; to go on behind them: delaybridge ingest kafka "
+        f"offsets {place.offset} to {last}; to continue after them: delaybridge ingest kafka "
         f"--skip-offset {place.topic}/{place.partition}={last}"
     )
 
@@ -85,8 +83,8 @@ def _range(place: TopicPartition, last: int) -> str:
 def _end_of_batch(look: Consumer, place: TopicPartition, high: int) -> int:
     """The last offset of the batch that begins at a place; high: where the log ends.
 
-    A client is told only where such a batch begins, and whatever offset inside it is asked for
-    brings the same error.
+    A client learns only where such a batch begins, and gets the same error for every offset
+    inside it.
     """
     inside, outside = place.offset, high
     while outside - inside > 1:

@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 _SESSION_MS = 6000, 300_000  # what brokers allow, and librdkafka, if not told otherwise
 _MOST_BYTES = 50 * 2**20  # of one answer: librdkafka's own default
+DEFAULTS = {"topic.metadata.refresh.interval.ms": 5000}  # how soon a new topic is found
+"""Of a member, where the URL of the broker says nothing else."""
 _FIXED = {
     "partition.assignment.strategy": "cooperative-sticky",
     "enable.auto.offset.store": False,
     "enable.auto.commit": True,
     "auto.commit.interval.ms": 1000,
-    # What retention has taken away is an alarm, and never skipped without a word.
+    # Records lost to retention stop the partition; they are never skipped silently.
     "auto.offset.reset": "error",
     "check.crcs": True,
     "isolation.level": "read_committed",
     "fetch.wait.max.ms": 100,
-    "topic.metadata.refresh.interval.ms": 5000,
     "allow.auto.create.topics": False,
 }
 
 
-def member_settings(
-    *, group: str, window_bytes: int, silent_ms: int, **more: Any
-) -> dict[str, Any]:
+def member_settings(*, group: str, window_bytes: int, silent_ms: int) -> dict[str, Any]:
     """librdkafka's settings of a member.
 
-    window_bytes: about so much is fetched before it is asked for. silent_ms: after so long without
-    a word the partitions of a process are given to others.
+    window_bytes: about how much is fetched ahead. silent_ms: after this long without a sign of a
+    process its partitions are given to others.
     """
     session_ms = min(max(silent_ms, _SESSION_MS[0]), _SESSION_MS[1])
     return {
@@ -37,5 +37,11 @@ def member_settings(
         "heartbeat.interval.ms": session_ms // 4,
         "queued.max.messages.kbytes": min(max(window_bytes // 2**10, 1024), 2**21 - 1),
         "fetch.max.bytes": min(max(window_bytes, 2**20), _MOST_BYTES),
-        **more,
     }
+
+
+def silent_logger() -> logging.Logger:
+    """For librdkafka, which would otherwise write its lines to standard error."""
+    logger = logging.Logger("librdkafka")
+    logger.addHandler(logging.NullHandler())
+    return logger

@@ -1,9 +1,10 @@
 """Kafka: delay topics, read into the store by a consumer group.
 
-    consume -> read -> store -> store the offset
+    consume -> read -> store -> commit the offset
 
-An offset is committed when everything before it is stored. What is read again, after a crash or a
-rebalance, is left out by the store (`sources` in docs/keys.md), also when it was published already.
+An offset is committed when everything before it is stored. Records that are read again, after a
+crash or a rebalance, are skipped by the store (`sources` in docs/keys.md), even if they were
+published since.
 """
 
 from __future__ import annotations
@@ -11,41 +12,29 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
-from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from enum import Enum, auto
-from functools import partial
 from typing import Any
 
-from delaybridge.events import (
-    ChangeRefused,
-    Emit,
-    Ingested,
-    IngestFailed,
-    IngestStarted,
-    Quarantined,
-    SourceUnguarded,
-)
+from delaybridge.events import Emit, Ingested, IngestStarted
 from delaybridge.ingest.counts import Counts
-from delaybridge.ingest.entries import Change, Entry, Quarantine, instead
-from delaybridge.ingest.kafka.consumer import CLUSTER, ELSEWHERE, Batch, KafkaConsumer
+from delaybridge.ingest.entries import Change, Entry, instead
+from delaybridge.ingest.kafka.consumer import KafkaConsumer
+from delaybridge.ingest.kafka.group import member_settings
+from delaybridge.ingest.kafka.handover import Batch
+from delaybridge.ingest.kafka.offsets import skips
 from delaybridge.ingest.kafka.records import RawRecord, RecordReader
-from delaybridge.ingest.kafka.topics import Topic, skips
-from delaybridge.ingest.owner import Owner
-from delaybridge.ingest.reach import reach_of
-from delaybridge.ingest.routes import SUFFIX, AllowList, Route, topics_pattern
-from delaybridge.ingest.storing import AGAIN_S, PATIENCE_S, are_scheduled, insist
+from delaybridge.ingest.kafka.sources import Sources
+from delaybridge.ingest.kafka.topics import Topic
+from delaybridge.ingest.options import IngestOptions
+from delaybridge.ingest.storing import AGAIN_S, PATIENCE_S, EntryStore, are_scheduled
 from delaybridge.message import Answer
-from delaybridge.publish import PublishOptions
-from delaybridge.publish.kafka.configuration import configuration
-from delaybridge.settings.settings import Settings
-from delaybridge.store.calls import Calls
-from delaybridge.store.store import AsyncStore
+from delaybridge.publish.kafka.configuration import Configuration, configuration
 
 
 class Fate(Enum):
-    """What becomes of a record after an answer. REFUSED: its entry is a quarantine by then."""
+    """What happens to a record after an answer. REFUSED: its entry is now a quarantine."""
 
     STORED = auto()
     AGAIN = auto()
@@ -56,78 +45,47 @@ class Fate(Enum):
 class HeldRecord:
     """One record on its way into the store."""
 
-    __slots__ = ("entry", "read", "reader")
+    __slots__ = ("entry", "reader")
 
-    def __init__(self, reader: RecordReader, read: RawRecord) -> None:
-        self.reader, self.read = reader, read
-        self.entry: Entry = reader.read(read)
+    def __init__(self, reader: RecordReader, record: RawRecord) -> None:
+        self.reader = reader
+        self.entry: Entry = reader.read(record)
 
 
 class KafkaIngest:
     """The delay topics of one Kafka cluster."""
 
     def __init__(
-        self,
-        kafka: Mapping[str, Any],
-        routes: Sequence[Route],
-        store: AsyncStore,
-        calls: Calls,
-        emit: Emit,
-        settings: Settings,
+        self, kafka: Configuration, options: IngestOptions, store: EntryStore, emit: Emit
     ) -> None:
         """kafka: librdkafka's settings."""
-        self._kafka, self._routes, self._settings = kafka, routes, settings
-        self._emit = emit
-        self._calls = calls
-        self._owner = Owner.of(calls.namespace, calls.birth, settings.ingest.take_over)
-        self._insist = partial(insist, store, calls, emit)
-        self._allowed = AllowList(settings.ingest.destinations)
+        self._kafka, self._options, self._store, self._emit = kafka, options, store, emit
+        self._owner = store.owner(options.settings.take_over)
+        self._sources = Sources(options.routes, self._owner, emit)
         self._readers: dict[Topic, RecordReader] = {}
-        self._counts: dict[str, Counts] = {}
-        self._troubles: dict[str, str] = {}  # place -> what is wrong there
-        self._reading: set[str] = set()
-        self._resting: dict[str, str] = {}  # topics and patterns of which nothing is read here: why
         self._is_stopping = asyncio.Event()
         self._stopped = asyncio.Event()
         self._consumer: KafkaConsumer | None = None
-        self._asked = {topics_pattern(r.source) if r.is_pattern else r.source: r for r in routes}
-        self._named = {route.source for route in routes}
-        for route in routes:
-            self._count(route)
 
     @property
     def counts(self) -> list[Counts]:
-        """What each topic has brought; a pattern stands for itself while nothing is read by it."""
-        shown = self._resting if self._reading else self._counts
-        return [c for name, c in self._counts.items() if "*" not in name or name in shown]
+        """Of each topic, and of each pattern of which nothing is read."""
+        return self._sources.counts
 
     async def run(self) -> None:
         """Read until cancelled or stopped. Raises what a new consumer may mend."""
-        await self._insist([])  # consume only what can be kept
-        settings = self._settings.ingest
-        consumer = self._consumer = KafkaConsumer(
-            self._kafka,
-            [*self._asked],
-            group=settings.group,
-            window_bytes=settings.window_bytes,
-            silent_ms=self._settings.lease.ttl_ms,
-            skip=skips(settings.skip_offsets),
-            said=self._said,
-            owner=self._owner,
-            taken=self._taken,
-            unguarded=self._unguarded,
-            rests=self._rests,
-        )
-        # What was read before goes into the store while the next is read.
+        await self._store.insist([])  # do not consume before the store answers
+        consumer = self._consumer = self._new_consumer()
+        # One batch is read while the one before goes into the store.
         storing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         storing.set_result(None)
         try:
             while not self._is_stopping.is_set():
                 batch = await self._next(consumer, storing)
                 if batch is not None:
-                    items = self._read(batch)
+                    records = self._read(batch)
                     await storing
-                    storing = asyncio.ensure_future(self._store_batch(batch, items, consumer))
+                    storing = asyncio.ensure_future(self._store_batch(batch, records, consumer))
             await storing
         finally:
             storing.cancel()
@@ -137,7 +95,7 @@ class KafkaIngest:
         await asyncio.Event().wait()  # stopped: until cancelled
 
     async def stop(self, timeout_s: float) -> None:
-        """Take no more, and store what was taken, if that takes no longer than this."""
+        """Read no more. Returns when everything read is stored, or after the timeout."""
         self._is_stopping.set()
         if self._consumer is not None:
             await asyncio.wait([asyncio.create_task(self._stopped.wait())], timeout=timeout_s)
@@ -145,9 +103,23 @@ class KafkaIngest:
     async def measure(self) -> None:
         """Learn how many records wait."""
         if self._consumer is not None:
-            for topic, lag in self._consumer.lag.items():
-                if topic in self._counts:
-                    self._counts[topic].lag = lag
+            self._sources.set_lags(self._consumer.lag)
+
+    def _new_consumer(self) -> KafkaConsumer:
+        settings = self._options.settings
+        return KafkaConsumer(
+            self._kafka,
+            self._sources.asked,
+            member=member_settings(
+                group=settings.group,
+                window_bytes=settings.window_bytes,
+                silent_ms=self._options.silent_ms,
+            ),
+            window_bytes=settings.window_bytes,
+            skip=skips(settings.skip_offsets),
+            owner=self._owner,
+            listener=self._sources,
+        )
 
     async def _next(self, consumer: KafkaConsumer, storing: asyncio.Future[None]) -> Batch | None:
         """The next batch; None once it is to stop. Raises why the one before was not stored."""
@@ -167,203 +139,135 @@ class KafkaIngest:
     # a batch into the store
 
     def _read(self, batch: Batch) -> list[HeldRecord]:
-        items: list[HeldRecord] = []
-        for topic, reads in batch.items():
-            reader = self._reader(topic)
-            items += (HeldRecord(reader, read) for read in reads)
-            counts = self._counts[topic.name]
-            counts.total += len(reads)
+        held: list[HeldRecord] = []
+        for topic, records in batch.items():
+            reader = self._readers.get(topic) or self._new_reader(topic)
+            held += (HeldRecord(reader, record) for record in records)
+            counts = self._sources.of(topic.name)
+            counts.total += len(records)
             counts.near_misses = reader.near_misses
-            self._emit(Ingested(source=counts.source, messages=len(reads)))
-        return items
+            self._emit(Ingested(source=counts.source, messages=len(records)))
+        return held
+
+    def _new_reader(self, topic: Topic) -> RecordReader:
+        route = self._sources.route_of(topic.name)
+        self._emit(IngestStarted(source=str(route)))
+        calls, options = self._store.calls, self._options
+        reader = self._readers[topic] = RecordReader(
+            route,
+            topic.id,
+            calls.kinds,
+            calls.limits,
+            options.allowed,
+            keep_partition=options.settings.keep_partition,
+            reach=options.reach(route, calls.kinds),
+        )
+        return reader
 
     async def _store_batch(
-        self, batch: Batch, items: Sequence[HeldRecord], consumer: KafkaConsumer
+        self, batch: Batch, records: Sequence[HeldRecord], consumer: KafkaConsumer
     ) -> None:
-        for part in _parts(items):
-            await self._store(part)
+        for part in _parts(records):
+            await self._store_part(part)
         consumer.stored(batch)
 
-    async def _store(self, items: Sequence[HeldRecord]) -> None:
-        """Store them in their order; what cannot be stored is quarantined before what follows it.
+    async def _store_part(self, records: Sequence[HeldRecord]) -> None:
+        """Store them in their order; quarantine what cannot be stored before what follows it.
 
-        From one partition into one bucket nothing passes what is in its way: a record passed over
-        would never be read again.
+        Within one partition and bucket no record overtakes one that has to wait: once its offset
+        was passed, it would never be read again.
         """
         now_s = asyncio.get_running_loop().time
         late_s = math.inf
-        left = items
+        left = records
         while left:
-            entries = [item.entry for item in left]
-            answers = await self._insist(entries)
+            entries = [record.entry for record in left]
+            answers = await self._store.insist(entries)
             if are_scheduled(entries, answers):
                 break
-            is_late = now_s() > late_s
-            fates = [
-                (item, _fate(item, answer, is_late=is_late))
-                for item, answer in zip(left, answers, strict=True)
-            ]
-            self._count_refused(left, answers)
-            self._quarantined([i for i, fate in fates if fate is Fate.STORED])
-            await self._quarantine([i for i, fate in fates if fate is Fate.REFUSED])
-            again = [i for i, fate in fates if fate in (Fate.AGAIN, Fate.WAIT)]
-            must_wait = any(fate is Fate.WAIT for _, fate in fates)
+            fates = _fates(left, answers, is_late=now_s() > late_s)
+            self._report(left, answers, fates)
+            await self._quarantine(_of_fate(left, fates, Fate.REFUSED))
+            again = _of_fate(left, fates, Fate.AGAIN, Fate.WAIT)
+            must_wait = Fate.WAIT in fates
             if not must_wait or len(again) < len(left):
                 late_s = now_s() + PATIENCE_S  # something moved
             left = again
             if must_wait:
                 await asyncio.sleep(AGAIN_S)
 
-    async def _quarantine(self, items: Sequence[HeldRecord]) -> None:
-        """Keep them, whichever ids are taken, before anything is stored that was read later."""
-        left = items
+    async def _quarantine(self, records: Sequence[HeldRecord]) -> None:
+        """Keep them, under other ids if theirs are taken, before anything read later is stored."""
+        left = records
         while left:
-            answers = await self._insist([item.entry for item in left])
-            fates = [
-                (item, _fate(item, answer, is_late=False))
-                for item, answer in zip(left, answers, strict=True)
-            ]
-            left = [item for item, fate in fates if fate is not Fate.STORED]
-        self._quarantined(items)
+            answers = await self._store.insist([record.entry for record in left])
+            fates = _fates(left, answers, is_late=False)
+            self._report(left, answers, fates)
+            left = _of_fate(left, fates, Fate.AGAIN, Fate.WAIT, Fate.REFUSED)
 
-    def _count_refused(self, items: Sequence[HeldRecord], answers: Sequence[Answer | None]) -> None:
-        """Count the changes of messages that are bound for somewhere else."""
-        refused = Counter(
-            item.reader.topic
-            for item, answer in zip(items, answers, strict=True)
-            if answer is Answer.FOREIGN and isinstance(item.entry, Change)
-        )
-        for topic, count in refused.items():
-            counts = self._counts[topic]
-            counts.refused += count
-            self._emit(ChangeRefused(source=counts.source, messages=count))
-
-    def _quarantined(self, items: Sequence[HeldRecord]) -> None:
-        reasons: Counter[tuple[str, str]] = Counter()
-        for item in items:
-            if isinstance(item.entry, Quarantine):
-                reasons[item.reader.topic, item.entry.reason] += 1
-        for (topic, reason), count in reasons.items():
-            counts = self._counts[topic]
-            counts.quarantined += count
-            self._emit(Quarantined(source=counts.source, messages=count, reason=reason))
-
-    # topics
-
-    def _reader(self, topic: Topic) -> RecordReader:
-        reader = self._readers.get(topic)
-        if reader is None:
-            route = self._route_of(topic.name)
-            self._emit(IngestStarted(source=str(route)))
-            reader = self._readers[topic] = RecordReader(
-                *(route, topic.id, self._calls.kinds, self._calls.limits),
-                self._allowed,
-                keep_partition=self._settings.ingest.keep_partition,
-                reach=self._reach(route),
-            )
-        return reader
-
-    def _reach(self, route: Route) -> str:
-        ingest = self._settings.ingest
-        return reach_of(route, self._calls.kinds, ingest.destinations, ingest.trust)
-
-    def _route_of(self, topic: str) -> Route:
-        for route in self._routes:
-            if route.source == topic:
-                return route
-        return next(route for route in self._routes if route.is_pattern).of(topic)
-
-    def _count(self, route: Route) -> Counts:
-        counts = self._counts.get(route.source)
-        if counts is None:
-            target = f"{route.broker}:{route.target or route.source.removesuffix(SUFFIX)}"
-            counts = self._counts[route.source] = Counts(source=str(route), target=target)
-        return counts
-
-    def _taken(self, topic: str, other: str) -> None:
-        """A topic belongs to another namespace."""
-        route = self._route_of(topic)
-        self._said(topic, self._owner.refusal(route, other))
-
-    def _unguarded(self, reason: str) -> None:
-        self._emit(SourceUnguarded(source=str(self._routes[0].broker), reason=reason))
-
-    def _said(self, place: str, reason: str | None) -> None:
-        """What the consumer says of a place: what is wrong there; None: it is read, all is well."""
-        topic = place.partition("/")[0]
-        if topic != CLUSTER:
-            self._count(self._route_of(topic))
-        if reason is not None:
-            if self._troubles.get(place) != reason:  # a broker that is away says so every second
-                self._emit(IngestFailed(source=f"{self._routes[0].broker}:{place}", reason=reason))
-            self._troubles[place] = reason
-        else:
-            self._troubles.pop(place, None)
-            if place == topic != CLUSTER:
-                self._troubles.pop(CLUSTER, None)
-                self._reading.add(topic)
-        self._show_states()
-
-    def _rests(self, read: set[str], asked: Mapping[str, str]) -> None:
-        """These topics are read; of those names and patterns nothing is, and nothing is wrong."""
-        self._reading &= read
-        self._resting = {self._asked[name].source: why for name, why in asked.items()}
-        for topic in self._resting:
-            self._troubles.pop(topic, None)
-        self._show_states()
-
-    def _show_states(self) -> None:
-        for topic, counts in self._counts.items():
-            found = [
-                f"{place}: {reason}"
-                for place, reason in self._troubles.items()
-                if place.partition("/")[0] in (topic, CLUSTER)
-            ]
-            rests = self._resting.get(topic, "starting" if topic in self._named else ELSEWHERE)
-            well = "reading" if topic in self._reading else rests
-            counts.state = found[-1] if found else well
+    def _report(
+        self,
+        records: Sequence[HeldRecord],
+        answers: Sequence[Answer | None],
+        fates: Sequence[Fate],
+    ) -> None:
+        """Count and log the quarantined records and refused changes among those now stored."""
+        stored: dict[str, list[tuple[Entry, Answer | None]]] = {}
+        for record, answer, fate in zip(records, answers, fates, strict=True):
+            if fate is Fate.STORED:
+                stored.setdefault(record.reader.topic, []).append((record.entry, answer))
+        for topic, entries in stored.items():
+            self._sources.of(topic).report(entries, self._emit)
 
 
-def _fate(item: HeldRecord, answer: Answer | None, *, is_late: bool) -> Fate:
-    """What an answer means for a record. A null value that found nothing to cancel is a message."""
-    entry = item.entry
+def _fates(
+    records: Sequence[HeldRecord], answers: Sequence[Answer | None], *, is_late: bool
+) -> list[Fate]:
+    pairs = zip(records, answers, strict=True)
+    return [_fate(record, answer, is_late=is_late) for record, answer in pairs]
+
+
+def _of_fate(
+    records: Sequence[HeldRecord], fates: Sequence[Fate], *chosen: Fate
+) -> list[HeldRecord]:
+    return [record for record, fate in zip(records, fates, strict=True) if fate in chosen]
+
+
+def _fate(record: HeldRecord, answer: Answer | None, *, is_late: bool) -> Fate:
+    """What an answer means for a record. A tombstone that found nothing to cancel is a message."""
+    entry = record.entry
     if isinstance(entry, Change):
         if entry.otherwise and answer in (Answer.UNKNOWN, Answer.FOREIGN):
-            item.entry = entry.otherwise
+            record.entry = entry.otherwise
             return Fate.AGAIN
     elif answer is Answer.IN_FLIGHT and not is_late:
         return Fate.WAIT
     elif (kept := instead(entry, answer)) is not None:
-        item.entry = kept
+        record.entry = kept
         return Fate.REFUSED
     return Fate.AGAIN if answer is None else Fate.STORED
 
 
-def _parts(items: Sequence[HeldRecord]) -> Iterator[list[HeldRecord]]:
-    """Cut where changes and schedules meet: each waits for the answers of those before it.
+def _parts(records: Sequence[HeldRecord]) -> Iterator[list[HeldRecord]]:
+    """Cut where changes and schedules meet: each waits for the answers to those before it.
 
-    A cancel that may turn into a schedule stands alone: what follows it would be before it.
+    A cancel that may turn into a schedule is a part by itself, or later ones would overtake it.
     """
 
-    def kind(place_and_item: tuple[int, HeldRecord]) -> int:
-        place, item = place_and_item
-        if isinstance(item.entry, Change):
-            return -1 if item.entry.otherwise is None else place
+    def kind(place_and_record: tuple[int, HeldRecord]) -> int:
+        place, record = place_and_record
+        if isinstance(record.entry, Change):
+            return -1 if record.entry.otherwise is None else place
         return -2
 
-    for _, part in itertools.groupby(enumerate(items), key=kind):
-        yield [item for _, item in part]
+    for _, part in itertools.groupby(enumerate(records), key=kind):
+        yield [record for _, record in part]
 
 
 @asynccontextmanager
 async def connected(
-    name: str,
-    settings: Settings,
-    routes: Sequence[Route],
-    store: AsyncStore,
-    calls: Calls,
-    emit: Emit,
+    options: IngestOptions, store: EntryStore, emit: Emit
 ) -> AsyncIterator[KafkaIngest]:
-    """The ingest of one broker as the settings say."""
-    kafka = configuration(name, settings.brokers[name], PublishOptions.of(settings.publish))
-    yield KafkaIngest(kafka, routes, store, calls, emit, settings)
+    """The ingest of one broker."""
+    kafka = configuration(options.broker, options.url, options.publish)
+    yield KafkaIngest(kafka, options, store, emit)

@@ -1,7 +1,7 @@
 """Which namespace each delay topic belongs to, as commits of a consumer group without members.
 
 The mark of a topic is the metadata of an offset committed for its first partition. All namespaces
-use one group for it, so those that read in different groups see each other's marks, too.
+commit it in the same group, so that they see each other's marks whatever groups they read in.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from delaybridge.ingest.owner import Owner
 from delaybridge.publish.kafka.outcomes import error_of
 
 GROUP = "delaybridge.owners"
-_OFFSET = 2**63 - 1  # behind every record: whoever watches lags sees none
-_WRITE_AGAIN_S = 3600.0  # the broker forgets commits of a group without members, after a week
+_OFFSET = 2**63 - 1  # after every record, so that lag monitors show none
+_WRITE_AGAIN_S = 3600.0  # the broker deletes commits of a group without members after a week
 
 
 class TopicsChanged(Exception):
@@ -35,9 +35,9 @@ class TopicOwners:
         unguarded: Callable[[str], None],
         logger: logging.Logger,
     ) -> None:
-        """settings: librdkafka's. unguarded: told once if the user may not use the group.
+        """settings: librdkafka's. unguarded: called once if the user may not use the group.
 
-        foreign: topics that belong to another namespace, and to which, as last claimed.
+        foreign: topics that belong to other namespaces -> their owners, as of the last claim.
         """
         # Not the AdminClient: it ends the process if the group has moved (librdkafka#5040).
         self._consumer = Consumer(
@@ -53,10 +53,10 @@ class TopicOwners:
         self._consumer.close()
 
     def claim(self, names: Iterable[str], timeout_s: float) -> dict[str, str]:
-        """Make topics this namespace's, unless they are another's; of those, the owners.
+        """Mark topics as this namespace's. Returns the owners of those that belong to others.
 
-        Of two that mark a topic in the same moment the last has it, and the other learns it when
-        it claims again. KafkaException if there is no answer in time.
+        If two mark a topic at the same moment the last one has it; the other learns that at its
+        next claim. KafkaException if there is no answer in time.
         """
         self.foreign = self._claim(names, timeout_s)
         return self.foreign
@@ -74,7 +74,7 @@ class TopicOwners:
         if free and not self._is_refused:
             places = [TopicPartition(name, 0, _OFFSET, self._owner.name) for name in free]
             self._consumer.commit(offsets=places, asynchronous=True)
-            marks |= self._read(free, timeout_s)  # on the same connection: answered after it
+            marks |= self._read(free, timeout_s)  # answered after the commit: same connection
         now_s = time.monotonic()
         self._written_s |= {name: now_s for name in free if marks.get(name) == self._owner.name}
         return {name: mark for name, mark in marks.items() if mark not in ("", self._owner.name)}
@@ -85,7 +85,7 @@ class TopicOwners:
         return time.monotonic() - self._written_s.get(name, -_WRITE_AGAIN_S) >= _WRITE_AGAIN_S
 
     def _read(self, names: Sequence[str], timeout_s: float) -> dict[str, str]:
-        """The marks that there are; none where the user may not ask."""
+        """The marks of topics that have one; none if the user may not use the group."""
         if not names or self._is_refused:
             return {}
         try:
@@ -104,9 +104,9 @@ class TopicOwners:
         return {place.topic: place.metadata or "" for place in found if place.error is None}
 
     def _refusal(self, exc: KafkaException) -> str | None:
-        """Why the user may not use the group; None if that is not it."""
+        """Why the user may not use the group; None if the error is another."""
         errors = [error_of(exc)]
-        # Of a coordinator that may not be found only the messages' queue tells.
+        # If the coordinator may not be looked up, only the message queue reports it.
         while (message := self._consumer.poll(0)) is not None:
             errors.append(message.error())
         for error in errors:

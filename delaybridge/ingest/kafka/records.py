@@ -1,4 +1,4 @@
-"""What a record of a delay topic asks for: our headers, or those of etf1's kafka-message-scheduler.
+"""What a record of a delay topic asks for, in our headers or etf1's kafka-message-scheduler's.
 
 In etf1's dialect the record's key is the id, the same key replaces, a null value cancels, and the
 headers name epoch (seconds), target topic and target key.
@@ -34,23 +34,23 @@ from delaybridge.message import (
 )
 from delaybridge.times import epoch_ms
 
-ETF1_EPOCH, ETF1_TOPIC, ETF1_KEY = (
-    *("scheduler-epoch", "scheduler-target-topic", "scheduler-target-key"),
-)
+ETF1_EPOCH = "scheduler-epoch"
+ETF1_TOPIC = "scheduler-target-topic"
+ETF1_KEY = "scheduler-target-key"
 _ETF1_PREFIX = "scheduler-"
 _OFFSET_DIGITS = 19
 _ID_REST = 9  # of an id: two dashes, five digits of the partition, and ~1 where it is quarantined
 
 Headers = Sequence[tuple[str, bytes | None]]
-# confluent_kafka returns half a list and an exception for a name that is no UTF-8. The interpreter
-# looks for that after every call, but after one written as message.headers().
+# For a name that is not UTF-8 confluent_kafka returns half a list and sets an exception. The
+# interpreter notices after every call, except one written as message.headers().
 _headers_of = methodcaller("headers")
-# Many producers send the same few headers all the time.
+# Many producers send the same few headers all the time: they are read once.
 _KNOWN, _KNOWN_BYTES = 1000, 256
 
 
 class RawRecord(NamedTuple):
-    """One record as it was read. headers None: they cannot be read. timestamp_ms: -1 if none."""
+    """A record as it was read. headers None: they cannot be decoded. timestamp_ms: -1 if none."""
 
     partition: int
     offset: int
@@ -64,18 +64,15 @@ class RawRecord(NamedTuple):
         """A record as confluent_kafka gives it."""
         try:
             headers = _headers_of(message) or ()
-        except (UnicodeDecodeError, SystemError):  # a name; the values cannot be had then
+        except (UnicodeDecodeError, SystemError):  # a name; then the values are lost, too
             headers = None
         stamp_ms = message.timestamp()[1]
-        return cls(
-            *(message.partition(), message.offset(), message.key(), message.value()),
-            headers,
-            stamp_ms,
-        )
+        partition, offset = message.partition(), message.offset()
+        return cls(partition, offset, message.key(), message.value(), headers, stamp_ms)
 
 
 class Understood(NamedTuple):
-    """What headers ask for. kept: without those that only we read."""
+    """What headers ask for. kept: the headers without the instructions for delaybridge."""
 
     asked: Instructions
     kept: HeaderPairs
@@ -83,9 +80,9 @@ class Understood(NamedTuple):
 
 
 class Partition(NamedTuple):
-    """What its records have in common.
+    """What the records of a partition have in common.
 
-    source: the name under which the store remembers what was read; empty: it does not.
+    source: the name under which the store remembers the highest offset read; empty: it does not.
     """
 
     place: str
@@ -107,10 +104,10 @@ class RecordReader:
         keep_partition: bool,
         reach: str = "",
     ) -> None:
-        """topic_id: what tells the topic from another that bore its name; empty if unknown.
+        """topic_id: tells the topic from an earlier one of the same name; empty if unknown.
 
-        reach: whose messages may be touched, as `reach_of` gives it; empty: all. near_misses: how
-        often a header was almost one that is understood.
+        reach: whose messages may be changed, as `reach_of` gives it; empty: all. near_misses: how
+        often a header was named almost like an instruction.
         """
         self._route, self._topic_id = route, topic_id
         self._kinds, self._limits, self._allowed = kinds, limits, allowed
@@ -119,10 +116,10 @@ class RecordReader:
         self.near_misses = 0
         self._own: tuple[Destination, str] | None = None
         self._partitions: dict[int, Partition] = {}
-        self._known: dict[tuple[bool, Headers], Understood] = {}  # headers that came before
+        self._known: dict[tuple[bool, Headers], Understood] = {}  # headers seen before
 
     def read(self, record: RawRecord) -> Entry:
-        """What becomes of a record."""
+        """What to do with a record."""
         try:
             return self._read(record)
         except MessageError as exc:
@@ -147,16 +144,14 @@ class RecordReader:
         return partition
 
     def quarantine(self, record: RawRecord, reason: str) -> Quarantine:
-        """Keep it as it came, addressed to where it would have gone."""
-        kept = Record(
-            str(Destination(self._route.broker, self._route.kind, self._route.target)),
-            *(record.value, tuple(record.headers or ()), None, record.key),
-        )
+        """Keep it unchanged, addressed to where it would have gone."""
+        to = str(Destination(self._route.broker, self._route.kind, self._route.target))
+        kept = Record(to, record.value, tuple(record.headers or ()), None, record.key)
         own_id = self._own_id(record)
         return Quarantine.of(own_id, self._stamp(record), encode_record(kept), reason)
 
     def _own_id(self, record: RawRecord) -> str:
-        """The id that it was given, as far as it can be read; else its place."""
+        """The id that its producer gave it, if that is readable; otherwise its place."""
         headers = dict(record.headers or ())
         given = record.key if any(map(_is_etf1, headers)) else headers.get(ID)
         with suppress(MessageError, UnicodeDecodeError):
@@ -180,7 +175,7 @@ class RecordReader:
             return self._change(check_id(asked.id, self._limits), key, record, when=when)
         entry = self._schedule(record, kept, asked)
         if record.value is None and record.key and not headers:
-            # A tombstone: etf1's clients cancel with it. If nothing is pending it goes through.
+            # A tombstone: etf1's clients cancel with it. If nothing is pending it is a message.
             with suppress(UnicodeDecodeError):
                 return self._change(record.key.decode(), record.key, record, otherwise=entry)
         return entry
@@ -191,18 +186,11 @@ class RecordReader:
         size = sum(len(name) + len(value or b"") for name, value in headers)
         check_header_sizes(len(headers), size, self._limits)
         names = {name for name, _ in headers}
-        understood = _ETF1S
-        if ETF1_EPOCH not in names and not (is_null and any(map(_is_etf1, names))):
-            for name, value in headers:
-                if value is None and is_instruction(name):
-                    raise MessageError("bad_header", name, "null; give a value as text")
-            asked = instructions(headers)
-            kept = tuple(pair for pair in headers if not is_instruction(pair[0]))
-            understood = Understood(asked, kept, is_etf1=False)
-            if asked.near_miss is not None:
-                self.near_misses += 1
-                return understood
-        if size <= _KNOWN_BYTES:
+        is_etf1 = ETF1_EPOCH in names or (is_null and any(map(_is_etf1, names)))
+        understood = _ETF1S if is_etf1 else _understand(headers)
+        if understood.asked.near_miss is not None:
+            self.near_misses += 1  # not remembered, so that each is counted
+        elif size <= _KNOWN_BYTES:
             if len(self._known) >= _KNOWN:
                 self._known.clear()
             self._known[given] = understood
@@ -215,13 +203,15 @@ class RecordReader:
         when = when_of(asked, self._limits)
         shard_key = key if key is not None else id.encode()
         accepted = Accepted(id, shard_key, when, asked.rank, payload)
-        # Without sources a record read twice is known by its stamp alone.
+        # Without a source, only its stamp tells that a record was read before.
         policy = asked.policy or (WAIT if self._topic_id else OnConflict.FAIL)
         return self._sourced(accepted, policy, record)
 
     def _etf1(self, record: RawRecord, headers: Headers) -> Entry:
         if not record.key:
-            raise MessageError("bad_id", "key", "in this dialect the record's key is the id")
+            raise MessageError(
+                "bad_id", "key", "missing or empty; with scheduler-epoch the record's key is the id"
+            )
         try:
             id = check_id(record.key.decode(), self._limits)
         except UnicodeDecodeError:
@@ -247,7 +237,7 @@ class RecordReader:
         )
         due_ms = _seconds(given.get(ETF1_EPOCH, b"")) * 1000
         check_delay(due_ms - time_ns() // 1_000_000, self._limits, ETF1_EPOCH)
-        # The bucket is the id's: a null value that cancels knows no other key.
+        # The id decides the bucket: the null value that cancels has only that.
         accepted = Accepted(id, id.encode(), str(due_ms), MAX_PRIORITY, payload)
         return self._sourced(accepted, OnConflict.REPLACE, record)
 
@@ -269,7 +259,7 @@ class RecordReader:
         return Change(id, shard_key, stamp, source, record.offset, otherwise, when, self._reach)
 
     def _stamp(self, record: RawRecord) -> bytes:
-        """The same whenever the record is read again, and hardly that of another."""
+        """The same whenever the record is read again; another record very rarely has it."""
         seed = self._partition(record).seed
         return crc32(record.offset.to_bytes(8, "big"), seed).to_bytes(4, "big")
 
@@ -306,6 +296,14 @@ class RecordReader:
 
 _NOTHING = Instructions()
 _ETF1S = Understood(_NOTHING, (), is_etf1=True)
+
+
+def _understand(headers: Headers) -> Understood:
+    for name, value in headers:
+        if value is None and is_instruction(name):
+            raise MessageError("bad_header", name, "null; give a value as text")
+    kept = tuple(pair for pair in headers if not is_instruction(pair[0]))
+    return Understood(instructions(headers), kept, is_etf1=False)
 
 
 def _is_etf1(name: str) -> bool:

@@ -1,4 +1,4 @@
-"""One life of a consumer: what its channel delivered, and what of it may be acknowledged."""
+"""One channel of a consumer: what it delivered, and what of that may be acknowledged."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from delaybridge.message import Delivery, Destination, Record
 
 
 class Tags:
-    """Which delivery tags of a channel are done, and what to acknowledge. Tags count from 1."""
+    """Which delivery tags of a channel are done, and which to acknowledge. Tags count from 1."""
 
     def __init__(self) -> None:
         self._first = 1
-        self._done: dict[int, bool] = {}  # whether it is to be acknowledged still
+        self._done: dict[int, bool] = {}  # whether it is still to be acknowledged
 
     def done(self, tag: int) -> None:
-        """The message with this tag needs no more."""
+        """The message with this tag is stored or published."""
         self._done[tag] = True
 
     def take(self, most: int) -> tuple[int, list[int]]:
-        """(Acknowledge all up to this tag, 0 for none; and these by themselves).
+        """(Acknowledge all up to this tag, or none if 0; acknowledge each of these).
 
-        Those behind one that takes its time wait for it, but no more than `most`. No tag is given
-        twice: the broker would close the channel.
+        Tags after one that is not done wait for it, unless they are more than `most`. No tag is
+        returned twice: the broker would close the channel.
         """
         upto = 0
         while (fresh := self._done.pop(self._first, None)) is not None:
@@ -44,12 +44,12 @@ class Tags:
 
 
 class HeldMessage:
-    """A message in hand, and its place on its channel."""
+    """A message that was delivered and is not acknowledged, and its channel."""
 
-    __slots__ = ("entry", "id", "life", "message", "since_s", "size", "stamp")
+    __slots__ = ("channel", "entry", "id", "message", "since_s", "size", "stamp")
 
-    def __init__(self, message: RawMessage, life: IntakeChannel, now_s: float) -> None:
-        self.message, self.life, self.since_s = message, life, now_s
+    def __init__(self, message: RawMessage, channel: IntakeChannel, now_s: float) -> None:
+        self.message, self.channel, self.since_s = message, channel, now_s
         self.size = size_of(message)
         self.entry: Entry
         self.stamp: bytes
@@ -57,7 +57,7 @@ class HeldMessage:
 
 
 class ImmediateDelivery(Delivery):
-    """A message without delay, published at once. intake: where it came from, as `held` there."""
+    """A message without a delay, published at once. intake: where it came from, as `held`."""
 
     __slots__ = ("held", "intake")
 
@@ -69,10 +69,10 @@ class ImmediateDelivery(Delivery):
 
 
 class IntakeChannel:
-    """One life of the consumer: its channel, what it delivered, what of it is done."""
+    """One channel of a consumer: what it delivered, what of it is done, and why it ended."""
 
     def __init__(self, connection: IntakeConnection, channel: Channel, most: int) -> None:
-        """most: so many may be done and not acknowledged. held: in hand, by tag, in their order."""
+        """most: as `Tags.take` has it. held: messages taken, by tag, in their order."""
         self._connection, self._number = connection, int(channel.channel_number)
         self._most = most
         self.arrived = asyncio.Event()
@@ -80,7 +80,7 @@ class IntakeChannel:
         self._tags = Tags()
         self.ended: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
         self.held: dict[int, HeldMessage] = {}
-        self.moved = asyncio.Event()  # less is held than before
+        self.moved = asyncio.Event()  # fewer are held than before
         connection.take_deliveries(self._number, self.deliveries)
         channel.add_on_close_callback(lambda _, reason: self.end(reason))
         channel.add_on_cancel_callback(
@@ -89,11 +89,11 @@ class IntakeChannel:
 
     @property
     def in_hand(self) -> int:
-        """Messages taken that are to be seen to their end; none once it has ended."""
+        """Messages taken and not acknowledged; 0 once the channel has ended."""
         return 0 if self.ended.done() else len(self.held)
 
     def end(self, reason: Exception) -> None:
-        """Nothing more comes, and nothing can be acknowledged."""
+        """Deliver nothing more, and acknowledge nothing more."""
         if self.ended.done():
             return
         self.ended.set_result(reason)
@@ -104,14 +104,14 @@ class IntakeChannel:
         self.moved.set()
 
     def take(self, most: int, now_s: float) -> list[HeldMessage]:
-        """The next messages, now in hand."""
+        """The next messages."""
         taken = [HeldMessage(message, self, now_s) for message in self.deliveries.messages[:most]]
         del self.deliveries.messages[:most]
         self.held.update((held.message.tag, held) for held in taken)
         return taken
 
     def done(self, messages: Sequence[HeldMessage]) -> None:
-        """These messages are safe."""
+        """These messages are stored or published."""
         if self.ended.done():
             return
         size = 0
@@ -124,7 +124,7 @@ class IntakeChannel:
         self.moved.set()
 
     def ack(self) -> None:
-        """Tell the broker what is safe."""
+        """Acknowledge what is stored or published."""
         if self.ended.done() or not self._connection.is_open:
             return
         upto, single = self._tags.take(self._most)

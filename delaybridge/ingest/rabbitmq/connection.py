@@ -1,7 +1,7 @@
-"""Deliveries as bytes: a connection that hands over what a consumer gets without decoding it.
+"""A connection for consumers that delivers messages as bytes, without decoding them.
 
 pika would decode every header table, which changes values (a double becomes an integer) and costs
-ten times the CPU. Handshake, heartbeats, channels and everything else stay pika's.
+ten times the CPU. Handshake, heartbeats, channels and everything else are pika's.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _FRAME = struct.Struct(">BHI")
 _ACK = struct.Struct(">BHIHHQBB")
 _SMALL_BYTES = 64 * 1024  # an incomplete message larger than this goes frame by frame
 _READ_BYTES = 64 * 1024
-_OVERHEAD = 256  # what a message costs beside its bytes
+_OVERHEAD = 256  # bytes of memory per message in addition to its own
 
 
 class Deliveries:
-    """What one channel delivered and nobody took yet. size: bytes of all that is not safe yet."""
+    """What one channel delivered and was not taken yet. size: bytes of all not acknowledged yet."""
 
     def __init__(self, arrived: Callable[[], None]) -> None:
         self.messages: list[RawMessage] = []
@@ -42,7 +42,7 @@ class Deliveries:
         self._body: list[bytes] = []
 
     def method(self, data: bytes, start: int) -> None:
-        """A basic.deliver; its tag, flag and routing key."""
+        """Take tag, flag and routing key of a basic.deliver."""
         at = start + 5 + data[start + 4]
         tag, redelivered = _TAG.unpack_from(data, at)
         at += _TAG.size
@@ -50,13 +50,13 @@ class Deliveries:
         self._partial = tag, redelivered == 1, data[at + 1 : at + 1 + data[at]]
 
     def header(self, payload: bytes) -> int:
-        """The content header; the message's size if it is whole already, else 0."""
+        """Take the content header. Returns the message's size if it is complete, else 0."""
         self._header = payload
         (self._left,) = _BODY_SIZE.unpack_from(payload, 4)
         return 0 if self._left else self._done(b"")
 
     def body(self, payload: bytes) -> int:
-        """A piece of the body; likewise."""
+        """Take a piece of the body. Returns the same as `header`."""
         self._left -= len(payload)
         if self._left > 0 or self._body:
             self._body.append(payload)
@@ -69,7 +69,7 @@ class Deliveries:
         return self.add(RawMessage(*self._partial, self._header, body))
 
     def add(self, message: RawMessage) -> int:
-        """A whole message; its size."""
+        """Take a complete message. Returns its size."""
         if not self.messages:
             self._arrived()
         self.messages.append(message)
@@ -79,7 +79,7 @@ class Deliveries:
 
 
 def size_of(message: RawMessage) -> int:
-    """Bytes that the window counts for a message."""
+    """Bytes that a message counts in the window."""
     return len(message.header) + len(message.body) + _OVERHEAD
 
 
@@ -98,35 +98,35 @@ class IntakeConnection(WireConnection):
     def _proto_connection_made(self, transport: Any) -> None:
         super()._proto_connection_made(transport)
         if not self._is_plain:
-            # Under TLS pika reads on by itself for as long as there is something to decrypt.
+            # Under TLS pika keeps reading by itself while there is something to decrypt.
             read = transport._on_socket_readable
             transport._on_socket_readable = lambda: None if self._is_paused else read()
 
     def read_much(self) -> None:
-        """Read more at a time than pika does, which expects answers and no stream of messages."""
+        """Read more bytes at a time than pika does, which expects answers, not a message stream."""
         transport: Any = self._transport
         transport._MAX_RECV_BYTES = _READ_BYTES
 
     def take_deliveries(self, channel: int, deliveries: Deliveries | None) -> None:
-        """Who gets what the channel delivers from now on."""
+        """Send what the channel delivers from now on there; None: to pika."""
         if deliveries is None:
             self._deliveries.pop(channel, None)
         else:
             self._deliveries[channel] = deliveries
 
     def release(self, size: int) -> None:
-        """So many bytes are held no longer."""
+        """Hold this number of bytes fewer."""
         self._held_bytes -= size
         if self._is_paused and self._held_bytes <= self._window_bytes // 2:
             self._is_paused = False
             self._watch(True)
 
     def ack(self, channel: int, tag: int, *, multiple: bool) -> None:
-        """The message with this tag, or all up to it, may be forgotten by the broker."""
+        """Acknowledge the message with this tag, or all up to it."""
         self.write([_ACK.pack(_METHOD, channel, 13, 60, 80, tag, multiple, 0xCE)])
 
     async def call(self, channel: Channel, method: str, **arguments: Any) -> Any:
-        """A method of the channel and its answer; raises what closes the channel instead."""
+        """Call a method of the channel; raises what closes the channel instead of answering."""
         answered: asyncio.Future[Any] = self._loop.create_future()
 
         def closed(_: object, reason: Exception) -> None:
@@ -146,13 +146,13 @@ class IntakeConnection(WireConnection):
         return await answered
 
     def _on_data_available(self, data_in: bytes) -> None:
-        """Take the deliveries that lie whole at the beginning; the rest goes frame by frame."""
+        """Take the complete deliveries at the start of the data; the rest goes frame by frame."""
         data = self._unread + data_in if self._unread else data_in
         position, in_pieces = self._take_whole(data)
         rest = data[position:] if position else data
         self._unread = b""
         if not in_pieces and len(rest) < _SMALL_BYTES and self._is_delivery(rest):
-            self._unread = rest  # the rest of it is on its way
+            self._unread = rest  # more of it is on its way
         elif rest:
             super()._on_data_available(rest)
 
@@ -164,10 +164,11 @@ class IntakeConnection(WireConnection):
         return kind == _METHOD and method == _DELIVER and channel in self._deliveries
 
     def _take_whole(self, data: bytes) -> tuple[int, bool]:
-        """Take messages of three frames, or two, from the beginning; where the first other starts.
+        """Take messages of two or three frames from the start of the data.
 
-        And whether that is a message with a body in several frames, of which all may be here.
-        The same as `Deliveries.method`, `header` and `body`, without a call for each frame.
+        Returns where the first other frame starts, and whether that is a message with its body in
+        several frames. Does the same as `Deliveries.method`, `header` and `body`, without a call
+        for each frame.
         """
         position, held, in_pieces = 0, 0, False
         try:
@@ -193,12 +194,12 @@ class IntakeConnection(WireConnection):
                         break
                     body = data[end + 7 : end + 7 + length]
                     end += length + 8
-                data[end - 1]  # the last byte is there: so is all before it
+                data[end - 1]  # if the last byte is there, so are all before it
                 held += deliveries.add(RawMessage(tag, redelivered == 1, key, header, body))
                 position = end
         except (struct.error, IndexError, KeyError):
-            pass  # the next one has not arrived as a whole, or is not for us
-        self.bytes_received += position  # pika's heartbeat looks at it
+            pass  # the next message is incomplete, or is not for a consumer
+        self.bytes_received += position  # pika's heartbeat reads it
         if held:
             self._hold(held)
         return position, in_pieces
@@ -226,7 +227,7 @@ class IntakeConnection(WireConnection):
             self._watch(False)
 
     def _watch(self, reading: bool) -> None:
-        """Whether the socket is read: what is not read stays with the broker."""
+        """Read the socket, or stop: what is not read stays with the broker."""
         transport: Any = self._transport
         if transport is None or self.is_closed or transport._state != transport._STATE_ACTIVE:
             return
@@ -237,5 +238,5 @@ class IntakeConnection(WireConnection):
             self._loop.add_reader(number, self._on_readable, transport)
         else:
             self._loop.add_reader(number, transport._on_socket_readable)
-            # It may have decrypted more than was taken.
+            # TLS may have decrypted more than was taken.
             self._loop.call_soon(transport._on_socket_readable)

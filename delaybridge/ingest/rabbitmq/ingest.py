@@ -1,9 +1,9 @@
 """RabbitMQ: delay exchanges, each with its intake queue, read into the store.
 
-    consume -> read -> store (or publish at once what asks for no delay) -> ack
+    consume -> read -> store (or publish at once, without a delay) -> ack
 
-A message is acknowledged when the store has it, or its target exchange has confirmed it. Whatever
-breaks before that leaves it in the queue.
+A message is acknowledged when the store has it, or its target exchange has confirmed it. If
+anything fails before that, the message stays in the queue.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import Any, cast
 
 from pika.connection import Parameters
@@ -23,22 +22,18 @@ from delaybridge.amqp.connection import open_connection, reason_of
 from delaybridge.errors import ConfigError, PublishUnavailable
 from delaybridge.events import Emit, IngestFailed
 from delaybridge.ingest.counts import Counts
-from delaybridge.ingest.owner import Owner
+from delaybridge.ingest.options import IngestOptions
 from delaybridge.ingest.rabbitmq.channel import ImmediateDelivery
 from delaybridge.ingest.rabbitmq.connection import IntakeConnection
-from delaybridge.ingest.rabbitmq.intake import Intake, IntakeOptions
+from delaybridge.ingest.rabbitmq.intake import Intake
 from delaybridge.ingest.rabbitmq.management import Management, ManagementError
 from delaybridge.ingest.rabbitmq.messages import MessageReader
 from delaybridge.ingest.rabbitmq.topology import bypass, messages_waiting, others_bound
-from delaybridge.ingest.reach import reach_of
-from delaybridge.ingest.routes import AllowList, Route
-from delaybridge.ingest.storing import insist
+from delaybridge.ingest.routes import Route
+from delaybridge.ingest.storing import EntryStore
 from delaybridge.message import Delivery
-from delaybridge.publish import Outcome, Publisher, PublishOptions, connect
+from delaybridge.publish import Outcome, Publisher, connect
 from delaybridge.publish.rabbitmq.parameters import parameters_of
-from delaybridge.settings.settings import Settings
-from delaybridge.store.calls import Calls
-from delaybridge.store.store import AsyncStore
 
 _BACK_OFF_S = (0.2, 10.0)
 _GOODBYE_S = 1.0
@@ -46,56 +41,45 @@ _CHANNEL_ERRORS = (AMQPError, OSError)
 
 
 class RabbitMQIngest:
-    """All delay exchanges of one RabbitMQ, on one connection that is kept up."""
+    """All delay exchanges of one RabbitMQ, on one connection."""
 
     def __init__(
-        self,
-        parameters: Parameters,
-        routes: Sequence[Route],
-        store: AsyncStore,
-        calls: Calls,
-        emit: Emit,
-        options: IntakeOptions,
-        allowed: AllowList,
-        owner: Owner,
-        reach: Callable[[Route], str],
-        management: Management,
+        self, parameters: Parameters, options: IngestOptions, store: EntryStore, emit: Emit
     ) -> None:
-        """`publisher`, for what asks for no delay, is to be set before `run`."""
+        """Set `publisher`, for messages without a delay, before `run`."""
         self.publisher: Publisher
         self._parameters, self._options = parameters, options
-        self._store, self._calls, self._emit = store, calls, emit
-        sources = [route.source for route in routes]
+        self._store, self._emit = store, emit
+        self._connection: IntakeConnection | None = None
+        settings, routes = options.settings, options.routes
+        owner, sources = store.owner(settings.take_over), [route.source for route in routes]
+        management = Management.of(options.broker, parameters, settings.management)
         self._intakes = [
-            Intake(
-                route,
-                MessageReader(route, calls.kinds, calls.limits, allowed, sources, reach(route)),
-                partial(insist, store, calls, emit),
-                emit,
-                options,
-                owner,
-                management,
-            )
+            Intake(self._reader(route, sources), store, emit, settings.prefetch, owner, management)
             for route in routes
         ]
-        self._connection: IntakeConnection | None = None
+
+    def _reader(self, route: Route, sources: Sequence[str]) -> MessageReader:
+        calls, options = self._store.calls, self._options
+        reach = options.reach(route, calls.kinds)
+        return MessageReader(route, calls.kinds, calls.limits, options.allowed, sources, reach)
 
     @property
     def counts(self) -> list[Counts]:
-        """What each source has brought."""
+        """Of each source."""
         return [intake.counts for intake in self._intakes]
 
     def report(self, deliveries: Sequence[Delivery], outcome: Outcome) -> None:
-        """How publishes ended; called by the publisher."""
+        """The outcome of publishes; called by the publisher."""
         passing = cast(Sequence[ImmediateDelivery], deliveries)
         for intake in {delivery.intake for delivery in passing}:
             intake.published([d for d in passing if d.intake is intake], outcome)
 
     async def run(self) -> None:
-        """Read until cancelled. A broker or a store that is away is waited for."""
+        """Read until cancelled. While the broker or the store is unavailable, wait for it."""
         back_off_s = _BACK_OFF_S[0]
         while True:
-            await insist(self._store, self._calls, self._emit, [])  # consume only what can be kept
+            await self._store.insist([])  # do not consume before the store answers
             try:
                 self._connection = await open_connection(self._parameters, self._make)
             except PublishUnavailable as exc:
@@ -108,15 +92,15 @@ class RabbitMQIngest:
             back_off_s = min(2 * back_off_s, _BACK_OFF_S[1])
 
     async def stop(self, timeout_s: float) -> None:
-        """Take no more, and see what was taken to its end, if that takes no longer than this."""
+        """Read no more. Returns when everything read is acknowledged, or after the timeout."""
         try:
             async with asyncio.timeout(timeout_s):
                 await asyncio.gather(*(intake.stop() for intake in self._intakes))
         except TimeoutError:
-            pass  # what is not acknowledged comes again
+            pass  # RabbitMQ delivers again what is not acknowledged
 
     async def measure(self) -> None:
-        """Ask how much waits in each queue, and whether it is still this namespace's."""
+        """Ask how much waits in each queue, and whether its exchange is still this namespace's."""
         connection = self._connection
         for intake in self._intakes:
             if connection is not None and connection.is_open and intake.counts.state == "reading":
@@ -130,7 +114,7 @@ class RabbitMQIngest:
                     intake.counts.lag = waiting + intake.held
 
     def _make(self, parameters: Parameters, loop: asyncio.AbstractEventLoop) -> IntakeConnection:
-        return IntakeConnection(parameters, loop, self._options.window_bytes)
+        return IntakeConnection(parameters, loop, self._options.settings.window_bytes)
 
     async def _read(self, connection: IntakeConnection) -> None:
         """Read from every exchange until the connection is lost or this is cancelled."""
@@ -155,7 +139,7 @@ class RabbitMQIngest:
                 raise error
 
     async def _keep_reading(self, intake: Intake, connection: IntakeConnection) -> None:
-        """Read from one exchange; begin anew when its channel was closed."""
+        """Read from one exchange; open a new channel whenever one is closed."""
         back_off_s = _BACK_OFF_S[0]
         now_s = asyncio.get_running_loop().time
         while connection.is_open:
@@ -179,31 +163,13 @@ class RabbitMQIngest:
 
 @asynccontextmanager
 async def connected(
-    name: str,
-    settings: Settings,
-    routes: Sequence[Route],
-    store: AsyncStore,
-    calls: Calls,
-    emit: Emit,
+    options: IngestOptions, store: EntryStore, emit: Emit
 ) -> AsyncIterator[RabbitMQIngest]:
-    """The ingest of one broker as the settings say, with a publisher for what is not delayed."""
-    options = PublishOptions.of(settings.publish)
-    url = settings.brokers[name]
-    bounds = IntakeOptions(
-        prefetch=settings.ingest.prefetch, window_bytes=settings.ingest.window_bytes
-    )
-    parameters = parameters_of(name, url, options)
-    ingest = RabbitMQIngest(
-        *(parameters, routes, store, calls, emit, bounds),
-        AllowList(settings.ingest.destinations),
-        Owner.of(calls.namespace, calls.birth, settings.ingest.take_over),
-        lambda route: reach_of(
-            route, calls.kinds, settings.ingest.destinations, settings.ingest.trust
-        ),
-        Management.of(name, parameters, settings.ingest.management),
-    )
+    """The ingest of one broker, with a publisher for messages without a delay."""
+    name, url, publish = options.broker, options.url, options.publish
+    ingest = RabbitMQIngest(parameters_of(name, url, publish), options, store, emit)
     ingest.publisher = connect(
-        *(name, url), report=ingest.report, on_change=lambda: None, options=options
+        name, url, report=ingest.report, on_change=lambda: None, options=publish
     )
     try:
         with contextlib.suppress(PublishUnavailable):
@@ -213,19 +179,17 @@ async def connected(
         await ingest.publisher.close(0.0)
 
 
-async def look_for_others(
-    settings: Settings, routes: Sequence[Route]
-) -> list[tuple[Route, str, str]]:
-    """For each delay exchange what else is bound to it, and why that cannot be told; '' if not."""
+async def look_for_others(options: Iterable[IngestOptions]) -> list[tuple[Route, str, str]]:
+    """For each delay exchange what else is bound to it, or '', and why that is not known, or ''."""
     found = []
-    for route in routes:
-        options = PublishOptions.of(settings.publish)
-        parameters = parameters_of(route.broker, settings.brokers[route.broker], options)
-        management = Management.of(route.broker, parameters, settings.ingest.management)
-        try:
-            others = await others_bound(management, route)
-        except ManagementError as exc:
-            found.append((route, "", str(exc)))
-        else:
-            found.append((route, bypass(route, others) if others else "", ""))
+    for each in options:
+        parameters = parameters_of(each.broker, each.url, each.publish)
+        management = Management.of(each.broker, parameters, each.settings.management)
+        for route in each.routes:
+            try:
+                others = await others_bound(management, route)
+            except ManagementError as exc:
+                found.append((route, "", str(exc)))
+            else:
+                found.append((route, bypass(route, others) if others else "", ""))
     return found

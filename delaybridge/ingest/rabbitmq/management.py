@@ -1,7 +1,7 @@
 """RabbitMQ's management API, for what AMQP cannot do: list bindings, set a policy.
 
-It is used where it answers. By default it is looked for on the broker's own host and usual port,
-with the broker's user; over TLS where AMQP is.
+By default it is expected on the broker's host and the usual port, with the broker's user, and with
+TLS if AMQP uses TLS. Where it does not answer, ingest works without it.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _PORT, _TLS_PORT = 15672, 15671
 
 
 class ManagementError(Exception):
-    """The management API did not do it; why."""
+    """Why the management API did not do it."""
 
 
 class Management:
     """The management API of one broker."""
 
     def __init__(self, parameters: Parameters, url: str = "") -> None:
-        """url: where it is, if not on the broker's host; `off`: not to be used."""
+        """url: if it is not on the broker's host; `off`: do not use it."""
         tls = parameters.ssl_options
         scheme, port = ("http", _PORT) if tls is None else ("https", _TLS_PORT)
         host = f"[{parameters.host}]" if ":" in parameters.host else parameters.host
@@ -48,7 +48,7 @@ class Management:
 
     @classmethod
     def of(cls, name: str, parameters: Parameters, given: Iterable[str]) -> Management:
-        """The one of a broker. given: `[BROKER=]URL` or `[BROKER=]off`, as in ingest.management."""
+        """The management API of a broker. given: `[BROKER=]URL` or `[BROKER=]off`."""
         for text in given:
             broker, _, url = text.rpartition("=")
             if broker in ("", name):

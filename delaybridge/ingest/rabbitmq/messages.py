@@ -1,6 +1,6 @@
-"""What a message from a delay exchange asks for: read from its bytes, which are kept as they are.
+"""What a message from a delay exchange asks for, read from its bytes, which are kept unchanged.
 
-Only headers that say something to us are decoded, and of the properties only `message_id`.
+Only headers addressed to delaybridge are decoded, and of the properties only `message_id`.
 """
 
 from __future__ import annotations
@@ -38,15 +38,17 @@ from delaybridge.message import (
     new_id,
 )
 
-MAX_LOOPS = 3  # so often a message may come back from our own dead letters
+MAX_LOOPS = 3  # how often a message may return from the dead letters of its intake queue
 _WATCHED = frozenset(name.encode() for name in (*INSTRUCTIONS, *OWN_HEADERS))
 _RESERVED = RESERVED_PREFIX.encode()
 _ID = ID.encode()
 _DEATHS = b"x-death"
-_COUNTS = frozenset((b"x-delivery-count", b"x-acquired-count"))  # added to what is redelivered
+_COUNTS = frozenset(
+    (b"x-delivery-count", b"x-acquired-count")
+)  # RabbitMQ adds these when it redelivers
 _ROUTES = 10_000
 _CUT_OFF = timedelta(milliseconds=999)
-# Many producers send the same few headers all the time.
+# Many producers send the same few headers all the time: they are read once.
 _TABLES, _PLAIN_BYTES = 1000, 256
 
 
@@ -71,7 +73,7 @@ def content_of(message: RawMessage) -> ContentHeader:
 
 
 class Immediate(NamedTuple):
-    """A message without a delay: to be published now."""
+    """A message without a delay, to be published at once."""
 
     id: str
     record: Record
@@ -90,24 +92,24 @@ class MessageReader:
         delay_exchanges: Collection[str],
         reach: str = "",
     ) -> None:
-        """delay_exchanges: those of the same broker; a message sent on to one is not delayed twice.
+        """delay_exchanges: those of the broker; a message forwarded to one is not delayed twice.
 
-        reach: whose messages may be touched, as `reach_of` gives it; empty: all. near_misses: how
-        often a header was almost one that is understood. without_id: messages that had none.
+        reach: whose messages may be changed, as `reach_of` gives it; empty: all. near_misses: how
+        often a header was named almost like an instruction. without_id: messages without an id.
         """
-        self._route, self._kinds, self._limits, self._allowed = route, kinds, limits, allowed
+        self.route, self._kinds, self._limits, self._allowed = route, kinds, limits, allowed
         self._delay_exchanges, self.reach = frozenset(delay_exchanges), reach
         self._destinations: dict[bytes, tuple[Destination, str]] = {}
-        self._tables: dict[bytes, tuple[Instructions, bytes]] = {}  # that came before
+        self._tables: dict[bytes, tuple[Instructions, bytes]] = {}  # seen before
         self.near_misses = self.without_id = 0
 
     def read(
         self, message: RawMessage, stamp: bytes, known_id: str | None = None
     ) -> Schedule | Change | Quarantine | Immediate:
-        """What becomes of a message. known_id: that it was given when it came for the first time.
+        """What to do with a message.
 
-        stamp: one a message, the same when it comes again. A message without id of its own gets
-        known_id, or a new one.
+        stamp: unique to the message, and the same when it is delivered again. known_id: the id it
+        was given at its first delivery if it has none of its own; None: give it a new one.
         """
         content = None
         try:
@@ -119,10 +121,10 @@ class MessageReader:
     def quarantine(
         self, message: RawMessage, content: ContentHeader | None, stamp: bytes, reason: str
     ) -> Quarantine:
-        """Keep it as it came, addressed to where it would have gone."""
+        """Keep it unchanged, addressed to where it would have gone."""
         content = content or ContentHeader(len(message.body), 0, b"", b"", b"")
         key = message.routing_key.decode(errors="backslashreplace")
-        route = self._route
+        route = self.route
         target = Destination(route.broker, route.kind, route.target, key)
         payload = _encoded(target, message.body, content)
         return Quarantine.of(self._own_id(content), stamp, payload, reason)
@@ -146,7 +148,7 @@ class MessageReader:
         encoded = content.flags, content.before, content.after
         key, ttl_ms, once = asked.key, asked.ttl_ms, asked.at_most_once
         record = Record(text, message.body, table, encoded, key, None, ttl_ms, once)
-        if not asked.needs_store and destination.broker == self._route.broker:
+        if not asked.needs_store and destination.broker == self.route.broker:
             return Immediate(id, record, destination)
         payload = encode_record(record)
         shard_key = id.encode() if key is None else key
@@ -154,7 +156,7 @@ class MessageReader:
         return Schedule(accepted, stamp, asked.policy or WAIT, payload, "", -1, self.reach)
 
     def _own_id(self, content: ContentHeader) -> str | None:
-        """The id that a message was given, as far as it can be read."""
+        """The id that its producer gave it, if that is readable."""
         with suppress(MessageError):
             given: Any = message_id(content.flags, content.after)
             for name, _, at, _ in entries(content.table):
@@ -164,7 +166,7 @@ class MessageReader:
         return None
 
     def _instructions(self, table: bytes) -> tuple[Instructions, bytes]:
-        """What the headers ask for, and the headers without those that only we read."""
+        """What the headers ask for, and the headers without the instructions for delaybridge."""
         found: list[tuple[str, Any]] = []
         kept: list[bytes] = []
         count = since = 0
@@ -193,18 +195,18 @@ class MessageReader:
         return answer
 
     def _is_delayed_again(self, name: str) -> bool:
-        return name == PLUGIN_DELAY and self._route.target in self._delay_exchanges
+        return name == PLUGIN_DELAY and self.route.target in self._delay_exchanges
 
     def _check_loop(self, deaths: Any) -> None:
-        """What was dead-lettered from our intake queue again and again goes no further."""
+        """MessageError if the intake queue dead-lettered it too often."""
         ours = (
             death.get("count", 1)
             for death in (deaths if isinstance(deaths, list) else ())
-            if isinstance(death, dict) and death.get("queue") == self._route.source
+            if isinstance(death, dict) and death.get("queue") == self.route.source
         )
         if sum(count for count in ours if isinstance(count, int)) > MAX_LOOPS:
             raise MessageError(
-                "loop", "x-death", f"came back from the dead letters of {self._route.source!r}"
+                "loop", "x-death", f"came back from the dead letters of {self.route.source!r}"
             )
 
     def _id(self, given: str | bytes) -> str:
@@ -217,13 +219,13 @@ class MessageReader:
     def _destination(self, routing_key: bytes, asked: Instructions) -> tuple[Destination, str]:
         if asked.destination is not None:
             destination = parse_destination(asked.destination, self._kinds)
-            self._allowed.check(destination, self._route)
+            self._allowed.check(destination, self.route)
             self._check_not_back(destination)
             return destination, str(destination)
         known = self._destinations.get(routing_key)
         if known is None:
             known = self._route_for(routing_key)
-            if len(self._destinations) >= _ROUTES:  # routing keys may be without number
+            if len(self._destinations) >= _ROUTES:  # routing keys are unbounded
                 self._destinations.clear()
             self._destinations[routing_key] = known
         return known
@@ -233,16 +235,16 @@ class MessageReader:
             key = routing_key.decode()
         except UnicodeDecodeError:
             raise MessageError("bad_destination", "routing key", "not valid UTF-8") from None
-        route = self._route
+        route = self.route
         text = str(Destination(route.broker, route.kind, route.target, key))
         destination = parse_destination(text, self._kinds)
         self._check_not_back(destination)
         return destination, text
 
     def _check_not_back(self, destination: Destination) -> None:
-        """Not into the exchange it came from, nor its queue: it would go round for ever."""
-        source = self._route.source
-        if destination.broker == self._route.broker and (
+        """MessageError if it would return to its own exchange or queue: an endless loop."""
+        source = self.route.source
+        if destination.broker == self.route.broker and (
             destination.address == source
             or (not destination.address and destination.routing_key == source)
         ):
@@ -252,10 +254,7 @@ class MessageReader:
 
 
 def _not_early(value: Any) -> Any:
-    """A time of AMQP 1.0 has milliseconds, which the broker cuts off: its second is over by then.
-
-    A number of milliseconds is exact.
-    """
+    """A timestamp, moved to the end of its second: the broker cut off its milliseconds."""
     return value + _CUT_OFF if isinstance(value, datetime) else value
 
 

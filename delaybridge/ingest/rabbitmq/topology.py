@@ -1,4 +1,4 @@
-"""What ingest needs on the broker: the delay exchange, its intake queue, and the way between."""
+"""What ingest declares on the broker: the delay exchange, its intake queue, and the bindings."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from delaybridge.ingest.rabbitmq.connection import IntakeConnection
 from delaybridge.ingest.rabbitmq.management import Management, ManagementError
 from delaybridge.ingest.routes import EXCHANGE_TYPES, Route
 
-# Never given up: a message that was returned often is no poison, its ingest was restarted often.
-# Not -1, which means no limit to RabbitMQ 4: RabbitMQ 3 drops what is returned once.
+# No delivery limit: a message is returned often if ingest is restarted often, not because it is
+# bad. Not -1, which means no limit in RabbitMQ 4 only: RabbitMQ 3 drops what is returned once.
 QUEUE_ARGUMENTS = {"x-queue-type": "quorum", "x-delivery-limit": 2**31 - 1}
 _REFUSED, _NOT_FOUND, _PRECONDITION_FAILED = 403, 404, 406
 _log = logging.getLogger("delaybridge")
@@ -36,7 +36,7 @@ _EVERYTHING = "#"
 
 
 def intake_exchange(route: Route) -> str:
-    """The fanout exchange behind a direct delay exchange: what nobody is bound for goes there."""
+    """The fanout exchange behind a direct delay exchange: unroutable messages go there."""
     return f"{route.source}.intake"
 
 
@@ -46,10 +46,10 @@ def owner_exchange(route: Route) -> str:
 
 
 async def claim(connection: IntakeConnection, route: Route, owner: Owner) -> str:
-    """Make the delay exchange this namespace's; SourceTaken if it is another's.
+    """Claim the delay exchange for this namespace; SourceTaken if it is another's.
 
-    Returns why it may be read without being claimed (the user may not declare), else ''. The name
-    stands where the broker compares it, and shows it when it differs: as alternate exchange.
+    Returns '', or why it is read without a claim (the user may not declare). The owner's name is
+    kept as alternate exchange: the broker compares that, and shows the other's value if it differs.
     """
     try:
         other = await _other_owner(connection, route, owner)
@@ -70,16 +70,17 @@ async def claim(connection: IntakeConnection, route: Route, owner: Owner) -> str
 
 
 async def _other_owner(connection: IntakeConnection, route: Route, owner: Owner) -> str:
-    """Declare the exchange that keeps the owner; which other one it keeps, '' if this one."""
+    """Declare the exchange that keeps the owner. Returns the other owner, '' if it is this one."""
     prefix = f"{route.source}:"
     refused = await _declare_owner(connection, route, prefix + owner.name)
-    if refused and not refused.endswith("'"):  # cut off; a short question leaves room for more
+    if refused and not refused.endswith("'"):  # cut off; a short name leaves more room
         refused = await _declare_owner(connection, route, "-") or refused
     if not refused:
         return ""
     found = _CURRENT_ALTERNATE.search(refused)
     if found is None:
-        raise ConfigError(f"{route}: exchange {owner_exchange(route)!r} is not ours; delete it")
+        what = f"exchange {owner_exchange(route)!r} was not declared by delaybridge; delete it"
+        raise ConfigError(f"{route}: {what}")
     return found[1].removeprefix(prefix)
 
 
@@ -97,10 +98,10 @@ async def _delete_exchange(connection: IntakeConnection, exchange: str) -> None:
 
 
 async def declare(connection: IntakeConnection, route: Route, management: Management) -> Channel:
-    """A channel on which everything is in place. What exists already is used as it is.
+    """Declare what is missing and return a new channel. What exists is used unchanged.
 
-    ConfigError if an exchange is there that cannot be consumed from; whatever closes the channel
-    otherwise (403: the user may not declare).
+    ConfigError if the existing exchange cannot be consumed from; otherwise raises what closed the
+    channel (403: the user may not declare).
     """
     await _declare(
         connection, "queue_declare", queue=route.source, durable=True, arguments=QUEUE_ARGUMENTS
@@ -116,7 +117,7 @@ async def declare(connection: IntakeConnection, route: Route, management: Manage
 
 
 async def _type_of(connection: IntakeConnection, route: Route) -> str:
-    """The type of the exchange that is there, '' if none is."""
+    """The type of the existing exchange, '' if it does not exist."""
     channel = await connection.open_channel(lambda *_: None)
     try:
         await connection.look_up(channel, route.source)
@@ -130,7 +131,7 @@ async def _type_of(connection: IntakeConnection, route: Route) -> str:
     found = _CURRENT_TYPE.search(refused)
     type = route.type if found is None else found[1]
     if type not in EXCHANGE_TYPES:
-        raise ConfigError(f"{route}: the exchange is there with type {type!r}; delete it")
+        raise ConfigError(f"{route}: the exchange exists with type {type!r}; delete it")
     return type
 
 
@@ -151,11 +152,11 @@ async def _bind(connection: IntakeConnection, route: Route, exchange: str) -> No
 async def _declare_direct(
     connection: IntakeConnection, route: Route, management: Management, *, is_there: bool
 ) -> None:
-    """Behind a direct exchange an alternate exchange takes what no queue is bound for.
+    """Declare a direct delay exchange, with an alternate exchange for unroutable messages.
 
-    A policy says so, and no argument: who declares the exchange without arguments, as every
-    producer does, would be refused otherwise. Without the policy RabbitMQ would drop messages, so
-    the exchange is not left there if it was not there before. ConfigError says what to run.
+    A policy sets the alternate exchange: as an argument, it would refuse producers, who declare the
+    exchange without arguments. While the policy is missing RabbitMQ would drop messages, so an
+    exchange that was just declared is deleted again. ConfigError says what to run.
     """
     intake = intake_exchange(route)
     await _declare(
@@ -177,14 +178,14 @@ async def _declare_direct(
     except ManagementError as exc:
         why = f" (ingest could not set it: {exc})"
     await _declare_exchange(connection, route, "direct")
-    for _ in range(1 if why else _POLICY_LOOKS):  # it takes a moment to be in force
+    for _ in range(1 if why else _POLICY_LOOKS):  # it takes effect after a moment
         if await _is_caught(connection, route):
             return
         await asyncio.sleep(_POLICY_AGAIN_S)
     if not is_there:
         await _delete_exchange(connection, route.source)
     line = _policy_line(connection.params.virtual_host, *policy)
-    _log.warning("run once: %s", line)  # by itself: in a field its quotes would be escaped
+    _log.warning("run once: %s", line)  # not as a field: its quotes would be escaped
     raise ConfigError(
         f"{route}: RabbitMQ drops what a direct exchange has no queue for; a policy is needed, or "
         f"this in the policy that applies{why}: {line}"
@@ -198,10 +199,9 @@ def _policy_line(vhost: str, name: str, pattern: str, definition: dict[str, str]
 
 
 async def _is_caught(connection: IntakeConnection, route: Route) -> bool:
-    """Whether a message with a key that no queue is bound for gets to the intake queue.
+    """Whether a message with an unbound routing key reaches the intake queue.
 
-    One is sent that means nothing to whichever process reads it: it cancels an id that no message
-    has.
+    Sends one that has no effect on the process that reads it: it cancels an id that no message has.
     """
     token = secrets.token_hex(16)
     headers = {"delaybridge-id": f"probe-{token}", "delaybridge-cancel": "true"}
@@ -215,43 +215,43 @@ async def _is_caught(connection: IntakeConnection, route: Route) -> bool:
         channel.basic_publish(route.source, f"probe.{token}", b"", properties, mandatory=True)
         return await probe.is_caught
     finally:
-        probe.is_caught.cancel()  # nothing is to hear of the close
+        probe.is_caught.cancel()  # the close is not reported to it
         connection.listen(number, None)
         close_channel(channel)
 
 
 class _Probe:
-    """What became of one message."""
+    """The fate of one published message."""
 
     def __init__(self) -> None:
         self.is_caught: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
     def on_confirm(self, tag: int, multiple: bool, is_ack: bool) -> None:
-        """The broker has it."""
+        """The broker confirmed or refused it."""
         self.settle(is_ack)
 
     def on_return(self, id: str, reason: str) -> None:
-        """No queue was bound for it."""
+        """No queue is bound for it."""
         self.settle(False)
 
     def fail(self, reason: Exception) -> None:
-        """The channel is closed."""
+        """The channel was closed."""
         if not self.is_caught.done():
             self.is_caught.set_exception(reason)
 
     def settle(self, is_caught: bool) -> None:
-        """Whether a queue has it; the first word counts."""
+        """Whether a queue has it; only the first call counts."""
         if not self.is_caught.done():
             self.is_caught.set_result(is_caught)
 
 
 async def others_bound(management: Management, route: Route) -> set[str]:
-    """What is bound to the delay exchange beside its intake queue; ManagementError."""
+    """What else than its intake queue is bound to the delay exchange. Raises ManagementError."""
     return await management.bound_to(route.source) - {f"queue {route.source}"}
 
 
 def bypass(route: Route, others: Iterable[str]) -> str:
-    """What it means that others are bound to the delay exchange, and what to do."""
+    """What other bindings of the delay exchange mean, and what to do."""
     named = ", ".join(sorted(others))
     return (
         f"bound to {route.source!r} and so given its messages at once, without their delay: "
@@ -260,7 +260,7 @@ def bypass(route: Route, others: Iterable[str]) -> str:
 
 
 async def _declare(connection: IntakeConnection, method: str, **arguments: Any) -> str:
-    """Declare something; why the broker says that it is there already and differs, else ''."""
+    """Declare something. Returns '', or why the broker says that the existing one differs."""
     channel = await connection.open_channel(lambda *_: None)
     try:
         await connection.call(channel, method, **arguments)
@@ -274,7 +274,7 @@ async def _declare(connection: IntakeConnection, method: str, **arguments: Any) 
 
 
 async def messages_waiting(connection: IntakeConnection, queue: str) -> int:
-    """How many messages of the queue were not handed to any consumer yet."""
+    """How many messages of the queue were not delivered to a consumer yet."""
     channel = await connection.open_channel(lambda *_: None)
     answer = await connection.call(channel, "queue_declare", queue=queue, passive=True)
     close_channel(channel)

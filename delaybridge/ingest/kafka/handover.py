@@ -1,0 +1,82 @@
+"""Batches on their way from the consumer's thread to the loop, one at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable
+
+from delaybridge.ingest.kafka.records import RawRecord
+from delaybridge.ingest.kafka.topics import Topic
+
+Batch = dict[Topic, list[RawRecord]]
+
+
+class HandOver:
+    """One batch that the thread offers and the loop takes. At most two are with the loop."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._batch: Batch | None = None
+        self._arrived = asyncio.Event()
+        self._taken = threading.Event()
+        self._unstored = 0  # batches taken and not stored yet
+        self._all_stored = threading.Event()
+        self._all_stored.set()
+        self._error: BaseException | None = None
+
+    # for the loop
+
+    async def next(self) -> Batch:
+        """The next batch. Raises what ended the thread."""
+        while True:
+            if self._error is not None:
+                raise self._error
+            if self._batch is not None:
+                batch, self._batch = self._batch, None
+                self._arrived.clear()
+                self._unstored += 1
+                self._all_stored.clear()
+                self._taken.set()
+                return batch
+            await self._arrived.wait()
+            self._arrived.clear()
+
+    def stored(self) -> None:
+        """One of the batches taken is stored."""
+        self._unstored -= 1
+        if not self._unstored:
+            self._all_stored.set()
+
+    def release(self) -> None:
+        """Let the thread wait for the loop no longer."""
+        self._taken.set()
+        self._all_stored.set()
+
+    # for the thread
+
+    def offer(self, batch: Batch) -> None:
+        """Have the loop take this batch; the one before was taken."""
+        self._taken.clear()
+        self._batch = batch
+        self.tell(self._arrived.set)
+
+    def wait_taken(self, timeout_s: float) -> bool:
+        """Whether the loop takes the offered batch in time."""
+        return self._taken.wait(timeout_s)
+
+    def wait_stored(self, timeout_s: float) -> None:
+        """Wait until everything that was taken is stored, but no longer than this."""
+        self._all_stored.wait(timeout_s)
+
+    def fail(self, error: BaseException) -> None:
+        """Have `next` raise this."""
+        self._error = error
+        self.tell(self._arrived.set)
+
+    def tell(self, callback: Callable[..., None], *arguments: object) -> None:
+        """Call this on the loop."""
+        # The loop may have ended without stopping the thread.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(callback, *arguments)

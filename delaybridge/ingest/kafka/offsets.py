@@ -1,0 +1,65 @@
+"""Where the reading of a partition begins, and how many of its records wait."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
+
+from delaybridge.ingest.kafka.topics import ANSWER_TIMEOUT_S, Place, TopicIds
+
+_MEASURE_TIMEOUT_S = 0.2
+
+
+def skips(texts: Iterable[str]) -> dict[Place, int]:
+    """TOPIC/PARTITION=OFFSET -> the first offset to read."""
+    skipped = {}
+    for text in texts:
+        place, _, offset = text.rpartition("=")
+        topic, _, partition = place.rpartition("/")
+        skipped[topic, int(partition)] = int(offset) + 1
+    return skipped
+
+
+def beginnings(
+    consumer: Consumer,
+    partitions: Sequence[TopicPartition],
+    topics: TopicIds,
+    skip: Mapping[Place, int],
+) -> list[TopicPartition]:
+    """Where to begin: the group's offset, or the beginning if it has none in this very topic.
+
+    skip: first offset to read, if it is beyond that. KafkaException if the broker does not answer.
+    """
+    known = consumer.committed(list(partitions), timeout=ANSWER_TIMEOUT_S) if partitions else []
+    for place in known:
+        if place.error is not None:
+            raise KafkaException(place.error)
+        read_from = place.metadata or ""  # the id of the topic whose offset this is
+        if place.offset < 0 or read_from not in ("", topics.of(place.topic).id):
+            place.offset = OFFSET_BEGINNING
+        after = skip.get((place.topic, place.partition))
+        if after is not None and place.offset < after:
+            place.offset = after
+    return known
+
+
+def waiting(
+    consumer: Consumer, begun: Mapping[Place, int], stopped: Collection[Place]
+) -> dict[str, int]:
+    """How many records wait, by topic, as far as is known without asking the broker.
+
+    begun: where partitions began. stopped: partitions not fetched; the broker is asked about them.
+    """
+    found: dict[str, int] = {}
+    for place in consumer.position(consumer.assignment()):
+        where = place.topic, place.partition
+        position = place.offset if place.offset >= 0 else begun.get(where, 0)
+        with suppress(KafkaException):
+            low, high = consumer.get_watermark_offsets(
+                place, timeout=_MEASURE_TIMEOUT_S, cached=where not in stopped
+            )
+            behind = max(high - max(position, low), 0)
+            found[place.topic] = found.get(place.topic, 0) + behind
+    return found

@@ -1,0 +1,101 @@
+"""The delay topics of one cluster as `stats` shows them: their counts, and their states."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from delaybridge.events import Emit, IngestFailed, SourceUnguarded
+from delaybridge.ingest.counts import Counts
+from delaybridge.ingest.kafka.consumer import CLUSTER
+from delaybridge.ingest.kafka.subscription import ELSEWHERE
+from delaybridge.ingest.owner import Owner
+from delaybridge.ingest.routes import SUFFIX, Route, topics_pattern
+
+
+class Sources:
+    """Keeps the counts of each topic, and the states that the consumer reports (`Listener`)."""
+
+    def __init__(self, routes: Sequence[Route], owner: Owner, emit: Emit) -> None:
+        """asked: what to read, as the consumer takes it."""
+        self.asked = [topics_pattern(r.source) if r.is_pattern else r.source for r in routes]
+        self._routes, self._owner, self._emit = routes, owner, emit
+        self._named = {route.source for route in routes}
+        self._counts: dict[str, Counts] = {}
+        self._troubles: dict[str, str] = {}  # place -> what is wrong there
+        self._reading: set[str] = set()
+        self._idle: dict[str, str] = {}  # topics and patterns of which nothing is read here: why
+        for route in routes:
+            self._add(route)
+
+    @property
+    def counts(self) -> list[Counts]:
+        """Of each topic, and of each pattern of which nothing is read."""
+        shown = self._idle if self._reading else self._counts
+        return [c for name, c in self._counts.items() if "*" not in name or name in shown]
+
+    def of(self, topic: str) -> Counts:
+        """The counts of a topic that was read."""
+        return self._counts[topic]
+
+    def route_of(self, topic: str) -> Route:
+        """The route by which a topic is read."""
+        for route in self._routes:
+            if route.source == topic:
+                return route
+        return next(route for route in self._routes if route.is_pattern).of(topic)
+
+    def set_lags(self, lags: Mapping[str, int]) -> None:
+        """How many records wait, by topic."""
+        for topic in lags.keys() & self._counts.keys():
+            self._counts[topic].lag = lags[topic]
+
+    # reported by the consumer
+
+    def place_changed(self, place: str, reason: str | None) -> None:
+        """What is wrong at a topic, TOPIC/PARTITION or `CLUSTER`; None once it is well."""
+        topic = place.partition("/")[0]
+        if topic != CLUSTER:
+            self._add(self.route_of(topic))
+        if reason is not None:
+            if self._troubles.get(place) != reason:  # it may be reported every second
+                self._emit(IngestFailed(source=f"{self._routes[0].broker}:{place}", reason=reason))
+            self._troubles[place] = reason
+        else:
+            self._troubles.pop(place, None)
+            if place == topic != CLUSTER:
+                self._troubles.pop(CLUSTER, None)
+                self._reading.add(topic)
+        self._update_states()
+
+    def topic_foreign(self, topic: str, owner: str) -> None:
+        """A topic is not read, because it belongs to another namespace."""
+        self.place_changed(topic, self._owner.refusal(self.route_of(topic), owner))
+
+    def unguarded(self, reason: str) -> None:
+        """Why topics cannot be marked as this namespace's."""
+        self._emit(SourceUnguarded(source=self._routes[0].broker, reason=reason))
+
+    def topics_read(self, read: set[str], idle: Mapping[str, str]) -> None:
+        """The topics read here, and why others of those asked for are not."""
+        self._reading &= read
+        names = dict(zip(self.asked, self._routes, strict=True))
+        self._idle = {names[asked].source: reason for asked, reason in idle.items()}
+        for topic in self._idle:
+            self._troubles.pop(topic, None)
+        self._update_states()
+
+    def _add(self, route: Route) -> None:
+        if route.source not in self._counts:
+            target = f"{route.broker}:{route.target or route.source.removesuffix(SUFFIX)}"
+            self._counts[route.source] = Counts(source=str(route), target=target)
+
+    def _update_states(self) -> None:
+        for topic, counts in self._counts.items():
+            found = [
+                f"{place}: {reason}"
+                for place, reason in self._troubles.items()
+                if place.partition("/")[0] in (topic, CLUSTER)
+            ]
+            idle = self._idle.get(topic, "starting" if topic in self._named else ELSEWHERE)
+            well = "reading" if topic in self._reading else idle
+            counts.state = found[-1] if found else well

@@ -1,0 +1,35 @@
+"""What the settings say about the sources of one broker."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from delaybridge.ingest.reach import reach_of
+from delaybridge.ingest.routes import AllowList, Route
+from delaybridge.publish import PublishOptions
+from delaybridge.settings.sections import IngestSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IngestOptions:
+    """The sources of one broker, and how they are read.
+
+    silent_ms: after this long without a sign of an ingest process others take over its partitions.
+    """
+
+    broker: str
+    url: str
+    routes: Sequence[Route]
+    settings: IngestSettings
+    publish: PublishOptions
+    silent_ms: int
+
+    @property
+    def allowed(self) -> AllowList:
+        """Destinations that a header may name."""
+        return AllowList(self.settings.destinations)
+
+    def reach(self, route: Route, kinds: Mapping[str, str]) -> str:
+        """Whose pending messages a source may touch; kinds: of the configured brokers."""
+        return reach_of(route, kinds, self.settings.destinations, self.settings.trust)
