@@ -79,7 +79,7 @@ REFUSED: dict[str, tuple[Pairs | None, str]] = {
     "K-3 int": ([("x-delay", (5000).to_bytes(4, "big"))], "binary_number x-delay: 4 bytes"),
     "K-4": ([(DELAY, None)], f"bad_header {DELAY}: null"),
     "K-5": ([(DELAY, b"5s"), (DELAY, b"6s")], f"duplicate_header {DELAY}"),
-    "K-6": ([(DELAY, b"\xff\xfe5000")], f"bad_time {DELAY}: no UTF-8"),
+    "K-6": ([(DELAY, b"\xff\xfe5000")], f"bad_time {DELAY}: not UTF-8"),
     "K-7": ([(DELAY, "5000".encode("utf-16-le"))], f"binary_number {DELAY}"),
     "K-7 be": ([(DELAY, "50000".encode("utf-16"))], f"bad_time {DELAY}"),
     "K-9": ([(DELAY, b"5000.5")], f"bad_time {DELAY}"),
