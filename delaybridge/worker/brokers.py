@@ -1,4 +1,4 @@
-"""The brokers of one worker: connected side by side, replaced while it runs, closed together."""
+"""The brokers of one worker: connected at the same time, replaced on a reload, closed together."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from delaybridge.publish import PublishOptions, Report, connect, kind_of
 from delaybridge.scan.lane import Broker, Lane
 from delaybridge.worker.eventlog import say
 
-_LEAVE_POLL_S = 0.05
+_OUTCOMES_POLL_S = 0.05
 
 
 class Brokers:
     """A publisher for each configured broker.
 
-    by_name: empty once they are closed. tried: set once a connection was tried to each that was
-    configured at the start.
+    by_name: empty once they are closed. tried: set once a connection to each broker configured at
+    the start has succeeded or failed.
     """
 
     def __init__(
@@ -31,48 +31,50 @@ class Brokers:
         report: Report,
         on_change: Callable[[], None],
     ) -> None:
-        """on_change: called when a broker went away, blocks, or is back."""
+        """on_change: called when a broker becomes unavailable or available."""
         self._report, self._on_change, self._options = report, on_change, options
-        self.by_name = {name: self._made(name, url) for name, url in urls.items()}
+        self.by_name = {name: self._create(name, url) for name, url in urls.items()}
         self.tried = asyncio.Event()
-        self._said: dict[str, str | None] = {}  # why it was unavailable when that was last logged
+        self._logged: dict[str, str | None] = {}  # the reason logged last; None: available
         self._work: set[asyncio.Task[None]] = set()
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def keep(self) -> None:
-        """Connect and warm up, all at once; run until cancelled. Raises what no wait can mend.
+        """Connect to all at the same time; run until cancelled.
 
-        A broker that is not connected yet is `unavailable`, and goes on trying by itself.
+        A broker that cannot be reached is `unavailable`, and its publisher keeps trying. Raises the
+        first error that another try cannot mend, for example ConfigError.
         """
-        first = [self._start(self._connect(name)) for name in self.by_name]
-        for task in first:
+        attempts = [self._start(self._connect(name)) for name in self.by_name]
+        for task in attempts:
             await asyncio.wait([task, self._failure], return_when=asyncio.FIRST_COMPLETED)
         self.tried.set()
         await asyncio.shield(self._failure)
 
     def change(self, urls: Mapping[str, str], names: Set[str]) -> list[Broker]:
-        """Those of these names are now at these URLs, or gone; the old ones, still open."""
-        left = [self.by_name.pop(name) for name in names if name in self.by_name]
+        """Replace the brokers of these names by those at `urls`, if any; returns the old, open."""
+        replaced = [self.by_name.pop(name) for name in names if name in self.by_name]
         for name in names & urls.keys():
-            self.by_name[name] = self._made(name, urls[name])
+            self.by_name[name] = self._create(name, urls[name])
             self._start(self._connect(name))
-        return left
+        return replaced
 
-    def leave(self, brokers: Collection[Broker], lanes: Collection[Lane]) -> None:
-        """Close brokers that were replaced as soon as their lanes have nothing under way."""
-        self._start(self._leave(brokers, lanes))
+    def retire(self, brokers: Collection[Broker], lanes: Collection[Lane]) -> None:
+        """Close replaced brokers once their lanes have every outcome, or confirms time out."""
+        self._start(self._retire(brokers, lanes))
 
     async def close(self, timeout_s: float) -> None:
-        """Wait at most so long for what is unconfirmed, then disconnect from all."""
+        """Wait at most `timeout_s` for outstanding confirms, then disconnect from all."""
         brokers, self.by_name = self.by_name, {}
         for task in self._work:
             task.cancel()
         await asyncio.gather(*(broker.publisher.close(timeout_s) for broker in brokers.values()))
         await asyncio.gather(*self._work, return_exceptions=True)
 
-    def _made(self, name: str, url: str) -> Broker:
+    def _create(self, name: str, url: str) -> Broker:
         publisher = connect(
-            *(name, url),
+            name,
+            url,
             report=self._report,
             on_change=partial(self._changed, name),
             options=self._options,
@@ -84,38 +86,38 @@ class Brokers:
         try:
             await publisher.connect()
         except PublishUnavailable:
-            return  # `_changed` has said so
+            return  # logged by `_changed`
         say(logging.INFO, "broker_connected", name=name, about=publisher.describe())
 
-    async def _leave(self, brokers: Collection[Broker], lanes: Collection[Lane]) -> None:
+    async def _retire(self, brokers: Collection[Broker], lanes: Collection[Lane]) -> None:
         try:
             async with asyncio.timeout(self._options.confirm_timeout_s):
                 while any(lane.load for lane in lanes):
-                    await asyncio.sleep(_LEAVE_POLL_S)
+                    await asyncio.sleep(_OUTCOMES_POLL_S)
         except TimeoutError:
-            pass  # unknown, so published again
+            pass  # the remaining outcomes are unknown: these messages are published again
         finally:
             await asyncio.gather(*(broker.publisher.close(0.0) for broker in brokers))
 
     def _changed(self, name: str) -> None:
         if name in self.by_name:
             reason = self.by_name[name].publisher.unavailable
-            if reason == self._said.get(name, ""):
-                pass  # another of that name, which is being left
+            if reason == self._logged.get(name, ""):
+                pass  # the change is that of a replaced broker of this name
             elif reason is None:
                 say(logging.INFO, "broker_available", name=name)
             else:
                 say(logging.WARNING, "broker_unavailable", name=name, reason=reason)
-            self._said[name] = reason
+            self._logged[name] = reason
         self._on_change()
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
         self._work.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._done)
         return task
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _done(self, task: asyncio.Task[None]) -> None:
         self._work.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None and not self._failure.done():

@@ -1,8 +1,8 @@
-"""Events as log lines: one line an event; what comes in masses is summed up a second.
+"""Writes events to the log: rare events one line each, frequent ones summed once a second.
 
-A line has its event's name and fields, as `key=value` and, for `--json`, as they are. Every field
-is bounded, and so is the number of lines: they are summed by destination and the reason's first
-word. Nothing is logged, and no timer runs, while nothing happens.
+A line has the event's name and its fields, as `key=value` text and as values for `--json`. The
+length of a field is bounded. So is the number of lines: events are summed by destination and by
+the first word of their reason. While nothing happens no timer runs.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
+
+import msgspec
 
 from delaybridge.errors import printable
 from delaybridge.events import (
@@ -51,32 +53,20 @@ from delaybridge.store.troubles import first_word
 _log = logging.getLogger("delaybridge")
 _SUMMARY_S = 1.0
 _TEXT_CHARS = 200
-# What to do about a source stands at the end, behind names that may be long.
+# The remedy for a source stands at the end, after names that may be long.
 _MOST_CHARS = {IngestFailed: 1000, SourceUnguarded: 1000}
-_MOST_LINES = 100  # of one summary; what is over is summed up under no destination
+_MOST_LINES = 100  # of one summary; further groups are counted together as `(others)`
+_DEBUG = (Claimed, Revoked)
 _WARNINGS = (
-    *(DeadDropped, DeadLettered),
-    *(BucketDamaged, Buried, CircuitOpened, ClockStepped, Dropped, FleetDamaged, LeaseLost),
-    *(Retried, ChangeRefused, IdMissing, IngestFailed, Quarantined, ScannerFailed),
-    SourceUnguarded,
-    *(StoreSilent, Stuck),
-)
+    BucketDamaged, Buried, ChangeRefused, CircuitOpened, ClockStepped, DeadDropped, DeadLettered,
+    Dropped, FleetDamaged, IdMissing, IngestFailed, LeaseLost, Quarantined, Retried, ScannerFailed,
+    SourceUnguarded, StoreSilent, Stuck,
+)  # fmt: skip
 _OF_SOURCES = (ChangeRefused, Ingested, Quarantined)
 _OF_BUCKETS = (LeaseAcquired, LeaseLost, LeaseReleased)
-_SUMMED = (
-    *(
-        Published,
-        Retried,
-        Buried,
-        DeadLettered,
-        DeadDropped,
-        Dropped,
-        Claimed,
-        Revoked,
-        StoreSilent,
-    ),
-    *(*_OF_SOURCES, *_OF_BUCKETS),
-)
+_SUMMED = _OF_SOURCES + _OF_BUCKETS + (
+    Buried, Claimed, DeadDropped, DeadLettered, Dropped, Published, Retried, Revoked, StoreSilent,
+)  # fmt: skip
 _OTHERS = "(others)"
 _PLAIN = re.compile(r"[^\s\"'=]+")
 _Group = tuple[type[Event], str, str]  # kind, destination or source, the reason's first word
@@ -84,9 +74,9 @@ _Group = tuple[type[Event], str, str]  # kind, destination or source, the reason
 
 @dataclass(slots=True)
 class _Sum:
-    """What is said of one group. reason: the first one's, as an example.
+    """The events of one group in this second. reason: that of the first, as an example.
 
-    leases: bucket, and of one acquired also when (ms), how many were reclaimed, how many fired.
+    leases: (bucket,), or for an acquired lease (bucket, at_ms, reclaimed, fired).
     """
 
     reason: str
@@ -96,7 +86,7 @@ class _Sum:
 
 
 class EventLog:
-    """An `Emit` that logs."""
+    """An `Emit` that writes to the log."""
 
     def __init__(self) -> None:
         self._sums: dict[_Group, _Sum] = {}
@@ -104,8 +94,7 @@ class EventLog:
 
     def __call__(self, event: Event) -> None:
         if not isinstance(event, _SUMMED):
-            fields = {name: getattr(event, name) for name in event.__struct_fields__}
-            _say_event(type(event), fields)
+            _say_event(type(event), msgspec.structs.asdict(event))
             return
         self._add(event)
         if self._timer is None:
@@ -129,7 +118,7 @@ class EventLog:
             found.leases.append((event.bucket,))
 
     def flush(self) -> None:
-        """Log what is summed up, now."""
+        """Log the sums now."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -150,7 +139,7 @@ def _fields(kind: type[Event], place: str, word: str, found: _Sum) -> Iterator[t
     if place:
         yield "source" if issubclass(kind, _OF_SOURCES) else "destination", place
     if found.reason:
-        # Why something was refused quotes it: what a sender wrote does not belong in a log.
+        # The reason of a refusal quotes the message, whose content does not belong in a log.
         yield "reason", word if kind is Quarantined else found.reason
     if kind is Published:
         yield "lateness_ms", found.late_ms
@@ -158,13 +147,13 @@ def _fields(kind: type[Event], place: str, word: str, found: _Sum) -> Iterator[t
 
 def _say_event(kind: type[Event], fields: dict[str, Any]) -> None:
     level = logging.WARNING if issubclass(kind, _WARNINGS) else logging.INFO
-    if kind in (Claimed, Revoked):
+    if kind in _DEBUG:
         level = logging.DEBUG
     _say(level, _name(kind), fields, _MOST_CHARS.get(kind, _TEXT_CHARS))
 
 
 def say(level: int, event: str, **fields: Any) -> None:
-    """One line: the event's name and fields, as text and, under `fields`, for formatters."""
+    """Log one line: the event's name and fields, as text and in the record for formatters."""
     _say(level, event, fields, _TEXT_CHARS)
 
 
@@ -191,7 +180,7 @@ def _text(value: object) -> str:
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """`0-2,5` of sorted numbers."""
+    """Sorted numbers as text: 0, 1, 2, 5 is `0-2,5`."""
     parts = []
     for _, run in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]):
         found = [number for _, number in run]

@@ -1,4 +1,4 @@
-"""Signals that end a program, also where Python drops what their handler raises."""
+"""Signals that end a program even where Python drops the exception of their handler."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from contextlib import contextmanager
 
 @contextmanager
 def interrupts(*numbers: signal.Signals) -> Iterator[Callable[[], None]]:
-    """Have these signals raised: SIGINT as KeyboardInterrupt, others as SystemExit(128 + number).
+    """Raise KeyboardInterrupt on SIGINT, SystemExit(128 + number) on the other signals.
 
-    Gives a check that raises it again. Python drops an exception that comes while an object is
-    finalized, or in a callback from C: without the check a loop would go on, and a read wait for
-    ever. Does nothing outside the main thread, where no signals arrive.
+    Yields a check that raises the exception again. Python drops an exception that is raised while
+    an object is finalized, or in a callback from C: without the check a loop would go on, and a
+    read would wait for ever. Does nothing outside the main thread, which receives all signals.
     """
     seen: list[BaseException] = []
 

@@ -1,4 +1,4 @@
-"""SIGHUP: brokers, delay exchanges and delay topics are read again; all else needs a restart."""
+"""SIGHUP reloads brokers, delay exchanges and delay topics; other settings need a restart."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from delaybridge.publish import check_brokers
 from delaybridge.settings.settings import Settings
 from delaybridge.worker.eventlog import say
 
-_TAKEN = ("brokers", "ingest")  # sections
+_RELOADED = ("brokers", "ingest")  # sections
 
 
 def reread(
@@ -18,30 +18,34 @@ def reread(
     check: Callable[[Settings], object] = lambda settings: None,
     kinds: Iterable[str] | None = None,
 ) -> Settings | None:
-    """The settings with what is taken over of those written now; None if they are refused.
+    """These settings with the reloadable sections as configured now; None if those are refused.
 
-    check: raises ConfigError, too. kinds: of the brokers that are used. The log says what was
-    refused, or needs a restart.
+    check: raises ConfigError to refuse them. kinds: check only brokers of these kinds. Logs why
+    they were refused, and which other settings have changed and need a restart.
     """
     try:
         written = settings.reread()
         if not written.brokers:
             raise ConfigError("brokers: none is configured")
         check_brokers(written, kinds)
-        taken = settings.model_copy(update={name: getattr(written, name) for name in _TAKEN})
+        taken = settings.model_copy(update={name: getattr(written, name) for name in _RELOADED})
         check(taken)
     except ConfigError as exc:
         for line in str(exc).splitlines():
             say(logging.ERROR, "reload_refused", reason=line, hint="the settings stay as they were")
         return None
-    now, then = dict(written.items()), dict(settings.items())
-    others = [path for path in now if path in then and now[path] != then[path]]
-    if others := [path for path in others if path.partition(".")[0] not in _TAKEN]:
-        say(logging.WARNING, "restart_needed", changed=",".join(others))
+    old = dict(settings.items())
+    changed = [
+        path
+        for path, value in written.items()
+        if path.partition(".")[0] not in _RELOADED and value != old.get(path, value)
+    ]
+    if changed:
+        say(logging.WARNING, "restart_needed", changed=",".join(changed))
     return taken
 
 
 def changed_brokers(old: Settings, new: Settings) -> set[str]:
-    """The names of those added, removed, or now elsewhere."""
+    """The names of brokers that were added, removed, or have another URL."""
     names = old.brokers.keys() | new.brokers.keys()
     return {name for name in names if old.brokers.get(name) != new.brokers.get(name)}

@@ -1,4 +1,4 @@
-"""A process that works until it is told to stop: who it is, its signals, its tasks."""
+"""What every long-running process shares: its identity, its signals and how its tasks end."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from delaybridge.worker.eventlog import say
 
 _log = logging.getLogger("delaybridge")
 _ABORTED = 130
-_GARBAGE = 50_000
+_GARBAGE_THRESHOLD = 50_000  # objects
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who a worker is. instance: random, what tells it from any other that bore its name."""
+    """Who a worker is. instance: random; it differs from every earlier worker of that name."""
 
     name: str
     instance: str
@@ -34,7 +34,7 @@ class Identity:
 
     @classmethod
     def of_this_process(cls, name: str | None) -> Identity:
-        """Named host:pid unless a name is given."""
+        """Its name is host:pid unless one is given."""
         host, pid = socket.gethostname(), os.getpid()
         started_ms = time.time_ns() // 1_000_000
         about = {"host": host, "pid": pid, "version": __version__, "started_ms": started_ms}
@@ -42,7 +42,7 @@ class Identity:
 
 
 class Service:
-    """What `run` runs. left_behind: what an end without draining means, for the log."""
+    """The work of a process. left_behind: what happens to work not drained, for the log."""
 
     left_behind = ""
 
@@ -50,11 +50,11 @@ class Service:
         self.stopping = asyncio.Event()
 
     async def work(self) -> None:
-        """Work until stopped, and finish what is under way."""
+        """Work until `stopping` is set, then finish the work in progress."""
         raise NotImplementedError
 
     def stop(self) -> None:
-        """Drain and end. A second time: end at once, without draining."""
+        """Drain and end. Called a second time, end the process at once without draining."""
         if self.stopping.is_set():
             say(logging.WARNING, "aborted", hint=f"not drained; {self.left_behind}")
             os._exit(_ABORTED)
@@ -62,10 +62,10 @@ class Service:
         self.stopping.set()
 
     async def reload(self) -> None:
-        """Take over what has changed in the settings."""
+        """Apply changed settings."""
 
     async def pause(self, pause_s: float) -> None:
-        """Wait so long, or until stopped."""
+        """Wait for `pause_s` seconds, or until stopped."""
         try:
             async with asyncio.timeout(pause_s):
                 await self.stopping.wait()
@@ -74,12 +74,15 @@ class Service:
 
 
 def run(service: Service, *, ignore: Iterable[signal.Signals] = ()) -> None:
-    """Run it until SIGTERM or Ctrl-C. SIGHUP: read the settings again; SIGUSR1: print all tasks."""
+    """Run until SIGTERM or Ctrl-C. SIGHUP reloads the settings, SIGUSR1 prints all tasks.
 
-    # What was imported never becomes garbage, and a batch has tens of thousands of objects that
-    # all go with it: looking through them costs more than it brings.
+    ignore: signals that do nothing here; a child ignores SIGINT.
+    """
+
+    # Imported modules never become garbage. A batch has tens of thousands of objects, which their
+    # reference counts free together: frequent collections would cost time and find little.
     gc.freeze()
-    gc.set_threshold(_GARBAGE, 10, 10)
+    gc.set_threshold(_GARBAGE_THRESHOLD, 10, 10)
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
@@ -87,12 +90,12 @@ def run(service: Service, *, ignore: Iterable[signal.Signals] = ()) -> None:
             loop.add_signal_handler(number, (lambda: None) if number in ignore else service.stop)
         loop.add_signal_handler(signal.SIGUSR1, _dump_tasks, loop)
         hung_up = asyncio.Event()
-        # A child, which ignores Ctrl-C, is ended by its parent alone.
+        # A child ignores Ctrl-C, and a closed terminal likewise: its parent ends it.
         closed = terminal_closed if signal.SIGINT not in ignore else lambda: False
         loop.add_signal_handler(
             signal.SIGHUP, lambda: service.stop() if closed() else hung_up.set()
         )
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])  # see processes.py
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])  # blocked in child.py
         reloads = asyncio.create_task(_reload(service, hung_up))
         try:
             await service.work()
@@ -107,14 +110,14 @@ _has_terminal = os.isatty(0)
 
 
 def terminal_closed() -> bool:
-    """Whether the terminal of this process is gone: then SIGHUP means the end, not a reload."""
+    """Whether the terminal of this process was closed: then SIGHUP means stop, not reload."""
     return _has_terminal and not os.isatty(0)
 
 
-async def _reload(service: Service, asked: asyncio.Event) -> None:
+async def _reload(service: Service, hung_up: asyncio.Event) -> None:
     while True:
-        await asked.wait()
-        asked.clear()
+        await hung_up.wait()
+        hung_up.clear()
         try:
             await service.reload()
         except Exception as exc:
@@ -123,7 +126,7 @@ async def _reload(service: Service, asked: asyncio.Event) -> None:
 
 
 async def until(done: asyncio.Task[Any], work: Iterable[asyncio.Task[Any]]) -> None:
-    """Wait for `done`; raise what ends any of the work before."""
+    """Wait for `done`; raise the error of a task of `work` that ends before."""
     tasks = [done, *work]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -135,9 +138,9 @@ async def until(done: asyncio.Task[Any], work: Iterable[asyncio.Task[Any]]) -> N
 
 
 async def end(work: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancel tasks until they have ended.
+    """Cancel tasks until they have ended; their errors are dropped.
 
-    Once is not enough: Python 3.11's `wait_for`, which redis-py sends with, drops a cancellation
+    Once is not enough: redis-py sends with Python 3.11's `wait_for`, which drops a cancellation
     that arrives in the moment it completes (python/cpython#81839).
     """
     pending = set(work)
@@ -147,11 +150,11 @@ async def end(work: Iterable[asyncio.Task[Any]]) -> None:
         ended, pending = await asyncio.wait(pending, timeout=0.1)
         for task in ended:
             if not task.cancelled():
-                task.exception()  # raised already if it was the one that mattered
+                task.exception()  # `until` has raised the first; asyncio would log the others
 
 
 def _dump_tasks(loop: asyncio.AbstractEventLoop) -> None:
-    """For whoever asks what a worker waits for: `kill -USR1`, and look at its standard error."""
+    """Print on standard error what each task waits for."""
     for task in asyncio.all_tasks(loop):
         task.print_stack(file=sys.stderr)
 

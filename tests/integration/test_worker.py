@@ -43,8 +43,8 @@ from delaybridge.store import keys, registry
 from delaybridge.store.calls import Calls
 from delaybridge.store.store import AsyncStore
 from delaybridge.worker import worker as worker_module
+from delaybridge.worker.scan_run import ScanRun
 from delaybridge.worker.service import Identity
-from delaybridge.worker.worker import Shift
 from tests.rigs import recorder
 from tests.rigs.crew import BUCKETS, DEADLINE_S, TTL_MS, Arrived, Crew
 from tests.rigs.fault_proxy import FaultProxy
@@ -400,7 +400,7 @@ async def test_failures_long_ago_do_not_make_the_next_restart_slow(
     await crew.stop()
 
 
-async def test_a_shift_that_cannot_begin_leaves_nothing_open(crew: Crew) -> None:
+async def test_a_run_that_cannot_begin_leaves_no_connection_open(crew: Crew) -> None:
     task = crew.start()
     await crew.shared("w")
     worker, calls = crew.workers["w"], Calls(crew.namespace, None, None, Limits())
@@ -409,7 +409,7 @@ async def test_a_shift_that_cannot_begin_leaves_nothing_open(crew: Crew) -> None
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(5):
         with pytest.raises(StoreUnavailable):
-            await Shift(worker, nowhere, calls).run()
+            await ScanRun(worker, nowhere, calls).run()
     assert len(os.listdir("/proc/self/fd")) == before
     await nowhere.close()
     assert not task.done()
@@ -784,7 +784,7 @@ def test_a_child_that_dies_while_redis_is_away_does_not_end_the_others(
         ids = fleet.schedule(100, seconds=1, first_s=3)
         server.pause()
         os.kill(parent.children()[0], signal.SIGKILL)
-        wait_until(lambda: "restart_in_s=2" in parent.log, DEADLINE_S, "its heir dies, too")
+        wait_until(lambda: "restart_in_s=2" in parent.log, DEADLINE_S, "its replacement dies, too")
         server.resume()
         fleet.wait_shared("p-0", "p-1")
         fleet.wait_published(ids)
