@@ -1,8 +1,8 @@
 """Drop-in producers: the class you use already, with `delay=` and `deliver_at=` added.
 
-One module per client library, with that library's own class names and signatures. A call with
-neither of the two, and without a delay in the headers, goes straight to the library. What is
-delayed is stored by a `delaybridge.Client`, and published by the workers as the library would have.
+One module per client library, with that library's own class names and signatures. A call without a
+delay, as an argument or in the headers, goes straight to the library. A delayed message is stored
+by a `delaybridge.Client`; the workers publish it exactly as the library would have.
 """
 
 from __future__ import annotations
@@ -25,12 +25,11 @@ from delaybridge.message import Destination
 from delaybridge.times import At, Delay
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-SIGNS = frozenset(
+TIME_HEADERS = frozenset(
     ("delaybridge-delay", "delaybridge-due", "x-opt-delivery-delay", "x-opt-delivery-time")
-).union((PLUGIN_DELAY,))
-"""The headers that give a time."""
+) | {PLUGIN_DELAY}
 _NOTHING = Instructions()
-_INGESTS = {  # what only ingest understands: part of the instructions -> header
+_INGEST_ONLY = {  # field of `Instructions` -> the header, which only ingest supports
     "cancel": "delaybridge-cancel",
     "reschedule": "delaybridge-reschedule",
     "destination": "delaybridge-destination",
@@ -43,7 +42,7 @@ _INGESTS = {  # what only ingest understands: part of the instructions -> header
 
 
 class Timing(NamedTuple):
-    """When one message is to be delivered, as `Message` takes it; id: if the headers give one."""
+    """When to deliver one message, as `Message` takes it. id: that of the headers, if any."""
 
     delay: Delay
     at: At
@@ -53,14 +52,14 @@ class Timing(NamedTuple):
 def timing_of(
     headers: Mapping[str, Any] | Iterable[tuple[str, Any]] | None, delay: Delay, deliver_at: At
 ) -> Timing | None:
-    """When the caller wants this message delivered; None: now, so it is none of our business.
+    """When the caller wants this message delivered; None: now, by the library itself.
 
-    MessageError names the argument or header at fault: `time_ambiguous` where more than one time is
-    given, `reserved_header` for another destination or a cancel, which only ingest understands,
-    and all that `delaybridge.accept.instructions.instructions` raises.
+    MessageError names the argument or header at fault: `time_ambiguous` if more than one time is
+    given, `reserved_header` for a header that only ingest supports, such as another destination or
+    a cancel, and every error of `delaybridge.accept.instructions.instructions`.
     """
     by_argument = delay is not None or deliver_at is not None
-    if not (by_argument or (headers and not SIGNS.isdisjoint(_names(headers)))):
+    if not (by_argument or (headers and is_timed(headers))):
         return None
     asked = instructions(_pairs(headers))
     if by_argument:
@@ -72,14 +71,28 @@ def timing_of(
         timing = Timing(None, _EPOCH + timedelta(milliseconds=asked.due_ms), asked.id)
     else:
         return None
-    for part, name in _INGESTS.items():
-        if getattr(asked, part) != getattr(_NOTHING, part):
-            raise MessageError("reserved_header", name, "not understood of a message with a delay")
+    for field, name in _INGEST_ONLY.items():
+        if getattr(asked, field) != getattr(_NOTHING, field):
+            raise MessageError("reserved_header", name, "not supported by drop-in producers")
     return timing
 
 
+def is_timed(headers: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> bool:
+    """Whether a header gives a time."""
+    # Every publish that is not delayed comes here. The check for Mapping is slow, so it comes last;
+    # a loop is quicker than a generator.
+    if isinstance(headers, dict) or (
+        not isinstance(headers, list) and isinstance(headers, Mapping)
+    ):
+        return not TIME_HEADERS.isdisjoint(headers)
+    for pair in headers:
+        if pair[0] in TIME_HEADERS:
+            return True
+    return False
+
+
 def _check_arguments(delay: Delay, deliver_at: At, timed_by_header: bool) -> None:
-    """Under the names that the caller knows: `schedule` would speak of `at`."""
+    """Check the times under the names that the caller used: `schedule` would call it `at`."""
     if delay is not None and deliver_at is not None:
         raise MessageError("time_ambiguous", "delay", "both delay and deliver_at; give one")
     if timed_by_header:
@@ -89,15 +102,15 @@ def _check_arguments(delay: Delay, deliver_at: At, timed_by_header: bool) -> Non
 
 
 def without_instructions(headers: Any) -> list[tuple[str, Any]]:
-    """The headers as pairs, without those that only delaybridge reads. `x-delay` stays."""
+    """The headers as pairs, without those for delaybridge alone. `x-delay` stays."""
     return [(name, value) for name, value in _pairs(headers) if not is_instruction(name)]
 
 
 def broker_of(client: Client | AsyncClient, kind: str, name: str | None) -> str:
-    """The name of the configured broker that an intercepted producer's messages go to.
+    """The configured broker of this kind that a producer's delayed messages go to.
 
-    `name` itself, if it is configured and of that kind; else the only one of that kind.
-    ConfigError otherwise.
+    That is `name`, or the only broker of the kind if `name` is None. ConfigError if there is none,
+    or if `name` is needed or wrong.
     """
     of_kind = [known for known, its in client.kinds.items() if its == kind]
     if name is None and len(of_kind) == 1:
@@ -115,23 +128,39 @@ def broker_of(client: Client | AsyncClient, kind: str, name: str | None) -> str:
 
 @cache
 def client_of_settings() -> Client:
-    """The client of every producer in this process that was given none, made when one delays.
+    """The client that all producers without `client=` share, made at the first delayed message.
 
-    ConfigError if the settings are wrong; asked again, they are read again.
+    ConfigError if the settings are wrong; the next call reads them again.
     """
     return Client.from_settings()
 
 
+class LazyClient:
+    """The AsyncClient of one producer: the one given, or one made from the settings when needed.
+
+    broker: the configured broker that delayed messages go to, if there are several of its kind.
+    """
+
+    def __init__(self, client: AsyncClient | None, broker: str | None) -> None:
+        self._client, self.broker = client, broker
+        self._is_given = client is not None
+
+    def open(self) -> AsyncClient:
+        """The client, made now if there is none yet. ConfigError if the settings are wrong."""
+        if self._client is None:
+            self._client = AsyncClient.from_settings()
+        return self._client
+
+    async def close(self) -> None:
+        """Close the client, unless it was given."""
+        if not self._is_given and self._client is not None:
+            client, self._client = self._client, None
+            await client.close()
+
+
 def destination(kind: str, broker: str, address: str, routing_key: str = "") -> str:
-    """The destination as `schedule` takes it."""
+    """The destination as text, as `schedule` takes it."""
     return str(Destination(broker, kind, address, routing_key))
-
-
-def _names(headers: Any) -> Iterable[str]:
-    # A dict before the rest: every publish that is not delayed comes by here.
-    if isinstance(headers, dict) or isinstance(headers, Mapping):
-        return headers
-    return [pair[0] for pair in headers]
 
 
 def _pairs(headers: Any) -> list[tuple[str, Any]]:

@@ -1,4 +1,4 @@
-"""aio_pika with delays: the connections that `connect` and `connect_robust` of this module make.
+"""aio_pika with delays: `connect` and `connect_robust` of this module.
 
 from delaybridge.intercept.aio_pika import connect_robust
 
@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import aio_pika
 from aio_pika.abc import AbstractMessage
 
 from delaybridge.client import AsyncClient
-from delaybridge.intercept import Timing, timing_of, without_instructions
+from delaybridge.intercept import LazyClient, Timing, timing_of, without_instructions
 from delaybridge.intercept.amqp import schedule_arguments
 from delaybridge.message import new_id
 from delaybridge.store.receipts import Receipt
@@ -35,35 +35,20 @@ __all__ = [
 ]
 
 
-class Outlet:
-    """Where one connection's delayed messages go: a client, and which configured broker."""
-
-    def __init__(self, client: AsyncClient | None, broker: str | None) -> None:
-        self._client, self._broker = client, broker
-        self._owns_client = client is None
-
-    async def schedule(
-        self, exchange: str, routing_key: str, message: AbstractMessage, timing: Timing
-    ) -> Receipt:
-        """Store one message; the client is made now if there is none yet."""
-        if self._client is None:
-            self._client = AsyncClient.from_settings()
-        properties = message.properties
-        if properties.headers:
-            properties.headers = dict(without_instructions(properties.headers))
-        # Every message of aio_pika has an id: it makes one where the caller gave none.
-        properties.message_id = properties.message_id or timing.id or new_id()
-        arguments = schedule_arguments(
-            *(self._client, self._broker, timing, exchange, routing_key, properties.message_id),
-            properties.marshal(),
-        )
-        return await self._client.schedule(body=message.body, **arguments)
-
-    async def close(self) -> None:
-        """Close the client, if it was made here."""
-        if self._owns_client and self._client is not None:
-            client, self._client = self._client, None
-            await client.close()
+async def _schedule(
+    lazy: LazyClient, exchange: str, routing_key: str, message: AbstractMessage, timing: Timing
+) -> Receipt:
+    client = lazy.open()
+    properties = message.properties
+    if properties.headers:
+        properties.headers = dict(without_instructions(properties.headers))
+    # Every message of aio_pika has an id: the library makes one if the caller gave none.
+    properties.message_id = properties.message_id or timing.id or new_id()
+    arguments = schedule_arguments(
+        client, lazy.broker, timing, exchange, routing_key,
+        message_id=properties.message_id, properties=properties.marshal(),
+    )  # fmt: skip
+    return await client.schedule(body=message.body, **arguments)
 
 
 class _DelayingExchange:
@@ -82,13 +67,17 @@ class _DelayingExchange:
         delay: Delay = None,
         deliver_at: At = None,
     ) -> Any:
-        """As aio_pika's; with `delay`, `deliver_at` or a delay in the headers, stored until then.
+        """Publish now, as aio_pika does; or store a message with a delay until it is due.
 
-        A stored message is published on the configured broker as aio_pika would have, and always
-        mandatory: one that no queue takes lies in the dead set. The answer is a Receipt; it bears
-        the message's id: that of the header `delaybridge-id`, else the message_id, else a new one.
-        MessageError, MessageConflict, StoreError, ConfigError, ValueError: nothing was published;
-        StoreUnavailable, TimeoutError: it may be stored.
+        delay, deliver_at: when to deliver it; a header may give a delay instead. timeout: seconds
+        to wait for the broker, or for Redis. A worker publishes a delayed message on the configured
+        broker as aio_pika would have, and always mandatory: if no queue takes it, it moves to the
+        dead set.
+
+        Returns aio_pika's confirmation, or the Receipt of a delayed message. Its id is that of the
+        header `delaybridge-id`, else the message_id, else a new one. Raises MessageError,
+        MessageConflict, StoreError, ConfigError and ValueError, and nothing is published; after
+        StoreUnavailable and TimeoutError the message may be stored.
         """
         timing = timing_of(message.headers, delay, deliver_at)
         if timing is None:
@@ -98,12 +87,14 @@ class _DelayingExchange:
         if self.internal:
             raise ValueError(f"Can not publish to internal exchange: '{self.name}'!")
         async with asyncio.timeout(timeout):
-            return await self.channel.outlet.schedule(self.name, routing_key, message, timing)
+            return await _schedule(
+                self.channel.lazy_client, self.name, routing_key, message, timing
+            )
 
 
 class _DelayingChannel:
     def __init__(self, connection: Any, *args: Any, **kwargs: Any) -> None:
-        self.outlet: Outlet = connection.outlet
+        self.lazy_client: LazyClient = connection.lazy_client
         super().__init__(connection, *args, **kwargs)  # type: ignore[call-arg]
 
 
@@ -115,45 +106,45 @@ class _DelayingConnection:
         broker: str | None = None,
         **kwargs: Any,
     ) -> None:
-        self.outlet = Outlet(client, broker)
+        self.lazy_client = LazyClient(client, broker)
         super().__init__(*args, **kwargs)
 
     async def close(self, *args: Any, **kwargs: Any) -> None:
-        """As aio_pika's; the client given stays open."""
+        """Close the connection, and the client unless it was given."""
         try:
             await super().close(*args, **kwargs)  # type: ignore[misc]
         finally:
-            await self.outlet.close()
+            await self.lazy_client.close()
 
 
 class Exchange(_DelayingExchange, aio_pika.Exchange):
-    """aio_pika's, of a connection made here."""
+    """aio_pika's exchange with delays."""
 
 
 class RobustExchange(_DelayingExchange, aio_pika.RobustExchange):
-    """aio_pika's, of a connection made here."""
+    """aio_pika's robust exchange with delays."""
 
 
 class Channel(_DelayingChannel, aio_pika.Channel):
-    """aio_pika's, with exchanges that take delays."""
+    """aio_pika's channel; its exchanges accept delays."""
 
     EXCHANGE_CLASS = Exchange
 
 
 class RobustChannel(_DelayingChannel, aio_pika.RobustChannel):
-    """aio_pika's, with exchanges that take delays."""
+    """aio_pika's robust channel; its exchanges accept delays."""
 
     EXCHANGE_CLASS = RobustExchange
 
 
 class Connection(_DelayingConnection, aio_pika.Connection):
-    """aio_pika's, with channels whose exchanges take delays."""
+    """aio_pika's connection; its exchanges accept delays."""
 
     CHANNEL_CLASS = Channel
 
 
 class RobustConnection(_DelayingConnection, aio_pika.RobustConnection):
-    """aio_pika's, with channels whose exchanges take delays."""
+    """aio_pika's robust connection; its exchanges accept delays."""
 
     CHANNEL_CLASS = RobustChannel
 
@@ -165,15 +156,15 @@ async def connect(
     connection_class: type[Connection] = Connection,
     **kwargs: Any,
 ) -> Connection:
-    """As `aio_pika.connect`.
+    """Connect, as `aio_pika.connect` does.
 
-    client: who stores what is delayed; by default one of the settings, made at the first delay and
-    closed with the connection. broker: the configured RabbitMQ that these messages go to, where
+    client: stores the delayed messages; by default one made from the settings at the first delay
+    and closed with the connection. broker: the configured RabbitMQ that these messages go to, if
     there are several.
     """
     factory: Any = partial(connection_class, client=client, broker=broker)
-    connection: Connection = await aio_pika.connect(*args, connection_class=factory, **kwargs)
-    return connection
+    connected = await aio_pika.connect(*args, connection_class=factory, **kwargs)
+    return cast(Connection, connected)
 
 
 async def connect_robust(
@@ -183,9 +174,7 @@ async def connect_robust(
     connection_class: type[RobustConnection] = RobustConnection,
     **kwargs: Any,
 ) -> RobustConnection:
-    """As `aio_pika.connect_robust`; client and broker: see `connect`."""
+    """Connect, as `aio_pika.connect_robust` does. client, broker: as for `connect`."""
     factory: Any = partial(connection_class, client=client, broker=broker)
-    made: RobustConnection = await aio_pika.connect_robust(
-        *args, connection_class=factory, **kwargs
-    )
-    return made
+    connected = await aio_pika.connect_robust(*args, connection_class=factory, **kwargs)
+    return cast(RobustConnection, connected)

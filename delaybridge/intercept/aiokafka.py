@@ -16,16 +16,8 @@ import aiokafka
 
 from delaybridge.accept.accept import Accepted
 from delaybridge.client import AsyncClient, only
-from delaybridge.errors import MessageError
-from delaybridge.intercept import (
-    SIGNS,
-    Timing,
-    broker_of,
-    destination,
-    timing_of,
-    without_instructions,
-)
-from delaybridge.message import Message
+from delaybridge.intercept import LazyClient, Timing, is_timed, timing_of, without_instructions
+from delaybridge.intercept.kafka import check_record, message_of
 from delaybridge.store.receipts import Receipt
 from delaybridge.store.verbs import new_stamp
 from delaybridge.times import At, Delay
@@ -41,18 +33,17 @@ _plain_send = _Plain.send
 
 
 class AIOKafkaProducer(_Plain):  # type: ignore[misc]
-    """aiokafka's, whose `send` and `send_and_wait` take `delay` and `deliver_at`.
+    """aiokafka's producer; `send` and `send_and_wait` accept `delay` and `deliver_at`.
 
-    client: who stores what is delayed, and stays open; by default one of the settings, made at the
-    first delay and closed by `stop`. broker: the configured Kafka that these messages go to, where
-    there are several.
+    client: stores the delayed messages; by default one made from the settings at the first delay
+    and closed by `stop`. broker: the configured Kafka that these messages go to, if there are
+    several.
     """
 
     def __init__(
         self, *, client: AsyncClient | None = None, broker: str | None = None, **kwargs: Any
     ) -> None:
-        self._delay_client, self._delay_broker = client, broker
-        self._owns_delay_client = client is None
+        self._lazy_client = LazyClient(client, broker)
         self._unstored: set[asyncio.Future[Receipt]] = set()
         self._room = asyncio.Semaphore(MOST_UNSTORED)
         super().__init__(**kwargs)
@@ -69,24 +60,22 @@ class AIOKafkaProducer(_Plain):  # type: ignore[misc]
         delay: Delay = None,
         deliver_at: At = None,
     ) -> Sending:
-        """As aiokafka's; with `delay`, `deliver_at` or a delay in the headers, stored until then.
+        """Send now, as aiokafka does; or store a message with a delay until it is due.
 
-        The future of a delayed message holds its Receipt, once it is stored; that bears its id:
-        that of the header `delaybridge-id`, else a new one. Or it raises: MessageConflict,
-        StoreFull, StoreError: this was not stored; StoreUnavailable: it may be. Key and value go
+        delay, deliver_at: when to deliver it; a header may give a delay instead. Key and value go
         through the producer's serializers. The workers choose the partition by the key, unless one
-        is given here; `timestamp_ms` means nothing to them. Where very many are being stored, this
-        waits until some are. MessageError: refused, as within a transaction; ConfigError.
+        is given here; they ignore `timestamp_ms`. Waits while 10,000 messages are being stored.
+
+        The future of a delayed message holds its Receipt once it is stored. Its id is that of the
+        header `delaybridge-id`, else a new one. The future may raise MessageConflict, StoreFull and
+        StoreError, and the message was not stored; after StoreUnavailable it may be. `send` itself
+        raises MessageError if the message is refused, also within a transaction, and ConfigError.
         """
         timing = None
-        if delay is not None or deliver_at is not None:
+        # Most messages have neither delay nor headers: these cost no call.
+        if delay is not None or deliver_at is not None or (headers and is_timed(headers)):
             timing = timing_of(headers, delay, deliver_at)
-        elif headers:
-            for pair in headers:
-                if pair[0] in SIGNS:
-                    timing = timing_of(headers, None, None)
-                    break
-        if timing is None:  # no coroutine around aiokafka's: what passes through shall cost nothing
+        if timing is None:  # aiokafka's own coroutine: another around it would cost time
             plain: Sending = _plain_send(self, topic, value, key, partition, timestamp_ms, headers)
             return plain
         return self._delay(timing, topic, value, key, partition, headers)
@@ -103,16 +92,14 @@ class AIOKafkaProducer(_Plain):  # type: ignore[misc]
         delay: Delay = None,
         deliver_at: At = None,
     ) -> Any:
-        """As aiokafka's; of a delayed message the Receipt, once it is stored. See `send`."""
+        """`send` and wait: returns aiokafka's metadata, or the Receipt of a delayed message."""
         future = await self.send(
-            *(topic, value, key, partition, timestamp_ms, headers),
-            delay=delay,
-            deliver_at=deliver_at,
+            topic, value, key, partition, timestamp_ms, headers, delay=delay, deliver_at=deliver_at
         )
         return await future
 
     async def flush(self) -> None:
-        """Wait until all is delivered or stored, or has failed to be."""
+        """Wait until every message is delivered or stored, or has failed."""
         await super().flush()
         await self._stored()
 
@@ -122,9 +109,7 @@ class AIOKafkaProducer(_Plain):  # type: ignore[misc]
             await self._stored()
         finally:
             await super().stop()
-            if self._owns_delay_client and self._delay_client is not None:
-                client, self._delay_client = self._delay_client, None
-                await client.close()
+            await self._lazy_client.close()
 
     async def _delay(
         self,
@@ -138,25 +123,15 @@ class AIOKafkaProducer(_Plain):  # type: ignore[misc]
         if self._closed:
             raise aiokafka.errors.ProducerClosed
         transactions = self._txn_manager
-        if transactions and transactions.transactional_id and transactions.is_in_transaction():
-            raise MessageError("in_transaction", "delay", "send it before or after it")
-        if not isinstance(topic, str):
-            raise TypeError(f"topic: must be str, not {type(topic).__name__}")
-        if self._delay_client is None:
-            self._delay_client = AsyncClient.from_settings()
-        client = self._delay_client
+        is_in_transaction = (
+            transactions and transactions.transactional_id and transactions.is_in_transaction()
+        )
+        check_record(topic, is_in_transaction=is_in_transaction)
+        client = self._lazy_client.open()
         kept = without_instructions(headers)
         key, value = self._serialize(key, value, kept)
-        message = Message(
-            destination("kafka", broker_of(client, "kafka", self._delay_broker), topic),
-            value,
-            delay=timing.delay,
-            at=timing.at,
-            id=timing.id,
-            key=key,
-            headers=kept,
-            properties={} if partition is None else {"partition": partition},
-        )
+        broker = self._lazy_client.broker
+        message = message_of(client, broker, timing, topic, value, key, partition, kept)
         accepted = client.accept(message)
         await self._room.acquire()
         stored = asyncio.get_running_loop().create_task(_store(client, accepted))

@@ -1,8 +1,8 @@
-"""What the drop-ins for RabbitMQ share: one publish as its library encoded it, for `schedule`.
+"""Shared by the drop-ins for RabbitMQ: turns one publish into arguments of `schedule`.
 
-The libraries disagree on AMQP's types: the integer 1 is 32 bits to pika and py-amqp and 8 to
-aio_pika, bytes are text to py-amqp. So the library itself encodes headers and properties, when the
-message is accepted, and those bytes are what arrives.
+The libraries encode values differently: pika and py-amqp write the integer 1 with 32 bits, aio_pika
+with 8, and py-amqp writes bytes as text. So the library itself encodes headers and properties when
+the message is accepted, and exactly those bytes arrive.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ def schedule_arguments(
     message_id: str | bytes | None,
     properties: bytes,
 ) -> dict[str, Any]:
-    """What `client.schedule` takes beside the body.
+    """The arguments of `client.schedule` except the body.
 
     broker: as for `broker_of`. properties: flags and property list as in a content header frame.
-    ConfigError; MessageError `bad_id` for a message id that is no text.
+    Raises ConfigError, and MessageError `bad_id` for a message id that is not UTF-8.
     """
     return {
         "destination": destination(
@@ -49,4 +49,4 @@ def _text(message_id: str | bytes | None) -> str | None:
     try:
         return message_id.decode() or None
     except UnicodeDecodeError:
-        raise MessageError("bad_id", "message_id", "no UTF-8; write it as text") from None
+        raise MessageError("bad_id", "message_id", "not UTF-8; give it as text") from None

@@ -1,12 +1,12 @@
-"""Celery with delays: `install(app)`, and no worker ever holds an ETA.
+"""Celery with delays: after `install(app)` no worker holds tasks that are not due.
 
 from delaybridge.intercept.celery import install
 
 install(app)
 
-Tasks with `countdown` or `eta` are stored, and arrive in their own queue when they are due, as the
-very message that Celery would have sent. Everything else stays Celery's. It concerns the processes
-that send; workers need not know of it, except for what they send themselves (`retry`).
+Tasks with `countdown` or `eta` are stored. When they are due they arrive in their own queue, as
+exactly the message that Celery would have sent. Call it in every process that sends tasks; a worker
+needs it only for tasks that it sends itself, also by `retry`.
 """
 
 from __future__ import annotations
@@ -42,32 +42,33 @@ from delaybridge.store.verbs import new_stamp
 
 __all__ = ["install"]
 
-_Context: Any = Context  # untyped, as the next four
+_Context: Any = Context  # untyped, like the next four
 _mime_types: Any = prepare_accept_content
 _Received: Any = Received
 _Control: Any = control.Control
 _symbol_by_name: Any = symbol_by_name
 
 _log = logging.getLogger("delaybridge")
-_COPIES = 8  # of one task id, pending at once, that a revoke finds
-_REVOKED_TOGETHER = 500
+_COPIES = 8  # pending copies of one task id that a revoke finds
+_REVOKED_TOGETHER = 500  # tasks in one call
 _INSTALLED = "_delaybridge"
 
 
 def install(
     app: Celery, *, client: Client | None = None, broker: str | None = None, minimum_s: float = 0.0
 ) -> None:
-    """Have this app's tasks with a countdown or an ETA wait in delaybridge. A second time: nothing.
+    """Make this app's tasks with a countdown or an ETA wait in delaybridge.
 
-    The app need not be configured yet. client: who stores them; by default one of the settings,
-    shared by the process and made at the first delay. broker: the configured broker that is
-    Celery's, where there are several of its kind. minimum_s: tasks due sooner are sent straight on.
+    The app need not be configured yet; a second call has no effect. client: stores the tasks; by
+    default one made from the settings at the first delay and shared by the whole process. broker:
+    the name of Celery's broker in the settings, if several of its kind are configured. minimum_s:
+    tasks due sooner than this are sent directly.
 
-    `apply_async` raises kombu's OperationalError where the store is away, as it does where the
-    broker is, after as many tries as its retry policy says. Nothing was sent then, now or later;
-    only where the store did not answer in time it may be. MessageError: refused (too large, too far
-    ahead, a fanout); ConfigError. `revoke` cancels what is not due yet, and still tells the
-    workers, whatever becomes of that; OperationalError where the store is away.
+    `apply_async` then raises kombu's OperationalError while Redis does not answer, as it does while
+    the broker is unavailable, after the tries of its retry policy. The task was not sent then; only
+    if Redis did not answer in time, it may be stored. It raises MessageError if the task is refused
+    (too large, too far ahead, a fanout), and ConfigError. `revoke` cancels tasks that are not due
+    and always tells the workers as well; it raises OperationalError while Redis does not answer.
     """
     if getattr(app, _INSTALLED, None) is None:
         setattr(app, _INSTALLED, _Interception(app, client, broker, minimum_s))
@@ -76,10 +77,10 @@ def install(
 
 
 def _detect_quorum_queues(app: Any, driver_type: str) -> tuple[bool, str]:
-    """None, for an app whose delays are ours.
+    """Report no quorum queues for an app with `install`.
 
-    Where there are any, Celery routes a delayed task into RabbitMQ's delay queues of whole seconds:
-    it refuses less than one, and warns at each send to a direct exchange.
+    If there are any, Celery sends a delayed task to RabbitMQ delay queues of whole seconds: it
+    refuses less than a second, and warns at each send to a direct exchange.
     """
     if getattr(app, _INSTALLED, None) is not None:
         return False, ""
@@ -93,13 +94,13 @@ class _Interception:
     ) -> None:
         self._app, self._client, self._broker = app, client, broker
         self._minimum_s = minimum_s
-        # Celery's own sender and control read the configuration when they are made: not now.
+        # Celery's own sender and control read the configuration when they are created: do it late.
         made = vars(app.amqp).get("send_task_message")
         sender = cache(app.amqp._create_task_sender) if made is None else lambda: made
         app.amqp.send_task_message = self._sending(sender)
-        theirs = _symbol_by_name(app.control_cls)
+        plain = _symbol_by_name(app.control_cls)
         app.control_cls = (
-            _RevokingControl if theirs is _Control else type("Control", (_Revoking, theirs), {})
+            _RevokingControl if plain is _Control else type("Control", (_Revoking, plain), {})
         )
         if "control" in vars(app):
             app.control.__class__ = app.control_cls
@@ -108,7 +109,7 @@ class _Interception:
     def client(self) -> Client:
         return self._client or client_of_settings()
 
-    # on the way out
+    # sending
 
     def _sending(self, sender: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
         def send_task_message(producer: Any, name: str, message: Any, **options: Any) -> Any:
@@ -120,21 +121,21 @@ class _Interception:
         return send_task_message
 
     def _eta(self, message: Any) -> datetime | None:
-        """When the task is due; None if that is now, or soon enough."""
-        said = _about(message).get("eta")
-        if not said:
+        """When the task is due; None to send it directly."""
+        given = _task_fields(message).get("eta")
+        if not given:
             return None
-        eta = said if isinstance(said, datetime) else datetime.fromisoformat(said)
+        eta = given if isinstance(given, datetime) else datetime.fromisoformat(given)
         if eta.tzinfo is None:
             eta = eta.replace(tzinfo=self._app.timezone)
         return eta if (eta - datetime.now(UTC)).total_seconds() > self._minimum_s else None
 
-    # revoke
+    # revoking
 
     def cancel(self, task_ids: Sequence[str]) -> None:
-        """Cancel whatever of the tasks is not due yet, and say in the result backend that it was.
+        """Cancel those of the tasks that are not due, and mark them revoked in the result backend.
 
-        OperationalError where the store is away.
+        OperationalError while Redis does not answer.
         """
         storable = [task_id for task_id in dict.fromkeys(task_ids) if _is_storable(task_id)]
         for first in range(0, len(storable), _REVOKED_TOGETHER):
@@ -145,13 +146,13 @@ class _Interception:
                 raise OperationalError(str(exc)) from exc
             for task_id, message in cancelled.items():
                 request = self._request_of(message)
+                store_result = not (request and request.ignore_result)
                 self._app.backend.mark_as_revoked(
-                    *(task_id, "revoked", request),
-                    store_result=not (request and request.ignore_result),
+                    task_id, "revoked", request, store_result=store_result
                 )
 
     def _request_of(self, message: Stored) -> Any:
-        """The task's request, as far as a chord that waits for it must know of it."""
+        """The fields of the task's request that a chord waiting for it needs."""
         headers, properties, body = dict(message.headers), message.properties, message.body or b""
         if properties.get("body_encoding") == "base64":  # kombu's own transports
             body = b64decode(body)
@@ -165,17 +166,17 @@ class _Interception:
             ).decode()
             return _Context({**headers, "chord": embedded.get("chord")})
         except Exception as exc:
-            _log.warning("revoked, but no chord is told: the message cannot be read: %r", exc)
+            _log.warning("revoked, but its chord is not notified: unreadable message: %r", exc)
             return None
 
 
 class _Revoking:
-    """What `control.revoke`, results, and the command line all end in."""
+    """Extends the one method that `control.revoke`, results and the command line all call."""
 
     app: Any
 
     def broadcast(self, command: str, arguments: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """As Celery's; a revoke cancels first, and is told to the workers even if that fails."""
+        """Send a command to the workers; before a revoke, cancel. It is sent even if that fails."""
         interception = getattr(self.app, _INSTALLED, None)
         try:
             if interception is not None and command in ("revoke", "terminate") and arguments:
@@ -187,7 +188,7 @@ class _Revoking:
 
 
 class _RevokingControl(_Revoking, _Control):  # type: ignore[misc]
-    """Of an app that has no control class of its own; pickled by name, as the app is."""
+    """For an app without its own control class. Apps are pickled, and this class by its name."""
 
 
 def _is_storable(task_id: Any) -> bool:
@@ -197,7 +198,7 @@ def _is_storable(task_id: Any) -> bool:
 
 
 def _cancel(client: Client, task_ids: Sequence[str]) -> Steps[dict[str, Stored]]:
-    """Cancel every copy of these tasks; of which one was, by task id."""
+    """Cancel every copy of these tasks; returns a cancelled message of each, by task id."""
     buckets = yield from client._calls.open()
     asked = [
         (task_id, id, buckets[bucket_of(task_id.encode(), len(buckets))])
@@ -216,26 +217,26 @@ def _cancel(client: Client, task_ids: Sequence[str]) -> Steps[dict[str, Stored]]
     }
 
 
-def _about(message: Any) -> dict[str, Any]:
-    """Where the protocol of the message has the task's id and ETA."""
-    about: dict[str, Any] = message.body if isinstance(message.body, dict) else message.headers
-    return about
+def _task_fields(message: Any) -> dict[str, Any]:
+    """The part of a message that holds the task's id and ETA: its body (protocol 1) or headers."""
+    fields: dict[str, Any] = message.body if isinstance(message.body, dict) else message.headers
+    return fields
 
 
 def _ids_of(task_id: str) -> Iterable[str]:
-    """The first that is free is taken: at a retry, the message before may not be settled yet."""
+    """Ids to store a task under, tried in order: at a retry the earlier copy may be pending."""
     yield task_id
     for number in range(1, _COPIES):
         yield f"{task_id}.{number}"
 
 
 class _TaskProducer(Producer):
-    """The producer that Celery chose, channel and all, as one that delays one task's message.
+    """Wraps the producer that Celery chose, and delays the message of one task.
 
-    Any other, an event, goes straight on.
+    Other messages, such as events, are published by the wrapped producer.
     """
 
-    # All else is in the dictionary that the two share: when one revives, both do.
+    # All other attributes are in the dictionary that both share, so that a reconnect reaches both.
     __slots__ = ("_broker", "_client", "_eta", "_last_id", "_plain", "_stamp", "_task")
 
     def __init__(
@@ -244,11 +245,11 @@ class _TaskProducer(Producer):
         self.__dict__ = plain.__dict__
         self._plain, self._task, self._eta = plain, message, eta
         self._client, self._broker = client, broker
-        # Kept when kombu tries again: it is the same call, and stores the task once.
+        # The same for every try of kombu, so that the store recognizes the call and stores it once.
         self._stamp, self._last_id = new_stamp(), new_id()
 
     def publish(self, body: Any, **options: Any) -> Any:
-        """As kombu's."""
+        """Delay the message of the task; publish any other."""
         if body is not self._task.body:
             return self._plain.publish(body, **options)
         if options.get("retry"):
@@ -261,8 +262,8 @@ class _TaskProducer(Producer):
             raise OperationalError(str(exc)) from exc
 
     def store(self, client: Client, arguments: dict[str, Any]) -> Receipt:
-        """Under the task's id; one that is pending already is sent twice, as Celery has it."""
-        task_id = _about(self._task)["id"]
+        """Store under the task's id. A task that is pending already is sent twice, as by Celery."""
+        task_id = _task_fields(self._task)["id"]
         for id in (*_ids_of(task_id), self._last_id):
             accepted = client.accept(Message(**{**arguments, "id": id, "key": task_id}))
             (receipt,) = client.schedule_accepted([(self._stamp, accepted)])

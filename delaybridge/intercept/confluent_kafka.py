@@ -17,25 +17,23 @@ from typing import Any
 import confluent_kafka
 
 from delaybridge.client import Client
-from delaybridge.errors import MessageError
 from delaybridge.intercept import (
-    SIGNS,
     Timing,
-    broker_of,
     client_of_settings,
-    destination,
+    is_timed,
     timing_of,
     without_instructions,
 )
-from delaybridge.intercept.kafka_outbox import Bounds, Callback, Outbox, Produced
-from delaybridge.message import Message
+from delaybridge.intercept.kafka import check_record, message_of
+from delaybridge.intercept.kafka_outbox import Outbox
+from delaybridge.intercept.kafka_reports import Bounds, Callback, Produced
 from delaybridge.times import At, Delay
 
 __all__ = ["Producer"]
 
 ANY_PARTITION = -1
-# How late `poll` and `flush` notice what the other kind brings: librdkafka is waited for in
-# turns of this length, and of the longer one while nothing is being stored.
+# `poll` and `flush` wait for librdkafka and for the outbox in turns of this length, and of the
+# longer one while nothing is being stored.
 TURN_S, IDLE_TURN_S = 0.005, 0.1
 
 _logger = logging.getLogger("delaybridge.intercept")
@@ -44,13 +42,13 @@ _plain_poll = confluent_kafka.Producer.poll
 
 
 class Producer(confluent_kafka.Producer):
-    """confluent_kafka's, whose `produce` takes `delay` and `deliver_at`.
+    """confluent_kafka's producer; `produce` accepts `delay` and `deliver_at`.
 
-    client: who stores what is delayed; by default one of the settings, shared by the process and
-    made at the first delay. broker: the configured Kafka that these messages go to, where there
-    are several. All else is librdkafka's configuration. What is delayed has a queue of its own, for
-    which these hold, too: `message.timeout.ms` (at most ten minutes),
-    `queue.buffering.max.messages`, `queue.buffering.max.kbytes`, `on_delivery`,
+    client: stores the delayed messages; by default one made from the settings at the first delay
+    and shared by the whole process. broker: the configured Kafka that these messages go to, if
+    there are several. The other arguments are librdkafka's configuration. Delayed messages have a
+    queue of their own, to which these settings apply as well: `message.timeout.ms` (at most ten
+    minutes), `queue.buffering.max.messages`, `queue.buffering.max.kbytes`, `on_delivery`,
     `delivery.report.only.error` and `logger`.
     """
 
@@ -79,36 +77,35 @@ class Producer(confluent_kafka.Producer):
         delay: Delay = None,
         deliver_at: At = None,
     ) -> str | None:
-        """As confluent_kafka's; with `delay`, `deliver_at` or a delay in the headers, stored.
+        """Produce now, as confluent_kafka does; or store a message with a delay until it is due.
 
-        A delayed message is checked and queued, and its id returned: that of the header
-        `delaybridge-id`, else a new one. A thread stores it, and then `poll` or `flush` calls
-        `on_delivery`; without an error: it is stored (not: it is on Kafka). With an error:
-        `_CONFLICT`: the id is pending with other content, this was not stored; `_PURGE_QUEUE`: it
-        was not sent; `_MSG_TIMED_OUT`, `_PURGE_INFLIGHT`, `_FAIL`: it may be stored; cancel it by
-        its id to be sure. A delay counts from this call. The workers choose the partition by the
-        key, unless one is given here; `timestamp` means nothing to them.
+        delay, deliver_at: when to deliver it, counted from this call; a header may give a delay
+        instead. The workers choose the partition by the key, unless one is given here; they ignore
+        `timestamp`.
 
-        MessageError: refused, as within a transaction; ConfigError; BufferError: the queue is full,
-        `poll` and try again; RuntimeError: closed, or made before a fork. Nothing is queued then.
+        Returns None, or the id of a delayed message: that of the header `delaybridge-id`, else a
+        new one. A thread stores it, and `poll` or `flush` then calls `on_delivery`. Without an
+        error the message is stored, and not yet on Kafka. `_CONFLICT`: it was not stored, since its
+        id is pending with other content. `_PURGE_QUEUE`: it was not sent. `_MSG_TIMED_OUT`,
+        `_PURGE_INFLIGHT`, `_FAIL`: it may be stored; cancel it by its id to be sure.
+
+        Raises MessageError if the message is refused, also within a transaction; ConfigError;
+        BufferError if the queue is full (`poll` and try again); RuntimeError if the producer is
+        closed or was made before a fork. Nothing is queued then.
         """
-        if callback is None:  # given as None, it would hide the other from the library
+        if callback is None:  # passed on as None, it would hide `on_delivery` from the library
             callback = on_delivery
         timing = None
-        if delay is not None or deliver_at is not None:
+        # Most messages have neither delay nor headers: these cost no call.
+        if delay is not None or deliver_at is not None or (headers and is_timed(headers)):
             timing = timing_of(headers, delay, deliver_at)
-        elif headers:  # looked at here: what passes through shall cost nothing
-            for pair in headers.items() if type(headers) is dict else headers:
-                if pair[0] in SIGNS:
-                    timing = timing_of(headers, None, None)
-                    break
         if timing is None:
             _plain_produce(self, topic, value, key, partition, callback, None, timestamp, headers)
             return None
         return self._delay(timing, callback, topic, value, key, partition, headers)
 
     def poll(self, timeout: float = -1) -> int:
-        """As confluent_kafka's; of delayed messages, too."""
+        """Serve reports, also of delayed messages; returns how many."""
         if self._outbox.is_unused and 0 <= timeout <= IDLE_TURN_S:
             return _plain_poll(self, timeout)
         until_s = _until(timeout)
@@ -120,7 +117,7 @@ class Producer(confluent_kafka.Producer):
                 return served + self._serve()
 
     def flush(self, timeout: float = -1) -> int:
-        """Wait until all is delivered or stored, and reported; returns how many of both are not."""
+        """Wait until every message is delivered or stored, and reported; returns those left."""
         until_s = _until(timeout)
         while True:
             self._serve()
@@ -140,12 +137,12 @@ class Producer(confluent_kafka.Producer):
         return super().__len__() + len(self._outbox)
 
     def purge(self, in_queue: bool = True, in_flight: bool = True, blocking: bool = True) -> None:
-        """As confluent_kafka's; a delayed message is in flight while it is being stored."""
+        """Purge, also delayed messages; these are in flight while they are being stored."""
         super().purge(in_queue, in_flight, blocking)
         self._outbox.purge(in_queue=in_queue, in_flight=in_flight)
 
     def close(self) -> bool:
-        """Flush, without a time limit, and close; the client given stays open."""
+        """Flush without a time limit, and close; a client passed as `client=` stays open."""
         if not self._outbox.is_closed:
             self.flush()
             self._outbox.close()
@@ -155,11 +152,11 @@ class Producer(confluent_kafka.Producer):
         self.close()
 
     def __del__(self) -> None:
-        if "_outbox" in self.__dict__:  # else its making failed
+        if "_outbox" in self.__dict__:  # not if `__init__` failed
             self._outbox.close()
 
     def begin_transaction(self) -> None:
-        """As confluent_kafka's. What is delayed takes no part in it and is refused meanwhile."""
+        """Begin a transaction. Until it ends, delayed messages are refused: they cannot join it."""
         super().begin_transaction()
         self._is_in_transaction = True
 
@@ -183,33 +180,22 @@ class Producer(confluent_kafka.Producer):
         partition: int,
         headers: Any,
     ) -> str:
-        if self._is_in_transaction:
-            raise MessageError("in_transaction", "delay", "produce it before or after it")
-        if not isinstance(topic, str):
-            raise TypeError(f"topic: must be str, not {type(topic).__name__}")
+        check_record(topic, is_in_transaction=self._is_in_transaction)
         client = self._client = self._client or client_of_settings()
-        accepted = client.accept(
-            Message(
-                destination("kafka", broker_of(client, "kafka", self._broker), topic),
-                value,
-                delay=timing.delay,
-                at=timing.at,
-                id=timing.id,
-                key=key,
-                headers=without_instructions(headers),
-                properties={} if partition == ANY_PARTITION else {"partition": partition},
-            )
-        )
+        chosen = None if partition == ANY_PARTITION else partition
+        kept = without_instructions(headers)
+        message = message_of(client, self._broker, timing, topic, value, key, chosen, kept)
+        accepted = client.accept(message)
         given = list(headers.items() if isinstance(headers, Mapping) else headers or ())
-        called = callback or self._default_callback
-        produced = Produced(topic, value, key, partition, given, called, self._only_error)
+        callback = callback or self._default_callback
+        produced = Produced(topic, value, key, partition, given, callback, self._only_error)
         self._outbox.put(client, accepted, produced)
         return accepted.id
 
     def _serve(self) -> int:
-        """Report what is stored to whoever asked for it; how many."""
+        """Call `on_delivery` for each report there is now; returns how many."""
         served = 0
-        for _ in range(self._outbox.reported):  # those of now: a callback may produce more
+        for _ in range(self._outbox.reports):  # not those of messages that a callback produces
             if (report := self._outbox.take_report()) is not None:
                 served += 1
                 report.serve()

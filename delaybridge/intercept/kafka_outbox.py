@@ -1,7 +1,8 @@
-"""What one confluent_kafka producer has yet to store: as librdkafka has it, a bounded queue.
+"""The bounded queue of delayed messages that one confluent_kafka producer has yet to store.
 
-One thread empties it, a batch a call: while one call is under way the next batch gathers. Reports
-wait until the producer polls.
+One thread stores them, a batch in each call; the next batch gathers while a call is under way.
+Reports wait until the producer polls. `AsyncClient` gathers calls, too, but could replace only the
+twenty lines that form a batch, and would cost a task for each message.
 """
 
 from __future__ import annotations
@@ -12,17 +13,15 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Self
+from collections.abc import Sequence
 from weakref import WeakSet
 
-import msgspec
 from confluent_kafka import KafkaError
-from confluent_kafka import Message as KafkaMessage
 
 from delaybridge.accept.accept import Accepted
 from delaybridge.client import Client
 from delaybridge.errors import StoreFull, StoreUnavailable
+from delaybridge.intercept.kafka_reports import Bounds, Produced, Report, Waiting
 from delaybridge.message import Answer
 from delaybridge.store.receipts import Receipt
 from delaybridge.store.verbs import new_stamp
@@ -30,100 +29,17 @@ from delaybridge.store.verbs import new_stamp
 BATCH_MESSAGES = 2000
 BATCH_BYTES = 4 * 2**20
 PAUSE_S = 0.1  # between two calls to a store that does not answer
-# The store knows a call again for so long: sent later, it could undo a cancel.
-MOST_TIMEOUT_S = 600.0
-EXIT_TIMEOUT_S = 5.0  # for what is not stored when the process ends
-NO_TIMESTAMP = (0, -1)
-
-Callback = Callable[[KafkaError | None, Any], Any]
-
-
-class Bounds(NamedTuple):
-    """What a producer's own configuration says, and here means the same."""
-
-    messages: int = 100_000
-    kbytes: int = 1_048_576
-    timeout_s: float = 300.0
-
-    @classmethod
-    def of(cls, config: Mapping[str, Any]) -> Self:
-        """From a configuration that librdkafka has accepted."""
-        timeouts = [
-            v for k, v in config.items() if k in ("message.timeout.ms", "delivery.timeout.ms")
-        ]
-        timeout_ms = int([300_000, *timeouts][-1])  # two names of one setting: the last one counts
-        return cls(
-            int(config.get("queue.buffering.max.messages", 100_000)),
-            int(config.get("queue.buffering.max.kbytes", 1_048_576)),
-            min(timeout_ms / 1000 or MOST_TIMEOUT_S, MOST_TIMEOUT_S),
-        )
-
-
-class Produced(NamedTuple):
-    """What the caller gave, for the report."""
-
-    topic: str
-    value: bytes | str | None
-    key: bytes | str | None
-    partition: int
-    headers: list[tuple[str, Any]]
-    callback: Callback | None
-    only_error: bool
-
-    def message(self, error: KafkaError | None, latency_s: float) -> KafkaMessage:
-        """As librdkafka's reports have it; the headers, too."""
-        return KafkaMessage(
-            topic=self.topic,
-            value=_bytes(self.value),
-            key=_bytes(self.key),
-            headers=[(name, _bytes(value)) for name, value in self.headers],
-            partition=self.partition,
-            error=error,
-            timestamp=NO_TIMESTAMP,
-            latency=latency_s,
-        )
-
-
-class Waiting(NamedTuple):
-    """One message on its way."""
-
-    accepted: Accepted
-    stamp: bytes
-    since_s: float
-    produced: Produced
-
-    def call(self, now_s: float) -> tuple[bytes, Accepted]:
-        """What to send: a delay counts from `produce`, so less is left of it by now."""
-        accepted, waited_ms = self.accepted, int((now_s - self.since_s) * 1000)
-        if accepted.when[0] == "+" and waited_ms:
-            left_ms = max(0, int(accepted.when) - waited_ms)
-            accepted = msgspec.structs.replace(accepted, when=f"+{left_ms}")
-        return self.stamp, accepted
-
-
-class Report(NamedTuple):
-    """What became of one message; error None: the store has it."""
-
-    waiting: Waiting
-    error: KafkaError | None
-    at_s: float
-
-    def serve(self) -> None:
-        """Call back."""
-        produced = self.waiting.produced
-        if produced.callback is not None:
-            latency_s = self.at_s - self.waiting.since_s
-            produced.callback(self.error, produced.message(self.error, latency_s))
+EXIT_TIMEOUT_S = 5.0  # to store the remaining messages when the process ends
 
 
 class Outbox:
-    """Messages on their way to the store, in their order, and the reports of those that arrived."""
+    """Messages to be stored, in order, and reports that the producer has not served yet."""
 
     def __init__(self, bounds: Bounds, logger: logging.Logger) -> None:
         self._bounds, self._logger = bounds, logger
         self._changed = threading.Condition()
         self._queue: deque[Waiting] = deque()
-        self._flying: deque[Waiting] = deque()
+        self._in_flight: deque[Waiting] = deque()  # the messages of the current call
         self._reports: deque[Report] = deque()
         self._bytes = 0  # of all three
         self._is_forked = self._is_purging = False
@@ -132,17 +48,20 @@ class Outbox:
         _outboxes.add(self)
 
     def __len__(self) -> int:
-        """Messages that are not known to be stored, and reports that nobody took."""
+        """Messages that are not known to be stored, and reports that were not taken."""
         with self._changed:
             return self._unstored + len(self._reports)
 
     @property
-    def reported(self) -> int:
-        """Reports that nobody took."""
+    def reports(self) -> int:
+        """Number of reports that were not taken."""
         return len(self._reports)
 
     def put(self, client: Client, accepted: Accepted, produced: Produced) -> None:
-        """Queue one message. BufferError: no room; RuntimeError: closed, or a parent process's."""
+        """Queue one message.
+
+        Raises BufferError if there is no room; RuntimeError if closed, or made before a fork.
+        """
         if self._is_forked:
             raise RuntimeError("a Producer does not survive a fork: make it in the child")
         with self._changed:
@@ -150,8 +69,8 @@ class Outbox:
                 raise RuntimeError("Producer has been closed")
             size = len(accepted.payload)
             messages, kbytes, _ = self._bounds
-            waiting = self._unstored + len(self._reports)
-            if 0 < messages <= waiting or self._bytes + size > kbytes * 1024:
+            held = self._unstored + len(self._reports)
+            if 0 < messages <= held or self._bytes + size > kbytes * 1024:
                 raise BufferError("Local: Queue full")
             if self.is_unused:
                 threading.Thread(
@@ -173,20 +92,20 @@ class Outbox:
             return report
 
     def wait(self, timeout_s: float) -> None:
-        """Until there is a report, or nothing to wait for; at most so long."""
+        """Until there is a report or every message is stored; at most `timeout_s`."""
         with self._changed:
             self._changed.wait_for(lambda: self._reports or not self._unstored, timeout_s)
 
     def purge(self, *, in_queue: bool, in_flight: bool) -> None:
-        """Give up what was not sent yet; and what is under way, should its call fail."""
+        """Give up messages not sent yet, and those in flight if their call fails."""
         with self._changed:
             while in_queue and self._queue:
                 self._report(self._queue.popleft(), KafkaError(KafkaError._PURGE_QUEUE))
-            self._is_purging = bool(in_flight and self._flying)
+            self._is_purging = bool(in_flight and self._in_flight)
             self._changed.notify_all()
 
     def close(self, timeout_s: float = 0.0) -> None:
-        """Take no more. What is not stored in time is warned of, once, and stored nevertheless."""
+        """Accept no more. If messages are left, warn once; the thread still stores them."""
         with self._changed:
             was_closed, self.is_closed = self.is_closed, True
             self._changed.notify_all()
@@ -197,69 +116,72 @@ class Outbox:
                     self._unstored,
                 )
 
-    def forget(self) -> None:
-        """In a forked child: all of it is the parent's, and the thread is not here."""
+    def empty_after_fork(self) -> None:
+        """Drop all in a forked child: the parent stores it, and the thread exists only there."""
         self._changed = threading.Condition()
-        self._queue, self._flying, self._reports = deque(), deque(), deque()
+        self._queue, self._in_flight, self._reports = deque(), deque(), deque()
         self.is_closed = self._is_forked = True
 
     @property
     def _unstored(self) -> int:
-        return len(self._queue) + len(self._flying)
+        return len(self._queue) + len(self._in_flight)
 
-    # the thread
+    # what the thread runs
 
     def _run(self, client: Client) -> None:
         while self._next_batch():
-            while self._flying:
+            while self._in_flight:
                 self._store(client)
 
     def _next_batch(self) -> bool:
-        """Wait for something to store; False: there will be nothing more."""
+        """Wait for messages and put them in flight. False: closed and empty."""
         with self._changed:
             self._changed.wait_for(lambda: self._queue or self.is_closed)
             size = 0
-            while self._queue and len(self._flying) < BATCH_MESSAGES and size < BATCH_BYTES:
+            while self._queue and len(self._in_flight) < BATCH_MESSAGES and size < BATCH_BYTES:
                 size += len(self._queue[0].accepted.payload)
-                self._flying.append(self._queue.popleft())
-            return bool(self._flying)
+                self._in_flight.append(self._queue.popleft())
+            return bool(self._in_flight)
 
     def _store(self, client: Client) -> None:
-        """One call for what is flying; it flies on if another call may help."""
+        """One call for the messages in flight; they stay there if another call may succeed."""
         now_s = time.monotonic()
         try:
-            receipts = client.schedule_accepted([one.call(now_s) for one in self._flying])
+            receipts = client.schedule_accepted([one.call(now_s) for one in self._in_flight])
         except (StoreUnavailable, StoreFull) as exc:
-            self._not_now(exc)
+            self._pause(exc)
         except Exception as exc:  # it is reported, and does not end the thread
-            self._land([KafkaError(KafkaError._FAIL, f"delaybridge: {exc}")] * len(self._flying))
+            self._finish(KafkaError(KafkaError._FAIL, f"delaybridge: {exc}"))
         else:
-            self._land([_error_of(receipt) for receipt in receipts])
+            self._finish([_error_of(receipt) for receipt in receipts])
 
-    def _not_now(self, exc: Exception) -> None:
-        """Pause, and give up what is too old or purged."""
+    def _pause(self, exc: Exception) -> None:
+        """Wait before the next call; then give up messages that are too old or purged."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_purging, PAUSE_S)
             if self._is_purging:
-                self._land([KafkaError(KafkaError._PURGE_INFLIGHT)] * len(self._flying))
+                self._finish(KafkaError(KafkaError._PURGE_INFLIGHT))
             timeout_s = self._bounds.timeout_s
             text = f"not stored within {timeout_s:g} s, as far as is known: {exc}"
             late = KafkaError(KafkaError._MSG_TIMED_OUT, text)
             oldest_s = time.monotonic() - timeout_s
-            for waiting in (self._flying, self._queue):
+            for waiting in (self._in_flight, self._queue):
                 while waiting and waiting[0].since_s <= oldest_s:
                     self._report(waiting.popleft(), late)
             self._changed.notify_all()
 
-    def _land(self, errors: Sequence[KafkaError | None]) -> None:
+    def _finish(self, errors: Sequence[KafkaError | None] | KafkaError) -> None:
+        """Report the messages in flight, each with its error or all with the same."""
         with self._changed:
+            if isinstance(errors, KafkaError):
+                errors = [errors] * len(self._in_flight)
             for error in errors:
-                self._report(self._flying.popleft(), error)
+                self._report(self._in_flight.popleft(), error)
             self._is_purging = False
             self._changed.notify_all()
 
     def _report(self, one: Waiting, error: KafkaError | None) -> None:
-        """Keep it for the caller, if the caller asked for it."""
+        """Keep a report if the producer has asked for it; otherwise log an error."""
         produced = one.produced
         if produced.callback is not None and (error is not None or not produced.only_error):
             self._reports.append(Report(one, error, time.monotonic()))
@@ -270,12 +192,8 @@ class Outbox:
             self._logger.error(text, one.accepted.id, produced.topic, error.str())
 
 
-def _bytes(text: bytes | str | None) -> bytes | None:
-    return text.encode() if isinstance(text, str) else text
-
-
 def _error_of(receipt: Receipt) -> KafkaError | None:
-    """None: stored; now, before, or before it was cancelled."""
+    """None: it is stored, was stored before, or was stored and cancelled since."""
     if receipt.answer is not Answer.CONFLICT:
         return None
     text = f"{receipt.id!r} is pending with other content; nothing was stored"
@@ -292,9 +210,9 @@ def _store_what_is_left() -> None:
         outbox.close(max(0.0, until_s - time.monotonic()))
 
 
-def _forget_the_parents() -> None:
+def _empty_in_child() -> None:
     for outbox in list(_outboxes):
-        outbox.forget()
+        outbox.empty_after_fork()
 
 
-os.register_at_fork(after_in_child=_forget_the_parents)
+os.register_at_fork(after_in_child=_empty_in_child)

@@ -37,19 +37,20 @@ _dumps: Any = dumps
 
 
 class Producer(_Plain):  # type: ignore[misc]
-    """kombu's, whose `publish` takes `delay` and `deliver_at`, too, by keyword.
+    """kombu's producer; `publish` accepts the keywords `delay` and `deliver_at`.
 
-    client: who stores what is delayed; by default one of the settings, shared by the process and
-    made at the first delay. broker: the configured broker that these messages go to, where there
-    are several.
+    client: stores the delayed messages; by default one made from the settings at the first delay
+    and shared by the whole process. broker: the configured broker that these messages go to, if
+    there are several.
 
-    `publish` with one of the two, or with a delay in the headers, stores the message until then,
-    and declares now what is to be declared. It is published on the configured broker as kombu would
-    have, and always mandatory: one that no queue takes lies in the dead set, and `on_return` is not
-    called. `immediate`, `timeout` and a batch around the call mean nothing to it. The answer is a
-    Receipt; it bears the message's id: that of the header `delaybridge-id`, else the message_id,
-    else a new one. MessageError, MessageConflict, StoreError, ConfigError: nothing was published;
-    StoreUnavailable: it may be stored.
+    `publish` with one of the two, or with a delay in the headers, makes its declarations now and
+    stores the message until it is due. A worker then publishes it on the configured broker as kombu
+    would have, and always mandatory: if no queue takes it, it moves to the dead set, and
+    `on_return` is not called. `immediate`, `timeout` and a batch around the call have no effect.
+
+    It returns a Receipt. Its id is that of the header `delaybridge-id`, else the message_id, else a
+    new one. It raises MessageError, MessageConflict, StoreError and ConfigError, and nothing is
+    published; after StoreUnavailable the message may be stored.
     """
 
     def __init__(
@@ -74,12 +75,13 @@ class Producer(_Plain):  # type: ignore[misc]
         *rest: Any,
         **options: Any,
     ) -> Any:
-        # kombu's `publish` hands on whatever keyword it does not know among the properties.
-        asked: tuple[Delay, At] = (None, None)
+        # kombu's `publish` passes keywords that it does not know on as properties.
+        delay: Delay = None
+        deliver_at: At = None
         if "delay" in properties or "deliver_at" in properties:
-            properties = dict(properties)  # with `retry` this may be called again with kombu's
-            asked = properties.pop("delay", None), properties.pop("deliver_at", None)
-        timing = timing_of(headers, *asked)
+            properties = dict(properties)  # a copy: `retry` may pass the original here again
+            delay, deliver_at = properties.pop("delay", None), properties.pop("deliver_at", None)
+        timing = timing_of(headers, delay, deliver_at)
         if timing is None:
             return super()._publish(
                 body, priority, content_type, encoding, headers, properties, *rest, **options
@@ -97,33 +99,40 @@ class Producer(_Plain):  # type: ignore[misc]
         return self.store(client, self._arguments(client, message, exchange, routing_key, timing))
 
     def store(self, client: Client, arguments: dict[str, Any]) -> Receipt:
-        """Store one message; arguments: those of `client.schedule`."""
+        """Store one message with these arguments of `client.schedule`; Celery's overrides it."""
         return client.schedule(**arguments)
 
     def _arguments(
         self, client: Client, message: Any, exchange: str, routing_key: str, timing: Timing
     ) -> dict[str, Any]:
-        """What `schedule` takes, for a message as the channel prepared it."""
+        """The arguments of `schedule` for a message that the channel prepared."""
         if isinstance(self.channel, virtual.Channel):
             name = broker_of(client, "kombu", self._broker)
-            queue = _only_queue(self.channel, exchange, routing_key)
-            return _queued(message, timing) | {"destination": destination("kombu", name, queue)}
+            queue = _queue_of(self.channel, exchange, routing_key)
+            return _virtual_arguments(message, timing) | {
+                "destination": destination("kombu", name, queue)
+            }
         if not isinstance(self.channel, pyamqp.Channel):
             raise ConfigError(f"kombu: no delays for {type(self.channel).__module__}")
         body, properties = message.body, message.properties
-        if isinstance(body, str):  # as py-amqp does, which leaves it for the last moment
+        if isinstance(body, str):  # py-amqp would encode it when it sends
             body = body.encode(properties.setdefault("content_encoding", "utf-8"))
         return {
             "body": body,
             **schedule_arguments(
-                *(client, self._broker, timing, exchange, routing_key),
-                *(properties.get("message_id"), message._serialize_properties()),
-            ),
+                client,
+                self._broker,
+                timing,
+                exchange,
+                routing_key,
+                message_id=properties.get("message_id"),
+                properties=message._serialize_properties(),
+            ),  # fmt: skip
         }
 
 
-def _queued(message: dict[str, Any], timing: Timing) -> dict[str, Any]:
-    """A message of the transports on which kombu itself does the routing."""
+def _virtual_arguments(message: dict[str, Any], timing: Timing) -> dict[str, Any]:
+    """The arguments of `schedule` for a transport on which kombu itself routes messages."""
     properties = message["properties"] | {
         "content_type": message["content-type"],
         "content_encoding": message["content-encoding"],
@@ -138,20 +147,18 @@ def _queued(message: dict[str, Any], timing: Timing) -> dict[str, Any]:
     }
 
 
-def _only_queue(channel: Any, exchange: str, routing_key: str) -> str:
-    """The queue that the channel would put it into; MessageError if it is not exactly one."""
+def _queue_of(channel: Any, exchange: str, routing_key: str) -> str:
+    """The queue that the channel routes to; MessageError if that is not exactly one."""
     queues = sorted(channel._lookup(exchange, routing_key))
     if exchange and isinstance(channel.typeof(exchange), FanoutExchange):
         raise MessageError("bad_destination", "exchange", f"{exchange!r}: no delays for a fanout")
     if len(queues) != 1:
-        raise MessageError(
-            *("bad_destination", "exchange"),
-            f"{exchange!r} with {routing_key!r} leads to {len(queues)} queues; it must be one",
-        )
+        reason = f"{exchange!r} with {routing_key!r} leads to {len(queues)} queues; it must be one"
+        raise MessageError("bad_destination", "exchange", reason)
     queue: str = queues[0]
     return queue
 
 
 def _as_json(values: dict[str, Any]) -> Any:
-    """As these transports write them; what JSON does not know is by then kombu's spelling of it."""
+    """The values as these transports write them: kombu spells out types that JSON lacks."""
     return json.loads(_dumps(values))

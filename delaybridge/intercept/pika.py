@@ -24,9 +24,9 @@ __all__ = ["BlockingChannel", "BlockingConnection", "delaying"]
 
 
 class _Delaying:
-    """What `basic_publish` of a pika channel becomes."""
+    """Adds delays to `basic_publish` of a pika channel."""
 
-    _delaybridge: tuple[Client | None, str | None]
+    _delaybridge: tuple[Client | None, str | None]  # client, broker
 
     def basic_publish(
         self,
@@ -39,13 +39,16 @@ class _Delaying:
         delay: Delay = None,
         deliver_at: At = None,
     ) -> Receipt | None:
-        """As pika's; with `delay`, `deliver_at` or a delay in the headers, stored until then.
+        """Publish now, as pika does; or store a message with a delay until it is due.
 
-        A stored message is published on the configured broker as pika would have; `mandatory` is
-        not handed on: a worker publishes nothing otherwise, and what it gets back lies in the dead
-        set. The receipt bears its id: that of the header `delaybridge-id`, else the message_id,
-        else a new one. It blocks until Redis has answered. MessageError, MessageConflict,
-        StoreError, ConfigError: nothing was published; StoreUnavailable: it may be stored.
+        delay, deliver_at: when to deliver it; a header may give a delay instead. A worker publishes
+        a delayed message on the configured broker as pika would have, and always mandatory: if no
+        queue takes it, it moves to the dead set. Blocks until Redis has answered.
+
+        Returns None, or the receipt of a delayed message. Its id is that of the header
+        `delaybridge-id`, else the message_id, else a new one. Raises MessageError, MessageConflict,
+        StoreError and ConfigError, and nothing is published; after StoreUnavailable the message may
+        be stored.
         """
         headers = None if properties is None else properties.headers
         timing = timing_of(headers, delay, deliver_at)
@@ -58,22 +61,22 @@ class _Delaying:
         client, broker = self._delaybridge
         client = client or client_of_settings()
         arguments = schedule_arguments(
-            *(client, broker, timing, exchange, routing_key, sent.message_id),
-            b"".join(sent.encode()),
-        )
+            client, broker, timing, exchange, routing_key,
+            message_id=sent.message_id, properties=b"".join(sent.encode()),
+        )  # fmt: skip
         return client.schedule(body=body, **arguments)
 
 
 class BlockingChannel(_Delaying, blocking_connection.BlockingChannel):  # type: ignore[misc]
-    """pika's, made by `BlockingConnection.channel`."""
+    """pika's channel with delays, made by `BlockingConnection.channel`."""
 
 
 class BlockingConnection(pika.BlockingConnection):  # type: ignore[misc]
-    """pika's, whose channels take delays.
+    """pika's connection; its channels accept delays.
 
-    client: who stores what is delayed; by default one of the settings, shared by the process and
-    made at the first delay. broker: the configured RabbitMQ that these messages go to, where there
-    are several.
+    client: stores the delayed messages; by default one made from the settings at the first delay
+    and shared by the whole process. broker: the configured RabbitMQ that these messages go to, if
+    there are several.
     """
 
     def __init__(
@@ -95,13 +98,13 @@ class BlockingConnection(pika.BlockingConnection):  # type: ignore[misc]
 
 
 def delaying(channel: Any, *, client: Client | None = None, broker: str | None = None) -> Any:
-    """The very channel, its `basic_publish` now taking delays. client, broker: see the connection.
+    """Add delays to `basic_publish` of a channel that pika made; returns the same object.
 
-    For channels that pika made, of a blocking connection or of one with callbacks, whose loop
-    waits for Redis while a delayed message is stored.
+    client, broker: as for `BlockingConnection`. The channel may be of a blocking connection or of
+    one with callbacks, whose loop waits for Redis while a delayed message is stored.
     """
     if not isinstance(channel, _Delaying):
-        # Callbacks are given this object: a wrapper around it would not reach them.
+        # pika passes this object to callbacks: they would not get a wrapper around it.
         channel.__class__ = _class_of(type(channel))
     channel._delaybridge = client, broker
     return channel

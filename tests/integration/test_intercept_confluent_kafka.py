@@ -601,7 +601,7 @@ class TestTheStoreAway:
     def test_purge(self, site: KafkaSite, away: Client, reports: Reports) -> None:
         with Producer(site.config, client=away) as producer:
             producer.produce("t", b"first", on_delivery=reports, delay="1h")
-            wait_until(lambda: producer._outbox._flying, DEADLINE_S)
+            wait_until(lambda: producer._outbox._in_flight, DEADLINE_S)
             producer.produce("t", b"second", on_delivery=reports, delay="1h")
             producer.purge(in_flight=False)
             assert producer.poll(-1) == 1
