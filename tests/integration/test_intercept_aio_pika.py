@@ -103,7 +103,7 @@ async def take(site: Site, queue: str) -> Raw:
 
 
 @pytest.mark.parametrize(("body", "properties"), PUBLISHED)
-async def test_without_a_delay_it_is_aio_pika(
+async def test_a_message_without_a_delay_is_published_by_aio_pika_itself(
     site: Site, channel: Any, plain: Any, body: bytes, properties: Any
 ) -> None:
     queue = site.queue()
@@ -116,7 +116,7 @@ async def test_without_a_delay_it_is_aio_pika(
 
 
 @pytest.mark.parametrize(("body", "properties"), PUBLISHED)
-async def test_what_arrives_later_is_what_aio_pika_sends(
+async def test_a_delayed_message_arrives_as_aio_pika_would_have_sent_it(
     site: Site, channel: Any, plain: Any, body: bytes, properties: Any
 ) -> None:
     queue = site.queue()
@@ -131,14 +131,14 @@ async def test_what_arrives_later_is_what_aio_pika_sends(
     site.check_same(direct, delayed, receipt.id, receipt.due_ms)
 
 
-async def test_a_message_without_an_id_bears_that_of_the_receipt(site: Site, robust: Any) -> None:
+async def test_a_message_without_an_id_gets_the_id_of_its_receipt(site: Site, robust: Any) -> None:
     queue = site.queue()
     receipt = await robust.default_exchange.publish(Message(b"x"), queue, delay=0)
     arrived = await take(site, queue)
     assert arrived.properties["message_id"] == arrived.headers["delaybridge-id"] == receipt.id
 
 
-async def test_every_exchange_of_the_channel(site: Site, channel: Any) -> None:
+async def test_every_exchange_of_the_channel_delays(site: Site, channel: Any) -> None:
     queue = site.queue()
     name = site.exchange(f"{queue}/a:b", queue)
     declared = await channel.declare_exchange(f"{queue}-new", "topic", durable=True)
@@ -155,7 +155,7 @@ async def test_every_exchange_of_the_channel(site: Site, channel: Any) -> None:
         assert (arrived.exchange, arrived.routing_key) == (exchange.name, "a.b/c:d")
 
 
-async def test_an_exchange_delays_while_its_connection_is_away(site: Site, robust: Any) -> None:
+async def test_an_exchange_delays_while_its_connection_is_down(site: Site, robust: Any) -> None:
     queue = site.queue()
     exchange = await robust.get_exchange(site.exchange(f"{queue}-x", queue))
     underlying = await robust.get_underlay_channel()
@@ -180,7 +180,7 @@ def soon() -> datetime:
         pytest.param({"delaybridge-delay": "300ms", "a": 1}, dict, id="delaybridge-delay"),
     ],
 )
-async def test_every_way_to_say_when(
+async def test_every_way_to_give_a_time_delays_the_message(
     site: Site, robust: Any, headers: dict[str, Any], arguments: Any
 ) -> None:
     queue = site.queue()
@@ -195,7 +195,7 @@ async def test_every_way_to_say_when(
 
 
 @pytest.mark.parametrize("by", ["message_id", "header", "receipt"])
-async def test_it_is_cancelled_and_rescheduled_by_its_id(
+async def test_a_delayed_message_is_cancelled_and_rescheduled_by_its_id(
     site: Site, robust: Any, client: AsyncClient, by: str
 ) -> None:
     queue = site.queue()
@@ -228,7 +228,7 @@ async def test_it_is_cancelled_and_rescheduled_by_its_id(
     ],
     ids=str,
 )
-async def test_what_is_refused_is_neither_published_nor_stored(
+async def test_a_refused_message_is_neither_published_nor_stored(
     site: Site, robust: Any, properties: Any, arguments: Any, code: str, field: str
 ) -> None:
     queue = site.queue()
@@ -250,7 +250,7 @@ async def test_an_id_that_is_pending_with_other_content_is_a_conflict(
     await asyncio.to_thread(site.check_nothing_left, queue)
 
 
-async def test_an_internal_exchange_takes_nothing(site: Site, robust: Any) -> None:
+async def test_an_internal_exchange_refuses_delayed_messages_too(site: Site, robust: Any) -> None:
     exchange = await robust.declare_exchange(site.queue(), internal=True, auto_delete=True)
     for arguments in ({}, {"delay": 1}):
         with pytest.raises(ValueError, match="internal exchange"):
@@ -260,7 +260,7 @@ async def test_an_internal_exchange_takes_nothing(site: Site, robust: Any) -> No
 @pytest.mark.parametrize(
     ("timeout_s", "expected"), [(None, StoreUnavailable), (0.01, TimeoutError)]
 )
-async def test_without_redis_it_is_raised_and_not_published(
+async def test_without_redis_a_delayed_publish_raises_and_publishes_nothing(
     site: Site, timeout_s: float | None, expected: type[Exception]
 ) -> None:
     queue = site.queue()
@@ -296,14 +296,14 @@ async def test_the_client_of_the_settings_is_closed_with_the_connection(
     assert (await take(site, queue)).headers["delaybridge-id"] == receipt.id
 
 
-async def test_the_client_that_was_given_stays_open(site: Site, client: AsyncClient) -> None:
+async def test_a_client_that_was_passed_stays_open(site: Site, client: AsyncClient) -> None:
     async with await delaying.connect(site.url, client=client) as connection:
         exchange = (await connection.channel()).default_exchange
         receipt = await exchange.publish(Message(b"x"), "q", delay="1h")
     assert await client.cancel(receipt.id) == "cancelled"
 
 
-async def test_what_no_queue_takes_lies_in_the_dead_set(
+async def test_a_message_that_no_queue_takes_is_in_the_dead_set(
     site: Site, robust: Any, client: AsyncClient
 ) -> None:
     receipt = await robust.default_exchange.publish(Message(b"x"), "no-such-queue", delay=0)
@@ -316,7 +316,7 @@ async def test_what_no_queue_takes_lies_in_the_dead_set(
     await client.discard(receipt.id)
 
 
-def test_the_guide_s_code_runs_as_it_stands(site: Site) -> None:
+def test_the_code_in_the_guide_runs_unchanged(site: Site) -> None:
     site.queue("orders")
     assert site.run_recipe("aio_pika") == "cancelled\n"
     assert [site.take("orders").body for _ in range(2)] == [b"now", b"in a moment"]

@@ -61,7 +61,7 @@ async def take(site: KafkaSite, topic: str, count: int) -> list[Record]:
 
 class TestPassingThrough:
     @pytest.mark.parametrize(("value", "key", "headers"), [*SENT, NOT_DELAYED])
-    async def test_without_a_delay_it_is_the_library(
+    async def test_a_message_without_a_delay_is_sent_by_the_library_itself(
         self, site: KafkaSite, producer: AIOKafkaProducer, value: Any, key: Any, headers: Any
     ) -> None:
         topics = [site.topic(), site.topic()]
@@ -76,7 +76,7 @@ class TestPassingThrough:
         assert all(isinstance(a, aiokafka.structs.RecordMetadata) for a in answers)
         assert [a[3:] for a in answers[:2]] == [a[3:] for a in answers[2:]]
 
-    async def test_what_the_library_refuses_is_refused_as_ever(
+    async def test_the_library_s_own_refusals_stay_the_same(
         self, site: KafkaSite, producer: AIOKafkaProducer
     ) -> None:
         topic = site.topic()
@@ -92,7 +92,7 @@ class TestPassingThrough:
 
 class TestArriving:
     @pytest.mark.parametrize(("value", "key", "headers"), SENT)
-    async def test_a_delayed_one_arrives_byte_for_byte_and_not_early(
+    async def test_a_delayed_message_arrives_byte_for_byte_and_not_early(
         self, site: KafkaSite, producer: AIOKafkaProducer, value: Any, key: Any, headers: Any
     ) -> None:
         now, later = site.topic(), site.topic()
@@ -117,7 +117,7 @@ class TestArriving:
             ([("a", b"1"), ("delaybridge-delay", b"1h")], {}, [("a", b"1")]),
         ],
     )
-    async def test_the_ways_to_give_a_delay(
+    async def test_every_way_to_give_a_delay_delays_the_message(
         self, site: KafkaSite, producer: AIOKafkaProducer, headers: Any, arguments: Any, kept: Any
     ) -> None:
         topic = site.topic()
@@ -129,7 +129,7 @@ class TestArriving:
         assert before_ms + HOUR_MS <= stored.due_ms <= time.time_ns() // 1_000_000 + HOUR_MS + 1
 
     @pytest.mark.parametrize("way", ["datetime", "text", "header"])
-    async def test_the_ways_to_give_a_time(
+    async def test_every_way_to_give_a_time_delays_the_message(
         self, site: KafkaSite, producer: AIOKafkaProducer, way: str
     ) -> None:
         due = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=1)
@@ -141,7 +141,7 @@ class TestArriving:
         receipt = await producer.send_and_wait(site.topic(), b"x", **given[way])
         assert receipt.due_ms == due.timestamp() * 1000
 
-    async def test_cancel_and_reschedule_by_the_id(
+    async def test_a_delayed_message_is_cancelled_and_rescheduled_by_its_id(
         self, site: KafkaSite, producer: AIOKafkaProducer, client: AsyncClient
     ) -> None:
         topic, own = site.topic(), f"id-{uuid.uuid4().hex}"
@@ -154,7 +154,7 @@ class TestArriving:
         (record,) = await take(site, topic, 1)
         assert (record.value, record.id) == (b"given", own)
 
-    async def test_through_the_producer_s_serializers(
+    async def test_a_delayed_message_passes_through_the_producer_s_serializers(
         self, site: KafkaSite, client: AsyncClient
     ) -> None:
         now, later = site.topic(), site.topic()
@@ -187,7 +187,7 @@ class TestArriving:
         assert len(records) == 2000
         assert all(record.stamp_ms >= record.due_ms for record in records)
 
-    async def test_very_many_wait_for_room(
+    async def test_send_waits_while_very_many_are_being_stored(
         self, site: KafkaSite, client: AsyncClient, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(intercepted, "MOST_UNSTORED", 10)
@@ -215,7 +215,7 @@ class TestRefused:
         ],
         ids=str,
     )
-    async def test_at_once_and_nothing_is_stored(
+    async def test_a_refused_message_raises_at_once_and_is_not_stored(
         self, site: KafkaSite, producer: AIOKafkaProducer, given: Any, arguments: Any,
         code: str, field: str,
     ) -> None:  # fmt: skip
@@ -226,7 +226,7 @@ class TestRefused:
         await producer.flush()
         await asyncio.to_thread(site.check_nothing_left, topic)
 
-    async def test_what_the_library_would_refuse(
+    async def test_messages_that_the_library_would_refuse_are_refused(
         self, site: KafkaSite, producer: AIOKafkaProducer
     ) -> None:
         with pytest.raises(MessageSizeTooLargeError):
@@ -236,7 +236,7 @@ class TestRefused:
         with pytest.raises(TypeError, match="must be str"):
             await producer.send(None, b"x", delay=1)  # type: ignore[arg-type]
 
-    async def test_an_id_that_is_pending_with_other_content(
+    async def test_an_id_that_is_pending_with_other_content_is_a_conflict(
         self, site: KafkaSite, producer: AIOKafkaProducer
     ) -> None:
         topic = site.topic()
@@ -249,7 +249,9 @@ class TestRefused:
         (stored,) = site.pending(topic)
         assert stored.body == b"x"
 
-    async def test_without_redis_it_is_raised_and_not_sent(self, site: KafkaSite) -> None:
+    async def test_without_redis_the_future_raises_and_nothing_is_sent(
+        self, site: KafkaSite
+    ) -> None:
         topic = site.topic()
         async with AsyncClient(f"redis://{LOOPBACK}:{free_port()}", timeout_s=0.2) as away:
             async with AIOKafkaProducer(bootstrap_servers=site.servers, client=away) as producer:
@@ -264,7 +266,7 @@ class TestRefused:
             ({"eu": "kafka://h", "us": "kafka://h"}, None, "eu, us; give broker=NAME"),
         ],
     )
-    async def test_a_broker_that_is_not_configured(
+    async def test_a_broker_that_is_not_configured_is_a_config_error(
         self, site: KafkaSite, brokers: dict[str, str], broker: str | None, remedy: str
     ) -> None:
         async with AsyncClient(site.redis_url, brokers=brokers) as client:
@@ -274,7 +276,7 @@ class TestRefused:
                 with pytest.raises(ConfigError, match=remedy):
                     await producer.send("t", b"x", delay=1)
 
-    async def test_one_of_several_brokers_is_named(self, site: KafkaSite) -> None:
+    async def test_broker_chooses_one_of_several_brokers(self, site: KafkaSite) -> None:
         brokers = {"eu": "kafka://h", "us": "kafka://h"}
         async with (
             AsyncClient(site.redis_url, namespace=site.namespace, brokers=brokers) as client,
@@ -287,7 +289,9 @@ class TestRefused:
             assert stored is not None and stored.destination == "us:t"
             assert await client.cancel(receipt.id) == "cancelled"
 
-    async def test_within_a_transaction(self, site: KafkaSite, client: AsyncClient) -> None:
+    async def test_within_a_transaction_a_delayed_message_is_refused(
+        self, site: KafkaSite, client: AsyncClient
+    ) -> None:
         now, later = site.topic(), site.topic()
         async with AIOKafkaProducer(
             bootstrap_servers=site.servers, client=client, transactional_id=now
@@ -303,7 +307,7 @@ class TestRefused:
 
 
 class TestTheEnd:
-    async def test_stop_waits_for_what_is_being_stored(
+    async def test_stop_waits_until_messages_are_stored(
         self, site: KafkaSite, client: AsyncClient
     ) -> None:
         topic = site.topic()
@@ -317,7 +321,7 @@ class TestTheEnd:
         assert len(site.pending(topic)) == 500
         assert (await client.stats()).delayed >= 500  # the client given stays open
 
-    async def test_a_future_that_nobody_waits_for_is_stored(
+    async def test_a_message_is_stored_even_if_its_future_is_not_awaited(
         self, site: KafkaSite, producer: AIOKafkaProducer
     ) -> None:
         topic = site.topic()
@@ -335,5 +339,5 @@ class TestTheEnd:
         assert record.id == receipt.id
 
 
-def test_the_recipe(site: KafkaSite) -> None:
+def test_the_code_in_the_guide_runs_unchanged(site: KafkaSite) -> None:
     assert site.run_recipe("aiokafka") == "created cancelled\n"

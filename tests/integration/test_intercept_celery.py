@@ -185,7 +185,7 @@ def test_500_countdowns_and_etas_run_once_and_never_early(team: Team) -> None:
     assert not early
 
 
-def test_no_worker_holds_what_is_not_due(team: Team) -> None:
+def test_no_worker_holds_tasks_that_are_not_due(team: Team) -> None:
     team.start()
     worker = f"{team.queue}@localhost"
     inspect = team.app.control.inspect([worker], timeout=5, limit=1)
@@ -201,7 +201,7 @@ def test_no_worker_holds_what_is_not_due(team: Team) -> None:
     stock.close()
 
 
-def test_what_is_due_already_is_sent_straight_on(team: Team) -> None:
+def test_a_task_that_is_due_already_is_sent_directly(team: Team) -> None:
     team.start()
     team.tasks.ran.apply_async(["zero"], countdown=0)
     team.tasks.ran.apply_async(["negative"], countdown=-5)
@@ -211,7 +211,7 @@ def test_what_is_due_already_is_sent_straight_on(team: Team) -> None:
     team.until_ran("zero", "negative", "past", "now")
 
 
-def test_a_revoke_before_due_cancels_and_the_result_says_so(team: Team) -> None:
+def test_a_revoke_before_the_due_time_cancels_and_the_result_is_revoked(team: Team) -> None:
     team.start()
     hours = team.tasks.ran.apply_async(["hours"], countdown=3 * 3600)
     soon = team.tasks.ran.apply_async(["soon"], countdown=1.5)
@@ -227,7 +227,7 @@ def test_a_revoke_before_due_cancels_and_the_result_says_so(team: Team) -> None:
     assert team.runs().keys() == {"after"}
 
 
-def test_chains_groups_and_chords_with_countdowns(team: Team) -> None:
+def test_chains_groups_and_chords_with_countdowns_run(team: Team) -> None:
     team.start()
     began_s = time.time()
     add, total = team.tasks.add, team.tasks.total
@@ -278,14 +278,16 @@ def test_concurrent_publishers_lose_nothing(team: Team) -> None:
     assert Counter(len(times) for times in runs.values()) == {1: 200}
 
 
-def test_the_same_task_id_twice_runs_twice_as_celery_has_it(team: Team) -> None:
+def test_the_same_task_id_twice_runs_twice_as_with_celery(team: Team) -> None:
     team.start()
     for _ in range(2):
         team.tasks.ran.apply_async(["twice"], countdown=1, task_id=f"{team.queue}-same")
     wait_until(lambda: len(team.runs().get("twice", ())) == 2, DEADLINE_S, "two runs")
 
 
-def test_a_store_that_is_away_is_told_as_a_broker_that_is_away(team: Team, kind: str) -> None:
+def test_an_unreachable_redis_raises_the_same_error_as_an_unreachable_broker(
+    team: Team, kind: str
+) -> None:
     away = Client(
         "redis://127.0.0.1:1/0", namespace="x", brokers=team.bridge.brokers, timeout_s=0.3
     )
@@ -315,7 +317,7 @@ def test_the_app_may_be_configured_after_install(redis_url: str) -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"serializer": "yaml", "compression": "zlib"}])
-def test_what_arrives_is_what_celery_would_have_sent(
+def test_a_delayed_task_arrives_as_celery_would_have_sent_it(
     team: Team, kind: str, options: dict[str, Any]
 ) -> None:
     team.bridge.start_workers(1)
@@ -370,7 +372,7 @@ def test_signals_fire_when_the_task_is_sent(team: Team) -> None:
     assert stored is not None and dict(stored.headers)["stamped"] == "by a signal"
 
 
-def test_links_and_tasks_sent_by_name(team: Team) -> None:
+def test_links_and_tasks_sent_by_name_are_delayed(team: Team) -> None:
     team.start()
     name = team.tasks.ran.name
     linked = team.tasks.ran.si("linked").set(countdown=0.5)
@@ -400,7 +402,7 @@ def test_a_revoke_finds_every_copy_and_every_retry(team: Team) -> None:
     assert {ran.AsyncResult(id).state for id in (again, hundredth, kept)} == {"REVOKED"}
 
 
-def test_where_the_store_is_away_a_revoke_still_reaches_the_workers(team: Team) -> None:
+def test_a_revoke_reaches_the_workers_even_if_redis_is_unreachable(team: Team) -> None:
     team.start()
     with Client("redis://127.0.0.1:1/0", brokers=team.bridge.brokers, timeout_s=0.3) as away:
         app = Celery("other", broker=team.environment["CELERY_TEST_BROKER"], set_as_current=False)
@@ -412,7 +414,7 @@ def test_where_the_store_is_away_a_revoke_still_reaches_the_workers(team: Team) 
     wait_until(lambda: f"{team.queue}-id" in str(inspect.revoked()), DEADLINE_S, "the worker told")
 
 
-def test_a_broker_connection_that_was_lost_is_made_again_once(team: Team) -> None:
+def test_a_lost_broker_connection_is_reopened_once(team: Team) -> None:
     with team.app.amqp.producer_pool.acquire(block=True) as producer:
         lost = producer.channel
         if hasattr(lost, "client") and hasattr(lost.client, "connection_pool"):
@@ -427,7 +429,7 @@ def test_a_broker_connection_that_was_lost_is_made_again_once(team: Team) -> Non
     assert len(team.pending()) == 4
 
 
-def test_a_lost_answer_of_the_store_is_asked_for_again_as_the_policy_says(
+def test_a_call_whose_answer_is_lost_is_repeated_by_the_retry_policy(
     team: Team, redis_url: str
 ) -> None:
     class Patient(Client):
@@ -459,7 +461,7 @@ def test_a_lost_answer_of_the_store_is_asked_for_again_as_the_policy_says(
     assert team.pending() == sorted([first.id, second.id, "3rd"])
 
 
-def test_processes_forked_from_one_that_has_sent_already(team: Team) -> None:
+def test_processes_forked_after_the_first_send_delay_their_tasks(team: Team) -> None:
     team.start()
     script = f"""
 import os
@@ -489,7 +491,7 @@ def quorum(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> N
 
 @pytest.mark.parametrize("quorum", ["topic", "direct"], indirect=True)
 @pytest.mark.parametrize("kind", ["rabbitmq"], indirect=True)
-def test_quorum_queues_take_any_delay_without_celery_s_own(
+def test_quorum_queues_accept_any_delay_without_celery_s_native_delays(
     quorum: None, team: Team, caplog: pytest.LogCaptureFixture
 ) -> None:
     team.start()
@@ -509,7 +511,7 @@ def test_quorum_queues_take_any_delay_without_celery_s_own(
 
 
 @pytest.mark.parametrize("kind", ["rabbitmq"], indirect=True)
-def test_the_recipe_runs_as_it_stands(team: Team) -> None:
+def test_the_code_in_the_guide_runs_unchanged(team: Team) -> None:
     guide = (ROOT / "docs" / "celery.md").read_text()
     (code,) = re.findall(r"```python\n(import os.*?)```", guide, re.DOTALL)
     team.bridge.start_workers(1)

@@ -99,7 +99,7 @@ def away() -> Iterator[Client]:
 
 class TestPassingThrough:
     @pytest.mark.parametrize(("value", "key", "headers"), [*PRODUCED, NOT_DELAYED])
-    def test_without_a_delay_it_is_the_library(
+    def test_a_message_without_a_delay_is_produced_by_the_library_itself(
         self, site: KafkaSite, reports: Reports, value: Any, key: Any, headers: Any
     ) -> None:
         topics = [site.topic(), site.topic()]
@@ -130,7 +130,7 @@ class TestPassingThrough:
         assert reported[0] == reported[1]
         assert [m.topic() for _, m in reports.all] == topics
 
-    def test_what_the_library_refuses_is_refused_as_ever(self, producer: Producer) -> None:
+    def test_the_library_s_own_refusals_stay_the_same(self, producer: Producer) -> None:
         with pytest.raises(TypeError, match="bytes-like"):
             producer.produce("t", 5)  # type: ignore[arg-type]
         with pytest.raises(TypeError, match="header value"):
@@ -141,7 +141,7 @@ class TestPassingThrough:
             Producer({"no.such.property": 1})
         assert len(producer) == 0
 
-    def test_poll_and_flush_without_any_delay(
+    def test_poll_and_flush_without_delayed_messages_are_the_library_s(
         self, site: KafkaSite, producer: Producer, reports: Reports
     ) -> None:
         topic = site.topic()
@@ -160,7 +160,7 @@ class TestPassingThrough:
 
 class TestArriving:
     @pytest.mark.parametrize(("value", "key", "headers"), PRODUCED)
-    def test_a_delayed_one_arrives_byte_for_byte_and_not_early(
+    def test_a_delayed_message_arrives_byte_for_byte_and_not_early(
         self, site: KafkaSite, producer: Producer, value: Any, key: Any, headers: Any
     ) -> None:
         now, later = site.topic(), site.topic()
@@ -198,7 +198,7 @@ class TestArriving:
             ({"a": "1", "delaybridge-delay": b"1h"}, {}, [("a", b"1")]),
         ],
     )
-    def test_the_ways_to_give_a_delay(
+    def test_every_way_to_give_a_delay_delays_the_message(
         self, site: KafkaSite, producer: Producer, headers: Any, arguments: Any, kept: Any
     ) -> None:
         topic = site.topic()
@@ -211,7 +211,9 @@ class TestArriving:
         assert before_ms + HOUR_MS <= stored.due_ms <= time.time_ns() // 1_000_000 + HOUR_MS + 1
 
     @pytest.mark.parametrize("way", ["datetime", "text", "header"])
-    def test_the_ways_to_give_a_time(self, site: KafkaSite, producer: Producer, way: str) -> None:
+    def test_every_way_to_give_a_time_delays_the_message(
+        self, site: KafkaSite, producer: Producer, way: str
+    ) -> None:
         topic = site.topic()
         due = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=1)
         if way == "header":
@@ -222,7 +224,9 @@ class TestArriving:
         (stored,) = site.pending(topic)
         assert stored.due_ms == due.timestamp() * 1000
 
-    def test_cancel_and_reschedule_by_the_id(self, site: KafkaSite, producer: Producer) -> None:
+    def test_a_delayed_message_is_cancelled_and_rescheduled_by_its_id(
+        self, site: KafkaSite, producer: Producer
+    ) -> None:
         topic, own = site.topic(), f"id-{uuid.uuid4().hex}"
         given = {"delaybridge-id": own}
         assert producer.produce(topic, b"given", headers=given, delay="1h") == own
@@ -251,7 +255,7 @@ class TestArriving:
         assert {int(r.value or b""): r.id for r in records} == dict(enumerate(ids))
         assert all(record.stamp_ms >= record.due_ms for record in records)
 
-    def test_many_threads_one_producer(
+    def test_many_threads_may_share_one_producer(
         self, site: KafkaSite, producer: Producer, reports: Reports
     ) -> None:
         topic = site.topic()
@@ -273,7 +277,7 @@ class TestArriving:
 
 
 class TestReports:
-    def test_a_report_is_served_by_who_polls_and_by_nobody_else(
+    def test_on_delivery_is_called_only_in_the_thread_that_polls(
         self, site: KafkaSite, producer: Producer, reports: Reports
     ) -> None:
         topic = site.topic()
@@ -295,7 +299,7 @@ class TestReports:
         assert reports.threads == {threading.get_ident()}
         assert len(producer) == producer.poll(0) == 0
 
-    def test_flush_serves_both_kinds(
+    def test_flush_serves_reports_of_plain_and_of_delayed_messages(
         self, site: KafkaSite, producer: Producer, reports: Reports
     ) -> None:
         topic = site.topic()
@@ -308,7 +312,7 @@ class TestReports:
         assert values == [b"later"] * 10 + [b"now"] * 10
         assert reports.codes == [None] * 20
 
-    def test_a_poll_under_way_sees_the_first_delayed_message(
+    def test_a_poll_that_waits_already_serves_the_first_delayed_message(
         self, site: KafkaSite, producer: Producer, reports: Reports
     ) -> None:
         polled: list[int] = []
@@ -319,13 +323,15 @@ class TestReports:
         assert polled == [1]
         assert reports.threads == {polling.ident}
 
-    def test_without_a_callback_nobody_has_to_poll(
+    def test_without_a_callback_messages_are_stored_without_a_poll(
         self, site: KafkaSite, producer: Producer
     ) -> None:
         producer.produce(site.topic(), b"x", delay="1h")
         wait_until(lambda: len(producer) == 0, DEADLINE_S)
 
-    def test_the_callback_of_the_configuration(self, site: KafkaSite, reports: Reports) -> None:
+    def test_the_callback_of_the_configuration_gets_reports(
+        self, site: KafkaSite, reports: Reports
+    ) -> None:
         config = {**site.config, "on_delivery": reports}
         with Producer(config, client=site.client) as producer:
             producer.produce(site.topic(), b"x", delay="1h")
@@ -333,7 +339,9 @@ class TestReports:
             assert producer.flush() == 0
             assert sorted(message.value() for _, message in reports.all) == [b"x", b"y"]
 
-    def test_only_errors(self, site: KafkaSite, reports: Reports) -> None:
+    def test_delivery_report_only_error_reports_only_errors(
+        self, site: KafkaSite, reports: Reports
+    ) -> None:
         config = {**site.config, "delivery.report.only.error": True}
         topic = site.topic()
         with Producer(config, client=site.client) as producer:
@@ -370,7 +378,7 @@ class TestReports:
         assert producer.flush() == 0
         assert [message.value() for _, message in reports.all] == [b"second"]
 
-    def test_an_id_that_is_pending_with_other_content(
+    def test_an_id_that_is_pending_with_other_content_is_reported_as_a_conflict(
         self, site: KafkaSite, producer: Producer, reports: Reports
     ) -> None:
         topic = site.topic()
@@ -409,7 +417,7 @@ class TestRefused:
         ],
         ids=str,
     )  # fmt: skip
-    def test_at_once_and_nothing_is_queued(
+    def test_a_refused_message_raises_at_once_and_is_not_queued(
         self, site: KafkaSite, producer: Producer, reports: Reports,
         given: Any, arguments: Any, code: str, field: str,
     ) -> None:  # fmt: skip
@@ -423,7 +431,7 @@ class TestRefused:
         assert reports.all == []
         site.check_nothing_left(topic)
 
-    def test_a_topic_that_is_no_text(self, producer: Producer) -> None:
+    def test_a_topic_that_is_not_text_is_a_type_error(self, producer: Producer) -> None:
         with pytest.raises(TypeError, match="must be str"):
             producer.produce(None, b"x", delay=1)  # type: ignore[arg-type]
 
@@ -435,7 +443,7 @@ class TestRefused:
             ({"eu": "kafka://h", "us": "kafka://h"}, "asia", "'asia' is not one of them"),
         ],
     )
-    def test_a_broker_that_is_not_configured(
+    def test_a_broker_that_is_not_configured_is_a_config_error(
         self, site: KafkaSite, brokers: dict[str, str], broker: str | None, remedy: str
     ) -> None:
         with (
@@ -445,7 +453,7 @@ class TestRefused:
         ):
             producer.produce("t", b"x", delay=1)
 
-    def test_one_of_several_brokers_is_named(self, site: KafkaSite) -> None:
+    def test_broker_chooses_one_of_several_brokers(self, site: KafkaSite) -> None:
         brokers = {"eu": "kafka://h", "us": "kafka://h"}
         with (
             Client(site.redis_url, namespace=site.namespace, brokers=brokers) as client,
@@ -458,7 +466,9 @@ class TestRefused:
             assert stored is not None and stored.destination == "us:t"
             assert client.cancel(id) == "cancelled"
 
-    def test_within_a_transaction(self, site: KafkaSite, reports: Reports) -> None:
+    def test_within_a_transaction_a_delayed_message_is_refused(
+        self, site: KafkaSite, reports: Reports
+    ) -> None:
         now, later = site.topic(), site.topic()
         config = {**site.config, "transactional.id": now}
         with Producer(config, client=site.client) as producer:
@@ -478,7 +488,7 @@ class TestRefused:
 
 
 class TestTheStoreAway:
-    def test_lost_replies_are_asked_for_again_and_it_is_stored_once(
+    def test_a_call_whose_reply_is_lost_is_repeated_and_stores_once(
         self, site: KafkaSite, lossy: LossyProxy, slow: Client, reports: Reports
     ) -> None:
         topic = site.topic()
@@ -491,7 +501,7 @@ class TestTheStoreAway:
         assert reports.codes == [None] * 50
         assert len(site.pending(topic)) == 50
 
-    def test_what_was_cancelled_before_its_answer_came_stays_cancelled(
+    def test_a_message_cancelled_before_its_answer_arrived_stays_cancelled(
         self, site: KafkaSite, lossy: LossyProxy, slow: Client, reports: Reports
     ) -> None:
         topic = site.topic()
@@ -509,7 +519,7 @@ class TestTheStoreAway:
         assert reports.codes == [None]
         site.check_nothing_left(topic)
 
-    def test_a_delay_counts_from_the_call(
+    def test_a_delay_counts_from_the_call_of_produce(
         self, site: KafkaSite, lossy: LossyProxy, slow: Client
     ) -> None:
         topic = site.topic()
@@ -529,7 +539,7 @@ class TestTheStoreAway:
         assert stored is not None
         assert before_ms + HOUR_MS <= stored.due_ms < resumed_ms + HOUR_MS
 
-    def test_a_full_queue_has_room_again_once_it_is_stored(
+    def test_a_full_queue_has_room_again_once_messages_are_stored(
         self, site: KafkaSite, lossy: LossyProxy, slow: Client, reports: Reports
     ) -> None:
         topic = site.topic()
@@ -560,7 +570,7 @@ class TestTheStoreAway:
             producer.produce("t", bytes(6000), delay="1h")
 
     @pytest.mark.parametrize("name", ["message.timeout.ms", "delivery.timeout.ms"])
-    def test_after_the_time_out_of_the_configuration_it_is_given_up(
+    def test_a_message_is_given_up_after_the_time_out_of_the_configuration(
         self, site: KafkaSite, away: Client, reports: Reports, name: str
     ) -> None:
         with Producer({**site.config, name: "700"}, client=away) as producer:
@@ -585,7 +595,7 @@ class TestTheStoreAway:
         assert record.levelno == logging.ERROR
         assert f"delayed message {id} for t: not stored within 0.1 s" in record.getMessage()
 
-    def test_what_redis_refuses_for_good_is_reported_at_once(
+    def test_a_permanent_refusal_of_redis_is_reported_at_once(
         self, site: KafkaSite, reports: Reports
     ) -> None:
         with (
@@ -598,7 +608,9 @@ class TestTheStoreAway:
             assert reports.codes == [KafkaError._FAIL]
             assert "access refused" in str(reports.all[0][0])
 
-    def test_purge(self, site: KafkaSite, away: Client, reports: Reports) -> None:
+    def test_purge_gives_up_messages_in_queue_and_in_flight(
+        self, site: KafkaSite, away: Client, reports: Reports
+    ) -> None:
         with Producer(site.config, client=away) as producer:
             producer.produce("t", b"first", on_delivery=reports, delay="1h")
             wait_until(lambda: producer._outbox._in_flight, DEADLINE_S)
@@ -613,7 +625,9 @@ class TestTheStoreAway:
 
 
 class TestTheEnd:
-    def test_with_and_close_store_everything(self, site: KafkaSite, reports: Reports) -> None:
+    def test_leaving_the_with_block_and_close_store_everything(
+        self, site: KafkaSite, reports: Reports
+    ) -> None:
         topic = site.topic()
         with Producer(site.config, client=site.client) as producer:
             for n in range(500):
@@ -627,7 +641,7 @@ class TestTheEnd:
             producer.produce(topic, b"x")
         assert len(producer) == 0
 
-    def test_a_producer_dropped_before_all_is_stored_says_so_and_it_is_stored_still(
+    def test_a_producer_dropped_early_warns_and_its_messages_are_still_stored(
         self, site: KafkaSite, lossy: LossyProxy, slow: Client, caplog: pytest.LogCaptureFixture
     ) -> None:
         topic = site.topic()
@@ -643,7 +657,7 @@ class TestTheEnd:
         lossy.swallowing = False
         wait_until(lambda: len(site.pending(topic)) == 3, DEADLINE_S)
 
-    def test_a_producer_dropped_when_all_is_stored_says_nothing(
+    def test_a_producer_dropped_when_all_is_stored_logs_nothing(
         self, site: KafkaSite, caplog: pytest.LogCaptureFixture
     ) -> None:
         def threads() -> set[threading.Thread]:
@@ -659,7 +673,9 @@ class TestTheEnd:
         wait_until(lambda: threads() <= before, DEADLINE_S, "its thread ends")
         assert caplog.records == []
 
-    def test_a_process_that_ends_without_a_flush_stores_first(self, site: KafkaSite) -> None:
+    def test_a_process_that_ends_without_a_flush_stores_its_messages_first(
+        self, site: KafkaSite
+    ) -> None:
         topic = site.topic()
         ended = site.run(
             "from delaybridge.intercept.confluent_kafka import Producer\n"
@@ -669,7 +685,9 @@ class TestTheEnd:
         assert ended.stderr == ""
         assert len(site.pending(topic)) == 1000
 
-    def test_a_process_that_ends_while_the_store_is_away_says_so(self, site: KafkaSite) -> None:
+    def test_a_process_that_ends_while_redis_does_not_answer_logs_a_warning(
+        self, site: KafkaSite
+    ) -> None:
         ended = site.run(
             "import os\n"
             f"os.environ['DELAYBRIDGE_REDIS_URL'] = 'redis://{LOOPBACK}:{free_port()}'\n"
@@ -679,7 +697,7 @@ class TestTheEnd:
         )
         assert "1 delayed messages not stored yet: use flush()" in ended.stderr
 
-    def test_after_a_fork_the_parent_stores_and_the_child_makes_its_own(
+    def test_after_a_fork_the_parent_stores_and_the_child_needs_its_own_producer(
         self, site: KafkaSite
     ) -> None:
         topic = site.topic()
@@ -708,7 +726,7 @@ class TestTheEnd:
         ]
         assert sorted(stored.body for stored in site.pending(topic)) == [b"child", b"parent"]
 
-    def test_the_client_of_the_settings(self, site: KafkaSite) -> None:
+    def test_without_a_client_one_is_made_from_the_settings(self, site: KafkaSite) -> None:
         topic = site.topic()
         client_of_settings.cache_clear()
         with site.settings(), Producer(site.config) as producer:
@@ -719,5 +737,5 @@ class TestTheEnd:
         assert record.id == id
 
 
-def test_the_recipe(site: KafkaSite) -> None:
+def test_the_code_in_the_guide_runs_unchanged(site: KafkaSite) -> None:
     assert site.run_recipe("confluent_kafka") == "in a moment safe\nrescheduled cancelled\n"

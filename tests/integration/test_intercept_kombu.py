@@ -99,7 +99,7 @@ def producer(site: Site, connection: kombu.Connection) -> Producer:
 
 
 @pytest.mark.parametrize(("body", "arguments"), PUBLISHED)
-def test_without_a_delay_it_is_kombu(
+def test_a_message_without_a_delay_is_published_by_kombu_itself(
     site: Site, connection: kombu.Connection, producer: Producer, body: Any, arguments: Any
 ) -> None:
     queue = site.queue()
@@ -109,7 +109,7 @@ def test_without_a_delay_it_is_kombu(
 
 
 @pytest.mark.parametrize(("body", "arguments"), PUBLISHED)
-def test_what_arrives_later_is_what_kombu_sends(
+def test_a_delayed_message_arrives_as_kombu_would_have_sent_it(
     site: Site, connection: kombu.Connection, producer: Producer, body: Any, arguments: Any
 ) -> None:
     queue = site.queue()
@@ -119,7 +119,9 @@ def test_what_arrives_later_is_what_kombu_sends(
     site.check_same(site.take(queue), site.take(queue), receipt.id, receipt.due_ms)
 
 
-def test_the_producer_s_own_defaults(site: Site, connection: kombu.Connection) -> None:
+def test_the_producer_s_defaults_apply_to_delayed_messages(
+    site: Site, connection: kombu.Connection
+) -> None:
     queue = site.queue()
     exchange = kombu.Exchange(f"{queue}/x", "topic", delivery_mode=1)
     site.exchange(exchange.name, queue)
@@ -138,7 +140,7 @@ def test_the_producer_s_own_defaults(site: Site, connection: kombu.Connection) -
     site.check_same(direct, site.take(queue), receipt.id, receipt.due_ms)
 
 
-def test_positional_arguments_are_kombu_s(site: Site, connection: kombu.Connection) -> None:
+def test_positional_arguments_have_kombu_s_order(site: Site, connection: kombu.Connection) -> None:
     queue = site.queue()
     arguments = (queue, 1, False, False, 3, None, None, "yaml", {"a": 1}, "zlib")
     kombu.Producer(connection).publish([1], *arguments)
@@ -148,7 +150,7 @@ def test_positional_arguments_are_kombu_s(site: Site, connection: kombu.Connecti
     site.check_same(site.take(queue), site.take(queue), receipt.id, receipt.due_ms)
 
 
-def test_what_is_to_be_declared_is_there_at_once(site: Site, producer: Producer) -> None:
+def test_declarations_are_made_when_the_message_is_stored(site: Site, producer: Producer) -> None:
     name = f"q-{uuid.uuid4().hex}"
     exchange = kombu.Exchange(name, "direct")
     queue = kombu.Queue(name, exchange, "key")
@@ -160,7 +162,7 @@ def test_what_is_to_be_declared_is_there_at_once(site: Site, producer: Producer)
     assert site.client.cancel(receipt.id) == "cancelled"
 
 
-def test_it_stays_delayed_when_kombu_tries_again(site: Site, producer: Producer) -> None:
+def test_a_message_stays_delayed_when_kombu_tries_again(site: Site, producer: Producer) -> None:
     name = f"q-{uuid.uuid4().hex}"
     connection: Any = producer.connection
     producer.channel.connection.transport.sock.shutdown(socket.SHUT_RDWR)
@@ -193,7 +195,7 @@ def soon() -> datetime:
         pytest.param({"delaybridge-delay": "300ms", "a": 1}, dict, id="delaybridge-delay"),
     ],
 )
-def test_every_way_to_say_when(
+def test_every_way_to_give_a_time_delays_the_message(
     site: Site, producer: Producer, headers: dict[str, Any] | None, arguments: Any
 ) -> None:
     queue = site.queue()
@@ -207,7 +209,9 @@ def test_every_way_to_say_when(
 
 
 @pytest.mark.parametrize("by", ["message_id", "receipt"])
-def test_it_is_cancelled_and_rescheduled_by_its_id(site: Site, producer: Producer, by: str) -> None:
+def test_a_delayed_message_is_cancelled_and_rescheduled_by_its_id(
+    site: Site, producer: Producer, by: str
+) -> None:
     queue = site.queue()
     own = {"message_id": f"m-{queue}"} if by == "message_id" else {}
     receipt = producer.publish("x", queue, **own, delay="1h")
@@ -235,7 +239,7 @@ def test_it_is_cancelled_and_rescheduled_by_its_id(site: Site, producer: Produce
     ],
     ids=str,
 )
-def test_what_is_refused_is_neither_published_nor_stored(
+def test_a_refused_message_is_neither_published_nor_stored(
     site: Site, producer: Producer, arguments: Any, code: str, field: str
 ) -> None:
     queue = site.queue()
@@ -245,7 +249,9 @@ def test_what_is_refused_is_neither_published_nor_stored(
     site.check_nothing_left(queue)
 
 
-def test_a_body_that_is_too_large_and_an_id_that_is_taken(site: Site, producer: Producer) -> None:
+def test_a_body_that_is_too_large_and_an_id_that_is_pending_are_refused(
+    site: Site, producer: Producer
+) -> None:
     queue = site.queue()
     with pytest.raises(MessageError, match="body_too_large"):
         producer.publish("x" * 300_000, queue, delay=1)
@@ -256,7 +262,7 @@ def test_a_body_that_is_too_large_and_an_id_that_is_taken(site: Site, producer: 
     site.check_nothing_left(queue)
 
 
-def test_without_redis_it_is_raised_and_not_published(
+def test_without_redis_a_delayed_publish_raises_and_publishes_nothing(
     site: Site, connection: kombu.Connection
 ) -> None:
     queue = site.queue()
@@ -276,7 +282,9 @@ def test_a_broker_that_is_not_configured_is_a_config_error(
     site.check_nothing_left(queue)
 
 
-def test_the_client_of_the_settings(site: Site, connection: kombu.Connection) -> None:
+def test_without_a_client_one_is_made_from_the_settings(
+    site: Site, connection: kombu.Connection
+) -> None:
     queue = site.queue()
     client_of_settings.cache_clear()
     with site.settings():
@@ -286,7 +294,7 @@ def test_the_client_of_the_settings(site: Site, connection: kombu.Connection) ->
     assert site.take(queue).headers["delaybridge-id"] == receipt.id
 
 
-def test_what_no_queue_takes_lies_in_the_dead_set(site: Site, connection: Any) -> None:
+def test_a_message_that_no_queue_takes_is_in_the_dead_set(site: Site, connection: Any) -> None:
     returned: list[Any] = []
     producer = Producer(
         connection, client=site.client, on_return=lambda *answer: returned.append(answer)
@@ -300,7 +308,7 @@ def test_what_no_queue_takes_lies_in_the_dead_set(site: Site, connection: Any) -
     site.client.discard(receipt.id)
 
 
-def test_the_guide_s_code_runs_as_it_stands(site: Site) -> None:
+def test_the_code_in_the_guide_runs_unchanged(site: Site) -> None:
     site.queue("orders")
     assert site.run_recipe("kombu") == "rescheduled cancelled\n"
     first, second = site.take("orders"), site.take("orders")
@@ -355,7 +363,7 @@ class TestQueuesInRedis:
             ),
         ],
     )
-    def test_what_arrives_later_is_what_kombu_sends(
+    def test_a_delayed_message_arrives_as_kombu_would_have_sent_it(
         self,
         site: Site,
         connection: kombu.Connection,
@@ -393,7 +401,7 @@ class TestQueuesInRedis:
         producer.publish("x", "a.b", declare=[queue], delay=0)
         assert base64.b64decode(self.take(queues, name)["body"]) == b"x"
 
-    def test_what_would_not_go_to_one_queue_is_refused(
+    def test_a_message_that_would_not_go_to_exactly_one_queue_is_refused(
         self, site: Site, connection: kombu.Connection
     ) -> None:
         name = f"q-{uuid.uuid4().hex}"
@@ -409,13 +417,15 @@ class TestQueuesInRedis:
                 )
             assert (caught.value.code, caught.value.field) == ("bad_destination", "exchange")
 
-    def test_it_is_cancelled_by_its_id(self, site: Site, connection: kombu.Connection) -> None:
+    def test_a_delayed_message_is_cancelled_by_its_id(
+        self, site: Site, connection: kombu.Connection
+    ) -> None:
         receipt = Producer(connection, client=site.client).publish("x", "q", delay="1h")
         stored = site.client.get(receipt.id)
         assert stored is not None and stored.destination == "kombu:q"
         assert site.client.cancel(receipt.id) == "cancelled"
 
-    def test_without_a_broker_of_kind_kombu_it_is_a_config_error(
+    def test_a_missing_broker_of_kind_kombu_is_a_config_error(
         self, site: Site, queues: redis_py.Redis
     ) -> None:
         brokers = {"rabbitmq": site.url}

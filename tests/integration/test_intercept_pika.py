@@ -84,7 +84,7 @@ def plain(site: Site) -> Iterator[PlainChannel]:
 
 
 @pytest.mark.parametrize(("body", "properties"), PUBLISHED)
-def test_without_a_delay_it_is_pika(
+def test_a_message_without_a_delay_is_published_by_pika_itself(
     site: Site, channel: BlockingChannel, plain: PlainChannel, body: Any, properties: Any
 ) -> None:
     queue = site.queue()
@@ -95,7 +95,7 @@ def test_without_a_delay_it_is_pika(
 
 
 @pytest.mark.parametrize(("body", "properties"), PUBLISHED)
-def test_what_arrives_later_is_what_pika_sends(
+def test_a_delayed_message_arrives_as_pika_would_have_sent_it(
     site: Site, channel: BlockingChannel, plain: PlainChannel, body: Any, properties: Any
 ) -> None:
     queue = site.queue()
@@ -108,7 +108,7 @@ def test_what_arrives_later_is_what_pika_sends(
     site.check_same(site.take(queue), site.take(queue), receipt.id, receipt.due_ms)
 
 
-def test_a_message_of_no_delivery_mode_is_kept_by_the_broker(
+def test_a_message_without_a_delivery_mode_is_persistent(
     site: Site, channel: BlockingChannel
 ) -> None:
     queue = site.queue()
@@ -117,7 +117,7 @@ def test_a_message_of_no_delivery_mode_is_kept_by_the_broker(
 
 
 @pytest.mark.parametrize("name", ["a/b%2F c", "é"])
-def test_an_exchange_of_any_name_and_its_routing_key(
+def test_any_exchange_name_and_routing_key_are_kept(
     site: Site, channel: BlockingChannel, name: str
 ) -> None:
     queue = site.queue()
@@ -144,7 +144,7 @@ def soon() -> datetime:
         pytest.param({"delaybridge-delay": "300ms", "a": 1}, dict, id="delaybridge-delay"),
     ],
 )
-def test_every_way_to_say_when(
+def test_every_way_to_give_a_time_delays_the_message(
     site: Site, channel: BlockingChannel, headers: dict[str, Any] | None, arguments: Any
 ) -> None:
     queue = site.queue()
@@ -162,7 +162,7 @@ def test_every_way_to_say_when(
 
 
 @pytest.mark.parametrize("delay", [0, -5, None, False])
-def test_a_plugin_s_delay_of_nothing_passes_through(
+def test_an_x_delay_of_zero_or_less_is_published_at_once(
     site: Site, channel: BlockingChannel, delay: Any
 ) -> None:
     queue = site.queue()
@@ -181,7 +181,7 @@ def test_a_plugin_s_delay_of_nothing_passes_through(
         ),
     ],
 )
-def test_it_is_cancelled_by_the_id_it_was_given(
+def test_a_delayed_message_is_cancelled_by_its_own_id(
     site: Site, channel: BlockingChannel, properties: dict[str, Any], id: str
 ) -> None:
     queue = site.queue()
@@ -198,7 +198,9 @@ def test_it_is_cancelled_by_the_id_it_was_given(
     site.check_nothing_left(queue)
 
 
-def test_it_is_rescheduled_by_the_id_of_the_receipt(site: Site, channel: BlockingChannel) -> None:
+def test_a_delayed_message_is_rescheduled_by_the_id_of_its_receipt(
+    site: Site, channel: BlockingChannel
+) -> None:
     queue = site.queue()
     receipt = channel.basic_publish("", queue, b"x", delay="1h")
     assert receipt is not None
@@ -253,7 +255,7 @@ def test_it_is_rescheduled_by_the_id_of_the_receipt(site: Site, channel: Blockin
     ],
     ids=str,
 )
-def test_what_is_refused_is_neither_published_nor_stored(
+def test_a_refused_message_is_neither_published_nor_stored(
     site: Site, channel: BlockingChannel, properties: Any, arguments: Any, code: str, field: str
 ) -> None:
     queue = site.queue()
@@ -263,7 +265,9 @@ def test_what_is_refused_is_neither_published_nor_stored(
     site.check_nothing_left(queue)
 
 
-def test_what_pika_cannot_encode_it_refuses_as_ever(site: Site, channel: BlockingChannel) -> None:
+def test_pika_s_own_error_is_raised_for_a_value_it_cannot_encode(
+    site: Site, channel: BlockingChannel
+) -> None:
     queue = site.queue()
     properties = pika.BasicProperties(headers={"a": 1.5})
     with pytest.raises(pika.exceptions.UnsupportedAMQPFieldException):
@@ -285,7 +289,7 @@ def test_an_id_that_is_pending_with_other_content_is_a_conflict(
     site.check_nothing_left(queue)
 
 
-def test_without_redis_it_is_raised_and_not_published(site: Site) -> None:
+def test_without_redis_a_delayed_publish_raises_and_publishes_nothing(site: Site) -> None:
     queue = site.queue()
     away = Client(f"redis://{LOOPBACK}:{free_port()}", timeout_s=0.2)
     with BlockingConnection(pika.URLParameters(site.url), client=away) as connection:
@@ -314,7 +318,7 @@ def test_a_broker_that_is_not_configured_is_a_config_error(
     site.check_nothing_left(queue)
 
 
-def test_one_of_several_brokers_is_named(site: Site, plain: PlainChannel) -> None:
+def test_broker_chooses_one_of_several_brokers(site: Site, plain: PlainChannel) -> None:
     brokers = {"eu": "amqp://h", "us": "amqp://h"}
     with Client(site.redis_url, namespace=site.namespace, brokers=brokers) as client:
         receipt = delaying(plain, client=client, broker="us").basic_publish("", "q", b"", delay=60)
@@ -323,7 +327,9 @@ def test_one_of_several_brokers_is_named(site: Site, plain: PlainChannel) -> Non
         assert client.cancel(receipt.id) == "cancelled"
 
 
-def test_what_no_queue_takes_lies_in_the_dead_set(site: Site, channel: BlockingChannel) -> None:
+def test_a_message_that_no_queue_takes_is_in_the_dead_set(
+    site: Site, channel: BlockingChannel
+) -> None:
     returned: list[Any] = []
     channel.add_on_return_callback(lambda *answer: returned.append(answer))
     receipt = channel.basic_publish("", "no-such-queue", b"x", mandatory=True, delay=0)
@@ -339,7 +345,7 @@ def test_what_no_queue_takes_lies_in_the_dead_set(site: Site, channel: BlockingC
     site.client.discard(receipt.id)
 
 
-def test_the_client_of_the_settings(site: Site) -> None:
+def test_without_a_client_one_is_made_from_the_settings(site: Site) -> None:
     queue = site.queue()
     client_of_settings.cache_clear()
     with site.settings(), BlockingConnection(pika.URLParameters(site.url)) as connection:
@@ -350,14 +356,14 @@ def test_the_client_of_the_settings(site: Site) -> None:
     assert site.take(queue).headers["delaybridge-id"] == receipt.id
 
 
-def test_the_guide_s_code_runs_as_it_stands(site: Site) -> None:
+def test_the_code_in_the_guide_runs_unchanged(site: Site) -> None:
     site.queue("orders")
     assert site.run_recipe("pika") == "cancelled\n"
     assert [site.take("orders").body for _ in range(2)] == [b"now", b"in a moment"]
 
 
 class TestDelaying:
-    def test_a_channel_that_is_there_stays_the_same_object(
+    def test_delaying_returns_the_same_channel_object(
         self, site: Site, plain: PlainChannel
     ) -> None:
         channel = delaying(plain, client=site.client)
@@ -376,7 +382,7 @@ class TestDelaying:
         channel.start_consuming()
         assert site.take(answers).body == b"ping"
 
-    def test_a_channel_with_callbacks(self, site: Site) -> None:
+    def test_a_channel_of_a_connection_with_callbacks_delays(self, site: Site) -> None:
         queue = site.queue()
         receipts: list[Any] = []
 

@@ -112,7 +112,7 @@ async def test_a_message_moved_to_the_front_wakes_the_scanner_as_well(
 
 
 @pytest.mark.parametrize("ahead_ms", [0, 100, 2000])
-async def test_nothing_is_early_and_nothing_late_whatever_is_claimed_ahead(
+async def test_nothing_is_early_or_late_whatever_the_claim_ahead(
     crew: Crew, arrived: Arrived, ahead_ms: int
 ) -> None:
     crew.start(scan={"claim_ahead_ms": ahead_ms, "fire_lead_ms": min(ahead_ms, 5)})
@@ -153,7 +153,7 @@ async def test_a_back_off_is_on_time_while_the_scanner_sleeps(crew: Crew, arrive
 
 
 @pytest.mark.parametrize("waiting", [False, True], ids=["empty", "a message next year"])
-async def test_an_idle_worker_of_16_buckets_sends_a_command_a_bucket_and_renewal(
+async def test_an_idle_worker_of_16_buckets_sends_one_command_per_bucket_and_renewal(
     crew: Crew, arrived: Arrived, namespace: str, waiting: bool
 ) -> None:
     crew.start(lease={"ttl_ms": 10_000, "renew_ms": IDLE_RENEW_MS})
@@ -216,7 +216,7 @@ def silent_port() -> Iterator[int]:
         yield server.getsockname()[1]
 
 
-async def test_brokers_that_are_away_at_the_start_delay_neither_leases_nor_other_destinations(
+async def test_brokers_unavailable_at_the_start_delay_neither_leases_nor_other_destinations(
     crew: Crew, arrived: Arrived, silent_port: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "delaybridge")
@@ -297,7 +297,7 @@ async def test_a_worker_stopped_while_it_starts_leaves_no_lease_behind(
     assert stats.workers == []
 
 
-async def test_a_lease_whose_taking_is_answered_while_the_worker_leaves_is_given_back(
+async def test_a_lease_granted_while_the_worker_ends_is_given_back(
     crew: Crew, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stores: list[GatedStore] = []
@@ -318,7 +318,7 @@ async def test_a_lease_whose_taking_is_answered_while_the_worker_leaves_is_given
     assert (await crew.client.stats()).workers == []
 
 
-async def test_a_name_that_is_taken_is_refused_after_one_lease(crew: Crew) -> None:
+async def test_a_name_in_use_is_refused_after_one_lease(crew: Crew) -> None:
     crew.start("w")
     await crew.shared("w")
     other = Crew(crew.url, crew.namespace)
@@ -341,7 +341,7 @@ async def test_the_name_of_a_dead_worker_is_free_after_one_lease(crew: Crew) -> 
     await crew.stop()
 
 
-async def test_the_name_of_a_dead_worker_with_a_longer_lease_is_waited_for(crew: Crew) -> None:
+async def test_a_worker_waits_for_the_name_of_a_dead_one_with_a_longer_lease(crew: Crew) -> None:
     about = Identity.of_this_process("w").info
     dead = registry.announce(crew.namespace, "w", "0" * 16, 4 * TTL_MS, about)
     await crew.client.store.one(dead)
@@ -353,7 +353,7 @@ async def test_the_name_of_a_dead_worker_with_a_longer_lease_is_waited_for(crew:
 # what goes wrong inside
 
 
-async def test_a_publisher_that_raises_costs_the_leases_for_a_moment_and_no_message(
+async def test_a_publisher_that_raises_costs_the_leases_briefly_and_no_message(
     crew: Crew, arrived: Arrived
 ) -> None:
     crew.start(lease={"ttl_ms": 10_000, "renew_ms": 500})
@@ -369,9 +369,7 @@ async def test_a_publisher_that_raises_costs_the_leases_for_a_moment_and_no_mess
     await crew.stop()
 
 
-async def test_a_script_that_fails_is_tried_again_until_it_does_not(
-    crew: Crew, arrived: Arrived
-) -> None:
+async def test_a_failing_script_is_retried_until_it_succeeds(crew: Crew, arrived: Arrived) -> None:
     crew.start()
     await crew.shared("w")
     broken = keys.bucket_key(crew.namespace, 3, "attempts")
@@ -387,7 +385,7 @@ async def test_a_script_that_fails_is_tried_again_until_it_does_not(
     await crew.stop()
 
 
-async def test_failures_long_ago_do_not_make_the_next_restart_slow(
+async def test_earlier_failures_do_not_slow_the_restart_of_a_scanner_that_ran_well(
     crew: Crew, arrived: Arrived, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker_module, "_STEADY_S", 0.1)
@@ -432,7 +430,7 @@ async def clocked(
 
 
 @pytest.mark.parametrize("step_ms", [-1500, 1500])
-async def test_a_step_of_the_store_s_clock_is_followed_and_said(
+async def test_a_step_of_the_store_s_clock_is_followed_and_logged(
     clocked: Crew, clocked_redis: ClockedRedis, arrived: Arrived, step_ms: int
 ) -> None:
     clocked.start(lease=STEADY)
@@ -448,7 +446,7 @@ async def test_a_step_of_the_store_s_clock_is_followed_and_said(
     await clocked.stop()
 
 
-async def test_a_delay_asked_for_just_after_the_clock_was_set_back_is_not_cut_short(
+async def test_a_delay_scheduled_just_after_the_clock_was_set_back_is_not_shortened(
     clocked: Crew, clocked_redis: ClockedRedis, arrived: Arrived
 ) -> None:
     clocked.start(lease={"ttl_ms": 20_000, "renew_ms": 10_000})  # no announcement tells of it
@@ -462,7 +460,7 @@ async def test_a_delay_asked_for_just_after_the_clock_was_set_back_is_not_cut_sh
     await clocked.stop()
 
 
-async def test_a_dead_worker_s_buckets_and_name_are_free_though_the_clock_was_set_back(
+async def test_a_dead_worker_s_buckets_and_name_are_freed_although_the_clock_was_set_back(
     clocked: Crew, clocked_redis: ClockedRedis
 ) -> None:
     task = clocked.start("w")
@@ -482,7 +480,7 @@ def _claimed(crew: Crew) -> int:
 # the end
 
 
-async def test_a_drain_that_waits_for_confirms_in_vain_ends_and_they_are_tried_again(
+async def test_a_drain_without_confirms_ends_in_time_and_the_messages_are_retried(
     crew: Crew, arrived: Arrived
 ) -> None:
     publish = {"confirm_timeout_s": 1.0, "blocked_connection_timeout_s": 1.0, "heartbeat_s": 1}
@@ -524,7 +522,7 @@ def durable() -> Iterator[RedisServer]:
 
 
 @pytest.mark.parametrize("fault", ["killed", "stopped", "unreachable"])
-async def test_workers_resume_by_themselves_after_redis_was_away(
+async def test_workers_resume_by_themselves_after_redis_was_down(
     durable: RedisServer, namespace: str, arrived: Arrived, fault: str
 ) -> None:
     async with FaultProxy(free_port(), durable.port) as proxy:
@@ -626,7 +624,7 @@ def test_sigterm_drains_under_load_without_a_gap_or_a_duplicate(fleet_of: FleetF
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_sigterm_while_redis_is_away_ends_in_time_and_says_that_leases_were_not_given_back(
+def test_sigterm_while_redis_is_down_ends_in_time_and_reports_leases_not_given_back(
     fleet_of: FleetFactory, processes: int
 ) -> None:
     with RedisServer() as server:
@@ -643,7 +641,7 @@ def test_sigterm_while_redis_is_away_ends_in_time_and_says_that_leases_were_not_
         server.resume()
 
 
-async def test_a_worker_that_ends_while_redis_is_away_leaves_nothing_behind_that_waits_for_it(
+async def test_a_worker_that_ends_while_redis_is_down_leaves_no_task_waiting_for_it(
     namespace: str,
 ) -> None:
     with RedisServer() as server:
@@ -662,7 +660,7 @@ async def test_a_worker_that_ends_while_redis_is_away_leaves_nothing_behind_that
 @pytest.mark.parametrize(
     ("fault", "processes"), [("closed pipe", 1), ("full disk", 1), ("full disk", 2)]
 )
-def test_a_worker_works_on_though_its_log_cannot_be_written(
+def test_a_worker_keeps_working_when_its_log_cannot_be_written(
     fleet: Fleet, fault: str, processes: int
 ) -> None:
     with unwritable(fault) as stderr:
@@ -672,7 +670,7 @@ def test_a_worker_works_on_though_its_log_cannot_be_written(
     assert worker.wait() == 0
 
 
-def test_a_command_says_by_its_exit_code_what_nobody_reads() -> None:
+def test_a_command_whose_output_cannot_be_written_reports_by_its_exit_code() -> None:
     command = [sys.executable, "-m", "delaybridge", "stats", "--no-such-option"]
     for fault in ("closed pipe", "full disk"):
         with unwritable(fault) as stderr:
@@ -774,7 +772,7 @@ def test_children_whose_parent_is_killed_drain_and_release(fleet_of: FleetFactor
     assert fleet.twice() == []
 
 
-def test_a_child_that_dies_while_redis_is_away_does_not_end_the_others(
+def test_a_child_that_dies_while_redis_is_down_does_not_end_the_others(
     fleet_of: FleetFactory,
 ) -> None:
     with RedisServer() as server:
@@ -792,7 +790,7 @@ def test_a_child_that_dies_while_redis_is_away_does_not_end_the_others(
         fleet.client.close()
 
 
-def test_a_wiped_store_ends_a_parent_and_nobody_gives_the_namespace_another_birth(
+def test_a_wiped_store_ends_a_parent_and_the_namespace_is_not_created_again(
     fleet_of: FleetFactory, namespace: str
 ) -> None:
     with RedisServer() as server:
@@ -879,7 +877,7 @@ def test_brokers_are_added_replaced_and_removed_while_the_worker_keeps_its_lease
 
 
 @pytest.mark.parametrize("processes", ["1", "2"])
-def test_a_terminal_that_is_closed_ends_the_worker_drained(
+def test_closing_the_terminal_drains_and_ends_the_worker(
     redis_url: str, namespace: str, tmp_path: Path, processes: str
 ) -> None:
     ours, theirs = pty.openpty()

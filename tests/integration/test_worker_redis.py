@@ -37,7 +37,7 @@ async def soon(crew: Crew, arrived: Arrived) -> None:
 # wake-ups: each way of finding a message, without the other
 
 
-async def test_a_subscription_that_is_lost_is_made_again_and_every_bucket_looked_into(
+async def test_a_lost_subscription_is_renewed_and_every_bucket_checked(
     crew: Crew, arrived: Arrived, proxy: FaultProxy, namespace: str
 ) -> None:
     """No renewal comes to help."""
@@ -53,7 +53,7 @@ async def test_a_subscription_that_is_lost_is_made_again_and_every_bucket_looked
     await crew.stop()
 
 
-async def test_a_subscription_that_goes_dead_without_a_sign_is_noticed(
+async def test_a_subscription_that_goes_silent_is_noticed(
     crew: Crew, arrived: Arrived, proxy: FaultProxy, caplog: pytest.LogCaptureFixture
 ) -> None:
     crew.start(url=f"redis://{LOOPBACK}:{proxy.port}/0", lease=SELDOM)
@@ -66,7 +66,7 @@ async def test_a_subscription_that_goes_dead_without_a_sign_is_noticed(
     await crew.stop()
 
 
-async def test_without_any_wake_up_a_renewal_finds_what_is_due(
+async def test_without_any_wake_up_a_renewal_finds_due_messages(
     crew: Crew, arrived: Arrived, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def deaf(self: AsyncStore, channel: str) -> AsyncIterator[str | None]:
@@ -154,7 +154,7 @@ async def test_a_worker_keeps_its_leases_while_redis_cannot_write_its_file(
     assert lone.heard(ScannerFailed) == lone.heard(LeaseLost) == arrived.twice == []
 
 
-async def test_a_worker_goes_on_while_scripts_are_flushed_all_the_time(
+async def test_a_worker_keeps_working_while_scripts_are_flushed_all_the_time(
     lone: Crew, arrived: Arrived, server: RedisServer
 ) -> None:
     ids = await lone.schedule(200, seconds=1)

@@ -28,7 +28,7 @@ def published(destination: str, *, messages: int = 1, late_ms: int = 0) -> event
     return events.Published(destination=destination, messages=messages, late_ms=late_ms)
 
 
-async def test_what_is_rare_is_said_at_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_rare_event_is_logged_at_once(caplog: pytest.LogCaptureFixture) -> None:
     log = EventLog()
     log(events.CircuitOpened(destination="kafka:t", reason="access refused"))
     log(events.ClockStepped(step_ms=-7200000))
@@ -39,7 +39,7 @@ async def test_what_is_rare_is_said_at_once(caplog: pytest.LogCaptureFixture) ->
 
 
 @pytest.mark.parametrize("kind", [events.IngestFailed, events.SourceUnguarded])
-async def test_what_to_do_about_a_source_is_said_whole(
+async def test_the_remedy_for_a_source_is_logged_in_full(
     kind: type[events.Event], caplog: pytest.LogCaptureFixture
 ) -> None:
     long = "o" * 200
@@ -93,7 +93,7 @@ async def test_every_line_has_its_fields(caplog: pytest.LogCaptureFixture) -> No
     ]
 
 
-async def test_what_a_sender_wrote_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_content_of_a_message_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     log = EventLog()
     for value in ("secret-1", "secret-2"):
         reason = f"ingress:bad_time x-delay: got {value!r}"
@@ -120,7 +120,7 @@ async def test_lines_are_bounded_however_many_destinations_and_reasons(
     assert "(others)" in {each["destination"] for each in said}
 
 
-async def test_what_comes_in_masses_is_summed_up_by_destination_and_reason(
+async def test_frequent_events_are_summed_by_destination_and_reason(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     log = EventLog()
@@ -138,7 +138,7 @@ async def test_what_comes_in_masses_is_summed_up_by_destination_and_reason(
     ]
 
 
-async def test_each_destination_is_as_late_as_it_is(caplog: pytest.LogCaptureFixture) -> None:
+async def test_each_destination_has_its_own_lateness(caplog: pytest.LogCaptureFixture) -> None:
     log = EventLog()
     log(published("kafka:slow", late_ms=900))
     log(published("kafka:quick", late_ms=2))
@@ -154,7 +154,7 @@ async def test_each_destination_is_as_late_as_it_is(caplog: pytest.LogCaptureFix
     assert lines(caplog) == [("INFO", "published n=1 destination=kafka:slow lateness_ms=3")]
 
 
-async def test_the_sum_is_said_by_itself_after_a_second_and_once(
+async def test_a_sum_is_logged_once_after_a_second(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     log = EventLog()
@@ -165,7 +165,9 @@ async def test_the_sum_is_said_by_itself_after_a_second_and_once(
     assert len(lines(caplog)) == 1
 
 
-async def test_claims_and_revocations_are_for_debugging(caplog: pytest.LogCaptureFixture) -> None:
+async def test_claims_and_revocations_are_logged_at_debug_level(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     log = EventLog()
     log(events.Claimed(messages=5))
     log(events.Claimed(messages=7))
@@ -184,7 +186,7 @@ async def test_hostile_text_stays_on_its_line(caplog: pytest.LogCaptureFixture) 
         assert len(line) < 400
 
 
-async def test_a_store_that_is_silent_is_mentioned_once_a_second(
+async def test_a_silent_store_is_logged_once_a_second(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     log = EventLog()

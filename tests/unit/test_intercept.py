@@ -47,7 +47,7 @@ class TestTiming:
         ],
         ids=str,
     )
-    def test_without_a_time_it_is_none_of_our_business(self, headers: Any) -> None:
+    def test_a_message_without_a_time_is_not_delayed(self, headers: Any) -> None:
         assert timing_of(headers, None, None) is None
 
     @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ class TestTiming:
         ],
         ids=str,
     )
-    def test_a_time_from_wherever_it_comes(
+    def test_a_time_is_found_in_arguments_and_headers(
         self, headers: Any, delay: Any, deliver_at: Any, timing: Timing
     ) -> None:
         assert timing_of(headers, delay, deliver_at) == timing
@@ -98,7 +98,7 @@ class TestTiming:
         ],
         ids=str,
     )
-    def test_what_is_refused(
+    def test_bad_and_ambiguous_times_are_refused(
         self, headers: Any, delay: Any, deliver_at: Any, code: str, field: str
     ) -> None:
         with pytest.raises(MessageError) as caught:
@@ -116,14 +116,12 @@ class TestTiming:
             ("on-conflict", "replace"),
         ],
     )
-    def test_what_only_ingest_understands_is_not_dropped_without_a_word(
-        self, name: str, value: Any
-    ) -> None:
+    def test_headers_that_only_ingest_supports_are_refused(self, name: str, value: Any) -> None:
         with pytest.raises(MessageError) as caught:
             timing_of({"x-delay": 5, f"delaybridge-{name}": value}, None, None)
         assert (caught.value.code, caught.value.field) == ("reserved_header", f"delaybridge-{name}")
 
-    def test_only_what_is_ours_is_taken_out_of_the_headers(self) -> None:
+    def test_only_headers_for_delaybridge_are_removed(self) -> None:
         headers = {"a": 1, "delaybridge-id": "i", "x-delay": 5, "Delaybridge-x": 2}
         assert without_instructions(headers) == [("a", 1), ("x-delay", 5), ("Delaybridge-x", 2)]
         assert without_instructions(None) == []
@@ -138,7 +136,7 @@ class TestBroker:
             ({"eu": "amqp://h", "us": "amqps://h"}, "us", "us"),
         ],
     )
-    def test_the_only_one_or_the_one_that_is_named(
+    def test_the_broker_is_the_only_one_of_its_kind_or_the_one_named(
         self, brokers: Any, name: str | None, found: str
     ) -> None:
         with Client(brokers=brokers) as client:
@@ -153,7 +151,9 @@ class TestBroker:
             ({"eu": "amqp://h", "us": "amqp://h"}, "k", "'k' is not one of them"),
         ],
     )
-    def test_else_the_remedy_is_named(self, brokers: Any, name: str | None, remedy: str) -> None:
+    def test_any_other_broker_is_a_config_error_with_its_remedy(
+        self, brokers: Any, name: str | None, remedy: str
+    ) -> None:
         with Client(brokers=brokers) as client, pytest.raises(ConfigError, match=remedy):
             broker_of(client, "rabbitmq", name)
 
@@ -190,7 +190,9 @@ class TestContentHeader:
         ),
         st.none() | st.text(max_size=20),
     )
-    def test_the_bytes_are_kept(self, headers: dict[str, Any], text: str | None) -> None:
+    def test_the_bytes_of_the_library_are_kept(
+        self, headers: dict[str, Any], text: str | None
+    ) -> None:
         properties = pika.BasicProperties(headers=headers, app_id=text, content_type=text)
         record = self.stored(properties)
         assert (record.headers, record.properties) == (
@@ -211,13 +213,15 @@ class TestContentHeader:
         ],
         ids=str,
     )
-    def test_it_is_held_to_the_same_rules(self, properties: Any, code: str) -> None:
+    def test_an_encoded_header_obeys_the_rules_of_schedule(
+        self, properties: Any, code: str
+    ) -> None:
         with pytest.raises(MessageError) as caught:
             self.stored(pika.BasicProperties(**properties))
         assert caught.value.code == code
 
     @pytest.mark.parametrize("value", [float("nan"), float("inf"), [1, {"a": float("-inf")}]])
-    def test_no_number_that_ends_a_connection(self, value: Any) -> None:
+    def test_a_number_that_would_end_a_connection_is_refused(self, value: Any) -> None:
         properties = aio_pika.Message(b"", headers={"a": value}).properties
         header = split_content_header(b"\0\x3c" + bytes(10) + properties.marshal())
         with pytest.raises(MessageError) as caught:
@@ -225,7 +229,9 @@ class TestContentHeader:
         assert (caught.value.code, caught.value.field) == ("non_finite", "a")
 
     @given(st.binary(max_size=60), st.integers(0, 2**16), st.binary(max_size=60))
-    def test_any_bytes_are_taken_or_refused(self, table: bytes, flags: int, after: bytes) -> None:
+    def test_any_bytes_are_accepted_or_refused(
+        self, table: bytes, flags: int, after: bytes
+    ) -> None:
         header = ContentHeader(0, flags, after, table, after)
         try:
             accept(Message("rabbitmq:/q", b"", delay=1, properties=header), KINDS, Limits())
@@ -239,7 +245,7 @@ class TestContentHeader:
     @pytest.mark.parametrize(
         ("to", "headers"), [("kafka:t", ()), ("kombu:q", ()), ("rabbitmq:/q", {"a": 1})]
     )
-    def test_it_is_rabbitmq_s_and_complete(self, to: str, headers: Any) -> None:
+    def test_an_encoded_header_is_for_rabbitmq_and_complete(self, to: str, headers: Any) -> None:
         header = content(pika.BasicProperties())
         message = Message(to, b"", delay=1, headers=headers, properties=header)
         with pytest.raises(MessageError, match="bad_property"):
@@ -259,12 +265,14 @@ class TestArguments:
             ("h", b"\xff", "h"),
         ],
     )
-    def test_the_id(self, client: Client, of_header: Any, message_id: Any, id: Any) -> None:
+    def test_the_id_is_that_of_the_header_else_the_message_id(
+        self, client: Client, of_header: Any, message_id: Any, id: Any
+    ) -> None:
         timing = Timing(1, None, of_header)
         found = schedule_arguments(client, None, timing, "x/y", "k", message_id, b"\0\0")
         assert (found["id"], found["destination"]) == (id, "rabbitmq:x%2Fy/k")
 
-    def test_an_id_that_is_no_text_is_refused(self, client: Client) -> None:
+    def test_an_id_that_is_not_text_is_refused(self, client: Client) -> None:
         with pytest.raises(MessageError, match="bad_id"):
             schedule_arguments(client, None, Timing(1, None, None), "", "q", b"\xff", b"\0\0")
 
@@ -272,7 +280,7 @@ class TestArguments:
 class TestDelayingAPikaChannel:
     """The class of a channel changes, not the object; and a kind of channel changes once."""
 
-    def test_a_class_of_the_user_s_own_stays_one(self) -> None:
+    def test_a_channel_of_a_subclass_keeps_its_class(self) -> None:
         class Own(PlainChannel):  # type: ignore[misc]  # pika has no types
             """Mine."""
 
@@ -283,11 +291,11 @@ class TestDelayingAPikaChannel:
         assert delaying(first) is first
         assert type(delaying(first)) is type(second)
 
-    def test_pika_s_own(self) -> None:
+    def test_a_channel_of_pika_s_own_class_becomes_ours(self) -> None:
         channel = delaying(PlainChannel.__new__(PlainChannel))
         assert type(channel) is BlockingChannel
 
-    def test_every_argument_of_pika_s_is_there(self) -> None:
+    def test_basic_publish_accepts_every_argument_of_pika(self) -> None:
         ours = list(inspect.signature(BlockingChannel.basic_publish).parameters)
         assert ours == [
             *inspect.signature(PlainChannel.basic_publish).parameters,
@@ -295,6 +303,6 @@ class TestDelayingAPikaChannel:
         ]
 
 
-def test_what_pika_would_send_of_a_decimal_is_what_is_stored() -> None:
+def test_a_decimal_is_stored_as_pika_would_send_it() -> None:
     header = content(pika.BasicProperties(headers={"d": Decimal("1.500")}))
     assert check_content(header) == [("d", Decimal("1.5"))]
