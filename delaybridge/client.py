@@ -5,13 +5,12 @@ Both are thin: what a call does is in `calls.py`, what is accepted in `accept.py
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from delaybridge.accept.accept import Accepted, accept, check_id, check_key, when
 from delaybridge.accept.destination import DestinationCache
+from delaybridge.batching import Batching
 from delaybridge.errors import ConfigError, MessageConflict, MessageError, printable, shown
 from delaybridge.message import (
     Answer,
@@ -26,11 +25,10 @@ from delaybridge.store import verbs
 from delaybridge.store.calls import Calls
 from delaybridge.store.changes import Named
 from delaybridge.store.ids import Ids
-from delaybridge.store.keys import bucket_of
-from delaybridge.store.receipts import Receipt, receipts
+from delaybridge.store.receipts import Receipt
 from delaybridge.store.selection import Selected, Selection, Walk
 from delaybridge.store.stats import Stats
-from delaybridge.store.steps import Steps, together
+from delaybridge.store.steps import Steps
 from delaybridge.store.store import AsyncStore, Store
 from delaybridge.store.stored import Stored
 from delaybridge.store.views import Cursor, Page
@@ -45,13 +43,6 @@ Spread = Sequence[int] | None
 T = TypeVar("T")
 
 _MOST = 1000  # messages in a page
-_LARGE_CALL = 20  # schedules in a script call, from which on what it costs by itself hardly counts
-_PIPELINE_CALLS = 250  # by id, in one pipeline: each is a command to every bucket
-_Call = tuple[
-    list[bytes],  # what tells the bucket of each
-    Sequence[tuple[bytes, Accepted]],
-    asyncio.Future[list[Receipt]],
-]
 
 
 class _Arguments:
@@ -373,9 +364,7 @@ class AsyncClient:
         self._check = _Arguments(namespace, brokers, buckets, limits)
         self._calls = self._check.calls
         self.store = AsyncStore(redis_url, timeout_s=timeout_s)
-        self._waiting: dict[OnConflict, list[_Call]] = {}
-        self._asked: list[tuple[Steps[Any], asyncio.Future[Any]]] = []  # by id
-        self._flushes: set[asyncio.Task[None]] = set()
+        self._batching = Batching(self._calls, self.store)
 
     @classmethod
     def from_settings(cls, settings: Settings | None = None) -> Self:
@@ -409,7 +398,7 @@ class AsyncClient:
             properties=properties or {}, priority=priority, ttl=ttl, at_most_once=at_most_once,
         )  # fmt: skip
         accepted = (verbs.new_stamp(), self.accept(message))
-        return only(await self._together([accepted], on_conflict))
+        return only(await self._batching.schedule([accepted], _policy(on_conflict)))
 
     async def schedule_many(
         self, messages: Iterable[Message], *, on_conflict: str = OnConflict.FAIL
@@ -430,24 +419,24 @@ class AsyncClient:
         on_conflict: str = OnConflict.FAIL,
     ) -> list[Receipt]:
         """As `Client.schedule_accepted`; together with what else is scheduled in this tick."""
-        return await self._together(list(messages), on_conflict)
+        return await self._batching.schedule(list(messages), _policy(on_conflict))
 
     async def cancel(self, id: str, *, key: bytes | str | None = None) -> Answer:
         """As `Client.cancel`."""
-        return await self._with_others(self._calls.cancel(self._check.id(id), check_key(key)))
+        return await self._batching.complete(self._calls.cancel(self._check.id(id), check_key(key)))
 
     async def reschedule(
         self, id: str, *, delay: Delay = None, at: At = None, key: bytes | str | None = None
     ) -> Answer:
         """As `Client.reschedule`."""
         due = self._check.when(delay, at)
-        return await self._with_others(
+        return await self._batching.complete(
             self._calls.reschedule(self._check.id(id), check_key(key), due)
         )
 
     async def get(self, id: str, *, key: bytes | str | None = None) -> Stored | None:
         """As `Client.get`."""
-        return await self._with_others(self._calls.get(self._check.id(id), check_key(key)))
+        return await self._batching.complete(self._calls.get(self._check.id(id), check_key(key)))
 
     async def quarantined(self, id: str) -> list[Stored]:
         """As `Client.quarantined`."""
@@ -475,11 +464,13 @@ class AsyncClient:
 
     async def kick(self, id: str, *, key: bytes | str | None = None) -> Answer:
         """As `Client.kick`."""
-        return await self._with_others(self._calls.kick(self._check.id(id), check_key(key)))
+        return await self._batching.complete(self._calls.kick(self._check.id(id), check_key(key)))
 
     async def discard(self, id: str, *, key: bytes | str | None = None) -> Answer:
         """As `Client.discard`."""
-        return await self._with_others(self._calls.discard(self._check.id(id), check_key(key)))
+        return await self._batching.complete(
+            self._calls.discard(self._check.id(id), check_key(key))
+        )
 
     async def select(self, selection: Selection) -> AsyncIterator[list[Selected]]:
         """As `Client.select`."""
@@ -521,106 +512,14 @@ class AsyncClient:
 
     async def close(self) -> None:
         """Wait for calls under way and close the connections."""
-        self._flush()
-        if self._flushes:
-            await asyncio.wait(self._flushes)  # which go on if this is given up
+        await self._batching.drain()
         await self.store.close()
-
-    def _together(
-        self, messages: Sequence[tuple[bytes, Accepted]], on_conflict: str
-    ) -> asyncio.Future[list[Receipt]]:
-        """Schedule them with whatever else is scheduled in this tick."""
-        policy = _policy(on_conflict)
-        shard_keys = [
-            one.shard_key for _, one in messages
-        ]  # a bad message raises here, in its caller
-        future: asyncio.Future[list[Receipt]] = self._in_this_tick()
-        self._waiting.setdefault(policy, []).append((shard_keys, messages, future))
-        return future
-
-    def _with_others(self, steps: Steps[T]) -> asyncio.Future[T]:
-        """Complete a call by id with whatever else is called in this tick."""
-        future: asyncio.Future[T] = self._in_this_tick()
-        self._asked.append((steps, future))
-        return future
-
-    def _in_this_tick(self) -> asyncio.Future[Any]:
-        """For an answer; the flush is on its way."""
-        loop = asyncio.get_running_loop()
-        if not (self._waiting or self._asked):
-            loop.call_soon(self._flush)
-        return loop.create_future()
-
-    def _flush(self) -> None:
-        waiting, self._waiting = self._waiting, {}
-        asked, self._asked = self._asked, []
-        for policy, calls in waiting.items():
-            for part in self._parts(calls):
-                self._start(self._schedule_together(policy, part))
-        for first in range(0, len(asked), _PIPELINE_CALLS):
-            self._start(self._ask_together(asked[first : first + _PIPELINE_CALLS]))
-
-    def _start(self, flush: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(flush)
-        self._flushes.add(task)
-        task.add_done_callback(self._flushes.discard)
-
-    def _parts(self, calls: list[_Call]) -> Iterable[list[_Call]]:
-        """Halves: while Redis works on one, those who called for the other go on.
-
-        Whole while something is under way, and where script calls would become small. What is for
-        one bucket stays together: it is stored in the order of the calls.
-        """
-        count = len(self._calls.buckets)
-        if self._flushes or not count or len(calls) < 2 * _LARGE_CALL:
-            return (calls,)
-        by_bucket: dict[int, list[_Call]] = {}
-        for call in calls:
-            shard_keys, _, _ = call
-            numbers = {bucket_of(shard_key, count) for shard_key in shard_keys}
-            if len(numbers) != 1:
-                return (calls,)
-            by_bucket.setdefault(numbers.pop(), []).append(call)
-        if len(calls) < len(by_bucket) * _LARGE_CALL:
-            return (calls,)
-        halves: tuple[list[_Call], list[_Call]] = [], []
-        for ours in by_bucket.values():
-            min(halves, key=len).extend(ours)
-        return filter(None, halves)
-
-    async def _schedule_together(self, policy: OnConflict, calls: list[_Call]) -> None:
-        messages = [message for _, mine, _ in calls for message in mine]
-        try:
-            found = iter(await self.store.complete(self._calls.schedule_each(messages, policy)))
-            answers = [receipts(list(islice(found, len(mine)))) for _, mine, _ in calls]
-        except Exception as exc:  # every caller learns of it
-            answers = [exc] * len(calls)
-        for (_, _, future), answer in zip(calls, answers, strict=True):
-            _tell(future, answer)
-
-    async def _ask_together(self, asked: list[tuple[Steps[Any], asyncio.Future[Any]]]) -> None:
-        try:
-            answers = await self.store.complete(together([steps for steps, _ in asked]))
-        except Exception as exc:
-            answers = [exc] * len(asked)
-        for (_, future), answer in zip(asked, answers, strict=True):
-            _tell(future, answer)
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
-
-
-def _tell(future: asyncio.Future[T], answer: T | Exception) -> None:
-    """Give a caller its answer, unless it has given up."""
-    if future.done():
-        return
-    if isinstance(answer, Exception):
-        future.set_exception(answer)
-    else:
-        future.set_result(answer)
 
 
 def _from_settings(settings: Settings | None) -> dict[str, Any]:
