@@ -11,11 +11,9 @@
     |   +-- StoreFull *             Redis or a quota is full: nothing was written
     |   +-- StoreDenied             the Redis user lacks a right
     |   +-- StoreDamaged            a key holds what delaybridge never wrote there
-    |   +-- LeaseLost               another worker owns the bucket; nothing was changed
-    |   +-- StoreWiped              the namespace vanished or was born again under a running process
+    |   +-- StoreWiped              the namespace was deleted or created again while in use
     +-- PublishError
         +-- PublishUnavailable *    the broker cannot be reached now
-        +-- PublishRejected         the broker will not take it, however often it is tried
 
 A star means that a later attempt can help. How one publish ended is a value
 (`delaybridge.publish.Outcome`), never an exception.
@@ -92,16 +90,12 @@ class StoreDamaged(StoreError):
     """A key holds what delaybridge never wrote there. See: delaybridge doctor."""
 
 
-class LeaseLost(StoreError):
-    """The bucket belongs to another worker now; nothing was changed."""
-
-
 class NotDrained(DelayBridgeError):
     """A worker ended with leases that it could not give back: they run out by themselves."""
 
 
 class StoreWiped(StoreError):
-    """The namespace vanished or was born again while this process was using it."""
+    """The namespace was deleted, or created again, while this process was using it."""
 
 
 class PublishError(DelayBridgeError):
@@ -110,10 +104,6 @@ class PublishError(DelayBridgeError):
 
 class PublishUnavailable(PublishError):
     """The broker cannot be reached now."""
-
-
-class PublishRejected(PublishError):
-    """The broker refuses, and will refuse again until somebody changes something."""
 
 
 def printable(text: str) -> str:
