@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import redis
 
-from delaybridge.ingest.kafka import consumer, subscription
 from delaybridge.store import keys
 from tests.rigs.ingest import Entrance
 from tests.rigs.ingest_kafka import Kafka
@@ -19,7 +18,6 @@ from tests.rigs.ingest_rabbitmq import HOUR_MS, Exchanges, reading
 from tests.rigs.ingest_rabbitmq import source as exchange_source
 
 HOUR = [("delaybridge-delay", b"1h")]
-FIND_TOPICS_SOON = "topic.metadata.refresh.interval.ms=200"
 MakeEntrance = Callable[..., Entrance]
 Source = Callable[[Entrance, str], Awaitable[Any]]
 
@@ -161,13 +159,7 @@ class TestRabbitMQ:
 class TestKafka:
     @pytest.fixture
     def broker(self, real_kafka_url: str) -> dict[str, str]:
-        return {"kafka": f"{real_kafka_url}?{FIND_TOPICS_SOON}"}
-
-    @pytest.fixture(autouse=True)
-    def _look_often(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(consumer, "CHECK_OWNERS_S", 0.5)
-        monkeypatch.setattr(consumer, "MEASURE_S", 0.5)
-        monkeypatch.setattr(subscription, "SETTLED_S", 1.0)
+        return {"kafka": real_kafka_url}
 
     @pytest.fixture
     def kafka(self, real_kafka_url: str) -> Kafka:
