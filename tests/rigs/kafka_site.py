@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import re
-import subprocess
-import sys
 import time
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
-import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from delaybridge import Client
-from tests.rigs.bridge import ROOT, Bridge
+from tests.rigs.site import DEADLINE_S, ProducerSite
 
-DEADLINE_S = 20.0
-GUIDE = ROOT / "docs" / "intercept.md"
 PARTITIONS = 3
 
 
@@ -49,33 +40,19 @@ class Record(NamedTuple):
         return self.key, self.value, self.headers[: len(self.headers) - len(ours)]
 
 
-class KafkaSite:
+class KafkaSite(ProducerSite):
     """One worker, one Kafka, topics of this test's own."""
 
     def __init__(self, folder: Path, redis_url: str, kafka_url: str) -> None:
-        self.redis_url, self.kafka_url = redis_url, kafka_url
+        self.kafka_url = kafka_url
         self.servers = kafka_url.removeprefix("kafka://")
         self.config: dict[str, Any] = {
             "bootstrap.servers": self.servers,
             "log_level": 3,
             "message.timeout.ms": 15_000,  # a test that failed ends nevertheless
         }
-        self.namespace = f"t-{uuid.uuid4().hex[:16]}"
         # Its worker tries again: Kafka loses first records of topics just made, and says so.
-        self._bridge = Bridge(folder, redis_url, self.namespace, {"kafka": kafka_url})
-        self.client: Client = self._bridge.client
-        self.environment = {
-            "DELAYBRIDGE_REDIS_URL": redis_url,
-            "DELAYBRIDGE_NAMESPACE": self.namespace,
-            "DELAYBRIDGE_BROKERS__KAFKA": kafka_url,
-        }
-
-    def __enter__(self) -> Self:
-        self._bridge.start_worker()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._bridge.close()
+        super().__init__(folder, redis_url, {"kafka": kafka_url})
 
     def topic(self) -> str:
         """A new topic; its name."""
@@ -119,29 +96,3 @@ class KafkaSite:
         """Nothing was published to the topic and nothing waits for it."""
         assert self.take(topic, 0) == []
         assert self.pending(topic) == []
-
-    @contextlib.contextmanager
-    def settings(self) -> Iterator[None]:
-        """The settings of this process name this site."""
-        with pytest.MonkeyPatch.context() as patch:
-            for name, value in self.environment.items():
-                patch.setenv(name, value)
-            yield
-
-    def run_recipe(self, title: str) -> str:
-        """What the code of a section of the guide prints."""
-        section = GUIDE.read_text().split(f"\n## {title}\n")[1].split("\n## ")[0]
-        code = "\n".join(re.findall(r"```python\n(.*?)```", section, re.DOTALL))
-        return self.run(code).stdout
-
-    def run(self, code: str) -> subprocess.CompletedProcess[str]:
-        """A process of its own, with this site's settings, that has to end well."""
-        return subprocess.run(
-            [sys.executable, "-W", "error", "-c", code],
-            env=self.environment,
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=DEADLINE_S,
-            check=True,
-        )

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import re
 import struct
-import subprocess
-import sys
 import time
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import pika
 import pytest
 
-from delaybridge import Client
 from delaybridge.amqp import table as amqp_table
 from delaybridge.amqp.header import (
     decode_properties,
@@ -24,11 +18,9 @@ from delaybridge.amqp.header import (
     split_content_header,
 )
 from delaybridge.message import ContentHeader
-from tests.rigs.bridge import ROOT, Bridge, rabbitmq_channel
+from tests.rigs.bridge import rabbitmq_channel
+from tests.rigs.site import DEADLINE_S, ProducerSite
 from tests.rigs.waiting import wait_until
-
-DEADLINE_S = 20.0
-GUIDE = ROOT / "docs" / "intercept.md"
 
 
 class Raw(NamedTuple):
@@ -65,30 +57,13 @@ def entries(table: bytes) -> dict[str, bytes]:
     return found
 
 
-class Site:
+class Site(ProducerSite):
     """One worker, one RabbitMQ, queues of this test's own."""
 
     def __init__(self, folder: Path, redis_url: str, rabbitmq_url: str, **brokers: str) -> None:
-        self.url, self.redis_url = rabbitmq_url, redis_url
-        self.namespace = f"t-{uuid.uuid4().hex[:16]}"
-        brokers, once = (
-            {"rabbitmq": rabbitmq_url} | brokers,
-            {"DELAYBRIDGE_RETRY__MAX_ATTEMPTS": "1"},
-        )
-        self._bridge = Bridge(folder, redis_url, self.namespace, brokers, settings=once)
-        self.client: Client = self._bridge.client
-        self.environment = {
-            "DELAYBRIDGE_REDIS_URL": redis_url,
-            "DELAYBRIDGE_NAMESPACE": self.namespace,
-            "DELAYBRIDGE_BROKERS__RABBITMQ": rabbitmq_url,
-        }
-
-    def __enter__(self) -> Self:
-        self._bridge.start_worker()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._bridge.close()
+        self.url = rabbitmq_url
+        brokers = {"rabbitmq": rabbitmq_url} | brokers
+        super().__init__(folder, redis_url, brokers, DELAYBRIDGE_RETRY__MAX_ATTEMPTS="1")
 
     def queue(self, name: str | None = None) -> str:
         """A new queue; its name."""
@@ -142,27 +117,3 @@ class Site:
             channel.basic_publish("", queue, b"the last")
         assert self.take(queue).body == b"the last"
         assert [m for m in self.client.pending().items if queue in m.destination] == []
-
-    @contextlib.contextmanager
-    def settings(self) -> Iterator[None]:
-        """The settings of this process name this site."""
-        with pytest.MonkeyPatch.context() as patch:
-            for name, value in self.environment.items():
-                patch.setenv(name, value)
-            yield
-
-    def run_recipe(self, title: str) -> str:
-        """What the code of a section of the guide prints."""
-        section = GUIDE.read_text().split(f"\n## {title}\n")[1].split("\n## ")[0]
-        code = "\n".join(re.findall(r"```python\n(.*?)```", section, re.DOTALL))
-        run = subprocess.run(
-            [sys.executable, "-W", "error", "-c", code],
-            env=self.environment,
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=DEADLINE_S,
-            check=False,
-        )
-        assert (run.returncode, run.stderr) == (0, "")
-        return run.stdout

@@ -1,0 +1,74 @@
+"""What the drop-in producers' rigs share: a worker, a client, and settings that name them."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Self
+
+import pytest
+
+from delaybridge import Client
+from tests.rigs.bridge import ROOT, Bridge
+
+DEADLINE_S = 20.0
+GUIDE = ROOT / "docs" / "intercept.md"
+
+
+class ProducerSite:
+    """One worker and the settings of an application beside it, in a namespace of their own."""
+
+    def __init__(
+        self, folder: Path, redis_url: str, brokers: dict[str, str], **settings: str
+    ) -> None:
+        """settings: the worker's, as environment variables."""
+        self.redis_url = redis_url
+        self.namespace = f"t-{uuid.uuid4().hex[:16]}"
+        self._bridge = Bridge(folder, redis_url, self.namespace, brokers, settings=settings)
+        self.client: Client = self._bridge.client
+        kind, url = next(iter(brokers.items()))
+        self.environment = {
+            "DELAYBRIDGE_REDIS_URL": redis_url,
+            "DELAYBRIDGE_NAMESPACE": self.namespace,
+            f"DELAYBRIDGE_BROKERS__{kind.upper()}": url,
+        }
+
+    def __enter__(self) -> Self:
+        self._bridge.start_worker()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._bridge.close()
+
+    @contextlib.contextmanager
+    def settings(self) -> Iterator[None]:
+        """The settings of this process name this site."""
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in self.environment.items():
+                patch.setenv(name, value)
+            yield
+
+    def run_recipe(self, title: str) -> str:
+        """What the code of a section of the guide prints; it prints no warning."""
+        section = GUIDE.read_text().split(f"\n## {title}\n")[1].split("\n## ")[0]
+        code = "\n".join(re.findall(r"```python\n(.*?)```", section, re.DOTALL))
+        run = self.run(code)
+        assert run.stderr == ""
+        return run.stdout
+
+    def run(self, code: str) -> subprocess.CompletedProcess[str]:
+        """A process of its own, with this site's settings, that has to end well."""
+        return subprocess.run(
+            [sys.executable, "-W", "error", "-c", code],
+            env=self.environment,
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+            check=True,
+        )
