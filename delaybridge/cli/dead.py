@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 import click
@@ -12,7 +12,7 @@ from delaybridge.cli.bulk import Asked, bulk_options, perform
 from delaybridge.cli.failure import Exit, Failure
 from delaybridge.cli.grammar import PAGE_LIMIT, Group, key_option, page_options, pass_session
 from delaybridge.cli.messages import end_of_page, found_under, note_quarantined, page_limit
-from delaybridge.cli.output import cut, described, moment
+from delaybridge.cli.output import Column, described, moment, shortened
 from delaybridge.cli.session import Session
 from delaybridge.cli.stored import show_stored
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from delaybridge.store.changes import Named
     from delaybridge.store.stored import Stored
 
-_TITLES = ("DEAD SINCE", "ID", "DESTINATION", "TRY", "REASON")
 _NOT_DEAD = "not in the dead set"
 
 
@@ -42,8 +41,7 @@ def ls(session: Session, by_reason: bool, limit: int, cursor: tuple[float, str] 
             _show_reasons(session, client)
             return
         page = client.dead(limit=page_limit(session, limit), cursor=cursor)
-    rows = ((described(item), _cells(item)) for item in page.items)
-    session.output.table(_TITLES, rows, right=("TRY",), spare=("TRY", "DEAD SINCE"))
+    session.output.table(_COLUMNS, page.items, described)
     end_of_page(session, page, "no dead messages")
 
 
@@ -107,54 +105,53 @@ def discard(session: Session, asked: Asked) -> int:
     )
 
 
-@dataclass
-class _Reason:
-    """What died of one reason."""
+_COLUMNS: list[Column[Stored]] = [
+    Column("DEAD SINCE", lambda item: moment(item.dead_ms) or "", spare=2),
+    Column("ID", lambda item: item.id),
+    Column("DESTINATION", lambda item: item.destination or "?"),
+    Column("TRY", lambda item: str(item.attempts), right=True, spare=1),
+    Column("REASON", lambda item: shortened(item.reason)),
+]
 
+
+@dataclass
+class _Group:
+    """Dead messages of one reason and destination."""
+
+    reason: str
+    destination: str
     count: int
     oldest_ms: int
     example: str
 
 
+_GROUP_COLUMNS: list[Column[_Group]] = [
+    Column("COUNT", lambda group: str(group.count), right=True),
+    Column("REASON", lambda group: group.reason),
+    Column("DESTINATION", lambda group: group.destination),
+    Column("OLDEST", lambda group: moment(group.oldest_ms) or "", spare=1),
+    Column("EXAMPLE", lambda group: shortened(group.example), spare=2),
+]
+
+
 def _show_reasons(session: Session, client: Client) -> None:
     from delaybridge.store.troubles import first_word
 
-    groups: dict[tuple[str, str], _Reason] = {}
+    groups: dict[tuple[str, str], _Group] = {}
     for item in _all_dead(client):
-        group = (first_word(item.reason or "?"), item.destination or "?")
-        found = groups.setdefault(group, _Reason(0, item.dead_ms or 0, item.reason or "?"))
-        found.count += 1
-    rows = [
-        (
-            {
-                "reason": word,
-                "destination": destination,
-                "count": of.count,
-                "oldest_ms": of.oldest_ms,
-                "example": of.example,
-            },
-            [str(of.count), word, destination, moment(of.oldest_ms) or "", cut(of.example)],
-        )
-        for (word, destination), of in sorted(groups.items(), key=lambda g: -g[1].count)
-    ]
-    titles = ("COUNT", "REASON", "DESTINATION", "OLDEST", "EXAMPLE")
-    if not session.output.table(titles, rows, right=("COUNT",), spare=("OLDEST", "EXAMPLE")):
+        reason, destination = item.reason or "?", item.destination or "?"
+        key = (first_word(reason), destination)
+        group = groups.setdefault(key, _Group(*key, 0, item.dead_ms or 0, reason))
+        group.count += 1
+    largest_first = sorted(groups.values(), key=lambda group: -group.count)
+    if not session.output.table(_GROUP_COLUMNS, largest_first, asdict):
         session.note("no dead messages")
 
 
 def _all_dead(client: Client) -> Iterator[Stored]:
-    page = client.dead(limit=PAGE_LIMIT)
-    yield from page.items
-    while page.cursor is not None:
-        page = client.dead(limit=PAGE_LIMIT, cursor=page.cursor)
+    cursor = None
+    while True:
+        page = client.dead(limit=PAGE_LIMIT, cursor=cursor)
         yield from page.items
-
-
-def _cells(item: Stored) -> list[str]:
-    return [
-        moment(item.dead_ms) or "",
-        item.id,
-        item.destination or "?",
-        str(item.attempts),
-        cut(item.reason or ""),
-    ]
+        if (cursor := page.cursor) is None:
+            return

@@ -9,7 +9,7 @@ import click
 
 from delaybridge.cli.failure import Exit, Failure, report_of
 from delaybridge.cli.grammar import Command, Group, name_option, pass_session
-from delaybridge.cli.output import cut, in_time, moment, roughly
+from delaybridge.cli.output import Column, in_time, moment, roughly, shortened
 from delaybridge.cli.session import Session
 
 if TYPE_CHECKING:
@@ -17,21 +17,9 @@ if TYPE_CHECKING:
 
     from delaybridge.ingest.routes import Route
     from delaybridge.settings.settings import Settings
-    from delaybridge.store.announcements import IngestInfo, SourceInfo, WorkerInfo
+    from delaybridge.store.announcements import SourceInfo, WorkerInfo
     from delaybridge.store.stats import BucketStats, Stats
-    from delaybridge.store.troubles import Retrying
-
-_BUCKET_TITLES = (
-    *("BUCKET", "DELAYED", "IN FLIGHT", "PARKED", "DEAD", "NEXT DUE", "OVERDUE", "OWNER", "LEASE"),
-)
-_SOURCE_TITLES = ("INGEST", "SOURCE", "TARGET", "LAG", "RATE", "TAKEN", "QUARANTINED", "STATE")
-_RETRYING_TITLES = ("RETRYING", "DESTINATION", "REASON", "FAILING FOR", "EXAMPLE")
-_TROUBLE_TITLES = ("PARKED", "WORKER", "REASON")
-_WORKER_TITLES = ("NAME", "HOST", "PID", "VERSION", "BUCKETS", "STARTED", "EXPIRES IN")
-# What a narrow terminal leaves out, the first of them first.
-_SOURCE_SPARE = ("TAKEN", "TARGET", "RATE", "INGEST")
-_BUCKET_SPARE = ("LEASE", "PARKED", "DEAD", "IN FLIGHT")
-_WORKER_SPARE = ("HOST", "VERSION", "PID", "STARTED")
+    from delaybridge.store.troubles import Retrying, Trouble
 
 
 @click.command("scan", cls=Command)
@@ -128,14 +116,10 @@ def stats(session: Session) -> None:
     if session.output.json:
         session.output.result(_stats_data(found), "")
         return
-    counts = (
-        ("delayed", found.delayed),
-        ("in_flight", found.in_flight),
-        ("parked", found.parked),
-        ("dead", found.dead),
-    )
-    rows = [({"state": state}, [state, f"{count:,}"]) for state, count in counts]
-    session.output.table(("STATE", "MESSAGES"), rows, right=("MESSAGES",))
+    counts = [
+        (state, getattr(found, state)) for state in ("delayed", "in_flight", "parked", "dead")
+    ]
+    session.output.table(_COUNT_COLUMNS, counts, lambda _: {})
     session.output.line()
     session.output.fields(_stats_facts(found))
     _show_troubles(session, found)
@@ -155,12 +139,8 @@ def worker_ls(session: Session) -> None:
     """List the workers and their buckets, and the ingest processes and their sources."""
     with session.client() as client:
         found = client.stats()
-    rows = (
-        ({**each._asdict(), "said": each.said._asdict()}, _worker_cells(each, found.now_ms))
-        for each in found.workers
-    )
-    right = ("PID", "BUCKETS")
-    if not session.output.table(_WORKER_TITLES, rows, right=right, spare=_WORKER_SPARE):
+    columns = _worker_columns(found.now_ms)
+    if not session.output.table(columns, found.workers, _worker_data):
         session.note("no worker runs; start one: delaybridge scan")
     if found.ingests:
         session.note("")
@@ -178,30 +158,17 @@ def bucket_ls(session: Session) -> None:
     """List the buckets: contents, owner, and time left of its lease."""
     with session.client() as client:
         found = client.stats()
-    rows = ((_bucket_data(each), _bucket_cells(each, found.now_ms)) for each in found.buckets)
-    session.output.table(_BUCKET_TITLES, rows, right=_BUCKET_TITLES[:5], spare=_BUCKET_SPARE)
+    session.output.table(_bucket_columns(found.now_ms), found.buckets, _bucket_data)
 
 
 def _show_troubles(session: Session, found: Stats) -> None:
-    """What keeps messages from going out, nothing where nothing does."""
+    """Why messages do not go out, if some do not."""
     if found.retrying:
-        more = "+" if found.retrying_sampled else ""
-        rows = [
-            (
-                each._asdict(),
-                [
-                    *(f"{each.messages:,}{more}", each.destination, each.reason),
-                    *(failing_for(each, found), cut(each.example)),
-                ],
-            )
-            for each in found.retrying
-        ]
         session.output.line()
-        session.output.table(_RETRYING_TITLES, rows, right=("RETRYING",), spare=("EXAMPLE",))
+        session.output.table(_retrying_columns(found), found.retrying, _fields)
     if found.troubles:
-        parked = [(t._asdict(), [t.destination, t.worker, cut(t.reason)]) for t in found.troubles]
         session.output.line()
-        session.output.table(_TROUBLE_TITLES, parked)
+        session.output.table(_TROUBLE_COLUMNS, found.troubles, _fields)
 
 
 def failing_for(each: Retrying, found: Stats) -> str:
@@ -210,41 +177,36 @@ def failing_for(each: Retrying, found: Stats) -> str:
 
 
 def failing_text(each: Retrying, found: Stats) -> str:
-    """`12 messages to rabbitmq:orders have failed for 5m: unroutable: 312 NO_ROUTE`."""
-    many = f"{each.messages:,}{'+' if found.retrying_sampled else ''}"
-    what = "message" if many == "1" else "messages"
+    """`12 messages to rabbitmq:orders failing for 5m: unroutable: 312 NO_ROUTE`."""
+    count = _retrying_count(each, found)
+    noun = "message" if count == "1" else "messages"
     lasting = f"failing for {failing_for(each, found)}"
-    return f"{many} {what} to {each.destination} {lasting}: {each.example}"
+    return f"{count} {noun} to {each.destination} {lasting}: {each.example}"
+
+
+def _retrying_count(each: Retrying, found: Stats) -> str:
+    """Ends in + if only a sample of the messages was counted."""
+    return f"{each.messages:,}{'+' if found.retrying_sampled else ''}"
 
 
 def _show_sources(session: Session, found: Stats) -> None:
-    rows = (
-        ({"ingest": ingest.name, **source._asdict()}, _source_cells(ingest, source))
-        for ingest in found.ingests
-        for source in ingest.sources
-    )
-    session.output.table(_SOURCE_TITLES, rows, right=_SOURCE_TITLES[3:7], spare=_SOURCE_SPARE)
-
-
-def _source_cells(ingest: IngestInfo, source: SourceInfo) -> list[str]:
-    numbers = [_shown(source.lag), f"{_shown(source.rate)}/s", _shown(source.total)]
-    numbers.append(_shown(source.quarantined))
-    return [ingest.name, source.source, source.target, *numbers, source.state]
+    sources = [(ingest.name, source) for ingest in found.ingests for source in ingest.sources]
+    session.output.table(_SOURCE_COLUMNS, sources, lambda s: {"ingest": s[0], **s[1]._asdict()})
 
 
 def _shown(count: float | None) -> str:
-    """`?` for what another version of an ingest process does not say."""
+    """`?` for a number that an ingest process of another version does not report."""
     return "?" if count is None else f"{count:,.0f}"
 
 
 def ingest_numbers(source: SourceInfo) -> str:
-    """How it goes, in a few words."""
+    """`lag 12, 100/s, 0 quarantined`."""
     quarantined = f"{_shown(source.quarantined)} quarantined"
     return f"lag {_shown(source.lag)}, {_shown(source.rate)}/s, {quarantined}"
 
 
 def unowned(found: Stats) -> list[int]:
-    """Buckets that nobody scans."""
+    """Buckets without a worker."""
     return [each.bucket for each in found.buckets if each.owner is None]
 
 
@@ -295,15 +257,69 @@ def _stats_facts(found: Stats) -> list[tuple[str, str]]:
     ]
 
 
-def _worker_cells(each: WorkerInfo, now_ms: int) -> list[str]:
+_COUNT_COLUMNS: list[Column[tuple[str, int]]] = [
+    Column("STATE", lambda count: count[0]),
+    Column("MESSAGES", lambda count: f"{count[1]:,}", right=True),
+]
+_TROUBLE_COLUMNS: list[Column[Trouble]] = [
+    Column("PARKED", lambda trouble: trouble.destination),
+    Column("WORKER", lambda trouble: trouble.worker),
+    Column("REASON", lambda trouble: shortened(trouble.reason)),
+]
+_SOURCE_COLUMNS: list[Column[tuple[str, SourceInfo]]] = [
+    Column("INGEST", lambda s: s[0], spare=4),
+    Column("SOURCE", lambda s: s[1].source),
+    Column("TARGET", lambda s: s[1].target, spare=2),
+    Column("LAG", lambda s: _shown(s[1].lag), right=True),
+    Column("RATE", lambda s: f"{_shown(s[1].rate)}/s", right=True, spare=3),
+    Column("TAKEN", lambda s: _shown(s[1].total), right=True, spare=1),
+    Column("QUARANTINED", lambda s: _shown(s[1].quarantined), right=True),
+    Column("STATE", lambda s: s[1].state),
+]
+
+
+def _retrying_columns(found: Stats) -> list[Column[Retrying]]:
     return [
-        each.name,
-        each.host,
-        "?" if each.pid is None else str(each.pid),
-        each.version,
-        str(each.buckets),
-        "?" if each.started_ms is None else in_time(each.started_ms - now_ms),
-        roughly(each.expires_ms - now_ms),
+        Column("RETRYING", lambda each: _retrying_count(each, found), right=True),
+        Column("DESTINATION", lambda each: each.destination),
+        Column("REASON", lambda each: each.reason),
+        Column("FAILING FOR", lambda each: failing_for(each, found)),
+        Column("EXAMPLE", lambda each: shortened(each.example), spare=1),
+    ]
+
+
+def _worker_columns(now_ms: int) -> list[Column[WorkerInfo]]:
+    return [
+        Column("NAME", lambda worker: worker.name),
+        Column("HOST", lambda worker: worker.host, spare=1),
+        Column(
+            "PID",
+            lambda worker: "?" if worker.pid is None else str(worker.pid),
+            right=True,
+            spare=3,
+        ),
+        Column("VERSION", lambda worker: worker.version, spare=2),
+        Column("BUCKETS", lambda worker: str(worker.buckets), right=True),
+        Column("STARTED", lambda worker: _in_time(worker.started_ms, now_ms, "?"), spare=4),
+        Column("EXPIRES IN", lambda worker: roughly(worker.expires_ms - now_ms)),
+    ]
+
+
+def _worker_data(each: WorkerInfo) -> dict[str, object]:
+    return {**each._asdict(), "said": each.said._asdict()}
+
+
+def _bucket_columns(now_ms: int) -> list[Column[BucketStats]]:
+    return [
+        Column("BUCKET", lambda bucket: str(bucket.bucket), right=True),
+        Column("DELAYED", lambda bucket: str(bucket.delayed), right=True),
+        Column("IN FLIGHT", lambda bucket: str(bucket.in_flight), right=True, spare=4),
+        Column("PARKED", lambda bucket: str(bucket.parked), right=True, spare=2),
+        Column("DEAD", lambda bucket: str(bucket.dead), right=True, spare=3),
+        Column("NEXT DUE", lambda bucket: _in_time(bucket.next_due_ms, now_ms, "-")),
+        Column("OVERDUE", lambda bucket: roughly(bucket.overdue_ms) if bucket.overdue_ms else "-"),
+        Column("OWNER", lambda bucket: bucket.owner or "nobody"),
+        Column("LEASE", _lease, spare=1),
     ]
 
 
@@ -311,9 +327,13 @@ def _bucket_data(each: BucketStats) -> dict[str, object]:
     return {**each._asdict(), "damage": [one._asdict() for one in each.damage]}
 
 
-def _bucket_cells(each: BucketStats, now_ms: int) -> list[str]:
-    counts = (each.bucket, each.delayed, each.in_flight, each.parked, each.dead)
-    next_due = "-" if each.next_due_ms is None else in_time(each.next_due_ms - now_ms)
-    overdue = roughly(each.overdue_ms) if each.overdue_ms else "-"
-    lease = "-" if each.lease_ms is None else roughly(each.lease_ms)
-    return [*map(str, counts), next_due, overdue, each.owner or "nobody", lease]
+def _fields(each: Retrying | Trouble) -> dict[str, object]:
+    return each._asdict()
+
+
+def _lease(bucket: BucketStats) -> str:
+    return "-" if bucket.lease_ms is None else roughly(bucket.lease_ms)
+
+
+def _in_time(at_ms: int | None, now_ms: int, unknown: str) -> str:
+    return unknown if at_ms is None else in_time(at_ms - now_ms)

@@ -1,82 +1,81 @@
-"""How text fits a terminal. Widths are in cells: a wide character counts two.
+"""How text fits a terminal. Widths are in cells: a wide character takes two.
 
-Without a width nothing is cut and nothing is left out: that is what a script reads.
+Without a width nothing is cut or left out: scripts read the whole text.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rich.cells import cell_len, set_cell_size
 
+from delaybridge.cli.output import Column
+
 _GAP = "  "
-# What a column of text keeps: an id or a time as long as columns can be spared, then less.
+# The least cells of a column of text: enough for an id or a time while columns can be left out.
 _ROOMY, _TIGHT = 26, 10
 
 
 def table(
-    titles: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    *,
-    right: Sequence[str] = (),
-    spare: Sequence[str] = (),
-    width: int | None = None,
+    columns: Sequence[Column[Any]], rows: Sequence[Sequence[str]], width: int | None = None
 ) -> list[str]:
-    """Lines of aligned columns, the titles first, as wide as the terminal at most.
+    """Lines of aligned columns, their titles first, at most `width` cells wide.
 
-    right: columns of numbers, aligned to the right and never cut. spare: columns that are left out
-    where there is no room, the first of them first. Text is cut in the middle, prose at its end.
+    Where there is no room, text is cut to 26 cells, then spare columns are left out, then text is
+    cut to 10 cells. Columns of numbers are not cut.
     """
-    lines = [titles, *rows]
-    natural = [max(cell_len(line[i]) for line in lines) for i in range(len(titles))]
-    widths = dict(enumerate(natural)) if width is None else {}
-    for left_out in range(len(spare) + 1):
-        if widths:
-            break
-        shown = [i for i, title in enumerate(titles) if title not in spare[:left_out]]
-        widths = _shrunk(titles, natural, shown, right, _ROOMY, width or 0)
-    if not widths:
-        shown = [i for i, title in enumerate(titles) if title not in spare]
-        least = {i: min(natural[i], max(_TIGHT, len(titles[i]))) for i in shown}
-        fitted = _shrunk(titles, natural, shown, right, _TIGHT, width or 0)
-        widths = fitted or {i: natural[i] if titles[i] in right else least[i] for i in shown}
+    lines = [[column.title for column in columns], *rows]
+    widths = _widths(
+        columns, [max(map(cell_len, cells)) for cells in zip(*lines, strict=True)], width
+    )
     return [
-        _GAP.join(
-            _padded(line[i], cells, to_the_right=titles[i] in right) for i, cells in widths.items()
-        ).rstrip()
+        _GAP.join(_padded(line[i], width, columns[i].right) for i, width in widths.items()).rstrip()
         for line in lines
     ]
 
 
-def _shrunk(
-    titles: Sequence[str],
-    natural: Sequence[int],
-    shown: Sequence[int],
-    right: Sequence[str],
-    least: int,
-    width: int,
+def _widths(
+    columns: Sequence[Column[Any]], natural: Sequence[int], width: int | None
 ) -> dict[int, int]:
-    """The columns' widths, the widest text cut first; nothing if they do not fit."""
-    widths = {i: natural[i] for i in shown}
-    room = width - len(_GAP) * (len(shown) - 1)
-    soft = [i for i in shown if titles[i] not in right]
+    """The cells of each column that is shown, by its index."""
+    shown = dict(enumerate(natural))
+    if width is None:
+        return shown
+    spare = sorted((column.spare, i) for i, column in enumerate(columns) if column.spare)
+    for _, left_out in [*spare, (0, None)]:
+        room = width - len(_GAP) * (len(shown) - 1)
+        fitted = _shrunk(columns, shown, _ROOMY, room)
+        if sum(fitted.values()) <= room:
+            return fitted
+        if left_out is not None:
+            del shown[left_out]
+    return _shrunk(columns, shown, _TIGHT, room)
+
+
+def _shrunk(
+    columns: Sequence[Column[Any]], natural: Mapping[int, int], least: int, room: int
+) -> dict[int, int]:
+    """The columns' widths, the widest text cut first and none below `least` or its title."""
+    widths = dict(natural)
+    floors = {i: max(least, len(columns[i].title)) for i in natural if not columns[i].right}
     while sum(widths.values()) > room:
-        long = [i for i in soft if widths[i] > max(least, len(titles[i]))]
+        long = [i for i, floor in floors.items() if widths[i] > floor]
         if not long:
-            return {}
+            break
         widths[max(long, key=widths.__getitem__)] -= 1
     return widths
 
 
-def _padded(text: str, cells: int, *, to_the_right: bool) -> str:
+def _padded(text: str, cells: int, to_the_right: bool) -> str:
     text = cut(text, cells)
     padding = " " * (cells - cell_len(text))
     return padding + text if to_the_right else text + padding
 
 
 def cut(text: str, cells: int) -> str:
-    """`text` in so many cells at most: prose loses its end, anything else its middle."""
+    """`text` in at most `cells` cells: prose loses its end, an id or a name its middle."""
     if cell_len(text) <= cells:
         return text
     mark = _mark()
@@ -95,7 +94,7 @@ def _mark() -> str:
 
 
 def wrapped(text: str, width: int, indent: str) -> str:
-    """`text` in lines of so many cells, all but the first of them indented."""
+    """`text` in lines of at most `width` cells; all but the first are indented."""
     from rich.console import Console
     from rich.text import Text
 

@@ -20,13 +20,7 @@ from delaybridge.cli.grammar import (
     page_options,
     pass_session,
 )
-from delaybridge.cli.output import (
-    cut,
-    described,
-    headers_text,
-    in_time,
-    moment,
-)
+from delaybridge.cli.output import Column, described, headers_text, in_time, moment, shortened
 from delaybridge.cli.session import Session
 from delaybridge.cli.stored import show_stored
 
@@ -37,9 +31,6 @@ if TYPE_CHECKING:
     from delaybridge.store.stored import Stored
     from delaybridge.store.views import Page
 
-_TITLES = ("DUE", "IN", "ID", "DESTINATION", "TRY", "BYTES", "HEADERS")
-# What a narrow terminal leaves out, in this order.
-_SPARE = ("DUE", "HEADERS", "FIRST DUE", "BYTES", "TRY")
 _NOT_PENDING = "no such message is pending"
 
 
@@ -86,14 +77,8 @@ def ls(
             cursor=cursor,
             **span,
         )
-    now_ms = time.time_ns() // 1_000_000
-    more = {title: of for title, of in _MORE.items() if any(map(of, page.items))}
-    titles = (*_TITLES, *more)
-    rows = (
-        (described(item), [*_cells(item, now_ms), *(of(item) for of in more.values())])
-        for item in page.items
-    )
-    session.output.table(titles, rows, right=("IN", "TRY", "BYTES"), spare=_SPARE)
+    more = [column for column in _MORE_COLUMNS if any(map(column.cell, page.items))]
+    session.output.table([*_columns(time.time_ns() // 1_000_000), *more], page.items, described)
     end_of_page(session, page, f"no {state} messages")
 
 
@@ -221,25 +206,24 @@ def cursor_text(cursor: tuple[float, str]) -> str:
     return f"{int(score) if score.is_integer() else repr(score)}:{id}"
 
 
-def _first_due(item: Stored) -> str:
-    return moment(item.first_due_ms) or ""
-
-
-def _why(item: Stored) -> str:
-    return cut(item.reason or item.last_error or "")
-
-
-_MORE = {"FIRST DUE": _first_due, "REASON": _why}  # columns that are shown where any has a value
-
-
-def _cells(item: Stored, now_ms: int) -> list[str]:
-    size = "null" if item.body is None else str(len(item.body))
+def _columns(now_ms: int) -> list[Column[Stored]]:
     return [
-        moment(item.due_ms) or "",
-        in_time(item.due_ms - now_ms),
-        item.id,
-        item.destination or "?",
-        str(item.attempts),
-        size,
-        headers_text(item),
+        Column("DUE", lambda item: moment(item.due_ms) or "", spare=1),
+        Column("IN", lambda item: in_time(item.due_ms - now_ms), right=True),
+        Column("ID", lambda item: item.id),
+        Column("DESTINATION", lambda item: item.destination or "?"),
+        Column("TRY", lambda item: str(item.attempts), right=True, spare=5),
+        Column("BYTES", _size, right=True, spare=4),
+        Column("HEADERS", headers_text, spare=2),
     ]
+
+
+# Shown only where one of the messages has a value.
+_MORE_COLUMNS: list[Column[Stored]] = [
+    Column("FIRST DUE", lambda item: moment(item.first_due_ms) or "", spare=3),
+    Column("REASON", lambda item: shortened(item.reason or item.last_error)),
+]
+
+
+def _size(item: Stored) -> str:
+    return "null" if item.body is None else str(len(item.body))

@@ -1,6 +1,6 @@
 """How results are printed: aligned text for people, one JSON object per line for programs.
 
-Whatever came from outside is escaped before it reaches the terminal.
+Text from messages, brokers and servers is escaped before it reaches the terminal.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import click
 
@@ -21,18 +21,32 @@ from delaybridge.errors import printable
 if TYPE_CHECKING:
     from delaybridge.store.stored import Stored
 
+T = TypeVar("T")
 _HEADERS_CHARS = 60
 _REASON_CHARS = 80
-# From how long on which digits do not matter.
+# Durations of at least the first are rounded to the second.
 _STEPS_MS = ((86_395_000, 3_600_000), (595_000, 60_000), (10_000, 1000), (1000, 100))
 OK, WARN, FAIL = "ok", "WARN", "FAIL"
 _LEVEL_COLORS = {OK: "green", WARN: "yellow", FAIL: "red"}
 _LEVEL_WIDTH = 4
 
 
+class Column(NamedTuple, Generic[T]):
+    """A column of a table, and how an item's cell in it reads.
+
+    right: numbers, aligned to the right and never cut. spare: a narrow terminal leaves out column 1
+    first, then 2, and so on; 0 is always shown.
+    """
+
+    title: str
+    cell: Callable[[T], str]
+    right: bool = False
+    spare: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Output:
-    """stdout in the form that was asked for. json: programs read it. color: only on a terminal."""
+    """Prints results on stdout. json: for programs. color: only on a terminal."""
 
     json: bool = False
     color: bool = False
@@ -42,7 +56,7 @@ class Output:
         click.echo(json.dumps(data) if self.json else self.escaped(text))
 
     def results(self, rows: Iterable[tuple[Mapping[str, Any], str]]) -> None:
-        """Many results in one write. A reader that has gone gets no more, and stops no work."""
+        """Many results in one write. A reader that closed stdout does not stop the work."""
         lines = (json.dumps(data) if self.json else self.escaped(text) for data, text in rows)
         try:
             click.echo("\n".join(lines))
@@ -67,42 +81,36 @@ class Output:
             click.echo(self.escaped(text))
 
     def error_line(self, text: str) -> None:
-        """A line on stderr, beside the result."""
+        """A line on stderr, apart from the result."""
         click.echo(self.escaped(text), err=True)
 
     def table(
         self,
-        titles: Sequence[str],
-        rows: Iterable[tuple[Mapping[str, Any], Sequence[str]]],
-        *,
-        right: Sequence[str] = (),
-        spare: Sequence[str] = (),
-    ) -> int:
-        """Rows, each as data and as cells; aligned without borders. Returns how many.
-
-        On a terminal they fit it: right, spare as `layout.table`.
-        """
-        listed = [(data, [printable(cell) for cell in cells]) for data, cells in rows]
+        columns: Sequence[Column[T]],
+        items: Iterable[T],
+        data: Callable[[T], Mapping[str, Any]],
+    ) -> bool:
+        """A row per item, fitted to the terminal, or its data as JSON. Whether there was any."""
+        listed = list(items)
         if self.json:
-            for data, _ in listed:
-                click.echo(json.dumps(data))
-        if self.json or not listed:
-            return len(listed)
-        from delaybridge.cli import layout
+            for item in listed:
+                click.echo(json.dumps(data(item)))
+        elif listed:
+            from delaybridge.cli import layout
 
-        cells = [cells for _, cells in listed]
-        head, *lines = layout.table(titles, cells, right=right, spare=spare, width=self.width)
-        click.echo("\n".join([self.paint(head, bold=True), *lines]), color=self.color)
-        return len(listed)
+            rows = [[printable(column.cell(item)) for column in columns] for item in listed]
+            head, *lines = layout.table(columns, rows, self.width)
+            click.echo("\n".join([self.paint(head, bold=True), *lines]), color=self.color)
+        return bool(listed)
 
     @property
     def width(self) -> int | None:
-        """The terminal's columns; None where no person reads."""
+        """The terminal's columns; None if stdout is not a terminal or holds JSON."""
         is_terminal = not self.json and sys.stdout is not None and sys.stdout.isatty()
         return shutil.get_terminal_size().columns if is_terminal else None
 
     def fields(self, pairs: Iterable[tuple[str, str]]) -> None:
-        """Names and values, one a line, aligned."""
+        """Names and values, one pair per line, aligned."""
         listed = [(name, printable(value)) for name, value in pairs]
         width = max((len(name) for name, _ in listed), default=0)
         for name, value in listed:
@@ -118,7 +126,7 @@ class Output:
 
 
 def drop_stdout() -> None:
-    """The reader has closed stdout: what is still printed, or flushed at exit, goes nowhere."""
+    """The reader has closed stdout: discard later output, also that flushed at exit."""
     try:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (OSError, ValueError, AttributeError):
@@ -126,7 +134,7 @@ def drop_stdout() -> None:
 
 
 def wants_color(*, refused: bool, stream: IO[str] | None = None) -> bool:
-    """Whether to colour: on a terminal that can, unless somebody said no."""
+    """Whether to colour: only on a terminal that can, unless `refused` or NO_COLOR."""
     stream = sys.stdout if stream is None else stream
     if refused or os.environ.get("NO_COLOR") or os.environ.get("TERM", "dumb") == "dumb":
         return False
@@ -139,7 +147,7 @@ def in_time(wait_ms: int) -> str:
 
 
 def roughly(ms: int) -> str:
-    """How long, as a person says it: 41ms, 2.3s, 42s, 4m12s, 15m, 3h05m, 6d23h."""
+    """A rounded duration: 41ms, 2.3s, 42s, 4m12s, 15m, 3h05m, 6d23h."""
     from delaybridge.times import format_duration
 
     step_ms = next((step for least, step in _STEPS_MS if ms >= least), 1)
@@ -154,7 +162,7 @@ def moment(at_ms: int | None) -> str | None:
 
 
 def described(stored: Stored) -> dict[str, Any]:
-    """A stored message as JSON: bytes that are no text under a name that ends in `_base64`."""
+    """A stored message as JSON; the names of fields that hold encoded bytes end in `_base64`."""
     data: dict[str, Any] = {
         "id": stored.id,
         "state": stored.state.value,
@@ -190,18 +198,19 @@ def body_field(body: bytes | None) -> dict[str, Any]:
 
 
 def headers_text(stored: Stored) -> str:
-    """Headers in a table's cell, cut where they get long."""
+    """Headers in a table's cell."""
     text = " ".join(f"{name}={value_text(value)}" for name, value in stored.headers)
-    return text if len(text) <= _HEADERS_CHARS else text[: _HEADERS_CHARS - 3] + "..."
+    return shortened(text, _HEADERS_CHARS)
 
 
-def cut(reason: str) -> str:
-    """A reason in a table's cell."""
-    return reason if len(reason) <= _REASON_CHARS else reason[: _REASON_CHARS - 3] + "..."
+def shortened(text: str | None, chars: int = _REASON_CHARS) -> str:
+    """A long text, such as a reason, in a table's cell; "" for None."""
+    text = text or ""
+    return text if len(text) <= chars else text[: chars - 3] + "..."
 
 
 def value_text(value: object) -> str:
-    """A header's or property's value as text; bytes as the text they are, where they are any."""
+    """A header's or property's value as text; bytes are decoded as UTF-8."""
     if isinstance(value, bytes):
         return value.decode(errors="backslashreplace")
     return str(value)
@@ -217,7 +226,7 @@ def _bytes_field(name: str, value: bytes | None) -> dict[str, Any]:
 
 
 def _plain(value: object) -> Any:
-    """What JSON can carry of an AMQP or Kafka header value."""
+    """The value of an AMQP or Kafka header as far as JSON can hold it."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, bytes):

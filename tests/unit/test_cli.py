@@ -29,6 +29,7 @@ from delaybridge.cli import stored as stored_page
 from delaybridge.cli.failure import Exit, Failure, report_of
 from delaybridge.cli.grammar import parse_cursor
 from delaybridge.cli.logs import FIELD_CHARS, LINE_CHARS, JsonFormatter, TextFormatter, shown
+from delaybridge.cli.output import Column
 from delaybridge.cli.session import Session
 from delaybridge.errors import (
     ConfigError,
@@ -794,7 +795,7 @@ def test_hostile_bytes_are_escaped_in_text_and_json(capsys: pytest.CaptureFixtur
     )
     session = Session(output.Output())
     stored_page.show_stored(session, message, "text")
-    session.output.table(messages._TITLES, [({}, messages._cells(message, 0))])
+    session.output.table(messages._columns(0), [message], output.described)
     session.note(HOSTILE)
     stored_page.show_stored(Session(output.Output(json=True)), message, "text")
     report_of(StoreError(HOSTILE)).show(as_json=False)
@@ -876,9 +877,17 @@ def test_a_verdict_is_coloured_and_its_text_escaped(capsys: pytest.CaptureFixtur
     assert out.count("\x1b") == 2
 
 
+def show_table(rows: list[tuple[str, str]], *, right: bool = False) -> bool:
+    """Print names and numbers as a table."""
+    columns: list[Column[tuple[str, str]]] = [
+        Column("NAME", lambda row: row[0]),
+        Column("N", lambda row: row[1], right=right),
+    ]
+    return output.Output().table(columns, rows, lambda _: {})
+
+
 def test_tables_are_aligned(capsys: pytest.CaptureFixture[str]) -> None:
-    rows: list[tuple[dict[str, str], list[str]]] = [({}, ["a", "1"]), ({}, ["long", "1000"])]
-    assert output.Output().table(("NAME", "N"), rows, right=("N",)) == 2
+    assert show_table([("a", "1"), ("long", "1000")], right=True)
     assert capsys.readouterr().out == "NAME     N\na        1\nlong  1000\n"
 
 
@@ -892,12 +901,18 @@ ROWS = [
     ("in 15m", "06ca3gjv7pui370b9dt0o79e7s", "rabbitmq:orders/close", "3", "order=42 shop=北京"),
     ("2h ago", "order-" + "7" * 60, "kafka:t", "12", ""),
 ]
-COLUMNS = ("IN", "ID", "DESTINATION", "TRY", "HEADERS")
+COLUMNS = [
+    Column("IN", str),
+    Column("ID", str),
+    Column("DESTINATION", str),
+    Column("TRY", str, right=True, spare=2),
+    Column("HEADERS", str, spare=1),
+]
 
 
 def fitted(width: int | None) -> list[str]:
     """A table on a terminal of that width."""
-    return layout.table(COLUMNS, ROWS, right=("TRY",), spare=("HEADERS", "TRY"), width=width)
+    return layout.table(COLUMNS, ROWS, width)
 
 
 @pytest.mark.parametrize(
@@ -933,8 +948,7 @@ def test_ids_lose_their_middle_and_prose_its_end(monkeypatch: pytest.MonkeyPatch
 
 
 def test_wide_characters_are_two_cells(capsys: pytest.CaptureFixture[str]) -> None:
-    rows: list[tuple[dict[str, str], list[str]]] = [({}, ["北京", "1"]), ({}, ["abc", "2"])]
-    output.Output().table(("NAME", "N"), rows)
+    show_table([("北京", "1"), ("abc", "2")])
     assert capsys.readouterr().out == "NAME  N\n北京  1\nabc   2\n"
 
 
@@ -974,7 +988,7 @@ def test_times_are_said_as_a_person_says_them(ms: int, text: str) -> None:
 
 
 def test_an_empty_table_is_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    assert output.Output().table(("NAME",), []) == 0
+    assert not show_table([])
     assert capsys.readouterr().out == ""
 
 
