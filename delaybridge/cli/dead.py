@@ -8,13 +8,21 @@ from typing import TYPE_CHECKING
 
 import click
 
-from delaybridge.cli.bulk import Asked, bulk_options, perform
+from delaybridge.cli.bulk import perform
 from delaybridge.cli.failure import Exit, Failure
-from delaybridge.cli.grammar import PAGE_LIMIT, Group, key_option, page_options, pass_session
+from delaybridge.cli.grammar import (
+    PAGE_LIMIT,
+    Group,
+    body_option,
+    key_option,
+    page_options,
+    pass_session,
+)
 from delaybridge.cli.messages import end_of_page, found_under, note_quarantined, page_limit
 from delaybridge.cli.output import Column, described, moment, shortened
 from delaybridge.cli.session import Session
 from delaybridge.cli.stored import show_stored
+from delaybridge.cli.targets import Targets, bulk_options
 
 if TYPE_CHECKING:
     from delaybridge.client import Client
@@ -47,17 +55,10 @@ def ls(session: Session, by_reason: bool, limit: int, cursor: tuple[float, str] 
 
 @dead.command("show")
 @click.argument("id")
-@click.option(
-    "--body",
-    "form",
-    type=click.Choice(["text", "json", "hex", "raw"]),
-    default="text",
-    show_default=True,
-    help="How the body is printed; raw: nothing but its bytes.",
-)
+@body_option
 @key_option
 @pass_session
-def show(session: Session, id: str, form: str, key: str | None) -> None:
+def show(session: Session, id: str, form: str, key: bytes | None) -> None:
     """Show one dead message."""
     with session.client() as client:
         found = found_under(client, id, key)
@@ -72,7 +73,7 @@ def show(session: Session, id: str, form: str, key: str | None) -> None:
 @dead.command("kick")
 @bulk_options(dead=True, over=True)
 @pass_session
-def kick(session: Session, asked: Asked) -> int:
+def kick(session: Session, targets: Targets) -> int:
     """Bring messages back, due now (or spread with --over); attempts start again at 1.
 
     Give ids or filters. Messages that match all filters are counted first, then brought back
@@ -80,27 +81,27 @@ def kick(session: Session, asked: Asked) -> int:
     """
 
     def verb(client: Client, some: Sequence[Named], later_ms: list[int]) -> list[Answer]:
-        return client.kick_many(some, spread_ms=later_ms, key=asked.key)
+        return client.kick_many(some, spread_ms=later_ms, key=targets.key)
 
-    return perform(session, asked, "bring back", verb, unknown=_NOT_DEAD)
+    return perform(session, targets, "bring back", verb, unknown=_NOT_DEAD)
 
 
 @dead.command("discard")
 @bulk_options(dead=True)
 @pass_session
-def discard(session: Session, asked: Asked) -> int:
+def discard(session: Session, targets: Targets) -> int:
     """Delete messages from the dead set for good.
 
     Give ids or filters. Messages that match all filters are counted first, then deleted once
     you confirm (or with --yes).
     """
-    if len(asked.ids) > 1:
-        session.confirm(f"discard {len(asked.ids)} messages", yes=asked.yes)
+    if len(targets.ids) > 1:
+        session.confirm(f"discard {len(targets.ids)} messages", yes=targets.yes)
     return perform(
         session,
-        asked,
+        targets,
         "discard",
-        lambda client, some, _: client.discard_many(some, key=asked.key),
+        lambda client, some, _: client.discard_many(some, key=targets.key),
         unknown=_NOT_DEAD,
     )
 

@@ -1,13 +1,14 @@
-"""`delaybridge destination`: what concerns all messages of one destination."""
+"""`delaybridge destination`: verbs for all messages to one destination."""
 
 from __future__ import annotations
 
 import click
 
-from delaybridge.cli.bulk import Asked, sweep
+from delaybridge.cli.bulk import sweep
 from delaybridge.cli.failure import Exit, Failure
 from delaybridge.cli.grammar import Group, pass_session
 from delaybridge.cli.session import Session
+from delaybridge.cli.targets import PENDING_STATES, Targets
 
 
 @click.group(cls=Group)
@@ -25,20 +26,14 @@ def purge(session: Session, destination: str, confirm: str | None, dry_run: bool
 
     They are counted first. Messages already handed to the broker are too late: `in_flight`.
     """
-    from delaybridge.message import State
-    from delaybridge.store.selection import PENDING, Selection
-
     if confirm not in (None, destination):
         what = f"got {confirm!r}, but {destination!r} is to be purged; nothing was done"
         raise Failure(Exit.REFUSED, "confirm", "--confirm", what)
-    selection = Selection(states=(*PENDING, State.DEAD), destination=destination)
-    asked = Asked(
-        *((), None, {"destination": destination}),
-        dead=False,
+    targets = Targets(
+        destination=destination,
+        default_states=(*PENDING_STATES, "dead"),
         yes=confirm is not None,
         dry_run=dry_run,
         confirmed_by=f"--confirm {destination}",
     )
-    return sweep(
-        session, "purge", selection, lambda client, some, _: client.cancel_many(some), asked
-    )
+    return sweep(session, targets, "purge", lambda client, some, _: client.cancel_many(some))

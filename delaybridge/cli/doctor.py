@@ -1,4 +1,4 @@
-"""`delaybridge doctor`: everything a deployment needs, looked at once; and what to change."""
+"""`delaybridge doctor`: checks everything a deployment needs, and names what to change."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from delaybridge.store.stats import Stats
 
 _OLDEST_REDIS = (6, 2)
-# Release line -> the first release with the fixes of October 2025: four holes in Lua, the worst of
-# them CVE-2025-49844, by which whoever may run a script runs code on the server.
+# Release line -> the first release with the fixes of October 2025 for four holes in Lua. The worst,
+# CVE-2025-49844, lets every user who may run a script run code on the server.
 _LUA_FIXED: dict[str, dict[tuple[int, int], int]] = {
     "redis": {(6, 2): 20, (7, 2): 11, (7, 4): 6, (8, 0): 4, (8, 2): 2},
     "valkey": {(7, 2): 11, (8, 0): 6, (8, 1): 4},
@@ -44,12 +44,12 @@ _MAX_SKEW_MS = 2000
 _MAX_LATENCY_MS = 20.0
 _CONNECT_TIMEOUT_S = 10.0
 _CLOSE_TIMEOUT_S = 1.0
-_PROPERTIES_BYTES = 4096  # about the most beside the headers in a frame
+_PROPERTIES_BYTES = 4096  # about the most that properties take in a frame
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the doctor. about: redis, clock, scripts, broker name, ..."""
+    """One line of the report. about: `redis`, `clock`, `broker NAME`, ..."""
 
     level: str
     about: str
@@ -61,7 +61,7 @@ class Finding:
 def doctor(session: Session) -> int:
     """Check Redis, brokers, clock and workers; say what to change. Exits with 1 if a check fails.
 
-    Nothing is changed: scripts are tried out on a bucket of their own, which is removed.
+    Changes nothing: scripts are tried on a bucket of their own, which is removed.
     """
     settings = session.settings
     if session.verbose:
@@ -88,7 +88,7 @@ def _findings(settings: Settings) -> Iterator[Finding]:
 
 
 def _redis(settings: Settings, announced: list[SourceInfo]) -> Iterator[Finding]:
-    """announced: gets the sources that ingest processes say they read."""
+    """Fills `announced` with the sources that ingest processes read."""
     from delaybridge.client import Client
 
     with Client.from_settings(settings) as client:
@@ -116,7 +116,7 @@ def _server(client: Client) -> Iterator[Finding]:
     if (fixed := lua_fixed_in(name)) is not None:
         what = (
             "this release has known holes in Lua (CVE-2025-49844), unless your distribution has "
-            f"mended them. Upgrade: {fixed}"
+            f"fixed them. Upgrade: {fixed}"
         )
         yield Finding(WARN, "redis", what)
     policy = memory.get("maxmemory_policy", "?")
@@ -137,7 +137,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def lua_fixed_in(name: str) -> str | None:
-    """The release that a server, such as `redis 7.2.4`, should be upgraded to for its holes."""
+    """The release that fixes the holes in a server such as `redis 7.2.4`; None if it has none."""
     found = re.fullmatch(r"(\w+) (\d+)\.(\d+)\.(\d+).*", name)
     lines = _LUA_FIXED.get(found[1], {}) if found else {}
     if found is None or not lines:
@@ -145,13 +145,13 @@ def lua_fixed_in(name: str) -> str | None:
     line, patch = (int(found[2]), int(found[3])), int(found[4])
     if line > max(lines) or patch >= lines.get(line, patch + 1):
         return None
-    # A line without a fix of its own: the next one that has it.
+    # A release line without a fix: upgrade to the next line that has one.
     major, minor = line if line in lines else min(known for known in lines if known > line)
     return f"{found[1]} {major}.{minor}.{lines[major, minor]} or newer"
 
 
 def _clock(client: Client) -> Iterator[Finding]:
-    """Latency, and the difference of the clocks."""
+    """Latency, and the difference between the clocks."""
     trip_ms, ahead_ms = measured(client)
     latency = f"latency {trip_ms:.2f} ms"
     if trip_ms > _MAX_LATENCY_MS:
@@ -160,14 +160,14 @@ def _clock(client: Client) -> Iterator[Finding]:
     side = "ahead of" if ahead_ms > 0 else "behind"
     difference = f"this host's clock is {abs(ahead_ms):.0f} ms {side} that of Redis"
     if abs(ahead_ms) > _MAX_SKEW_MS:
-        what = f"{difference}: times given here by --at are off by as much. Fix NTP"
+        what = f"{difference}, and so are times given by --at. Fix NTP"
         yield Finding(WARN, "clock", what)
     else:
         yield Finding(OK, "clock", difference)
 
 
 def _rights(client: Client, settings: Settings) -> Iterator[Finding]:
-    """What the user lacks to be a client, a worker, or to run every command of this one."""
+    """Rights that the Redis user lacks as a client, as a worker, or for this command line."""
     from delaybridge.store.rights import ROLES, lacking_for
 
     lacking = {
@@ -200,17 +200,17 @@ def _scripts(client: Client, settings: Settings) -> Iterator[Finding]:
 def _namespace(
     client: Client, settings: Settings, announced: list[SourceInfo]
 ) -> Iterator[Finding]:
-    """Bucket count, owners, lateness; a namespace that nobody used yet is not born by looking."""
+    """Bucket count, owners, lateness. Checking does not create the namespace."""
     (record,) = client.store.each([registry.read_birth(settings.namespace)])
     if isinstance(record, StoreError):
         yield _damaged(damage.of_birth(settings.namespace))
         return
     if record is None:
-        yield Finding(OK, "namespace", f"{settings.namespace} is new: nobody has used it yet")
+        yield Finding(OK, "namespace", f"{settings.namespace} is new: it has not been used yet")
         return
     count = record[0]
     if count != settings.buckets:
-        what = f"{settings.namespace} was born with {count} buckets. Set: buckets = {count}"
+        what = f"{settings.namespace} was created with {count} buckets. Set: buckets = {count}"
         yield Finding(FAIL, "namespace", what)
         return
     found = client.stats()
@@ -256,12 +256,12 @@ def _troubles(found: Stats, settings: Settings) -> Iterator[Finding]:
 
 
 def _damaged(one: Damage) -> Finding:
-    what = f"{one}: its bucket waits, the others go on. Mend it, and it goes on, too: {one.remedy}"
+    what = f"{one}: its bucket waits, the others go on. Repair it to resume: {one.remedy}"
     return Finding(FAIL, "damage", what)
 
 
 def _ingests(found: Stats, settings: Settings) -> Iterator[Finding]:
-    """What is read, and what is in the way; nothing where nobody ingests."""
+    """Which sources are read, and the obstacles; nothing if ingest is not used."""
     from delaybridge.cli.sources import is_stalled, unread
 
     if named := unread(found, settings):
@@ -282,28 +282,28 @@ def _ingests(found: Stats, settings: Settings) -> Iterator[Finding]:
 
 
 def _hints(each: SourceInfo) -> Iterator[str]:
-    """What producers of a source should change."""
+    """Changes that the producers of a source should make."""
     if each.near_misses:
         yield (
-            f"{each.near_misses} messages with a header that is almost one that "
-            "is understood, as X-Delay for x-delay; they were not delayed by it"
+            f"{each.near_misses} messages with a misspelt header, as X-Delay for x-delay; "
+            "they were not delayed by it"
         )
     if each.without_id:
         yield (
-            f"{each.without_id} messages without an id: after a crash each may come twice. "
+            f"{each.without_id} messages without an id: after a crash each may arrive twice. "
             "Set message_id"
         )
     if each.refused:
         yield (
-            f"{each.refused} cancels or reschedules of messages that are bound for elsewhere "
+            f"{each.refused} cancels or reschedules of messages to other destinations "
             "were refused. See: ingest.trust"
         )
 
 
 def _delay_exchanges(settings: Settings, announced: list[SourceInfo]) -> Iterator[Finding]:
-    """Whether queues are bound to a delay exchange, and so given its messages at once.
+    """Whether queues are bound to a delay exchange: they would get its messages undelayed.
 
-    Looked at are the exchanges that the settings name, and those that are read.
+    Checks the exchanges that the settings name, and those that ingest processes read.
     """
     from delaybridge.cli.sources import delay_exchanges
 
@@ -321,7 +321,7 @@ def _delay_exchanges(settings: Settings, announced: list[SourceInfo]) -> Iterato
         if others:
             yield Finding(FAIL, "ingest", f"{route}: {others}")
         elif why:
-            what = f"{route}: cannot tell what is bound to it: {why}. Set: ingest.management"
+            what = f"{route}: cannot list its bindings: {why}. Set: ingest.management"
             yield Finding(WARN, "ingest", what)
         else:
             yield Finding(OK, "ingest", f"{route}: nothing else is bound to {route.source}")
@@ -347,7 +347,7 @@ async def _broker(name: str, url: str, settings: Settings) -> list[Finding]:
     try:
         async with asyncio.timeout(_CONNECT_TIMEOUT_S):
             await publisher.connect()
-            asked = getattr(publisher, "limits", None)  # not every kind of broker has some
+            asked = getattr(publisher, "limits", None)  # not every kind of broker has limits
             limits = {} if asked is None else await asked()
         found = [Finding(OK, about, publisher.describe())]
         return found + [Finding(WARN, about, what) for what in too_small(limits, settings)]
@@ -362,7 +362,7 @@ async def _broker(name: str, url: str, settings: Settings) -> list[Finding]:
 
 
 def too_small(limits: Mapping[str, int], settings: Settings) -> Iterator[str]:
-    """Which of a broker's limits lie below ours: what is accepted now would be refused when due."""
+    """A broker's limits below ours: it would refuse messages that we accept, when they are due."""
     ours = settings.limits
     whole = ours.body_bytes + ours.headers_bytes
     if limits.get("record", whole) < whole:

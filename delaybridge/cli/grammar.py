@@ -1,4 +1,4 @@
-"""How command lines are read: what click leaves open, refused here with one line."""
+"""How command lines are read: groups, commands and the options that several commands share."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 HELP_NAMES = ["-h", "--help"]
 CONTEXT = {"help_option_names": HELP_NAMES, "max_content_width": 100}
-COMPLETE_VARIABLE = "_DELAYBRIDGE_COMPLETE"  # by which a shell asks what could follow
+COMPLETE_VARIABLE = "_DELAYBRIDGE_COMPLETE"  # set by a shell that asks for completions
 PAGE_LIMIT = 500
 NAME_BYTES = 200
 _CURSOR = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,17})?):(.+)", re.DOTALL)
@@ -28,10 +28,10 @@ pass_session = click.make_pass_decorator(Session)
 
 
 class JsonAnywhere(click.Command):
-    """`--json` is understood behind the command, too."""
+    """A command that also accepts `--json` after its name."""
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        """Its own, and a `--json` that --help does not repeat."""
+        """Its own, and a `--json` that --help does not show."""
         own = super().get_params(ctx)
         known = any("--json" in param.opts for param in own)
         return own if known else [*own, _JSON]
@@ -59,13 +59,13 @@ class Command(JsonAnywhere):
 
 
 class Group(JsonAnywhere, click.Group):
-    """A noun: without a verb it shows its help; an unknown verb is answered with the near ones."""
+    """A noun: without a verb it shows its help; an unknown verb is answered with similar ones."""
 
     command_class = Command
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """As click does; no arguments at all is a question."""
-        if ctx.resilient_parsing:  # a shell asks what could follow
+        """As click does; without arguments it shows the help."""
+        if ctx.resilient_parsing:  # a shell asks for completions
             return super().parse_args(ctx, args)
         if not args:
             click.echo(ctx.get_help(), err=True)
@@ -96,7 +96,7 @@ class Group(JsonAnywhere, click.Group):
 
 
 def refuse_twice(command: click.Command, ctx: click.Context, args: Sequence[str]) -> list[str]:
-    """Failure if an option that takes one value is given twice; what is left after the options."""
+    """The arguments after the options. Failure if an option that takes one value is given twice."""
     _, left, order = command.make_parser(ctx).parse_args(args=list(args))
     for param, count in Counter(order).items():
         single = isinstance(param, click.Option) and not (param.multiple or param.is_flag)
@@ -106,14 +106,55 @@ def refuse_twice(command: click.Command, ctx: click.Context, args: Sequence[str]
     return left
 
 
-def key_option(function: F) -> F:
-    """`-k KEY` of the commands that look for an id."""
-    return click.option(
-        "-k",
-        "--key",
-        metavar="KEY",
-        help="Search only the bucket of this key. [default: all buckets]",
-    )(function)
+def as_duration_ms(_ctx: click.Context, param: click.Parameter, text: str | None) -> int | None:
+    """An option's callback: `15m` in ms."""
+    from delaybridge.times import delay_ms
+
+    return None if text is None else delay_ms(text, field=param.opts[0])
+
+
+def as_time_ms(_ctx: click.Context, param: click.Parameter, text: str | None) -> int | None:
+    """An option's callback: an RFC 3339 time in epoch ms."""
+    from delaybridge.times import at_ms
+
+    return None if text is None else at_ms(text, field=param.opts[0])
+
+
+def as_bytes(_ctx: click.Context, _param: click.Parameter, text: str | None) -> bytes | None:
+    """An option's callback: the bytes that were given."""
+    return None if text is None else os.fsencode(text)
+
+
+key_option = click.option(
+    "-k",
+    "--key",
+    metavar="KEY",
+    callback=as_bytes,
+    help="Search only the bucket of this key. [default: all buckets]",
+)
+destination_option = click.option(
+    "--destination", metavar="D", help="Only messages to exactly this destination."
+)
+due_from_option = click.option(
+    "--due-from",
+    metavar="TIME",
+    callback=as_time_ms,
+    help="Only messages due at this time or later.",
+)
+due_to_option = click.option(
+    "--due-to",
+    metavar="TIME",
+    callback=as_time_ms,
+    help="Only messages due at this time or earlier.",
+)
+body_option = click.option(
+    "--body",
+    "form",
+    type=click.Choice(["text", "json", "hex", "raw"]),
+    default="text",
+    show_default=True,
+    help="How the body is printed; raw: only its bytes.",
+)
 
 
 def page_options(function: F) -> F:
@@ -136,7 +177,7 @@ def page_options(function: F) -> F:
 
 
 def name_option(help: str) -> Callable[[F], F]:
-    """`--name` of a process: printable UTF-8, since others see it in lists and in Redis."""
+    """`--name` of a process: printable UTF-8, since it is shown in lists and stored in Redis."""
 
     def check(ctx: click.Context, param: click.Parameter, name: str | None) -> str | None:
         if name is not None and not (name.isprintable() and 0 < len(name.encode()) <= NAME_BYTES):
@@ -159,13 +200,8 @@ def parse_cursor(text: str) -> tuple[float, str]:
     return float(found[1]), found[2]
 
 
-def argument_bytes(text: str) -> bytes:
-    """A command line argument as the bytes it was, UTF-8 or not."""
-    return os.fsencode(text)
-
-
 def text_or_bytes(text: str) -> str | bytes:
-    """A command line argument: text if it is UTF-8, else the bytes it was."""
+    """A command line argument: text if it is UTF-8, else bytes."""
     raw = os.fsencode(text)
     try:
         return raw.decode()

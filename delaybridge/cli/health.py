@@ -1,4 +1,4 @@
-"""`delaybridge health`: is everything delivered on time? The exit code says it to Kubernetes."""
+"""`delaybridge health`: whether everything is delivered on time, as an exit code for probes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import click
 
 from delaybridge.cli.failure import Exit
 from delaybridge.cli.fleet import failing_text, overdue_text, unowned
-from delaybridge.cli.grammar import Command, pass_session
+from delaybridge.cli.grammar import Command, as_duration_ms, pass_session
 from delaybridge.cli.output import FAIL, OK
 from delaybridge.cli.session import Session
 
@@ -24,38 +24,41 @@ _NAMED = 3  # failing destinations
 @click.command("health", cls=Command)
 @click.option(
     "--max-overdue",
+    "overdue_ms",
     metavar="DURATION",
+    callback=as_duration_ms,
     default="5s",
     show_default=True,
     help="How late the oldest waiting message may be.",
 )
 @click.option(
     "--max-unowned",
+    "unowned_ms",
     metavar="DURATION",
+    callback=as_duration_ms,
     default="0s",
     show_default=True,
-    help="How long a bucket may lack a worker; waits so long at most.",
+    help="How long a bucket may lack a worker; the check waits up to this long.",
 )
 @click.option(
     "--max-retrying-age",
+    "retrying_ms",
     metavar="DURATION",
+    callback=as_duration_ms,
     default="1m",
     show_default=True,
     help="How long a message may have been failing and retried.",
 )
 @pass_session
-def health(session: Session, max_overdue: str, max_unowned: str, max_retrying_age: str) -> int:
+def health(session: Session, overdue_ms: int, unowned_ms: int, retrying_ms: int) -> int:
     """Check that messages go out on time; exits with 0 or 1.
 
     Exits with 1 if messages are late or keep failing, if a bucket has no worker or is damaged,
     or if a delay exchange or delay topic is not read; with 5 if Redis is unreachable.
     """
     from delaybridge.cli.sources import stalled, unread
-    from delaybridge.times import delay_ms, format_duration
+    from delaybridge.times import format_duration
 
-    overdue_ms = delay_ms(max_overdue, field="--max-overdue")
-    unowned_ms = delay_ms(max_unowned, field="--max-unowned")
-    retrying_ms = delay_ms(max_retrying_age, field="--max-retrying-age")
     with session.client() as client:
         found, alone = _watch(client, unowned_ms)
     failing = [each for each in found.retrying if found.now_ms - each.since_ms > retrying_ms]
@@ -86,7 +89,7 @@ def health(session: Session, max_overdue: str, max_unowned: str, max_retrying_ag
 
 
 def _watch(client: Client, patience_ms: int) -> tuple[Stats, set[int]]:
-    """The stats, and the buckets that were without a worker for as long as was looked."""
+    """The stats, and the buckets that had no worker throughout `patience_ms`."""
     until_s = time.monotonic() + patience_ms / 1000
     found = client.stats()
     alone = set(unowned(found))

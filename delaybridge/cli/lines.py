@@ -211,9 +211,9 @@ def _progress(stream: IO[bytes], on_terminal: bool) -> AbstractContextManager[Pr
     """A bar on stderr where a person looks on; its end is known where stdin is a file."""
     if not (on_terminal and _is_terminal(sys.stderr)) or stream.isatty():
         return nullcontext(lambda _size: None)
-    from delaybridge.cli.progress import bar
+    from delaybridge.cli.progress import bar, size_of
 
-    return bar(stream)
+    return bar(size_of(stream), label="scheduling", bytes=True)
 
 
 def _is_terminal(stream: IO[str] | None) -> bool:

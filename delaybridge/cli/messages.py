@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from delaybridge.cli.bulk import Asked, bulk_options, perform
+from delaybridge.cli.bulk import perform
 from delaybridge.cli.failure import Exit, Failure
 from delaybridge.cli.grammar import (
     PAGE_LIMIT,
     Group,
-    argument_bytes,
+    body_option,
+    destination_option,
+    due_from_option,
+    due_to_option,
     key_option,
     page_options,
     pass_session,
@@ -23,6 +26,7 @@ from delaybridge.cli.grammar import (
 from delaybridge.cli.output import Column, described, headers_text, in_time, moment, shortened
 from delaybridge.cli.session import Session
 from delaybridge.cli.stored import show_stored
+from delaybridge.cli.targets import PENDING_STATES, Targets, bulk_options
 
 if TYPE_CHECKING:
     from delaybridge.client import Client
@@ -40,42 +44,38 @@ def message() -> None:
 
 
 @message.command("ls")
-@click.option("--destination", metavar="D", help="Only messages to exactly this destination.")
+@destination_option
 @click.option(
     "--state",
-    type=click.Choice(["delayed", "in_flight", "parked", "dead"]),
+    type=click.Choice([*PENDING_STATES, "dead"]),
     default="delayed",
     show_default=True,
     help="Only messages in this state.",
 )
-@click.option("--due-from", metavar="TIME", help="Due at this time or later.")
-@click.option("--due-to", metavar="TIME", help="Due at this time or earlier.")
+@due_from_option
+@due_to_option
 @page_options
 @pass_session
 def ls(
     session: Session,
     destination: str | None,
     state: str,
-    due_from: str | None,
-    due_to: str | None,
+    due_from: int | None,
+    due_to: int | None,
     limit: int,
     cursor: tuple[float, str] | None,
 ) -> None:
     """List messages, the one due first on top."""
     from delaybridge.message import State
-    from delaybridge.times import at_ms
 
-    span = {
-        "due_from_ms": None if due_from is None else at_ms(due_from, field="--due-from"),
-        "due_to_ms": None if due_to is None else at_ms(due_to, field="--due-to"),
-    }
     with session.client() as client:
         page = client.pending(
             state=State(state),
             destination=destination,
             limit=page_limit(session, limit),
             cursor=cursor,
-            **span,
+            due_from_ms=due_from,
+            due_to_ms=due_to,
         )
     more = [column for column in _MORE_COLUMNS if any(map(column.cell, page.items))]
     session.output.table([*_columns(time.time_ns() // 1_000_000), *more], page.items, described)
@@ -84,17 +84,10 @@ def ls(
 
 @message.command("show")
 @click.argument("id")
-@click.option(
-    "--body",
-    "form",
-    type=click.Choice(["text", "json", "hex", "raw"]),
-    default="text",
-    show_default=True,
-    help="How the body is printed; raw: nothing but its bytes.",
-)
+@body_option
 @key_option
 @pass_session
-def show(session: Session, id: str, form: str, key: str | None) -> None:
+def show(session: Session, id: str, form: str, key: bytes | None) -> None:
     """Show one message, wherever it is."""
     with session.client() as client:
         found = found_under(client, id, key)
@@ -107,7 +100,7 @@ def show(session: Session, id: str, form: str, key: str | None) -> None:
 @message.command("cancel")
 @bulk_options()
 @pass_session
-def cancel(session: Session, asked: Asked) -> int:
+def cancel(session: Session, targets: Targets) -> int:
     """Cancel messages that are not yet handed to the broker.
 
     Give ids or filters. Messages that match all filters are counted first, then cancelled once
@@ -115,13 +108,13 @@ def cancel(session: Session, asked: Asked) -> int:
     `cancelled_maybe_delivered`: nothing more is sent, but an earlier attempt, whose outcome is
     unknown, may have arrived. `in_flight`: too late.
     """
-    if len(asked.ids) > 1:
-        session.confirm(f"cancel {len(asked.ids)} messages", yes=asked.yes)
+    if len(targets.ids) > 1:
+        session.confirm(f"cancel {len(targets.ids)} messages", yes=targets.yes)
     return perform(
         session,
-        asked,
+        targets,
         "cancel",
-        lambda client, some, _: client.cancel_many(some, key=asked.key),
+        lambda client, some, _: client.cancel_many(some, key=targets.key),
         unknown=_NOT_PENDING,
     )
 
@@ -131,7 +124,7 @@ def cancel(session: Session, asked: Asked) -> int:
 @click.option("--in", "delay", metavar="DURATION", help="How long from now, as 15m or 1h30m.")
 @click.option("--at", metavar="TIME", help="When, as 2030-01-31T09:00:00Z.")
 @pass_session
-def reschedule(session: Session, asked: Asked, delay: str | None, at: str | None) -> int:
+def reschedule(session: Session, targets: Targets, delay: str | None, at: str | None) -> int:
     """Give messages another due time.
 
     Give ids or filters. Messages that match all filters are counted first, then moved once you
@@ -142,31 +135,28 @@ def reschedule(session: Session, asked: Asked, delay: str | None, at: str | None
     if (delay is None) == (at is None):
         code = "time_required" if delay is None else "time_ambiguous"
         raise Failure(Exit.REFUSED, code, "--in", "give either --in DURATION or --at TIME")
-    return _move(session, asked, "reschedule", delay=delay, at=at)
+    return _move(session, targets, "reschedule", delay=delay, at=at)
 
 
 @message.command("publish-now")
 @bulk_options(over=True)
 @pass_session
-def publish_now(session: Session, asked: Asked) -> int:
+def publish_now(session: Session, targets: Targets) -> int:
     """Make messages due now, or with --over from now on.
 
     Give ids or filters. Messages that match all filters are counted first, then moved once you
     confirm (or with --yes).
     """
-    return _move(session, asked, "publish", delay="0s", at=None)
+    return _move(session, targets, "publish", delay="0s", at=None)
 
 
-def _move(session: Session, asked: Asked, word: str, *, delay: str | None, at: str | None) -> int:
+def _move(
+    session: Session, targets: Targets, word: str, *, delay: str | None, at: str | None
+) -> int:
     def verb(client: Client, some: Sequence[Named], later_ms: list[int]) -> list[Answer]:
-        return client.reschedule_many(some, delay=delay, at=at, spread_ms=later_ms, key=asked.key)
+        return client.reschedule_many(some, delay=delay, at=at, spread_ms=later_ms, key=targets.key)
 
-    return perform(session, asked, word, verb, unknown=_NOT_PENDING)
-
-
-def key_bytes(key: str | None) -> bytes | None:
-    """`-k` as the client takes it."""
-    return None if key is None else argument_bytes(key)
+    return perform(session, targets, word, verb, unknown=_NOT_PENDING)
 
 
 def page_limit(session: Session, limit: int) -> int:
@@ -176,9 +166,9 @@ def page_limit(session: Session, limit: int) -> int:
     return min(limit, PAGE_LIMIT)
 
 
-def found_under(client: Client, id: str, key: str | None) -> list[Stored]:
+def found_under(client: Client, id: str, key: bytes | None) -> list[Stored]:
     """The message of an id, if there is one, then what is quarantined under that id."""
-    stored = client.get(id, key=key_bytes(key))
+    stored = client.get(id, key=key)
     return [*([] if stored is None else [stored]), *client.quarantined(id)]
 
 

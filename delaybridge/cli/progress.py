@@ -8,50 +8,30 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import IO
 
+from rich import progress
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
 
 
 @contextmanager
-def bar(stream: IO[bytes]) -> Iterator[Callable[[int], None]]:
-    """Shows how far `stream` has been read; call it with the bytes of each line."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-    )
-    progress = Progress(
-        *columns,
-        TimeElapsedColumn(),
-        console=Console(stderr=True),
-        transient=True,
-    )
-    with progress:
-        task = progress.add_task("scheduling", total=_size(stream))
-        yield lambda size: progress.advance(task, size)
+def bar(
+    total: int | None, *, label: str = "", bytes: bool = False
+) -> Iterator[Callable[[int], None]]:
+    """Shows the progress towards `total`, if it is known; call it with each increment."""
+    columns: list[progress.ProgressColumn] = [progress.BarColumn()]
+    if label:
+        columns.insert(0, progress.TextColumn(label))
+    if bytes:
+        columns += [progress.DownloadColumn(), progress.TransferSpeedColumn()]
+        columns.append(progress.TimeElapsedColumn())
+    else:
+        columns += [progress.MofNCompleteColumn(), progress.TimeRemainingColumn()]
+    with progress.Progress(*columns, console=Console(stderr=True), transient=True) as shown:
+        task = shown.add_task("", total=total)
+        yield lambda count: shown.advance(task, count)
 
 
-@contextmanager
-def count_bar(total: int | None) -> Iterator[Callable[[int], None]]:
-    """Shows how many of how many messages are done; call it with how many more are."""
-    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("", total=total)
-        yield lambda count: progress.advance(task, count)
-
-
-def _size(stream: IO[bytes]) -> int | None:
-    """Bytes of a regular file; None for a pipe, whose end nobody knows."""
+def size_of(stream: IO[bytes]) -> int | None:
+    """Bytes of a regular file; None for a pipe, whose end is unknown."""
     try:
         status = os.fstat(stream.fileno())
     except (OSError, ValueError):

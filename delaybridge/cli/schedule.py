@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 import time
@@ -12,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Any, NoReturn
 import click
 
 from delaybridge.cli.failure import Exit, Failure
-from delaybridge.cli.grammar import Command, argument_bytes, pass_session, text_or_bytes
+from delaybridge.cli.grammar import Command, as_bytes, pass_session, text_or_bytes
 from delaybridge.cli.output import in_time, moment
 from delaybridge.cli.session import Session
 
@@ -31,7 +32,11 @@ _NUMBERS = ("delivery_mode", "priority", "timestamp", "partition")
 @click.option("--at", metavar="TIME", help="When, as 2030-01-31T09:00:00Z.")
 @click.option("--id", metavar="ID", help="The message's id; generated if omitted.")
 @click.option(
-    "-k", "--key", metavar="KEY", help="Kafka's record key; messages of one key keep their order."
+    "-k",
+    "--key",
+    metavar="KEY",
+    callback=as_bytes,
+    help="Kafka's record key; messages of one key keep their order.",
 )
 @click.option("-H", "--header", "headers", metavar="NAME=VALUE", multiple=True, help="A header.")
 @click.option(
@@ -86,7 +91,7 @@ def schedule(session: Session, /, body: str | None, **options: Any) -> int | Non
 
         return schedule_lines(session, arguments, on_conflict, keep_going=keep_going)
     limit = session.settings.limits.body_bytes
-    content = _stdin_body(session, limit) if body == "-" else argument_bytes(body or "")
+    content = _stdin_body(session, limit) if body == "-" else os.fsencode(body or "")
     _schedule_one(session, content, arguments, on_conflict)
     return None
 
@@ -114,10 +119,8 @@ def _refuse(code: str, field: str, what: str) -> NoReturn:
 
 def _arguments(options: dict[str, Any]) -> dict[str, Any]:
     """The options as `Message` takes them."""
-    key = options["key"]
     return {
         **options,
-        "key": None if key is None else argument_bytes(key),
         "headers": [
             (name, text_or_bytes(value)) for name, value in _pairs(options["headers"], "-H")
         ],
