@@ -32,7 +32,7 @@ BATCH_MESSAGES = 250  # a pipeline that keeps Redis busy for about 4 ms
 # Answers that mean failure: exit code and words.
 _OBSTACLES = {
     "unknown": (Exit.NOT_FOUND, ""),
-    "in_flight": (Exit.CONFLICT, "too late: it was handed to the broker"),
+    "in_flight": (Exit.CONFLICT, "too late: it is handed to the broker"),
     "unreadable": (
         Exit.CONFLICT,
         "its record is missing or cannot be read, so it would only be buried again; "

@@ -1,7 +1,7 @@
 """Where the demo's messages go: a queue or topic of its own, removed at the end.
 
-On a broker that was given nothing else is touched; without one librdkafka's mock cluster stands in
-for Kafka, in this very process.
+Touches nothing else on the broker. Without a broker, librdkafka's mock cluster stands in for Kafka,
+inside this process.
 """
 
 from __future__ import annotations
@@ -29,12 +29,14 @@ from delaybridge.settings.urls import check_broker_url, kind_of, redact
 _PARTITIONS = 4
 _NO_SUCH_PARTITION = 99
 _ANSWER_S = 10.0
-_QUEUE_EXPIRES_MS = 60_000  # unused for so long it goes by itself, should the demo be killed
-# Of the settings for a publisher, those that say how to reach the cluster.
+_QUEUE_EXPIRES_MS = 60_000  # RabbitMQ deletes it after this, if the demo was killed
+# The publisher's settings by which to reach the cluster.
+# fmt: off
 _CONNECTING = (
-    *("bootstrap.", "security.", "sasl.", "ssl.", "socket.", "client.", "broker."),
-    *("reconnect.", "connections."),
+    "bootstrap.", "security.", "sasl.", "ssl.", "socket.", "client.", "broker.",
+    "reconnect.", "connections.",
 )
+# fmt: on
 _QUIET = {"log_level": 0}  # librdkafka would write to our standard error
 
 
@@ -42,9 +44,9 @@ _QUIET = {"log_level": 0}  # librdkafka would write to our standard error
 class Target:
     """A queue or topic of the demo's own.
 
-    url: the broker, as a worker's settings take it. about: the same for people, without secrets.
-    own: what is the demo's there. consume: what the consumer is told. poison: a destination, and
-    properties, that nobody can deliver.
+    url: the broker, for a worker's settings. about: the same for people, without secrets. own: the
+    queue or topic, for people. consume: the consumer's input. poison: a destination that, with
+    poison_properties, cannot be delivered to.
     """
 
     kind: str
@@ -62,7 +64,7 @@ class Target:
 def target(url: str | None) -> Iterator[Target]:
     """The demo's own queue or topic on the broker at `url`, or on a stand-in for Kafka.
 
-    ConfigError for what is no URL of a RabbitMQ or Kafka; PublishUnavailable if it cannot be used.
+    ConfigError if the URL is not of a RabbitMQ or Kafka; PublishUnavailable if the broker is not.
     """
     name = f"delaybridge-demo-{secrets.token_hex(4)}"
     if url is None:
@@ -73,8 +75,8 @@ def target(url: str | None) -> Iterator[Target]:
         except ValueError as exc:
             raise ConfigError(f"--broker: {redact(url)!r} is not accepted; use {exc}") from None
         if kind not in ("rabbitmq", "kafka"):
-            raise ConfigError("--broker: the demo knows amqp[s]:// and kafka[s]:// only")
-        # What the check returns hides its password from whoever prints it; a client needs it.
+            raise ConfigError("--broker: the demo accepts only amqp[s]:// and kafka[s]://")
+        # Not the URL that the check returns: it masks the password, which a client needs.
         opened = _rabbitmq(url, name) if kind == "rabbitmq" else _kafka(url, name)
     with opened as found:
         yield found
@@ -82,20 +84,17 @@ def target(url: str | None) -> Iterator[Target]:
 
 @contextmanager
 def _stand_in(topic: str) -> Iterator[Target]:
-    """librdkafka's mock cluster; other processes reach it for as long as its owner lives."""
+    """librdkafka's mock cluster; other processes can reach it as long as `owner` lives."""
     owner = Producer({"test.mock.num.brokers": 1, **_QUIET})
     brokers = owner.list_topics(topic, timeout=_ANSWER_S).brokers  # asking creates the topic
     servers = ",".join(f"{broker.host}:{broker.port}" for broker in brokers.values())
     version = confluent_kafka.libversion()[0]
-    yield Target(
-        kind="kafka",
+    yield _kafka_target(
+        topic,
         url=f"kafka://{servers}",
         about=f"kafka mock {version} (a stand-in, in this process)  {servers}",
         own=f"topic {topic}",
-        destination=f"kafka:{topic}",
-        consume={"kind": "kafka", "settings": {"bootstrap.servers": servers}, "topic": topic},
-        poison=f"kafka:{topic}",
-        poison_properties={"partition": _NO_SUCH_PARTITION},
+        settings={"bootstrap.servers": servers},
         stand_in=True,
     )
     owner.purge()
@@ -111,19 +110,11 @@ def _kafka(url: str, topic: str) -> Iterator[Target]:
         new = admin.create_topics([NewTopic(topic, _PARTITIONS)], operation_timeout=_ANSWER_S)
         new[topic].result(_ANSWER_S)
     except (KafkaException, TimeoutError) as exc:
-        reason = _reason_of(exc) or f"no topic was made within {_ANSWER_S:g} s"
+        reason = _reason_of(exc) or f"no topic was created within {_ANSWER_S:g} s"
         raise PublishUnavailable(f"--broker {redact(url)}: {reason}") from exc
     try:
-        yield Target(
-            kind="kafka",
-            url=url,
-            about=f"kafka  {redact(url)}",
-            own=f"topic {topic}, deleted at the end",
-            destination=f"kafka:{topic}",
-            consume={"kind": "kafka", "settings": settings, "topic": topic},
-            poison=f"kafka:{topic}",
-            poison_properties={"partition": _NO_SUCH_PARTITION},
-        )
+        about, own = f"kafka  {redact(url)}", f"topic {topic}, deleted at the end"
+        yield _kafka_target(topic, url=url, about=about, own=own, settings=settings)
     finally:
         try:
             admin.delete_topics([topic])[topic].result(_ANSWER_S)
@@ -133,8 +124,19 @@ def _kafka(url: str, topic: str) -> Iterator[Target]:
             raise PublishUnavailable(f"--broker {redact(url)}: {left}") from exc
 
 
+def _kafka_target(topic: str, *, settings: Mapping[str, Any], **more: Any) -> Target:
+    return Target(
+        kind="kafka",
+        destination=f"kafka:{topic}",
+        consume={"kind": "kafka", "settings": settings, "topic": topic},
+        poison=f"kafka:{topic}",
+        poison_properties={"partition": _NO_SUCH_PARTITION},
+        **more,
+    )
+
+
 def _reason_of(failure: KafkaException | TimeoutError) -> str | None:
-    """What the client says; nothing, where it gave no answer in time."""
+    """The client's reason; None if the broker did not answer in time."""
     if isinstance(failure, TimeoutError):
         return None
     return printable(failure.args[0].str())
@@ -142,7 +144,7 @@ def _reason_of(failure: KafkaException | TimeoutError) -> str | None:
 
 @contextmanager
 def _rabbitmq(url: str, queue: str) -> Iterator[Target]:
-    logging.getLogger("pika").setLevel(logging.CRITICAL)  # what it logs is raised as well
+    logging.getLogger("pika").setLevel(logging.CRITICAL)  # its errors are raised as well
     with _channel(url) as (channel, server):
         channel.queue_declare(queue, durable=True, arguments={"x-expires": _QUEUE_EXPIRES_MS})
     try:
@@ -162,14 +164,14 @@ def _rabbitmq(url: str, queue: str) -> Iterator[Target]:
 
 @contextmanager
 def _channel(url: str) -> Iterator[tuple[Any, str]]:
-    """A channel and the server's version; PublishUnavailable for whatever goes wrong with it."""
+    """A channel and the server's version; PublishUnavailable for any error."""
     connection = None
     try:
         connection = pika.BlockingConnection(pika.URLParameters(url))
         properties = connection._impl.server_properties or {}
         yield connection.channel(), printable(str(properties.get("version", "")))
     except (AMQPError, OSError) as exc:
-        cause = exc.args[0] if exc.args else exc  # pika wraps what happened once more
+        cause = exc.args[0] if exc.args else exc  # pika wraps the cause
         reason = reason_of(cause if isinstance(cause, BaseException) else exc)
         raise PublishUnavailable(f"--broker {redact(url)}: {reason}") from exc
     finally:

@@ -1,7 +1,7 @@
 """A plain consumer: it imports its broker's client library, and nothing of delaybridge.
 
-Run by path. Reads one line of JSON that says what to consume, and writes one for each message at
-the moment it comes.
+Run by path. Reads one line of JSON with the queue or topic to consume, and writes one for each
+message when it arrives.
 """
 
 import json
@@ -12,15 +12,15 @@ from typing import Any
 
 def main() -> None:
     """Consume until killed."""
-    told = json.loads(sys.stdin.readline())
-    if told["kind"] == "kafka":
-        consume_kafka(told["settings"], told["topic"])
+    source = json.loads(sys.stdin.readline())
+    if source["kind"] == "kafka":
+        consume_kafka(source["settings"], source["topic"])
     else:
-        consume_rabbitmq(told["url"], told["queue"])
+        consume_rabbitmq(source["url"], source["queue"])
 
 
 def consume_kafka(settings: dict[str, Any], topic: str) -> None:
-    """From the beginning of every partition; assigned, for joining a group takes seconds."""
+    """Consume every partition from its beginning, assigned: joining a group takes seconds."""
     from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
     eager = {"fetch.wait.max.ms": 10, "enable.auto.commit": False, "log_level": 0}
@@ -36,7 +36,7 @@ def consume_kafka(settings: dict[str, Any], topic: str) -> None:
 
 
 def consume_rabbitmq(url: str, queue: str) -> None:
-    """With acknowledgements, as an ordinary consumer does."""
+    """Consume with acknowledgements, as an ordinary consumer does."""
     import pika
 
     channel = pika.BlockingConnection(pika.URLParameters(url)).channel()
@@ -52,7 +52,7 @@ def consume_rabbitmq(url: str, queue: str) -> None:
 
 
 def received(headers: dict[str, Any], at_us: int) -> None:
-    """One message: the three headers that delaybridge adds, and when it came."""
+    """Write down one message: the three headers that delaybridge adds, and when it arrived."""
     id = headers["delaybridge-id"]
     tell(
         id=id if isinstance(id, str) else id.decode(),
@@ -62,9 +62,9 @@ def received(headers: dict[str, Any], at_us: int) -> None:
     )
 
 
-def tell(**said: object) -> None:
-    """One line of JSON."""
-    sys.stdout.write(json.dumps(said) + "\n")
+def tell(**fields: object) -> None:
+    """Write one line of JSON."""
+    sys.stdout.write(json.dumps(fields) + "\n")
     sys.stdout.flush()
 
 

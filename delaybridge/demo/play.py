@@ -1,4 +1,4 @@
-"""The plot: what the demo does to the bridge, from the first message to the last."""
+"""The run: schedules messages, changes some, kills a worker, and waits for the last message."""
 
 from __future__ import annotations
 
@@ -10,25 +10,29 @@ from pathlib import Path
 
 from delaybridge.client import Client
 from delaybridge.demo.brokers import Target
+from delaybridge.demo.observer import Failed, Observer, now_ms
 from delaybridge.demo.servers import Child
 from delaybridge.demo.show import Screen
-from delaybridge.demo.verdict import POISON, Promise, Story
-from delaybridge.demo.watch import Failed, Watch, now_ms
+from delaybridge.demo.verdict import POISON, Scheduled, Story
 from delaybridge.message import Answer, Message, State
+from delaybridge.store.selection import Selection
 from delaybridge.store.stats import Stats
 from delaybridge.times import format_time
 
 _CALL_MESSAGES = 1000
 _TICK_S, _LOOK_S = 0.05, 0.2
-_SAFE_MS = 300  # what is due sooner is not chosen to be cancelled
-_QUIET_MS = 500  # after the last due time: what should not come would come now
-_LOST_MS = 3000  # after it, and nothing is left in the store: what is missing does not come
+_SAFE_MS = 300  # messages due sooner are not chosen to be cancelled
+_QUIET_MS = 500  # after the last due time: wait for messages that should not arrive
+_LOST_MS = 3000  # after the last due time, with an empty store: the missing are lost
 _PATIENCE_MS = 15_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How much, over how long, and whether a worker is killed. consumer: the program run as one."""
+    """How many messages, over how long, and whether a worker is killed.
+
+    consumer: the program to run as the consumer.
+    """
 
     messages: int = 300
     seconds: int = 10
@@ -42,7 +46,7 @@ class Plan:
 
     @property
     def change_at_s(self) -> float:
-        """When some are cancelled and rescheduled."""
+        """When some messages are cancelled or rescheduled."""
         return self.seconds / 5
 
     @property
@@ -62,7 +66,7 @@ class Plan:
 
 
 class Play:
-    """One run. workers: the first of them is the one that is killed."""
+    """One run. workers: the first one is killed."""
 
     def __init__(
         self,
@@ -76,18 +80,18 @@ class Play:
         self._plan, self._screen, self._client, self._target = plan, screen, client, target
         self._workers = workers
         self._story = Story()
-        self._watch = Watch(self._story, screen, client, workers, consumer)
+        self._observer = Observer(self._story, screen, client, workers, consumer)
         self._last_due_ms = 0
-        self._claimed = 0  # of what was cancelled or rescheduled
+        self._claimed = 0  # of the messages that were cancelled or rescheduled
 
     def run(self, check: Callable[[], None]) -> Story:
-        """Play it to its end. Failed: it cannot go on, as when a process died by itself.
+        """Run to the end. Failed: the run cannot go on, for example because a process died.
 
-        check: called again and again; raises if it is to end now.
+        check: called several times a second; raises to end the run.
         """
-        self._watch.begin(bin_ms=self._plan.seconds * 100)
+        self._observer.begin(bin_ms=self._plan.seconds * 100)
         self._schedule()
-        self._watch.titles()
+        self._observer.titles()
         acts: list[tuple[float, Callable[[], None]]] = [(self._plan.change_at_s, self._change)]
         if self._plan.kill:
             acts.append((self._plan.kill_at_s, self._kill))
@@ -95,19 +99,21 @@ class Play:
         while acts or not is_over:
             check()
             time.sleep(_TICK_S)
-            while acts and self._watch.elapsed_s() >= acts[0][0]:
+            while acts and self._observer.elapsed_s() >= acts[0][0]:
                 acts.pop(0)[1]()
-            self._watch.hear()
+            self._observer.hear()
             if time.monotonic() - looked_s >= _LOOK_S:
                 looked_s = time.monotonic()
-                is_over = self._is_over(self._watch.look())
-        self._story.dead = self._dead()
+                is_over = self._is_over(self._observer.look())
+        pages = self._client.select(Selection(states=(State.DEAD,)))
+        self._story.dead = [found.id for page in pages for found in page]
         return self._story
 
     def _schedule(self) -> None:
         plan, place, chance = self._plan, self._target, random.Random()
         poison = Message(
-            *(place.poison, "nobody can have this"),
+            place.poison,
+            "undeliverable",
             id=POISON,
             delay=plan.change_at_s,
             properties=place.poison_properties,
@@ -120,95 +126,88 @@ class Play:
             if len(messages) == _CALL_MESSAGES:
                 self._hand_in(messages)
                 messages = []
-                self._screen.foot([f" scheduling: {number:,} of {plan.messages:,}"])
+                self._screen.footer([f" scheduling: {number:,} of {plan.messages:,}"])
         self._hand_in(messages)
-        self._screen.foot(())
+        self._screen.footer(())
 
     def _hand_in(self, messages: list[Message]) -> None:
         for receipt in self._client.schedule_many(messages):
             if receipt.answer is not Answer.CREATED:
                 raise Failed(f"{receipt.id} was not accepted: {receipt}")
-            promise = Promise(receipt.id, receipt.bucket, receipt.due_ms)
-            self._story.promises[receipt.id] = promise
-            self._watch.expect(promise)
-            self._last_due_ms = max(self._last_due_ms, promise.due_ms)
+            message = Scheduled(receipt.id, receipt.bucket, receipt.due_ms)
+            self._story.scheduled[receipt.id] = message
+            self._observer.expect(message)
+            self._last_due_ms = max(self._last_due_ms, message.due_ms)
 
     def _change(self) -> None:
-        """Cancel and reschedule messages due next, which a worker has claimed, and some others."""
+        """Cancel and reschedule messages: some due next, which a worker has claimed, and others."""
         soonest_ms = now_ms() + _SAFE_MS
-        free = [p for p in self._story.promises.values() if p.due_ms > soonest_ms]
+        free = [p for p in self._story.scheduled.values() if p.due_ms > soonest_ms]
         free = sorted((p for p in free if p.id != POISON), key=lambda p: p.due_ms)
         near, far = iter(free[: len(free) // 2]), reversed(free[len(free) // 2 :])
         half = self._plan.cancelled // 2
         cancelled = _some(far, half, self._cancel)
         cancelled += _some(near, self._plan.cancelled - half, self._cancel)
         rescheduled = _some(near, self._plan.rescheduled, self._reschedule)
-        self._watch.event(
+        self._observer.event(
             f"{cancelled} messages cancelled, {rescheduled} rescheduled; "
             f"a worker had claimed {self._claimed} of them"
         )
 
-    def _cancel(self, promise: Promise) -> bool:
+    def _cancel(self, message: Scheduled) -> bool:
         """Whether it was in time."""
-        was_claimed = self._is_claimed(promise)
-        answer = self._client.cancel(promise.id)
+        was_claimed = self._is_claimed(message)
+        answer = self._client.cancel(message.id)
         if answer not in (Answer.CANCELLED, Answer.CANCELLED_MAYBE_DELIVERED):
             return False
-        self._watch.expect(promise, -1)
-        promise.cancelled = answer
+        self._observer.expect(message, -1)
+        message.cancelled = answer
         self._claimed += was_claimed
         return True
 
-    def _reschedule(self, promise: Promise) -> bool:
+    def _reschedule(self, message: Scheduled) -> bool:
         """Whether it was in time."""
-        was_claimed = self._is_claimed(promise)
+        was_claimed = self._is_claimed(message)
         due_ms = now_ms() + self._plan.seconds * 700
-        if self._client.reschedule(promise.id, at=format_time(due_ms)) != Answer.RESCHEDULED:
+        if self._client.reschedule(message.id, at=format_time(due_ms)) != Answer.RESCHEDULED:
             return False
-        self._watch.expect(promise, -1)
-        promise.due_ms, promise.rescheduled = due_ms, True
-        self._watch.expect(promise)
+        self._observer.expect(message, -1)
+        message.due_ms, message.rescheduled = due_ms, True
+        self._observer.expect(message)
         self._last_due_ms = max(self._last_due_ms, due_ms)
         self._claimed += was_claimed
         return True
 
-    def _is_claimed(self, promise: Promise) -> bool:
-        stored = self._client.get(promise.id)
+    def _is_claimed(self, message: Scheduled) -> bool:
+        stored = self._client.get(message.id)
         return stored is not None and stored.state is State.IN_FLIGHT
 
     def _kill(self) -> None:
         victim = self._workers[0]
         buckets = self._client.stats().buckets
-        self._watch.hear()
+        self._observer.hear()
         del self._workers[0]
         self._story.orphans = frozenset(b.bucket for b in buckets if b.owner == victim.name)
         self._story.killed_ms = now_ms()
         victim.kill()
         numbers = " ".join(map(str, sorted(self._story.orphans)))
-        self._watch.event(f"worker {victim.name} killed (kill -9): nobody owns buckets {numbers}")
+        self._observer.event(
+            f"worker {victim.name} killed (kill -9): buckets {numbers} have no owner"
+        )
 
     def _is_over(self, stats: Stats) -> bool:
-        """Whether all came, or what is missing will not come any more."""
+        """Whether all messages arrived, or the missing ones are lost."""
         late_ms = now_ms() - self._last_due_ms
         if late_ms < _QUIET_MS or late_ms > _PATIENCE_MS:
             return late_ms > _PATIENCE_MS
-        if stats.delayed + stats.in_flight + stats.parked or self._watch.awaits_takeover():
+        if stats.delayed + stats.in_flight + stats.parked or self._observer.awaits_takeover():
             return False
-        return late_ms > _LOST_MS or self._watch.missing() <= 0
-
-    def _dead(self) -> list[str]:
-        found: list[str] = []
-        page = self._client.dead(limit=1000)
-        while True:
-            found += [stored.id for stored in page.items]
-            if page.cursor is None:
-                return found
-            page = self._client.dead(limit=1000, cursor=page.cursor)
+        return late_ms > _LOST_MS or self._observer.missing() <= 0
 
 
-def _some(candidates: Iterator[Promise], wanted: int, act: Callable[[Promise], bool]) -> int:
-    """Act on the candidates until so many were in time; how many were."""
+def _some(candidates: Iterator[Scheduled], wanted: int, act: Callable[[Scheduled], bool]) -> int:
+    """Act on the candidates until `wanted` of them were in time; how many were."""
     done = 0
-    while done < wanted and (promise := next(candidates, None)) is not None:
-        done += act(promise)
+    while done < wanted and (message := next(candidates, None)) is not None:
+        done += act(message)
     return done

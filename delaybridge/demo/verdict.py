@@ -1,6 +1,6 @@
-"""What was promised against what the plain consumer received: the demo's judge. Pure.
+"""The demo's judge: compares the scheduled messages with those that the consumer received.
 
-Times are this machine's, which Redis and the consumer share.
+No I/O. Redis and the consumer share this machine's clock.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 
 from delaybridge.message import Answer
 
-POISON = "demo.poison"  # the one message that nobody can deliver
-_NAMED = 3  # ids shown of those at fault
+POISON = "demo.poison"  # the one message that cannot be delivered
+_NAMED = 3  # ids shown per fault
 
 
 @dataclass(slots=True)
-class Promise:
-    """An accepted message. due_ms: by the store's latest answer. cancelled: what it answered."""
+class Scheduled:
+    """An accepted message. due_ms: the store's latest answer. cancelled: the answer to a cancel."""
 
     id: str
     bucket: int
@@ -28,8 +28,8 @@ class Promise:
 
 
 @dataclass(frozen=True, slots=True)
-class Delivery:
-    """One message as the consumer got it."""
+class Received:
+    """One message as the consumer received it."""
 
     id: str
     due_ms: int
@@ -38,8 +38,8 @@ class Delivery:
 
 
 @dataclass(frozen=True, slots=True)
-class Taking:
-    """A bucket's lease was taken. fired: what a dead owner may have published unsettled."""
+class Takeover:
+    """A worker took a bucket. fired: messages its last owner may have published, unsettled."""
 
     at_ms: int
     worker: str
@@ -50,33 +50,33 @@ class Taking:
 
 @dataclass(slots=True)
 class Story:
-    """What happened, as far as anybody saw it.
+    """Everything that was observed in a run.
 
-    defects: what workers said of themselves that must not be. orphans: the killed one's buckets.
+    defects: log messages of workers that reveal a bug. orphans: the buckets of the killed worker.
     """
 
-    promises: dict[str, Promise] = field(default_factory=dict)
-    deliveries: list[Delivery] = field(default_factory=list)
-    takings: list[Taking] = field(default_factory=list)
+    scheduled: dict[str, Scheduled] = field(default_factory=dict)
+    deliveries: list[Received] = field(default_factory=list)
+    takeovers: list[Takeover] = field(default_factory=list)
     dead: list[str] = field(default_factory=list)
     defects: list[str] = field(default_factory=list)
     killed_ms: int | None = None
     orphans: frozenset[int] = frozenset()
 
-    def taken(self) -> list[Taking]:
-        """Who took the dead worker's buckets, each for the first time."""
+    def taken(self) -> list[Takeover]:
+        """The first takeover of each of the killed worker's buckets."""
         if self.killed_ms is None:
             return []
-        first: dict[int, Taking] = {}
-        for taking in self.takings:
-            if taking.bucket in self.orphans and taking.at_ms >= self.killed_ms:
-                first.setdefault(taking.bucket, taking)
+        first: dict[int, Takeover] = {}
+        for takeover in self.takeovers:
+            if takeover.bucket in self.orphans and takeover.at_ms >= self.killed_ms:
+                first.setdefault(takeover.bucket, takeover)
         return list(first.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What a run came to. Lists hold ids; lateness is in ms, sorted."""
+    """The result of a run. Lists hold ids; lateness is in ms, sorted."""
 
     scheduled: int
     cancelled: int
@@ -96,7 +96,7 @@ class Verdict:
     takeover_ms: list[float]
 
     def faults(self) -> list[str]:
-        """Why it is no PASS; empty if it is one."""
+        """Why the run failed; empty for a PASS."""
         kinds = (
             ("lost", self.lost),
             ("early", self.early),
@@ -109,34 +109,34 @@ class Verdict:
 
 
 def judge(story: Story) -> Verdict:
-    """Every promise against every delivery."""
-    copies: dict[str, list[Delivery]] = defaultdict(list)
+    """Compare every scheduled message with every one received."""
+    copies: dict[str, list[Received]] = defaultdict(list)
     for delivery in sorted(story.deliveries, key=lambda d: d.at_us):
         copies[delivery.id].append(delivery)
-    promises = story.promises
-    owed = {id for id, p in promises.items() if p.cancelled is None} - set(story.dead)
-    firsts = {id: copies[id][0] for id in promises if id in copies}
-    hit = {id for id, first in firsts.items() if _was_taken_over(story, promises[id], first)}
+    scheduled = story.scheduled
+    owed = {id for id, p in scheduled.items() if p.cancelled is None} - set(story.dead)
+    firsts = {id: copies[id][0] for id in scheduled if id in copies}
+    hit = {id for id, first in firsts.items() if _was_taken_over(story, scheduled[id], first)}
     after_kill, unexplained = _repeats(story, copies)
-    late_ms = {id: first.at_us / 1000 - promises[id].due_ms for id, first in firsts.items()}
+    late_ms = {id: first.at_us / 1000 - scheduled[id].due_ms for id, first in firsts.items()}
     return Verdict(
-        scheduled=len(promises),
-        cancelled=sum(p.cancelled is not None for p in promises.values()),
-        rescheduled=sum(p.rescheduled for p in promises.values()),
+        scheduled=len(scheduled),
+        cancelled=sum(p.cancelled is not None for p in scheduled.values()),
+        rescheduled=sum(p.rescheduled for p in scheduled.values()),
         published=len(owed),
         received=len(owed & copies.keys()),
         dead=sorted(story.dead),
         duplicates=[id for id, found in copies.items() for _ in found[1:]],
         after_kill=after_kill,
         unexplained=unexplained,
-        early=[id for id, first in firsts.items() if _is_early(promises[id], first)],
+        early=[id for id, first in firsts.items() if _is_early(scheduled[id], first)],
         lost=sorted(owed - copies.keys()),
         after_cancel=[
-            id for id, p in promises.items() if p.cancelled is Answer.CANCELLED and id in copies
+            id for id, p in scheduled.items() if p.cancelled is Answer.CANCELLED and id in copies
         ],
         odd=sorted(
             (set(story.dead) ^ {POISON})
-            | (copies.keys() - promises.keys())
+            | (copies.keys() - scheduled.keys())
             | (copies.keys() & {POISON})
         ),
         defects=story.defects,
@@ -146,45 +146,46 @@ def judge(story: Story) -> Verdict:
 
 
 def percentile(sorted_ms: Sequence[float], share: float) -> float:
-    """The smallest value that so large a share does not exceed."""
+    """The smallest value that at least this share of the values does not exceed."""
     return sorted_ms[max(0, math.ceil(len(sorted_ms) * share) - 1)]
 
 
-def _is_early(promise: Promise, first: Delivery) -> bool:
-    """By the header that came with it, and by what was answered to the last reschedule."""
-    return first.at_us < max(promise.due_ms, first.due_ms) * 1000
+def _is_early(message: Scheduled, first: Received) -> bool:
+    """Earlier than its header says, or than the answer to the last reschedule."""
+    return first.at_us < max(message.due_ms, first.due_ms) * 1000
 
 
-def _was_taken_over(story: Story, promise: Promise, first: Delivery) -> bool:
-    """Whether it had to wait for the next owner of its bucket."""
-    if story.killed_ms is None or promise.bucket not in story.orphans:
+def _was_taken_over(story: Story, message: Scheduled, first: Received) -> bool:
+    """Whether it waited for the next owner of its bucket."""
+    if story.killed_ms is None or message.bucket not in story.orphans:
         return False
-    taken_ms = max((taking.at_ms for taking in story.taken()), default=math.inf)
-    return promise.due_ms <= taken_ms and first.at_us >= story.killed_ms * 1000
+    taken_ms = max((takeover.at_ms for takeover in story.taken()), default=math.inf)
+    return message.due_ms <= taken_ms and first.at_us >= story.killed_ms * 1000
 
 
-def _repeats(story: Story, copies: Mapping[str, Sequence[Delivery]]) -> tuple[list[str], list[str]]:
-    """Ids of second copies: those that the kill explains, and those that nothing explains.
+def _repeats(story: Story, copies: Mapping[str, Sequence[Received]]) -> tuple[list[str], list[str]]:
+    """Ids of second copies: those explained by the kill, and those without an explanation.
 
-    A reclaim of `fired` messages, which their last owner may have published unsettled, explains as
-    many second copies in its bucket, received after it and counted as a further attempt.
+    A takeover that reclaims `fired` messages explains as many second copies in its bucket, if they
+    are received after it and counted as a further attempt.
     """
-    room = Counter[int]()
+    explained = Counter[int]()  # second copies by bucket
     since_ms: dict[int, int] = {}
-    for taking in story.takings:
-        room[taking.bucket] += taking.fired
-        if taking.fired:
-            since_ms.setdefault(taking.bucket, taking.at_ms)
+    for takeover in story.takeovers:
+        explained[takeover.bucket] += takeover.fired
+        if takeover.fired:
+            since_ms.setdefault(takeover.bucket, takeover.at_ms)
+    killed_ms = math.inf if story.killed_ms is None else story.killed_ms
     after_kill, unexplained = [], []
-    for id, found in copies.items():
-        bucket = story.promises[id].bucket if id in story.promises else -1
-        for copy in found[1:]:
-            if room[bucket] and copy.attempt > 1 and copy.at_us >= since_ms[bucket] * 1000:
-                room[bucket] -= 1
-                if bucket in story.orphans and since_ms[bucket] >= (story.killed_ms or math.inf):
-                    after_kill.append(id)
-            else:
-                unexplained.append(id)
+    for id, copy in ((id, copy) for id, found in copies.items() for copy in found[1:]):
+        bucket = story.scheduled[id].bucket if id in story.scheduled else -1
+        from_ms = since_ms.get(bucket, math.inf)
+        if not explained[bucket] or copy.attempt == 1 or copy.at_us < from_ms * 1000:
+            unexplained.append(id)
+            continue
+        explained[bucket] -= 1
+        if bucket in story.orphans and from_ms >= killed_ms:
+            after_kill.append(id)
     return after_kill, unexplained
 
 

@@ -22,7 +22,7 @@ from confluent_kafka.admin import AdminClient
 from delaybridge.demo import brokers
 from delaybridge.demo.servers import private_redis
 from delaybridge.demo.show import Screen, duration, histogram
-from delaybridge.demo.verdict import POISON, Delivery, Promise, Story, Taking, Verdict, judge
+from delaybridge.demo.verdict import POISON, Received, Scheduled, Story, Takeover, Verdict, judge
 from delaybridge.errors import ConfigError, PublishUnavailable
 from delaybridge.message import Answer
 from tests.rigs.waiting import wait_until
@@ -228,7 +228,7 @@ def test_a_broker_that_is_away_is_named_without_its_password(scheme: str) -> Non
 def test_a_kafka_that_makes_no_topic_in_time_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(brokers, "_ANSWER_S", 1.0)
     with KafkaStandIn() as kafka:  # it makes topics for producers, and knows no other way
-        with pytest.raises(PublishUnavailable, match="no topic was made within 1 s"):
+        with pytest.raises(PublishUnavailable, match="no topic was created within 1 s"):
             with brokers.target(kafka.url):
                 pass
 
@@ -254,19 +254,19 @@ def test_a_redis_on_path_is_taken_unless_it_is_too_old(
 # the judge
 
 
-def _story(*deliveries: Delivery, **more: object) -> Story:
+def _story(*deliveries: Received, **more: object) -> Story:
     """One message due at 1000 ms in bucket 0, and the poison, dead."""
-    promises = {"a": Promise("a", 0, 1000), POISON: Promise(POISON, 1, 1000)}
-    return Story(promises, list(deliveries), dead=[POISON], **more)  # type: ignore[arg-type]
+    scheduled = {"a": Scheduled("a", 0, 1000), POISON: Scheduled(POISON, 1, 1000)}
+    return Story(scheduled, list(deliveries), dead=[POISON], **more)  # type: ignore[arg-type]
 
 
-def _verdict(*deliveries: Delivery, **more: object) -> Verdict:
+def _verdict(*deliveries: Received, **more: object) -> Verdict:
     return judge(_story(*deliveries, **more))
 
 
-ON_TIME = Delivery("a", 1000, 1, 1_002_000)
-AGAIN = Delivery("a", 1000, 2, 2_100_000)
-TAKEN = Taking(2000, "w2", 0, 1, 1)
+ON_TIME = Received("a", 1000, 1, 1_002_000)
+AGAIN = Received("a", 1000, 2, 2_100_000)
+TAKEN = Takeover(2000, "w2", 0, 1, 1)
 KILLED = {"killed_ms": 1001, "orphans": frozenset({0})}
 
 
@@ -277,37 +277,37 @@ def test_all_is_well() -> None:
 
 
 def test_a_second_copy_is_explained_by_what_the_dead_worker_may_have_published() -> None:
-    verdict = _verdict(ON_TIME, AGAIN, takings=[TAKEN], **KILLED)
+    verdict = _verdict(ON_TIME, AGAIN, takeovers=[TAKEN], **KILLED)
     assert (verdict.duplicates, verdict.after_kill, verdict.faults()) == (["a"], ["a"], [])
 
 
 @pytest.mark.parametrize(
-    "takings",
+    "takeovers",
     [
         [],
-        [Taking(2000, "w2", 0, 1, 0)],  # nothing had been fired
-        [Taking(2000, "w2", 1, 1, 1)],  # another bucket
-        [Taking(2101, "w2", 0, 1, 1)],  # taken only afterwards
+        [Takeover(2000, "w2", 0, 1, 0)],  # nothing had been fired
+        [Takeover(2000, "w2", 1, 1, 1)],  # another bucket
+        [Takeover(2101, "w2", 0, 1, 1)],  # taken only afterwards
     ],
 )
-def test_a_second_copy_without_a_cause_is_a_fault(takings: list[Taking]) -> None:
-    assert _verdict(ON_TIME, AGAIN, takings=takings, **KILLED).unexplained == ["a"]
+def test_a_second_copy_without_a_cause_is_a_fault(takeovers: list[Takeover]) -> None:
+    assert _verdict(ON_TIME, AGAIN, takeovers=takeovers, **KILLED).unexplained == ["a"]
 
 
 def test_more_second_copies_than_may_have_been_published_are_a_fault() -> None:
-    verdict = _verdict(ON_TIME, AGAIN, AGAIN, takings=[TAKEN], **KILLED)
+    verdict = _verdict(ON_TIME, AGAIN, AGAIN, takeovers=[TAKEN], **KILLED)
     assert (verdict.after_kill, verdict.unexplained) == (["a"], ["a"])
 
 
 def test_what_comes_after_the_answer_cancelled_is_a_fault() -> None:
     story = _story(ON_TIME)
-    story.promises["a"].cancelled = Answer.CANCELLED
+    story.scheduled["a"].cancelled = Answer.CANCELLED
     assert judge(story).after_cancel == ["a"]
 
 
 def test_what_comes_before_its_new_time_is_early() -> None:
     story = _story(ON_TIME)
-    story.promises["a"].due_ms = 5000
+    story.scheduled["a"].due_ms = 5000
     assert judge(story).early == ["a"]
 
 
@@ -322,8 +322,8 @@ def test_only_the_poison_may_and_must_be_dead() -> None:
 
 
 def test_what_waited_for_a_new_owner_does_not_count_as_steady() -> None:
-    late = Delivery("a", 1000, 1, 2_010_000)
-    verdict = _verdict(late, takings=[TAKEN], killed_ms=900, orphans=frozenset({0}))
+    late = Received("a", 1000, 1, 2_010_000)
+    verdict = _verdict(late, takeovers=[TAKEN], killed_ms=900, orphans=frozenset({0}))
     assert (verdict.steady_ms, verdict.takeover_ms) == ([], [1010.0])
 
 
