@@ -1,4 +1,4 @@
-"""A password in a file of its own, read at each connect: change the file, and it is in force."""
+"""Passwords in files. Each connect reads the file again, so a changed password needs no restart."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _MOST_BYTES = 64 * 1024
 
 
 class PasswordFile(NamedTuple):
-    """Where a password is."""
+    """A file that holds one password."""
 
     path: str
 
     def read(self) -> str:
-        """The password as it stands there now, without the line's end; ValueError if it cannot."""
+        """The password in the file now, without the line end; ValueError if it cannot be read."""
         try:
             with Path(self.path).open("rb") as file:
                 text = file.read(_MOST_BYTES).decode()
@@ -32,7 +32,7 @@ class PasswordFile(NamedTuple):
 
 
 def split(url: str) -> tuple[str, PasswordFile | None]:
-    """The URL without the option, and the file that it names."""
+    """Split a URL into the URL without the option, and the file that the option names."""
     base, mark, query = str.__str__(url).partition("?")
     found = None
     kept = []
@@ -48,6 +48,6 @@ def split(url: str) -> tuple[str, PasswordFile | None]:
 
 
 def user_of(url: str) -> str:
-    """The user in a URL, as it is meant; empty if there is none."""
+    """The user in a URL, unquoted; empty if there is none."""
     location = url.partition("://")[2].partition("/")[0].partition("?")[0]
     return unquote(location.rpartition("@")[0].partition(":")[0])

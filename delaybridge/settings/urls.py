@@ -1,7 +1,7 @@
 """URLs of Redis and of brokers: checked when settings are read, redacted wherever they are shown.
 
-The checks raise ValueError with what is accepted; whoever knows where the value came from makes
-a ConfigError of it.
+The checks raise ValueError with the accepted form; callers that know where the value came from
+turn it into a ConfigError.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,6}))?")
 _SECRET_NAME = re.compile(r"pass|pwd|secret|token|credential|jaas|key.?pem|oauth", re.IGNORECASE)
 _STRUCTURED = re.compile(r"[{\[\"'@]|://")  # an option that may hold a secret deep inside
 _PLAIN = {"redis": "rediss", "amqp": "amqps", "pyamqp": "amqps", "kafka": "kafkas"}
-_ANYONE = "whoever is in between can read and change all"
-_ANY_NAME = "the server's certificate may be any other server's"
+_ANYONE = "anyone on the network path can read and change everything"
+_ANY_NAME = "the certificate of any other server is accepted, too"
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"<>]+")
 _USERINFO = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)?(.*)@", re.DOTALL)
 
 
 class SecretUrl(str):
-    """The text of a URL that may hold a password; whatever prints it shows it redacted."""
+    """A URL that may hold a password. Printed or formatted, it is redacted."""
 
     __slots__ = ()
 
@@ -84,9 +84,9 @@ class _Parts(NamedTuple):
 
 
 def redact(url: str) -> str:
-    """`url` without its passwords, also a malformed one: rather too much goes than too little.
+    """`url` without its passwords, even if it is malformed: in doubt, more is masked than needed.
 
-    A user name before a colon and what follows the last `@` stay, except secrets in the query.
+    A user name before a colon and the text after the last `@` stay, except secrets in the query.
     """
     text = str.__str__(url)
     found = _USERINFO.match(text)
@@ -105,12 +105,12 @@ def redact_text(text: str) -> str:
 
 
 def has_secret(url: str) -> bool:
-    """Whether the URL holds something that `redact` would hide."""
+    """Whether `redact` would mask anything in the URL."""
     return redact(url) != str.__str__(url)
 
 
 def kind_of(url: str) -> str:
-    """The kind of broker behind a URL, from its scheme; ValueError if nobody provides it."""
+    """The kind of broker behind a URL, from its scheme; ValueError if no publisher provides it."""
     scheme = urlsplit(url).scheme
     if (kind := own_kind_of(scheme)) is not None:
         return kind
@@ -120,7 +120,7 @@ def kind_of(url: str) -> str:
 
 
 def kinds_of(brokers: Mapping[str, str] | None) -> dict[str, str]:
-    """Name -> kind of these brokers, of one of each kind if there are none; ConfigError."""
+    """Name -> kind of these brokers; without any, one broker of each kind. ConfigError."""
     if not brokers:
         return DEFAULT_KINDS
     try:
@@ -130,13 +130,13 @@ def kinds_of(brokers: Mapping[str, str] | None) -> dict[str, str]:
 
 
 def own_kind_of(scheme: str) -> str | None:
-    """The kind of broker behind a scheme, None if it is none of ours. kombu+redis: kombu."""
+    """The kind of broker behind a built-in scheme, else None. kombu+redis: kombu."""
     before, plus, _ = scheme.partition("+")
     return KINDS.get(before) if before == "kombu" or not plus else None
 
 
 def server_of(url: str) -> str:
-    """What two URLs have in common that lead to the same place: all but user, options and TLS."""
+    """The server behind a URL, to compare two: scheme, hosts and path, without user and options."""
     parts = _parts(str.__str__(url), "")
     return (
         f"{KINDS.get(parts.scheme, parts.scheme)}://{parts.hosts.lower()}{parts.path.rstrip('/')}"
@@ -144,7 +144,7 @@ def server_of(url: str) -> str:
 
 
 def check_redis_url(value: object) -> SecretUrl:
-    """A URL of one Redis as the store takes it; ValueError says what is accepted."""
+    """A URL of the store's Redis; ValueError says what is accepted."""
     _check_redis(_parts(value, _REDIS_FORM), _STORE_OPTIONS)
     return SecretUrl(value)
 
@@ -163,7 +163,7 @@ def _check_redis(parts: _Parts, more_options: frozenset[str] = frozenset()) -> N
 
 
 def check_broker_url(value: object) -> SecretUrl:
-    """A URL of a broker; ValueError says what is accepted. What follows `?` is the publisher's."""
+    """A URL of a broker; ValueError says what is accepted. The publisher checks its options."""
     forms = " or ".join(_FORMS.values())
     parts = _parts(value, forms)
     kind = kind_of(f"{parts.scheme}://")
@@ -181,7 +181,7 @@ def check_broker_url(value: object) -> SecretUrl:
 
 
 def cautions(url: str) -> Iterator[str]:
-    """What is allowed in a URL and yet deserves a warning, without secrets."""
+    """Warnings about a URL that is accepted but risky; without secrets."""
     parts = _parts(str.__str__(url), "")
     shown, scheme = redact(url), parts.scheme.removeprefix("kombu+")
     safe = _PLAIN.get(scheme)
@@ -207,7 +207,7 @@ def _weakness(name: str, value: str) -> str | None:
     if name not in ("ssl_options", "transport.ssl"):
         return None
     if re.search(r"protocol['\"]|ssl_version|context['\"]", value):
-        return f"{name} chooses its own way to check certificates, perhaps none"
+        return f"{name} replaces the check of certificates, perhaps with none"
     reqs = re.search(r"cert_reqs['\"]\s*:\s*['\"]?(\w+)", value)
     if reqs and reqs[1].lower().removeprefix("cert_") not in ("required", "2"):
         return f"cert_reqs in {name}: {_ANYONE}"
@@ -253,7 +253,7 @@ def _check_hosts(parts: _Parts, form: str, *, many: bool = False) -> None:
 
 
 def _escape_hint(parts: _Parts) -> str:
-    """For what was cut in the wrong place: an unescaped character of a password did it."""
+    """A hint for URLs cut in the wrong place by an unescaped character of a password."""
     return _ESCAPES if "@" in parts.path + parts.query else ""
 
 

@@ -131,7 +131,7 @@ def test_a_bad_id_is_refused_before_any_io(id: Any) -> None:
         ("I20", "é日本語🙂"),
     ),
 )
-def test_any_other_id_is_only_text(id: str) -> None:
+def test_any_printable_text_is_an_id(id: str) -> None:
     accepted, _ = taken(id=id)
     assert (accepted.id, accepted.shard_key) == (id, id.encode())
 
@@ -153,7 +153,7 @@ def test_an_id_is_taken_as_it_is_or_refused(id: str) -> None:
         assert 1 <= len(id.encode()) <= 255
 
 
-def test_an_id_of_ones_own_is_minted_where_none_is_given() -> None:
+def test_an_id_is_generated_if_omitted() -> None:
     accepted, _ = taken()
     assert check_id(accepted.id) == accepted.id
     assert accepted.shard_key == accepted.id.encode()
@@ -203,7 +203,7 @@ def test_one_byte_too_many_is_refused_with_the_limit_and_the_broker_named() -> N
         ("B9", object),
     ),
 )
-def test_a_body_that_is_no_bytes_or_text_is_refused(body: Any) -> None:
+def test_a_body_that_is_neither_bytes_nor_text_is_refused(body: Any) -> None:
     assert refusal(body=body).code == "bad_body"
 
 
@@ -400,7 +400,7 @@ def test_with_no_broker_configured_every_name_is_unknown() -> None:
         ("D7", "kombu:queue", Destination("kombu", "kombu", "queue")),
     ),
 )
-def test_a_destination_is_what_it_says(text: str, destination: Destination) -> None:
+def test_a_destination_is_parsed(text: str, destination: Destination) -> None:
     assert parse_destination(text, KINDS) == destination
     assert parse_destination(str(destination), KINDS) == destination
 
@@ -488,7 +488,7 @@ def test_an_integer_too_long_to_be_printed_is_refused_like_any_other(name: str, 
     assert refusal(properties={"delivery_mode": 10**5000}).code == "bad_property"
 
 
-def test_what_is_no_property_of_the_kind_is_refused() -> None:
+def test_a_property_that_the_kind_lacks_is_refused() -> None:
     assert refusal(KAFKA, properties={"content_type": "a"}).code == "bad_property"
     assert refusal("redis:stream", properties={"partition": 1}).code == "bad_property"
 
@@ -578,7 +578,7 @@ def test_a_record_is_read_back_as_it_was(record: Record) -> None:
 
 @calm
 @given(st.binary())
-def test_bytes_that_are_no_record_are_a_decode_error(data: bytes) -> None:
+def test_bytes_that_are_not_a_record_are_a_decode_error(data: bytes) -> None:
     try:
         decode_record(data)
     except DecodeError as exc:
@@ -629,7 +629,7 @@ def test_a_record_of_a_later_version_with_more_fields_is_read() -> None:
 
 @calm
 @given(st.binary(max_size=40))
-def test_a_head_that_is_not_ours_is_a_decode_error(data: bytes) -> None:
+def test_an_unknown_head_is_a_decode_error(data: bytes) -> None:
     try:
         _, payload = split_record(data)
     except DecodeError as exc:
@@ -648,11 +648,11 @@ def test_a_head_that_is_not_ours_is_a_decode_error(data: bytes) -> None:
         (b"16:0:1800000000000", Tried(16, False, 1_800_000_000_000)),
     ],
 )
-def test_what_is_remembered_of_failures_is_read(text: bytes, tried: Tried) -> None:
+def test_the_note_of_failures_is_read_back(text: bytes, tried: Tried) -> None:
     assert parse_tried(text) == tried
 
 
-def test_a_key_is_bounded_as_a_body_is() -> None:
+def test_a_key_has_the_same_limit_as_a_body() -> None:
     def accepted(key: bytes) -> Accepted:
         message = Message("kafka:a", b"x", delay=1, key=key)
         return accept(message, {"kafka": "kafka"}, Limits(body_bytes=100))

@@ -33,7 +33,7 @@ def test_an_exchange(text: str, route: Route) -> None:
 
 
 @pytest.mark.parametrize("type", ["topic", "fanout", "headers", "direct"])
-def test_the_type_of_an_exchange_that_is_not_there_yet(type: str) -> None:
+def test_the_type_of_an_exchange_that_does_not_exist_yet(type: str) -> None:
     assert parse_route(f"x.delay;type={type}", KINDS, "rabbitmq").type == type
 
 
@@ -79,7 +79,7 @@ def test_a_colon_may_belong_to_the_name() -> None:
         ("*", "kafka", "not accepted"),
     ],
 )
-def test_what_is_no_route(text: str, kind: str, what: str) -> None:
+def test_a_bad_route_is_refused(text: str, kind: str, what: str) -> None:
     with pytest.raises(ConfigError, match=what) as caught:
         parse_route(text, KINDS, kind)
     assert ("ingest.exchanges" if kind == "rabbitmq" else "ingest.topics") in str(caught.value)
@@ -108,13 +108,13 @@ def test_a_circle_over_two_names_of_one_server() -> None:
     assert len(parse_routes(["eu:a=b", "us:b=a"], TWO, "rabbitmq", urls)) == 2
 
 
-def test_what_is_no_circle() -> None:
+def test_routes_without_a_circle_are_accepted() -> None:
     assert len(parse_routes(["a.delay=b.delay", "b.delay"], KINDS, "rabbitmq")) == 2
     assert len(parse_routes(["eu:a=b", "us:b=a"], TWO, "rabbitmq")) == 2
     assert len(parse_routes(["*.delay", "x.delay.delay", "a.delay=c"], KINDS, "kafka")) == 3
 
 
-def test_one_source_once() -> None:
+def test_a_source_is_given_once_only() -> None:
     with pytest.raises(ConfigError, match="'rabbitmq:a.delay' is there twice"):
         parse_routes(["a.delay=b", "rabbitmq:a.delay=c"], KINDS, "rabbitmq")
 

@@ -65,13 +65,13 @@ def refused(*headers: tuple[str, Any]) -> MessageError:
 
 @pytest.mark.parametrize("name", DELAYS)
 @pytest.mark.parametrize("value", WHOLE, ids=repr)
-def test_a_delay_in_any_whole_number(name: str, value: Any) -> None:
+def test_a_delay_is_taken_as_any_type_of_whole_number(name: str, value: Any) -> None:
     assert instructions([(name, value)]) == Instructions(delay_ms=5000)
 
 
 @pytest.mark.parametrize("name", DELAYS)
 @pytest.mark.parametrize(("value", "code"), REFUSED_NUMBERS, ids=lambda v: repr(v)[:40])
-def test_a_delay_that_is_none(name: str, value: Any, code: str) -> None:
+def test_a_bad_delay_is_refused(name: str, value: Any, code: str) -> None:
     error = refused((name, value))
     assert (error.code, error.field) == (code, name)
     assert len(error.detail) <= 200
@@ -96,7 +96,7 @@ def test_our_own_delay_has_no_fraction_of_a_millisecond(value: Any) -> None:
 @pytest.mark.parametrize(
     "value", [0, "-0.5", -0.5, "0", -1, "-1", -(2**63), False, None, 0.0, -1.0], ids=repr
 )
-def test_a_plugin_delay_of_nothing_asks_for_nothing(name: str, value: Any) -> None:
+def test_a_plugin_delay_of_zero_or_less_means_now(name: str, value: Any) -> None:
     assert not instructions([(name, value)]).is_timed
 
 
@@ -161,7 +161,7 @@ def test_a_due_time(name: str, value: Any) -> None:
     ],
     ids=repr,
 )
-def test_a_due_time_that_is_none(name: str, value: Any, code: str) -> None:
+def test_a_bad_due_time_is_refused(name: str, value: Any, code: str) -> None:
     error = refused((name, value))
     assert (error.code, error.field) == (code, name)
 
@@ -178,7 +178,7 @@ def test_two_times_are_ambiguous(first: str, second: str) -> None:
     assert first in error.detail
 
 
-def test_what_is_void_is_not_given() -> None:
+def test_a_null_header_counts_as_absent() -> None:
     void = [(name, None) for name in INSTRUCTIONS]
     assert instructions(void) == Instructions()
     rest = [(name, value) for name, value in void if name != "x-delay"]
@@ -192,7 +192,7 @@ def test_a_cancel(value: Any) -> None:
 
 
 @pytest.mark.parametrize("value", ["false", b"false", False, None], ids=repr)
-def test_no_cancel(value: Any) -> None:
+def test_a_false_cancel_is_not_a_cancel(value: Any) -> None:
     assert not instructions([("delaybridge-cancel", value)]).cancel
 
 
@@ -202,7 +202,7 @@ def test_a_flag_is_true_or_false(value: Any) -> None:
 
 
 @pytest.mark.parametrize("form", [str, str.encode])
-def test_what_a_client_may_ask_for_a_header_may_ask_for(form: Any) -> None:
+def test_headers_offer_what_the_client_offers(form: Any) -> None:
     given = {
         "key": "k",
         "priority": "9",
@@ -218,7 +218,7 @@ def test_what_a_client_may_ask_for_a_header_may_ask_for(form: Any) -> None:
     assert not asked.is_timed
 
 
-def test_amqp_says_it_with_types_of_its_own() -> None:
+def test_values_may_have_amqp_types() -> None:
     asked = instructions([("delaybridge-priority", 0), ("delaybridge-at-most-once", False)])
     assert asked == Instructions()
     assert not asked.needs_store
@@ -236,11 +236,11 @@ def test_amqp_says_it_with_types_of_its_own() -> None:
         ("reschedule", "true", "time_required"),
     ],
 )
-def test_what_they_do_not_take(name: str, value: Any, code: str) -> None:
+def test_bad_values_are_refused(name: str, value: Any, code: str) -> None:
     assert refused((f"delaybridge-{name}", value)).code == code
 
 
-def test_a_reschedule_has_a_time_and_is_no_cancel() -> None:
+def test_a_reschedule_needs_a_time_and_excludes_a_cancel() -> None:
     flag, delay = ("delaybridge-reschedule", True), ("delaybridge-delay", "5s")
     assert instructions([flag, delay]) == Instructions(delay_ms=5000, reschedule=True)
     assert refused(flag, delay, ("delaybridge-cancel", True)).code == "bad_flag"
@@ -274,7 +274,7 @@ def test_an_unknown_header_of_ours_is_refused_with_the_likely_one() -> None:
     assert refused(("delaybridge-zzzzzzz", "1")).code == "reserved_header"
 
 
-def test_what_we_added_ourselves_is_passed_over() -> None:
+def test_headers_that_delaybridge_adds_are_ignored() -> None:
     sent_on = [("delaybridge-due-ms", 5), ("delaybridge-attempt", 1), ("other", object())]
     assert instructions(sent_on) == Instructions()
 
@@ -286,7 +286,7 @@ def test_another_case_is_a_near_miss(name: str) -> None:
     assert asked.near_miss == name
 
 
-def test_which_headers_are_taken_out() -> None:
+def test_headers_with_the_reserved_prefix_are_instructions() -> None:
     assert is_instruction("delaybridge-delay")
     assert is_instruction("delaybridge-attempt")
     assert not is_instruction("x-delay"), "the plugin's consumers see it"
@@ -309,7 +309,7 @@ JUNK = st.one_of(
 
 @calm
 @given(st.lists(st.tuples(st.sampled_from(sorted(INSTRUCTIONS)), JUNK), max_size=3))
-def test_whatever_is_written_is_understood_or_refused(headers: list[tuple[str, Any]]) -> None:
+def test_any_header_is_understood_or_refused(headers: list[tuple[str, Any]]) -> None:
     try:
         asked = instructions(headers)
     except MessageError:

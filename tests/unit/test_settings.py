@@ -498,7 +498,7 @@ def test_redact_hides_every_secret(url: str) -> None:
         ("", ""),
     ],
 )
-def test_redact_keeps_what_helps(url: str, shown: str) -> None:
+def test_redact_keeps_the_parts_that_are_not_secret(url: str, shown: str) -> None:
     assert redact(url) == shown
 
 
@@ -552,7 +552,7 @@ def test_cautions() -> None:
         ("brokers", "kombu+pyamqp://h"),
     ],
 )
-def test_whatever_weakens_tls_is_warned_of(section: str, url: str) -> None:
+def test_every_option_that_weakens_tls_gives_a_warning(section: str, url: str) -> None:
     name = "url" if section == "redis" else "eu"
     (found,) = load(flags={section: {name: url}}).cautions()
     assert found.startswith(f"{section}.{name}: ")
@@ -594,13 +594,13 @@ def test_a_password_file_is_part_of_the_url_however_it_is_given() -> None:
         {"url": "redis://:a@h?password_file=/q"},
     ],
 )
-def test_one_password_and_no_other(given: dict[str, str]) -> None:
+def test_a_second_password_is_refused(given: dict[str, str]) -> None:
     (line,) = refusal(flags={"redis": given})
     assert "password_file" in line
     assert ":a@" not in line
 
 
-def test_what_a_password_file_may_hold(tmp_path: Path) -> None:
+def test_a_password_file_is_utf_8_and_loses_one_line_end(tmp_path: Path) -> None:
     file = PasswordFile(str(tmp_path / "p"))
     for text, password in (("a", "a"), ("a b\n", "a b"), ("a\r\n", "a"), ("\xe9\n\n", "\xe9\n")):
         Path(file.path).write_text(text, newline="")
