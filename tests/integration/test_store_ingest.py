@@ -102,7 +102,7 @@ def test_a_call_sent_again_is_answered_as_before_though_its_message_is_fired(wor
     sent = world.stamp(), Accepted("x", b"", str(world.now_ms), 255, b"p")
 
     def send() -> Answer:
-        command = world.bucket.schedule([sent], None, first=True, now_ms=world.now_ms)
+        command = world.bucket.schedule([sent], WAIT, first=True, now_ms=world.now_ms)
         answers = world.run(command)
         assert answers is not None
         return answers[0][0]

@@ -408,7 +408,7 @@ class TestRoutes:
     @pytest.mark.parametrize(
         "text", ["kafka:orders", "kafka:*", "orders.delay", "rabbitmq:orders.delay"]
     )
-    def test_what_is_no_route(self, text: str) -> None:
+    def test_a_bad_route_is_refused(self, text: str) -> None:
         with pytest.raises(ConfigError, match=r"ingest\.topics"):
             parse_route(text, KINDS, "kafka")
 
