@@ -152,9 +152,9 @@ async def test_a_channel_closed_by_the_broker_is_opened_anew(
     await stored(entrance, 10)
     connection = ingest_of(entrance, task)._connection
     (before,) = connection._deliveries
-    life = ingest_of(entrance, task)._intakes[0]._life
+    channel = ingest_of(entrance, task)._intakes[0]._channel
     connection.ack(before, 2**40, multiple=False)
-    await entrance.until(life.ended.done, "closed")
+    await entrance.until(channel.ended.done, "closed")
     await rabbit.send(delay, messages(10, 10))
     await stored(entrance, 20)
     await drained(entrance, delay)
