@@ -58,7 +58,7 @@ class ProducerSite:
         section = GUIDE.read_text().split(f"\n## {title}\n")[1].split("\n## ")[0]
         code = "\n".join(re.findall(r"```python\n(.*?)```", section, re.DOTALL))
         run = self.run(code)
-        assert run.stderr == ""
+        assert run.stderr == "", run.stderr
         return run.stdout
 
     def run(self, code: str) -> subprocess.CompletedProcess[str]:
