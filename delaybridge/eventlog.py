@@ -51,7 +51,7 @@ from delaybridge.urls import redact_text
 _log = logging.getLogger("delaybridge")
 _SUMMARY_S = 1.0
 _TEXT_CHARS = 200
-# What to do about a source stands at the end, behind names that may be long.
+# Their remedy stands at the end, behind names that may be long.
 _MOST_CHARS = {IngestFailed: 1000, SourceUnguarded: 1000}
 _MOST_LINES = 100  # of one summary; what is over is summed up under no destination
 _WARNINGS = (

@@ -257,7 +257,7 @@ class Lanes:
         return True
 
     def _exit_misaddressed(self, copy: Copy, now_ms: int) -> None:
-        """What its broker cannot read as a destination was written for another kind, or damaged."""
+        """Its broker cannot read the destination: written for another kind, or damaged."""
         name = copy.record.destination.partition(":")[0]
         if name in self._kinds and not copy.record.suits(self._kinds[name]):
             self._park_misfit(copy, name, now_ms)
@@ -265,7 +265,7 @@ class Lanes:
             self._attempt_failed(copy, "bad_destination: it is not BROKER:ADDRESS", now_ms)
 
     def _park_misfit(self, copy: Copy, name: str, now_ms: int) -> None:
-        """It waits until the broker is of the kind again for which the message was scheduled."""
+        """Park it until the broker is again of the kind for which the message was scheduled."""
         self.unripened([copy])
         copy.owner = self._lacking(name, other_kind(name), now_ms)
         self.ripened([copy])
