@@ -78,7 +78,7 @@ class Session:
             self.output.error_line(text)
 
     def confirm(self, what: str, *, yes: bool, flag: str = "--yes") -> None:
-        """Go on only if somebody wants it: `flag` was given, or an answer on a terminal."""
+        """Continue only if `flag` was given, or if the user agrees on the terminal."""
         if yes:
             return
         if sys.stdin is None or not sys.stdin.isatty():

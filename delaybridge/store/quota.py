@@ -1,7 +1,7 @@
 """How much may be pending: in a namespace, and for any one destination (off by default).
 
-A client looks at most once a second, and only while it schedules; in between it counts what it
-schedules itself. So a limit is passed only by what several clients schedule within a second.
+A client looks at most once a second, and only while it schedules; in between it counts its own
+messages. So a limit is exceeded only if several clients schedule within the same second.
 Messages are counted. Bytes, and the share of each destination, are estimated from a sample of every
 bucket: with few messages all of them are in it, with many a destination's share is right to within
 a few per cent of all that is pending.

@@ -173,7 +173,7 @@ class _Job:
             wrong = next((e for e in refused.values() if isinstance(e, WrongServer)), None)
             if wrong is not None and len(refused) < len(asked):
                 self._in_doubt = True
-                refused = dict.fromkeys(asked, wrong)  # what else it answered counts for nothing
+                refused = dict.fromkeys(asked, wrong)  # its other answers do not count
             self._refused(refused)
 
     def lost(self, error: Exception) -> None:

@@ -111,6 +111,19 @@ async def test_an_exchange_that_is_there_with_another_type_is_used_as_it_is(
     await entrance.until(entrance.delayed, "stored")
 
 
+async def test_an_intake_queue_with_another_delivery_limit_is_used_as_it_is(
+    make_entrance: MakeEntrance, rabbit: Exchanges, namespace: str
+) -> None:
+    delay = f"{namespace}.delay"
+    earlier = {"x-queue-type": "quorum", "x-delivery-limit": -1}
+    await rabbit.do(lambda channel: channel.queue_declare(delay, durable=True, arguments=earlier))
+    entrance = make_entrance()
+    entrance.ingest("rabbitmq")
+    await reading(entrance, delay)
+    await rabbit.publish(delay, "k", headers={"x-delay": HOUR_MS})
+    await entrance.until(entrance.delayed, "stored")
+
+
 async def test_a_direct_exchange_with_another_alternate_stops_no_other(
     make_entrance: MakeEntrance, rabbit: Exchanges, namespace: str
 ) -> None:
