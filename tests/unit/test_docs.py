@@ -25,6 +25,9 @@ DESIGNS = {"000": (25, 3), "001": (25, 0), "002": (21, 1), "003": (13, 3), "004"
 UNPROVEN = {"000-23", "002-13", "002-16", "003-Q1"}  # not needed, not there, or only measured
 TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 FILE = re.compile(r"`([\w/]+\.(?:py|lua))`")
+INTERNALS = ROOT / "docs" / "internals.md"
+FILE_IN_A_ROOM = re.compile(r"`(\w+/[\w/]+\.(?:py|lua))[:`]")
+NAME_IN_A_FILE = re.compile(r"`([\w/]+\.py): (\w+)`")
 
 
 def anchors(page: Path) -> set[str]:
@@ -98,6 +101,21 @@ def test_the_features_page_names_files_that_exist() -> None:
     assert [
         name for name in named if not (ROOT / name).exists() and not (PACKAGE / name).exists()
     ] == []
+
+
+def test_the_internals_page_names_files_that_exist() -> None:
+    named = set(FILE_IN_A_ROOM.findall(INTERNALS.read_text()))
+    assert named
+    assert {
+        name for name in named if not (ROOT / name).exists() and not (PACKAGE / name).exists()
+    } == set()
+
+
+def test_the_internals_page_names_functions_that_exist() -> None:
+    named = NAME_IN_A_FILE.findall(INTERNALS.read_text())
+    assert named
+    for file, name in named:
+        assert re.search(rf"(def|class) {name}\b", (PACKAGE / file).read_text()), f"{file}: {name}"
 
 
 def test_every_row_of_the_features_page_has_a_proof_or_says_why_not() -> None:

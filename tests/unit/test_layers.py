@@ -65,6 +65,15 @@ def test_imports_point_down(path: Path) -> None:
     assert not above, f"{room} imports from a room above it: {above}"
 
 
+def test_the_internals_page_shows_the_rooms_in_this_order() -> None:
+    page = (PACKAGE.parent / "docs" / "internals.md").read_text()
+    section = page.split("\n## The rooms\n")[1].split("\n## ")[0]
+    shown = "".join(line for line in section.splitlines() if line.startswith("    "))
+    found = [(shown.find(f" {room}{end}"), room) for room in ROOMS for end in ("/", ".py")]
+    order = [room for place, room in sorted(found) if place >= 0]
+    assert order == [room for room in ROOMS if not room.startswith("__")]
+
+
 @pytest.mark.parametrize("room", sorted(path.name for path in PACKAGE.iterdir() if path.is_dir()))
 def test_each_room_has_a_sign(room: str) -> None:
     if room != "__pycache__":
