@@ -9,18 +9,19 @@ class Backoff:
     """How long to wait before the next try, in seconds.
 
     jitter: each wait is shortened at random by up to this share (0 to 1), so that processes that
-    failed together do not try again together.
+    failed together do not try again together. steady_s: what worked for longer than this before it
+    failed is tried again after the first wait; by default the longest wait.
     """
 
-    def __init__(self, first_s: float, longest_s: float, *, jitter: float = 0.0) -> None:
+    def __init__(
+        self, first_s: float, longest_s: float, steady_s: float | None = None, jitter: float = 0.0
+    ) -> None:
         self._first_s, self._longest_s, self._jitter = first_s, longest_s, jitter
+        self._steady_s = longest_s if steady_s is None else steady_s
         self._wait_s = first_s
 
-    def next_s(self) -> float:
-        """The wait before the next try. Each call doubles the wait of the call after it."""
-        wait_s, self._wait_s = self._wait_s, min(2 * self._wait_s, self._longest_s)
+    def next_s(self, worked_s: float = 0.0) -> float:
+        """The wait before the next try; worked_s: how long it worked before it failed."""
+        wait_s = self._first_s if worked_s > self._steady_s else self._wait_s
+        self._wait_s = min(2 * wait_s, self._longest_s)
         return wait_s * uniform(1 - self._jitter, 1.0)
-
-    def restart(self) -> None:
-        """Begin again with the first wait."""
-        self._wait_s = self._first_s

@@ -15,21 +15,14 @@ from delaybridge.publish import Fault, Outcome, Report, Verdict
 from delaybridge.publish.reports import Reports
 
 FIRST_WAIT_S, LONGEST_WAIT_S, JITTER = 0.2, 10.0, 0.5
-STABLE_S = 5.0  # a connection that lasted longer starts the back-off again from its first wait
+STABLE_S = 5.0  # a connection that lasted longer is made again after the first wait
 DRAIN_POLL_S = 0.01
 CLOSING, CLOSED = "not_connected: closing", "not_connected: closed"
 UNCONFIRMED = "closed: before it was confirmed"
 
 
 class LinkedPublisher(ABC):
-    """The part of a `Publisher` that keeps it connected. Each kind of broker adds its session.
-
-    counts_connecting: whether STABLE_S is measured from the start of a try to connect, and not
-    from the moment when the connection is open. If so, a try that fails slowly starts the back-off
-    again.
-    """
-
-    counts_connecting = False
+    """The part of a `Publisher` that keeps it connected. Each kind of broker adds its session."""
 
     def __init__(self, name: str, *, report: Report, on_change: Callable[[], None]) -> None:
         self.name = name
@@ -93,8 +86,7 @@ class LinkedPublisher(ABC):
 
     def _opened(self) -> None:
         """The connection is open, and the broker takes messages."""
-        if not self.counts_connecting:
-            self._since_s = asyncio.get_running_loop().time()
+        self._since_s = asyncio.get_running_loop().time()
         self._change(None)
         self._tried.set()
 
@@ -109,15 +101,13 @@ class LinkedPublisher(ABC):
         self._reports.add(deliveries, broker_refusal(self.unavailable or CLOSING))
 
     async def _keep_connected(self) -> None:
-        backoff = Backoff(FIRST_WAIT_S, LONGEST_WAIT_S, jitter=JITTER)
+        backoff = Backoff(FIRST_WAIT_S, LONGEST_WAIT_S, jitter=JITTER, steady_s=STABLE_S)
         now_s = asyncio.get_running_loop().time
         while True:
-            self._since_s = now_s() if self.counts_connecting else math.inf
+            self._since_s = math.inf
             await self._session()
             self._tried.set()
-            if now_s() - self._since_s > STABLE_S:
-                backoff.restart()
-            await asyncio.sleep(backoff.next_s())
+            await asyncio.sleep(backoff.next_s(now_s() - self._since_s))
 
 
 def broker_refusal(reason: str) -> Outcome:

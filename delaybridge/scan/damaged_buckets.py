@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import inf
 
+from delaybridge.backoff import Backoff
 from delaybridge.errors import StoreError
 from delaybridge.events import BucketDamaged, BucketMended, Emit
 from delaybridge.store import damage
@@ -23,7 +24,7 @@ class _Case:
         self.error = self.told = ""
         self.token: str | None = None
         self.look_at_s: float | None = None  # None: the bucket works, as far as known
-        self.pause_s = _PAUSE_S[0]
+        self.backoff = Backoff(*_PAUSE_S)
 
 
 class DamagedBuckets:
@@ -78,8 +79,7 @@ class DamagedBuckets:
             case.look_at_s = now_s + _LOOK_S
             self._tell(case, "; ".join(f"{one}; mend it: {one.remedy}" for one in found))
         elif case.error and not case.told:  # no damage found: try again later
-            case.look_at_s = now_s + case.pause_s
-            case.pause_s = min(2 * case.pause_s, _PAUSE_S[1])
+            case.look_at_s = now_s + case.backoff.next_s()
             self._tell(case, case.error)
         else:
             self._emit(BucketMended(bucket=bucket.number))

@@ -12,6 +12,7 @@ from functools import partial
 from importlib import import_module
 from typing import Any, Protocol
 
+from delaybridge.backoff import Backoff
 from delaybridge.errors import ConfigError, StoreError, StoreUnavailable, StoreWiped
 from delaybridge.events import FleetDamaged, IngestFailed, StoreSilent
 from delaybridge.ingest.counts import Counts
@@ -175,7 +176,7 @@ class Ingester(Service):
     async def _keep(self, options: IngestOptions) -> None:
         """Read from one broker; start again after anything unexpected."""
         name, store = options.broker, EntryStore(self._store, self._calls, self.emit)
-        pause_s = _RESTART_S[0]
+        backoff = Backoff(*_RESTART_S)
         module = import_module(f"delaybridge.ingest.{options.routes[0].kind}")
         while True:
             began_s = time.monotonic()
@@ -188,10 +189,7 @@ class Ingester(Service):
             except Exception as exc:
                 self.emit(IngestFailed(source=name, reason=f"{type(exc).__name__}: {exc}"))
                 _log.debug("ingest failed", exc_info=exc)
-            if time.monotonic() - began_s > _RESTART_S[1]:
-                pause_s = _RESTART_S[0]
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, _RESTART_S[1])
+            await asyncio.sleep(backoff.next_s(time.monotonic() - began_s))
 
     # announcements
 

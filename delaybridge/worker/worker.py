@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Callable, Iterable
 
+from delaybridge.backoff import Backoff
 from delaybridge.errors import ConfigError, NotDrained, StoreUnavailable, StoreWiped
 from delaybridge.events import ScannerFailed, StoreSilent
 from delaybridge.scan.lease import NameTaken
@@ -50,7 +51,7 @@ class Worker(Service):
         self.emit = EventLog()
         self.gave_back = True  # every lease it took
         self.current_run: ScanRun | None = None
-        self._pause_s = _RESTART_S[0]
+        self._backoff = Backoff(*_RESTART_S, steady_s=_STEADY_S)
         self._name_free_s: float | None = None  # when a dead owner's name is free, monotonic
 
     async def work(self) -> None:
@@ -112,10 +113,7 @@ class Worker(Service):
         """
         self.emit(ScannerFailed(reason=f"{type(exc).__name__}: {exc}"))
         _log.debug("the scanner failed", exc_info=exc)
-        first_s, longest_s = _RESTART_S
-        pause_s = first_s if ran_s > _STEADY_S else self._pause_s
-        self._pause_s = min(pause_s * 2, longest_s)
-        await self.pause(pause_s)
+        await self.pause(self._backoff.next_s(ran_s))
 
 
 def run_one(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
+import math
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, cast
@@ -19,6 +19,7 @@ from pika.connection import Parameters
 from pika.exceptions import AMQPError
 
 from delaybridge.amqp.connection import open_connection, reason_of
+from delaybridge.backoff import Backoff
 from delaybridge.errors import ConfigError, PublishUnavailable
 from delaybridge.events import Emit, IngestFailed
 from delaybridge.ingest.counts import Counts
@@ -33,9 +34,10 @@ from delaybridge.ingest.routes import Route
 from delaybridge.ingest.storing import EntryStore
 from delaybridge.message import Delivery
 from delaybridge.publish import Outcome, Publisher, connect
+from delaybridge.publish.link import STABLE_S
 from delaybridge.publish.rabbitmq.parameters import parameters_of
 
-_BACK_OFF_S = (0.2, 10.0)
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.2, 10.0  # before a connection or a channel is opened again
 _GOODBYE_S = 1.0
 _CHANNEL_ERRORS = (AMQPError, OSError)
 
@@ -77,19 +79,20 @@ class RabbitMQIngest:
 
     async def run(self) -> None:
         """Read until cancelled. While the broker or the store is unavailable, wait for it."""
-        back_off_s = _BACK_OFF_S[0]
+        backoff = Backoff(_FIRST_WAIT_S, _LONGEST_WAIT_S, jitter=0.5, steady_s=STABLE_S)
+        now_s = asyncio.get_running_loop().time
         while True:
             await self._store.insist([])  # do not consume before the store answers
+            opened_s = math.inf
             try:
                 self._connection = await open_connection(self._parameters, self._make)
             except PublishUnavailable as exc:
                 self._failed(str(exc))
             else:
-                back_off_s = _BACK_OFF_S[0]
+                opened_s = now_s()
                 self._connection.read_much()
                 await self._read(self._connection)
-            await asyncio.sleep(back_off_s * random.uniform(0.5, 1.0))
-            back_off_s = min(2 * back_off_s, _BACK_OFF_S[1])
+            await asyncio.sleep(backoff.next_s(now_s() - opened_s))
 
     async def stop(self, timeout_s: float) -> None:
         """Read no more. Returns when everything read is acknowledged, or after the timeout."""
@@ -140,7 +143,7 @@ class RabbitMQIngest:
 
     async def _keep_reading(self, intake: Intake, connection: IntakeConnection) -> None:
         """Read from one exchange; open a new channel whenever one is closed."""
-        back_off_s = _BACK_OFF_S[0]
+        backoff = Backoff(_FIRST_WAIT_S, _LONGEST_WAIT_S)
         now_s = asyncio.get_running_loop().time
         while connection.is_open:
             began_s = now_s()
@@ -150,10 +153,7 @@ class RabbitMQIngest:
                 if connection.is_open:
                     reason = str(exc) if isinstance(exc, ConfigError) else reason_of(exc)
                     intake.failed(reason)
-            if now_s() - began_s > _BACK_OFF_S[1]:
-                back_off_s = _BACK_OFF_S[0]
-            await asyncio.sleep(back_off_s)
-            back_off_s = min(2 * back_off_s, _BACK_OFF_S[1])
+            await asyncio.sleep(backoff.next_s(now_s() - began_s))
 
     def _failed(self, reason: str) -> None:
         for intake in self._intakes:

@@ -25,8 +25,6 @@ GOODBYE_TIMEOUT_S = 1.0
 class KombuPublisher(LinkedPublisher):
     """A `Publisher` for the queues of one kombu URL: one message at a time, on a thread."""
 
-    counts_connecting = True
-
     def __init__(
         self,
         name: str,

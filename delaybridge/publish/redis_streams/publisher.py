@@ -42,8 +42,6 @@ class SessionEnded(Exception):
 class StreamsPublisher(LinkedPublisher):
     """A `Publisher` for the streams of one Redis. Confirmed means: XADD was answered."""
 
-    counts_connecting = True
-
     def __init__(
         self,
         name: str,
