@@ -55,10 +55,10 @@ def delay_exchanges(settings: Settings, announced: Iterable[SourceInfo]) -> list
 
     ConfigError if a name in the settings cannot work.
     """
-    from delaybridge.publish import kind_of
     from delaybridge.settings.routes import Route, parse_routes
+    from delaybridge.settings.urls import kinds_of
 
-    kinds = {name: kind_of(url) for name, url in settings.brokers.items()}
+    kinds = kinds_of(settings.brokers)
     routes = {str(r): r for r in parse_routes(settings.ingest.exchanges, kinds, "rabbitmq")}
     for source in announced:
         broker, _, exchange = source.source.partition(":")

@@ -10,7 +10,7 @@ from delaybridge.errors import ConfigError, MessageError
 from delaybridge.settings.faults import shown
 from delaybridge.settings.routes import SETTINGS as ROUTE_SETTINGS
 from delaybridge.settings.routes import parse_routes
-from delaybridge.settings.urls import KINDS, kind_of
+from delaybridge.settings.urls import KINDS, kinds_of
 
 if TYPE_CHECKING:
     from delaybridge.settings.settings import Settings
@@ -34,7 +34,7 @@ _BOUNDS = {"<": "below", "<=": "at most"}
 
 def contradictions(settings: Settings) -> Iterator[str]:
     """Every fault between settings that are each accepted."""
-    kinds = {name: kind_of(url) for name, url in settings.brokers.items()}
+    kinds = kinds_of(settings.brokers)
     yield from _numbers(settings)
     yield from _broker_names(settings, kinds)
     yield from _routes(settings, kinds)

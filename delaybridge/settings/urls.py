@@ -119,10 +119,8 @@ def kind_of(url: str) -> str:
     raise ValueError("a URL whose scheme is one of " + ", ".join(sorted(KINDS)))
 
 
-def kinds_of(brokers: Mapping[str, str] | None) -> dict[str, str]:
-    """Name -> kind of these brokers; without any, one broker of each kind. ConfigError."""
-    if not brokers:
-        return DEFAULT_KINDS
+def kinds_of(brokers: Mapping[str, str]) -> dict[str, str]:
+    """Name -> kind of these brokers; ConfigError if no publisher provides one."""
     try:
         return {name: kind_of(url) for name, url in brokers.items()}
     except ValueError as exc:

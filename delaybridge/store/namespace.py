@@ -17,7 +17,7 @@ from delaybridge.message import (
     Limits,
 )
 from delaybridge.settings.namespace import check_buckets, check_namespace
-from delaybridge.settings.urls import kinds_of
+from delaybridge.settings.urls import DEFAULT_KINDS, kinds_of
 from delaybridge.store import damage, registry
 from delaybridge.store.quota import Quota
 from delaybridge.store.steps import Each, Steps, of_all
@@ -39,7 +39,7 @@ class Namespace:
     ) -> None:
         self.namespace = check_namespace(namespace)
         self.limits = limits
-        self.kinds = kinds_of(brokers)
+        self.kinds = kinds_of(brokers) if brokers else DEFAULT_KINDS
         self._asked = None if buckets is None else check_buckets(buckets)
         self.quota = Quota(limits, self.kinds)
         self._buckets: list[Bucket] = []

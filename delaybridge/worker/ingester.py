@@ -18,10 +18,11 @@ from delaybridge.events import FleetDamaged, IngestFailed, StoreSilent
 from delaybridge.ingest.counts import Counts
 from delaybridge.ingest.options import IngestOptions
 from delaybridge.ingest.storing import EntryStore
-from delaybridge.publish import PublishOptions, kind_of
+from delaybridge.publish import PublishOptions
 from delaybridge.scan.lease import NameTaken
 from delaybridge.settings.routes import Route, parse_routes
 from delaybridge.settings.settings import Settings
+from delaybridge.settings.urls import kinds_of
 from delaybridge.store import command, keys, registry, replies, rights
 from delaybridge.store.calls import Calls
 from delaybridge.store.store import AsyncStore
@@ -51,7 +52,7 @@ class Ingest(Protocol):
 
 def routes_of(settings: Settings, kinds: Iterable[str] = KINDS) -> list[Route]:
     """The sources that the settings name; ConfigError if there are none."""
-    named, brokers = _kinds_of(settings), settings.brokers
+    named, brokers = kinds_of(settings.brokers), settings.brokers
     routes: list[Route] = []
     if "rabbitmq" in kinds:
         routes += parse_routes(settings.ingest.exchanges, named, "rabbitmq", brokers)
@@ -81,10 +82,6 @@ def options_of(settings: Settings, routes: Iterable[Route]) -> dict[str, IngestO
         )
         for name, of_broker in by_broker.items()
     }
-
-
-def _kinds_of(settings: Settings) -> dict[str, str]:
-    return {name: kind_of(url) for name, url in settings.brokers.items()}
 
 
 class Ingester(Service):
@@ -140,7 +137,7 @@ class Ingester(Service):
             return
         old, self.settings = self.settings, taken
         before, self._options = self._options, options_of(taken, check(taken))
-        kinds, self._calls.kinds = self._calls.kinds, _kinds_of(taken)
+        kinds, self._calls.kinds = self._calls.kinds, kinds_of(taken.brokers)
         all_change = old.ingest != taken.ingest or kinds != self._calls.kinds
         changed = changed_brokers(old, taken)
         for name in list(self._keepers):
