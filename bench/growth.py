@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from bench.lateness import AHEAD_S, SPARE_S, Late, RabbitMQ, receiving
 from bench.rig import BODY, Bench, Table, median, quorum_queue
 from delaybridge import Message, Receipt
-from delaybridge.message import OnConflict, new_id
+from delaybridge.message import new_id
 from delaybridge.store import keys
 from delaybridge.store.verbs import new_stamp
 from delaybridge.times import format_time
@@ -64,8 +64,7 @@ class Growing(Bench):
                 for id in ids
             ]
             stamped = [(new_stamp(), accepted) for accepted in fresh]
-            calls = self.client._calls.schedule_accepted(stamped, OnConflict.FAIL)
-            self.client.store.complete(calls)
+            self.client.schedule_accepted(stamped)
             self.pending += len(ids)
 
     def forget(self, receipts: Sequence[Receipt]) -> None:
@@ -73,7 +72,7 @@ class Growing(Bench):
         by_bucket: dict[int, list[str]] = {}
         for receipt in receipts:
             by_bucket.setdefault(receipt.bucket, []).append(receipt.id)
-        with self.client.store.redis.pipeline(transaction=False) as pipeline:
+        with self.redis.pipeline(transaction=False) as pipeline:
             for bucket, ids in by_bucket.items():
                 pipeline.zrem(keys.bucket_key(self.namespace, bucket, "due"), *ids)
                 pipeline.hdel(keys.bucket_key(self.namespace, bucket, "messages"), *ids)

@@ -23,6 +23,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pika
+import redis
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from pika.adapters.blocking_connection import BlockingChannel
@@ -31,6 +32,7 @@ from delaybridge import Client, Message
 from delaybridge.amqp.connection import open_connection
 from delaybridge.ingest.rabbitmq.connection import Deliveries, IntakeConnection
 from delaybridge.ingest.rabbitmq.topology import QUEUE_ARGUMENTS
+from delaybridge.store.verbs import new_stamp
 from tests.rigs.bridge import rabbitmq_channel
 from tests.servers.kafka import KafkaNode
 from tests.servers.rabbitmq import RabbitMQNode
@@ -126,19 +128,20 @@ def ingest(redis_url: str, broker: str, arguments: list[str], count: int) -> tup
             cwd=folder,
         )
         try:
-            return _rate(client, process.pid, count)
+            return _rate(redis_url, namespace, process.pid, count)
         finally:
             process.terminate()
             process.wait()
             log.close()
 
 
-def _rate(client: Client, pid: int, count: int) -> tuple[float, float]:
+def _rate(redis_url: str, namespace: str, pid: int, count: int) -> tuple[float, float]:
     """From the first message in the store to the last."""
-    keys = [f"{{{client._calls.namespace}:{n}}}:due" for n in range(16)]
+    keys = [f"{{{namespace}:{n}}}:due" for n in range(16)]
+    connection = redis.Redis.from_url(redis_url)
 
     def stored() -> int:
-        with client.store.redis.pipeline(transaction=False) as pipeline:
+        with connection.pipeline(transaction=False) as pipeline:
             for key in keys:
                 pipeline.zcard(key)
             return sum(pipeline.execute())
@@ -200,13 +203,10 @@ def store_writes(redis_url: str, count: int) -> float:
         messages = [
             Message("kafka:x", BODY, delay="1h", key=f"key-{n}", id=f"id-{n}") for n in range(count)
         ]
-        accepted = [client.accept(message) for message in messages]
-        from delaybridge.message import OnConflict
-
+        accepted = [(new_stamp(), client.accept(message)) for message in messages]
         began_s = time.monotonic()
         for first in range(0, count, 1000):
-            steps = client._calls.schedule(accepted[first : first + 1000], OnConflict.FAIL)
-            client.store.complete(steps)
+            client.schedule_accepted(accepted[first : first + 1000])
         return count / (time.monotonic() - began_s)
 
 

@@ -24,6 +24,7 @@ from typing import Any
 
 import aiokafka
 import confluent_kafka
+import redis
 
 from bench.intercept_rabbitmq import Publish, Size, compare
 from delaybridge import AsyncClient, Client, Message
@@ -90,12 +91,12 @@ async def with_aiokafka(servers: str, size: Size) -> None:
         await compare("aiokafka", *map(publishing, made), size)
 
 
-async def storing(servers: str, redis: RedisServer, rounds: int) -> None:
+async def storing(servers: str, server: RedisServer, rounds: int) -> None:
     """Delayed messages per second."""
     async with AsyncExitStack() as stack:
-        client = stack.enter_context(Client(redis.url, brokers=BROKERS))
+        client = stack.enter_context(Client(server.url, brokers=BROKERS))
         producer = stack.enter_context(Producer({"bootstrap.servers": servers}, client=client))
-        async_client = await stack.enter_async_context(AsyncClient(redis.url, brokers=BROKERS))
+        async_client = await stack.enter_async_context(AsyncClient(server.url, brokers=BROKERS))
         async_producer = await stack.enter_async_context(
             AIOKafkaProducer(bootstrap_servers=servers, client=async_client)
         )
@@ -112,7 +113,7 @@ async def storing(servers: str, redis: RedisServer, rounds: int) -> None:
                 rates[name].append(STORED / (time.perf_counter() - began_s))
                 if client.stats().delayed != STORED:
                     raise SystemExit(f"{name}: not all was stored")
-                _empty(client)
+                _empty(server.url)
         _show(rates)
 
 
@@ -148,10 +149,10 @@ def _key() -> bytes:
     return uuid.uuid4().bytes
 
 
-def _empty(client: Client) -> None:
-    for suffix in ("due", "messages"):
-        names = client.store.redis.scan_iter(match=f"*:{suffix}", count=1000)
-        client.store.redis.delete(*names)
+def _empty(url: str) -> None:
+    with redis.Redis.from_url(url) as connection:
+        for suffix in ("due", "messages"):
+            connection.delete(*connection.scan_iter(match=f"*:{suffix}", count=1000))
 
 
 def main(size: Size) -> None:

@@ -17,7 +17,7 @@ SIZES = (100, 1024, 10 * 1024)
 
 def used(mine: Bench) -> int:
     """Bytes that Redis has allocated."""
-    return int(mine.client.store.redis.info("memory")["used_memory"])
+    return int(mine.redis.info("memory")["used_memory"])
 
 
 def main(count: int = 100_000) -> None:

@@ -21,6 +21,7 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from delaybridge import Client, Message
 from delaybridge.store.namespace import DEFAULT_BUCKETS
+from delaybridge.store.store import Store
 from tests.rigs.bridge import rabbitmq_channel
 
 BODY = b"x" * 100
@@ -35,6 +36,7 @@ class Bench:
         self.namespace = f"bench-{uuid.uuid4().hex[:8]}"
         self.redis_url, self.brokers, self._folder = redis_url, brokers, folder
         self.client = Client(redis_url, namespace=self.namespace, brokers=brokers, timeout_s=20)
+        self.redis = Store(redis_url, timeout_s=20).redis  # connected as a client is
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def worker(self, **settings: str) -> int:
@@ -75,7 +77,7 @@ class Bench:
 
     def left(self, *names: str) -> int:
         """How many messages lie in these zsets of all buckets; one round trip."""
-        with self.client.store.redis.pipeline(transaction=False) as pipeline:
+        with self.redis.pipeline(transaction=False) as pipeline:
             for number in range(DEFAULT_BUCKETS):
                 for name in names:
                     pipeline.zcard(f"{{{self.namespace}:{number}}}:{name}")
@@ -100,10 +102,11 @@ class Bench:
             process.terminate()
         for process in self._processes:
             process.wait()
-        keys = self.client.store.redis.scan_iter(f"{{{self.namespace}*", count=1000)
+        keys = self.redis.scan_iter(f"{{{self.namespace}*", count=1000)
         for key in list(keys):
-            self.client.store.redis.unlink(key)
+            self.redis.unlink(key)
         self.client.close()
+        self.redis.close()
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from delaybridge import AsyncClient, Message
 from delaybridge.accept.accept import Accepted
 from delaybridge.message import OnConflict
 from delaybridge.store import keys
+from delaybridge.store.calls import Calls
 from delaybridge.store.store import scripts
 from delaybridge.store.verbs import new_stamp
 from tests.servers.redis import RedisServer
@@ -40,8 +41,7 @@ def messages(count: int) -> list[Message]:
 
 def raw(mine: Bench, count: int) -> float:
     """Calls that were packed before, two pipelines on their way at a time."""
-    calls = mine.client._calls
-    buckets = mine.client.store.complete(calls.open())
+    buckets = mine.client.run(Calls.open)
     pipelines = []
     for _ in range(0, count, CALL):
         by_bucket: dict[int, list[tuple[bytes, Accepted]]] = {}
@@ -107,7 +107,7 @@ def one_by_one(mine: Bench, count: int) -> float:
 
 def sets(mine: Bench, count: int) -> float:
     """SET of as many bytes, one round trip after the other."""
-    redis, value = mine.client.store.redis, os.urandom(200)
+    redis, value = mine.redis, os.urandom(200)
     began_s = time.monotonic()
     for number in range(count):
         redis.set(f"{{{mine.namespace}:0}}:{number % 100}", value)

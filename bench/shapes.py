@@ -27,6 +27,7 @@ import pika
 from bench.raw_rabbitmq import WINDOW, _Confirms
 from bench.rig import Bench, Table
 from delaybridge import Client, Message
+from delaybridge.accept.destination import DestinationCache
 from delaybridge.amqp.connection import Encoder, WireConnection, open_connection
 from delaybridge.message import Delivery, decode_record
 from delaybridge.settings.settings import Settings
@@ -122,7 +123,7 @@ class Sharded(Bench):
         self.buckets = buckets
         with Client(redis_url, namespace=self.namespace, buckets=buckets) as born:
             born.stats()
-        self._count = self.client.store.redis.register_script(COUNT)
+        self._count = self.redis.register_script(COUNT)
 
     def left(self, *names: str) -> int:
         """How many messages lie in these zsets of all buckets."""
@@ -176,12 +177,13 @@ def frames(shape: Shape, queue: str, channel: int, count: int) -> list[tuple[byt
     One channel for all exchanges: the encoder that remembers routing keys is for one alone.
     """
     encoders: dict[str, Encoder] = {}
+    destinations = DestinationCache()
     with Client(brokers={"rabbitmq": "amqp://"}) as client:  # never connected
         pieces: list[tuple[bytes, int]] = []
         made: list[bytes] = []
         for one in map(client.accept, shape.messages(queue, count)):
             record = decode_record(one.payload)
-            to, _ = client._check._known.parse(record.destination, client.kinds)
+            to, _ = destinations.parse(record.destination, client.kinds)
             encoder = encoders.setdefault(to.address, Encoder(channel, FRAME_MAX, b"guest"))
             made.append(encoder.frames(Delivery(one.id, record, to, 1_800_000_000_000, 1)))
             if len(made) * len(made[0]) >= WRITE_BYTES:

@@ -106,7 +106,7 @@ def measured(
             cpu = (cpu_seconds(pid) - cpu_s) / took_s
             passed = backlog - mine.left("due", "mirror", "parked", "dead")
             attempts = [f"{{{mine.namespace}:{n}}}:attempts" for n in range(16)]
-            tried = sum(mine.client.store.redis.hlen(key) for key in attempts)
+            tried = sum(mine.redis.hlen(key) for key in attempts)
         return late, passed / took_s, cpu, tried
 
 

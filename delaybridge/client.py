@@ -5,7 +5,7 @@ Both are thin: what a call does is in `calls.py`, what is accepted in `accept.py
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from delaybridge.accept.accept import Accepted, accept, check_id, check_key, when
@@ -180,7 +180,7 @@ class Client:
     ) -> None:
         self._check = _Arguments(namespace, brokers, buckets, limits)
         self._calls = self._check.calls
-        self.store = Store(redis_url, timeout_s=timeout_s)
+        self._store = Store(redis_url, timeout_s=timeout_s)
 
     @classmethod
     def from_settings(cls, settings: Settings | None = None) -> Self:
@@ -229,7 +229,7 @@ class Client:
         """
         policy = _policy(on_conflict)
         accepted = [self._check.accept(message) for message in messages]
-        return self.store.complete(self._calls.schedule(accepted, policy))
+        return self._store.complete(self._calls.schedule(accepted, policy))
 
     def accept(self, message: Message) -> Accepted:
         """Check a message now, to store it with `schedule_accepted`. MessageError; no I/O."""
@@ -246,27 +246,31 @@ class Client:
         Called again with the same stamps it is the same call, for ten minutes: what took effect is
         answered as before and not done again, even where it was cancelled meanwhile.
         """
-        return self.store.complete(self._calls.schedule_accepted(messages, _policy(on_conflict)))
+        return self._store.complete(self._calls.schedule_accepted(messages, _policy(on_conflict)))
+
+    def run(self, call: Callable[[Calls], Steps[T]]) -> T:
+        """Run a call that this class does not have, made of the commands in `delaybridge.store`."""
+        return self._store.complete(call(self._calls))
 
     def cancel(self, id: str, *, key: bytes | str | None = None) -> Answer:
         """`cancelled`: nothing of it is delivered after this. Else in_flight, unknown, or
         cancelled_maybe_delivered (no further publish; an earlier one may have arrived)."""
-        return self.store.complete(self._calls.cancel(self._check.id(id), check_key(key)))
+        return self._store.complete(self._calls.cancel(self._check.id(id), check_key(key)))
 
     def reschedule(
         self, id: str, *, delay: Delay = None, at: At = None, key: bytes | str | None = None
     ) -> Answer:
         """`rescheduled`: nothing is delivered between this answer and the new due time."""
         due = self._check.when(delay, at)
-        return self.store.complete(self._calls.reschedule(self._check.id(id), check_key(key), due))
+        return self._store.complete(self._calls.reschedule(self._check.id(id), check_key(key), due))
 
     def get(self, id: str, *, key: bytes | str | None = None) -> Stored | None:
         """The message while it is pending, in flight or dead; None once it is settled."""
-        return self.store.complete(self._calls.get(self._check.id(id), check_key(key)))
+        return self._store.complete(self._calls.get(self._check.id(id), check_key(key)))
 
     def quarantined(self, id: str) -> list[Stored]:
         """What ingest could not accept of the messages that brought this id: it is dead."""
-        return self.store.complete(self._calls.quarantined(self._check.id(id)))
+        return self._store.complete(self._calls.quarantined(self._check.id(id)))
 
     def pending(
         self,
@@ -280,7 +284,7 @@ class Client:
     ) -> Page:
         """Messages by due time (in flight: by claim), at most `limit` (1000) from the cursor on."""
         span_ms = (due_from_ms, due_to_ms)
-        return self.store.complete(self._check.page(state, destination, span_ms, limit, cursor))
+        return self._store.complete(self._check.page(state, destination, span_ms, limit, cursor))
 
     def dead(self, *, limit: int = 100, cursor: Cursor | None = None) -> Page:
         """The dead set by the time of burial."""
@@ -288,11 +292,11 @@ class Client:
 
     def kick(self, id: str, *, key: bytes | str | None = None) -> Answer:
         """`kicked`: out of the dead set, due now, its attempts forgotten; else `unknown`."""
-        return self.store.complete(self._calls.kick(self._check.id(id), check_key(key)))
+        return self._store.complete(self._calls.kick(self._check.id(id), check_key(key)))
 
     def discard(self, id: str, *, key: bytes | str | None = None) -> Answer:
         """`discarded`: out of the dead set for good; else `unknown`."""
-        return self.store.complete(self._calls.discard(self._check.id(id), check_key(key)))
+        return self._store.complete(self._calls.discard(self._check.id(id), check_key(key)))
 
     def select(self, selection: Selection) -> Iterator[list[Selected]]:
         """Every message of the selection once, page by page; cancel or move a page as it comes.
@@ -300,12 +304,12 @@ class Client:
         A message is judged by what it was when its page was read.
         """
         walk = Walk(self._calls, selection)
-        while (page := self.store.complete(walk.page())) is not None:
+        while (page := self._store.complete(walk.page())) is not None:
             yield page
 
     def cancel_many(self, messages: Iterable[Named], *, key: Key = None) -> list[Answer]:
         """`cancel`, of ids or what `select` found: one answer each, in one round trip."""
-        return self.store.complete(self._check.cancel_many(messages, key))
+        return self._store.complete(self._check.cancel_many(messages, key))
 
     def reschedule_many(
         self,
@@ -317,25 +321,27 @@ class Client:
         key: Key = None,
     ) -> list[Answer]:
         """`reschedule` likewise. spread_ms: how much later than that each of them is due."""
-        return self.store.complete(self._check.reschedule_many(messages, delay, at, spread_ms, key))
+        return self._store.complete(
+            self._check.reschedule_many(messages, delay, at, spread_ms, key)
+        )
 
     def kick_many(
         self, messages: Iterable[Named], *, spread_ms: Spread = None, key: Key = None
     ) -> list[Answer]:
         """`kick` likewise. spread_ms: how much later than now each of them is due."""
-        return self.store.complete(self._check.kick_many(messages, spread_ms, key))
+        return self._store.complete(self._check.kick_many(messages, spread_ms, key))
 
     def discard_many(self, messages: Iterable[Named], *, key: Key = None) -> list[Answer]:
         """`discard` likewise."""
-        return self.store.complete(self._check.discard_many(messages, key))
+        return self._store.complete(self._check.discard_many(messages, key))
 
     def stats(self) -> Stats:
         """Counts by state and bucket, and the fleet."""
-        return self.store.complete(self._calls.stats())
+        return self._store.complete(self._calls.stats())
 
     def close(self) -> None:
         """Close the connections."""
-        self.store.close()
+        self._store.close()
 
     def __enter__(self) -> Self:
         return self
@@ -363,8 +369,8 @@ class AsyncClient:
     ) -> None:
         self._check = _Arguments(namespace, brokers, buckets, limits)
         self._calls = self._check.calls
-        self.store = AsyncStore(redis_url, timeout_s=timeout_s)
-        self._batching = Batching(self._calls, self.store)
+        self._store = AsyncStore(redis_url, timeout_s=timeout_s)
+        self._batching = Batching(self._calls, self._store)
 
     @classmethod
     def from_settings(cls, settings: Settings | None = None) -> Self:
@@ -406,7 +412,7 @@ class AsyncClient:
         """As `Client.schedule_many`."""
         policy = _policy(on_conflict)
         accepted = [self._check.accept(message) for message in messages]
-        return await self.store.complete(self._calls.schedule(accepted, policy))
+        return await self._store.complete(self._calls.schedule(accepted, policy))
 
     def accept(self, message: Message) -> Accepted:
         """As `Client.accept`."""
@@ -420,6 +426,10 @@ class AsyncClient:
     ) -> list[Receipt]:
         """As `Client.schedule_accepted`; together with what else is scheduled in this tick."""
         return await self._batching.schedule(list(messages), _policy(on_conflict))
+
+    async def run(self, call: Callable[[Calls], Steps[T]]) -> T:
+        """As `Client.run`."""
+        return await self._store.complete(call(self._calls))
 
     async def cancel(self, id: str, *, key: bytes | str | None = None) -> Answer:
         """As `Client.cancel`."""
@@ -440,7 +450,7 @@ class AsyncClient:
 
     async def quarantined(self, id: str) -> list[Stored]:
         """As `Client.quarantined`."""
-        return await self.store.complete(self._calls.quarantined(self._check.id(id)))
+        return await self._store.complete(self._calls.quarantined(self._check.id(id)))
 
     async def pending(
         self,
@@ -454,7 +464,7 @@ class AsyncClient:
     ) -> Page:
         """As `Client.pending`."""
         span_ms = (due_from_ms, due_to_ms)
-        return await self.store.complete(
+        return await self._store.complete(
             self._check.page(state, destination, span_ms, limit, cursor)
         )
 
@@ -475,12 +485,12 @@ class AsyncClient:
     async def select(self, selection: Selection) -> AsyncIterator[list[Selected]]:
         """As `Client.select`."""
         walk = Walk(self._calls, selection)
-        while (page := await self.store.complete(walk.page())) is not None:
+        while (page := await self._store.complete(walk.page())) is not None:
             yield page
 
     async def cancel_many(self, messages: Iterable[Named], *, key: Key = None) -> list[Answer]:
         """As `Client.cancel_many`."""
-        return await self.store.complete(self._check.cancel_many(messages, key))
+        return await self._store.complete(self._check.cancel_many(messages, key))
 
     async def reschedule_many(
         self,
@@ -492,7 +502,7 @@ class AsyncClient:
         key: Key = None,
     ) -> list[Answer]:
         """As `Client.reschedule_many`."""
-        return await self.store.complete(
+        return await self._store.complete(
             self._check.reschedule_many(messages, delay, at, spread_ms, key)
         )
 
@@ -500,20 +510,20 @@ class AsyncClient:
         self, messages: Iterable[Named], *, spread_ms: Spread = None, key: Key = None
     ) -> list[Answer]:
         """As `Client.kick_many`."""
-        return await self.store.complete(self._check.kick_many(messages, spread_ms, key))
+        return await self._store.complete(self._check.kick_many(messages, spread_ms, key))
 
     async def discard_many(self, messages: Iterable[Named], *, key: Key = None) -> list[Answer]:
         """As `Client.discard_many`."""
-        return await self.store.complete(self._check.discard_many(messages, key))
+        return await self._store.complete(self._check.discard_many(messages, key))
 
     async def stats(self) -> Stats:
         """As `Client.stats`."""
-        return await self.store.complete(self._calls.stats())
+        return await self._store.complete(self._calls.stats())
 
     async def close(self) -> None:
         """Wait for calls under way and close the connections."""
         await self._batching.drain()
-        await self.store.close()
+        await self._store.close()
 
     async def __aenter__(self) -> Self:
         return self

@@ -28,10 +28,10 @@ def show_banner(
     role: str = "worker",
 ) -> None:
     """Print it on stderr. Redis away: Failure, before anything is started."""
-    with session.client() as client:
+    with session.store() as store:
         asked = [registry.info(section) for section in ("server", "persistence")]
-        server, persistence = client.store.run(asked)
-        trip_ms, ahead_ms = measured(client)
+        server, persistence = store.run(asked)
+        trip_ms, ahead_ms = measured(store)
     aof = "on" if persistence.get("aof_enabled") == "1" else "off"
     who = name or f"{socket.gethostname()}:{os.getpid()}"
     scan = settings.scan

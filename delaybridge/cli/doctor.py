@@ -6,6 +6,7 @@ import asyncio
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -27,11 +28,11 @@ from delaybridge.errors import (
 from delaybridge.store import damage, registry
 
 if TYPE_CHECKING:
-    from delaybridge.client import Client
     from delaybridge.settings.settings import Settings
     from delaybridge.store.announcements import SourceInfo
     from delaybridge.store.damage import Damage
     from delaybridge.store.stats import Stats
+    from delaybridge.store.store import Store
 
 _OLDEST_REDIS = (6, 2)
 # Release line -> the first release with the fixes of October 2025 for four holes in Lua. The worst,
@@ -89,14 +90,14 @@ def _findings(settings: Settings) -> Iterator[Finding]:
 
 def _redis(settings: Settings, announced: list[SourceInfo]) -> Iterator[Finding]:
     """Fills `announced` with the sources that ingest processes read."""
-    from delaybridge.client import Client
+    from delaybridge.store.store import Store
 
-    with Client.from_settings(settings) as client:
+    with closing(Store(settings.redis.url, timeout_s=settings.redis.timeout_s)) as store:
         try:
-            yield from _server(client)
-            yield from _clock(client)
-            yield from _rights(client, settings)
-            yield from _namespace(client, settings, announced)
+            yield from _server(store)
+            yield from _clock(store)
+            yield from _rights(store, settings)
+            yield from _namespace(store, settings, announced)
         except DelayBridgeError as exc:
             yield Finding(FAIL, "redis", f"{_reason(exc)} ({settings.redis.url})")
 
@@ -105,9 +106,9 @@ def _reason(exc: DelayBridgeError) -> str:
     return str(exc).removeprefix("redis: ").rstrip(".")
 
 
-def _server(client: Client) -> Iterator[Finding]:
+def _server(store: Store) -> Iterator[Finding]:
     sections = [registry.info(name) for name in ("server", "memory", "persistence")]
-    server, memory, persistence = client.store.run(sections)
+    server, memory, persistence = store.run(sections)
     name = server_name(server)
     if _numbers(server.get("redis_version", "")) < _OLDEST_REDIS:
         yield Finding(FAIL, "redis", f"{name} is too old; 6.2 or newer is needed")
@@ -150,9 +151,9 @@ def lua_fixed_in(name: str) -> str | None:
     return f"{found[1]} {major}.{minor}.{lines[major, minor]} or newer"
 
 
-def _clock(client: Client) -> Iterator[Finding]:
+def _clock(store: Store) -> Iterator[Finding]:
     """Latency, and the difference between the clocks."""
-    trip_ms, ahead_ms = measured(client)
+    trip_ms, ahead_ms = measured(store)
     latency = f"latency {trip_ms:.2f} ms"
     if trip_ms > _MAX_LATENCY_MS:
         latency += ": every due message waits for it. Bring workers and Redis closer together"
@@ -166,13 +167,12 @@ def _clock(client: Client) -> Iterator[Finding]:
         yield Finding(OK, "clock", difference)
 
 
-def _rights(client: Client, settings: Settings) -> Iterator[Finding]:
+def _rights(store: Store, settings: Settings) -> Iterator[Finding]:
     """Rights that the Redis user lacks as a client, as a worker, or for this command line."""
     from delaybridge.store.rights import ROLES, lacking_for
 
     lacking = {
-        name: client.store.complete(lacking_for(settings.namespace, role))
-        for name, role in ROLES.items()
+        name: store.complete(lacking_for(settings.namespace, role)) for name, role in ROLES.items()
     }
     level = FAIL if all(lacking.values()) else WARN
     for name, missing in lacking.items():
@@ -182,14 +182,14 @@ def _rights(client: Client, settings: Settings) -> Iterator[Finding]:
     if able := [name for name, missing in lacking.items() if not missing]:
         yield Finding(OK, "rights", f"the user has the rights of: {', '.join(able)}")
     if not lacking["operator"]:
-        yield from _scripts(client, settings)
+        yield from _scripts(store, settings)
 
 
-def _scripts(client: Client, settings: Settings) -> Iterator[Finding]:
+def _scripts(store: Store, settings: Settings) -> Iterator[Finding]:
     from delaybridge.cli.selftest import run_scripts
 
     try:
-        count = run_scripts(client.store, settings.namespace)
+        count = run_scripts(store, settings.namespace)
         yield Finding(OK, "redis", f"all {count} scripts run")
     except StoreUnavailable:
         raise
@@ -197,11 +197,11 @@ def _scripts(client: Client, settings: Settings) -> Iterator[Finding]:
         yield Finding(FAIL, "redis", f"{_reason(exc)}. Check the version and the user's rights")
 
 
-def _namespace(
-    client: Client, settings: Settings, announced: list[SourceInfo]
-) -> Iterator[Finding]:
+def _namespace(store: Store, settings: Settings, announced: list[SourceInfo]) -> Iterator[Finding]:
     """Bucket count, owners, lateness. Checking does not create the namespace."""
-    (record,) = client.store.each([registry.read_birth(settings.namespace)])
+    from delaybridge.client import Client
+
+    (record,) = store.each([registry.read_birth(settings.namespace)])
     if isinstance(record, StoreError):
         yield _damaged(damage.of_birth(settings.namespace))
         return
@@ -213,7 +213,8 @@ def _namespace(
         what = f"{settings.namespace} was created with {count} buckets. Set: buckets = {count}"
         yield Finding(FAIL, "namespace", what)
         return
-    found = client.stats()
+    with Client.from_settings(settings) as client:
+        found = client.stats()
     announced += [source for ingest in found.ingests for source in ingest.sources]
     alone = unowned(found)
     held = f"{count - len(alone)} of {count} buckets owned by {len(found.workers)} workers"

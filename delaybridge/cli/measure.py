@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 from delaybridge.store import registry
 
 if TYPE_CHECKING:
-    from delaybridge.client import Client
+    from delaybridge.store.store import Store
 
 _PINGS = 5
 
 
-def measured(client: Client) -> tuple[float, float]:
+def measured(store: Store) -> tuple[float, float]:
     """Round trip, and by how much this host's clock is ahead of the store's, both in ms.
 
     From the quickest of some round trips, so the second is exact to half of the first.
@@ -22,7 +22,7 @@ def measured(client: Client) -> tuple[float, float]:
     trips = []
     for _ in range(_PINGS):
         sent_s, sent_ns = time.perf_counter(), time.time_ns()
-        (store_us,) = client.store.run([registry.store_time()])
+        (store_us,) = store.run([registry.store_time()])
         trip_ms = (time.perf_counter() - sent_s) * 1000
         trips.append((trip_ms, sent_ns / 1e6 + trip_ms / 2 - store_us / 1000))
     return min(trips)

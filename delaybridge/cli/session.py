@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ from delaybridge.cli.output import Output
 if TYPE_CHECKING:
     from delaybridge.client import Client
     from delaybridge.settings.settings import Settings
+    from delaybridge.store.store import Store
 
 _START_REDIS = "start it, or say where it is: --redis URL"
 _NAMED_URL = re.compile(r"([^=:?#]*)=(.*)", re.DOTALL)
@@ -53,13 +54,28 @@ class Session:
     @contextmanager
     def client(self, *, remedy: str = "") -> Iterator[Client]:
         """A client as the settings say, closed at the end. remedy: for an outcome unknown."""
-        settings = self.settings
         from delaybridge.client import Client
+
+        with self._redis_failures(remedy), Client.from_settings(self.settings) as client:
+            yield client
+
+    @contextmanager
+    def store(self) -> Iterator[Store]:
+        """Runs single commands on Redis, which a client does not have; closed at the end."""
+        from delaybridge.store.store import Store
+
+        redis = self.settings.redis
+        with self._redis_failures(), closing(Store(redis.url, timeout_s=redis.timeout_s)) as store:
+            yield store
+
+    @contextmanager
+    def _redis_failures(self, remedy: str = "") -> Iterator[None]:
+        """Turns errors of Redis into a Failure that names its URL and what to do."""
+        settings = self.settings
         from delaybridge.errors import ConfigError, StoreUnavailable
 
         try:
-            with Client.from_settings(settings) as client:
-                yield client
+            yield
         except StoreUnavailable as exc:
             reason = str(exc).removeprefix("redis: ").rstrip(".")
             hint = "; ".join(filter(None, [_START_REDIS, "" if never_sent(exc) else remedy]))

@@ -16,7 +16,7 @@ from base64 import b64decode
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from celery import Celery
@@ -34,6 +34,7 @@ from delaybridge.errors import MessageError, StoreError, StoreUnavailable
 from delaybridge.intercept import client_of_settings
 from delaybridge.intercept.kombu import Producer
 from delaybridge.message import Answer, Message, new_id
+from delaybridge.store.calls import Calls
 from delaybridge.store.keys import bucket_of
 from delaybridge.store.receipts import Receipt
 from delaybridge.store.steps import Steps
@@ -139,9 +140,9 @@ class _Interception:
         """
         storable = [task_id for task_id in dict.fromkeys(task_ids) if _is_storable(task_id)]
         for first in range(0, len(storable), _REVOKED_TOGETHER):
-            steps = _cancel(self.client, storable[first : first + _REVOKED_TOGETHER])
+            cancel = partial(_cancel, storable[first : first + _REVOKED_TOGETHER])
             try:
-                cancelled = self.client.store.complete(steps)
+                cancelled = self.client.run(cancel)
             except StoreError as exc:
                 raise OperationalError(str(exc)) from exc
             for task_id, message in cancelled.items():
@@ -197,9 +198,9 @@ def _is_storable(task_id: Any) -> bool:
     return False
 
 
-def _cancel(client: Client, task_ids: Sequence[str]) -> Steps[dict[str, Stored]]:
+def _cancel(task_ids: Sequence[str], calls: Calls) -> Steps[dict[str, Stored]]:
     """Cancel every copy of these tasks; returns a cancelled message of each, by task id."""
-    buckets = yield from client._calls.open()
+    buckets = yield from calls.open()
     asked = [
         (task_id, id, buckets[bucket_of(task_id.encode(), len(buckets))])
         for task_id in task_ids

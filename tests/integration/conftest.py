@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from delaybridge.store.store import Store
 from tests.rigs.crew import Arrived, Crew, note_arrivals
 from tests.rigs.flavours import FLAVOURS, Awaited, Maker
 from tests.rigs.redis_troubles import BINARIES, Pair
@@ -24,6 +25,14 @@ async def crew(redis_url: str, namespace: str, arrived: Arrived) -> AsyncIterato
     crew = Crew(redis_url, namespace)
     yield crew
     await crew.close()
+
+
+@pytest.fixture
+def store(redis_url: str) -> Iterator[Store]:
+    """Runs commands that a client does not have."""
+    store = Store(redis_url)
+    yield store
+    store.close()
 
 
 @pytest.fixture(params=FLAVOURS, ids=["sync", "async"])

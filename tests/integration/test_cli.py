@@ -25,6 +25,9 @@ from delaybridge.ingest.entries import Quarantine
 from delaybridge.ingest.storing import store_entries
 from delaybridge.message import Record, encode_record, new_id
 from delaybridge.store import keys, record, registry
+from delaybridge.store.calls import Calls
+from delaybridge.store.steps import Steps
+from delaybridge.store.store import Store
 from delaybridge.store.verbs import Bucket, Item
 from tests.rigs.waiting import wait_until
 from tests.servers.redis import RedisServer
@@ -87,7 +90,7 @@ class Owner:
     """A worker's session on the bucket of one id, without the worker."""
 
     def __init__(self, client: Client, namespace: str, id: str) -> None:
-        self.store = client.store
+        self.client = client
         birth = self.ask(registry.read_birth(namespace))
         self.bucket = Bucket(namespace, keys.bucket_of(id.encode(), birth[0]), birth[1])
         held = self.ask(self.bucket.acquire("test:1", 60_000))
@@ -95,8 +98,12 @@ class Owner:
 
     def ask(self, command: Any) -> Any:
         """One reply."""
-        (reply,) = self.store.run([command])
-        return reply
+
+        def call(_: Calls) -> Steps[Any]:
+            (reply,) = yield [command]
+            return reply
+
+        return self.client.run(call)
 
     def fire(self) -> Item:
         """Claim the message and hand it over."""
@@ -387,7 +394,7 @@ def test_a_quarantined_message_is_found_by_its_own_id(run: Run, client: Client) 
     payload = encode_record(Record("rabbitmq:/q", b"theirs"))
     one = Quarantine.of("a", b"1234", payload, f"ingress:foreign {HOSTILE}")
     two = one.elsewhere()._replace(stamp=b"5678", reason="ingress:bad_time x-delay: soon")
-    client.store.complete(store_entries(client._calls, [one, two]))
+    client.run(lambda calls: store_entries(calls, [one, two]))
     assert "ingress:foreign" in run("message", "show", "a").out
     run("schedule", "rabbitmq:/q", "mine", *HOUR, "--id", "a")
     shown = run("message", "show", "a")
@@ -518,7 +525,7 @@ def test_stats_and_buckets(run: Run, client: Client, namespace: str) -> None:
 
 
 @pytest.fixture
-def crowded(client: Client, namespace: str) -> str:
+def crowded(client: Client, store: Store, namespace: str) -> str:
     """A namespace where everything is long: ids, names, destinations, reasons. A message's id."""
     place, long = "rabbitmq:orders.events.production/close.order.now", "北京" * 20
     for id in ("dead", "later"):
@@ -531,9 +538,9 @@ def crowded(client: Client, namespace: str) -> str:
         "sources": [{"source": f"{place}.delay", "target": place, "state": long, **counts}],
     }  # fmt: skip
     said = (namespace, f"worker-{long}", "0" * 16, 60_000, json.dumps(about).encode())
-    client.store.run([registry.announce(*said), registry.announce(*said, ingests=True)])
+    store.run([registry.announce(*said), registry.announce(*said, ingests=True)])
     failing = {b"x\0": f"1\n{place}\nunroutable: {long}".encode(), b"x": b"1:0:"}
-    client.store.redis.hset(keys.bucket_key(namespace, 0, "attempts"), mapping=failing)
+    store.redis.hset(keys.bucket_key(namespace, 0, "attempts"), mapping=failing)
     return f"later-{long}"
 
 

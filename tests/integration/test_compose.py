@@ -7,6 +7,7 @@ from typing import Any
 
 import pika
 import pytest
+import redis
 import yaml
 
 from delaybridge import Client
@@ -29,9 +30,9 @@ def test_redis_starts_with_its_file_and_delaybridge_accepts_it(tmp_path: Path) -
     server = RedisServer()
     address = ["--bind", LOOPBACK, "--port", str(server.port)]
     server.command = lambda: [str(server.binary), str(tmp_path / "redis.conf"), *address]  # type: ignore[method-assign]
-    with server, Client(server.url) as client:
+    with server, Client(server.url) as client, redis.Redis.from_url(server.url) as plain:
         assert client.schedule("rabbitmq:orders/timeout", b"x", delay="1h") == "created"
-        assert client.store.redis.config_get("appendonly") == {"appendonly": "yes"}
+        assert plain.config_get("appendonly") == {"appendonly": "yes"}
 
 
 @pytest.mark.usefixtures("rabbitmq_url")

@@ -15,6 +15,7 @@ from delaybridge.errors import StoreError
 from delaybridge.events import BucketDamaged, LeaseLost, ScannerFailed
 from delaybridge.message import Message
 from delaybridge.store import registry
+from delaybridge.store.calls import Calls
 from delaybridge.store.damage import Damage
 from delaybridge.store.store import AsyncStore
 from delaybridge.store.verbs import Item
@@ -44,7 +45,7 @@ class Damaged:
     def __init__(self, url: str, namespace: str, number: int, kind: Kind, arrived: Arrived) -> None:
         self.crew = Crew(url, namespace, BUCKETS)
         self.number, self.kind, self.arrived = number, kind, arrived
-        self.place = Place(self.crew.client.store.redis, namespace, SICK, "w")
+        self.place = Place(self.crew.store.redis, namespace, SICK, "w")
 
     async def schedule(self, id: str, delay: float) -> None:
         receipt = await self.crew.client.schedule("memory:q", b"x", id=id, delay=delay)
@@ -191,10 +192,11 @@ async def test_no_command_calls_damage_a_defect_of_ours_and_doctor_names_its_key
 async def _populate(url: str, place: Place) -> None:
     """A message of each state in the bucket, and a worker and an ingest process."""
     client = AsyncClient(url, namespace=place.namespace, buckets=BUCKETS)
-    await client.store.complete(client._calls.open())
+    store = AsyncStore(url)
+    buckets = await client.run(Calls.open)
     ids = [KEPT, *(id_for(SICK, what) for what in ("flying", "parked", "dead"))]
     await client.schedule_many([Message("memory:q", b"x", delay=3600, id=id) for id in ids])
-    bucket, run = client._calls.buckets[SICK], client.store.one
+    bucket, run = buckets[SICK], store.one
     taken = await run(bucket.acquire("w:1", 60_000))
     claimed = await run(
         bucket.claim(taken.token, 60_000, taken.turn, ahead_ms=10**8, limit=9, max_bytes=9999)
@@ -210,3 +212,4 @@ async def _populate(url: str, place: Place) -> None:
         )
         await run(said)
     await client.close()
+    await store.close()

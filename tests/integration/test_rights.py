@@ -13,6 +13,8 @@ from delaybridge import Client, cli
 from delaybridge.errors import StoreDenied
 from delaybridge.message import Answer
 from delaybridge.store import keys, registry, rights, verbs
+from delaybridge.store.calls import Calls
+from delaybridge.store.steps import Steps
 from delaybridge.store.store import Store
 from tests.rigs.crew import DEADLINE_S, Arrived, Crew
 from tests.rigs.waiting import wait_until, wait_until_async
@@ -104,10 +106,14 @@ async def test_each_user_of_the_page_of_keys_can_do_its_work_and_an_operator_eve
 
 def _ingest(client: Client) -> None:
     """What an ingest process asks beside a client's calls; a message is quarantined."""
-    bucket = client._calls.buckets[keys.bucket_of(b"lost", len(client._calls.buckets))]
     said = registry.announce(NS, "i", "0" * 16, 1000, b"{}", ingests=True)
     kept = [(verbs.new_stamp(), "lost", b"payload", "ingress:bad: why")]
-    client.store.run([said, bucket.quarantine(kept)])
+
+    def call(calls: Calls) -> Steps[None]:
+        buckets = yield from calls.open()
+        yield [said, buckets[keys.bucket_of(b"lost", len(buckets))].quarantine(kept)]
+
+    client.run(call)
 
 
 @pytest.mark.parametrize("role", rights.ROLES)

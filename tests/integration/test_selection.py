@@ -11,6 +11,7 @@ import redis
 from delaybridge import AsyncClient, Client, Message, Selection, cli
 from delaybridge.message import Answer, State
 from delaybridge.store import keys, registry, selection
+from delaybridge.store.store import Store
 from tests.rigs.bucket import World
 
 AT = "2035-01-01T00:00:0{}Z"
@@ -38,9 +39,9 @@ def found(client: Client, **fields: Any) -> list[str]:
     return sorted(one.id for page in client.select(Selection(**fields)) for one in page)
 
 
-def bucket_of_x(client: Client, redis_url: str, namespace: str) -> World:
+def bucket_of_x(store: Store, redis_url: str, namespace: str) -> World:
     """The bucket of key `x`, seen from the owners' side."""
-    birth, now_us = client.store.run([registry.read_birth(namespace), registry.store_time()])
+    birth, now_us = store.run([registry.read_birth(namespace), registry.store_time()])
     number = keys.bucket_of(b"x", birth[0])
     return World(redis_url, namespace, now_us // 1000, number=number, birth=birth[1])
 
@@ -109,13 +110,13 @@ def test_many_are_due_as_far_apart_as_was_said(client: Client) -> None:
 
 
 def test_each_answer_is_the_truth_whatever_became_of_the_message(
-    client: Client, redis_url: str, namespace: str
+    client: Client, store: Store, redis_url: str, namespace: str
 ) -> None:
     # Given one message in each state, and one that is handed to the broker
     for number in range(5):
         client.schedule("kafka:t", b"", delay=0, id=f"m{number}", key="x", priority=9 - number)
     client.schedule("kafka:t", b"", delay=60, id="m5", key="x")
-    with bucket_of_x(client, redis_url, namespace) as world:
+    with bucket_of_x(store, redis_url, namespace) as world:
         owner = world.owner()
         copies = owner.claim()
         owner.park(copies[0])
@@ -136,11 +137,11 @@ def test_each_answer_is_the_truth_whatever_became_of_the_message(
 
 
 def test_dead_messages_are_found_by_their_reason(
-    client: Client, redis_url: str, namespace: str
+    client: Client, store: Store, redis_url: str, namespace: str
 ) -> None:
     for id in ("a", "b"):
         client.schedule("kafka:t", b"", delay=0, id=id, key="x")
-    with bucket_of_x(client, redis_url, namespace) as world:
+    with bucket_of_x(store, redis_url, namespace) as world:
         owner = world.owner()
         for copy in owner.claim():
             owner.bury(copy, counted=False)
@@ -155,11 +156,11 @@ def test_dead_messages_are_found_by_their_reason(
 
 
 def test_messages_that_are_tried_again_are_found_by_their_last_error(
-    client: Client, redis_url: str, namespace: str
+    client: Client, store: Store, redis_url: str, namespace: str
 ) -> None:
     for id in ("a", "b"):
         client.schedule("kafka:t", b"", delay=0, id=id, key="x")
-    with bucket_of_x(client, redis_url, namespace) as world:
+    with bucket_of_x(store, redis_url, namespace) as world:
         owner = world.owner()
         copies = owner.claim()
         owner.fire(copies[-1].score)
@@ -176,7 +177,8 @@ def test_a_damaged_bucket_keeps_no_other_from_being_swept(
     name = keys.bucket_key(namespace, 0, key)
     lost = client.stats().buckets[0].delayed
     assert lost
-    client.store.redis.set(name, "x")
+    with redis.Redis.from_url(redis_url) as connection:
+        connection.set(name, "x")
     flags = ["--redis", redis_url, "--namespace", namespace]
     sweep = [*flags, "message", "cancel", "--exchange", "t"]
     assert cli.main([*sweep, "--yes"]) == 5

@@ -11,8 +11,10 @@ import pytest
 from delaybridge import Client
 from delaybridge.accept.accept import Accepted
 from delaybridge.store import keys, record, registry
+from delaybridge.store.calls import Calls
 from delaybridge.store.command import Command
-from delaybridge.store.verbs import Bucket, Item
+from delaybridge.store.store import Store
+from delaybridge.store.verbs import Item
 from tests.rigs.bucket import Owner, World
 
 TTL_MS = 10_000
@@ -75,21 +77,21 @@ def test_what_was_overdue_when_it_was_accepted_is_late_from_then_on(
 
 
 def test_stats_count_what_was_overdue_when_it_was_accepted_from_then_on(
-    redis_url: str, namespace: str
+    redis_url: str, store: Store, namespace: str
 ) -> None:
     with Client(redis_url, namespace=namespace, brokers=BROKERS, buckets=1) as client:
         client.schedule("memory:q", b"x", at=LONG_AGO)
         assert client.stats().overdue_ms < 60_000
-        bucket = Bucket(namespace, 0, client._calls.birth)
-        (taken,) = client.store.run([bucket.acquire("w:1", TTL_MS)])
+        (bucket,) = client.run(Calls.open)
+        (taken,) = store.run([bucket.acquire("w:1", TTL_MS)])
         assert taken.token is not None
         claim = bucket.claim(taken.token, TTL_MS, taken.turn, ahead_ms=0, limit=9, max_bytes=9)
-        (claimed,) = client.store.run([claim])
+        (claimed,) = store.run([claim])
         assert claimed is not None and client.stats().in_flight == 1
         assert client.stats().overdue_ms < 60_000
         score, _ = record.split_record(claimed.records[0])
         item = Item(claimed.ids[0].decode(), claimed.number, score)
-        client.store.run([bucket.park(taken.token, TTL_MS, [item])])
+        store.run([bucket.park(taken.token, TTL_MS, [item])])
         assert client.stats().parked == 1
         assert client.stats().overdue_ms < 60_000
 

@@ -344,7 +344,7 @@ async def test_the_name_of_a_dead_worker_is_free_after_one_lease(crew: Crew) -> 
 async def test_a_worker_waits_for_the_name_of_a_dead_one_with_a_longer_lease(crew: Crew) -> None:
     about = Identity.of_this_process("w").info
     dead = registry.announce(crew.namespace, "w", "0" * 16, 4 * TTL_MS, about)
-    await crew.client.store.one(dead)
+    await crew.store.one(dead)
     crew.start("w")
     await crew.shared("w")
     await crew.stop()
@@ -373,7 +373,7 @@ async def test_a_failing_script_is_retried_until_it_succeeds(crew: Crew, arrived
     crew.start()
     await crew.shared("w")
     broken = keys.bucket_key(crew.namespace, 3, "attempts")
-    redis = crew.client.store.redis
+    redis = crew.store.redis
     await redis.set(broken, "not a hash")
     ids = await crew.schedule(200, seconds=1)
     await wait_until_async(lambda: crew.heard(BucketDamaged), DEADLINE_S, "it fails")
@@ -402,7 +402,7 @@ async def test_a_run_that_cannot_begin_leaves_no_connection_open(crew: Crew) -> 
     task = crew.start()
     await crew.shared("w")
     worker, calls = crew.workers["w"], Calls(crew.namespace, None, None, Limits())
-    await crew.client.store.complete(calls.open())
+    await crew.store.complete(calls.open())
     nowhere = AsyncStore(f"redis://127.0.0.1:{free_port()}/0", timeout_s=0.1)
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(5):

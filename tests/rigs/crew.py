@@ -16,6 +16,7 @@ from delaybridge.events import Event
 from delaybridge.message import Delivery, Message, new_id
 from delaybridge.publish import memory
 from delaybridge.settings.settings import Settings
+from delaybridge.store.store import AsyncStore
 from delaybridge.worker.service import Identity
 from delaybridge.worker.worker import Worker
 from tests.rigs.waiting import wait_until_async
@@ -86,12 +87,13 @@ def note_arrivals(patch: pytest.MonkeyPatch) -> Arrived:
 
 
 class Crew:
-    """Workers on this loop, by name, with their events; a client beside them."""
+    """Workers on this loop, by name, with their events; a client and a store of the same Redis."""
 
     def __init__(self, url: str, namespace: str, buckets: int = BUCKETS) -> None:
         self.url, self.namespace = url, namespace
         brokers = {"memory": "memory://"}
         self.client = AsyncClient(url, namespace=namespace, brokers=brokers, buckets=buckets)
+        self.store = AsyncStore(url)
         self.workers: dict[str, Worker] = {}
         self.tasks: dict[str, asyncio.Task[None]] = {}
         self.events: list[Event] = []
@@ -169,3 +171,4 @@ class Crew:
             task.cancel()
         await asyncio.gather(*self.tasks.values(), return_exceptions=True)
         await self.client.close()
+        await self.store.close()

@@ -1361,13 +1361,6 @@ class FakeStore:
         ]
 
 
-class FakeRedis:
-    """What the doctor asks a client for."""
-
-    def __init__(self, **server: str) -> None:
-        self.store = FakeStore(**server)
-
-
 @pytest.mark.parametrize(
     ("server", "level", "says"),
     [
@@ -1381,8 +1374,8 @@ class FakeRedis:
     ],
 )
 def test_doctor_looks_at_the_server(server: dict[str, str], level: str, says: str) -> None:
-    client: Any = FakeRedis(**server)
-    found = [f.level for f in doctor._server(client) if says in f.text]
+    store: Any = FakeStore(**server)
+    found = [f.level for f in doctor._server(store) if says in f.text]
     assert found == [level]
 
 
@@ -1390,9 +1383,9 @@ def test_doctor_looks_at_the_server(server: dict[str, str], level: str, says: st
     ("ahead_ms", "level"), [(0, "ok"), (1500, "ok"), (2500, "WARN"), (-2500, "WARN")]
 )
 def test_doctor_looks_at_the_clock(ahead_ms: int, level: str) -> None:
-    client: Any = FakeRedis()
-    client.store.ahead_us = ahead_ms * 1000
-    (found,) = [f for f in doctor._clock(client) if f.about == "clock"]
+    store: Any = FakeStore()
+    store.ahead_us = ahead_ms * 1000
+    (found,) = [f for f in doctor._clock(store) if f.about == "clock"]
     assert found.level == level
     assert ("behind" if ahead_ms > 0 else "ahead of") in found.text or ahead_ms == 0
 

@@ -17,8 +17,8 @@ INTERNAL = {
     "accept",
     "schedule_accepted",
     "kinds",
-    "store",
-}  # for the drop-in producers and the CLI
+    "run",
+}  # for the drop-in producers
 FEATURES = ROOT / "docs" / "features.md"
 PACKAGE = ROOT / "delaybridge"
 DESIGNS = {"000": (25, 3), "001": (25, 0), "002": (21, 1), "003": (13, 3), "004": (12, 0)}
