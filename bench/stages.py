@@ -26,7 +26,7 @@ from delaybridge.scan.lanes import Lanes
 from delaybridge.scan.retry import RetryPolicy
 from delaybridge.scan.scanner import Scanner
 from delaybridge.scan.session import Session
-from delaybridge.store.replies import Claimed, Fired
+from delaybridge.store.replies import Claim, Fired
 from delaybridge.store.store import request
 from delaybridge.store.verbs import Bucket
 
@@ -101,7 +101,7 @@ class Stages:
     def receive(self) -> None:
         """A claim's answer becomes copies, and waits."""
         self._number += 1
-        claimed = Claimed(self._number, self._ids, self._records, [], None, False)
+        claimed = Claim(self._number, self._ids, self._records, [], None, False)
         self.scanner._claiming._received(self.session, claimed, NOW_MS)
 
     def select(self) -> list[Any]:

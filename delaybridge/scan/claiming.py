@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from math import inf
 from operator import attrgetter
 
-from delaybridge.events import Claimed as ClaimedEvent
+from delaybridge.events import Claimed
 from delaybridge.scan.context import Context
 from delaybridge.scan.session import Session
 from delaybridge.scan.unpacking import copies_of
-from delaybridge.store.replies import Claimed
+from delaybridge.store.replies import Claim
 
 MARGIN_MS = 20  # a woken owner claims this long before the due time
 
@@ -81,7 +81,7 @@ class Claiming:
             self._received(session, claimed, now_ms)
         self.under_way = ()
 
-    def _received(self, session: Session, claimed: Claimed, now_ms: int) -> None:
+    def _received(self, session: Session, claimed: Claim, now_ms: int) -> None:
         """A bucket's answer: note when to look again; its copies wait for their time."""
         options, next_score = self._context.options, claimed.next_score
         session.next_score = inf if next_score is None else next_score
@@ -101,4 +101,4 @@ class Claiming:
         else:
             self._context.waiting.add(copies)
         if claimed.ids:
-            emit(ClaimedEvent(messages=len(copies)))
+            emit(Claimed(messages=len(copies)))

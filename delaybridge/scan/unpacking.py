@@ -11,12 +11,12 @@ from delaybridge.scan.copy import Copy
 from delaybridge.scan.lanes import Lanes
 from delaybridge.scan.session import Session
 from delaybridge.store.record import BACKDATED, parse_tried, since_ms, split_record
-from delaybridge.store.replies import Claimed
+from delaybridge.store.replies import Claim
 from delaybridge.store.verbs import Item
 
 
 def copies_of(
-    session: Session, claimed: Claimed, lanes: Lanes, now_ms: int, emit: Emit
+    session: Session, claimed: Claim, lanes: Lanes, now_ms: int, emit: Emit
 ) -> list[Copy]:
     """The copies of a batch. A record that cannot be read is buried, and stops nothing."""
     copies = []

@@ -52,7 +52,7 @@ class Sample(NamedTuple):
     records: list[tuple[bytes, int]]
 
 
-class Claimed(NamedTuple):
+class Claim(NamedTuple):
     """The answer of a claim. records: head and payload; more: not everything due was taken.
 
     now_us: the store's clock, as in `Fired`.
@@ -187,12 +187,12 @@ def read_renewed(reply: bytes | None) -> Renewed:
     return Renewed(held=True, next_score=_finite(reply) if reply else None)
 
 
-def read_claimed(reply: list[Any] | None) -> Claimed | None:
+def read_claimed(reply: list[Any] | None) -> Claim | None:
     if reply is None:
         return None
     number, ids, records, tried, next_due, more, now_us = reply
     next_score = _finite(next_due) if next_due else None
-    return Claimed(number, ids, records, tried, next_score, more == 1, now_us)
+    return Claim(number, ids, records, tried, next_score, more == 1, now_us)
 
 
 def read_fired(reply: list[Any] | None) -> Fired | None:

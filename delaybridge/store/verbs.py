@@ -18,7 +18,7 @@ from delaybridge.store.command import Arg, Command
 from delaybridge.store.keys import LISTED, SCRIPT_KEYS
 from delaybridge.store.replies import (
     Acquired,
-    Claimed,
+    Claim,
     Fired,
     Held,
     Reclaimed,
@@ -240,7 +240,7 @@ class Bucket:
         pace_ms: int = 0,
         margin_ms: int = 0,
         now_ms: int | None = None,
-    ) -> Command[Claimed | None]:
+    ) -> Command[Claim | None]:
         """Move messages due within `ahead_ms` into the mirror and return them."""
         args = (
             token, ttl_ms, _now(now_ms), have, ahead_ms, limit, max_bytes, pace_ms, margin_ms,

@@ -25,7 +25,7 @@ from hypothesis.stateful import (
 from delaybridge.accept.accept import Accepted
 from delaybridge.message import WAIT, OnConflict, Record, encode_record, rank_of
 from delaybridge.store.record import split_record
-from delaybridge.store.replies import Acquired, Claimed, Fired
+from delaybridge.store.replies import Acquired, Claim, Fired
 from delaybridge.store.verbs import Item
 from tests.rigs.bucket import BIRTH, TTL_MS, World, grouped
 from tests.rigs.bucket import Copy as PlainCopy
@@ -103,7 +103,7 @@ class Session:
         self.out: list[Copy] = []  # with the broker
         self.once: list[Copy] = []  # to be settled before they go there
         self.ending: list[tuple[Copy, Call]] = []  # no answer yet: to be sent again
-        self.late_claim: Claimed | None = None
+        self.late_claim: Claim | None = None
         self.late_fire: Firing | None = None
 
 

@@ -12,7 +12,7 @@ from delaybridge.message import Answer, ConflictPolicy, OnConflict, rank_of
 from delaybridge.store import keys
 from delaybridge.store.command import Command
 from delaybridge.store.record import split_record
-from delaybridge.store.replies import Claimed, Fired
+from delaybridge.store.replies import Claim, Fired
 from delaybridge.store.store import Store
 from delaybridge.store.verbs import Bucket, Item
 
@@ -223,7 +223,7 @@ class Owner:
 
     def claiming(
         self, *, ahead_ms: int = 10_000, limit: int = 100, max_bytes: int = 10**6, **fields: Any
-    ) -> Command[Claimed | None]:
+    ) -> Command[Claim | None]:
         """A claim, ready to be sent (and sent again)."""
         return self.bucket.claim(
             *(self.token, TTL_MS, self.have),
@@ -234,7 +234,7 @@ class Owner:
             **fields,
         )
 
-    def received(self, claimed: Claimed | None) -> list[Copy]:
+    def received(self, claimed: Claim | None) -> list[Copy]:
         """A claim's answer arrives."""
         assert claimed is not None
         self.have = claimed.number

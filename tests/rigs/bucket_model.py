@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from delaybridge.errors import DecodeError
 from delaybridge.message import WAIT, Answer, ConflictPolicy, OnConflict, State, decode_record
 from delaybridge.store.record import Failing, Tried
-from delaybridge.store.replies import Acquired, Claimed, Fired, Reclaimed, Renewed, Row, Trimmed
+from delaybridge.store.replies import Acquired, Claim, Fired, Reclaimed, Renewed, Row, Trimmed
 from delaybridge.store.verbs import Item
 
 KEEP_CALLS_MS = 600_000
@@ -286,7 +286,7 @@ class Model:
         pace_ms: int,
         margin_ms: int,
         now_ms: int,
-    ) -> Claimed | None:
+    ) -> Claim | None:
         marks = self.marks
         if self.lease != token or have > marks.claimed:
             return None
@@ -304,7 +304,7 @@ class Model:
         records = [self.messages[id].encoded for id in ids]
         tried = [encoded(self.attempts.get(id)) for id in ids] if self.attempts else []
         raw = [id.encode() for id in ids]
-        return Claimed(marks.claimed, raw, records, tried, next_score, more, now_ms * 1000)
+        return Claim(marks.claimed, raw, records, tried, next_score, more, now_ms * 1000)
 
     def _claim(self, until_ms: int, limit: int, max_bytes: int) -> list[str]:
         ripe = sorted((score, id) for id, score in self.due.items() if score < until_ms + 1)
