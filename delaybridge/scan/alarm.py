@@ -42,7 +42,7 @@ class Alarm:
         """Ring at that instant of `time.monotonic`, instead of the one set before.
 
         An instant that has passed rings at once. None: ring at no instant. To set the same instant
-        again costs nothing. A ring that no task has waited for stays.
+        again costs nothing. A ring that no task has waited for is kept.
         """
         if self._closed:
             raise RuntimeError("the alarm is closed")

@@ -1,4 +1,4 @@
-"""How the scanner asks the store: many buckets in one pipeline, until there is an answer."""
+"""Asks the store: many buckets in one pipeline, sent again until there is an answer."""
 
 from __future__ import annotations
 
@@ -14,21 +14,20 @@ from delaybridge.store.store import AsyncStore, insist_each
 
 
 class Asking:
-    """Sends commands of sessions. silent_at_ms: when the store last gave no answer."""
+    """Sends the commands of sessions. silent_at_ms: when the store last did not answer."""
 
     def __init__(
         self,
         store: AsyncStore,
         clock: StoreClock,
         emit: Emit,
-        *,
         lost: Callable[[Session, str], None],
         damaged: Callable[[Session, StoreError], None],
         clock_stepped: Callable[[int], None],
     ) -> None:
-        """lost: told of a session that a verb found to be over; damaged: of one it failed for.
+        """lost: called when a session's lease is found to be lost. damaged: when its bucket is.
 
-        clock_stepped: told that the store's clock was set, and by how many ms.
+        clock_stepped: called with the number of ms by which the store's clock was set.
         """
         self._store, self._clock, self._emit = store, clock, emit
         self._lost, self._damaged, self._clock_stepped = lost, damaged, clock_stepped
@@ -37,11 +36,11 @@ class Asking:
     async def ask(
         self, asked: Mapping[Session, Sequence[Command[Any]]], *, reads_clock: bool = False
     ) -> dict[Session, list[Any]]:
-        """Ask until the store answers; the answers of the sessions that are still ours.
+        """Ask until the store answers; returns the answers of the sessions that still hold a lease.
 
-        A session whose lease is gone is reported lost and left out; one whose bucket is damaged,
-        likewise. Every answer renewed a lease. reads_clock: the last answer of each session
-        carries the store's time, which judges what follows.
+        Sessions whose lease is lost or whose bucket is damaged are reported, and left out. Every
+        answer also renewed a lease. reads_clock: the last answer of each session carries the
+        store's time; the clock follows it before the caller acts on the answers.
         """
         sent_s = self._clock.monotonic()
         for session in asked:
@@ -68,7 +67,7 @@ class Asking:
     def _is_held(
         self, session: Session, commands: Sequence[Command[Any]], answers: Sequence[Any]
     ) -> bool:
-        """Whether the session goes on; its end is reported."""
+        """Whether the session still holds its lease; reports it if not."""
         error = next((answer for answer in answers if isinstance(answer, StoreError)), None)
         if error is not None:
             self._damaged(session, error)

@@ -1,4 +1,4 @@
-"""Claim: messages due soon move to the mirror in Redis, and wait here as copies."""
+"""Claim: messages due soon move to the mirror in Redis; their copies wait here."""
 
 from __future__ import annotations
 
@@ -12,18 +12,21 @@ from delaybridge.scan.session import Session
 from delaybridge.scan.unpacking import copies_of
 from delaybridge.store.replies import Claim
 
-MARGIN_MS = 20  # a woken owner claims this long before the due time
+MARGIN_MS = 20  # an owner that is woken up claims this long before the due time
 
 
 class Claiming:
-    """Claims from all buckets whose time has come, in one pipeline. under_way: those asked now."""
+    """Claims from all buckets whose time has come, in one pipeline, one claim at a time.
+
+    under_way: the sessions of the claim that has no answer yet.
+    """
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self.under_way: Sequence[Session] = ()
 
     def start(self, now_ms: int) -> None:
-        """Ask every bucket whose time has come, as far as there is room; earliest first."""
+        """Claim from every bucket whose time has come, earliest first, while there is room."""
         room, room_bytes = self._room
         if self.under_way or room <= 0 or room_bytes <= 0:
             return
@@ -36,14 +39,14 @@ class Claiming:
             self._context.start(self._claim(asked, limit, max_bytes, now_ms))
 
     def horizon(self, now_ms: int) -> float:
-        """A bucket that is yet to be claimed from may hold a message later than this score."""
-        yet = [*self.under_way, *self._wanting(now_ms)]
-        return min((session.next_score for session in yet), default=inf)
+        """The lowest score that an unclaimed message may have: fire nothing above it."""
+        unclaimed = [*self.under_way, *self._wanting(now_ms)]
+        return min((session.next_score for session in unclaimed), default=inf)
 
     def next_looks_ms(self) -> list[float]:
         """When to claim next."""
         if self.under_way or min(self._room) <= 0:
-            return []  # the end of the claim, or room, brings the next pass
+            return []  # the alarm rings when the claim ends, or when a copy frees its room
         return [s.look_at_ms for s in self._context.sessions.values() if s.may_claim]
 
     @property
@@ -63,26 +66,19 @@ class Claiming:
         for session in asked:
             session.claimed_at_ms, session.look_at_ms = now_ms, inf
         claims = {
-            session: [
-                session.bucket.claim(
-                    *session.owner,
-                    session.have,
-                    ahead_ms=options.claim_ahead_ms,
-                    limit=limit,
-                    max_bytes=max_bytes,
-                    pace_ms=options.pace_ms,
-                    margin_ms=MARGIN_MS,
-                )
-            ]
-            for session in asked
-        }
+            s: [s.bucket.claim(
+                *s.owner, s.have, ahead_ms=options.claim_ahead_ms, limit=limit, max_bytes=max_bytes,
+                pace_ms=options.pace_ms, margin_ms=MARGIN_MS,
+            )]
+            for s in asked
+        }  # fmt: skip
         answers = await self._context.asking.ask(claims, reads_clock=True)
         for session, (claimed,) in answers.items():
             self._received(session, claimed, now_ms)
         self.under_way = ()
 
     def _received(self, session: Session, claimed: Claim, now_ms: int) -> None:
-        """A bucket's answer: note when to look again; its copies wait for their time."""
+        """Put one bucket's copies on the wheel, and note when to look again."""
         options, next_score = self._context.options, claimed.next_score
         session.next_score = inf if next_score is None else next_score
         next_due_ms = inf if next_score is None else int(next_score)
@@ -91,7 +87,7 @@ class Claiming:
         session.copies += len(claimed.ids)
         lanes, emit = self._context.lanes, self._context.emit
         copies = copies_of(session, claimed, lanes, self._context.clock.now_ms(), emit)
-        # An empty answer is of a batch that was lost and is cancelled by now.
+        # Empty: a batch whose first answer was lost, and whose messages were cancelled since.
         session.received(claimed.number, len(copies))
         if session.draining:
             for copy in copies:

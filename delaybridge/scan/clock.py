@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 STEP_MS = 100  # a reading that contradicts an earlier one by this much is a step, not drift
 _READINGS = 8
-_MICROSECOND_S = 1e-6  # a reading says no more than that
+_MICROSECOND_S = 1e-6  # the resolution of a reading
 
 
 class StoreClock:
@@ -27,7 +27,7 @@ class StoreClock:
 
     @property
     def is_set(self) -> bool:
-        """Whether a reading was taken; before that, there is no time."""
+        """Whether a reading was taken; before that the other methods raise RuntimeError."""
         return self._offset_s is not None
 
     def observe(self, store_us: int, sent_s: float, received_s: float) -> int:
@@ -40,14 +40,14 @@ class StoreClock:
         lowest_s = min((upper for _, upper in self._bounds_s), default=upper_s)
         step_s = min(0.0, upper_s - highest_s) + max(0.0, lower_s - lowest_s)
         if step_s:
-            self._bounds_s.clear()  # the store's clock was set: they are of another clock
+            self._bounds_s.clear()  # the store's clock was set: earlier readings are void
         self._bounds_s.append((lower_s, upper_s))
         self._offset_s = max(lower for lower, _ in self._bounds_s)
         step_ms = round(step_s * 1000)
         return step_ms if abs(step_ms) > STEP_MS else 0
 
     def glance(self, store_us: int, sent_s: float, received_s: float) -> int:
-        """As `observe`, for a reading that came with another answer: kept only if it tells more."""
+        """As `observe`, for a reading that came with another answer: used only if it is tighter."""
         if self._offset_s is not None:
             lower_s, upper_s = store_us / 1e6 - received_s, store_us / 1e6 - sent_s
             if lower_s <= self._offset_s <= upper_s + _MICROSECOND_S:

@@ -15,7 +15,7 @@ from delaybridge.scan.waiting import WaitingCopies
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanOptions:
-    """Bounds of one worker; meaning and default of each are those of the settings."""
+    """Bounds of one worker; each means what the setting of that name means."""
 
     claim_ahead_ms: int = 2000
     wheel_messages: int = 100_000
@@ -26,12 +26,12 @@ class ScanOptions:
 
     @property
     def pace_ms(self) -> int:
-        """Under load a bucket is claimed from no more often than this."""
+        """The shortest time between two claims from one bucket under load."""
         return self.claim_ahead_ms // 4
 
 
 class Clock(Protocol):
-    """The store's time, as far as the scanner's parts need it."""
+    """The store's time (`StoreClock`); tests pass their own."""
 
     def now_ms(self) -> int: ...
 
@@ -42,7 +42,7 @@ class Clock(Protocol):
 class Context:
     """One scanner's parts. sessions: by bucket.
 
-    start: runs a step beside the scanner; ring: has the scanner make a pass.
+    start: runs a step as a task. ring: makes the scanner do a pass soon.
     """
 
     sessions: dict[int, Session]

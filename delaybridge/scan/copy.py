@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 class Copy(Delivery):
     """One claimed message, named by (id, claim number) as in the store.
 
-    is_plain: only its session and its lane can keep it from being published. It was never tried,
-    has no ttl, may be delivered twice, and its headers are encoded for its broker.
-    late_from_ms: lateness counts from here: the due time, or the time it was accepted if that was
+    is_plain: only its session or its lane can keep it from being published. It was never tried, has
+    no ttl, may be delivered twice, and its headers are encoded for its broker's kind.
+    late_from_ms: lateness counts from here: the due time or the time it was accepted, whichever is
     later. refusals: the lane's counter when the copy was admitted.
     """
 
@@ -55,11 +55,11 @@ class Copy(Delivery):
         )
 
     def is_expired(self, now_ms: int) -> bool:
-        """Whether its time to live after the due time is over."""
+        """Whether its time to live, counted from the due time, is over."""
         ttl_ms = self.record.ttl_ms
         return ttl_ms is not None and now_ms > self.due_ms + ttl_ms
 
     @property
     def item(self) -> Item:
-        """What owner verbs name it by."""
+        """What the scripts name it by."""
         return Item(self.id, self.claim, self.score)

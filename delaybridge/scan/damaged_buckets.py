@@ -13,25 +13,24 @@ from delaybridge.store.store import AsyncStore
 from delaybridge.store.verbs import Bucket
 
 _LOOK_S = 1.0  # between two looks at a bucket whose damage was found
-_PAUSE_S = (1.0, 30.0)  # first and longest wait to try a bucket again where no damage was found
 
 
 class _Case:
-    """One damaged bucket. told: what the log was told. token: of the lease to release."""
+    """One damaged bucket. reported: the damage last logged. token: of the lease to release."""
 
     def __init__(self, bucket: Bucket) -> None:
         self.bucket = bucket
-        self.error = self.told = ""
+        self.error = self.reported = ""
         self.token: str | None = None
         self.look_at_s: float | None = None  # None: the bucket works, as far as known
-        self.backoff = Backoff(*_PAUSE_S)
+        self.backoff = Backoff(1.0, 30.0)  # where no damage was found
 
 
 class DamagedBuckets:
-    """Keeps aside buckets whose verbs the store refused, and finds out when to try them again.
+    """Sets buckets aside when the store refuses their calls, and finds out when to try them again.
 
-    A look that finds damage reports it once, with the key. If it finds none, the bucket is tried
-    again after a pause, longer each time.
+    Damage that is found is logged once, with its key. If none is found the bucket is tried again
+    with a back-off.
     """
 
     def __init__(self, store: AsyncStore, monotonic: Callable[[], float], emit: Emit) -> None:
@@ -39,19 +38,19 @@ class DamagedBuckets:
         self._cases: dict[int, _Case] = {}
 
     def add(self, bucket: Bucket, error: StoreError, token: str | None = None) -> None:
-        """A verb of this bucket was refused: it waits. token: of its lease, if held."""
+        """The store refused a call for this bucket: set it aside. token: of its lease, if held."""
         case = self._cases.setdefault(bucket.number, _Case(bucket))
         case.error, case.token = str(error), token
         case.look_at_s = self._monotonic()
 
     @property
     def numbers(self) -> set[int]:
-        """The buckets that wait."""
+        """The buckets that are set aside."""
         return {n for n, case in self._cases.items() if case.look_at_s is not None}
 
     def announced(self) -> dict[str, str]:
         """Bucket -> its damage, as the worker announces it."""
-        return {str(n): c.told for n, c in self._cases.items() if c.told}
+        return {str(n): c.reported for n, c in self._cases.items() if c.reported}
 
     def next_look_s(self) -> float:
         """When to look at the next of them."""
@@ -59,7 +58,7 @@ class DamagedBuckets:
         return min(waiting, default=inf)
 
     async def look(self) -> bool:
-        """Look at the buckets whose time has come; repaired ones wait no more.
+        """Look at the buckets whose time has come; repaired ones may be taken again.
 
         Returns whether `announced` changed.
         """
@@ -77,15 +76,15 @@ class DamagedBuckets:
         found = damage.found(bucket, replies, was_owned=True)
         if found:
             case.look_at_s = now_s + _LOOK_S
-            self._tell(case, "; ".join(f"{one}; mend it: {one.remedy}" for one in found))
-        elif case.error and not case.told:  # no damage found: try again later
+            self._report(case, "; ".join(f"{one}; mend it: {one.remedy}" for one in found))
+        elif case.error and not case.reported:  # no damage found: try again later
             case.look_at_s = now_s + case.backoff.next_s()
-            self._tell(case, case.error)
+            self._report(case, case.error)
         else:
             self._emit(BucketMended(bucket=bucket.number))
-            case.look_at_s, case.told = None, ""
+            case.look_at_s, case.reported = None, ""
 
-    def _tell(self, case: _Case, what: str) -> None:
-        if case.told != what:
-            case.told = what
+    def _report(self, case: _Case, what: str) -> None:
+        if case.reported != what:
+            case.reported = what
             self._emit(BucketDamaged(bucket=case.bucket.number, reason=what))

@@ -18,9 +18,10 @@ async def trim(
     age_ms: int | None,
     buckets: int,
 ) -> None:
-    """Drop dead messages beyond these bounds, of each bucket the oldest few.
+    """Drop the oldest dead messages beyond these bounds, a few of each bucket.
 
-    most: of all `buckets` together; each may keep one at least.
+    most: messages kept in all `buckets` together; each bucket keeps at least one.
+    age_ms: the longest that a message is kept. None: no bound.
     """
     asked = {}
     for session in sessions:
@@ -33,5 +34,5 @@ async def trim(
 
 
 def _share(most: int, number: int, buckets: int) -> int:
-    """The number a bucket may keep so that all together keep `most`; one at least."""
+    """How many messages a bucket may keep, so that all together keep `most`; at least one."""
     return max(1, (most + buckets - 1 - number) // buckets)

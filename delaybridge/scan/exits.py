@@ -1,4 +1,4 @@
-"""What became of the copies of one bucket, gathered until the store is told."""
+"""Exits: how copies of one bucket ended, gathered until the store is told."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _CALL_ITEMS = 1000  # messages in one call of a script
 
 
 class ExitReport(NamedTuple):
-    """Commands that tell the store what became of copies.
+    """Commands that tell the store how copies ended.
 
-    copies: how many. back_off_ms: the shortest back-off among them, None if there is none.
-    parked: the ids that are parked by it.
+    copies: their number. back_off_ms: the shortest back-off among them, None if no copy is retried.
+    parked: ids of the copies that it parks.
     """
 
     commands: list[Command[Any]]
@@ -30,7 +30,7 @@ class Exits:
     def __init__(self, bucket: Bucket, owner: tuple[str, int]) -> None:
         """owner: the lease's token, and its ttl in ms."""
         self._bucket, self._owner = bucket, owner
-        self.draining = False  # nothing more is unparked, and nothing waits to be told
+        self.draining = False  # no more unparking; exits are told at once
         self._settled: dict[int, list[str]] = {}
         self._retried: list[tuple[Item, int | None, bool, str]] = []
         self._buried: list[tuple[Item, bool, bool, str]] = []
@@ -41,25 +41,25 @@ class Exits:
         self._unparking = self._unparking_all = False  # a call that has no answer yet
 
     def settle(self, claim: int, ids: list[str]) -> None:
-        """The broker confirmed them."""
+        """Remove these messages from the store: the broker confirmed them."""
         self._settled.setdefault(claim, []).extend(ids)
 
     def retry(
         self, item: Item, delay_ms: int | None, *, maybe: bool = False, error: str = ""
     ) -> None:
-        """Back to due after a back-off. delay_ms None: as it was, no attempt is counted."""
+        """Put it back in `due` after a back-off. delay_ms None: unchanged, no attempt counted."""
         self._retried.append((item, delay_ms, maybe, error))
 
     def bury(self, item: Item, reason: str, *, counted: bool, maybe: bool = False) -> None:
-        """To the dead set. counted: the last attempt failed just now."""
+        """Move it to the dead set. counted: an attempt failed just now."""
         self._buried.append((item, counted, maybe, reason))
 
     def park(self, item: Item) -> None:
-        """To the parked set, until its broker takes messages again."""
+        """Move it to the parked set, until its broker takes messages again."""
         self._parked.append(item)
 
     def unpark(self, ids: list[str] | None) -> None:
-        """Back to due from the parked set: these, or (None) all.
+        """Bring these parked messages back to `due`, or (None) all.
 
         Nothing is claimed until they are back, so the next claim finds them in order.
         """
@@ -70,7 +70,7 @@ class Exits:
 
     @property
     def is_unparking(self) -> bool:
-        """Whether parked messages are on their way back to due, or are to be."""
+        """Whether parked messages are going back to `due`, or are to."""
         return self._unparking or self._unpark_all or bool(self._unpark_ids)
 
     @property
@@ -80,7 +80,7 @@ class Exits:
 
     @property
     def may_wait(self) -> bool:
-        """Whether the store must be told at most what was settled."""
+        """Whether there is nothing more urgent to tell than settled messages."""
         return not (self.draining or self._is_urgent)
 
     @property
@@ -91,14 +91,14 @@ class Exits:
     def _may_unpark(self) -> bool:
         if self._unparking or self.draining:
             return False
-        # An unpark would not find what a report without answer parks.
+        # An unpark must not overtake the report that parks its messages.
         if self._unpark_all:
             return not self._parking
         ids = self._unpark_ids[:_CALL_ITEMS]
         return bool(ids) and self._parking.isdisjoint(ids)
 
     def take(self) -> ExitReport:
-        """Everything gathered since the last time; from here on the caller tells the store."""
+        """Everything gathered since the last report. The caller must tell the store."""
         commands: list[Command[Any]] = []
         bucket, owner = self._bucket, self._owner
         count = sum(map(len, self._settled.values()))
@@ -114,18 +114,18 @@ class Exits:
         return ExitReport(commands, count, back_off_ms, parked)
 
     def answered(self, report: ExitReport) -> None:
-        """The store knows what the report says."""
+        """The store has the report."""
         self._parking -= report.parked
 
     def take_unpark(self) -> list[Command[Any]]:
-        """The command that brings parked messages back, if any are wanted.
+        """The command that unparks the wanted messages; none if there are no such.
 
-        Send it behind the next report: that may park some of them.
+        Send it after the next report, which may park some of them.
         """
         if not self._may_unpark:
             return []
         self._unparking, self._unparking_all, self._unpark_all = True, self._unpark_all, False
-        ids: list[str] = []  # none: the earliest of all
+        ids: list[str] = []  # empty: the earliest of all
         if not self._unparking_all:
             ids, self._unpark_ids = self._unpark_ids[:_CALL_ITEMS], self._unpark_ids[_CALL_ITEMS:]
         return [self._bucket.unpark(*self._owner, limit=_CALL_ITEMS, ids=ids)]
@@ -137,7 +137,7 @@ class Exits:
 
 
 def _by_claim(settled: dict[int, list[str]]) -> Iterator[list[tuple[int, list[str]]]]:
-    """(claim number, ids) groups, in calls of a bounded size."""
+    """Lists of (claim number, ids), each with at most `_CALL_ITEMS` ids in all."""
     call: list[tuple[int, list[str]]] = []
     room = _CALL_ITEMS
     for claim, ids in settled.items():

@@ -1,6 +1,6 @@
-"""Fire: just before their due time, the store has the last word on ripe copies; then they go out.
+"""Fire: just before the due time, ask the store a last time which ripe copies may be published.
 
-A fire raises the bucket's watermark in Redis, says which copies were cancelled or rescheduled
+A fire raises the bucket's watermark in Redis, returns which copies were cancelled or rescheduled
 since their claim, and fails if the lease is lost.
 """
 
@@ -23,7 +23,7 @@ from delaybridge.scan.waiting import by_score
 from delaybridge.store.command import Command
 from delaybridge.store.replies import Fired
 
-_PART = 1000  # messages of one instant: with so many, other buckets wait for the next fire
+_PART = 1000  # messages due at one instant; beyond it, other buckets wait for the next fire
 
 Batch = dict[Session, list[Copy]]
 
@@ -41,28 +41,29 @@ class Firing:
 
     @property
     def lead_ms(self) -> int:
-        """How long before its due time a message is fired: the round trip, within its bound."""
+        """How long before the due time to fire: two round trips, at most `fire_lead_ms`."""
         return min(self._context.options.fire_lead_ms, ceil(2 * self._round_trip_ms) + 1)
 
     def start(self, now_ms: int) -> None:
-        """Fire the ripe copies that there is room for, in order, in all buckets at once."""
+        """Fire, in all buckets at once, the ripe copies that there is room for, by score."""
         waiting = self._context.waiting
         waiting.ripen(now_ms, self.lead_ms, self._context.options.fire_lead_ms)
         if waiting.ripe and not self._under_way:
             batch = self._select(now_ms)
             if batch:
                 self._under_way = True
-                # Now and not in the task: a claim that arrives before it runs is not covered.
+                # Built here: a claim answered before the task runs must not be covered.
                 reports = {session: session.exits.take() for session in batch}
                 fires = [self._fire_of(session, copies) for session, copies in batch.items()]
                 self._context.start(self._fire(batch, reports, fires))
 
     def _select(self, now_ms: int) -> Batch:
-        """The next copies by score as far as there is room, with all that the fire would cover.
+        """The next copies by score while there is room, and all others that their fire covers.
 
-        A bucket's fire covers everything at or below its watermark: what cannot wait for room
-        because of that goes along, and what cannot be published leaves first, by another exit.
-        A burst goes in parts, by buckets: its first messages leave while the others are fired.
+        A bucket's fire covers every copy at or below its watermark. So a covered copy goes along
+        though its lane is full, and one that cannot be published takes its exit before the fire.
+        A burst is fired in parts, by buckets: the first ones are published while the others are
+        fired.
         """
         ripe, admit = self._context.waiting.ripe, self._context.lanes.admit
         self._context.lanes.begin_batch()
@@ -88,7 +89,7 @@ class Firing:
         return batch
 
     def _cover(self, batch: Batch, taken: int, now_ms: int) -> None:
-        """Take off the first `taken` ripe copies, and those behind them that the fire covers."""
+        """Take the first `taken` ripe copies, and those after them that the fire covers."""
         ripe = self._context.waiting.ripe
         gone, kept = ripe[:taken], list[Copy]()
         marks = {s: max(s.watermark, copies[-1].score) for s, copies in batch.items()}
@@ -103,9 +104,9 @@ class Firing:
         self._context.waiting.taken(gone, kept, covered)
 
     def _horizon(self, now_ms: int) -> float:
-        """Nothing later than this score is fired: an earlier message may be unclaimed."""
+        """Nothing above this score is fired: an earlier message may be unclaimed."""
         horizon = self._claiming.horizon(now_ms)
-        # Without room to claim, room comes first.
+        # If the wheel is full nothing more can be claimed: firing makes room.
         no_room = not self._claiming.under_way and self._context.waiting.ripe[0].score > horizon
         return inf if no_room else horizon
 
@@ -116,8 +117,8 @@ class Firing:
     async def _fire(
         self, batch: Batch, reports: dict[Session, ExitReport], fires: list[Command[Any]]
     ) -> None:
-        """Tell the store; keep what is still ours and was not revoked."""
-        # Parked and buried ones leave the mirror before the fire that would cover them.
+        """Ask the store; publish the copies that are still ours and not revoked."""
+        # Exits first: parked and buried messages must leave the mirror before a fire covers them.
         asked = {s: [*reports[s].commands, fire] for s, fire in zip(batch, fires, strict=True)}
         clock = self._context.clock
         sent_s = clock.monotonic()
@@ -142,9 +143,9 @@ class Firing:
         self._under_way = False
 
     def _covered(self, session: Session, fired: Fired, copies: list[Copy]) -> list[Copy]:
-        """What one bucket's fire allows to go out.
+        """The copies that one bucket's fire allows to be published.
 
-        Every copy was received before the fire was sent, so its claim number is covered by it.
+        Every copy was received before the fire was sent, so the fire covers its claim number.
         """
         session.revoke(fired)
         if session.is_clear:

@@ -1,4 +1,4 @@
-"""How many messages one destination may have in flight: as many as it confirms within a moment.
+"""Flow: how many messages a destination may have in flight: what it confirms in a moment.
 
 Messages in flight may be delivered twice after a fault, and a message that is not confirmed within
 the confirm time-out counts as a failed attempt. So a destination that confirms 50 messages a second
@@ -17,7 +17,7 @@ from math import inf
 FIRST = 128  # at the start: few enough for a slow destination, enough for a fast one
 LEAST = 8
 STALLED_MS = 500  # a destination with messages in flight and no outcome for longer is stalled
-_IDLE_MS = 1000  # a destination that was idle for longer may have changed: begin with FIRST
+_IDLE_MS = 1000  # a destination idle for longer may have changed: start from FIRST again
 _SHORT_MS, _TARGET_MS, _LONG_MS = 100, 300, 500  # time queued: grow below, aim for, cut above
 
 
@@ -52,7 +52,7 @@ class Flow:
         self._batches.append((self._handed_over, now_ms, self.in_flight))
 
     def answered(self, messages: int, now_ms: int) -> None:
-        """Outcomes came, of any kind."""
+        """Outcomes came, good or bad."""
         self.in_flight -= messages
         self._answered += messages
         self.moved_ms = now_ms
@@ -64,9 +64,9 @@ class Flow:
             self._learn(max(0, now_ms - since_ms), in_flight)  # the clock may be set back a little
 
     def _learn(self, delay_ms: int, in_flight: int) -> None:
-        """A batch took this long. in_flight: messages in flight when it was handed over, and it."""
+        """A batch took this long. in_flight: messages in flight with it, itself included."""
         if in_flight <= LEAST:
-            self._shortest_ms = delay_ms  # no queue: this is how long the way itself takes now
+            self._shortest_ms = delay_ms  # no queue: this is the round trip now
         else:
             self._shortest_ms = min(self._shortest_ms, delay_ms)
         queued_ms = delay_ms - self._shortest_ms
@@ -77,7 +77,7 @@ class Flow:
             self.limit = max(LEAST, min(self.limit, int(in_flight * target_ms / delay_ms)))
 
     def clock_stepped(self, step_ms: int) -> None:
-        """The store's clock was set: all times here move along."""
+        """The store's clock was set: shift all times."""
         self.moved_ms += step_ms
         if self._alone_ms is not None:
             self._alone_ms += step_ms
@@ -91,5 +91,5 @@ class Flow:
         return messages * (now_ms - since_ms) / in_flight
 
     def is_stalled(self, now_ms: int) -> bool:
-        """Whether the destination has messages and does not answer."""
+        """Whether the destination has messages and has stopped answering."""
         return self.in_flight > 0 and now_ms - self.moved_ms > STALLED_MS

@@ -27,14 +27,15 @@ class Broker(NamedTuple):
 class Lane:
     """One destination's way out.
 
-    load: messages fired and without outcome; flow: those of them that the broker has.
-    refusals: how often fired copies were refused and parked; copies fired before must follow them.
-    is_slow: messages were parked only because the lane was full. is_left: its broker's settings
-    changed; what it holds goes back to due and is routed again.
+    load: messages admitted that have no outcome; flow: those of them that the broker has.
+    refusals: how often fired copies were refused and parked; copies fired before that are parked
+    behind them.
+    is_slow: messages were parked only because the lane was full. is_left: its broker was replaced;
+    its parked messages go back to `due` and are routed again.
     """
 
     def __init__(self, label: str, broker: Broker | None, flow: Flow) -> None:
-        """broker: None if there is none of that name and kind here: `lacks` names it."""
+        """broker: None if this worker has no such broker; `lacks` then names it."""
         self.label, self.flow = label, flow
         self.publisher = None if broker is None else broker.publisher
         self.lacks: str | None = None
@@ -60,7 +61,7 @@ class Lane:
 
     @property
     def is_cut_off(self) -> bool:
-        """Whether no broker can be reached through it."""
+        """Whether its broker cannot be reached."""
         publisher = self.publisher
         return self.is_left or publisher is None or publisher.unavailable is not None
 
@@ -74,11 +75,11 @@ class Lane:
         return f"{LACKING}: this worker has no broker named {self.lacks!r}"
 
     def is_clear(self, now_ms: int) -> bool:
-        """Whether its messages need nothing but room in the window."""
-        in_the_way = self.is_shut or self.parked or self.circuit.is_open
-        return not in_the_way and not self.flow.is_stalled(now_ms)
+        """Whether its messages need only room in the window."""
+        obstructed = self.is_shut or self.parked or self.circuit.is_open
+        return not obstructed and not self.flow.is_stalled(now_ms)
 
     def is_behind(self, copy: Copy) -> bool:
-        """Whether something earlier of the copy's bucket is parked."""
+        """Whether an earlier message of the copy's bucket is parked."""
         parked = self.parked.get(copy.session) if self.parked else None
         return parked is not None and parked.is_before(copy)

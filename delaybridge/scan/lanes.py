@@ -1,4 +1,4 @@
-"""Lanes: where each copy goes, what stands in its way, and how it leaves."""
+"""Lanes: where each copy goes, what stands in its way, and how it is handed to its broker."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ _NOWHERE = Destination("", "", "")
 class Way(Enum):
     """What a ripe copy may do."""
 
-    GO = "go"  # it was admitted to its lane: fire it
-    WAIT = "wait"  # its lane is full: it stays ripe, and what is later stays behind it
+    GO = "go"  # it is admitted to its lane: fire it
+    WAIT = "wait"  # its lane is full: it and all later copies stay ripe
     LEAVE = "leave"  # it took another exit: revoked, expired, used up, unroutable, parked
 
 
@@ -54,7 +54,10 @@ class Lanes:
         window_bytes: int,
         dead_letters: Mapping[str, str] = {},
     ) -> None:
-        """dead_letters: broker -> where messages that are given up go."""
+        """window_messages, window_bytes: bounds of what may be in flight on all lanes together.
+
+        dead_letters: broker -> destination of messages that are given up.
+        """
         self._brokers, self._emit = brokers, emit
         self._window = Window(window_messages, window_bytes)
         self._parking = Parking(self._window)
@@ -67,8 +70,8 @@ class Lanes:
         self._kinds: dict[str, str] = {}
         self._lanes: dict[str, Lane] = {}
         self._routes: dict[str, tuple[Destination, Lane]] = {}
-        self._clear: set[tuple[Session, Lane]] = set()  # in this batch, nothing is in the way
-        self._waiting: dict[Lane, None] = {}  # lanes with something ready
+        self._clear: set[tuple[Session, Lane]] = set()  # found without obstacle in this batch
+        self._waiting: dict[Lane, None] = {}  # lanes with ready copies, in order
         self.ripened, self.unripened = self._window.ripened, self._window.unripened
         self.recover, self.session_over = self._parking.recover, self._parking.session_over
         self.brokers_changed(())
@@ -107,7 +110,7 @@ class Lanes:
         return lane
 
     def _lacking(self, name: str, label: str, now_ms: int) -> Lane:
-        """The lane of messages that wait for a worker with such a broker."""
+        """The lane of messages that wait for a worker that has such a broker."""
         lane = self._lane(label, None, now_ms)
         if lane.lacks is None:
             lane.lacks = name
@@ -115,9 +118,9 @@ class Lanes:
         return lane
 
     def brokers_changed(self, names: Collection[str]) -> list[Lane]:
-        """These brokers were added, replaced or removed; the lanes that are left behind.
+        """These brokers were added, replaced or removed; returns their old lanes.
 
-        What was fired already is still theirs. Everything else is routed again, in order.
+        The old lanes finish the copies that are fired. All others are routed again, in order.
         """
         self._kinds = {name: broker.kind for name, broker in self._brokers.items()}
         self._routes.clear()
@@ -131,21 +134,20 @@ class Lanes:
     # what stands in its way
 
     def begin_batch(self) -> None:
-        """Copies are about to be admitted; what is known of their ways may have changed."""
+        """A batch of `admit` calls begins: sessions and lanes are checked again."""
         self._clear.clear()
 
     def admit(self, copy: Copy, now_ms: int, *, may_wait: bool) -> Way:
-        """Decide what a ripe copy may do, and count it into its lane or see it to another exit.
+        """Decide what a ripe copy may do; admit it to its lane, or give it another exit.
 
-        may_wait False: a fire covers it anyway, so it goes though its lane is full. Sessions and
-        lanes that are clear are looked at once a batch, and not for each message.
+        may_wait False: a fire covers the copy anyway, so it goes though its lane is full.
         """
         lane = copy.lane
         is_clear = copy.is_plain and (
             (copy.session, lane) in self._clear or self._look(copy.session, lane, now_ms)
-        )
+        )  # checked once per batch, not per message
         if not (is_clear and self._window.admit(lane, copy.size, may_wait=may_wait)):
-            self._clear.clear()  # an exit here may change what the next copy meets
+            self._clear.clear()  # this copy's exit may stand in the way of the next one
             way = self._obstacle(copy, now_ms, may_wait=may_wait)
             if way is not GO:
                 return way
@@ -156,18 +158,18 @@ class Lanes:
         return GO
 
     def _look(self, session: Session, lane: Lane, now_ms: int) -> bool:
-        """Whether their plain copies need nothing but room in the window."""
+        """Whether a plain copy of theirs needs only room in the window."""
         is_clear = session.is_clear and lane.is_clear(now_ms)
         if is_clear:
             self._clear.add((session, lane))
         return is_clear
 
     def _obstacle(self, copy: Copy, now_ms: int, *, may_wait: bool) -> Way:
-        """What stands in the copy's way; the one place that decides it, first reason first."""
+        """What stands in the copy's way. The one place that decides it; the first reason counts."""
         session, lane, record = copy.session, copy.lane, copy.record
         is_full = self._window.is_full(lane)
         if not session.alive:
-            pass  # the next owner reclaims it
+            pass  # the bucket's next owner reclaims the message
         elif session.is_revoked(copy.id, copy.claim):
             session.ended(1)
         elif copy.is_expired(now_ms):
@@ -190,7 +192,7 @@ class Lanes:
         return LEAVE
 
     def _exit_misaddressed(self, copy: Copy, now_ms: int) -> None:
-        """Its broker cannot read the destination: written for another kind, or damaged."""
+        """Its broker cannot parse the destination: it is of another kind, or damaged."""
         name = copy.record.destination.partition(":")[0]
         if name in self._kinds and not copy.record.suits(self._kinds[name]):
             self._park_misfit(copy, name, now_ms)
@@ -199,22 +201,22 @@ class Lanes:
             self._outcomes.attempt_failed(copy, reason, now_ms)
 
     def _park_misfit(self, copy: Copy, name: str, now_ms: int) -> None:
-        """It waits until the broker is again of the kind for which it was scheduled."""
+        """Park it until the broker is again of the kind for which it was scheduled."""
         self.unripened([copy])
         copy.lane = self._lacking(name, other_kind(name), now_ms)
         self.ripened([copy])
         self._parking.park(copy)
 
-    # how it leaves
+    # how it is handed to its broker
 
     def ready(self, copies: Sequence[Copy]) -> None:
-        """The copies are fired and due."""
+        """The copies are fired and due: publish them when there is room."""
         for lane, ours in by_lane(copies):
             self._waiting[lane] = None
             lane.ready += ours
 
     def publish(self, now_ms: int) -> None:
-        """Hand to the brokers what is ready, within the window."""
+        """Hand ready copies to the brokers, within the window."""
         for lane in list(self._waiting):
             room = self._window.messages - self._window.unconfirmed
             if room <= 0:
@@ -238,7 +240,7 @@ class Lanes:
         lane.publisher.publish(ours)
 
     def _not_behind_refused(self, lane: Lane, copies: Sequence[Copy]) -> list[Copy]:
-        """Park what was fired before the broker refused others: now it would overtake them."""
+        """Park copies fired before the broker refused earlier ones, which they would overtake."""
         ours = []
         for copy in copies:
             must_go = copy.record.at_most_once or isinstance(copy, Letter)
@@ -261,14 +263,14 @@ class Lanes:
                 self._outcomes.failed(lane, copies, outcome, now_ms)
 
     def withdraw(self, copies: Sequence[Copy]) -> None:
-        """Admitted copies will not be published after all: their room is free again."""
+        """These admitted copies will not be published: free their room."""
         for lane, ours in by_lane(copies):
             self._window.free(lane, ours)
 
     def recall(self) -> list[Copy]:
-        """Take back what is ready: the clock was set back, and it may not be due any more.
+        """Take back the ready copies: the clock was set back, so they may not be due any more.
 
-        But no letter: it was due, and published, before.
+        Dead letters stay: their messages were due, and published, before.
         """
         taken = []
         for lane in list(self._waiting):
@@ -286,16 +288,16 @@ class Lanes:
         letter.refusals = lane.refusals
         self.ready([letter])
 
-    # what they know
+    # what they report
 
     @property
     def is_calm(self) -> bool:
-        """Whether no outcome makes anything possible here: nothing waits, nothing is parked."""
+        """Whether nothing is ready and nothing parked, so that an outcome allows no next step."""
         return not (self._waiting or self._parking.troubled)
 
     @property
     def is_returning(self) -> bool:
-        """Whether parked messages are on their way back to due, or will be at once."""
+        """Whether parked messages are going back to `due`, or can go at once."""
         return self._parking.is_returning
 
     def waits_for_room(self, copy: Copy, since_ms: int) -> bool:
@@ -303,7 +305,7 @@ class Lanes:
         return self._window.is_full(copy.lane) and copy.lane.flow.moved_ms > since_ms
 
     def announced(self) -> dict[str, Any]:
-        """Which brokers take messages, and whose messages are parked and why: some of them."""
+        """What the worker announces: brokers that take messages, lanes that parked some and why."""
         reasons = {name: broker.publisher.unavailable for name, broker in self._brokers.items()}
         parked = (
             lane
@@ -318,7 +320,7 @@ class Lanes:
         }
 
     def next_looks_ms(self, now_ms: int, *, waiting: bool) -> Iterable[int]:
-        """When time alone makes something possible. waiting: copies wait for room in a lane."""
+        """When a lane may go on though nothing else happens. waiting: ripe copies wait for room."""
         troubled = self._parking.troubled
         looks = [lane.circuit.probe_at_ms for lane in troubled]
         if waiting or troubled:
@@ -329,7 +331,7 @@ class Lanes:
         return [at_ms for at_ms in looks if at_ms is not None and at_ms > now_ms]
 
     def clock_stepped(self, step_ms: int) -> None:
-        """The store's clock was set: times measured by it move along."""
+        """The store's clock was set: shift the times measured by it."""
         for lane in self._lanes.values():
             lane.flow.clock_stepped(step_ms)
             lane.circuit.clock_stepped(step_ms)

@@ -1,9 +1,9 @@
 """Leases: which worker scans which bucket.
 
 No worker leads. Every worker announces itself, sees the same list of living workers, and computes
-the same fair share. It takes the buckets of its share that are free, drains and gives back surplus
-ones, and takes over a dead worker's buckets as soon as their leases run out. Safety does not depend
-on any of this: every owner verb compares the token inside its script.
+the same fair share. It takes the free buckets of its share, drains and releases all others, and
+takes over a dead worker's buckets as soon as their leases run out. Safety does not depend on any of
+this: every script that an owner calls compares the lease's token.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from delaybridge.store.replies import Acquired
 from delaybridge.store.store import AsyncStore, insist_each
 from delaybridge.store.verbs import Bucket
 
-_BLOCKED_RETRY_MS = 20  # after another worker's lease should have run out
+_BLOCKED_RETRY_MS = 20  # how long after another worker's lease runs out to try again
 
 
 class Holder(Protocol):
@@ -42,7 +42,7 @@ class Holder(Protocol):
         """Work on a bucket from now on."""
 
     async def drain(self, session: Session) -> None:
-        """Return when none of its messages is claimed any more, and its lease may be released."""
+        """Return when no message of it is claimed any more: then its lease may be released."""
 
     def session_over(self, session: Session) -> None:
         """The session is over: publish none of its messages."""
@@ -76,7 +76,7 @@ class Leases:
     ) -> None:
         """calls: an opened namespace. info: what the worker announces of itself, as JSON.
 
-        on_token: told of each lease taken, and (None) of each that ended.
+        on_token: called with bucket and token of each lease taken, with None when it ends.
         """
         self._store, self._clock, self._emit = store, clock, emit
         self._namespace, self._buckets, self._birth = calls.namespace, calls.buckets, calls.birth
@@ -87,10 +87,10 @@ class Leases:
         self._changed = asyncio.Event()
         self._leaving = False
         self._round_under_way = asyncio.Lock()
-        self._left = asyncio.Event()  # a whole round was made since `leave`
+        self._left = asyncio.Event()  # a whole round has ended since `leave`
         self._draining: dict[int, asyncio.Task[None]] = {}
         self._blocked_s: dict[int, float] = {}  # bucket -> when another worker's lease runs out
-        self._share: set[int] | None = None  # the buckets that this worker ought to hold
+        self._share: set[int] | None = None  # the buckets that this worker should hold
         self._known: set[int] = set()  # every bucket ever held
         self.damaged_buckets = DamagedBuckets(store, clock.monotonic, emit)
         self.sessions: dict[int, Session] = {}
@@ -104,7 +104,7 @@ class Leases:
         return self._share - self.damaged_buckets.numbers == self.sessions.keys()
 
     async def _announce(self) -> replies.Fleet | None:
-        """Announce this worker, and learn which ones live; None if the store's lists are damaged.
+        """Announce this worker and get the living ones; None if the fleet's keys are damaged.
 
         Reads the store's clock as a side effect.
         """
@@ -133,7 +133,7 @@ class Leases:
         self._changed.set()
 
     async def keep(self, holder: Holder) -> None:
-        """Round after round: announce, renew, give back, take; sleep until the next is needed."""
+        """Make rounds: announce, renew, release, take; sleep until the next is needed."""
         self._holder = holder
         while True:
             self._changed.clear()
@@ -156,11 +156,11 @@ class Leases:
 
     @property
     def draining(self) -> list[asyncio.Task[None]]:
-        """Tasks that give a bucket back. They wait as long as the store does not answer."""
+        """Tasks that drain and release a bucket. They wait while the store does not answer."""
         return [*self._draining.values()]
 
     async def leave(self) -> None:
-        """Leave the fleet: say so, drain every bucket, release it. No gap, no duplicate.
+        """Leave the fleet: announce it, drain and release every bucket. No gap, no duplicate.
 
         `keep` must go on meanwhile: buckets that are not drained yet still need their leases.
         """
@@ -168,15 +168,15 @@ class Leases:
         self._changed.set()
         for session in list(self.sessions.values()):
             self._drain(session)
-        # A round under way may still take leases: those are drained by the round after it.
+        # A round under way may still take leases; the round after it drains those.
         await self._left.wait()
         await asyncio.gather(*self._draining.values())
 
     async def release_all(self) -> None:
-        """Release every lease, drained or not, since the scanner failed; the next owner reclaims.
+        """Release every lease, drained or not: the scanner failed, and the next owner reclaims.
 
-        A worker that leaves says so again, in case it was not heard. Cancel `keep` at once: its
-        next round would take back the leases released here.
+        A worker that leaves announces it again, in case the first call was lost. Cancel `keep` at
+        once: its next round would take back the leases released here.
         """
         async with self._round_under_way:
             held = list(self.sessions.values())
@@ -191,7 +191,7 @@ class Leases:
     async def _round(self) -> float:
         """One round; returns the seconds until the next is needed."""
         fleet = await self._announce()
-        # If it is unknown which workers live, each takes any bucket that is free.
+        # If the living workers are unknown, each takes any bucket that is free.
         expires_ms = {} if fleet is None else fleet.expires_ms
         if fleet is not None and not fleet.announced:
             raise NameTaken(self.name, expires_ms.get(self.name, 0) - fleet.now_us // 1000)
@@ -214,7 +214,7 @@ class Leases:
         return min(next_s) - now_s
 
     async def _renew(self) -> None:
-        """Renew the leases that no owner verb has renewed lately."""
+        """Renew the leases that no other call has renewed lately."""
         now_s = self._clock.monotonic()
         fresh_s = now_s - self._renew_ms / 2000
         stale = [s for s in self.sessions.values() if s.alive and s.touched_s < fresh_s]
@@ -260,7 +260,7 @@ class Leases:
             self._holder.begin(session)
 
     async def _is_ours(self) -> bool:
-        """Whether the namespace is the one that was opened; False if its record cannot be read."""
+        """Whether the namespace is the one that was opened; False if its record is damaged."""
         (record,) = await self._store.apart([registry.read_birth(self._namespace)])
         if isinstance(record, StoreError):
             self._emit(FleetDamaged(reason=str(record)))
@@ -270,21 +270,21 @@ class Leases:
         return True
 
     def lost(self, session: Session, reason: str = "lease ran out") -> None:
-        """A verb was refused: the session is over. A round at once tries to take it again."""
+        """A call found the lease lost: the session is over. The next round takes it again."""
         if session.alive:
             self._end(session)
             self._emit(LeaseLost(bucket=session.bucket.number, reason=reason))
             self._changed.set()
 
     def damaged(self, session: Session, error: StoreError) -> None:
-        """The store refused a verb: the bucket waits until it is repaired."""
+        """The store refused a call: the bucket is set aside until it is repaired."""
         if session.alive:
             self._end(session)
             self.damaged_buckets.add(session.bucket, error, session.token)
             self._changed.set()
 
     def _forget_stale(self) -> None:
-        """A bucket without an answer for a whole lease may have another owner: stop."""
+        """End sessions without an answer for a whole ttl: their buckets may have other owners."""
         now_s = self._clock.monotonic()
         for session in list(self.sessions.values()):
             if now_s - session.touched_s > self._ttl_ms / 1000:

@@ -22,9 +22,9 @@ _NAMES = frozenset(name.encode() for name in HEADERS)
 
 
 class Letter(Copy):
-    """A copy whose attempts are used up, on its way to the dead-letter destination.
+    """A copy whose attempts are used up, to be published to the dead-letter destination.
 
-    reason: why it was given up. maybe: its last publish may have arrived.
+    reason: why it was given up. maybe: its last publish may have been delivered.
     """
 
     __slots__ = ("maybe", "reason")
@@ -39,7 +39,7 @@ class Letter(Copy):
 
 
 def _addressed(record: Record, to: str, reason: str, attempts: int) -> Record:
-    """The record as it is published there; these headers replace those of an earlier letter."""
+    """The record as it is published there. Its headers replace those of an earlier letter."""
     text = reason.encode(errors="replace").decode()
     values = dict(zip(HEADERS, (text, record.destination, str(attempts)), strict=True))
     headers = record.headers

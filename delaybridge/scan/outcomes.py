@@ -1,4 +1,4 @@
-"""How publishes ended, and what that means for each copy: settled, retried, buried or parked."""
+"""Outcomes: a publish that ended gives its copy an exit: settle, retry, bury or park."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _REASON_CHARS = 500  # of the reason kept with a dead message
 
 
 class Outcomes:
-    """Gives each copy whose publish ended its exit."""
+    """Gives an exit to each copy whose publish ended."""
 
     def __init__(
         self,
@@ -42,12 +42,12 @@ class Outcomes:
         route: Callable[[str, int], tuple[Destination, Lane]],
         send: Callable[[Letter], None],
     ) -> None:
-        """dead_letters: broker -> where messages that are given up go. send: publishes a letter."""
+        """dead_letters: broker -> destination of given-up messages. send: publishes a letter."""
         self._parking, self._retry, self._emit = parking, retry, emit
         self._dead_letters, self._route, self._send = dead_letters, route, send
 
     def confirmed(self, lane: Lane, copies: Sequence[Copy], now_ms: int) -> None:
-        """The broker has them."""
+        """The broker has taken responsibility for the copies: settle them."""
         settled: dict[tuple[Session, int], list[str]] = {}
         for copy in copies:
             if copy.record.at_most_once:
@@ -62,7 +62,7 @@ class Outcomes:
             self._emit(CircuitClosed(destination=lane.label))
 
     def failed(self, lane: Lane, copies: Sequence[Copy], outcome: Outcome, now_ms: int) -> None:
-        """Not confirmed: park what was certainly not written, count an attempt for the rest."""
+        """Park the copies that were certainly not delivered, count an attempt for the others."""
         if outcome.fault is Fault.DESTINATION:
             lane.probes = 0
             self._parking.troubled[lane] = None
@@ -97,7 +97,7 @@ class Outcomes:
             self._emit(Retried(destination=copy.lane.label, messages=1, reason=reason))
 
     def is_used_up(self, copy: Copy) -> bool:
-        """Whether no attempt is left, since workers ended while they published it."""
+        """Whether no attempt is left, because workers died while they published it."""
         return copy.tried.failures >= self._retry.max_attempts
 
     def bury(self, copy: Copy, reason: str, *, counted: bool, maybe: bool = False) -> None:
@@ -118,7 +118,7 @@ class Outcomes:
             return False  # its broker was removed since, or replaced by one of another kind
         try:
             letter = Letter(copy, to, destination, lane, reason[:_REASON_CHARS], maybe=maybe)
-        except DecodeError:  # headers that nothing can be added to
+        except DecodeError:  # its header table is damaged: none can be added
             return False
         self._send(letter)
         self._emit(DeadLettered(destination=copy.lane.label, messages=1, reason=reason))
@@ -126,7 +126,7 @@ class Outcomes:
 
 
 def by_lane(copies: Iterable[Copy]) -> Iterable[tuple[Lane, list[Copy]]]:
-    """The copies of each lane, in their order."""
+    """Lane -> its copies, in their order."""
     lanes: dict[Lane, list[Copy]] = {}
     for copy in copies:
         lanes.setdefault(copy.lane, []).append(copy)

@@ -1,7 +1,7 @@
-"""The messages that one session has parked of one lane, and which copies must wait behind them.
+"""The messages of one lane that one session has parked, and which copies must wait behind them.
 
-A copy later than the earliest parked message is parked too, so that no message of a key overtakes
-another. When the way is free, all come back at once; to probe a circuit, the earliest few.
+A copy later than the earliest parked message is parked too, so that no message overtakes an earlier
+one of its key. They come back all at once; to probe a circuit, only the earliest few.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ _KNOWN = 50_000  # ids remembered; beyond that, all parked messages come back to
 
 
 class Parked:
-    """Ids and scores of parked messages; if there are too many, those of the earliest.
+    """Ids and scores of parked messages; beyond 50,000, of the earliest only.
 
-    is_returning: some are on their way back to due; copies that come meanwhile are parked too.
+    is_returning: some are going back to `due`; copies that come meanwhile are parked too.
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class Parked:
         return self._known[0][0] if self._known else -inf
 
     def add(self, copy: Copy) -> None:
-        """Park one more. If there are too many to remember, the earliest are."""
+        """Park one more. Beyond the bound only the earliest ids are kept."""
         if copy.score < self._last or (self._is_whole and len(self._known) < _KNOWN):
             heapq.heappush(self._known, (copy.score, copy.id))
             self._last = max(self._last, copy.score)
@@ -53,7 +53,7 @@ class Parked:
         return self.is_returning or not self._known or copy.score > self._known[0][0]
 
     def take(self, most: int | None) -> list[str] | None:
-        """Take the earliest `most` ids, or all; None means all, when not all ids are known."""
+        """Take the earliest `most` ids, or all. Returns None for all, if not every id is known."""
         if most is not None and most < len(self._known):
             return [heapq.heappop(self._known)[1] for _ in range(most)]
         ids = [id for _, id in self._known] if self._is_whole else None

@@ -1,8 +1,8 @@
 """Parked messages: set aside, in order and without counting an attempt, until the way is free.
 
-A lane whose broker is away, whose circuit is open, or that is too slow for what is due parks its
-messages. They go back to due when it takes messages again; to a slow lane, as many at a time as it
-has room for.
+A lane parks its messages while its broker is unavailable, while its circuit is open, or when it is
+too slow for the messages that are due. They go back to `due` when it takes messages again; for a
+slow lane, as many at a time as it has room for.
 """
 
 from __future__ import annotations
@@ -23,22 +23,23 @@ Remove = Callable[[Callable[[Copy], bool]], list[Copy]]
 
 
 class Parking:
-    """Parks copies of lanes, and brings messages back. troubled: lanes with a circuit open, or
-    with messages parked.
+    """Parks copies, and brings messages back.
+
+    troubled: lanes whose circuit is open, or that have parked messages.
     """
 
     def __init__(self, window: Window) -> None:
         self._window = window
         self.troubled: dict[Lane, None] = {}
         self._returning: list[tuple[Lane, Session]] = []
-        self._changed: set[str] = set()  # brokers whose messages are to be routed again
+        self._changed: set[str] = set()  # brokers whose messages must be routed again
 
     def park(self, copy: Copy) -> None:
-        """Set it aside behind what its session parked of the lane before."""
+        """Park it, after the messages that its session has parked of this lane already."""
         lane, session = copy.lane, copy.session
         session.exits.park(copy.item)
         if not session.alive:
-            return  # what a dead session parked is for the next one to bring back
+            return  # the bucket's next session brings back what this one parked
         self.troubled[lane] = None
         parked = lane.parked.get(session)
         if parked is None:
@@ -46,21 +47,21 @@ class Parking:
         parked.add(copy)
 
     def brokers_changed(self, names: set[str]) -> None:
-        """Messages of these brokers are to be routed again."""
+        """Messages of these brokers must be routed again."""
         self._changed |= names
 
     @property
     def is_returning(self) -> bool:
-        """Whether parked messages are on their way back to due, or will be at once."""
+        """Whether parked messages are going back to `due`, or can go at once."""
         lanes = (lane for lane in self.troubled if lane.parked)
         return any(lane.is_left or not lane.is_shut for lane in lanes)
 
     def recover(self, now_ms: int, remove: Remove) -> None:
-        """Let a handful pass where a circuit's time has come, and all where the way is free.
+        """Probe lanes whose circuit is due for it with a handful; bring all back to healthy ones.
 
-        What is parked goes back to due, and with it what waits on the wheel of the same lane and
-        session: the next claim finds them all, in order. remove: takes such copies off the wheel.
-        To be called while no claim is under way; none is made until all are back.
+        Parked messages go back to `due`, together with the copies of the same lane and session that
+        wait on the wheel: the next claim then finds all of them in order. remove: takes such copies
+        off the wheel. Call it only while no claim is under way; none starts until they are back.
         """
         self._end_returns()
         self._empty_left(remove)
@@ -72,13 +73,13 @@ class Parking:
             self._bring_back(lane, session, lane.parked[session].take(most))
 
     def session_over(self, session: Session) -> None:
-        """What it parked is for the next session to bring back."""
+        """The bucket's next session brings back what this one parked."""
         for lane in self.troubled:
             lane.parked.pop(session, None)
         self._returning = [way for way in self._returning if way[1] is not session]
 
     def _empty_left(self, remove: Remove) -> None:
-        """Bring back what waits for brokers that changed, parked or on the wheel."""
+        """Bring back the messages of brokers that changed, parked or on the wheel."""
         if self._changed:
             changed, self._changed = self._changed, set()
             for copy in remove(lambda copy: copy.lane.name in changed):
@@ -91,7 +92,7 @@ class Parking:
                 del self.troubled[lane]
 
     def _ways(self, now_ms: int) -> dict[tuple[Lane, Session], int | None]:
-        """Where parked messages may come back, and how many; None: all."""
+        """(lane, session) whose messages may come back -> how many, None: all."""
         ways: dict[tuple[Lane, Session], int | None] = {}
         for lane in list(self.troubled):
             if lane.is_cut_off:
@@ -113,9 +114,9 @@ class Parking:
         return ways
 
     def _bring_back_some(self, lane: Lane) -> None:
-        """To a slow lane: as many of the earliest as it has room for, once that is worth a call."""
+        """Bring back the earliest messages of a slow lane that it has room for, if worth a call."""
         room = self._window.room(lane)
-        # What a draining session parked is for the next one to bring back.
+        # The next session of a draining bucket brings back what this one parked.
         ours = {session: p for session, p in lane.parked.items() if not session.draining}
         is_busy = lane in self._window.ripe or any(p.is_returning for p in ours.values())
         parked_count = sum(len(parked) for parked in ours.values())
@@ -128,7 +129,7 @@ class Parking:
             _, n, session = heapq.heappop(heads)
             parked = lane.parked[session]
             ids = parked.take(1)
-            if ids is None:  # the rest is not known one by one
+            if ids is None:  # too many to know each: bring all back
                 back.pop(session, None)
                 self._bring_back(lane, session, None)
                 continue
@@ -145,7 +146,7 @@ class Parking:
         self._returning.append((lane, session))
 
     def _end_returns(self) -> None:
-        """What is back in due is claimed like anything else."""
+        """Messages that are back in `due` are claimed like all others: forget they were parked."""
         under_way = []
         for lane, session in self._returning:
             if session.exits.is_unparking or (lane.is_slow and session.next_score == -inf):

@@ -1,4 +1,4 @@
-"""Publish: what is fired goes out through its lane when it is due, never a moment early."""
+"""Publish: fired copies go to their lanes when they are due, never earlier."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from delaybridge.store.command import Command
 
 
 class Publishing:
-    """Holds fired copies for the moment until they are due. fired: by score, after a pass."""
+    """Holds fired copies until they are due. fired: sorted by score after each pass."""
 
     def __init__(self, lanes: Lanes, now_ms: int, fire_lead_ms: int) -> None:
-        """fire_lead_ms: no copy is fired longer before its due time."""
+        """fire_lead_ms: the longest time before its due time that a copy is fired."""
         self._lanes, self._passed_ms, self._fire_lead_ms = lanes, now_ms, fire_lead_ms
         self.fired: list[Copy] = []
 
     def publish(self, now_ms: int) -> None:
-        """Hand over what is due, in order over all buckets."""
+        """Hand over the due copies, by score across all buckets."""
         if now_ms < self._passed_ms:  # the store's clock was set back
             self.fired += self._lanes.recall()
         self._passed_ms = now_ms
@@ -38,9 +38,9 @@ class Publishing:
         self._lanes.publish(now_ms)
 
     def _put_back(self, early_ms: int) -> None:
-        """The store's clock was set back after these were fired: they wait in the store again.
+        """Return copies to the store that are not due any more since its clock was set back.
 
-        At-most-once copies are settled already, and can only wait here.
+        At-most-once copies stay: the store has settled them already.
         """
         early = [c for c in self.fired if c.score > early_ms and not c.record.at_most_once]
         self.fired = [c for c in self.fired if c.score <= early_ms or c.record.at_most_once]
@@ -50,9 +50,10 @@ class Publishing:
 
 
 async def settle_once(asking: Asking, batch: Mapping[Session, list[Copy]]) -> Settled:
-    """Settle the at-most-once copies of a batch, before they go out.
+    """Settle the at-most-once copies of a batch before they are published.
 
-    Only those settled just now may; the others of their buckets waited, so that the order stays.
+    Only copies settled by this call may go. The other copies of the same buckets waited for it, so
+    that their order stays.
     """
     asked = {session: [_settling(session, copies)] for session, copies in batch.items()}
     answers = await asking.ask(asked)
@@ -78,7 +79,7 @@ def _settling(session: Session, copies: list[Copy]) -> Command[Any]:
 
 
 class Settled(NamedTuple):
-    """Copies that may go out, and those that may not."""
+    """Copies that may be published, and those that may not."""
 
     go: list[Copy]
     stay: list[Copy]

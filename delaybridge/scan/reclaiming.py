@@ -1,4 +1,4 @@
-"""Reclaim: what dead sessions left in the mirror, or parked, goes back to due."""
+"""Reclaim: messages that dead sessions left in the mirror or parked go back to `due`."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from delaybridge.scan.session import Session
 
 
 class Reclaiming:
-    """Reclaims for sessions that begin, to the end, before anything is claimed from them."""
+    """Reclaims everything for a new session before it claims."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._begun: list[Session] = []
 
     def add(self, session: Session) -> None:
-        """The session begins."""
+        """Reclaim for this new session at the next pass."""
         self._begun.append(session)
 
     def start(self) -> None:
-        """Reclaim for all that have begun, together, so that the first claim asks them all."""
+        """Reclaim for all new sessions together, so that the first claim asks all of them."""
         if self._begun:
             begun, self._begun = self._begun, []
             self._context.start(self._reclaim(begun))

@@ -118,7 +118,7 @@ class Circuit:
         return True
 
     def clock_stepped(self, step_ms: int) -> None:
-        """The clock was set: all times here move along."""
+        """The clock was set: shift all times."""
         if self.probe_at_ms is not None:
             self.probe_at_ms += step_ms
 

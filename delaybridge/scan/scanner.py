@@ -1,13 +1,13 @@
-"""The scanner: moves due messages of the leased buckets to their brokers, and sees them settled.
+"""The scanner: publishes the due messages of the leased buckets and settles them in the store.
 
-`scan` is one pass, and says when to look again. It never waits: what talks to the store (claim,
-fire, tell) runs beside it, one of each at a time, and rings the alarm when it is done, so that the
-next pass takes the next step. Under load each of them carries what gathered meanwhile.
+`scan` is one pass; it returns when to look again. It never waits. The calls to the store (claim,
+fire, tell) run as tasks, one of each at a time. Each rings the alarm when it ends, so that the next
+pass takes the next step. Under load each call carries what gathered during the one before.
 
     claim -> wheel -> fire -> publish -> settle | retry | bury | park
 
-A message is in Redis' mirror all the while. Any unexpected error ends `run`: the worker gives its
-leases up and begins again, and the next owner reclaims. Recovery is that one path.
+During all of this the message stays in Redis' mirror. Any unexpected error ends `run`: the worker
+gives its leases up and starts again, and the next owner reclaims. There is no other recovery path.
 """
 
 from __future__ import annotations
@@ -53,19 +53,16 @@ class Scanner:
         lost: Callable[[Session, str], None],
         damaged: Callable[[Session, StoreError], None],
     ) -> None:
-        """lost: told of a session that a verb found to be over; damaged: of one it failed for."""
+        """lost: called when a session's lease is found to be lost. damaged: when its bucket is."""
         self._clock, self._alarm, self._lanes, self._emit = clock, alarm, lanes, emit
         self._options = options
         self._sessions: dict[int, Session] = {}
         self._waiting = WaitingCopies(clock.now_ms(), lanes)
-        self._asking = Asking(
-            *(store, clock, emit), lost=lost, damaged=damaged, clock_stepped=self.clock_stepped
-        )
+        self._asking = Asking(store, clock, emit, lost, damaged, self.clock_stepped)
         context = Context(
-            *(self._sessions, self._waiting, lanes, self._asking, clock, emit, options),
-            start=self._start,
-            ring=alarm.ring,
-        )
+            self._sessions, self._waiting, lanes, self._asking, clock, emit, options,
+            start=self._start, ring=alarm.ring,
+        )  # fmt: skip
         self._reclaiming = Reclaiming(context)
         self._claiming = Claiming(context)
         self._telling = Telling(context, self.wake)
@@ -74,16 +71,14 @@ class Scanner:
         self._tasks: set[asyncio.Task[None]] = set()
         self._failure: BaseException | None = None
         self._watch = Watch(self._waiting, lanes, self._asking, emit)
-        self._is_swept = True  # no copy of a session that is over waits here
+        self._is_swept = True  # no copy here belongs to a session that is over
 
     async def run(self) -> None:
-        """Scan until cancelled; raises whatever went wrong."""
+        """Scan until cancelled; raises the first error of any step."""
         try:
             while self._failure is None:
-                look_at_ms = self.scan(self._clock.now_ms())
-                self._alarm.set(
-                    None if look_at_ms is None else self._clock.monotonic_at(look_at_ms)
-                )
+                at_ms = self.scan(self._clock.now_ms())
+                self._alarm.set(None if at_ms is None else self._clock.monotonic_at(at_ms))
                 await self._alarm.wait()
             raise self._failure
         finally:
@@ -91,9 +86,9 @@ class Scanner:
                 task.cancel()
 
     def scan(self, now_ms: int) -> int | None:
-        """One pass at this time; when to look again (None: only when something happens)."""
+        """One pass; returns when to look again in ms, None: only when the alarm rings."""
         self._sweep()
-        self._publishing.publish(now_ms)  # first: what is due waits for nothing
+        self._publishing.publish(now_ms)  # first: a due message waits for nothing
         self._reclaiming.start()
         self._recover(now_ms)
         self._claiming.start(now_ms)
@@ -102,7 +97,7 @@ class Scanner:
         return self._next_look_ms(now_ms)
 
     def _sweep(self) -> None:
-        """Throw away copies of sessions that are over: they would take room."""
+        """Drop copies of sessions that are over; they would only take room."""
         if not self._is_swept:
             self._is_swept = True
             self._waiting.remove(lambda copy: not copy.session.alive)
@@ -110,13 +105,14 @@ class Scanner:
     def _recover(self, now_ms: int) -> None:
         """Bring parked messages back where their broker takes messages again.
 
-        Not while a claim is under way: its copies could not be taken off the wheel yet.
+        Not while a claim is under way: its copies are not on the wheel yet, so they could not be
+        taken off it.
         """
         if not self._claiming.under_way:
             self._lanes.recover(now_ms, self._waiting.remove)
 
     def _next_look_ms(self, now_ms: int) -> int | None:
-        """The nearest instant at which time alone makes something possible."""
+        """The next time in ms at which a step can be taken though nothing else happens."""
         looks: list[float] = [self._telling.next_look_ms]
         looks += [copy.score for copy in self._publishing.fired[:1]]
         if (wheel_ms := self._waiting.next_due_ms()) is not None:
@@ -126,16 +122,16 @@ class Scanner:
         nearest = min(looks)
         return None if nearest == inf else int(max(nearest, now_ms))
 
-    # what the leases say (lease.Holder)
+    # called by the leases (lease.Holder)
 
     def begin(self, session: Session) -> None:
-        """Work on a bucket from now on: reclaim first, to the end, then claim."""
+        """Work on a bucket from now on: reclaim all of it first, then claim."""
         self._sessions[session.bucket.number] = session
         self._reclaiming.add(session)
         self._alarm.ring()
 
     def session_over(self, session: Session) -> None:
-        """The lease is lost or given up, and every copy of the session is void."""
+        """The lease is lost or given up: the session's copies may not be published any more."""
         if self._sessions.get(session.bucket.number) is session:
             del self._sessions[session.bucket.number]
         self._is_swept = False
@@ -144,7 +140,7 @@ class Scanner:
         self._alarm.ring()
 
     async def drain(self, session: Session) -> None:
-        """Claim no more, put back what is not fired, wait until all else is settled."""
+        """Claim no more, put back copies that are not fired, wait until the others have ended."""
         session.exits.draining = True
         for copy in self._waiting.remove(lambda copy: copy.session is session):
             session.exits.retry(copy.item, None)
@@ -154,7 +150,7 @@ class Scanner:
             await session.moved.wait()
 
     def clock_stepped(self, step_ms: int) -> None:
-        """The store's clock was set: say so, and look into every bucket by the new time."""
+        """The store's clock was set: log it, and look into every bucket at once."""
         self._emit(ClockStepped(step_ms=step_ms))
         self._lanes.clock_stepped(step_ms)
         self._watch.clock_stepped(step_ms)
@@ -163,13 +159,13 @@ class Scanner:
         self.wake_all()
 
     def wake_all(self) -> None:
-        """A wake-up may have been missed, or the clock was set: look into every bucket."""
+        """Look into every bucket now: a wake-up may have been missed, or the clock was set."""
         for session in self._sessions.values():
             session.look_at_ms = -inf
         self._alarm.ring()
 
     def wake(self, bucket: int, due_ms: int) -> None:
-        """Something due then came into a bucket: look in time, and not sooner than need be."""
+        """A message due then came into a bucket: claim it in time, but no earlier than needed."""
         session = self._sessions.get(bucket)
         if session is None:
             return
@@ -181,30 +177,26 @@ class Scanner:
             session.look_at_ms = look_at_ms
             self._alarm.ring()
 
-    # what the publishers say
+    # called by the publishers
 
     def report(self, deliveries: Sequence[Delivery], outcome: Outcome) -> None:
-        """How publishes ended; called by the publishers, once for each delivery."""
+        """How publishes ended. Every delivery is reported once."""
         self._lanes.outcome(deliveries, outcome, self._clock.now_ms())
         if not (self._telling.is_planned and self._lanes.is_calm) or self._waiting.ripe:
             self._alarm.ring()
 
-    # what the worker asks
+    # called by the worker
 
     def is_idle(self) -> bool:
-        """Whether nothing is due in the buckets held here, nor on its way."""
+        """Whether nothing is due in the buckets held here, and nothing is on its way."""
         now_ms = self._clock.now_ms()
         sessions = self._sessions.values()
-        is_busy = (
-            self._tasks
-            or self._waiting.is_due(now_ms)
-            or self._publishing.fired
-            or self._lanes.is_returning
-            or any(session.exits.any for session in sessions)
-        )
+        is_busy = self._tasks or self._publishing.fired or self._lanes.is_returning
+        has_exits = any(session.exits.any for session in sessions)
         published = sum(session.copies for session in sessions) - self._waiting.messages
-        due = any(session.next_score <= now_ms for session in sessions)
-        return not (is_busy or published or due)
+        is_due = any(session.next_score <= now_ms for session in sessions)
+        is_due = is_due or self._waiting.is_due(now_ms)
+        return not (is_busy or has_exits or published or is_due)
 
     def check_moving(self, limit_ms: int) -> None:
         """Fail if the same message has been overdue and next to be fired for `limit_ms`."""
@@ -218,7 +210,7 @@ class Scanner:
             self._asking, sessions, self._emit, most=most, age_ms=age_ms, buckets=buckets
         )
 
-    # steps beside the scanner
+    # steps that run as tasks
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -1,6 +1,6 @@
-"""One taking of one bucket's lease, from acquire to release: what the protocol remembers of it.
+"""A session: the time for which this worker holds one bucket's lease, and what it knows of it.
 
-When the lease is lost, the session is over, and every copy it holds with it.
+When the lease is lost the session is over, and none of its copies may be published.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ class Session:
 
     have: the last claim number received. seen: the highest revocation turn acted upon.
     watermark: the highest score ever fired; it never falls.
-    copies: claimed, and the store does not know yet what became of them. calls: under way.
-    look_at_ms: when to claim next. next_score: nothing in the bucket is earlier.
+    copies: number claimed and not yet reported to the store as ended. calls: number under way.
+    look_at_ms: when to claim next. next_score: no unclaimed message has a lower score.
     """
 
     def __init__(self, bucket: Bucket, token: str, turn: int, ttl_ms: int, taken_s: float) -> None:
@@ -27,7 +27,7 @@ class Session:
         self.owner = token, ttl_ms
         self.touched_s = taken_s  # when the last call was sent whose answer renewed the lease
         self.alive = True
-        self.ready = False  # reclaimed to the end: claims may begin
+        self.ready = False  # all is reclaimed: claims may begin
         self.have = turn
         self.seen = 0
         self.watermark = -1.0
@@ -37,7 +37,7 @@ class Session:
         self.claimed_at_ms = 0
         self.next_score = -inf
         self.copies = self.calls = 0
-        self.moved = asyncio.Event()  # one of the two fell
+        self.moved = asyncio.Event()  # set whenever `copies` or `calls` falls
         self.exits = Exits(bucket, self.owner)
 
     def __repr__(self) -> str:
@@ -45,7 +45,7 @@ class Session:
 
     @property
     def token(self) -> str:
-        """What the lease is compared with."""
+        """The lease's value in Redis: scripts compare it."""
         return self.owner[0]
 
     @property
@@ -67,17 +67,17 @@ class Session:
             self._waiting[number] = copies
 
     def waits_no_more(self, claim: int, copies: int) -> None:
-        """Copies of that claim are fired, or took another exit."""
+        """Copies of that claim were fired, or took another exit."""
         if self._waiting[claim] == copies:
             del self._waiting[claim]
         else:
             self._waiting[claim] -= copies
 
     def revoke(self, fired: Fired) -> None:
-        """Remember what a fire reported, until no copy that it means can be left.
+        """Remember the revocations that a fire returned, while copies that they mean may exist.
 
-        It is acknowledged only by an owner that holds every claim made before the report: a claim
-        still on its way may bring a copy that the revocation means.
+        They are acknowledged (`seen`) only once every claim made before them has arrived: a claim
+        still under way may bring a copy that was revoked.
         """
         for id, turn in fired.revoked.items():
             self._revoked[id.decode(errors="replace")] = turn
@@ -91,7 +91,7 @@ class Session:
 
     @property
     def is_clear(self) -> bool:
-        """Whether the lease holds and none of its copies is known to be revoked."""
+        """Whether the lease is held, and no copy is known to be revoked."""
         return self.alive and not self._revoked
 
     def forget_revoked(self) -> None:
@@ -103,16 +103,16 @@ class Session:
     # ends
 
     def told(self, report: ExitReport) -> None:
-        """The store knows what became of these copies."""
+        """The store has the report: its copies have ended."""
         self.exits.answered(report)
         self.ended(report.copies)
 
     def unparked(self, left: int) -> None:
-        """Parked messages are back in due, or some of them; look at once."""
+        """Parked messages are back in `due`: claim at once. left: the number still parked."""
         self.exits.unparked(left)
         self.look_at_ms = self.next_score = -inf
 
     def ended(self, copies: int) -> None:
-        """Copies came to their end."""
+        """That many copies ended."""
         self.copies -= copies
         self.moved.set()

@@ -1,4 +1,4 @@
-"""Which worker ought to hold which bucket."""
+"""Share: which worker should hold which bucket."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tell: what became of copies goes to the store: settle, retry, bury, park; and unpark."""
+"""Tell the store how copies ended: settle, retry, bury, park; and unpark."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from delaybridge.scan.context import Context
 from delaybridge.scan.exits import ExitReport
 from delaybridge.scan.session import Session
 
-_PAUSE_MS = 10  # under load the store is told no more often than this
+_PAUSE_MS = 10  # under load the store is told at most this often
 
 
 class Telling:
     """Tells the store of all buckets' exits together. One call at a time."""
 
     def __init__(self, context: Context, wake: Callable[[int, int], None]) -> None:
-        """wake: told of a bucket and when something is due there again."""
+        """wake: called with a bucket and the time at which a message is due there again."""
         self._context, self._wake = context, wake
         self._under_way = False
         self._told_ms = -inf
@@ -28,9 +28,9 @@ class Telling:
         return self._under_way or self.next_look_ms < inf
 
     def start(self, now_ms: int) -> None:
-        """Tell, if there is anything to tell. Settled copies wait a moment for others.
+        """Tell, if there is anything to tell. Settled copies wait up to 10 ms for others.
 
-        Many are told of with a fire before that.
+        Most are told sooner, along with a fire of their bucket.
         """
         if self._under_way:
             return
@@ -55,7 +55,7 @@ class Telling:
                 session.unparked(answers[session][-1])
 
     def answered(self, session: Session, report: ExitReport) -> None:
-        """The store knows what the report says; what backs off is looked for in time."""
+        """The store has the report. Messages that back off are claimed again in time."""
         session.told(report)
         if report.back_off_ms is not None:
             due_ms = self._context.clock.now_ms() + report.back_off_ms

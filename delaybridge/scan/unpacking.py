@@ -1,4 +1,4 @@
-"""From the bytes of a claim's answer to copies."""
+"""Unpacking: a claim's answer in bytes becomes copies."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from delaybridge.store.verbs import Item
 def copies_of(
     session: Session, claimed: Claim, lanes: Lanes, now_ms: int, emit: Emit
 ) -> list[Copy]:
-    """The copies of a batch. A record that cannot be read is buried, and stops nothing."""
+    """The copies of a claim. A record that cannot be read is buried; the others go on."""
     copies = []
     route = lanes.route
     tried = claimed.tried or [b""] * len(claimed.ids)

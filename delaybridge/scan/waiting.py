@@ -1,4 +1,4 @@
-"""Copies that are claimed and not fired yet: on the wheel, and then ripe, in order of score."""
+"""Copies that wait to be fired: on the wheel until their time comes, then ripe, by score."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from delaybridge.scan.copy import Copy
 from delaybridge.scan.lanes import Lanes
 from delaybridge.scan.wheel import Wheel
 
-BACKWARDS_MS = 50  # a wheel never turns back; a clock set back by more than this gets a new one
+BACKWARDS_MS = 50  # a wheel never turns back; if the clock does, by more, it is replaced
 by_score = attrgetter("score")
 _by_claim = attrgetter("session", "claim")
 
@@ -25,13 +25,13 @@ class WaitingCopies:
         """lanes: told how many ripe copies each lane has."""
         self._wheel: Wheel[Copy, Copy] = Wheel(now_ms)
         self._turned_ms = now_ms  # how far the wheel has turned
-        self._late: list[Copy] = []  # their time was over when they came
+        self._late: list[Copy] = []  # due already when they came
         self._lanes = lanes
         self.ripe: list[Copy] = []
         self.messages = self.bytes = 0
 
     def add(self, copies: Sequence[Copy]) -> None:
-        """The copies of a claim."""
+        """Wait with the copies of a claim."""
         self.messages += len(copies)
         self.bytes += sum([copy.size for copy in copies])
         late, turned_ms, insert = list[Copy](), self._turned_ms, self._wheel.insert
@@ -48,14 +48,14 @@ class WaitingCopies:
         return self._wheel.next_due_ms()
 
     def ripen(self, now_ms: int, lead_ms: int, most_ms: int) -> None:
-        """Make ripe what is due within `lead_ms`; if anything is, what is due within `most_ms`."""
+        """Make the copies due within `lead_ms` ripe; if there are any, all due within `most_ms`."""
         to_ms = now_ms + lead_ms
         next_ms = self._wheel.next_due_ms()
         if next_ms is not None and next_ms <= to_ms:
             to_ms = now_ms + most_ms
         if to_ms < self._turned_ms - BACKWARDS_MS:
             self._turn_back(now_ms)
-        # The lead may have shrunk; a copy that comes late is found where the wheel stands already.
+        # The lead may have shrunk, but the wheel never turns back, and `add` compares with it.
         self._turned_ms = max(self._turned_ms, to_ms)
         ripe = self._wheel.advance(self._turned_ms)
         if ripe or self._late:
@@ -75,7 +75,7 @@ class WaitingCopies:
         self.ripe, self._late = [], []
 
     def taken(self, copies: Sequence[Copy], kept: list[Copy], beyond: int) -> None:
-        """These ripe copies wait no more; `kept` stay of the ripe ones before index `beyond`."""
+        """These ripe copies wait no more. Of the first `beyond` ripe ones, `kept` stay."""
         self.ripe[:beyond] = kept
         self._lanes.unripened(copies)
         self._end_wait(copies)

@@ -1,4 +1,4 @@
-"""Finds a scanner that hangs: the same message overdue, and next to be fired, for too long."""
+"""Watch: finds a scanner that hangs: the same overdue message is next to be fired for too long."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from delaybridge.scan.waiting import WaitingCopies
 
 
 class Watch:
-    """Looks now and then at the first ripe copy."""
+    """Compares the first ripe copy with the one seen before."""
 
     def __init__(self, waiting: WaitingCopies, lanes: Lanes, asking: Asking, emit: Emit) -> None:
         self._waiting, self._lanes, self._asking, self._emit = waiting, lanes, asking, emit
@@ -18,9 +18,9 @@ class Watch:
         self._since_ms = 0
 
     def look(self, now_ms: int, limit_ms: int) -> RuntimeError | None:
-        """The error if the same copy was first for `limit_ms`.
+        """An error if the same copy has been first for `limit_ms`, else None.
 
-        A copy that waits for room in its lane, or for a silent store, is not stuck.
+        A copy is not stuck while it waits for room in its lane, or while the store is silent.
         """
         ripe = self._waiting.ripe
         head, since_ms = ripe[0] if ripe else None, max(self._since_ms, self._asking.silent_at_ms)

@@ -1,4 +1,4 @@
-"""The window: how many fired messages may be without outcome, and each lane's share of them."""
+"""The window: how many messages may be in flight to all brokers, and each lane's share."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from operator import attrgetter
 from delaybridge.scan.copy import Copy
 from delaybridge.scan.lane import Lane
 
-PATIENCE_MS = 50  # a full lane that holds up other lanes for longer has its ripe copies parked
-_LONG_PATIENCE_MS = 10_000  # while no other lane is known to wait: a message may be unclaimed
+PATIENCE_MS = 50  # a full lane that would hold up others for longer has its ripe copies parked
+_LONG_PATIENCE_MS = 10_000  # if no other lane waits; a message for one may still be unclaimed
 _lane_of = attrgetter("lane")
 
 
 class Window:
-    """Counts what is admitted to the lanes. unconfirmed: messages that brokers have."""
+    """Counts messages admitted to the lanes. unconfirmed: those that brokers have."""
 
     def __init__(self, messages: int, bytes: int) -> None:
         self.messages, self.bytes = messages, bytes
         self.load = self.load_bytes = self.unconfirmed = 0
-        self.ripe: Counter[Lane] = Counter()  # copies that may be fired, as soon as there is room
+        self.ripe: Counter[Lane] = Counter()  # number of copies that wait for room to be fired
 
     def admit(self, lane: Lane, size: int, *, may_wait: bool) -> bool:
         """Count one more message in a lane; False if it must wait for room there."""
@@ -33,7 +33,7 @@ class Window:
         return True
 
     def free(self, lane: Lane, copies: Sequence[Copy]) -> None:
-        """Admitted copies have their outcome, or will not be published after all."""
+        """Free the room of admitted copies: they have an outcome, or will not be published."""
         count, size = len(copies), sum([copy.size for copy in copies])
         lane.load -= count
         lane.load_bytes -= size
@@ -46,7 +46,7 @@ class Window:
         A lane may hold as much as is free (dynamic thresholds, Choudhury & Hahne 1998): alone it
         gets half of the window, and no number of stuck lanes can take all of it.
         """
-        load = lane.load  # asked for each message: no call more than needed
+        load = lane.load  # this runs for each message
         return (
             load >= lane.flow.limit
             or load >= self.messages - self.load
@@ -74,7 +74,7 @@ class Window:
         return lane.flow.clear_ms(self.ripe[lane], now_ms) > patience_ms
 
     def ripened(self, copies: Sequence[Copy]) -> None:
-        """The copies wait to be fired."""
+        """These copies wait to be fired."""
         self.ripe.update(map(_lane_of, copies))
 
     def unripened(self, copies: Sequence[Copy]) -> None:
