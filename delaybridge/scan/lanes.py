@@ -62,11 +62,9 @@ class Lanes:
         self._window = Window(window_messages, window_bytes)
         self._parking = Parking(self._window)
         self._outcomes = Outcomes(
-            *(self._parking, retry, emit),
-            dead_letters=dead_letters,
-            route=self.route,
-            send=self._send_letter,
-        )
+            self._parking, retry, emit,
+            dead_letters=dead_letters, route=self.route, send=self._send_letter,
+        )  # fmt: skip
         self._kinds: dict[str, str] = {}
         self._lanes: dict[str, Lane] = {}
         self._routes: dict[str, tuple[Destination, Lane]] = {}

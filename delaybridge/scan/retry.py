@@ -30,7 +30,7 @@ class RetryPolicy:
     jitter: float = 0.2
 
     def __post_init__(self) -> None:
-        # The conditions say what is allowed, since every comparison with NaN is false.
+        # Conditions state what is allowed, not what is refused: comparisons with NaN are false.
         if not 1 <= self.max_attempts <= ATTEMPTS_LIMIT:
             raise ValueError(f"max_attempts must be 1 to {ATTEMPTS_LIMIT}, not {self.max_attempts}")
         if not 1 < self.factor <= FACTOR_LIMIT:

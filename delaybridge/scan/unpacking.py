@@ -38,9 +38,9 @@ def copies_of(
         except DecodeError as exc:
             bury(id, f"{exc.code}: {exc.detail}")
             continue
+        destination, lane = route(record.destination, now_ms)
         copy = Copy(
-            *(session, claimed.number, id, score, parse_tried(failures), record),
-            *route(record.destination, now_ms),
+            session, claimed.number, id, score, parse_tried(failures), record, destination, lane
         )
         if raw[0] == BACKDATED:
             copy.late_from_ms = max(copy.due_ms, since_ms(raw))

@@ -109,7 +109,7 @@ class Wheel(Generic[K, T]):
 
     @property
     def span_ms(self) -> int:
-        """How far ahead the wheels reach, in ms; what is due later waits in the overflow buffer."""
+        """How far ahead the wheels reach, in ms; later items wait in the overflow buffer."""
         highest = self._levels[-1]
         return highest.unit * highest.count * self._tick_ms
 
@@ -241,7 +241,7 @@ class Wheel(Generic[K, T]):
             moment.slot[moment.due_ms] = moment
 
     def _expire(self, due: list[T]) -> None:
-        """Move what is under the lowest wheel's pointer to the end of `due`."""
+        """Move the items under the lowest wheel's pointer to the end of `due`."""
         lowest = self._levels[0]
         slot = lowest.slots[self._tick % lowest.count]
         # More than one moment only where they came late, or where a tick has many milliseconds.

@@ -56,7 +56,7 @@ class Window:
     def room(self, lane: Lane) -> int:
         """Messages that the lane may take at once: as many as it confirms soon, and its share.
 
-        Each of them takes from what is free as well, so half of that. Bytes count as messages of
+        Each message taken makes the free part smaller too, hence half. Bytes count as messages of
         the average size of those in the lane.
         """
         free = self.messages - self.load - lane.load

@@ -54,7 +54,7 @@ async def lone(rig_of: RigFactory) -> AsyncIterator[Rig]:
 
 
 async def claimed(rig: Rig, *messages: Message) -> None:
-    """Schedule, and have the scanner claim what is due within its window."""
+    """Schedule, and have the scanner claim the messages due within its window."""
     await rig.schedule(*messages)
     rig.scanner.wake_all()
     await rig.quiet()
@@ -177,7 +177,7 @@ async def test_a_clock_set_back_makes_nothing_early_and_one_set_ahead_loses_noth
 async def test_a_claim_whose_answer_shows_a_clock_set_back_delivers_nothing_early(
     lone: Rig,
 ) -> None:
-    lone.step_ms = -60_000  # nobody has told the worker
+    lone.step_ms = -60_000  # the worker does not know yet
     await lone.schedule(message("x", lone.store_ms + 1900), message("y", lone.store_ms + 1900))
     lone.scanner.wake(0, lone.store_ms + 1900)
     await lone.quiet()
@@ -893,7 +893,7 @@ SIZES: list[dict[str, int]] = [
 
 @pytest.fixture
 def lone_rig_of(rig_of: RigFactory, monkeypatch: pytest.MonkeyPatch) -> RigFactory:
-    """Makes a rig of one bucket. known: so many parked ids are remembered."""
+    """Makes a rig of one bucket. known: how many parked ids are remembered."""
 
     def lone_rig(*, known: int = 1000, **options: int) -> Rig:
         monkeypatch.setattr("delaybridge.scan.parked._KNOWN", known)
@@ -1025,7 +1025,7 @@ async def test_a_key_whose_earlier_owner_parked_it_keeps_its_order(rig_of: RigFa
         await old.at(PARKED_MS)
         await old.expire(0)
     new = rig_of(buckets=1)
-    new.now_ms = PARKED_MS + 500  # so long nobody looked
+    new.now_ms = PARKED_MS + 500  # no worker looked in the meantime
     async with new:
         await new.hurry_until(END_MS)
         await new.live_until(END_MS)
@@ -1066,7 +1066,7 @@ def disturb(broker: Broker_, chance: random.Random) -> None:
             broker.hold = True
         case 2:
             broker.confirm(chance.randrange(20))
-        case 3 if not broker.held:  # of what is on its way together each may end otherwise
+        case 3 if not broker.held:  # messages in flight together may end differently
             broker.next_outcomes.extend([NO_EXCHANGE] * 10_000)
         case _:
             calm(broker)

@@ -182,7 +182,7 @@ def test_a_withdrawn_instant_does_not_ring(run: Run, timer: TimerFactory) -> Non
 
 
 def busy_until(at_s: float) -> None:
-    """The event loop does not come by: the timer goes off, and nobody knows yet."""
+    """The event loop is busy: the timer goes off, and no task has noticed yet."""
     while time.monotonic() <= at_s:
         pass
 
@@ -212,13 +212,13 @@ def test_armed_again_just_before_the_loop_hears_that_it_went_off_it_does_not_blo
         loop = asyncio.get_running_loop()
         ours, theirs = socket.socketpair()
 
-        def set_anew() -> None:
+        def set_again() -> None:
             ours.recv(1)
             alarm.set(time.monotonic() + FAR_S)
 
         with ours, theirs:
             # Readable before the timer, so handled before it, in the same turn of the loop.
-            loop.add_reader(ours, set_anew)
+            loop.add_reader(ours, set_again)
             at_s = time.monotonic() + SOON_S
             alarm.set(at_s)
             theirs.send(b"x")

@@ -66,7 +66,7 @@ def test_it_is_never_ahead_of_the_store_whatever_the_network_did(
     world = World()
     for pause_us, there_us, back_us in readings:
         world.now_us += pause_us
-        assert world.read(there_us, back_us) == 0, "nobody set a clock"
+        assert world.read(there_us, back_us) == 0, "no clock was set"
         assert world.ahead_us <= 0
     world.now_us += later_us
     assert world.ahead_us <= 0

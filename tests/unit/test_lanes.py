@@ -764,7 +764,7 @@ def test_while_a_copy_waits_its_lane_is_not_forgotten(board: Board) -> None:
     assert later.lane is board.wheel[0].lane, "else it could overtake"
     board.brokers["a"] = Broker("memory", Recorder("a"))  # type: ignore[arg-type]
     board.lanes.brokers_changed({"a"})
-    assert board.recover() == ["m1"], "routed anew"
+    assert board.recover() == ["m1"], "routed again"
 
 
 # brokers that are changed
@@ -779,9 +779,9 @@ def test_a_broker_s_messages_are_routed_again_when_it_changes(board: Board) -> N
     new = Recorder("a")
     board.brokers["a"] = Broker("memory", new)  # type: ignore[arg-type]
     (left,) = board.lanes.brokers_changed({"a"})
-    assert left.load == 1, "what was fired is still the old one's"
+    assert left.load == 1, "fired copies stay with the old one"
 
-    assert board.recover() == ["m2", "m3"], "in order, with what is on the wheel"
+    assert board.recover() == ["m2", "m3"], "in order, with the copies on the wheel"
     assert board.wheel == [other]
     board.come_back()
     fresh = board.copy()

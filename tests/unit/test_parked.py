@@ -1,4 +1,4 @@
-"""What is parked: the earliest come back first, and what is later waits behind them."""
+"""Parked messages: the earliest come back first, and later copies wait behind them."""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ class Owner:
             self.claiming = None
 
     def fire(self, up_to: float) -> None:
-        # Not what lies below the watermark: a clock set back leaves that on the wheel.
+        # No copies below the watermark: a clock set back leaves those on the wheel.
         covered = [copy for copy in self.wheel if copy[2] <= up_to]
         if self.firing is None and covered:
             session = self.session
@@ -156,7 +156,7 @@ class Owner:
                 session.waits_no_more(claim, 1)
 
     def fire_answers(self) -> None:
-        """Publish what the fire covered and nobody revoked."""
+        """Publish the copies that the fire covered and that are not revoked."""
         if self.firing is None:
             return
         fired, covered = self.firing
@@ -198,7 +198,7 @@ def test_no_revoked_copy_is_published_however_claims_and_fires_overlap(
     for verb, *arguments in steps:
         getattr(owner.store if verb == "cancel" else owner, verb)(*arguments)
     owner.finish()
-    assert owner.store.mirror == {}, "what was not revoked was published"
+    assert owner.store.mirror == {}, "copies that were not revoked are published"
 
 
 @many_examples
@@ -208,7 +208,7 @@ def test_nothing_is_remembered_for_ever(steps: list[tuple[Any, ...]]) -> None:
     for verb, *arguments in steps:
         getattr(owner.store if verb == "cancel" else owner, verb)(*arguments)
     owner.finish()
-    for id in "ab":  # two more fires: one reports what is left, one acknowledges it
+    for id in "ab":  # two more fires: one reports the remaining revocation, one acknowledges it
         owner.claim(id, 9.0)
         owner.finish()
     assert owner.store.revoked == {}

@@ -50,7 +50,7 @@ def test_001_02_the_slots_are_a_ring() -> None:
 
 
 def test_001_03_ten_seconds_in_eight_slots_fire_in_the_second_round_at_slot_2() -> None:
-    """No round is counted: what is a round away waits in the overflow buffer until it is not."""
+    """No rounds are counted: items a round away wait in the overflow buffer."""
     wheel = seconds_wheel(SINGLE)
     wheel.insert(10 * SECOND_MS, "round 1", "late")
     wheel.insert(2 * SECOND_MS, "round 0", "soon")
