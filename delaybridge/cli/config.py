@@ -49,7 +49,7 @@ def show(session: Session, sources: bool) -> None:
             session.output.result(data, "")
         return
     lines: list[str] = []
-    for section, _, items in _sections(settings):
+    for section, items in _sections(settings):
         lines += ["", f"[{section}]"] if section else []
         lines += ["# none"] if not items else []
         for path, name, value in items:
@@ -78,12 +78,13 @@ def check(session: Session) -> None:
 
 def sample() -> str:
     """The text of config/delaybridge.toml: every setting, its default and what it means."""
-    from delaybridge.settings.settings import Settings, fields
+    from delaybridge.settings.settings import Settings, descriptions
 
-    about = {".".join(path): field.description or "" for path, field in fields()}
+    about, settings = descriptions(), Settings()
     lines = [_SAMPLE_HEAD]
-    for section, doc, items in _sections(Settings()):
+    for section, items in _sections(settings):
         if section:
+            doc = about.get(section) or type(getattr(settings, section)).__doc__ or ""
             lines += [*_comment(doc), f"[{section}]"]
         for path, name, value in items:
             lines += [*_comment(about[path]), f"{name} = {_toml(value)}", ""]
@@ -92,20 +93,16 @@ def sample() -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _sections(settings: Settings) -> Iterator[tuple[str, str, list[tuple[str, str, Any]]]]:
-    """Each section with what it is about and its (key path, name, value); "" is the top level."""
+def _sections(settings: Settings) -> Iterator[tuple[str, list[tuple[str, str, Any]]]]:
+    """Each section with the (key path, name, value) of its settings; "" is the top level."""
     items: dict[str, list[tuple[str, str, Any]]] = {"": []}
-    about = {"": ""}
-    for name, field in type(settings).model_fields.items():
-        doc = getattr(field.annotation, "__doc__", None) if name != "brokers" else None
-        value = getattr(settings, name)
+    for name, value in settings:
         if name == "brokers" or hasattr(value, "model_fields_set"):
-            items[name], about[name] = [], doc or field.description or ""
+            items[name] = []
     for path, value in settings.items():
         section, dot, name = path.partition(".")
         items[section if dot else ""].append((path, name if dot else section, value))
-    for section, listed in items.items():
-        yield section, about[section], listed
+    yield from items.items()
 
 
 def _comment(text: str) -> list[str]:

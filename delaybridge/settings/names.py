@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from pydantic import BaseModel
-from pydantic.fields import FieldInfo
 
 from delaybridge.errors import printable
 
@@ -18,15 +17,16 @@ NESTED = "__"
 _SHORT_NAMES: dict[str, KeyPath] = {"REDIS_URL": ("redis", "url")}
 
 
-def fields_of(model: type[BaseModel]) -> Iterator[tuple[KeyPath, FieldInfo]]:
-    """Every setting in the order of the file, with its description and default."""
+def fields_of(
+    model: type[BaseModel], section: KeyPath = ()
+) -> Iterator[tuple[KeyPath, type[BaseModel], str]]:
+    """Key path, class and attribute of every setting, in the order of the file."""
     for name, field in model.model_fields.items():
-        section = field.annotation
-        if isinstance(section, type) and issubclass(section, BaseModel):
-            for key, described in section.model_fields.items():
-                yield (name, described.alias or key), described
+        inner = field.annotation
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            yield from fields_of(inner, (name,))
         else:
-            yield (name,), field
+            yield (*section, field.alias or name), model, name
 
 
 def dotted(path: KeyPath) -> str:
@@ -35,11 +35,9 @@ def dotted(path: KeyPath) -> str:
 
 
 def value_at(tree: Any, path: KeyPath) -> Any:
-    """The value at a path of nested mappings; KeyError if there is none."""
+    """The value at a path of nested mappings; None if there is none."""
     for key in path:
-        if not isinstance(tree, dict):
-            raise KeyError(key)
-        tree = tree[key]
+        tree = tree.get(key) if isinstance(tree, dict) else None
     return tree
 
 

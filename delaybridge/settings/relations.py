@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from delaybridge.errors import ConfigError, MessageError
-from delaybridge.settings.faults import shown
 from delaybridge.settings.routes import SETTINGS as ROUTE_SETTINGS
 from delaybridge.settings.routes import parse_routes
-from delaybridge.settings.urls import KINDS, kinds_of
+from delaybridge.settings.urls import kinds_of
 
 if TYPE_CHECKING:
     from delaybridge.settings.settings import Settings
@@ -36,7 +35,6 @@ def contradictions(settings: Settings) -> Iterator[str]:
     """Every fault between settings that are each accepted."""
     kinds = kinds_of(settings.brokers)
     yield from _numbers(settings)
-    yield from _broker_names(settings, kinds)
     yield from _routes(settings, kinds)
     yield from _dead_letters(settings, kinds)
 
@@ -51,16 +49,6 @@ def _numbers(settings: Settings) -> Iterator[str]:
             sum_ = " + ".join(f"{name} ({values[name]})" for name in left)
             allowed = f"{_BOUNDS[sign]} {right} ({values[right]})"
             yield f"{[*written, 'default'][0]}: {sum_}: allowed: {allowed}"
-
-
-def _broker_names(settings: Settings, kinds: dict[str, str]) -> Iterator[str]:
-    """Brokers whose name is a kind that is not theirs."""
-    for name, kind in kinds.items():
-        if name in KINDS.values() and name != kind and kind in KINDS.values():
-            source = settings.sources()[f"brokers.{name}"]
-            got = shown(("brokers", name), settings.brokers[name])
-            allowed = f"under the name {name} a broker of that kind; choose another name"
-            yield f"{source}: brokers: got {got}; allowed: {allowed}"
 
 
 def _routes(settings: Settings, kinds: dict[str, str]) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """The sections of the settings: every key with its default, its bounds and its description.
 
-`config/delaybridge.toml` is generated from here: a section's docstring and a field's description
+`config/delaybridge.toml` is generated from here: the docstrings of sections and of their settings
 are its comments.
 """
 
@@ -56,7 +56,6 @@ class Section(BaseModel):
         extra="forbid",
         arbitrary_types_allowed=True,
         hide_input_in_errors=True,
-        use_attribute_docstrings=True,
     )
 
 

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import os
 import re
 import stat
 from collections.abc import Iterator, Mapping
+from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Self, cast
 
-from pydantic import AfterValidator, BeforeValidator, PrivateAttr, ValidationError
-from pydantic.fields import FieldInfo
+from pydantic import AfterValidator, BaseModel, BeforeValidator, PrivateAttr, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from delaybridge.errors import ConfigError
 from delaybridge.settings import relations, sources, values
-from delaybridge.settings.faults import fault, source_of
-from delaybridge.settings.names import BROKERS, KeyPath, dotted, fields_of
+from delaybridge.settings.faults import DEFAULT, fault, misnamed_brokers, source_of
+from delaybridge.settings.names import BROKERS, KeyPath, dotted, fields_of, value_at
 from delaybridge.settings.sections import (
     DeadSettings,
     IngestSettings,
@@ -26,10 +29,10 @@ from delaybridge.settings.sections import (
     RedisSettings,
     RetrySettings,
     ScanSettings,
+    Section,
 )
 from delaybridge.settings.urls import SecretUrl, cautions, check_broker_url, has_secret
 
-DEFAULT = "default"
 _SOURCES = "_sources"  # the argument by which `load` passes them
 LOW_HEARTBEAT_S = 5
 _DAY_MS = 86_400_000
@@ -42,18 +45,10 @@ def _broker_name(name: str) -> str:
     return name
 
 
-class Settings(BaseSettings):
+class Settings(Section, BaseSettings):
     """All settings. `Settings()`: the defaults; `Settings.load()`: those that are configured."""
 
-    model_config = SettingsConfigDict(
-        frozen=True,
-        extra="forbid",
-        arbitrary_types_allowed=True,
-        hide_input_in_errors=True,
-        validate_default=False,
-        case_sensitive=True,
-        use_attribute_docstrings=True,
-    )
+    model_config = SettingsConfigDict(case_sensitive=True)
 
     namespace: Annotated[str, values.namespace] = "delaybridge"
     """Prefix of every key in Redis: one namespace, one fleet."""
@@ -82,7 +77,8 @@ class Settings(BaseSettings):
         cls, settings_cls: type[BaseSettings], init_settings: Any, *_: Any, **__: Any
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """The sources that `load` passes; `Settings()` reads neither environment nor file."""
-        return tuple(init_settings.init_kwargs.pop(_SOURCES, (init_settings,)))
+        given = init_settings.init_kwargs
+        return tuple(given.pop(_SOURCES, None) or [sources.flags(settings_cls, given)])
 
     @classmethod
     def load(
@@ -104,15 +100,16 @@ class Settings(BaseSettings):
             sources.environment(cls, environ, faults),
             sources.settings_file(cls, config, environ, faults),
         ]
+        for source in read:
+            faults += source.without_plain_sections()
+        faults += misnamed_brokers(read)
         try:
             settings = cls(**cast(Any, {_SOURCES: read}))
         except ValidationError as exc:
-            known = [path for path, _ in fields()]
+            known = [path for path, *_ in fields_of(cls)]
             faults += [fault(error, read, known) for error in exc.errors()]
             raise ConfigError("\n".join(faults)) from None
-        for path in settings._paths():
-            if any(source.gives(path) for source in read):
-                settings._sources[dotted(path)] = source_of(path, read)
+        settings._sources.update({dotted(p): source_of(p, read) for p in settings._paths()})
         settings._loaded_with = config, dict(overrides or {})
         faults += relations.contradictions(settings)
         if faults:
@@ -129,20 +126,12 @@ class Settings(BaseSettings):
 
     def items(self) -> Iterator[tuple[str, Any]]:
         """Every key path with its value as it is written in the file; URLs still as `SecretUrl`."""
-        return ((dotted(path), self.value(path)) for path in self._paths())
-
-    def value(self, path: KeyPath) -> Any:
-        """The value of one key path; a delay as text with its units."""
-        section, *key = path
-        found = getattr(self, section)
-        if path == ("limits", "delay"):
-            return duration(self.limits.delay_ms)
-        if not key:
-            return found
-        return found[key[0]] if section == "brokers" else getattr(found, key[0])
+        tree = self.model_dump(by_alias=True)
+        tree["limits"]["delay"] = duration(self.limits.delay_ms)
+        return ((dotted(path), value_at(tree, path)) for path in self._paths())
 
     def _paths(self) -> Iterator[KeyPath]:
-        for path, _ in fields():
+        for path, *_ in fields_of(type(self)):
             yield from [(*BROKERS, name) for name in self.brokers] if path == BROKERS else [path]
 
     def cautions(self) -> list[str]:
@@ -162,9 +151,22 @@ class Settings(BaseSettings):
         return found
 
 
-def fields() -> Iterator[tuple[KeyPath, FieldInfo]]:
-    """Every setting in the order of the file, with its description and default."""
-    return fields_of(Settings)
+def descriptions() -> dict[str, str]:
+    """Dotted key path of each setting -> what it means: the docstring below it in the source.
+
+    Read when asked: `use_attribute_docstrings` would read it at each import, in 30 ms.
+    """
+    return {dotted(path): _docs(model).get(name, "") for path, model, name in fields_of(Settings)}
+
+
+@cache
+def _docs(model: type[BaseModel]) -> dict[str, str]:
+    (definition,) = ast.parse(inspect.getsource(model)).body
+    return {
+        ast.unparse(field.target): inspect.cleandoc(ast.literal_eval(text.value))
+        for field, text in pairwise(cast(ast.ClassDef, definition).body)
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr)
+    }
 
 
 def duration(ms: int) -> str:

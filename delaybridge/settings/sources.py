@@ -1,6 +1,6 @@
 """Where settings are written: flags, the environment and one TOML file. Read here, not checked.
 
-Each is a source of pydantic-settings, which merges them. It also names the flag, variable or file
+Each is a source of pydantic-settings, which merges them. Each also names the flag, variable or file
 that gave a value, for error messages and `config show --sources`.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +52,17 @@ _SERVICE_LINK = re.compile(
 )
 
 
-class Source(InitSettingsSource):
+class _Tree(dict[str, Any]):
+    """What is written in one place, by section. Its values may be secrets, so its repr hides them.
+
+    With PYDANTIC_SETTINGS_DEBUG set, pydantic-settings logs the repr of every source.
+    """
+
+    def __repr__(self) -> str:
+        return f"<{', '.join(self)}: values hidden>"
+
+
+class SettingsSource(InitSettingsSource):
     """One place where settings are written.
 
     tree: what is written there, nested as in the file. name_of: the flag, variable or file that
@@ -63,18 +73,29 @@ class Source(InitSettingsSource):
         self, model: type[BaseSettings], tree: dict[str, Any], name_of: Callable[[KeyPath], str]
     ) -> None:
         super().__init__(model, tree)
-        self.tree, self.name_of = tree, name_of
+        self.tree, self.name_of = _Tree(tree), name_of
 
-    def gives(self, path: KeyPath) -> bool:
-        """Whether a value is written here under this key path."""
-        try:
-            value_at(self.tree, path)
-        except KeyError:
-            return False
-        return True
+    def __call__(self) -> dict[str, Any]:
+        return self.tree
+
+    def value(self, path: KeyPath) -> Any:
+        """The value written here under this key path; None if there is none."""
+        return value_at(self.tree, path)
+
+    def without_plain_sections(self) -> Iterator[str]:
+        """Remove every plain value written where a section belongs: one fault for each.
+
+        Merged, it would be hidden by another source that gives a key of that section.
+        """
+        sections = {path[0] for path, *_ in fields_of(self.settings_cls) if len(path) > 1}
+        for name in sections | {*BROKERS}:
+            if not isinstance(self.tree.get(name, {}), Mapping):
+                del self.tree[name]
+                where = f"{self.name_of((name,))}: {name}"
+                yield f"{where}: is a section; write [{name}] and its keys below"
 
 
-def flags(model: type[BaseSettings], overrides: Mapping[str, Any]) -> Source:
+def flags(model: type[BaseSettings], overrides: Mapping[str, Any]) -> SettingsSource:
     """Flags, nested as in the file; None means not given."""
     tree = {
         name: {key: inner for key, inner in value.items() if inner is not None}
@@ -83,14 +104,18 @@ def flags(model: type[BaseSettings], overrides: Mapping[str, Any]) -> Source:
         for name, value in overrides.items()
         if value is not None
     }
-    return Source(model, tree, lambda path: _FLAGS.get(path) or _FLAGS.get(path[:1]) or "override")
+    return SettingsSource(
+        model, tree, lambda path: _FLAGS.get(path) or _FLAGS.get(path[:1]) or "override"
+    )
 
 
-def environment(model: type[BaseSettings], environ: Mapping[str, str], faults: list[str]) -> Source:
+def environment(
+    model: type[BaseSettings], environ: Mapping[str, str], faults: list[str]
+) -> SettingsSource:
     """The variables `DELAYBRIDGE_*`; those that are empty or not settings are left out."""
     tree: dict[str, Any] = {}
     names: dict[KeyPath, str] = {}
-    known = [path for path, _ in fields_of(model) if path != BROKERS]
+    known = [path for path, *_ in fields_of(model) if path != BROKERS]
     for name in _variables(environ):
         path, value = path_of(name), environ[name]
         is_broker = path[:1] == BROKERS and len(path) == 2 and path[1]
@@ -102,7 +127,7 @@ def environment(model: type[BaseSettings], environ: Mapping[str, str], faults: l
             names[path] = name
             section = tree.setdefault(path[0], {}) if len(path) > 1 else tree
             section[path[-1]] = value
-    return Source(model, tree, names.__getitem__)
+    return SettingsSource(model, tree, names.__getitem__)
 
 
 def _variables(environ: Mapping[str, str]) -> list[str]:
@@ -117,7 +142,7 @@ def settings_file(
     config: str | Path | None,
     environ: Mapping[str, str],
     faults: list[str],
-) -> Source:
+) -> SettingsSource:
     """The file `config`, else DELAYBRIDGE_CONFIG, else ./delaybridge.toml if there is one."""
     asked = config or environ.get(CONFIG_VARIABLE)
     file = Path(asked or DEFAULT_FILE)
@@ -128,7 +153,7 @@ def settings_file(
             tree = _read_toml(file)
         except ValueError as exc:
             faults.append(f"{name}: {exc}")
-    return Source(model, tree, lambda path: name)
+    return SettingsSource(model, tree, lambda path: name)
 
 
 def _read_toml(file: Path) -> dict[str, Any]:

@@ -31,13 +31,10 @@ KINDS = {
 }
 DEFAULT_KINDS = {kind: kind for kind in KINDS.values()}  # where no broker is configured
 ENTRY_POINTS = "delaybridge.publishers"
-_TLS_OPTIONS = frozenset(
-    f"ssl_{name}"
-    for name in (
-        *("cert_reqs", "ca_certs", "ca_path", "certfile", "keyfile", "password"),
-        *("check_hostname", "min_version"),
-    )
-)
+_TLS_OPTIONS = frozenset({
+    "ssl_cert_reqs", "ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile",
+    "ssl_password", "ssl_check_hostname", "ssl_min_version",
+})  # fmt: skip
 _REDIS_FORM = (
     "redis://HOST[:PORT][/DB], rediss://... (TLS) or unix:///PATH?db=DB; USER:PASSWORD@ before HOST"
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import pickle
 from pathlib import Path
@@ -14,10 +15,10 @@ from delaybridge.cli.config import sample
 from delaybridge.errors import ConfigError
 from delaybridge.message import Limits
 from delaybridge.settings import password_file, urls
-from delaybridge.settings.names import dotted, variable
+from delaybridge.settings.names import variable
 from delaybridge.settings.password_file import PasswordFile
 from delaybridge.settings.relations import RELATIONS
-from delaybridge.settings.settings import Settings, fields
+from delaybridge.settings.settings import Settings, descriptions
 from delaybridge.settings.sources import CONFIG_VARIABLE, MAX_FILE_BYTES
 from delaybridge.settings.urls import (
     SecretUrl,
@@ -71,7 +72,7 @@ def test_sample_file_names_every_setting() -> None:
 
 
 def test_every_setting_is_described() -> None:
-    assert [path for path, field in fields() if not field.description] == []
+    assert [path for path, text in descriptions().items() if not text] == []
 
 
 def test_defaults_are_those_of_the_parts_they_configure() -> None:
@@ -154,14 +155,12 @@ def _as_variable(path: tuple[str, ...], value: object) -> str:
 
 
 def test_every_setting_has_a_variable() -> None:
-    for path, _ in fields():
-        if path == ("brokers",):
-            continue
-        value = dict(Settings().items())[dotted(path)]
+    for name, value in Settings().items():
+        path = tuple(name.split("."))
         text = _as_variable(path, value)
         settings = load(env={variable(path): text})
         # An empty variable counts as unset: an empty list is the default anyway.
-        assert settings.sources()[dotted(path)] == (variable(path) if text else "default")
+        assert settings.sources()[name] == (variable(path) if text else "default")
         assert settings.model_dump() == Settings().model_dump()
 
 
@@ -196,7 +195,8 @@ def test_variables_that_are_not_settings_are_left_alone(name: str) -> None:
 
 
 def test_empty_variable_is_unset() -> None:
-    assert load(env={"DELAYBRIDGE_NAMESPACE": "", "DELAYBRIDGE_NONSENSE": ""}) == Settings()
+    env = {"DELAYBRIDGE_NAMESPACE": "", "DELAYBRIDGE_NONSENSE": ""}
+    assert load(env=env).model_dump() == Settings().model_dump()
 
 
 # what a file may be
@@ -326,6 +326,28 @@ def test_refused_in_the_environment(name: str, value: str, says: str) -> None:
     line.encode()
 
 
+def test_a_plain_value_for_a_section_is_refused_even_where_the_environment_sets_a_key() -> None:
+    for text in ("redis = 5", "brokers = 5", "lease = 'x'"):
+        name = text.partition(" ")[0]
+        env = {
+            "DELAYBRIDGE_REDIS_URL": "redis://h",
+            "DELAYBRIDGE_BROKERS__A": "amqp://h",
+            "DELAYBRIDGE_LEASE__TTL_MS": "20000",
+        }
+        (line,) = refusal(text, env=env)
+        says = f"{name}: is a section; write [{name}] and its keys below"
+        assert line == f"settings.toml: {says}"
+
+
+def test_a_broker_named_as_another_kind_is_refused_together_with_other_faults() -> None:
+    lines = refusal("buckets = 12\n[brokers]\nkafka = 'amqp://x'\n'a:b' = 'amqp://x'\n")
+    assert len(lines) == 3
+    assert all(line.startswith("settings.toml: ") for line in lines)
+    assert "under the name kafka a broker of that kind" in lines[0]
+    overridden = {"DELAYBRIDGE_BROKERS__KAFKA": "kafka://h:1"}
+    assert load("[brokers]\nkafka = 'amqp://x'", env=overridden).brokers == {"kafka": "kafka://h:1"}
+
+
 def test_two_variables_for_one_setting() -> None:
     same = {"DELAYBRIDGE_REDIS_URL": "redis://a", "DELAYBRIDGE_REDIS__URL": "redis://a"}
     assert load(env=same).redis.url == "redis://a"
@@ -369,9 +391,8 @@ def test_relations_name_both_numbers(text: str, names: list[str]) -> None:
 
 
 def test_every_relation_is_of_settings_that_exist() -> None:
-    paths = {dotted(path) for path, _ in fields()}
     for left, _, right in RELATIONS:
-        assert {*left, right} <= paths
+        assert {*left, right} <= descriptions().keys()
 
 
 # URLs
@@ -510,6 +531,22 @@ def test_no_secret_in_any_output_of_settings() -> None:
     shown = [repr(settings), str(settings), f"{settings.brokers}", *settings.cautions()]
     shown += [f"{value}" for _, value in settings.items()]
     assert not [text for text in shown if CANARY in text]
+
+
+def test_no_secret_in_the_log_of_pydantic_settings(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("PYDANTIC_SETTINGS_DEBUG", "1")
+    caplog.set_level(logging.DEBUG)
+    brokers = {"rabbitmq": f"amqp://u:{CANARY}@h"}
+    load(
+        f"[redis]\nurl = 'redis://:{CANARY}@h'",
+        env={"DELAYBRIDGE_BROKERS__EU": brokers["rabbitmq"]},
+        flags={"brokers": brokers},
+    )
+    Settings(brokers=brokers)  # type: ignore[arg-type]
+    assert "values hidden" in caplog.text
+    assert CANARY not in caplog.text
 
 
 # cautions
