@@ -24,7 +24,7 @@ from delaybridge.accept.accept import Accepted
 from delaybridge.message import OnConflict
 from delaybridge.store import keys
 from delaybridge.store.calls import Calls
-from delaybridge.store.store import scripts
+from delaybridge.store.scripts import scripts
 from delaybridge.store.verbs import new_stamp
 from tests.servers.redis import RedisServer
 

@@ -27,7 +27,7 @@ from delaybridge.scan.retry import RetryPolicy
 from delaybridge.scan.scanner import Scanner
 from delaybridge.scan.session import Session
 from delaybridge.store.replies import Claim, Fired
-from delaybridge.store.store import request
+from delaybridge.store.scripts import request
 from delaybridge.store.verbs import Bucket
 
 T = TypeVar("T")

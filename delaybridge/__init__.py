@@ -18,7 +18,7 @@ if TYPE_CHECKING:
         StoreWiped,
     )
     from delaybridge.message import Answer, Limits, Message, OnConflict, State
-    from delaybridge.store.receipts import Receipt
+    from delaybridge.store.scheduling import Receipt
     from delaybridge.store.selection import Selection
     from delaybridge.store.stats import Stats
     from delaybridge.store.stored import Stored
@@ -40,7 +40,7 @@ _HOMES = {
         "StoreWiped",
     ),
     "message": ("Answer", "Limits", "Message", "OnConflict", "State"),
-    "store.receipts": ("Receipt",),
+    "store.scheduling": ("Receipt",),
     "store.selection": ("Selection",),
     "store.stats": ("Stats",),
     "store.stored": ("Stored",),

@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 from delaybridge.accept.accept import Accepted
 from delaybridge.message import OnConflict
 from delaybridge.store.calls import Calls
+from delaybridge.store.command import Steps, together
 from delaybridge.store.keys import bucket_of
-from delaybridge.store.receipts import Receipt, receipts
-from delaybridge.store.steps import Steps, together
+from delaybridge.store.scheduling import Receipt, receipts
 from delaybridge.store.store import AsyncStore
 
 T = TypeVar("T")

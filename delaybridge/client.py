@@ -24,11 +24,11 @@ from delaybridge.message import (
 from delaybridge.store import verbs
 from delaybridge.store.calls import Calls
 from delaybridge.store.changes import Named
+from delaybridge.store.command import Steps
 from delaybridge.store.ids import Ids
-from delaybridge.store.receipts import Receipt
+from delaybridge.store.scheduling import Receipt
 from delaybridge.store.selection import Selected, Selection, Walk
 from delaybridge.store.stats import Stats
-from delaybridge.store.steps import Steps
 from delaybridge.store.store import AsyncStore, Store
 from delaybridge.store.stored import Stored
 from delaybridge.store.views import Cursor, Page

@@ -201,7 +201,7 @@ def _namespace(store: Store, settings: Settings, announced: list[SourceInfo]) ->
     """Bucket count, owners, lateness. Checking does not create the namespace."""
     from delaybridge.client import Client
 
-    (record,) = store.each([registry.read_birth(settings.namespace)])
+    (record,) = store.run_each([registry.read_birth(settings.namespace)])
     if isinstance(record, StoreError):
         yield _damaged(damage.of_birth(settings.namespace))
         return

@@ -19,7 +19,7 @@ from delaybridge.cli.session import Session
 
 if TYPE_CHECKING:
     from delaybridge.client import Client
-    from delaybridge.store.receipts import Receipt
+    from delaybridge.store.scheduling import Receipt
 
 # AMQP properties that are numbers; all others are text.
 _NUMBERS = ("delivery_mode", "priority", "timestamp", "partition")

@@ -14,7 +14,7 @@ from delaybridge.errors import StoreError
 from delaybridge.message import Limits, Message, State
 from delaybridge.settings.namespace import MAX_BUCKETS
 from delaybridge.store import keys, record, registry, verbs
-from delaybridge.store.command import Command
+from delaybridge.store.command import RedisCommand
 from delaybridge.store.keys import SCRIPT_KEYS
 from delaybridge.store.replies import Acquired
 from delaybridge.store.verbs import Bucket, Item
@@ -45,13 +45,13 @@ def run_scripts(store: Store, namespace: str) -> int:
         pass
     finally:
         left = [keys.bucket_key(namespace, number, name) for name in keys.BUCKET_KEYS]
-        store.run([Command("DEL", (), left, int, plain=True)])
+        store.run([RedisCommand("DEL", (), left, int, is_plain=True)])
     if untried := SCRIPT_KEYS.keys() - seen:
         raise StoreError(f"redis: not tried: {', '.join(sorted(untried))}")
     return len(seen)
 
 
-def _life(bucket: Bucket, namespace: str) -> Generator[Command[Any], Any, None]:
+def _life(bucket: Bucket, namespace: str) -> Generator[RedisCommand[Any], Any, None]:
     """A message that meets everything: rescheduled, retried, parked, buried, kicked, settled."""
     who = f"doctor:{secrets.token_hex(8)}"
     held: Acquired = yield bucket.acquire(who, _TTL_MS)
@@ -82,13 +82,13 @@ def _life(bucket: Bucket, namespace: str) -> Generator[Command[Any], Any, None]:
     yield bucket.release(token)
 
 
-def _schedule(bucket: Bucket) -> Command[Any]:
+def _schedule(bucket: Bucket) -> RedisCommand[Any]:
     message = Message("memory:doctor", b"", delay=0, id=_ID)
     accepted = accept(message, {"memory": "memory"}, Limits())
     return bucket.schedule([(verbs.new_stamp(), accepted)], first=True)
 
 
-def _fired(bucket: Bucket, token: str, have: int) -> Generator[Command[Any], Any, Item]:
+def _fired(bucket: Bucket, token: str, have: int) -> Generator[RedisCommand[Any], Any, Item]:
     """The message, claimed and fired."""
     claimed = yield bucket.claim(
         *(token, _TTL_MS, have), ahead_ms=_AHEAD_MS, limit=1, max_bytes=2**20

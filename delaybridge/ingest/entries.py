@@ -9,7 +9,7 @@ from delaybridge.accept.accept import Accepted, check_delay
 from delaybridge.accept.instructions import Instructions
 from delaybridge.errors import MessageError
 from delaybridge.message import Answer, ConflictPolicy, Limits, new_id
-from delaybridge.store.ids import all_beside
+from delaybridge.store.ids import quarantine_ids
 
 INGRESS = "ingress:"
 
@@ -62,11 +62,11 @@ class Quarantine(NamedTuple):
         """Keep a message whose own id is this; None if it has none."""
         if own_id is None:
             return cls(new_id(), stamp, payload, reason)
-        return cls(all_beside(own_id)[0], stamp, payload, reason, own_id)
+        return cls(quarantine_ids(own_id)[0], stamp, payload, reason, own_id)
 
     def elsewhere(self) -> Self:
         """The same under the next id, because this one is taken."""
-        names = [*all_beside(self.own_id), new_id()] if self.own_id else [new_id()]
+        names = [*quarantine_ids(self.own_id), new_id()] if self.own_id else [new_id()]
         place = names.index(self.id) + 1 if self.id in names else 0
         return self._replace(id=names[place])
 

@@ -14,11 +14,10 @@ from delaybridge.ingest.owner import Owner
 from delaybridge.message import Answer
 from delaybridge.store import keys
 from delaybridge.store.calls import Calls
-from delaybridge.store.changes import FURTHEST
-from delaybridge.store.command import Command
-from delaybridge.store.steps import Steps
+from delaybridge.store.changes import ANSWER_PRECEDENCE
+from delaybridge.store.command import RedisCommand, Steps
 from delaybridge.store.store import AsyncStore
-from delaybridge.store.verbs import NOWHERE, Bucket, Source
+from delaybridge.store.verbs import NO_SOURCE, Bucket, SourceOffsets
 
 AGAIN_S = 0.05  # between two attempts for an id that is in flight
 PATIENCE_S = 30.0  # how long an id may be in flight before the entry is quarantined
@@ -48,7 +47,7 @@ class _Call:
     def take_answers(self, found: Sequence[Any], answers: list[Answer | None]) -> None:
         """Put what the scripts answered into the places of its entries."""
         if self.kind[0] == "change":
-            answers[self.places[0]] = min(found, key=FURTHEST.index)
+            answers[self.places[0]] = min(found, key=ANSWER_PRECEDENCE.index)
             return
         for place, answer in zip(self.places, found[0], strict=False):
             answers[place] = answer if isinstance(answer, Answer) else answer[0]
@@ -180,7 +179,7 @@ def _asked(entry: Change, buckets: Sequence[Bucket]) -> list[Bucket]:
     return [buckets[own], *buckets[:own], *buckets[own + 1 :]]
 
 
-def _commands(call: _Call, entries: Sequence[Entry], *, first: bool) -> list[Command[Any]]:
+def _commands(call: _Call, entries: Sequence[Entry], *, first: bool) -> list[RedisCommand[Any]]:
     mine: list[Any] = [entries[place] for place in call.places]
     if call.kind[0] == "quarantine":
         kept = [(e.stamp, e.id, e.payload, e.reason) for e in mine]
@@ -189,7 +188,7 @@ def _commands(call: _Call, entries: Sequence[Entry], *, first: bool) -> list[Com
         (entry,) = mine
         return [_change(entry, bucket) for bucket in call.buckets]
     _, policy, name, reach, maybe = call.kind
-    source = Source(name, [entry.offset for entry in mine]) if name else NOWHERE
+    source = SourceOffsets(name, [entry.offset for entry in mine]) if name else NO_SOURCE
     messages = [(entry.stamp, entry.accepted) for entry in mine]
     return [
         call.buckets[0].schedule(
@@ -198,7 +197,7 @@ def _commands(call: _Call, entries: Sequence[Entry], *, first: bool) -> list[Com
     ]
 
 
-def _change(entry: Change, bucket: Bucket) -> Command[Answer]:
+def _change(entry: Change, bucket: Bucket) -> RedisCommand[Answer]:
     read_from: dict[str, Any] = {
         "source": entry.source,
         "offset": max(entry.offset, 0),

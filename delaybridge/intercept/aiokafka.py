@@ -18,7 +18,7 @@ from delaybridge.accept.accept import Accepted
 from delaybridge.client import AsyncClient, only
 from delaybridge.intercept import LazyClient, Timing, is_timed, timing_of, without_instructions
 from delaybridge.intercept.kafka import check_record, message_of
-from delaybridge.store.receipts import Receipt
+from delaybridge.store.scheduling import Receipt
 from delaybridge.store.verbs import new_stamp
 from delaybridge.times import At, Delay
 

@@ -35,9 +35,9 @@ from delaybridge.intercept import client_of_settings
 from delaybridge.intercept.kombu import Producer
 from delaybridge.message import Answer, Message, new_id
 from delaybridge.store.calls import Calls
+from delaybridge.store.command import Steps
 from delaybridge.store.keys import bucket_of
-from delaybridge.store.receipts import Receipt
-from delaybridge.store.steps import Steps
+from delaybridge.store.scheduling import Receipt
 from delaybridge.store.stored import Stored, stored
 from delaybridge.store.verbs import new_stamp
 

@@ -23,7 +23,7 @@ from delaybridge.client import Client
 from delaybridge.errors import StoreFull, StoreUnavailable
 from delaybridge.intercept.kafka_reports import Bounds, Produced, Report, Waiting
 from delaybridge.message import Answer
-from delaybridge.store.receipts import Receipt
+from delaybridge.store.scheduling import Receipt
 from delaybridge.store.verbs import new_stamp
 
 BATCH_MESSAGES = 2000

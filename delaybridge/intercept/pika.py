@@ -17,7 +17,7 @@ from pika.adapters import blocking_connection
 from delaybridge.client import Client
 from delaybridge.intercept import client_of_settings, timing_of, without_instructions
 from delaybridge.intercept.amqp import schedule_arguments
-from delaybridge.store.receipts import Receipt
+from delaybridge.store.scheduling import Receipt
 from delaybridge.times import At, Delay
 
 __all__ = ["BlockingChannel", "BlockingConnection", "delaying"]

@@ -9,8 +9,8 @@ from delaybridge.errors import StoreError
 from delaybridge.events import Emit, Event
 from delaybridge.scan.clock import StoreClock
 from delaybridge.scan.session import Session
-from delaybridge.store.command import Command
-from delaybridge.store.store import AsyncStore, insist_each
+from delaybridge.store.command import RedisCommand
+from delaybridge.store.store import AsyncStore, insist
 
 
 class Asking:
@@ -34,7 +34,7 @@ class Asking:
         self.silent_at_ms = 0
 
     async def ask(
-        self, asked: Mapping[Session, Sequence[Command[Any]]], *, reads_clock: bool = False
+        self, asked: Mapping[Session, Sequence[RedisCommand[Any]]], *, reads_clock: bool = False
     ) -> dict[Session, list[Any]]:
         """Ask until the store answers; returns the answers of the sessions that still hold a lease.
 
@@ -47,7 +47,7 @@ class Asking:
             session.calls += 1
         try:
             flat = [command for commands in asked.values() for command in commands]
-            answers = iter(await insist_each(self._store, self._silent, flat))
+            answers = iter(await insist(self._store, self._silent, flat))
         finally:
             for session in asked:
                 session.calls -= 1
@@ -65,7 +65,7 @@ class Asking:
         return ours
 
     def _is_held(
-        self, session: Session, commands: Sequence[Command[Any]], answers: Sequence[Any]
+        self, session: Session, commands: Sequence[RedisCommand[Any]], answers: Sequence[Any]
     ) -> bool:
         """Whether the session still holds its lease; reports it if not."""
         error = next((answer for answer in answers if isinstance(answer, StoreError)), None)

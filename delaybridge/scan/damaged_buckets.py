@@ -71,7 +71,7 @@ class DamagedBuckets:
     async def _look_at(self, case: _Case, now_s: float) -> None:
         bucket, token = case.bucket, case.token
         releasing = [] if token is None else [bucket.release(token)]
-        replies = await self._store.apart([*damage.look(bucket), *releasing])
+        replies = await self._store.run_isolated([*damage.look(bucket), *releasing])
         case.token = None
         found = damage.found(bucket, replies, was_owned=True)
         if found:

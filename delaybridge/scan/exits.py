@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from delaybridge.store.command import Command
+from delaybridge.store.command import RedisCommand
 from delaybridge.store.verbs import Bucket, Item
 
 _CALL_ITEMS = 1000  # messages in one call of a script
@@ -18,7 +18,7 @@ class ExitReport(NamedTuple):
     parked: ids of the copies that it parks.
     """
 
-    commands: list[Command[Any]]
+    commands: list[RedisCommand[Any]]
     copies: int
     back_off_ms: int | None
     parked: set[str]
@@ -99,7 +99,7 @@ class Exits:
 
     def take(self) -> ExitReport:
         """Everything gathered since the last report. The caller must tell the store."""
-        commands: list[Command[Any]] = []
+        commands: list[RedisCommand[Any]] = []
         bucket, owner = self._bucket, self._owner
         count = sum(map(len, self._settled.values()))
         count += len(self._retried) + len(self._buried) + len(self._parked)
@@ -117,7 +117,7 @@ class Exits:
         """The store has the report."""
         self._parking -= report.parked
 
-    def take_unpark(self) -> list[Command[Any]]:
+    def take_unpark(self) -> list[RedisCommand[Any]]:
         """The command that unparks the wanted messages; none if there are no such.
 
         Send it after the next report, which may park some of them.

@@ -20,7 +20,7 @@ from delaybridge.scan.publishing import Publishing, settle_once
 from delaybridge.scan.session import Session
 from delaybridge.scan.telling import Telling
 from delaybridge.scan.waiting import by_score
-from delaybridge.store.command import Command
+from delaybridge.store.command import RedisCommand
 from delaybridge.store.replies import Fired
 
 _PART = 1000  # messages due at one instant; beyond it, other buckets wait for the next fire
@@ -110,12 +110,12 @@ class Firing:
         no_room = not self._claiming.under_way and self._context.waiting.ripe[0].score > horizon
         return inf if no_room else horizon
 
-    def _fire_of(self, session: Session, copies: list[Copy]) -> Command[Any]:
+    def _fire_of(self, session: Session, copies: list[Copy]) -> RedisCommand[Any]:
         session.watermark = max(session.watermark, *map(by_score, copies))
         return session.bucket.fire(*session.owner, session.watermark, session.have, session.seen)
 
     async def _fire(
-        self, batch: Batch, reports: dict[Session, ExitReport], fires: list[Command[Any]]
+        self, batch: Batch, reports: dict[Session, ExitReport], fires: list[RedisCommand[Any]]
     ) -> None:
         """Ask the store; publish the copies that are still ours and not revoked."""
         # Exits first: parked and buried messages must leave the mirror before a fire covers them.

@@ -27,9 +27,9 @@ from delaybridge.scan.session import Session
 from delaybridge.scan.share import fair_share
 from delaybridge.store import registry, replies
 from delaybridge.store.calls import Calls
-from delaybridge.store.command import Command
+from delaybridge.store.command import RedisCommand
 from delaybridge.store.replies import Acquired
-from delaybridge.store.store import AsyncStore, insist_each
+from delaybridge.store.store import AsyncStore, insist
 from delaybridge.store.verbs import Bucket
 
 _BLOCKED_RETRY_MS = 20  # how long after another worker's lease runs out to try again
@@ -113,7 +113,7 @@ class Leases:
         command = registry.announce(
             self._namespace, self.name, self._instance, ttl_ms, self._info()
         )
-        (fleet,) = await self._store.apart([command])
+        (fleet,) = await self._store.run_isolated([command])
         if isinstance(fleet, StoreError):
             self._emit(FleetDamaged(reason=f"{command.keys[0]}, {command.keys[1]}: {fleet}"))
             await self.read_clock(1)
@@ -126,7 +126,7 @@ class Leases:
         """Read the store's clock a few times; the fastest round trip bounds the error."""
         for _ in range(readings):
             sent_s = self._clock.monotonic()
-            self._observe(await self._store.one(registry.store_time()), sent_s)
+            self._observe(await self._store.run_one(registry.store_time()), sent_s)
 
     def changed(self) -> None:
         """Shares may have changed: make a round at once."""
@@ -182,11 +182,11 @@ class Leases:
             held = list(self.sessions.values())
             for session in held:
                 self._end(session)
-            commands: list[Command[Any]] = [s.bucket.release(s.token) for s in held]
+            commands: list[RedisCommand[Any]] = [s.bucket.release(s.token) for s in held]
             if self._leaving:
                 commands.append(registry.announce(self._namespace, self.name, self._instance, 0))
             if commands:
-                await self._store.apart(commands)
+                await self._store.run_isolated(commands)
 
     async def _round(self) -> float:
         """One round; returns the seconds until the next is needed."""
@@ -220,7 +220,7 @@ class Leases:
         stale = [s for s in self.sessions.values() if s.alive and s.touched_s < fresh_s]
         asked = [s.bucket.renew(s.token, self._ttl_ms) for s in stale]
         for session, answer in zip(
-            stale, await self._store.apart(asked) if asked else (), strict=True
+            stale, await self._store.run_isolated(asked) if asked else (), strict=True
         ):
             if isinstance(answer, StoreError):
                 self.damaged(session, answer)
@@ -239,7 +239,7 @@ class Leases:
             return
         now_s = self._clock.monotonic()
         owners = [f"{self.name}:{secrets.token_hex(8)}" for _ in wanted]
-        answers: list[Acquired | StoreError] = await self._store.apart(
+        answers: list[Acquired | StoreError] = await self._store.run_isolated(
             [b.acquire(o, self._ttl_ms) for b, o in zip(wanted, owners, strict=True)]
         )
         for bucket, answer in zip(wanted, answers, strict=True):
@@ -261,7 +261,7 @@ class Leases:
 
     async def _is_ours(self) -> bool:
         """Whether the namespace is the one that was opened; False if its record is damaged."""
-        (record,) = await self._store.apart([registry.read_birth(self._namespace)])
+        (record,) = await self._store.run_isolated([registry.read_birth(self._namespace)])
         if isinstance(record, StoreError):
             self._emit(FleetDamaged(reason=str(record)))
             return False
@@ -301,7 +301,7 @@ class Leases:
         await self._holder.drain(session)
         if session.alive:
             self._end(session)
-            await insist_each(self._store, self._emit, [session.bucket.release(session.token)])
+            await insist(self._store, self._emit, [session.bucket.release(session.token)])
             self._emit(LeaseReleased(bucket=session.bucket.number))
 
     def _end(self, session: Session) -> None:

@@ -11,7 +11,7 @@ from delaybridge.scan.copy import Copy
 from delaybridge.scan.lanes import Lanes
 from delaybridge.scan.session import Session
 from delaybridge.scan.waiting import BACKWARDS_MS, by_score
-from delaybridge.store.command import Command
+from delaybridge.store.command import RedisCommand
 
 
 class Publishing:
@@ -70,7 +70,7 @@ async def settle_once(asking: Asking, batch: Mapping[Session, list[Copy]]) -> Se
     return settled
 
 
-def _settling(session: Session, copies: list[Copy]) -> Command[Any]:
+def _settling(session: Session, copies: list[Copy]) -> RedisCommand[Any]:
     claims: dict[int, list[str]] = {}
     for copy in copies:
         if copy.record.at_most_once:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from delaybridge.errors import StoreError
-from delaybridge.store.troubles import Said as Troubles
+from delaybridge.store.troubles import WorkerTroubles
 
 Said = tuple[Mapping[bytes, bytes], Sequence[bytes]]
 """The hash by name, and the zset: a name, when it expires, a name, ..."""
@@ -30,7 +30,7 @@ class WorkerInfo(NamedTuple):
     started_ms: int | None
     buckets: int
     expires_ms: int
-    said: Troubles = Troubles()
+    said: WorkerTroubles = WorkerTroubles()
     damaged: Mapping[str, Any] = {}
 
 
@@ -74,7 +74,7 @@ def workers(said: Said, owners: Sequence[str | None], now_ms: int) -> list[Worke
         WorkerInfo(
             *(name, _text(of, "host"), _whole(of, "pid"), _text(of, "version")),
             *(_whole(of, "started_ms"), owners.count(name), expires_ms),
-            Troubles(_texts(of, "brokers"), _texts(of, "parked") or {}),
+            WorkerTroubles(_texts(of, "brokers"), _texts(of, "parked") or {}),
             _texts(of, "damaged") or {},
         )
         for name, of, expires_ms in _living(said, now_ms)

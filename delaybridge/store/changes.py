@@ -8,20 +8,20 @@ from itertools import chain, islice
 from delaybridge.message import (
     Answer,
 )
-from delaybridge.store import keys, looks, verbs
-from delaybridge.store.command import Command
-from delaybridge.store.ids import all_beside
+from delaybridge.store import keys, verbs
+from delaybridge.store.command import Each, RedisCommand, Steps
+from delaybridge.store.ids import quarantine_ids
 from delaybridge.store.namespace import Namespace
 from delaybridge.store.selection import Selected
-from delaybridge.store.steps import Each, Steps
 from delaybridge.store.stored import stored
 from delaybridge.store.verbs import Bucket
 
 Named = str | Selected  # a message by its id, or as a selection found it
-_Verb = Callable[[Bucket, bytes, str, int], Command[Answer]]  # stamp, id, its place in the call
+# Takes a bucket, the stamp of the call, an id, and the place of that id in the call.
+_Verb = Callable[[Bucket, bytes, str, int], RedisCommand[Answer]]
 _UNDECODABLE = "undecodable"
 # The answer that counts if one id is in several buckets (under several keys): the earliest here.
-FURTHEST = (
+ANSWER_PRECEDENCE = (
     Answer.IN_FLIGHT,
     Answer.CANCELLED_MAYBE_DELIVERED,
     Answer.RESCHEDULED_MAYBE_DELIVERED,
@@ -91,7 +91,7 @@ class Changes(Namespace):
         """Places of messages buried as unreadable that this version cannot read either."""
         buckets = yield from self.open()
         asked = [(i, b) for i, m in enumerate(messages) for b in asked_for(m, key, buckets)]
-        reasons = yield [looks.why_dead(bucket, _id(messages[i])) for i, bucket in asked]
+        reasons = yield [bucket.dead_reason(_id(messages[i])) for i, bucket in asked]
         doubtful = [
             at for at, why in zip(asked, reasons, strict=True) if why.startswith(_UNDECODABLE)
         ]
@@ -123,7 +123,8 @@ class Changes(Namespace):
         answers = []
         for place in places:
             mine = list(islice(replies, len(place)))
-            answer = min(filter(_is_answer, mine), key=FURTHEST.index, default=Answer.UNKNOWN)
+            known = [reply for reply in mine if isinstance(reply, Answer)]
+            answer = min(known, key=ANSWER_PRECEDENCE.index, default=Answer.UNKNOWN)
             if answer is Answer.UNKNOWN:  # unless the bucket that has it cannot answer
                 yield from self.check(place, mine)
             answers.append(answer)
@@ -138,13 +139,9 @@ class Changes(Namespace):
         for i, (message, answer) in enumerate(zip(messages, answers, strict=True)):
             if answer is Answer.UNKNOWN and isinstance(message, str):
                 bucket = asked_for(message, None, buckets)[0]
-                found = yield [verb(bucket, stamp, name, i) for name in all_beside(message)]
-                answers[i] = min(found, key=FURTHEST.index)
+                found = yield [verb(bucket, stamp, name, i) for name in quarantine_ids(message)]
+                answers[i] = min(found, key=ANSWER_PRECEDENCE.index)
         return answers
-
-
-def _is_answer(reply: object) -> bool:
-    return isinstance(reply, Answer)
 
 
 def asked_for(message: Named, key: bytes | None, buckets: list[Bucket]) -> list[Bucket]:

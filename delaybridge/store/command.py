@@ -1,18 +1,25 @@
-"""What is sent to Redis: one script call or one plain command, with the reader of its reply."""
+"""What a store runs: Redis commands, and calls that need several of them, one after the other.
+
+A call is a generator (`Steps`) without I/O: it yields the commands to run next and is sent their
+replies. `Store.complete` and `AsyncStore.complete` run it to its end.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import Any, Generic, TypeVar
+
+from delaybridge.errors import StoreDenied, StoreError, StoreUnavailable
 
 T = TypeVar("T")
 Arg = str | bytes | int | float
 
 
 @dataclass(frozen=True, slots=True)
-class Command(Generic[T]):
-    """One script call, or one plain Redis command (`plain`); `parse` reads its reply.
+class RedisCommand(Generic[T]):
+    """One script call, or one command of Redis itself (`is_plain`); `parse` reads its reply.
 
     Every command is safe to send again when its reply was lost.
     """
@@ -21,14 +28,61 @@ class Command(Generic[T]):
     keys: tuple[str, ...]
     args: Sequence[Arg]
     parse: Callable[[Any], T]
-    plain: bool = False
+    is_plain: bool = False
 
 
-def unread(reply: Any) -> Any:
+def as_received(reply: Any) -> Any:
     """The reply as Redis gave it."""
     return reply
 
 
-def plain(name: str, *args: Arg, parse: Callable[[Any], T] = unread) -> Command[T]:
-    """A Redis command that is not a script."""
-    return Command(name, (), args, parse, plain=True)
+def plain(name: str, *args: Arg, parse: Callable[[Any], T] = as_received) -> RedisCommand[T]:
+    """A command of Redis itself, not a script. name: may be two words, as in `SCRIPT LOAD`."""
+    return RedisCommand(name, (), args, parse, is_plain=True)
+
+
+Steps = Generator[Sequence[RedisCommand[Any]], list[Any], T]
+"""A call: yields the commands to run next, is sent their replies, returns its result.
+
+The first error among the replies ends it, unless the commands were yielded as `Each`.
+"""
+
+
+class Each(list[RedisCommand[Any]]):
+    """Commands whose errors are sent as replies, each in its command's place."""
+
+
+def store_wide_error(answers: Iterable[Any]) -> StoreError | None:
+    """The first error among answers that concerns the whole store, not one bucket."""
+    return next((a for a in answers if isinstance(a, StoreUnavailable | StoreDenied)), None)
+
+
+def together(calls: Sequence[Steps[T]]) -> Steps[list[T | Exception]]:
+    """Several calls as one: their commands travel together. The result or error of each."""
+    results: list[Any] = [None] * len(calls)
+    answers: dict[int, Any] = dict.fromkeys(range(len(calls)))  # sending None starts a generator
+    while True:
+        asked: dict[int, Sequence[RedisCommand[Any]]] = {}
+        for number, answer in answers.items():
+            try:
+                asked[number] = _advance(calls[number], answer)
+            except StopIteration as done:
+                results[number] = done.value
+            except Exception as exc:
+                results[number] = exc
+        if not asked:
+            return results
+        replies = iter((yield Each(chain.from_iterable(asked.values()))))
+        answers = {number: _answer(own, replies) for number, own in asked.items()}
+
+
+def _advance(call: Steps[T], answer: Any) -> Sequence[RedisCommand[Any]]:
+    return call.throw(answer) if isinstance(answer, Exception) else call.send(answer)
+
+
+def _answer(asked: Sequence[RedisCommand[Any]], replies: Iterator[Any]) -> list[Any] | Exception:
+    """What the call that asked is sent, or the error that it is thrown."""
+    own = list(islice(replies, len(asked)))
+    if isinstance(asked, Each):
+        return own
+    return next((reply for reply in own if isinstance(reply, Exception)), own)

@@ -22,7 +22,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, Generic, Protocol, TypeVar
 
 import redis
-from hiredis import Reader, pack_command
+from hiredis import Reader
 from redis.exceptions import InvalidResponse
 
 _READ_BYTES = 256 * 1024
@@ -30,22 +30,6 @@ _SEND_BYTES = 16 * 1024
 # Without a descriptor of its own; not every platform has poll.
 _Selector = getattr(selectors, "PollSelector", selectors.SelectSelector)
 _MORE = object()  # what the parser answers when the reply is not all there
-
-
-def packed(*words: Any) -> bytes:
-    """A command as it goes over the wire."""
-    return pack_command(words)  # type: ignore[no-any-return]
-
-
-def packed_after(head: bytes, count: int, words: Sequence[Any]) -> bytes:
-    """A command whose first `count` words were packed before, by `head_of`."""
-    return b"*%d\r\n%b%b" % (count + len(words), head, head_of(words))
-
-
-def head_of(words: Sequence[Any]) -> bytes:
-    """Words without the line that says how many they are."""
-    command: bytes = pack_command(tuple(words))
-    return command[command.index(b"\n") + 1 :]
 
 
 class NotNow(redis.RedisError):

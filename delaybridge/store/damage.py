@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from delaybridge.errors import StoreError, printable
 from delaybridge.store import keys, registry
-from delaybridge.store.command import Command
+from delaybridge.store.command import RedisCommand, plain
 from delaybridge.store.verbs import Bucket
 
 TYPES = {
@@ -61,9 +61,9 @@ class Damage(NamedTuple):
         return f"{self.key} {self.what}"
 
 
-def look(bucket: Bucket) -> list[Command[Any]]:
+def look(bucket: Bucket) -> list[RedisCommand[Any]]:
     """Commands that show what is damaged in a bucket, to be run as `Each`; for `found`."""
-    return [_plain(verb, bucket.key(key), *args) for key in TYPES for verb, *args in READS[key]]
+    return [plain(verb, bucket.key(key), *args) for key in TYPES for verb, *args in READS[key]]
 
 
 def found(bucket: Bucket, replies: Sequence[Any], *, was_owned: bool = False) -> list[Damage]:
@@ -95,10 +95,6 @@ def found(bucket: Bucket, replies: Sequence[Any], *, was_owned: bool = False) ->
 def _ends(replies: Sequence[Any]) -> list[tuple[bytes, float]]:
     """The lowest and the highest entry of a zset, by score."""
     return [(member, float(score)) for member, score in filter(None, replies)]
-
-
-def _plain(verb: str, key: str, *args: str) -> Command[Any]:
-    return Command(verb, (), (key, *args), lambda reply: reply, plain=True)
 
 
 def _odd_score(bucket: Bucket, key: str, member: bytes, score: float) -> Damage:
@@ -156,10 +152,9 @@ def _shown(value: bytes) -> str:
     return repr(printable(value[:_CHARS].decode(errors="backslashreplace")))
 
 
-def look_at_lists(namespace: str) -> list[Command[Any]]:
+def look_at_lists(namespace: str) -> list[RedisCommand[Any]]:
     """The same for the lists of workers and ingest processes; for `found_in_lists`."""
-    lists = [_plain(verb, of(namespace)) for of, verb in _LISTS]
-    return [registry.read_birth(namespace), *lists]
+    return [registry.read_birth(namespace), *(plain(verb, of(namespace)) for of, verb in _LISTS)]
 
 
 def found_in_lists(namespace: str, replies: Sequence[Any]) -> list[Damage]:

@@ -23,7 +23,7 @@ def beside(own_id: str, number: int) -> str:
     return f"{own_id}~{number}"
 
 
-def all_beside(own_id: str) -> list[str]:
+def quarantine_ids(own_id: str) -> list[str]:
     """Every id that a quarantined message of that own id may lie under."""
     return [beside(own_id, number + 1) for number in range(_MOST_BESIDE)]
 

@@ -19,8 +19,8 @@ from delaybridge.message import (
 from delaybridge.settings.namespace import check_buckets, check_namespace
 from delaybridge.settings.urls import DEFAULT_KINDS, kinds_of
 from delaybridge.store import damage, registry
+from delaybridge.store.command import Each, Steps, store_wide_error
 from delaybridge.store.quota import Quota
-from delaybridge.store.steps import Each, Steps, of_all
 from delaybridge.store.verbs import Bucket
 
 DEFAULT_BUCKETS = 16
@@ -59,8 +59,10 @@ class Namespace:
         if self._buckets and not again:
             return self._buckets
         record, memory = yield Each([registry.read_birth(self.namespace), registry.info("memory")])
-        if (error := of_all([record, memory])) is not None or isinstance(memory, StoreError):
-            raise error or memory
+        if (error := store_wide_error([record, memory])) is not None:
+            raise error
+        if isinstance(memory, StoreError):
+            raise memory
         if isinstance(record, StoreError):
             found = damage.of_birth(self.namespace)
             raise StoreDamaged(f"redis: {found}; write it again: {found.remedy}") from record
@@ -85,7 +87,7 @@ class Namespace:
 
     def explained(self, bucket: Bucket, error: StoreError) -> Steps[StoreError]:
         """The error itself, or StoreDamaged naming the key if a damaged key is the cause."""
-        if isinstance(error, StoreFull) or of_all([error]):
+        if isinstance(error, StoreFull) or store_wide_error([error]):
             return error
         found = damage.found(bucket, (yield Each(damage.look(bucket))))
         if not found:

@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from delaybridge.accept.destination import parse_destination
 from delaybridge.errors import MessageError, StoreError, StoreFull
 from delaybridge.message import Limits, destination_text
+from delaybridge.store.command import Each, Steps
 from delaybridge.store.replies import Sample
-from delaybridge.store.steps import Each, Steps
 from delaybridge.store.verbs import Bucket
 
 _EVERY_S = 1.0

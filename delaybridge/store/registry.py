@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from delaybridge.store import keys, replies
-from delaybridge.store.command import Command, plain
+from delaybridge.store.command import RedisCommand, plain
 from delaybridge.store.replies import Fleet
 
 
-def birth(namespace: str, buckets: int, id: str) -> list[Command[Any]]:
+def birth(namespace: str, buckets: int, id: str) -> list[RedisCommand[Any]]:
     """Write the namespace's record if there is none, and read it: (bucket count, birth id)."""
     name = keys.birth(namespace)
     return [
@@ -18,7 +18,7 @@ def birth(namespace: str, buckets: int, id: str) -> list[Command[Any]]:
     ]
 
 
-def read_birth(namespace: str) -> Command[tuple[int, str] | None]:
+def read_birth(namespace: str) -> RedisCommand[tuple[int, str] | None]:
     """The namespace's record, None if there is none."""
     name = keys.birth(namespace)
     return plain("GET", name, parse=lambda reply: replies.read_birth(name, reply))
@@ -33,13 +33,13 @@ def announce(
     *,
     ingests: bool = False,
     now_ms: int | None = None,
-) -> Command[Fleet]:
+) -> RedisCommand[Fleet]:
     """Say that this worker (or ingest process) lives; with ttl_ms 0, that it leaves."""
     args = ("" if now_ms is None else now_ms, name, instance, ttl_ms, info, keys.wake(namespace))
-    return Command("announce", _members(namespace, ingests), args, replies.read_fleet)
+    return RedisCommand("announce", _members(namespace, ingests), args, replies.read_fleet)
 
 
-def fleet(namespace: str, *, ingests: bool = False) -> list[Command[Any]]:
+def fleet(namespace: str, *, ingests: bool = False) -> list[RedisCommand[Any]]:
     """What workers (or ingest processes) say of themselves, and when each one's word runs out."""
     members, info = _members(namespace, ingests)
     return [
@@ -54,11 +54,11 @@ def _members(namespace: str, ingests: bool) -> tuple[str, str]:
     return keys.workers(namespace), keys.worker_info(namespace)
 
 
-def store_time() -> Command[int]:
+def store_time() -> RedisCommand[int]:
     """The store's clock in microseconds since the epoch."""
     return plain("TIME", parse=lambda reply: int(reply[0]) * 1_000_000 + int(reply[1]))
 
 
-def info(section: str) -> Command[dict[str, str]]:
+def info(section: str) -> RedisCommand[dict[str, str]]:
     """One section of INFO."""
     return plain("INFO", section, parse=replies.read_info)

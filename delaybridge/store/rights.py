@@ -13,10 +13,9 @@ from typing import Any, NamedTuple
 from delaybridge.errors import StoreDenied, StoreError, StoreUnavailable
 from delaybridge.settings.namespace import MAX_BUCKETS
 from delaybridge.store import keys
-from delaybridge.store.command import Command
+from delaybridge.store.command import Each, RedisCommand, Steps, plain
 from delaybridge.store.keys import SCRIPT_KEYS
-from delaybridge.store.steps import Each, Steps
-from delaybridge.store.store import scripts
+from delaybridge.store.scripts import scripts
 from delaybridge.store.verbs import Bucket
 
 _CALLED = re.compile(r"redis\.call\('(\w+)'")
@@ -99,10 +98,12 @@ def lacking_for(namespace: str, role: Role) -> Steps[list[str]]:
     """What the user lacks, as an ACL writes it: `+hdel`, `~{ns:*`; nothing stays behind."""
     bucket = Bucket(namespace, MAX_BUCKETS + 1, "rights")
     asked = list(_asked(bucket, namespace, commands_of(role)))
-    # What outlives a denied DEL goes by itself.
-    made = [_plain("PEXPIRE", bucket.key(key), _EXPIRE_MS) for key in (_HASH, _ZSET)]
-    gone = _plain("DEL", *(bucket.key(key) for key in keys.BUCKET_KEYS))
-    replies = yield Each([*(command for _, command in asked), *made, gone])
+    cleanup: list[RedisCommand[Any]] = [
+        # If DEL is denied, the keys expire.
+        *(plain("PEXPIRE", bucket.key(key), _EXPIRE_MS) for key in (_HASH, _ZSET)),
+        plain("DEL", *(bucket.key(key) for key in keys.BUCKET_KEYS)),
+    ]
+    replies = yield Each([*(command for _, command in asked), *cleanup])
     lacking = []
     for (name, _), reply in zip(asked, replies, strict=False):
         if isinstance(reply, StoreUnavailable):
@@ -112,26 +113,28 @@ def lacking_for(namespace: str, role: Role) -> Steps[list[str]]:
     return list(dict.fromkeys(lacking))
 
 
-def _asked(bucket: Bucket, namespace: str, names: list[str]) -> Iterator[tuple[str, Command[Any]]]:
+def _asked(
+    bucket: Bucket, namespace: str, names: list[str]
+) -> Iterator[tuple[str, RedisCommand[Any]]]:
     """A harmless call of each; what makes a key before what removes it."""
     channel = keys.wake(namespace)
     yield "EVALSHA", bucket.renew("rights", _EXPIRE_MS)
-    yield "SCRIPT LOAD", _plain("SCRIPT LOAD", scripts()["renew"][0])
+    yield "SCRIPT LOAD", plain("SCRIPT LOAD", scripts()["renew"][0])
     for name, (key, args) in PROBES.items():
         if name in names:
-            yield name, _plain(name, bucket.key(key), *args)
+            yield name, plain(name, bucket.key(key), *args)
     for name, words in KEYLESS.items():
         if name in names:
-            yield name, _plain(name, *words)
+            yield name, plain(name, *words)
     for name, words in ON_A_CHANNEL.items():
         if name in names:
             # Not the fleet's own, where words may come between two replies.
             here = channel if name == "PUBLISH" else f"{channel}:rights"
-            yield name, _plain(name, here, *words)
+            yield name, plain(name, here, *words)
     # Every key of a bucket, and those of the namespace: a pattern may leave one out.
     of_bucket = [bucket.key(name) for name in keys.BUCKET_KEYS]
     for key in (*of_bucket, f"{keys.workers(namespace)}:rights"):
-        yield "GET", _plain("GET", key)
+        yield "GET", plain("GET", key)
 
 
 def _is_unknown(reply: object) -> bool:
@@ -145,7 +148,3 @@ def _in_acl(name: str, why: str, namespace: str) -> str:
     if re.search(r"to access .*\bchannels?\b", why):
         return f"&{{{namespace}}}*"
     return f"+{name.lower().replace(' ', '|')}"
-
-
-def _plain(name: str, *args: str | int) -> Command[Any]:
-    return Command(name, (), args, lambda reply: reply, plain=True)

@@ -6,20 +6,48 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from delaybridge.accept.accept import Accepted
-from delaybridge.errors import (
-    StoreError,
-    StoreWiped,
-)
-from delaybridge.message import (
-    OnConflict,
-)
+from delaybridge.errors import StoreError, StoreFull, StoreWiped
+from delaybridge.message import Answer, OnConflict
 from delaybridge.store import keys, verbs
+from delaybridge.store.command import Each, Steps
 from delaybridge.store.namespace import Namespace
-from delaybridge.store.receipts import Receipt, receipts
-from delaybridge.store.steps import Each, Steps
+from delaybridge.times import format_time
 
 _CALL_MESSAGES = 1000
 _CALL_BYTES = 4 * 2**20
+
+
+class Receipt(str):
+    """The answer of one `schedule`.
+
+    It is a `str` equal to an `Answer` (`created`, `duplicate`, ...); printed, it also shows id and
+    due time. id: the message's.
+    due_ms: when it is due, in epoch milliseconds of Redis' clock; for a duplicate or conflict, the
+    due time of the message already pending. bucket: the number of its bucket.
+    """
+
+    __slots__ = ("answer", "bucket", "due_ms", "id")
+    answer: Answer
+    id: str
+    due_ms: int
+    bucket: int
+
+    def __new__(cls, answer: Answer, id: str, due_ms: int, bucket: int) -> Receipt:
+        made = str.__new__(cls, answer)
+        made.answer, made.id, made.due_ms, made.bucket = answer, id, due_ms, bucket
+        return made
+
+    def __str__(self) -> str:
+        return f"{self.answer.value} {self.id} due {format_time(self.due_ms)}"
+
+    def __format__(self, spec: str) -> str:
+        return format(str(self), spec)
+
+    def __repr__(self) -> str:
+        return (
+            f"Receipt({self.answer.value!r}, id={self.id!r}, due_ms={self.due_ms}, "
+            f"bucket={self.bucket})"
+        )
 
 
 class Scheduling(Namespace):
@@ -131,3 +159,19 @@ def _calls(
                 call, size = [], len(messages[i][1].payload)
             call.append(i)
         yield number, call
+
+
+def receipts(found: list[Receipt | Exception]) -> list[Receipt] | Exception:
+    """One caller's answer: its receipts, or the error if any message has none."""
+    errors = [one for one in found if isinstance(one, Exception)]
+    if not errors:
+        return found  # type: ignore[return-value]
+    # StoreFull says how many were not written; that is known only if no outcome is in doubt.
+    doubt = next((error for error in errors if not isinstance(error, StoreFull)), None)
+    if doubt is None and len(errors) < len(found):
+        why = "Redis is out of memory" if str(errors[0]) == str(StoreFull()) else errors[0]
+        return StoreFull(
+            f"{why}: {len(errors)} of {len(found)} messages were not written; call again with the "
+            "same ids"
+        )
+    return doubt or errors[0]

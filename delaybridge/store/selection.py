@@ -12,9 +12,9 @@ import msgspec
 from delaybridge.accept.destination import DestinationCache
 from delaybridge.errors import DecodeError, MessageError, StoreDamaged, StoreError, shown
 from delaybridge.message import MAX_PRIORITY, State
+from delaybridge.store.command import Each, Steps
 from delaybridge.store.record import split_record
 from delaybridge.store.replies import Row
-from delaybridge.store.steps import Each, Steps
 from delaybridge.store.troubles import first_word
 from delaybridge.store.verbs import Bucket
 

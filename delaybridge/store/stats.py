@@ -13,14 +13,13 @@ from delaybridge.errors import (
 from delaybridge.message import (
     State,
 )
-from delaybridge.store import announcements, damage, looks, registry
+from delaybridge.store import announcements, damage, registry, replies
 from delaybridge.store.announcements import IngestInfo, WorkerInfo
-from delaybridge.store.command import Command
+from delaybridge.store.command import Each, RedisCommand, Steps, plain, store_wide_error
 from delaybridge.store.damage import Damage
 from delaybridge.store.namespace import Namespace
-from delaybridge.store.record import since_ms
+from delaybridge.store.record import Failing, since_ms
 from delaybridge.store.replies import Row
-from delaybridge.store.steps import Each, Steps, of_all
 from delaybridge.store.troubles import Retrying, Trouble, counted
 from delaybridge.store.verbs import Bucket
 
@@ -91,7 +90,7 @@ class Counting(Namespace):
         parts.append(damage.look_at_lists(self.namespace))
         asked = Each(chain.from_iterable(parts))
         *flat, now_us = yield Each([*asked, registry.store_time()])
-        if (error := of_all([*flat, now_us])) is not None:
+        if (error := store_wide_error([*flat, now_us])) is not None:
             raise error
         now_ms, replies = now_us // 1000, iter(flat)
         *of_buckets, workers, ingests, lists = (list(islice(replies, len(p))) for p in parts)
@@ -115,11 +114,11 @@ class Counting(Namespace):
     def _retrying(self) -> Steps[tuple[list[Retrying], bool]]:
         """Retried messages by destination and reason; and whether that is only a sample."""
         buckets = self._buckets
-        replies = yield Each(looks.failing(bucket, _SAMPLE) for bucket in buckets)
+        replies = yield Each(_failing(bucket, _SAMPLE) for bucket in buckets)
         answers = [({}, True) if isinstance(reply, StoreError) else reply for reply in replies]
         asked = [(b, found) for b, (found, _) in zip(buckets, answers, strict=True) if found]
         # A worker of an older version settles a message and leaves its error behind.
-        tried = (yield [looks.tried(bucket, found) for bucket, found in asked]) if asked else []
+        tried = (yield [_tried(bucket, found) for bucket, found in asked]) if asked else []
         failing = [
             each
             for (_, found), known in zip(asked, tried, strict=True)
@@ -129,10 +128,40 @@ class Counting(Namespace):
         return counted(failing), not all(whole for _, whole in answers)
 
 
-def _looks(bucket: Bucket) -> list[Command[Any]]:
+def _looks(bucket: Bucket) -> list[RedisCommand[Any]]:
     """The commands whose replies `_bucket_stats` reads."""
     firsts = [bucket.page(state, limit=1) for state in _WAITING]
-    return [*looks.counts(bucket), *firsts, *damage.look(bucket)]
+    return [*_counts(bucket), *firsts, *damage.look(bucket)]
+
+
+def _counts(bucket: Bucket) -> list[RedisCommand[Any]]:
+    """The commands behind `BucketStats`, in this order.
+
+    Sizes of due, mirror, parked and dead; first score of due and of parked; the lease's holder
+    and time left in ms; number of dead messages dropped.
+    """
+    sizes = [plain("ZCARD", bucket.key(k), parse=int) for k in ("due", "mirror", "parked", "dead")]
+    heads = [
+        plain("ZRANGE", bucket.key(k), 0, 0, "WITHSCORES", parse=replies.read_first_score)
+        for k in ("due", "parked")
+    ]
+    lease: list[RedisCommand[Any]] = [
+        bucket.holder(),
+        plain("PTTL", bucket.key("lease"), parse=int),
+        plain("HGET", bucket.key("marks"), "dropped", parse=replies.read_count),
+    ]
+    return [*sizes, *heads, *lease]
+
+
+def _failing(bucket: Bucket, most: int) -> RedisCommand[tuple[dict[bytes, Failing], bool]]:
+    """About `most` messages whose last publish failed; and whether these are all of them."""
+    asked = (0, "MATCH", "*\0", "COUNT", 2 * most)  # two fields each
+    return plain("HSCAN", bucket.key("attempts"), *asked, parse=replies.read_failing)
+
+
+def _tried(bucket: Bucket, ids: Iterable[bytes]) -> RedisCommand[list[bytes | None]]:
+    """The `attempts` entry of each id, None without one."""
+    return plain("HMGET", bucket.key("attempts"), *ids)
 
 
 def _totals(counts: list[BucketStats]) -> Stats:

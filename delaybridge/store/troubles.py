@@ -35,7 +35,7 @@ class Trouble(NamedTuple):
     worker: str
 
 
-class Said(NamedTuple):
+class WorkerTroubles(NamedTuple):
     """What a worker announces. brokers: name -> why it takes nothing; parked: lane -> why.
 
     brokers is None where the worker's version does not say.

@@ -1,4 +1,4 @@
-"""The verbs of one bucket, without I/O: each builds the `Command` that a store runs.
+"""The verbs of one bucket, without I/O: each builds the `RedisCommand` that a store runs.
 
 The scripts are in lua/, one verb per file, under the same name. Each is safe to run twice, with
 anything in between, so a command may be sent again when its reply was lost.
@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 from delaybridge.accept.accept import Accepted
 from delaybridge.message import WAIT, Answer, ConflictPolicy, OnConflict, State
 from delaybridge.store import keys, replies
-from delaybridge.store.command import Arg, Command
+from delaybridge.store.command import Arg, RedisCommand, plain
 from delaybridge.store.keys import LISTED, SCRIPT_KEYS
 from delaybridge.store.replies import (
     Acquired,
@@ -54,14 +54,14 @@ def new_stamp() -> bytes:
     return random.getrandbits(32).to_bytes(4, "big")
 
 
-class Source(NamedTuple):
+class SourceOffsets(NamedTuple):
     """Where messages were read, and at which offsets; offsets only grow from call to call."""
 
     name: str
     offsets: Sequence[int]
 
 
-NOWHERE = Source("", ())
+NO_SOURCE = SourceOffsets("", ())
 
 
 class Bucket:
@@ -97,12 +97,12 @@ class Bucket:
         messages: Sequence[tuple[bytes, Accepted]],
         policy: ConflictPolicy = OnConflict.FAIL,
         *,
-        source: Source = NOWHERE,
+        source: SourceOffsets = NO_SOURCE,
         reach: str = "",
         maybe: bool = False,
         first: bool = False,
         now_ms: int | None = None,
-    ) -> Command[list[tuple[Answer, int]] | None]:
+    ) -> RedisCommand[list[tuple[Answer, int]] | None]:
         """Accept (stamp, message) pairs. Answers with the answer and due time of each.
 
         None: the namespace's record has changed or is not known yet; read it again.
@@ -130,7 +130,7 @@ class Bucket:
         *,
         first: bool = False,
         now_ms: int | None = None,
-    ) -> Command[list[Answer] | None]:
+    ) -> RedisCommand[list[Answer] | None]:
         """Put (stamp, id, payload, reason) into the dead set: `created`; `conflict`: id taken."""
         args: list[Arg] = [_now(now_ms), self.birth, int(first)]
         for message in messages:
@@ -147,7 +147,7 @@ class Bucket:
         otherwise: bool = False,
         reach: str = "",
         now_ms: int | None = None,
-    ) -> Command[Answer]:
+    ) -> RedisCommand[Answer]:
         """Remove a message that was not fired. A call read from a source acts once.
 
         otherwise: the caller does something else if the answer is `unknown` or `foreign`; the
@@ -166,27 +166,31 @@ class Bucket:
         offset: int = 0,
         reach: str = "",
         now_ms: int | None = None,
-    ) -> Command[Answer]:
+    ) -> RedisCommand[Answer]:
         """Give a message that was not fired another due time. source, reach: as for `cancel`."""
         args = (_now(now_ms), stamp, id, when, self._wake, self.number, source, offset, reach)
         return self._call("reschedule", args, replies.read_answer)
 
     def kick(
         self, stamp: bytes, id: str, delay_ms: int = 0, *, now_ms: int | None = None
-    ) -> Command[Answer]:
+    ) -> RedisCommand[Answer]:
         """Bring a message back from the dead set, due in `delay_ms`."""
         args = (_now(now_ms), stamp, id, delay_ms, self._wake, self.number)
         return self._call("kick", args, replies.read_answer)
 
-    def discard(self, stamp: bytes, id: str, *, now_ms: int | None = None) -> Command[Answer]:
+    def discard(self, stamp: bytes, id: str, *, now_ms: int | None = None) -> RedisCommand[Answer]:
         """Delete a message of the dead set."""
         return self._call("discard", (_now(now_ms), stamp, id), replies.read_answer)
 
-    def get(self, id: str) -> Command[Row | None]:
+    def get(self, id: str) -> RedisCommand[Row | None]:
         """The message in whatever state it is, None if there is no such message."""
         return self._call("get", (id,), lambda reply: replies.read_message(id, reply))
 
-    def sample(self, limit: int) -> Command[Sample]:
+    def dead_reason(self, id: str) -> RedisCommand[str]:
+        """Why a message is in the dead set; empty if it is not."""
+        return plain("HGET", self.key("dead_reason"), id, parse=replies.read_text)
+
+    def sample(self, limit: int) -> RedisCommand[Sample]:
         """The number of messages, and the beginnings of up to `limit` random ones."""
         return self._call("sample", (limit, _DESTINATION_BYTES), replies.read_sample)
 
@@ -199,7 +203,7 @@ class Bucket:
         low: float | None = None,
         high: float | None = None,
         max_bytes: int = 4 * 2**20,
-    ) -> Command[tuple[list[Row], bool]]:
+    ) -> RedisCommand[tuple[list[Row], bool]]:
         """Messages in one state by (score, id), and whether there are more."""
         args = (
             "-inf" if low is None else repr(low),
@@ -209,22 +213,26 @@ class Bucket:
             max_bytes,
         )
         keys_ = self._page_keys[state]
-        return Command("page", keys_, args, lambda reply: replies.read_page(state, reply))
+        return RedisCommand("page", keys_, args, lambda reply: replies.read_page(state, reply))
 
     # the lease
 
-    def acquire(self, owner: str, ttl_ms: int) -> Command[Acquired]:
+    def acquire(self, owner: str, ttl_ms: int) -> RedisCommand[Acquired]:
         """Take the lease if it is free. owner: `worker:random`, another random part each time."""
         args = (owner, ttl_ms, self.birth)
         return self._call("acquire", args, lambda reply: replies.read_acquired(owner, reply))
 
-    def renew(self, token: str, ttl_ms: int) -> Command[Renewed]:
+    def renew(self, token: str, ttl_ms: int) -> RedisCommand[Renewed]:
         """Extend the lease, if this token still holds it."""
         return self._call("renew", (token, ttl_ms), replies.read_renewed)
 
-    def release(self, token: str) -> Command[Literal[True]]:
+    def release(self, token: str) -> RedisCommand[Literal[True]]:
         """Give the lease back; fine if this token does not hold it."""
         return self._call("release", (token, self._wake), replies.read_released)
+
+    def holder(self) -> RedisCommand[str | None]:
+        """The worker that holds the lease, None if it is free."""
+        return plain("GET", self.key("lease"), parse=replies.read_holder)
 
     # the owner
 
@@ -240,7 +248,7 @@ class Bucket:
         pace_ms: int = 0,
         margin_ms: int = 0,
         now_ms: int | None = None,
-    ) -> Command[Claim | None]:
+    ) -> RedisCommand[Claim | None]:
         """Move messages due within `ahead_ms` into the mirror and return them."""
         args = (
             token, ttl_ms, _now(now_ms), have, ahead_ms, limit, max_bytes, pace_ms, margin_ms,
@@ -256,7 +264,7 @@ class Bucket:
         seen: int,
         *,
         now_ms: int | None = None,
-    ) -> Command[Fired | None]:
+    ) -> RedisCommand[Fired | None]:
         """Raise the fired-watermark: from now on its messages are `in_flight` to `cancel`.
 
         Answers with the revocations since `seen`.
@@ -266,7 +274,7 @@ class Bucket:
 
     def settle(
         self, token: str, ttl_ms: int, groups: Iterable[tuple[int, Sequence[str]]]
-    ) -> Command[Held]:
+    ) -> RedisCommand[Held]:
         """Remove confirmed messages, given as (claim number, ids)."""
         return self._call("settle", _groups(token, ttl_ms, None, 0, groups), replies.read_held)
 
@@ -277,7 +285,7 @@ class Bucket:
         groups: Iterable[tuple[int, Sequence[str]]],
         *,
         now_ms: int | None = None,
-    ) -> Command[set[str] | None]:
+    ) -> RedisCommand[set[str] | None]:
         """Remove messages before they are published at most once; answers with the ids to publish.
 
         Those are the ids that these claims settled, now or in an earlier try whose reply was lost.
@@ -292,7 +300,7 @@ class Bucket:
         items: Iterable[tuple[Item, int | None, bool, str]],
         *,
         now_ms: int | None = None,
-    ) -> Command[Held]:
+    ) -> RedisCommand[Held]:
         """Put back (item, back-off in ms, may have been delivered, error).
 
         A back-off of None counts no attempt. error: destination, a newline, the last error.
@@ -303,7 +311,7 @@ class Bucket:
             args += (item.id, item.claim, repr(item.score), delay, int(maybe), error)
         return self._call("retry", args, replies.read_held)
 
-    def park(self, token: str, ttl_ms: int, items: Iterable[Item]) -> Command[Held]:
+    def park(self, token: str, ttl_ms: int, items: Iterable[Item]) -> RedisCommand[Held]:
         """Set messages aside while their broker is unavailable."""
         args: list[Arg] = [token, ttl_ms]
         for item in items:
@@ -312,7 +320,7 @@ class Bucket:
 
     def unpark(
         self, token: str, ttl_ms: int, *, limit: int = 1000, ids: Sequence[str] = ()
-    ) -> Command[int | None]:
+    ) -> RedisCommand[int | None]:
         """Move parked messages back to `due`, those named or the earliest.
 
         Answers with the number still parked.
@@ -326,7 +334,7 @@ class Bucket:
         items: Iterable[tuple[Item, bool, bool, str]],
         *,
         now_ms: int | None = None,
-    ) -> Command[Held]:
+    ) -> RedisCommand[Held]:
         """Move (item, attempt counted, may have been delivered, reason) to the dead set."""
         args: list[Arg] = [token, ttl_ms, _now(now_ms)]
         for item, counted, maybe, reason in items:
@@ -335,7 +343,7 @@ class Bucket:
 
     def reclaim(
         self, token: str, ttl_ms: int, limit: int = 500, *, now_ms: int | None = None
-    ) -> Command[Reclaimed | None]:
+    ) -> RedisCommand[Reclaimed | None]:
         """Put back the messages that earlier sessions left in the mirror."""
         args = (token, ttl_ms, _now(now_ms), limit)
         return self._call("reclaim", args, lambda r: None if r is None else Reclaimed(*r))
@@ -349,14 +357,14 @@ class Bucket:
         age_ms: int | None,
         limit: int = 100,
         now_ms: int | None = None,
-    ) -> Command[Trimmed | None]:
+    ) -> RedisCommand[Trimmed | None]:
         """Delete dead messages beyond these bounds, the oldest first."""
         bounds: list[Arg] = ["" if bound is None else bound for bound in (keep, age_ms)]
         args = (token, ttl_ms, _now(now_ms), *bounds, limit)
         return self._call("trim", args, lambda r: None if r is None else Trimmed(r))
 
-    def _call(self, script: str, args: Sequence[Arg], parse: Callable[[Any], T]) -> Command[T]:
-        return Command(script, self._keys[script], args, parse)
+    def _call(self, script: str, args: Sequence[Arg], parse: Callable[[Any], T]) -> RedisCommand[T]:
+        return RedisCommand(script, self._keys[script], args, parse)
 
 
 def _now(now_ms: int | None) -> Arg:

@@ -10,15 +10,15 @@ from typing import Any, NamedTuple
 from delaybridge.message import (
     State,
 )
-from delaybridge.store import announcements, looks, registry
+from delaybridge.store import announcements, registry
 from delaybridge.store.changes import asked_for
-from delaybridge.store.ids import all_beside
+from delaybridge.store.command import Each, Steps, store_wide_error
+from delaybridge.store.ids import quarantine_ids
 from delaybridge.store.namespace import Namespace
 from delaybridge.store.replies import Row
 from delaybridge.store.selection import span_scores, within
-from delaybridge.store.steps import Each, Steps, of_all
 from delaybridge.store.stored import Stored, stored
-from delaybridge.store.troubles import Said
+from delaybridge.store.troubles import WorkerTroubles
 from delaybridge.store.verbs import Bucket
 
 Cursor = tuple[float, str]
@@ -48,7 +48,7 @@ class Views(Namespace):
     def quarantined(self, id: str) -> Steps[list[Stored]]:
         """The messages carrying this id that ingest refused; they are in the dead set."""
         bucket = asked_for(id, None, (yield from self.open()))[0]
-        rows = yield [bucket.get(name) for name in all_beside(id)]
+        rows = yield [bucket.get(name) for name in quarantine_ids(id)]
         return [stored(row, bucket.number) for row in rows if row is not None]
 
     def page(
@@ -86,9 +86,9 @@ class Views(Namespace):
         numbers = sorted({item.bucket for item in items if item.state is State.PARKED})
         if not numbers:
             return items
-        asked = [looks.holder(self._buckets[number]) for number in numbers]
+        asked = [self._buckets[number].holder() for number in numbers]
         replies = yield Each([*asked, *registry.fleet(self.namespace), registry.store_time()])
-        if (error := of_all(replies)) is not None:
+        if (error := store_wide_error(replies)) is not None:
             raise error
         *holders, info, expiries, now_us = replies
         holder_of = dict(zip(numbers, holders, strict=True))
@@ -109,10 +109,10 @@ def _fitting(
     return [item] if fits else []
 
 
-def _why_parked(destination: str, holder: str | None, said: Mapping[str, Said]) -> str:
+def _why_parked(destination: str, holder: str | None, said: Mapping[str, WorkerTroubles]) -> str:
     if holder is None:
         return "no_worker: its bucket has none"
-    return said.get(holder, Said()).why(destination)
+    return said.get(holder, WorkerTroubles()).why(destination)
 
 
 def _merged(buckets: Sequence[Bucket], pages: Sequence[Any]) -> tuple[Iterable[Any], bool]:

@@ -196,7 +196,7 @@ class Ingester(Service):
             for ingest in list(self._ingests.values()):
                 await ingest.measure()
             try:
-                fleet = await store.one(self._announcement(self.settings.lease.ttl_ms))
+                fleet = await store.run_one(self._announcement(self.settings.lease.ttl_ms))
             except StoreUnavailable as exc:
                 self.emit(StoreSilent(reason=str(exc)))
             except StoreError as exc:  # the sources are not shown, but are still read
@@ -207,7 +207,7 @@ class Ingester(Service):
                     raise NameTaken(self.identity.name)
             await asyncio.sleep(self.settings.lease.renew_ms / 1000)
 
-    def _announcement(self, ttl_ms: int) -> command.Command[replies.Fleet]:
+    def _announcement(self, ttl_ms: int) -> command.RedisCommand[replies.Fleet]:
         now_s = time.monotonic()
         counts = [c for ingest in self._ingests.values() for c in ingest.counts]
         for each in counts:
@@ -223,7 +223,7 @@ class Ingester(Service):
     async def _leave(self, store: AsyncStore) -> None:
         try:
             async with asyncio.timeout(0.05 * self.settings.scan.drain_timeout_s):
-                await store.one(self._announcement(0))
+                await store.run_one(self._announcement(0))
         except (StoreError, TimeoutError):
             pass  # its announcement expires
 

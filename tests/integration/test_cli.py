@@ -26,7 +26,7 @@ from delaybridge.ingest.storing import store_entries
 from delaybridge.message import Record, encode_record, new_id
 from delaybridge.store import keys, record, registry
 from delaybridge.store.calls import Calls
-from delaybridge.store.steps import Steps
+from delaybridge.store.command import Steps
 from delaybridge.store.store import Store
 from delaybridge.store.verbs import Bucket, Item
 from tests.rigs.waiting import wait_until

@@ -31,8 +31,8 @@ from delaybridge.errors import (
 from delaybridge.message import Answer, Limits, OnConflict, State
 from delaybridge.store import keys, registry
 from delaybridge.store.calls import Calls
-from delaybridge.store.command import Command
-from delaybridge.store.receipts import Receipt
+from delaybridge.store.command import RedisCommand
+from delaybridge.store.scheduling import Receipt
 from delaybridge.store.store import AsyncStore, Store
 from delaybridge.store.stored import Stored
 from delaybridge.store.views import Page
@@ -964,9 +964,9 @@ async def test_many_callers_take_turns_in_two_halves_where_script_calls_stay_lar
     most_flushes: int,
 ) -> None:
     monkeypatch.setattr("delaybridge.store.ids._FRESH_S", 60.0)
-    each, under_way, most, flushes = AsyncStore.each, 0, 0, 0
+    each, under_way, most, flushes = AsyncStore.run_each, 0, 0, 0
 
-    async def counted(store: AsyncStore, commands: Sequence[Command[Any]]) -> list[Any]:
+    async def counted(store: AsyncStore, commands: Sequence[RedisCommand[Any]]) -> list[Any]:
         nonlocal under_way, most, flushes
         under_way, flushes = under_way + 1, flushes + 1
         most = max(most, under_way)
@@ -975,7 +975,7 @@ async def test_many_callers_take_turns_in_two_halves_where_script_calls_stay_lar
         finally:
             under_way -= 1
 
-    monkeypatch.setattr(AsyncStore, "each", counted)
+    monkeypatch.setattr(AsyncStore, "run_each", counted)
 
     async def caller(number: int) -> list[Receipt]:
         ids = [f"{number}-{turn}" if own_ids else None for turn in range(10)]

@@ -196,7 +196,7 @@ async def _populate(url: str, place: Place) -> None:
     buckets = await client.run(Calls.open)
     ids = [KEPT, *(id_for(SICK, what) for what in ("flying", "parked", "dead"))]
     await client.schedule_many([Message("memory:q", b"x", delay=3600, id=id) for id in ids])
-    bucket, run = buckets[SICK], store.one
+    bucket, run = buckets[SICK], store.run_one
     taken = await run(bucket.acquire("w:1", 60_000))
     claimed = await run(
         bucket.claim(taken.token, 60_000, taken.turn, ahead_ms=10**8, limit=9, max_bytes=9999)

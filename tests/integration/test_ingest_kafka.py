@@ -19,7 +19,7 @@ from confluent_kafka import Producer
 
 from delaybridge import AsyncClient
 from delaybridge.store import keys
-from delaybridge.store.ids import all_beside
+from delaybridge.store.ids import quarantine_ids
 from tests.rigs.fleet import Process
 from tests.rigs.ingest import DEADLINE_S, Entrance
 from tests.rigs.ingest_kafka import Kafka, produce_raw, source
@@ -364,7 +364,7 @@ class TestQuarantine:
         await is_pending(entrance, 1)
         (first,) = await entrance.delayed()
         place = first.id[:-1] + "1"
-        taken = [f"q-{place}", *all_beside(place)]
+        taken = [f"q-{place}", *quarantine_ids(place)]
         for id in taken:  # by its key in the same bucket
             to = f"kafka:{namespace}"
             await entrance.client.schedule(to, b"taken", delay="1h", id=id, key=place)

@@ -23,8 +23,9 @@ from redis.retry import Retry
 from delaybridge import Client
 from delaybridge.errors import StoreError, StoreUnavailable
 from delaybridge.message import Answer
-from delaybridge.store.command import Command
-from delaybridge.store.connection import AsyncWire, Wire, packed
+from delaybridge.store.command import RedisCommand
+from delaybridge.store.connection import AsyncWire, Wire
+from delaybridge.store.scripts import packed
 from delaybridge.store.store import AsyncStore
 from tests.rigs.flavours import TO, Maker
 from tests.rigs.redis_troubles import Pair, endless_script, is_busy, moving, refuse_writes
@@ -344,7 +345,7 @@ async def test_what_a_call_sent_is_let_go_with_its_error() -> None:
         store = AsyncStore(f"redis://{LOOPBACK}:{free_port()}/0", timeout_s=0.2)
         arguments = _Watched([b"x" * 1000])
         alive = weakref.ref(arguments)
-        sent = [Command("ECHO", (), arguments, bytes, plain=True)]
+        sent = [RedisCommand("ECHO", (), arguments, bytes, is_plain=True)]
         del arguments
         with contextlib.suppress(StoreUnavailable):
             await store.run(sent)

@@ -21,7 +21,8 @@ from redis.retry import Retry
 
 from delaybridge import Client
 from delaybridge.errors import StoreUnavailable
-from delaybridge.store.connection import AsyncWire, NotNow, Wire, WrongServer, packed
+from delaybridge.store.connection import AsyncWire, NotNow, Wire, WrongServer
+from delaybridge.store.scripts import packed
 from tests.rigs.fault_proxy import FaultProxy
 from tests.rigs.waiting import wait_until, wait_until_async
 from tests.servers.process import free_port

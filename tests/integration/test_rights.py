@@ -14,7 +14,7 @@ from delaybridge.errors import StoreDenied
 from delaybridge.message import Answer
 from delaybridge.store import keys, registry, rights, verbs
 from delaybridge.store.calls import Calls
-from delaybridge.store.steps import Steps
+from delaybridge.store.command import Steps
 from delaybridge.store.store import Store
 from tests.rigs.crew import DEADLINE_S, Arrived, Crew
 from tests.rigs.waiting import wait_until, wait_until_async

@@ -1240,7 +1240,7 @@ async def test_a_repeated_claim_that_is_empty_by_now_does_not_stop_its_bucket(
             limit=10,
             max_bytes=1000,
         )
-        claimed = await rig.store.one(claim)  # its answer never reaches the scanner
+        claimed = await rig.store.run_one(claim)  # its answer never reaches the scanner
         assert claimed is not None
         assert claimed.ids == [b"x"]
         assert await rig.client.cancel("x") == "cancelled"

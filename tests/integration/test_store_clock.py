@@ -12,7 +12,7 @@ from delaybridge import Client
 from delaybridge.accept.accept import Accepted
 from delaybridge.store import keys, record, registry
 from delaybridge.store.calls import Calls
-from delaybridge.store.command import Command
+from delaybridge.store.command import RedisCommand
 from delaybridge.store.store import Store
 from delaybridge.store.verbs import Item
 from tests.rigs.bucket import Owner, World
@@ -30,7 +30,7 @@ def world(redis_url: str, namespace: str, now_ms: int) -> Iterator[World]:
         yield world
 
 
-def delaying(world: World, owner: Owner, verb: str, id: str) -> Command[Any]:
+def delaying(world: World, owner: Owner, verb: str, id: str) -> RedisCommand[Any]:
     """A call, ready to be sent, that has the message wait for DELAY_MS by Redis' clock."""
     if verb == "schedule":
         accepted = Accepted(id, id.encode(), f"+{DELAY_MS}", 0, b"payload")

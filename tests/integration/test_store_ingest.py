@@ -18,7 +18,7 @@ from delaybridge.message import (
     State,
     encode_record,
 )
-from delaybridge.store.verbs import Source
+from delaybridge.store.verbs import SourceOffsets
 from tests.rigs.bucket import World
 
 CREATED, DUPLICATE, CONFLICT = Answer.CREATED, Answer.DUPLICATE, Answer.CONFLICT
@@ -41,7 +41,7 @@ def read(world: World, items: Sequence[tuple[int, str]], payload: bytes = b"p") 
         (world.stamp(), Accepted(id, b"", str(world.now_ms), 255, payload)) for _, id in items
     ]
     command = world.bucket.schedule(
-        messages, WAIT, source=Source("topic:0", offsets), first=True, now_ms=world.now_ms
+        messages, WAIT, source=SourceOffsets("topic:0", offsets), first=True, now_ms=world.now_ms
     )
     answers = world.run(command)
     assert answers is not None
@@ -68,7 +68,7 @@ def test_what_was_read_before_is_left_out_also_when_it_was_published_already(wor
 
 def test_two_partitions_are_read_independently(world: World) -> None:
     assert read(world, [(5, "a")]) == [CREATED]
-    command = world.scheduling("b", world.now_ms, policy=WAIT, source=Source("topic:1", [5]))
+    command = world.scheduling("b", world.now_ms, policy=WAIT, source=SourceOffsets("topic:1", [5]))
     answers = world.run(command)
     assert answers is not None
     assert answers[0][0] is CREATED
@@ -228,7 +228,7 @@ def test_nothing_is_done_to_another_sources_message(world: World, policy: Confli
     assert world.run(world.rescheduling("x", world.now_ms, reach=reach)) is Answer.FOREIGN
     assert world.state() == before
     # nor is it read from a source: who quarantines it may crash before that is done
-    source = {"source": Source("topic:0", [5])}
+    source = {"source": SourceOffsets("topic:0", [5])}
     assert world.schedule("x", world.now_ms, **send, **source) is Answer.FOREIGN
     assert world.state() == before
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from delaybridge.message import Answer
-from delaybridge.store.command import Command
+from delaybridge.store.command import RedisCommand
 from tests.rigs.bucket import TTL_MS, Copy, Owner, World
 from tests.rigs.sample_calls import SAMPLES
 from tests.rigs.waiting import wait_until
@@ -267,32 +267,32 @@ def test_a_batch_that_arrives_while_a_fire_is_under_way_waits_for_the_next(
 # settle, retry, bury, park name (id, claim number); reclaim stays below the token's turn
 
 
-def _settling(owner: Owner, copy: Copy) -> Command[Any]:
+def _settling(owner: Owner, copy: Copy) -> RedisCommand[Any]:
     return owner.settling(copy)
 
 
-def _settling_once(owner: Owner, copy: Copy) -> Command[Any]:
+def _settling_once(owner: Owner, copy: Copy) -> RedisCommand[Any]:
     return owner.settling_once(copy)
 
 
-def _retrying(owner: Owner, copy: Copy) -> Command[Any]:
+def _retrying(owner: Owner, copy: Copy) -> RedisCommand[Any]:
     return owner.retrying(copy, delay_ms=5)
 
 
-def _putting_back(owner: Owner, copy: Copy) -> Command[Any]:
+def _putting_back(owner: Owner, copy: Copy) -> RedisCommand[Any]:
     return owner.retrying(copy)
 
 
-def _burying(owner: Owner, copy: Copy) -> Command[Any]:
+def _burying(owner: Owner, copy: Copy) -> RedisCommand[Any]:
     return owner.burying(copy)
 
 
-def _parking(owner: Owner, copy: Copy) -> Command[Any]:
+def _parking(owner: Owner, copy: Copy) -> RedisCommand[Any]:
     return owner.parking(copy)
 
 
 EXITS = [_settling, _settling_once, _retrying, _putting_back, _burying, _parking]
-Exit = Callable[[Owner, Copy], Command[Any]]
+Exit = Callable[[Owner, Copy], RedisCommand[Any]]
 
 
 @pytest.mark.parametrize("ending", EXITS)
@@ -439,7 +439,7 @@ def test_a_release_executed_late_leaves_the_next_session_its_lease(world: World)
     assert world.run(world.bucket.renew(second.token, TTL_MS)).held
 
 
-def owner_verbs(owner: Owner, copy: Copy) -> dict[str, Command[Any]]:
+def owner_verbs(owner: Owner, copy: Copy) -> dict[str, RedisCommand[Any]]:
     """Everything that an owner may send."""
     endings = {make.__name__: make(owner, copy) for make in EXITS}
     return endings | {
@@ -937,7 +937,7 @@ def test_the_conflict_policy_decides_about_an_id_that_is_pending(
 def test_one_call_may_hold_an_id_twice(world: World, now: int) -> None:
     first = world.scheduling("x", now, payload=b"a")
     second = world.scheduling("x", now + 5, payload=b"b", policy="replace")
-    both = Command(second.name, second.keys, [*second.args, *first.args[9:]], second.parse)
+    both = RedisCommand(second.name, second.keys, [*second.args, *first.args[9:]], second.parse)
     assert [answer for answer, _ in world.run(both) or ()] == ["created", "replaced"]
     assert world.place("x") == "due"
 
@@ -1011,7 +1011,7 @@ def test_many_messages_go_through_every_verb_at_once(world: World, now: int) -> 
     names = [f"x{n:04}" for n in range(2500)]
     calls = [world.scheduling(name, now + n % 7) for n, name in enumerate(names)]
     args = [*calls[0].args[:9], *(arg for call in calls for arg in call.args[9:])]
-    world.run(Command("schedule", calls[0].keys, args, calls[0].parse))
+    world.run(RedisCommand("schedule", calls[0].keys, args, calls[0].parse))
     owner = world.owner()
     copies = owner.claim(limit=5000)
     assert len(copies) == 2500

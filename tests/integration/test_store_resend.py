@@ -16,15 +16,15 @@ import pytest
 
 from delaybridge.message import WAIT, Answer, OnConflict, State
 from delaybridge.store import keys, registry
-from delaybridge.store.command import Command
+from delaybridge.store.command import RedisCommand
 from delaybridge.store.keys import SCRIPT_KEYS
 from delaybridge.store.replies import Fleet, Reclaimed, Trimmed
 from delaybridge.store.store import AsyncStore, Store
-from delaybridge.store.verbs import Source
+from delaybridge.store.verbs import SourceOffsets
 from tests.rigs.bucket import TTL_MS, Copy, Owner, World
 from tests.rigs.lossy_proxy import LossyProxy
 
-Case = Callable[[World], Command[Any]]
+Case = Callable[[World], RedisCommand[Any]]
 
 
 def _claimed(world: World, *ids: str) -> tuple[Owner, list[Copy]]:
@@ -44,160 +44,160 @@ def _buried(world: World) -> None:
     owner.bury(*copies, maybe=True)
 
 
-def schedule(world: World) -> Command[Any]:
+def schedule(world: World) -> RedisCommand[Any]:
     return world.scheduling("x", world.now_ms)
 
 
-def schedule_replacing(world: World) -> Command[Any]:
+def schedule_replacing(world: World) -> RedisCommand[Any]:
     _claimed(world, "x")
     return world.scheduling("x", world.now_ms + 5, payload=b"other", policy=OnConflict.REPLACE)
 
 
-def schedule_conflicting(world: World) -> Command[Any]:
+def schedule_conflicting(world: World) -> RedisCommand[Any]:
     world.schedule("x", world.now_ms)
     return world.scheduling("x", world.now_ms + 5, payload=b"other")
 
 
-def schedule_duplicate(world: World) -> Command[Any]:
+def schedule_duplicate(world: World) -> RedisCommand[Any]:
     world.schedule("x", world.now_ms)
     return world.scheduling("x", world.now_ms + 5)
 
 
-def schedule_waiting(world: World) -> Command[Any]:
+def schedule_waiting(world: World) -> RedisCommand[Any]:
     _fired(world, "x")
     return world.scheduling("x", world.now_ms, policy=WAIT)
 
 
-def schedule_read_before(world: World) -> Command[Any]:
+def schedule_read_before(world: World) -> RedisCommand[Any]:
     # The first time `created`: who reads from a source makes no difference between the two.
-    command = world.scheduling("x", world.now_ms, policy=WAIT, source=Source("t:0", [7]))
+    command = world.scheduling("x", world.now_ms, policy=WAIT, source=SourceOffsets("t:0", [7]))
     world.run(command)
     return command
 
 
-def schedule_conflicting_from_a_source(world: World) -> Command[Any]:
+def schedule_conflicting_from_a_source(world: World) -> RedisCommand[Any]:
     world.schedule("x", world.now_ms)
     return world.scheduling(
-        "x", world.now_ms, payload=b"other", policy=WAIT, source=Source("t:0", [7])
+        "x", world.now_ms, payload=b"other", policy=WAIT, source=SourceOffsets("t:0", [7])
     )
 
 
-def quarantine(world: World) -> Command[Any]:
+def quarantine(world: World) -> RedisCommand[Any]:
     return world.quarantining("x", "y")
 
 
-def quarantine_an_id_that_is_taken(world: World) -> Command[Any]:
+def quarantine_an_id_that_is_taken(world: World) -> RedisCommand[Any]:
     world.schedule("x", world.now_ms)
     return world.quarantining("x")
 
 
-def cancel_from_a_source(world: World) -> Command[Any]:
+def cancel_from_a_source(world: World) -> RedisCommand[Any]:
     world.schedule("x", world.now_ms)
     return world.canceling("x", "t:0", 7)
 
 
-def cancel(world: World) -> Command[Any]:
+def cancel(world: World) -> RedisCommand[Any]:
     world.schedule("x", world.now_ms)
     return world.canceling("x")
 
 
-def cancel_on_the_wheel(world: World) -> Command[Any]:
+def cancel_on_the_wheel(world: World) -> RedisCommand[Any]:
     _claimed(world, "x", "y")
     return world.canceling("x")
 
 
-def cancel_in_flight(world: World) -> Command[Any]:
+def cancel_in_flight(world: World) -> RedisCommand[Any]:
     _fired(world, "x")
     return world.canceling("x")
 
 
-def cancel_unknown(world: World) -> Command[Any]:
+def cancel_unknown(world: World) -> RedisCommand[Any]:
     return world.canceling("x")
 
 
-def reschedule(world: World) -> Command[Any]:
+def reschedule(world: World) -> RedisCommand[Any]:
     world.schedule("x", world.now_ms)
     return world.rescheduling("x", world.now_ms + 5)
 
 
-def reschedule_maybe_delivered(world: World) -> Command[Any]:
+def reschedule_maybe_delivered(world: World) -> RedisCommand[Any]:
     _fired(world, "x")
     world.successor()
     return world.rescheduling("x", world.now_ms + 5)
 
 
-def reschedule_dead(world: World) -> Command[Any]:
+def reschedule_dead(world: World) -> RedisCommand[Any]:
     _buried(world)
     return world.rescheduling("x", world.now_ms + 5)
 
 
-def kick(world: World) -> Command[Any]:
+def kick(world: World) -> RedisCommand[Any]:
     _buried(world)
     return world.kicking("x")
 
 
-def discard(world: World) -> Command[Any]:
+def discard(world: World) -> RedisCommand[Any]:
     _buried(world)
     return world.discarding("x")
 
 
-def get(world: World) -> Command[Any]:
+def get(world: World) -> RedisCommand[Any]:
     _claimed(world, "x")
     return world.bucket.get("x")
 
 
-def sample(world: World) -> Command[Any]:
+def sample(world: World) -> RedisCommand[Any]:
     _claimed(world, "x")
     return world.bucket.sample(9)
 
 
-def page(world: World) -> Command[Any]:
+def page(world: World) -> RedisCommand[Any]:
     _claimed(world, "x", "y", "z")
     return world.bucket.page(State.IN_FLIGHT, limit=2)
 
 
-def acquire(world: World) -> Command[Any]:
+def acquire(world: World) -> RedisCommand[Any]:
     _claimed(world, "x")
     world.end_lease()
     return world.bucket.acquire("worker:9", TTL_MS)
 
 
-def acquire_first(world: World) -> Command[Any]:
+def acquire_first(world: World) -> RedisCommand[Any]:
     return world.bucket.acquire("worker:9", TTL_MS)
 
 
-def renew(world: World) -> Command[Any]:
+def renew(world: World) -> RedisCommand[Any]:
     world.schedule("x", world.now_ms)
     return world.bucket.renew(world.owner().token, TTL_MS)
 
 
-def release(world: World) -> Command[Any]:
+def release(world: World) -> RedisCommand[Any]:
     return world.bucket.release(world.owner().token)
 
 
-def claim(world: World) -> Command[Any]:
+def claim(world: World) -> RedisCommand[Any]:
     for n in range(5):
         world.schedule(f"x{n}", world.now_ms + n)
     return world.owner().claiming(limit=3)
 
 
-def claim_all(world: World) -> Command[Any]:
+def claim_all(world: World) -> RedisCommand[Any]:
     world.schedule("x", world.now_ms)
     world.schedule("y", world.now_ms + 60_000)
     return world.owner().claiming()
 
 
-def claim_nothing(world: World) -> Command[Any]:
+def claim_nothing(world: World) -> RedisCommand[Any]:
     return world.owner().claiming()
 
 
-def fire(world: World) -> Command[Any]:
+def fire(world: World) -> RedisCommand[Any]:
     owner, (x, y) = _claimed(world, "x", "y")
     world.cancel(x.id)
     return owner.firing(y.score).command
 
 
-def fire_acknowledging(world: World) -> Command[Any]:
+def fire_acknowledging(world: World) -> RedisCommand[Any]:
     owner, (x, y) = _claimed(world, "x", "y")
     world.cancel(x.id)
     owner.fire(0.0)
@@ -205,68 +205,68 @@ def fire_acknowledging(world: World) -> Command[Any]:
     return owner.firing(y.score).command
 
 
-def settle(world: World) -> Command[Any]:
+def settle(world: World) -> RedisCommand[Any]:
     owner, copies = _fired(world, "x", "y")
     return owner.settling(*copies)
 
 
-def settle_at_most_once(world: World) -> Command[Any]:
+def settle_at_most_once(world: World) -> RedisCommand[Any]:
     owner, (x, y) = _fired(world, "x", "y")
     owner.settle(y)
     return owner.settling_once(x, y)
 
 
-def retry(world: World) -> Command[Any]:
+def retry(world: World) -> RedisCommand[Any]:
     owner, copies = _fired(world, "x", "y")
     return owner.retrying(*copies, delay_ms=100, maybe=True)
 
 
-def retry_not_attempted(world: World) -> Command[Any]:
+def retry_not_attempted(world: World) -> RedisCommand[Any]:
     owner, copies = _claimed(world, "x", "y")
     return owner.retrying(*copies)
 
 
-def park(world: World) -> Command[Any]:
+def park(world: World) -> RedisCommand[Any]:
     owner, copies = _claimed(world, "x", "y")
     return owner.parking(*copies)
 
 
-def unpark(world: World) -> Command[Any]:
+def unpark(world: World) -> RedisCommand[Any]:
     owner, copies = _claimed(world, "x", "y")
     owner.park(*copies)
     return owner.unparking()
 
 
-def unpark_named(world: World) -> Command[Any]:
+def unpark_named(world: World) -> RedisCommand[Any]:
     owner, copies = _claimed(world, "x", "y")
     owner.park(*copies)
     return owner.unparking(ids=["x"])
 
 
-def bury(world: World) -> Command[Any]:
+def bury(world: World) -> RedisCommand[Any]:
     owner, copies = _fired(world, "x", "y")
     return owner.burying(*copies, maybe=True)
 
 
-def reclaim(world: World) -> Command[Any]:
+def reclaim(world: World) -> RedisCommand[Any]:
     _fired(world, "x", "y")
     world.end_lease()
     return world.owner().reclaiming()
 
 
-def trim(world: World) -> Command[Any]:
+def trim(world: World) -> RedisCommand[Any]:
     owner, copies = _fired(world, "x", "y", "z")
     owner.bury(*copies)
     return owner.bucket.trim(owner.token, TTL_MS, keep=1, age_ms=None, now_ms=world.now_ms)
 
 
-def announce(world: World) -> Command[Any]:
+def announce(world: World) -> RedisCommand[Any]:
     return registry.announce(
         world.namespace, "worker", "instance", TTL_MS, b"{}", now_ms=world.now_ms
     )
 
 
-def announce_leaving(world: World) -> Command[Any]:
+def announce_leaving(world: World) -> RedisCommand[Any]:
     world.run(announce(world))
     return registry.announce(world.namespace, "worker", "instance", 0, now_ms=world.now_ms)
 
@@ -392,7 +392,7 @@ def test_a_delay_counted_on_the_stores_clock_is_not_counted_anew_when_sent_again
     args = [*relative.args]
     args[11] = "+60000"
     args[0] = world.now_ms
-    first = world.run(Command("schedule", relative.keys, args, relative.parse))
+    first = world.run(RedisCommand("schedule", relative.keys, args, relative.parse))
     args[0] = world.now_ms + 777  # the store's clock when it is executed again
-    again = world.run(Command("schedule", relative.keys, args, relative.parse))
+    again = world.run(RedisCommand("schedule", relative.keys, args, relative.parse))
     assert again == first == [(Answer.CREATED, world.now_ms + 60_000)]

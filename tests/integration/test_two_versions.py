@@ -14,15 +14,15 @@ from tests.rigs.waiting import wait_until
 FIRST = "2489fe3"  # a version whose announcements, attempts and answers looked otherwise
 MESSAGES = 300
 OTHER_TEXT = """
-import delaybridge.store.store as store
+import delaybridge.store.scripts as scripts
 from hashlib import sha1
 
 def other(source):
     text = source + "-- another version\\n"
     return text, sha1(text.encode()).hexdigest()
 
-known = {verb: other(source) for verb, (source, _) in store.scripts().items()}
-store.scripts = lambda: known
+known = {verb: other(source) for verb, (source, _) in scripts.scripts().items()}
+scripts.scripts = lambda: known
 """
 
 

@@ -344,7 +344,7 @@ async def test_the_name_of_a_dead_worker_is_free_after_one_lease(crew: Crew) -> 
 async def test_a_worker_waits_for_the_name_of_a_dead_one_with_a_longer_lease(crew: Crew) -> None:
     about = Identity.of_this_process("w").info
     dead = registry.announce(crew.namespace, "w", "0" * 16, 4 * TTL_MS, about)
-    await crew.store.one(dead)
+    await crew.store.run_one(dead)
     crew.start("w")
     await crew.shared("w")
     await crew.stop()

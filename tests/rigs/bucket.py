@@ -10,7 +10,7 @@ import redis
 from delaybridge.accept.accept import Accepted
 from delaybridge.message import Answer, ConflictPolicy, OnConflict, rank_of
 from delaybridge.store import keys
-from delaybridge.store.command import Command
+from delaybridge.store.command import RedisCommand
 from delaybridge.store.record import split_record
 from delaybridge.store.replies import Claim, Fired
 from delaybridge.store.store import Store
@@ -54,7 +54,7 @@ class World:
     def key(self, name: str) -> str:
         return keys.bucket_key(self.namespace, self.number, name)
 
-    def run(self, command: Command[T]) -> T:
+    def run(self, command: RedisCommand[T]) -> T:
         (answer,) = self.store.run([command])
         return answer
 
@@ -73,26 +73,26 @@ class World:
         payload: bytes = b"payload",
         policy: ConflictPolicy = OnConflict.FAIL,
         **fields: Any,
-    ) -> Command[list[tuple[Answer, int]] | None]:
+    ) -> RedisCommand[list[tuple[Answer, int]] | None]:
         accepted = Accepted(id, id.encode(), str(due_ms), rank_of(priority), payload)
         return self.bucket.schedule(
             [(self.stamp(), accepted)], policy, first=True, now_ms=self.now_ms, **fields
         )
 
-    def quarantining(self, *ids: str, reason: str = "ingress: why") -> Command[Any]:
+    def quarantining(self, *ids: str, reason: str = "ingress: why") -> RedisCommand[Any]:
         kept = [(self.stamp(), id, b"payload", reason) for id in ids]
         return self.bucket.quarantine(kept, first=True, now_ms=self.now_ms)
 
     def canceling(
         self, id: str, source: str = "", offset: int = 0, **fields: Any
-    ) -> Command[Answer]:
+    ) -> RedisCommand[Answer]:
         return self.bucket.cancel(
             self.stamp(), id, source=source, offset=offset, now_ms=self.now_ms, **fields
         )
 
     def rescheduling(
         self, id: str, due_ms: int, source: str = "", offset: int = 0, **fields: Any
-    ) -> Command[Answer]:
+    ) -> RedisCommand[Answer]:
         return self.bucket.reschedule(
             *(self.stamp(), id, str(due_ms)),
             source=source,
@@ -101,10 +101,10 @@ class World:
             **fields,
         )
 
-    def kicking(self, id: str) -> Command[Answer]:
+    def kicking(self, id: str) -> RedisCommand[Answer]:
         return self.bucket.kick(self.stamp(), id, now_ms=self.now_ms)
 
-    def discarding(self, id: str) -> Command[Answer]:
+    def discarding(self, id: str) -> RedisCommand[Answer]:
         return self.bucket.discard(self.stamp(), id, now_ms=self.now_ms)
 
     def schedule(self, id: str, due_ms: int, **fields: Any) -> Answer:
@@ -200,7 +200,7 @@ class Copy(NamedTuple):
 class Firing(NamedTuple):
     """A fire as it was sent."""
 
-    command: Command[Fired | None]
+    command: RedisCommand[Fired | None]
     watermark: float
     have: int
 
@@ -223,7 +223,7 @@ class Owner:
 
     def claiming(
         self, *, ahead_ms: int = 10_000, limit: int = 100, max_bytes: int = 10**6, **fields: Any
-    ) -> Command[Claim | None]:
+    ) -> RedisCommand[Claim | None]:
         """A claim, ready to be sent (and sent again)."""
         return self.bucket.claim(
             *(self.token, TTL_MS, self.have),
@@ -272,31 +272,33 @@ class Owner:
 
     # exits
 
-    def settling(self, *copies: Copy) -> Command[Any]:
+    def settling(self, *copies: Copy) -> RedisCommand[Any]:
         return self.bucket.settle(self.token, TTL_MS, grouped(copies))
 
-    def settling_once(self, *copies: Copy) -> Command[Any]:
+    def settling_once(self, *copies: Copy) -> RedisCommand[Any]:
         return self.bucket.settle_once(
             self.token, TTL_MS, grouped(copies), now_ms=self.world.now_ms
         )
 
     def retrying(
         self, *copies: Copy, delay_ms: int | None = None, maybe: bool = False
-    ) -> Command[Any]:
+    ) -> RedisCommand[Any]:
         items = [(copy.item, delay_ms, maybe, ERROR) for copy in copies]
         return self.bucket.retry(self.token, TTL_MS, items, now_ms=self.world.now_ms)
 
-    def burying(self, *copies: Copy, counted: bool = True, maybe: bool = False) -> Command[Any]:
+    def burying(
+        self, *copies: Copy, counted: bool = True, maybe: bool = False
+    ) -> RedisCommand[Any]:
         items = [(copy.item, counted, maybe, "refused: by a test") for copy in copies]
         return self.bucket.bury(self.token, TTL_MS, items, now_ms=self.world.now_ms)
 
-    def parking(self, *copies: Copy) -> Command[Any]:
+    def parking(self, *copies: Copy) -> RedisCommand[Any]:
         return self.bucket.park(self.token, TTL_MS, [copy.item for copy in copies])
 
-    def unparking(self, *, limit: int = 100, ids: Sequence[str] = ()) -> Command[Any]:
+    def unparking(self, *, limit: int = 100, ids: Sequence[str] = ()) -> RedisCommand[Any]:
         return self.bucket.unpark(self.token, TTL_MS, limit=limit, ids=ids)
 
-    def reclaiming(self, *, limit: int = 100) -> Command[Any]:
+    def reclaiming(self, *, limit: int = 100) -> RedisCommand[Any]:
         return self.bucket.reclaim(self.token, TTL_MS, limit, now_ms=self.world.now_ms)
 
     def settle(self, *copies: Copy) -> None:
@@ -311,7 +313,7 @@ class Owner:
     def park(self, *copies: Copy) -> None:
         self._end(self.parking(*copies), copies)
 
-    def _end(self, command: Command[Any], copies: Iterable[Copy]) -> None:
+    def _end(self, command: RedisCommand[Any], copies: Iterable[Copy]) -> None:
         assert self.world.run(command) is not None, "the lease is lost"
         self.wheel = [copy for copy in self.wheel if copy not in copies]
 

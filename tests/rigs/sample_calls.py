@@ -7,7 +7,7 @@ from collections.abc import Callable
 from delaybridge.accept.accept import Accepted
 from delaybridge.message import State
 from delaybridge.store import registry
-from delaybridge.store.command import Command
+from delaybridge.store.command import RedisCommand
 from delaybridge.store.verbs import Bucket, Item
 
 BUCKET = Bucket("ns", 3, "birth")
@@ -15,7 +15,7 @@ ACCEPTED = Accepted("id", b"id", "+0", 255, b"payload")
 ITEM = Item("id", 7, 1.5)
 
 # How each verb is called, for a number of messages.
-SAMPLES: dict[str, Callable[[int], Command[object]]] = {
+SAMPLES: dict[str, Callable[[int], RedisCommand[object]]] = {
     "schedule": lambda n: BUCKET.schedule([(b"1234", ACCEPTED)] * n),
     "quarantine": lambda n: BUCKET.quarantine([(b"1234", "id", b"payload", "why")] * n),
     "cancel": lambda n: BUCKET.cancel(b"1234", "id"),

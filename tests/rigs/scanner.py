@@ -23,7 +23,7 @@ from delaybridge.scan.scanner import Scanner
 from delaybridge.scan.session import Session
 from delaybridge.store import keys
 from delaybridge.store.calls import Calls
-from delaybridge.store.command import Command
+from delaybridge.store.command import RedisCommand
 from delaybridge.store.store import AsyncStore
 from delaybridge.store.verbs import Bucket
 
@@ -48,22 +48,22 @@ class TimedBucket(Bucket):
 
     now_ms: Callable[[], int]
 
-    def claim(self, *args: Any, **options: Any) -> Command[Any]:
+    def claim(self, *args: Any, **options: Any) -> RedisCommand[Any]:
         return super().claim(*args, **options, now_ms=self.now_ms())
 
-    def fire(self, *args: Any) -> Command[Any]:
+    def fire(self, *args: Any) -> RedisCommand[Any]:
         return super().fire(*args, now_ms=self.now_ms())
 
-    def retry(self, *args: Any) -> Command[Any]:
+    def retry(self, *args: Any) -> RedisCommand[Any]:
         return super().retry(*args, now_ms=self.now_ms())
 
-    def bury(self, *args: Any) -> Command[Any]:
+    def bury(self, *args: Any) -> RedisCommand[Any]:
         return super().bury(*args, now_ms=self.now_ms())
 
-    def settle_once(self, *args: Any) -> Command[Any]:
+    def settle_once(self, *args: Any) -> RedisCommand[Any]:
         return super().settle_once(*args, now_ms=self.now_ms())
 
-    def reclaim(self, *args: Any) -> Command[Any]:
+    def reclaim(self, *args: Any) -> RedisCommand[Any]:
         return super().reclaim(*args, now_ms=self.now_ms())
 
 
@@ -86,7 +86,7 @@ class GatedStore(AsyncStore):
     def let_go(self, verb: str) -> None:
         self._gates.pop(verb).set()
 
-    async def _done(self, commands: Sequence[Command[Any]]) -> Any:
+    async def _done(self, commands: Sequence[RedisCommand[Any]]) -> Any:
         names = [command.name for command in commands]
         self.sent += names
         answers = await super()._done(commands)
@@ -203,7 +203,7 @@ class Rig:
         """Acquire a bucket and work on it."""
         bucket = TimedBucket(self.namespace, number, self.calls.birth)
         bucket.now_ms = lambda: self.store_ms
-        taken = await self.store.one(bucket.acquire(owner, TTL_MS))
+        taken = await self.store.run_one(bucket.acquire(owner, TTL_MS))
         assert taken.token is not None, f"bucket {number} is held by {taken.holder}"
         session = Session(bucket, taken.token, taken.turn, TTL_MS, 0.0)
         self.sessions[number] = session

@@ -44,7 +44,7 @@ from delaybridge.errors import (
 from delaybridge.message import Answer, Message, State
 from delaybridge.settings.settings import Settings
 from delaybridge.store.announcements import IngestInfo, SourceInfo
-from delaybridge.store.receipts import Receipt
+from delaybridge.store.scheduling import Receipt
 from delaybridge.store.selection import Selected, Selection
 from delaybridge.store.stats import BucketStats, Stats
 from delaybridge.store.stored import Stored

@@ -19,8 +19,7 @@ from delaybridge.ingest.storing import store_entries
 from delaybridge.message import WAIT, Answer, ConflictPolicy, Limits, OnConflict
 from delaybridge.store import keys
 from delaybridge.store.calls import Calls
-from delaybridge.store.command import Command
-from delaybridge.store.store import Steps
+from delaybridge.store.command import RedisCommand, Steps
 
 BUCKETS = 4
 BIRTH = "born"
@@ -48,7 +47,7 @@ class ModelStore:
         self.birth = birth
         self.buckets = [ModelBucket(is_born) for is_born in are_born]
         self.fired: set[str] = set()
-        self.called: list[Command[Any]] = []  # the scripts, in the order they came
+        self.called: list[RedisCommand[Any]] = []  # the scripts, in the order they came
 
     def complete(self, steps: Steps[Any]) -> Any:
         try:
@@ -58,8 +57,8 @@ class ModelStore:
         except StopIteration as done:
             return done.value
 
-    def run(self, command: Command[Any]) -> Any:
-        if command.plain:
+    def run(self, command: RedisCommand[Any]) -> Any:
+        if command.is_plain:
             return {} if command.name == "INFO" else (BUCKETS, self.birth)
         self.called.append(command)
         bucket = self.buckets[bucket_of(command)]
@@ -141,7 +140,7 @@ class ModelStore:
         return {id: body for bucket in self.buckets for id, (_, body) in bucket.messages.items()}
 
 
-def bucket_of(command: Command[Any]) -> int:
+def bucket_of(command: RedisCommand[Any]) -> int:
     return int(command.keys[0].partition("}")[0].rpartition(":")[2])
 
 

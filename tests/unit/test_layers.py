@@ -22,7 +22,12 @@ STANDALONE = {"errors", "events", "times", "backoff", "message", "accept"}
 STANDALONE_MAY_USE = {"msgspec", "uuid_utils"}
 CLIENT_LIBRARIES = {"pika", "confluent_kafka", "redis", "kombu", "amqp"}
 # In `store`, everything else is without I/O.
-REDIS_IS_IMPORTED_BY = {"store/connection.py", "store/login.py", "store/store.py"}
+REDIS_IS_IMPORTED_BY = {
+    "store/connection.py",
+    "store/login.py",
+    "store/pipeline.py",
+    "store/store.py",
+}
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
 
 

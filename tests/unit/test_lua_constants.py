@@ -9,7 +9,7 @@ import pytest
 from delaybridge.message import Answer
 from delaybridge.store.record import BACKDATED
 from delaybridge.store.replies import ANSWERS
-from delaybridge.store.store import scripts
+from delaybridge.store.scripts import scripts
 
 _CONSTANTS = re.compile(r"^local ([A-Z_]+(?:, [A-Z_]+)*) = ([0-9]+(?:, [0-9]+)*)\b", re.MULTILINE)
 NUMBERS = {answer.name: number for number, answer in ANSWERS.items()}

@@ -11,7 +11,7 @@ import pytest
 
 from delaybridge.store import registry
 from delaybridge.store.keys import SCRIPT_KEYS
-from delaybridge.store.store import scripts
+from delaybridge.store.scripts import scripts
 from delaybridge.store.verbs import Bucket
 from tests.rigs.sample_calls import BUCKET, SAMPLES
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from delaybridge.store import damage, rights
-from delaybridge.store.store import scripts
+from delaybridge.store.scripts import scripts
 
 ROOT = Path(__file__).parents[2]
 KEYS_PAGE = (ROOT / "docs" / "keys.md").read_text()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from delaybridge.scan.exits import ExitReport
 from delaybridge.scan.session import Session
-from delaybridge.store.command import Command
+from delaybridge.store.command import RedisCommand
 from delaybridge.store.replies import Fired
 from delaybridge.store.verbs import Bucket, Item
 
@@ -35,7 +35,7 @@ def item(number: int) -> Item:
     return Item(f"id{number}", TURN + 1, 5.0)
 
 
-def ids_of(command: Command[Any]) -> list[str]:
+def ids_of(command: RedisCommand[Any]) -> list[str]:
     """The ids that an owner verb names."""
     if command.name == "settle":
         ids, at = [], 4
@@ -351,8 +351,8 @@ class Parker:
         self.claimed: set[str] = set()
         self.parked: set[str] = set()
         self.wanted: set[str] = set()
-        self.fire_calls: tuple[ExitReport, list[Command[Any]]] | None = None
-        self.tell_calls: tuple[ExitReport, list[Command[Any]]] | None = None
+        self.fire_calls: tuple[ExitReport, list[RedisCommand[Any]]] | None = None
+        self.tell_calls: tuple[ExitReport, list[RedisCommand[Any]]] | None = None
 
     def claim(self) -> None:
         if self.session.may_claim:
@@ -388,7 +388,7 @@ class Parker:
         calls, self.tell_calls = self.tell_calls, None
         self._execute(calls)
 
-    def _execute(self, calls: tuple[ExitReport, list[Command[Any]]] | None) -> None:
+    def _execute(self, calls: tuple[ExitReport, list[RedisCommand[Any]]] | None) -> None:
         exits, unparking = calls or (self.session.exits.take(), [])
         for park in exits.commands:
             self.parked.update(ids_of(park))

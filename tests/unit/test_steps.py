@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any
 
-from delaybridge.store.command import Command
-from delaybridge.store.steps import Each, Steps, together
+from delaybridge.store.command import Each, RedisCommand, Steps, together
 
 
-def command(name: str) -> Command[Any]:
-    return Command(name, (), (), str, plain=True)
+def command(name: str) -> RedisCommand[Any]:
+    return RedisCommand(name, (), (), str, is_plain=True)
 
 
 def asking(*rounds: str) -> Steps[str]:

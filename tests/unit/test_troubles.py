@@ -8,8 +8,8 @@ from delaybridge.store.record import Failing
 from delaybridge.store.troubles import (
     SLOW,
     Retrying,
-    Said,
     Trouble,
+    WorkerTroubles,
     counted,
     first_word,
     other_kind,
@@ -46,7 +46,7 @@ def test_failing_messages_are_counted_by_destination_and_reason_the_most_frequen
     ]
 
 
-SAID = Said(
+SAID = WorkerTroubles(
     {"a": None, "b": "not_connected: refused", "c": None},
     {"a:orders": "access_refused: 403", "a:/q": "stalled", other_kind("c"): "other_kind: c"},
 )
@@ -70,8 +70,8 @@ def test_a_parked_message_has_the_reason_of_its_destination_or_of_its_broker(
 
 
 def test_a_worker_of_a_version_that_says_nothing_is_not_said_to_lack_a_broker() -> None:
-    assert Said().why("a:q") == SLOW
-    assert Said().troubles("w") == []
+    assert WorkerTroubles().why("a:q") == SLOW
+    assert WorkerTroubles().troubles("w") == []
 
 
 def test_the_troubles_of_a_worker_are_its_brokers_and_its_destinations() -> None:
