@@ -57,7 +57,7 @@ def store_alone(redis_url: str, count: int) -> tuple[float, float]:
 
 def main(count: int = 40_000, runs: int = 3) -> None:
     """Print the table."""
-    with RedisServer() as redis, KafkaNode() as kafka:
+    with RedisServer() as redis, KafkaNode(options=()) as kafka:
         servers = kafka.url.removeprefix("kafka://")
         figures = {
             "confluent-kafka producer": [producer(servers, count) for _ in range(runs)],

@@ -264,7 +264,7 @@ def main(count: int, runs: int) -> None:
     with RedisServer() as redis:
         with RabbitMQNode() as broker:
             rabbitmq_table(redis, broker, count, runs)
-        with KafkaNode() as kafka:
+        with KafkaNode(options=()) as kafka:
             kafka_table(redis, kafka, count, runs)
 
 

@@ -157,7 +157,7 @@ def _empty(url: str) -> None:
 
 def main(size: Size) -> None:
     """Print the tables."""
-    with RedisServer() as redis, KafkaNode() as kafka:
+    with RedisServer() as redis, KafkaNode(options=()) as kafka:
         servers = kafka.url.removeprefix("kafka://")
         sys.stdout.write(
             f"kafka {kafka.version}  redis {redis.version}  confluent_kafka "

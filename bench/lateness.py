@@ -197,7 +197,7 @@ def main(seconds: float = 10, pending: int = 100_000) -> None:
     with RedisServer() as redis:
         with RabbitMQNode() as rabbitmq:
             table(redis.url, RabbitMQ(rabbitmq.url), seconds, pending)
-        with KafkaNode() as kafka:
+        with KafkaNode(options=()) as kafka:
             table(redis.url, Kafka(kafka.url), seconds, pending)
 
 

@@ -130,8 +130,8 @@ def main(backlog: int = 20_000, seconds: float = 20) -> None:
             away.brokers = {"rabbitmq": node.url.replace(f":{node.port}", f":{port}")}
             table(redis.url, RabbitMQ(node.url), away, backlog, seconds)
         advertised = {"advertised.listeners": f"PLAINTEXT://{LOOPBACK}:{port}"}
-        node = KafkaNode(advertised)
-        with KafkaNode() as fast, Throttle(port, node.port), node:
+        node = KafkaNode(advertised, options=())
+        with KafkaNode(options=()) as fast, Throttle(port, node.port), node:
             away = Kafka(f"kafka://{LOOPBACK}:{port}")
             table(redis.url, Kafka(fast.url), away, backlog, seconds)
 

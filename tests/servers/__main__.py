@@ -11,6 +11,7 @@ import time
 
 from tests.servers import clients, debian, kafka, rabbitmq, redis
 from tests.servers.plugin import SOURCES
+from tests.servers.process import ServerFailed
 
 INSTALL = {
     "redis": redis.install,
@@ -35,7 +36,7 @@ def main(names: list[str]) -> None:
         began = time.monotonic()
         try:
             INSTALL[name]()
-        except (subprocess.CalledProcessError, OSError, LookupError) as failure:
+        except (subprocess.CalledProcessError, OSError, LookupError, ServerFailed) as failure:
             _say(f"{name}: not installed: {failure}")
         source = next(SOURCES[name](), None)
         _say(f"{name}: {source or NONE} [{time.monotonic() - began:.1f} s]")
