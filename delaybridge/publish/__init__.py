@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from importlib import import_module
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 from delaybridge.errors import ConfigError, printable
 from delaybridge.message import Delivery, Destination
@@ -131,7 +131,6 @@ def connect(
     report: Report,
     on_change: Callable[[], None],
     options: PublishOptions,
-    **extra: Any,
 ) -> Publisher:
     """A publisher for the broker at `url`, not connected yet. Imports its module on demand."""
     kind = kind_of(url)
@@ -140,9 +139,7 @@ def connect(
     else:
         (entry,) = entry_points(group=ENTRY_POINTS, name=kind)
         factory = entry.load()
-    made: Publisher = factory(
-        name, url, report=report, on_change=on_change, options=options, **extra
-    )
+    made: Publisher = factory(name, url, report=report, on_change=on_change, options=options)
     return made
 
 

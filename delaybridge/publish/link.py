@@ -10,12 +10,13 @@ from collections.abc import Callable, Sequence
 
 from delaybridge.backoff import Backoff
 from delaybridge.errors import PublishUnavailable
-from delaybridge.message import Delivery
-from delaybridge.publish import Fault, Outcome, Report, Verdict
+from delaybridge.message import Delivery, Destination
+from delaybridge.publish import Fault, Outcome, PublishOptions, Report, Verdict
 from delaybridge.publish.reports import Reports
 
 FIRST_WAIT_S, LONGEST_WAIT_S, JITTER = 0.2, 10.0, 0.5
 STABLE_S = 5.0  # a connection that lasted longer is made again after the first wait
+ANSWER_TIMEOUT_S = 10.0  # for an answer to `check`
 DRAIN_POLL_S = 0.01
 CLOSING, CLOSED = "not_connected: closing", "not_connected: closed"
 UNCONFIRMED = "closed: before it was confirmed"
@@ -24,7 +25,15 @@ UNCONFIRMED = "closed: before it was confirmed"
 class LinkedPublisher(ABC):
     """The part of a `Publisher` that keeps it connected. Each kind of broker adds its session."""
 
-    def __init__(self, name: str, *, report: Report, on_change: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        name: str,
+        url: str,
+        *,
+        report: Report,
+        on_change: Callable[[], None],
+        options: PublishOptions,
+    ) -> None:
         self.name = name
         self.unavailable: str | None = "not_connected: not yet"
         self._reports = Reports(report)
@@ -33,6 +42,8 @@ class LinkedPublisher(ABC):
         self._tried = asyncio.Event()
         self._is_closing = False
         self._since_s = math.inf  # when the connection opened
+        self._timeout_s = options.confirm_timeout_s
+        self._configure(url, options)
 
     async def connect(self) -> None:
         """Try once to connect; PublishUnavailable if that failed. Reconnects from then on."""
@@ -49,6 +60,21 @@ class LinkedPublisher(ABC):
         else:
             self._send(deliveries)
 
+    async def check(self, destination: Destination) -> str | None:
+        """The reason why this destination would be refused now; None if none is known."""
+        if self._is_closing or self.unavailable is not None:
+            return self.unavailable or CLOSING
+        try:
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                return await self._check(destination)
+        except TimeoutError:
+            return f"no_answer: within {ANSWER_TIMEOUT_S:g} s"
+
+    def describe(self) -> str:
+        """One line for people. No secrets."""
+        text = self._describe()
+        return text if self.unavailable is None else f"{text}: {self.unavailable}"
+
     async def close(self, timeout_s: float) -> None:
         """Wait at most `timeout_s` for confirms, report the rest UNKNOWN, disconnect."""
         self._is_closing = True
@@ -64,6 +90,10 @@ class LinkedPublisher(ABC):
     # what each kind of broker adds
 
     @abstractmethod
+    def _configure(self, url: str, options: PublishOptions) -> None:
+        """Read the URL and the options; ConfigError if they cannot be used. Connects to nothing."""
+
+    @abstractmethod
     async def _session(self) -> None:
         """Connect, call `_opened`, and return when the connection is lost or could not be opened.
 
@@ -73,6 +103,14 @@ class LinkedPublisher(ABC):
     @abstractmethod
     def _send(self, deliveries: Sequence[Delivery]) -> None:
         """`publish`, while the broker is available and the publisher is not closing."""
+
+    @abstractmethod
+    async def _check(self, destination: Destination) -> str | None:
+        """`check`, while the broker is available. It is cancelled if it takes too long."""
+
+    @abstractmethod
+    def _describe(self) -> str:
+        """`describe`, without the reason why the broker is unavailable."""
 
     @abstractmethod
     def _is_idle(self) -> bool:

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from delaybridge.message import Delivery, Destination
-from delaybridge.publish import CONFIRMED, Fault, Outcome, PublishOptions, Report, Verdict
+from delaybridge.publish import CONFIRMED, Fault, Outcome, Report, Verdict
 from delaybridge.publish.link import broker_refusal
 from delaybridge.publish.reports import Reports
 
 
 class MemoryPublisher:
-    """A `Publisher` that reaches no network.
+    """A `Publisher` for memory://, which reaches no network.
 
     published: everything confirmed, in order. next_outcomes: scripted outcomes, one per delivery;
     when they are used up, deliveries are CONFIRMED. hold: keep deliveries in `held` until
     `confirm` is called.
     """
 
-    def __init__(self, name: str, report: Report, on_change: Callable[[], None]) -> None:
+    def __init__(
+        self, name: str, url: str, *, report: Report, on_change: Callable[[], None], options: Any
+    ) -> None:
         self.name = name
         self.published: list[Delivery] = []
         self.held: deque[Delivery] = deque()
@@ -81,13 +84,4 @@ class MemoryPublisher:
         self._reports.flush()
 
 
-def publisher(
-    name: str,
-    url: str,
-    *,
-    report: Report,
-    on_change: Callable[[], None],
-    options: PublishOptions,
-) -> MemoryPublisher:
-    """A publisher for memory://."""
-    return MemoryPublisher(name, report, on_change)
+publisher = MemoryPublisher

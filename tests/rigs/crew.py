@@ -77,7 +77,7 @@ def note_arrivals(patch: pytest.MonkeyPatch) -> Arrived:
     arrived = Arrived()
 
     def publisher(name: str, url: str, *, report: Any, on_change: Any, options: Any) -> Memory:
-        made = Memory(name, report, on_change)
+        made = Memory(name, url, report=report, on_change=on_change, options=options)
         made.arrived = arrived
         arrived.brokers.append(made)
         return made

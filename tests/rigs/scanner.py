@@ -118,7 +118,13 @@ class Broker_(MemoryPublisher):
     """The memory publisher, with a list of what was handed to it and when."""
 
     def __init__(self, rig: Rig, name: str) -> None:
-        super().__init__(name, rig.report, lambda: rig.alarm.ring())
+        super().__init__(
+            name,
+            "memory://",
+            report=rig.report,
+            on_change=lambda: rig.alarm.ring(),
+            options=None,
+        )
         self._rig = rig
         self.taken: list[Publish] = []
 

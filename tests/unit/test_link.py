@@ -9,8 +9,8 @@ import pytest
 
 from delaybridge.backoff import Backoff
 from delaybridge.errors import PublishUnavailable
-from delaybridge.message import Delivery
-from delaybridge.publish import link
+from delaybridge.message import Delivery, Destination
+from delaybridge.publish import PublishOptions, link
 from delaybridge.publish.link import LinkedPublisher
 
 LASTING_S = 0.03
@@ -24,7 +24,12 @@ class ScriptedPublisher(LinkedPublisher):
         self.over = asyncio.Event()
         self._script = list(sessions)
         on_change = lambda: self.changes.append(self.unavailable)  # noqa: E731
-        super().__init__("b", report=lambda *_: None, on_change=on_change)
+        super().__init__(
+            "b", "b://", report=lambda *_: None, on_change=on_change, options=PublishOptions()
+        )
+
+    def _configure(self, url: str, options: PublishOptions) -> None:
+        """There is nothing to read from the URL."""
 
     async def _session(self) -> None:
         if not self._script:
@@ -39,6 +44,12 @@ class ScriptedPublisher(LinkedPublisher):
 
     def _send(self, deliveries: Sequence[Delivery]) -> None:
         raise AssertionError("nothing is published here")
+
+    async def _check(self, destination: Destination) -> str | None:
+        return None
+
+    def _describe(self) -> str:
+        return "by script"
 
     def _is_idle(self) -> bool:
         return True

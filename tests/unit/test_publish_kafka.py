@@ -10,9 +10,9 @@ from confluent_kafka import KafkaError, KafkaException
 from delaybridge.errors import ConfigError
 from delaybridge.message import Delivery, Destination, Record
 from delaybridge.publish import Fault, Outcome, PublishOptions, Verdict
+from delaybridge.publish.kafka import publisher
 from delaybridge.publish.kafka.configuration import configuration
 from delaybridge.publish.kafka.outcomes import answer, not_found, not_queued
-from delaybridge.publish.kafka.publisher import publisher
 
 OPTIONS = PublishOptions(confirm_timeout_s=20.0, linger_ms=1)
 

@@ -22,8 +22,8 @@ from delaybridge.amqp.header import content_header, encode_properties, encode_ta
 from delaybridge.errors import ConfigError
 from delaybridge.message import Delivery, Destination, Record
 from delaybridge.publish import CONFIRMED, Fault, Outcome, PublishOptions, Verdict
+from delaybridge.publish.rabbitmq import publisher
 from delaybridge.publish.rabbitmq.channel import CAREFUL_MESSAGES, ExchangeLine, Unconfirmed
-from delaybridge.publish.rabbitmq.publisher import publisher
 from delaybridge.publish.reports import Reports
 
 LOST = Outcome(Verdict.UNKNOWN, "connection_lost: test", Fault.BROKER)

@@ -1,5 +1,5 @@
 """Publishes to Kafka with an idempotent producer; every in-sync replica confirms."""
 
-from delaybridge.publish.kafka.publisher import publisher
+from delaybridge.publish.kafka.publisher import KafkaPublisher as publisher
 
 __all__ = ["publisher"]

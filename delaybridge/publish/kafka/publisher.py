@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from confluent_kafka import KafkaError, libversion
 
 from delaybridge.message import OWN_HEADERS, Delivery, Destination
-from delaybridge.publish import CONFIRMED, Fault, Outcome, PublishOptions, Report, Verdict
+from delaybridge.publish import CONFIRMED, Fault, Outcome, PublishOptions, Verdict
 from delaybridge.publish.kafka.client import Answers, KafkaClient
-from delaybridge.publish.kafka.configuration import Configuration, check, configuration
+from delaybridge.publish.kafka.configuration import check, configuration
 from delaybridge.publish.kafka.limits import largest_record
 from delaybridge.publish.kafka.outcomes import (
     DOUBTFUL,
@@ -53,18 +53,16 @@ class TopicState:
 
 
 class KafkaPublisher(LinkedPublisher):
-    """A `Publisher` for one Kafka cluster. Confirmed means: by all in-sync replicas."""
+    """A `Publisher` for one Kafka cluster. Confirmed means: by all in-sync replicas.
 
-    def __init__(
-        self,
-        name: str,
-        settings: Configuration,
-        *,
-        report: Report,
-        on_change: Callable[[], None],
-    ) -> None:
-        super().__init__(name, report=report, on_change=on_change)
-        self._settings = settings
+    Its URL is kafka[s]://[USER:PASSWORD@]HOST[:PORT][,HOST[:PORT]...][?OPTION=VALUE...]; kafkas://
+    verifies certificate and host name. The options are librdkafka's, from an allow-list;
+    ConfigError for others, and for values that librdkafka refuses.
+    """
+
+    def _configure(self, url: str, options: PublishOptions) -> None:
+        self._settings = configuration(self.name, url, options)
+        check(self.name, self._settings)
         self._topics: dict[str, TopicState] = {}
         self._unconfirmed: dict[Delivery, float] = {}  # given to librdkafka -> when
         self._overflow: deque[Delivery] = deque()  # librdkafka's queue was full
@@ -80,11 +78,9 @@ class KafkaPublisher(LinkedPublisher):
         for name, batch in by_topic.items():
             self._publish_to(name, batch, now_s)
 
-    async def check(self, destination: Destination) -> str | None:
-        """The reason why this destination would be refused now; None if none is known."""
-        client = self._client
-        if self.unavailable is not None or client is None:
-            return self.unavailable or CLOSING
+    async def _check(self, destination: Destination) -> str | None:
+        if (client := self._client) is None:
+            return CLOSING
         error = await client.error_of_topic(destination.address, ANSWER_TIMEOUT_S)
         return None if error is None else not_found(error).reason
 
@@ -93,12 +89,10 @@ class KafkaPublisher(LinkedPublisher):
         most = await asyncio.to_thread(largest_record, self._settings)
         return {} if most is None else {"record": most}
 
-    def describe(self) -> str:
-        """One line for people. No secrets."""
+    def _describe(self) -> str:
         at = self._settings["bootstrap.servers"]
         how = f"{self._settings['security.protocol']}, idempotent, acks=all"
-        text = f"Kafka at {at}, {how}, librdkafka {libversion()[0]}"
-        return text if self.unavailable is None else f"{text}: {self.unavailable}"
+        return f"Kafka at {at}, {how}, librdkafka {libversion()[0]}"
 
     # the connection
 
@@ -285,21 +279,3 @@ class KafkaPublisher(LinkedPublisher):
 def _headers(delivery: Delivery) -> list[tuple[str, str | bytes | None]]:
     ours = (delivery.id, str(delivery.due_ms), str(delivery.attempt))
     return [*delivery.record.headers, *zip(OWN_HEADERS, ours, strict=True)]
-
-
-def publisher(
-    name: str,
-    url: str,
-    *,
-    report: Report,
-    on_change: Callable[[], None],
-    options: PublishOptions,
-) -> KafkaPublisher:
-    """A publisher for kafka[s]://[USER:PASSWORD@]HOST[:PORT][,HOST[:PORT]...][?OPTION=VALUE...].
-
-    kafkas:// verifies certificate and host name. The options are librdkafka's, from an allow-list;
-    ConfigError for others, and for values that librdkafka refuses.
-    """
-    settings = configuration(name, url, options)
-    check(name, settings)
-    return KafkaPublisher(name, settings, report=report, on_change=on_change)

@@ -7,11 +7,10 @@ decides which outcome each delivery gets.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote
 
-from pika.connection import Parameters
 from pika.exceptions import AMQPError, ConnectionClosedByBroker
 
 from delaybridge.amqp.connection import (
@@ -23,16 +22,10 @@ from delaybridge.amqp.connection import (
 )
 from delaybridge.errors import DETAIL_LIMIT, PublishUnavailable, printable
 from delaybridge.message import Delivery, Destination
-from delaybridge.publish import (
-    Fault,
-    Outcome,
-    PublishOptions,
-    Report,
-    Verdict,
-)
+from delaybridge.publish import Fault, Outcome, PublishOptions, Verdict
 from delaybridge.publish.link import CLOSED, CLOSING, UNCONFIRMED, LinkedPublisher
 from delaybridge.publish.rabbitmq.channel import refusal
-from delaybridge.publish.rabbitmq.exchange import ANSWER_TIMEOUT_S, ExchangeChannel
+from delaybridge.publish.rabbitmq.exchange import ExchangeChannel
 from delaybridge.publish.rabbitmq.parameters import parameters_of
 
 GOODBYE_TIMEOUT_S = 1.0
@@ -42,21 +35,15 @@ _NORMAL_CLOSES = (200, 320)  # closed on purpose, not because of a message
 
 
 class RabbitMQPublisher(LinkedPublisher):
-    """A `Publisher` for one RabbitMQ. Confirmed means: on every queue it was routed to."""
+    """A `Publisher` for one RabbitMQ. Confirmed means: on every queue it was routed to.
 
-    def __init__(
-        self,
-        name: str,
-        parameters: Parameters,
-        *,
-        report: Report,
-        on_change: Callable[[], None],
-        options: PublishOptions,
-    ) -> None:
-        super().__init__(name, report=report, on_change=on_change)
-        self._parameters = parameters
-        self._login = getattr(parameters.credentials, "username", "").encode()
-        self._timeout_s = options.confirm_timeout_s
+    Its URL is amqp:// or amqps://; what follows `?` is as in pika.URLParameters. amqps:// verifies
+    certificate and host name. ConfigError if the URL cannot be used.
+    """
+
+    def _configure(self, url: str, options: PublishOptions) -> None:
+        self._parameters = parameters_of(self.name, url, options)
+        self._login = getattr(self._parameters.credentials, "username", "").encode()
         self._exchanges: dict[str, ExchangeChannel] = {}
         self._connection: WireConnection | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -72,20 +59,15 @@ class RabbitMQPublisher(LinkedPublisher):
         for name, batch in by_exchange.items():
             self._exchange(name).publish(batch, connection)
 
-    async def check(self, destination: Destination) -> str | None:
-        """The reason why this destination would be refused now; None if none is known."""
-        connection = self._connection
-        if self.unavailable is not None or connection is None:
-            return self.unavailable or CLOSING
+    async def _check(self, destination: Destination) -> str | None:
+        if (connection := self._connection) is None:
+            return CLOSING
         try:
-            async with asyncio.timeout(ANSWER_TIMEOUT_S):
-                channel = await connection.open_channel(lambda *_: None)
-                if destination.address:
-                    await connection.look_up(channel, destination.address)
-                else:
-                    await connection.look_up_queue(channel, destination.routing_key)
-        except TimeoutError:
-            return f"no_answer: within {ANSWER_TIMEOUT_S:g} s"
+            channel = await connection.open_channel(lambda *_: None)
+            if destination.address:
+                await connection.look_up(channel, destination.address)
+            else:
+                await connection.look_up_queue(channel, destination.routing_key)
         except AMQPError as exc:
             return _check_reason(exc, destination)
         close_channel(channel)
@@ -95,14 +77,12 @@ class RabbitMQPublisher(LinkedPublisher):
         """The most bytes of one frame; a message's headers and properties have to fit in one."""
         return {} if self._connection is None else {"frame": self._connection.params.frame_max}
 
-    def describe(self) -> str:
-        """One line for people. No secrets."""
+    def _describe(self) -> str:
         at = f"{self._parameters.host}:{self._parameters.port}"
         vhost = quote(self._parameters.virtual_host, safe="")
         tls = "TLS" if self._parameters.ssl_options is not None else "no TLS"
-        connection = self._connection
-        if connection is None:
-            return f"RabbitMQ at {at}/{vhost}, {tls}: {self.unavailable}"
+        if (connection := self._connection) is None:
+            return f"RabbitMQ at {at}/{vhost}, {tls}"
         properties: dict[str, Any] = connection.server_properties or {}
         version = printable(str(properties.get("version", "of unknown version")))
         heartbeat = f"heartbeat {connection.params.heartbeat} s"
@@ -216,19 +196,3 @@ def _check_reason(exc: AMQPError, destination: Destination) -> str:
     outcome = refusal(*closed)
     reason = reason_of(exc) if outcome is None else outcome.reason
     return reason if destination.address else reason.replace("exchange_missing", "queue_missing")
-
-
-def publisher(
-    name: str,
-    url: str,
-    *,
-    report: Report,
-    on_change: Callable[[], None],
-    options: PublishOptions,
-) -> RabbitMQPublisher:
-    """A publisher for an amqp:// or amqps:// URL; what follows `?` is as in pika.URLParameters.
-
-    amqps:// verifies certificate and host name. ConfigError if the URL cannot be used.
-    """
-    parameters = parameters_of(name, url, options)
-    return RabbitMQPublisher(name, parameters, report=report, on_change=on_change, options=options)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
@@ -20,13 +20,12 @@ from redis.retry import Retry
 
 from delaybridge.errors import ConfigError, printable
 from delaybridge.message import OWN_HEADERS, Delivery, Destination
-from delaybridge.publish import CONFIRMED, Fault, Outcome, PublishOptions, Report, Verdict
-from delaybridge.publish.link import CLOSED, CLOSING, UNCONFIRMED, LinkedPublisher, broker_refusal
+from delaybridge.publish import CONFIRMED, Fault, Outcome, PublishOptions, Verdict
+from delaybridge.publish.link import CLOSED, UNCONFIRMED, LinkedPublisher, broker_refusal
 from delaybridge.publish.redis_streams.outcomes import reason_of, refusal
 from delaybridge.store.login import logged_in
 
 CONNECT_TIMEOUT_S = 5.0
-ANSWER_TIMEOUT_S = 5.0
 HEADER_PREFIX = "header:"
 
 # Refused whenever writes are refused, and changes nothing, since the stream never exists.
@@ -40,22 +39,15 @@ class SessionEnded(Exception):
 
 
 class StreamsPublisher(LinkedPublisher):
-    """A `Publisher` for the streams of one Redis. Confirmed means: XADD was answered."""
+    """A `Publisher` for the streams of one Redis. Confirmed means: XADD was answered.
 
-    def __init__(
-        self,
-        name: str,
-        pool: Any,
-        maxlen: str | None,
-        *,
-        report: Report,
-        on_change: Callable[[], None],
-        options: PublishOptions,
-    ) -> None:
-        super().__init__(name, report=report, on_change=on_change)
-        self._pool = pool
+    Its URL is redis[s]://HOST[:PORT][/DB] or unix:///PATH; ?maxlen=N trims each stream. rediss://
+    verifies certificate and host name. ConfigError if the URL cannot be used.
+    """
+
+    def _configure(self, url: str, options: PublishOptions) -> None:
+        self._pool, maxlen = _pool_of(self.name, url)
         self._trim = () if maxlen is None else ("MAXLEN", "~", maxlen)
-        self._timeout_s = options.confirm_timeout_s
         self._heartbeat_s = options.heartbeat_s
         self._outbox: list[tuple[tuple[Any, ...], Asker]] = []  # to be written
         self._written: deque[tuple[Asker, float]] = deque()  # to be answered; when written
@@ -71,28 +63,19 @@ class StreamsPublisher(LinkedPublisher):
                 self._reports.add([delivery], Outcome(Verdict.REFUSED, reason))
         self._wake.set()
 
-    async def check(self, destination: Destination) -> str | None:
-        """The reason why this destination would be refused now; None if none is known."""
-        if self.unavailable is not None or self._is_closing:
-            return self.unavailable or CLOSING
-        try:
-            async with asyncio.timeout(ANSWER_TIMEOUT_S):
-                reply = await self._ask("TYPE", destination.address)
-        except TimeoutError:
-            return f"no_answer: within {ANSWER_TIMEOUT_S:g} s"
+    async def _check(self, destination: Destination) -> str | None:
+        reply = await self._ask("TYPE", destination.address)
         if isinstance(reply, SessionEnded):
             return str(reply)
         is_known = isinstance(reply, bytes) and reply not in (b"none", b"stream")
         return f"wrong_type: it is a {reply.decode()}, not a stream" if is_known else None
 
-    def describe(self) -> str:
-        """One line for people. No secrets."""
+    def _describe(self) -> str:
         to = self._pool.connection_kwargs
         at = to.get("path") or f"{to.get('host', 'localhost')}:{to.get('port', 6379)}"
         tls = "TLS" if "SSL" in self._pool.connection_class.__name__ else "no TLS"
         trim = f", trimmed to about {self._trim[-1]} entries" if self._trim else ""
-        text = f"{self._about} at {at}/{to.get('db', 0)}, {tls}, streams{trim}"
-        return text if self.unavailable is None else f"{text}: {self.unavailable}"
+        return f"{self._about} at {at}/{to.get('db', 0)}, {tls}, streams{trim}"
 
     # the connection
 
@@ -261,18 +244,8 @@ async def _reply(connection: Any) -> Any:
         return exc
 
 
-def publisher(
-    name: str,
-    url: str,
-    *,
-    report: Report,
-    on_change: Callable[[], None],
-    options: PublishOptions,
-) -> StreamsPublisher:
-    """A publisher for redis[s]://HOST[:PORT][/DB] or unix:///PATH; ?maxlen=N trims each stream.
-
-    rediss:// verifies certificate and host name. ConfigError if the URL cannot be used.
-    """
+def _pool_of(name: str, url: str) -> tuple[Any, str | None]:
+    """redis-py's pool for the URL, which makes the connections, and the option maxlen."""
     bare, login = logged_in(url)
     base, _, query = bare.partition("?")
     given = dict(parse_qsl(query, keep_blank_values=True))
@@ -291,4 +264,4 @@ def publisher(
         pool.make_connection()  # connects to nothing, but refuses unknown options
     except (ValueError, TypeError, RedisError) as exc:
         raise ConfigError(f"brokers.{name}: {printable(str(exc))[:120]}") from None
-    return StreamsPublisher(name, pool, maxlen, report=report, on_change=on_change, options=options)
+    return pool, maxlen
