@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -181,6 +182,17 @@ async def test_what_is_bound_to_a_delay_exchange_is_found(
 
     (reason,) = await entrance.until(told, "a warning")
     assert f"queue {wrong}" in reason
+
+
+async def test_the_management_api_is_asked_with_the_password_in_the_file(
+    make_entrance: MakeEntrance, rabbit: Exchanges, node: Managed, namespace: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "password"
+    file.write_text("guest\n")
+    url = node.url.replace(":guest@", "@") + f"?password_file={file}"
+    entrance = await make_entrance(url)
+    entrance.ingest("rabbitmq")
+    await reading(entrance, f"{namespace}.delay")  # a policy is set, or it would not be read
 
 
 async def test_a_user_with_no_right_to_mark_the_owner_reads_and_is_told(

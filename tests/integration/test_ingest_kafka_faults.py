@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +22,8 @@ from delaybridge.ingest.kafka import consumer as kafka_consumer
 from delaybridge.store.announcements import SourceInfo
 from tests.rigs.ingest import Entrance
 from tests.rigs.ingest_kafka import Kafka, source
-from tests.servers.kafka import KafkaNode
+from tests.servers.kafka import KafkaNode, plain_login
+from tests.servers.process import LOOPBACK, free_port
 from tests.servers.redis import RedisServer
 
 PROPERTIES = {
@@ -31,6 +33,7 @@ PROPERTIES = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "allow.everyone.if.no.acl.found": "true",
 }
+LOGIN_PORT = free_port()
 MakeEntrance = Callable[..., Entrance]
 HOUR = [("delaybridge-delay", b"1h")]
 
@@ -38,7 +41,8 @@ HOUR = [("delaybridge-delay", b"1h")]
 @pytest.fixture(scope="module")
 def node() -> Iterator[KafkaNode]:
     """A Kafka of this module's own, that asks who may read."""
-    made = KafkaNode(PROPERTIES)
+    made = KafkaNode({**PROPERTIES, **plain_login("bridge", "right")})
+    made.add_listener(f"LOGIN://{LOOPBACK}:{LOGIN_PORT}")
     with made:
         yield made
 
@@ -61,9 +65,9 @@ async def make_entrance(
     async with AsyncExitStack() as stack:
         made = []
 
-        def make(*, redis: str = redis_url, **ingest: Any) -> Entrance:
+        def make(*, redis: str = redis_url, url: str = kafka.url, **ingest: Any) -> Entrance:
             given = {"topics": [f"{namespace}*.delay"], "group": namespace, **ingest}
-            entrance = Entrance(redis, namespace, {"kafka": kafka.url}, **given)
+            entrance = Entrance(redis, namespace, {"kafka": url}, **given)
             made.append(entrance)
             return entrance
 
@@ -198,6 +202,21 @@ class TestServersAway:
         await kafka.do(node.start)
         await kafka.send_many(delay, numbered(3, 6))
         await until_pending(entrance, named(0, 6))
+        await until_state(entrance, delay, "reading")
+
+    async def test_every_client_of_ingest_reads_the_password_again_when_it_is_refused(
+        self, make_entrance: MakeEntrance, kafka: Kafka, namespace: str, tmp_path: Path
+    ) -> None:
+        file = tmp_path / "password"
+        file.write_text("wrong\n")
+        url = f"kafka://bridge@{LOOPBACK}:{LOGIN_PORT}?password_file={file}"
+        entrance = make_entrance(url=url)
+        delay, _ = await kafka.pair(namespace)
+        await kafka.send_many(delay, numbered(0, 3))
+        entrance.ingest("kafka")
+        await until_state(entrance, f"{namespace}*.delay", "kafka: ")
+        file.write_text("right\n")
+        await until_pending(entrance, named(0, 3))
         await until_state(entrance, delay, "reading")
 
     async def test_partitions_are_given_up_at_once_where_all_is_stored(

@@ -26,7 +26,7 @@ from delaybridge.publish import CONFIRMED, Fault, Verdict, connect
 from tests.rigs import certificates
 from tests.rigs.brokers import OPTIONS, KafkaRig, Sink
 from tests.rigs.waiting import wait_until_async
-from tests.servers.kafka import KafkaStandIn
+from tests.servers.kafka import KafkaStandIn, plain_login
 from tests.servers.process import LOOPBACK, free_port
 
 RIGHTS = {
@@ -276,15 +276,8 @@ class TestConnection:
         self, tmp_path: Path
     ) -> None:
         port, file = free_port(), tmp_path / "password"
-        login = {
-            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,"
-            "LOGIN:SASL_PLAINTEXT",
-            "listener.name.login.sasl.enabled.mechanisms": "PLAIN",
-            "listener.name.login.plain.sasl.jaas.config": "org.apache.kafka.common.security.plain."
-            'PlainLoginModule required user_bridge="right";',
-        }
-        rig = KafkaRig(login)
-        add_listener(rig, f"LOGIN://{LOOPBACK}:{port}")
+        rig = KafkaRig(plain_login("bridge", "right"))
+        rig.node.add_listener(f"LOGIN://{LOOPBACK}:{port}")
         file.write_text("wrong\n")
         sink = Sink()
         publisher = connect(
@@ -318,7 +311,7 @@ class TestConnection:
         made = certificates.make(rig.node.folder)
         keystore = rig.node.folder / "keystore.pem"
         keystore.write_text(made.key.read_text() + made.certificate.read_text())
-        add_listener(rig, f"SSL://{LOOPBACK}:{port}", f"ssl.keystore.location={keystore}")
+        rig.node.add_listener(f"SSL://{LOOPBACK}:{port}", f"ssl.keystore.location={keystore}")
         try:
             async with rig:
                 to = await rig.new_destination()
@@ -347,13 +340,3 @@ def end_for_good(producer: Producer) -> None:
     # confluent_kafka's object begins, after Python's own two words, with librdkafka's handle.
     handle = ctypes.c_void_p.from_address(id(producer) + object.__basicsize__)
     assert meet(handle, KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER, b"told to") == 0
-
-
-def add_listener(rig: KafkaRig, listener: str, *lines: str) -> None:
-    """One more way in for clients, in the settings of a node that was not started yet."""
-    settings = rig.node.folder / "server.properties"
-    kept = [
-        f"{line},{listener}" if line.startswith(("listeners=", "advertised.listeners=")) else line
-        for line in settings.read_text().splitlines()
-    ]
-    settings.write_text("\n".join([*kept, *lines, ""]))

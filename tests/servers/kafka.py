@@ -55,6 +55,17 @@ SINGLE_NODE = {
 SHORT_LIVED = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
 
+def plain_login(user: str, password: str) -> dict[str, str]:
+    """Properties for a listener named LOGIN, on which clients log in as this user."""
+    return {
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,"
+        "LOGIN:SASL_PLAINTEXT",
+        "listener.name.login.sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.login.plain.sasl.jaas.config": "org.apache.kafka.common.security.plain."
+        f'PlainLoginModule required user_{user}="{password}";',
+    }
+
+
 class KafkaNode(ServerProcess):
     """A private Apache Kafka; topics, offsets and transactions survive `restart` and `kill`.
 
@@ -118,6 +129,16 @@ class KafkaNode(ServerProcess):
         command = self._java("kafka.tools.StorageTool", *arguments)
         with self.log.open("ab") as log:
             subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=True)
+
+    def add_listener(self, listener: str, *lines: str) -> None:
+        """One more way in for clients, before the first start; lines: further settings."""
+        kept = [
+            f"{line},{listener}"
+            if line.startswith(("listeners=", "advertised.listeners="))
+            else line
+            for line in self._properties.read_text().splitlines()
+        ]
+        self._properties.write_text("\n".join([*kept, *lines, ""]))
 
     def _addresses(self) -> Mapping[str, str]:
         controller = f"{LOOPBACK}:{free_port()}"

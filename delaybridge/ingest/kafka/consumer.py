@@ -162,7 +162,7 @@ class KafkaConsumer:
 
     def _consume(self) -> None:
         self._consumer = Consumer(
-            {**DEFAULTS, **self._settings, **self._member}, logger=self._logger
+            {**DEFAULTS, **self._settings.current(), **self._member}, logger=self._logger
         )
         self._subscription.since_s = time.monotonic()
         try:

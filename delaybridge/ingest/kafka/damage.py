@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, TopicPartition
 
 from delaybridge.ingest.kafka.group import silent_logger
+from delaybridge.publish.kafka.configuration import Configuration
 from delaybridge.publish.kafka.outcomes import error_of, shown
 
 _GONE = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError._LOG_TRUNCATION})
@@ -22,10 +20,10 @@ _ANSWER_TIMEOUT_S = 5.0
 _LOOK_S = 2.0
 
 
-def complaint(settings: Mapping[str, Any], place: TopicPartition, code: int) -> str:
+def complaint(settings: Configuration, place: TopicPartition, code: int) -> str:
     """What is wrong with the record at a place, and how to continue, for the operator.
 
-    settings: librdkafka's. Takes a moment: it asks the broker, and looks for the batch's end.
+    Takes a moment: it asks the broker, and looks for the batch's end.
     """
     look = _looker(settings)
     try:
@@ -49,7 +47,7 @@ def complaint(settings: Mapping[str, Any], place: TopicPartition, code: int) -> 
     )
 
 
-def is_readable(settings: Mapping[str, Any], topic: str, partition: int) -> bool:
+def is_readable(settings: Configuration, topic: str, partition: int) -> bool:
     """Whether a partition can be read; true also if nothing new is in it."""
     look = _looker(settings)
     try:
@@ -61,7 +59,7 @@ def is_readable(settings: Mapping[str, Any], topic: str, partition: int) -> bool
         look.close()
 
 
-def _looker(settings: Mapping[str, Any]) -> Consumer:
+def _looker(settings: Configuration) -> Consumer:
     """A consumer that is never in the group and commits nothing; librdkafka wants a group name."""
     own = {
         "group.id": "delaybridge-look",
@@ -70,7 +68,7 @@ def _looker(settings: Mapping[str, Any]) -> Consumer:
         "auto.offset.reset": "error",
         "check.crcs": True,
     }
-    return Consumer({**settings, **own}, logger=silent_logger())
+    return Consumer({**settings.current(), **own}, logger=silent_logger())
 
 
 def _range(place: TopicPartition, last: int) -> str:

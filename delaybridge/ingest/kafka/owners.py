@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from delaybridge.ingest.owner import Owner
+from delaybridge.publish.kafka.configuration import Configuration
 from delaybridge.publish.kafka.outcomes import error_of
 
 GROUP = "delaybridge.owners"
@@ -30,20 +30,20 @@ class TopicOwners:
 
     def __init__(
         self,
-        settings: Mapping[str, Any],
+        settings: Configuration,
         owner: Owner,
         unguarded: Callable[[str], None],
         logger: logging.Logger,
     ) -> None:
-        """settings: librdkafka's. unguarded: called once if the user may not use the group.
+        """unguarded: called once if the user may not use the group.
 
         foreign: topics that belong to other namespaces -> their owners, as of the last claim.
         """
         # Not the AdminClient: it ends the process if the group has moved (librdkafka#5040).
         self._consumer = Consumer(
-            {**settings, "group.id": GROUP, "enable.auto.commit": False}, logger=logger
+            {**settings.current(), "group.id": GROUP, "enable.auto.commit": False}, logger=logger
         )
-        self._owner, self._unguarded = owner, unguarded
+        self._settings, self._owner, self._unguarded = settings, owner, unguarded
         self._is_refused = False
         self._written_s: dict[str, float] = {}
         self.foreign: dict[str, str] = {}
@@ -94,6 +94,7 @@ class TopicOwners:
             )
         except KafkaException as exc:
             if (refusal := self._refusal(exc)) is None:
+                self._settings.renew(self._consumer)
                 raise
             self._is_refused = True
             self._unguarded(

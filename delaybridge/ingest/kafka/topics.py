@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any, NamedTuple
 
-from confluent_kafka import (
-    KafkaError,
-    KafkaException,
-    TopicCollection,
-)
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
+from delaybridge.publish.kafka.configuration import Configuration
 from delaybridge.publish.kafka.outcomes import error_of
 
 ANSWER_TIMEOUT_S = 10.0
@@ -40,15 +37,19 @@ class TopicRecreated(Exception):
 class TopicIds:
     """The ids of topics. To be used in one thread."""
 
-    def __init__(self, settings: Mapping[str, Any], logger: logging.Logger) -> None:
-        """settings: librdkafka's."""
-        self._admin = AdminClient(dict(settings), logger=logger)
+    def __init__(self, settings: Configuration, logger: logging.Logger) -> None:
+        self._settings = settings
+        self._admin = AdminClient(dict(settings.current()), logger=logger)
         self._known: dict[str, str] = {}
         self._next_look_s = 0.0
 
     def names(self, timeout_s: float) -> list[str]:
         """All topics of the cluster; KafkaException if there is no answer in time."""
-        return [*self._admin.list_topics(timeout=timeout_s).topics]
+        try:
+            return [*self._admin.list_topics(timeout=timeout_s).topics]
+        except KafkaException:
+            self._settings.renew(self._admin)
+            raise
 
     def of(self, name: str) -> Topic:
         """The topic as it was last learnt."""
@@ -107,6 +108,8 @@ class TopicIds:
                     found[name] = ""
                 else:
                     refusal = exc
+        if refusal is not None:
+            self._settings.renew(self._admin)
         return found, refusal
 
 

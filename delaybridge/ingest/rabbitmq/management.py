@@ -40,9 +40,7 @@ class Management:
         self._is_off = url == OFF
         self._url = url.rstrip("/") or f"{scheme}://{host}:{port}"
         self._vhost = quote(parameters.virtual_host, safe="")
-        user = parameters.credentials
-        secret = base64.b64encode(f"{user.username}:{user.password}".encode()).decode()
-        self._authorization = f"Basic {secret}"
+        self._user = parameters.credentials
         https = [] if tls is None else [HTTPSHandler(context=tls.context)]
         self._opener = build_opener(ProxyHandler({}), *https)
 
@@ -71,10 +69,18 @@ class Management:
         path = f"policies/{self._vhost}/{quote(name, safe='')}"
         await self._ask("PUT", path, json.dumps(policy).encode())
 
+    def _authorization(self) -> str:
+        """The broker's user, with the password as it is now: it may be in a file."""
+        try:
+            secret = f"{self._user.username}:{self._user.password}"
+        except ValueError as exc:
+            raise ManagementError(str(exc)) from None
+        return f"Basic {base64.b64encode(secret.encode()).decode()}"
+
     async def _ask(self, method: str, path: str, body: bytes | None = None) -> bytes:
         if self._is_off:
             raise ManagementError("ingest.management says off")
-        headers = {"Authorization": self._authorization, "Content-Type": "application/json"}
+        headers = {"Authorization": self._authorization(), "Content-Type": "application/json"}
         request = Request(f"{self._url}/api/{path}", body, headers, method=method)
 
         def ask() -> Any:

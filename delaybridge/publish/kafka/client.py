@@ -45,7 +45,7 @@ class KafkaClient:
         self._is_stopped = False
         self._producer = Producer(
             {
-                **settings,
+                **settings.current(),
                 "error_cb": self._error,
                 # The log is the one place that shows the producer id before the first record,
                 # and a lost connection while others are up. It has a few lines at each change of

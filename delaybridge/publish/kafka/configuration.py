@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Self
 from urllib.parse import parse_qsl, unquote
 
 from confluent_kafka import KafkaException, Producer
@@ -53,15 +54,22 @@ class Configuration(dict[str, Any]):
 
     file: PasswordFile | None = None
 
+    def current(self) -> Self:
+        """These settings with the password that is in the file now, for a new client."""
+        if self.file is not None:
+            # If it cannot be read, the old one stays: the broker goes on to refuse it.
+            with contextlib.suppress(ValueError):
+                self["sasl.password"] = self.file.read()
+        return self
+
     def renew(self, client: Any) -> None:
-        """Make the client log in with the password that is in the file now."""
-        if self.file is None:
-            return
-        try:
-            self["sasl.password"] = self.file.read()
-        except ValueError:
-            return  # the old one stays: the broker goes on to report that it is refused
-        client.set_sasl_credentials(self["sasl.username"], self["sasl.password"])
+        """Make a client log in with that password from its next connect on.
+
+        librdkafka asks for none when it connects, so this follows each failure of the client.
+        """
+        if self.file is not None:
+            now = self.current()
+            client.set_sasl_credentials(now["sasl.username"], now["sasl.password"])
 
 
 def configuration(name: str, url: str, options: PublishOptions) -> Configuration:

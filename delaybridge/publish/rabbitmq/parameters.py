@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pika
@@ -22,19 +21,20 @@ _OPTIONS = {n.removeprefix(_SETTER) for n in dir(pika.URLParameters) if n.starts
 
 
 class FileCredentials(PlainCredentials):  # type: ignore[misc]  # pika is untyped
-    """A user, and a password that is read from its file at each connect."""
+    """A user, and a password that is read from its file whenever it is used."""
 
     def __init__(self, user: str, file: PasswordFile) -> None:
-        super().__init__(user, "")
         self._file = file
+        super().__init__(user, "")
 
-    def response_for(self, start: Any) -> Any:
-        """pika's hook. If the file cannot be read this raises, and the connection fails."""
-        self.password = self._file.read()
-        try:
-            return super().response_for(start)
-        finally:
-            self.password = ""
+    @property
+    def password(self) -> str:
+        """The password in the file now; ValueError if it cannot be read."""
+        return self._file.read()
+
+    @password.setter
+    def password(self, _: str) -> None:
+        """pika sets it once."""
 
 
 def _fault(given: Mapping[str, Sequence[str]]) -> str:
