@@ -111,26 +111,33 @@ class WireConnection(AsyncioConnection):  # type: ignore[misc]  # pika has no ty
 
     async def select_confirms(self, channel: Channel) -> None:
         """Put the channel into confirm mode."""
-        await self._ask(channel, lambda done: channel.confirm_delivery(_nothing, done))
+        await self.call(channel, "confirm_delivery", ack_nack_callback=_nothing)
 
     async def look_up(self, channel: Channel, exchange: str) -> None:
         """Return if the exchange exists; otherwise the broker closes the channel, which raises."""
-        await self._ask(
-            channel, lambda done: channel.exchange_declare(exchange, passive=True, callback=done)
-        )
+        await self.call(channel, "exchange_declare", exchange=exchange, passive=True)
 
-    async def look_up_queue(self, channel: Channel, queue: str) -> None:
-        """Return if the queue exists; otherwise the broker closes the channel, which raises."""
-        await self._ask(
-            channel, lambda done: channel.queue_declare(queue, passive=True, callback=done)
-        )
+    async def call(self, channel: Channel, method: str, **arguments: Any) -> Any:
+        """The broker's answer to a method of the channel.
 
-    async def _ask(self, channel: Channel, send: Callable[[Callable[[Any], None]], None]) -> None:
-        # The channel may be closed instead of an answer.
-        answered: asyncio.Future[None] = self._loop.create_future()
+        Raises the reason if the channel is closed instead.
+        """
+        answered: asyncio.Future[Any] = self._loop.create_future()
         channel.add_on_close_callback(lambda _, reason: _fail(answered, reason))
-        send(lambda _: _set(answered, None))
-        await answered
+        try:
+            getattr(channel, method)(callback=lambda to: _set(answered, to.method), **arguments)
+        except AMQPError:
+            if not answered.done():
+                raise
+        return await answered
+
+    async def call_alone(self, method: str, **arguments: Any) -> Any:
+        """`call` on a channel of its own, which no other call loses if the broker closes it."""
+        channel = await self.open_channel(_nothing)
+        try:
+            return await self.call(channel, method, **arguments)
+        finally:
+            close_channel(channel)
 
     def abort(self, reason: str) -> None:
         """End the connection at once, for a broker that does not answer."""
@@ -347,4 +354,4 @@ def _fail(future: asyncio.Future[Any], error: BaseException) -> None:
 
 
 def _nothing(*_: object) -> None:
-    """pika's callback for confirms, never called: `_read` takes them first."""
+    """A callback of pika's that has nothing to do."""

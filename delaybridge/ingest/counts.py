@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from delaybridge.events import ChangeRefused, Emit, Quarantined
 from delaybridge.ingest.entries import Change, Entry, Quarantine
@@ -62,15 +62,6 @@ class Counts:
 
     def shown(self) -> dict[str, object]:
         """As the ingest process announces it."""
-        return {
-            "source": self.source,
-            "target": self.target,
-            "state": self.state,
-            "total": self.total,
-            "quarantined": self.quarantined,
-            "near_misses": self.near_misses,
-            "refused": self.refused,
-            "without_id": self.without_id,
-            "lag": self.lag,
-            "rate": round(self.rate, 1),
-        }
+        counts = asdict(self)
+        del counts["_seen"]
+        return counts | {"rate": round(self.rate, 1)}

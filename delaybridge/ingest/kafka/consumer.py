@@ -15,7 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from confluent_kafka import (
     Consumer,
@@ -31,6 +31,7 @@ from delaybridge.ingest.kafka.handover import Batch, HandOver
 from delaybridge.ingest.kafka.offsets import beginnings, waiting
 from delaybridge.ingest.kafka.owners import TopicOwners
 from delaybridge.ingest.kafka.records import RawRecord
+from delaybridge.ingest.kafka.sources import CLUSTER, Sources
 from delaybridge.ingest.kafka.subscription import Subscription
 from delaybridge.ingest.kafka.topics import ANSWER_TIMEOUT_S, Place, Topic, TopicIds
 from delaybridge.ingest.owner import Owner
@@ -44,27 +45,10 @@ HAND_OVER_S = 5.0  # a batch that waits longer has the partitions paused
 GIVE_UP_S = 5.0  # how long giving up a partition waits for its records to be stored
 MEASURE_S = 2.0
 CHECK_OWNERS_S = 5.0
-CLUSTER = "kafka"  # the place of what concerns no topic
 
 # These concern one broker among several and end when it is back; if all are down,
 # _ALL_BROKERS_DOWN comes, too.
 _ONE_BROKERS = frozenset({KafkaError._TRANSPORT, KafkaError._RESOLVE, KafkaError._TIMED_OUT})
-
-
-class Listener(Protocol):
-    """What a consumer reports; called on the loop."""
-
-    def place_changed(self, place: str, reason: str | None) -> None:
-        """What is wrong at a topic, TOPIC/PARTITION or `CLUSTER`; None once it is well."""
-
-    def topic_foreign(self, topic: str, owner: str) -> None:
-        """A topic is not read, because it belongs to another namespace."""
-
-    def unguarded(self, reason: str) -> None:
-        """Why topics cannot be marked as this namespace's."""
-
-    def topics_read(self, read: set[str], idle: Mapping[str, str]) -> None:
-        """Every `MEASURE_S`: the topics read here, and why others of those asked for are not."""
 
 
 class KafkaConsumer:
@@ -79,22 +63,23 @@ class KafkaConsumer:
         window_bytes: int,
         skip: Mapping[Place, int],
         owner: Owner,
-        listener: Listener,
+        sources: Sources,
     ) -> None:
         """topics: names, or patterns that begin with ^. member: as `member_settings` gives it.
 
-        skip: first offset to read, if it is beyond what was committed. lag: records not read yet,
+        sources: told, on the loop, what is read and what is wrong. skip: first offset to read, if
+        it is beyond what was committed. lag: records not read yet,
         by topic, as far as is known.
         """
         self.lag: dict[str, int] = {}
-        self._settings, self._listener, self._skip = settings, listener, dict(skip)
+        self._settings, self._sources, self._skip = settings, sources, dict(skip)
         self._member = {**member, "error_cb": self._cluster_failed}
         self._logger = silent_logger()
         self._hand_over = HandOver()
         self._tell = self._hand_over.tell
         self._ids = TopicIds(settings, self._logger)
         self._owners = TopicOwners(
-            settings, owner, lambda why: self._tell(listener.unguarded, why), self._logger
+            settings, owner, lambda why: self._tell(sources.unguarded, why), self._logger
         )
         self._subscription = Subscription(topics, self._ids, self._owners)
         self._consumer: Consumer
@@ -153,11 +138,11 @@ class KafkaConsumer:
                 error = error_of(exc)
                 self._is_unavailable = True
                 reason = str(exc) if error is None else shown(error)
-                self._tell(self._listener.place_changed, CLUSTER, reason)
+                self._tell(self._sources.place_changed, CLUSTER, reason)
                 self._ending.wait(POLL_S)
                 continue
             for name, owner in foreign.items():
-                self._tell(self._listener.topic_foreign, name, owner)
+                self._tell(self._sources.topic_foreign, name, owner)
             return
 
     def _consume(self) -> None:
@@ -253,7 +238,7 @@ class KafkaConsumer:
         read = {topic for topic, _ in self._begun}
         if self._is_unavailable:
             self._subscription.since_s = time.monotonic()
-        self._tell(self._listener.topics_read, read, self._subscription.idle(read))
+        self._tell(self._sources.topics_read, read, self._subscription.idle(read))
         # No callback reports that an empty topic may be read again.
         refused = [place for place in self._troubled.items() if place in self._begun]
         if refused and is_readable(self._settings, *refused[0]):
@@ -262,7 +247,7 @@ class KafkaConsumer:
             with contextlib.suppress(KafkaException):
                 self._consumer.list_topics(timeout=POLL_S)
                 self._is_unavailable = False
-                self._tell(self._listener.place_changed, CLUSTER, None)
+                self._tell(self._sources.place_changed, CLUSTER, None)
 
     # failures
 
@@ -271,7 +256,7 @@ class KafkaConsumer:
             self._settings.renew(self._consumer)
         if error.code() not in _ONE_BROKERS:
             self._is_unavailable = True
-            self._tell(self._listener.place_changed, CLUSTER, shown(error))
+            self._tell(self._sources.place_changed, CLUSTER, shown(error))
 
     def _failed(self, error: KafkaError, message: Message) -> None:
         """Report an error that came in place of a record."""
@@ -288,11 +273,11 @@ class KafkaConsumer:
             self._stop_at(TopicPartition(name, partition, message.offset() or 0), code)
         else:
             self._troubled[name] = partition or 0
-            self._tell(self._listener.place_changed, name, shown(error))
+            self._tell(self._sources.place_changed, name, shown(error))
 
     def _recovered(self, topic: str) -> None:
         self._troubled.pop(topic, None)
-        self._tell(self._listener.place_changed, topic, None)
+        self._tell(self._sources.place_changed, topic, None)
 
     def _stop_at(self, place: TopicPartition, code: int) -> None:
         """Read a partition no further, unless another member has it."""
@@ -304,7 +289,7 @@ class KafkaConsumer:
         with contextlib.suppress(KafkaException):
             self._consumer.pause([TopicPartition(*where)])
         reason = complaint(self._settings, place, code)
-        self._tell(self._listener.place_changed, f"{place.topic}/{place.partition}", reason)
+        self._tell(self._sources.place_changed, f"{place.topic}/{place.partition}", reason)
 
     # partitions come and go
 
@@ -334,4 +319,4 @@ class KafkaConsumer:
             self._begun.pop(where, None)
             if where in self._stopped:
                 self._stopped.discard(where)
-                self._tell(self._listener.place_changed, f"{place.topic}/{place.partition}", None)
+                self._tell(self._sources.place_changed, f"{place.topic}/{place.partition}", None)

@@ -118,7 +118,7 @@ class KafkaIngest:
             window_bytes=settings.window_bytes,
             skip=skips(settings.skip_offsets),
             owner=self._owner,
-            listener=self._sources,
+            sources=self._sources,
         )
 
     async def _next(self, consumer: KafkaConsumer, storing: asyncio.Future[None]) -> Batch | None:

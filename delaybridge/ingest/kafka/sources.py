@@ -6,14 +6,15 @@ from collections.abc import Mapping, Sequence
 
 from delaybridge.events import Emit, IngestFailed, SourceUnguarded
 from delaybridge.ingest.counts import Counts
-from delaybridge.ingest.kafka.consumer import CLUSTER
 from delaybridge.ingest.kafka.subscription import ELSEWHERE
 from delaybridge.ingest.owner import Owner
 from delaybridge.ingest.routes import SUFFIX, Route, topics_pattern
 
+CLUSTER = "kafka"  # the place of what concerns no topic
+
 
 class Sources:
-    """Keeps the counts of each topic, and the states that the consumer reports (`Listener`)."""
+    """Keeps the counts of each topic, and the states that the consumer reports."""
 
     def __init__(self, routes: Sequence[Route], owner: Owner, emit: Emit) -> None:
         """asked: what to read, as the consumer takes it."""

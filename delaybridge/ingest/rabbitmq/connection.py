@@ -11,9 +11,7 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-from pika.channel import Channel
 from pika.connection import Parameters
-from pika.exceptions import AMQPError
 
 from delaybridge.amqp.connection import WireConnection
 from delaybridge.ingest.rabbitmq.messages import RawMessage
@@ -124,26 +122,6 @@ class IntakeConnection(WireConnection):
     def ack(self, channel: int, tag: int, *, multiple: bool) -> None:
         """Acknowledge the message with this tag, or all up to it."""
         self.write([_ACK.pack(_METHOD, channel, 13, 60, 80, tag, multiple, 0xCE)])
-
-    async def call(self, channel: Channel, method: str, **arguments: Any) -> Any:
-        """Call a method of the channel; raises what closes the channel instead of answering."""
-        answered: asyncio.Future[Any] = self._loop.create_future()
-
-        def closed(_: object, reason: Exception) -> None:
-            if not answered.done():
-                answered.set_exception(reason)
-
-        def answer(frame: Any) -> None:
-            if not answered.done():
-                answered.set_result(frame.method)
-
-        channel.add_on_close_callback(closed)
-        try:
-            getattr(channel, method)(callback=answer, **arguments)
-        except AMQPError:
-            if not answered.done():
-                raise
-        return await answered
 
     def _on_data_available(self, data_in: bytes) -> None:
         """Take the complete deliveries at the start of the data; the rest goes frame by frame."""

@@ -54,16 +54,15 @@ async def claim(connection: IntakeConnection, route: Route, owner: Owner) -> str
     try:
         other = await _other_owner(connection, route, owner)
         if other in owner.take_over:
-            await _delete_exchange(connection, owner_exchange(route))
+            await connection.call_alone("exchange_delete", exchange=owner_exchange(route))
             other = await _other_owner(connection, route, owner)
         if other:
             raise SourceTaken(owner.refusal(route, other))
     except Exception as exc:
-        closed = close_code(exc)
-        if closed is None or closed[0] != _REFUSED:
+        if (refused := _text_of(exc, _REFUSED)) is None:
             raise
         return (
-            f"nothing keeps another namespace from reading it, too: {closed[1]}; let the user "
+            f"nothing keeps another namespace from reading it, too: {refused}; let the user "
             f"configure, write and read all that begins with {route.source!r}"
         )
     return ""
@@ -91,12 +90,6 @@ async def _declare_owner(connection: IntakeConnection, route: Route, name: str) 
     )  # fmt: skip
 
 
-async def _delete_exchange(connection: IntakeConnection, exchange: str) -> None:
-    channel = await connection.open_channel(lambda *_: None)
-    await connection.call(channel, "exchange_delete", exchange=exchange)
-    close_channel(channel)
-
-
 async def declare(connection: IntakeConnection, route: Route, management: Management) -> Channel:
     """Declare what is missing and return a new channel. What exists is used unchanged.
 
@@ -118,15 +111,12 @@ async def declare(connection: IntakeConnection, route: Route, management: Manage
 
 async def _type_of(connection: IntakeConnection, route: Route) -> str:
     """The type of the existing exchange, '' if it does not exist."""
-    channel = await connection.open_channel(lambda *_: None)
     try:
-        await connection.look_up(channel, route.source)
+        await connection.call_alone("exchange_declare", exchange=route.source, passive=True)
     except Exception as exc:
-        closed = close_code(exc)
-        if closed is None or closed[0] != _NOT_FOUND:
+        if _text_of(exc, _NOT_FOUND) is None:
             raise
         return ""
-    close_channel(channel)
     refused = await _declare_exchange(connection, route, route.type)
     found = _CURRENT_TYPE.search(refused)
     type = route.type if found is None else found[1]
@@ -142,11 +132,9 @@ async def _declare_exchange(connection: IntakeConnection, route: Route, type: st
 
 
 async def _bind(connection: IntakeConnection, route: Route, exchange: str) -> None:
-    channel = await connection.open_channel(lambda *_: None)
-    await connection.call(
-        channel, "queue_bind", queue=route.source, exchange=exchange, routing_key=_EVERYTHING
+    await connection.call_alone(
+        "queue_bind", queue=route.source, exchange=exchange, routing_key=_EVERYTHING
     )
-    close_channel(channel)
 
 
 async def _declare_direct(
@@ -183,7 +171,7 @@ async def _declare_direct(
             return
         await asyncio.sleep(_POLICY_AGAIN_S)
     if not is_there:
-        await _delete_exchange(connection, route.source)
+        await connection.call_alone("exchange_delete", exchange=route.source)
     line = _policy_line(connection.params.virtual_host, *policy)
     _log.warning("run once: %s", line)  # not as a field: its quotes would be escaped
     raise ConfigError(
@@ -261,21 +249,22 @@ def bypass(route: Route, others: Iterable[str]) -> str:
 
 async def _declare(connection: IntakeConnection, method: str, **arguments: Any) -> str:
     """Declare something. Returns '', or why the broker says that the existing one differs."""
-    channel = await connection.open_channel(lambda *_: None)
     try:
-        await connection.call(channel, method, **arguments)
+        await connection.call_alone(method, **arguments)
     except Exception as exc:
-        closed = close_code(exc)
-        if closed is None or closed[0] != _PRECONDITION_FAILED:
+        if (differs := _text_of(exc, _PRECONDITION_FAILED)) is None:
             raise
-        return closed[1]
-    close_channel(channel)
+        return differs
     return ""
+
+
+def _text_of(exc: Exception, code: int) -> str | None:
+    """The broker's text if it closed the channel with this code, else None."""
+    closed = close_code(exc)
+    return closed[1] if closed is not None and closed[0] == code else None
 
 
 async def messages_waiting(connection: IntakeConnection, queue: str) -> int:
     """How many messages of the queue were not delivered to a consumer yet."""
-    channel = await connection.open_channel(lambda *_: None)
-    answer = await connection.call(channel, "queue_declare", queue=queue, passive=True)
-    close_channel(channel)
+    answer = await connection.call_alone("queue_declare", queue=queue, passive=True)
     return int(answer.message_count)

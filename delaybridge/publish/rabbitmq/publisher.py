@@ -13,13 +13,7 @@ from urllib.parse import quote
 
 from pika.exceptions import AMQPError, ConnectionClosedByBroker
 
-from delaybridge.amqp.connection import (
-    WireConnection,
-    close_channel,
-    close_code,
-    open_connection,
-    reason_of,
-)
+from delaybridge.amqp.connection import WireConnection, close_code, open_connection, reason_of
 from delaybridge.errors import DETAIL_LIMIT, PublishUnavailable, printable
 from delaybridge.message import Delivery, Destination
 from delaybridge.publish import Fault, Outcome, PublishOptions, Verdict
@@ -62,15 +56,14 @@ class RabbitMQPublisher(LinkedPublisher):
     async def _check(self, destination: Destination) -> str | None:
         if (connection := self._connection) is None:
             return CLOSING
+        exchange, queue = destination.address, destination.routing_key
         try:
-            channel = await connection.open_channel(lambda *_: None)
-            if destination.address:
-                await connection.look_up(channel, destination.address)
+            if exchange:
+                await connection.call_alone("exchange_declare", exchange=exchange, passive=True)
             else:
-                await connection.look_up_queue(channel, destination.routing_key)
+                await connection.call_alone("queue_declare", queue=queue, passive=True)
         except AMQPError as exc:
             return _check_reason(exc, destination)
-        close_channel(channel)
         return None
 
     async def limits(self) -> dict[str, int]:
