@@ -36,12 +36,10 @@ def parse_destination(text: object, kinds: Mapping[str, str]) -> Destination:
     a slash as `%2F` and a per cent sign as `%25`.
     """
     if not isinstance(text, str) or not text:
-        raise MessageError("bad_destination", "destination", "empty; write BROKER:ADDRESS")
+        raise _bad("empty; write BROKER:ADDRESS")
     broker, colon, address = text.partition(":")
     if not colon:
-        raise MessageError(
-            "bad_destination", "destination", f"{shown(text)} has no colon: BROKER:ADDRESS"
-        )
+        raise _bad(f"{shown(text)} has no colon: BROKER:ADDRESS")
     kind = kinds.get(broker)
     if kind is None or address.startswith("//"):
         raise MessageError(
@@ -57,15 +55,13 @@ def parse_destination(text: object, kinds: Mapping[str, str]) -> Destination:
 def _rabbitmq(broker: str, address: str) -> Destination:
     exchange, slash, routing_key = address.partition("/")
     if not slash:
-        raise MessageError(
-            "bad_destination",
-            "destination",
-            f"{shown(address)} has no slash: {broker}:EXCHANGE/ROUTING.KEY, or {broker}:/QUEUE",
+        raise _bad(
+            f"{shown(address)} has no slash: {broker}:EXCHANGE/ROUTING.KEY, or {broker}:/QUEUE"
         )
     try:
         exchange = unquote(exchange, errors="strict")
     except UnicodeDecodeError:
-        raise MessageError("bad_destination", "destination", "the exchange is not UTF-8") from None
+        raise _bad("the exchange is not UTF-8") from None
     return Destination(broker, "rabbitmq", exchange, routing_key)
 
 
@@ -75,29 +71,23 @@ def _check_address(destination: Destination) -> None:
         for part, what in ((address, "exchange"), (routing_key, "routing key")):
             _short_text(part, what)
         if not address and not routing_key:
-            raise MessageError("bad_destination", "destination", "the queue's name is missing")
+            raise _bad("the queue's name is missing")
     elif destination.kind == "kafka":
         if not _TOPIC.fullmatch(address) or address in (".", ".."):
-            raise MessageError(
-                "bad_destination",
-                "destination",
-                f"{shown(address)} is not a topic name; use 1 to 249 of a-z A-Z 0-9 . _ -",
-            )
+            raise _bad(f"{shown(address)} is not a topic name; use 1 to 249 of a-z A-Z 0-9 . _ -")
     else:
         _short_text(address, "address")
         if not address:
-            raise MessageError("bad_destination", "destination", "the address is empty")
+            raise _bad("the address is empty")
 
 
 def _short_text(text: str, what: str) -> None:
     try:
         size = len(text.encode())
     except UnicodeEncodeError:
-        raise MessageError("bad_destination", "destination", f"the {what} is not UTF-8") from None
+        raise _bad(f"the {what} is not UTF-8") from None
     if size > 255 or "\0" in text:
-        raise MessageError(
-            "bad_destination", "destination", f"the {what} has {size} bytes; at most 255, no NUL"
-        )
+        raise _bad(f"the {what} has {size} bytes; at most 255, no NUL")
 
 
 def _unknown_broker(text: str, broker: str, kinds: Mapping[str, str]) -> str:
@@ -107,3 +97,7 @@ def _unknown_broker(text: str, broker: str, kinds: Mapping[str, str]) -> str:
         difflib.get_close_matches(broker[:_NAME_CHARS], kinds, n=3, cutoff=0.5) or sorted(kinds)[:5]
     )
     return f"no broker is named {shown(broker)}; configured: {', '.join(near) or 'none'}"
+
+
+def _bad(detail: str) -> MessageError:
+    return MessageError("bad_destination", "destination", detail)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
+from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from enum import Enum, auto
@@ -171,7 +172,7 @@ class KafkaIngest:
             await self._store_part(part)
         consumer.stored(batch)
 
-    async def _store_part(self, records: Sequence[HeldRecord]) -> None:
+    async def _store_part(self, records: list[HeldRecord]) -> None:
         """Store them in their order; quarantine what cannot be stored before what follows it.
 
         Within one partition and bucket no record overtakes one that has to wait: once its offset
@@ -181,56 +182,44 @@ class KafkaIngest:
         late_s = math.inf
         left = records
         while left:
-            entries = [record.entry for record in left]
-            answers = await self._store.insist(entries)
-            if are_scheduled(entries, answers):
-                break
-            fates = _fates(left, answers, is_late=now_s() > late_s)
-            self._report(left, answers, fates)
-            await self._quarantine(_of_fate(left, fates, Fate.REFUSED))
-            again = _of_fate(left, fates, Fate.AGAIN, Fate.WAIT)
-            must_wait = Fate.WAIT in fates
+            unstored = await self._try(left, is_late=now_s() > late_s)
+            await self._quarantine([each for each, fate in unstored if fate is Fate.REFUSED])
+            again = [each for each, fate in unstored if fate is not Fate.REFUSED]
+            must_wait = any(fate is Fate.WAIT for _, fate in unstored)
             if not must_wait or len(again) < len(left):
                 late_s = now_s() + PATIENCE_S  # something moved
             left = again
             if must_wait:
                 await asyncio.sleep(AGAIN_S)
 
-    async def _quarantine(self, records: Sequence[HeldRecord]) -> None:
+    async def _quarantine(self, records: list[HeldRecord]) -> None:
         """Keep them, under other ids if theirs are taken, before anything read later is stored."""
         left = records
         while left:
-            answers = await self._store.insist([record.entry for record in left])
-            fates = _fates(left, answers, is_late=False)
-            self._report(left, answers, fates)
-            left = _of_fate(left, fates, Fate.AGAIN, Fate.WAIT, Fate.REFUSED)
+            left = [each for each, _ in await self._try(left, is_late=False)]
 
-    def _report(
-        self,
-        records: Sequence[HeldRecord],
-        answers: Sequence[Answer | None],
-        fates: Sequence[Fate],
-    ) -> None:
-        """Count and log the quarantined records and refused changes among those now stored."""
-        stored: dict[str, list[tuple[Entry, Answer | None]]] = {}
-        for record, answer, fate in zip(records, answers, fates, strict=True):
+    async def _try(
+        self, records: list[HeldRecord], *, is_late: bool
+    ) -> list[tuple[HeldRecord, Fate]]:
+        """Store them, in one call; returns those that are not stored now, in their order.
+
+        Quarantined records and refused changes are counted and logged when they are stored.
+        """
+        entries = [record.entry for record in records]
+        answers = await self._store.insist(entries)
+        if are_scheduled(entries, answers):
+            return []
+        unstored: list[tuple[HeldRecord, Fate]] = []
+        stored: defaultdict[str, list[tuple[Entry, Answer | None]]] = defaultdict(list)
+        for record, answer in zip(records, answers, strict=True):
+            fate = _fate(record, answer, is_late=is_late)
             if fate is Fate.STORED:
-                stored.setdefault(record.reader.topic, []).append((record.entry, answer))
-        for topic, entries in stored.items():
-            self._sources.of(topic).report(entries, self._emit)
-
-
-def _fates(
-    records: Sequence[HeldRecord], answers: Sequence[Answer | None], *, is_late: bool
-) -> list[Fate]:
-    pairs = zip(records, answers, strict=True)
-    return [_fate(record, answer, is_late=is_late) for record, answer in pairs]
-
-
-def _of_fate(
-    records: Sequence[HeldRecord], fates: Sequence[Fate], *chosen: Fate
-) -> list[HeldRecord]:
-    return [record for record, fate in zip(records, fates, strict=True) if fate in chosen]
+                stored[record.reader.topic].append((record.entry, answer))
+            else:
+                unstored.append((record, fate))
+        for topic, of_topic in stored.items():
+            self._sources.of(topic).report(of_topic, self._emit)
+        return unstored
 
 
 def _fate(record: HeldRecord, answer: Answer | None, *, is_late: bool) -> Fate:
