@@ -66,7 +66,7 @@ def check(session: Session) -> None:
     from delaybridge.publish import check_brokers
 
     settings = session.settings
-    check_brokers(settings)
+    check_brokers(settings.brokers, settings.publish)
     cautions = settings.cautions()
     used = sorted({source for source in settings.sources().values() if source != "default"})
     if not session.output.json:

@@ -60,7 +60,7 @@ def scan(
     from delaybridge.publish import check_brokers
     from delaybridge.worker.ingester import routes_of
 
-    check_brokers(settings)
+    check_brokers(settings.brokers, settings.publish)
     routes = routes_of(settings) if with_ingest else []
     show_banner(session, settings, name, routes)
     for caution in settings.cautions():

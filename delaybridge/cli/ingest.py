@@ -87,7 +87,7 @@ def _work(session: Session, kind: str, given: dict[str, tuple[str, ...]], name: 
     from delaybridge.scan.lease import NameTaken
     from delaybridge.worker.ingester import routes_of, run_ingest
 
-    check_brokers(settings, [kind])
+    check_brokers(settings.brokers, settings.publish, [kind])
     routes = routes_of(settings, [kind])
     show_banner(session, settings, name, routes, role="ingest")
     for caution in settings.cautions():

@@ -14,7 +14,7 @@ docs/delivery.md lists which client error gives which outcome, with the sources.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib import import_module
@@ -29,7 +29,6 @@ from delaybridge.settings.urls import ENTRY_POINTS, KINDS
 
 if TYPE_CHECKING:
     from delaybridge.settings.sections import PublishSettings
-    from delaybridge.settings.settings import Settings
 
 
 class Verdict(StrEnum):
@@ -143,14 +142,16 @@ def connect(
     return made
 
 
-def check_brokers(settings: Settings, kinds: Iterable[str] | None = None) -> None:
+def check_brokers(
+    brokers: Mapping[str, str], settings: PublishSettings, kinds: Iterable[str] | None = None
+) -> None:
     """ConfigError, with a line per fault, if a worker could not use a broker's URL.
 
     Connects to nothing. kinds: check only these. A third party's publisher is looked up, not made.
     """
-    options = PublishOptions.of(settings.publish)
+    options = PublishOptions.of(settings)
     faults = []
-    for name, url in settings.brokers.items():
+    for name, url in brokers.items():
         try:
             kind = kind_of(url)
             if kind in KINDS.values() and (kinds is None or kind in kinds):

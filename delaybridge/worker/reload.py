@@ -27,7 +27,7 @@ def reread(
         written = settings.reread()
         if not written.brokers:
             raise ConfigError("brokers: none is configured")
-        check_brokers(written, kinds)
+        check_brokers(written.brokers, written.publish, kinds)
         taken = settings.model_copy(update={name: getattr(written, name) for name in _RELOADED})
         check(taken)
     except ConfigError as exc:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,20 @@ REDIS_IS_IMPORTED_BY = {
     "store/pipeline.py",
     "store/store.py",
 }
+# In other rooms these are.
+WITHOUT_IO = {
+    "amqp/header.py",
+    "amqp/table.py",
+    "ingest/entries.py",
+    "ingest/kafka/records.py",
+    "ingest/rabbitmq/messages.py",
+    "ingest/reach.py",
+    "ingest/routes.py",
+    "publish/rabbitmq/channel.py",
+}
+NO_IO = {"asyncio", "socket", "threading", *CLIENT_LIBRARIES}
+READ_ALL_SETTINGS = {"settings", "client", "worker", "demo", "cli"}
+TUPLE_METHODS = {"_asdict", "_fields", "_make", "_replace"}
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
 
 
@@ -60,6 +75,28 @@ def rooms_used_by(path: Path) -> set[str]:
     names = [name.split(".") for name in imports_of(path)]
     used = {name[1] for name in names if name[0] == "delaybridge" and len(name) > 1}
     return used & LEVEL.keys()
+
+
+@cache
+def private_names(path: Path) -> set[str]:
+    """The names with one underscore that a file defines."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            found |= {node.attr} if is_own(node.value) else set()
+        elif isinstance(node, ast.Constant) and str(node.value).isidentifier():
+            found.add(str(node.value))  # `__slots__`, `getattr`
+    private = {name for name in found if name.startswith("_") and not name.startswith("__")}
+    return private - TUPLE_METHODS
+
+
+def is_own(value: ast.expr) -> bool:
+    """Whether an attribute of this is one of the object's own: self, cls, super()."""
+    return ast.unparse(value) in {"self", "cls", "super()"}
 
 
 @pytest.mark.parametrize("path", FILES, ids=shown)
@@ -104,7 +141,30 @@ def test_the_scanner_knows_no_client_library(path: Path) -> None:
 @pytest.mark.parametrize("path", files_of("store"), ids=shown)
 def test_verbs_and_calls_are_without_io(path: Path) -> None:
     if shown(path) not in REDIS_IS_IMPORTED_BY:
-        assert not libraries_of(path) & {"redis", "socket", "asyncio"}
+        assert not libraries_of(path) & NO_IO
+
+
+@pytest.mark.parametrize("path", sorted(WITHOUT_IO))
+def test_what_reads_and_decides_is_without_io(path: str) -> None:
+    assert not libraries_of(PACKAGE / path) & NO_IO
+
+
+@pytest.mark.parametrize("path", FILES, ids=shown)
+def test_only_processes_and_clients_get_all_settings(path: Path) -> None:
+    if room_of(path) not in READ_ALL_SETTINGS:
+        assert "delaybridge.settings.settings.Settings" not in imports_of(path)
+
+
+@pytest.mark.parametrize("path", FILES, ids=shown)
+def test_private_names_are_used_by_their_own_file_only(path: Path) -> None:
+    elsewhere = set().union(*(private_names(each) for each in FILES)) - private_names(path)
+    imported = {n for n in imports_of(path) if n.startswith("delaybridge.") and "._" in n}
+    used = {
+        f"{node.lineno}: {ast.unparse(node)}"
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute) and node.attr in elsewhere and not is_own(node.value)
+    }
+    assert not used | (imported - {"delaybridge.__version__"})
 
 
 def test_a_broker_is_imported_on_demand_only() -> None:
