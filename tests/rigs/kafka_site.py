@@ -7,10 +7,11 @@ import uuid
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.rigs.site import DEADLINE_S, ProducerSite
+from tests.rigs.waiting import wait_until
 
 PARTITIONS = 3
 
@@ -54,11 +55,16 @@ class KafkaSite(ProducerSite):
         # Its worker tries again: Kafka loses first records of topics just made, and says so.
         super().__init__(folder, redis_url, {"kafka": kafka_url})
 
-    def topic(self) -> str:
-        """A new topic; its name."""
-        name = f"t-{uuid.uuid4().hex}"
+    def topic(self, name: str | None = None) -> str:
+        """A new topic, or the one of this name, whose partitions all have a leader; its name."""
+        name = name or f"t-{uuid.uuid4().hex}"
         admin = AdminClient(self.config)
-        admin.create_topics([NewTopic(name, PARTITIONS, 1)])[name].result(DEADLINE_S)
+        try:
+            admin.create_topics([NewTopic(name, PARTITIONS, 1)])[name].result(DEADLINE_S)
+        except KafkaException as exc:
+            if exc.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
+        wait_until(lambda: _has_leaders(admin, name), DEADLINE_S, f"{name} can be written to")
         return name
 
     def take(self, topic: str, count: int) -> list[Record]:
@@ -96,3 +102,8 @@ class KafkaSite(ProducerSite):
         """Nothing was published to the topic and nothing waits for it."""
         assert self.take(topic, 0) == []
         assert self.pending(topic) == []
+
+
+def _has_leaders(admin: AdminClient, topic: str) -> bool:
+    partitions = admin.list_topics(topic, timeout=DEADLINE_S).topics[topic].partitions
+    return bool(partitions) and all(each.leader >= 0 for each in partitions.values())
