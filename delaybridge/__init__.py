@@ -4,74 +4,51 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from delaybridge.client import AsyncClient, Client
-    from delaybridge.errors import (
-        ConfigError,
-        DelayBridgeError,
-        DelayOutOfRange,
-        MessageConflict,
-        MessageError,
-        StoreError,
-        StoreFull,
-        StoreUnavailable,
-        StoreWiped,
-    )
-    from delaybridge.message import Answer, Limits, Message, OnConflict, State
-    from delaybridge.store.scheduling import Receipt
-    from delaybridge.store.selection import Selection
-    from delaybridge.store.stats import Stats
-    from delaybridge.store.stored import Stored
-    from delaybridge.store.views import Page
+if TYPE_CHECKING:  # the same names as in _HOMES
+    from delaybridge.client import AsyncClient as AsyncClient
+    from delaybridge.client import Client as Client
+    from delaybridge.errors import ConfigError as ConfigError
+    from delaybridge.errors import DelayBridgeError as DelayBridgeError
+    from delaybridge.errors import DelayOutOfRange as DelayOutOfRange
+    from delaybridge.errors import MessageConflict as MessageConflict
+    from delaybridge.errors import MessageError as MessageError
+    from delaybridge.errors import StoreDamaged as StoreDamaged
+    from delaybridge.errors import StoreDenied as StoreDenied
+    from delaybridge.errors import StoreError as StoreError
+    from delaybridge.errors import StoreFull as StoreFull
+    from delaybridge.errors import StoreUnavailable as StoreUnavailable
+    from delaybridge.errors import StoreWiped as StoreWiped
+    from delaybridge.message import Answer as Answer
+    from delaybridge.message import Limits as Limits
+    from delaybridge.message import Message as Message
+    from delaybridge.message import OnConflict as OnConflict
+    from delaybridge.message import State as State
+    from delaybridge.settings.settings import Settings as Settings
+    from delaybridge.store.scheduling import Receipt as Receipt
+    from delaybridge.store.selection import Selected as Selected
+    from delaybridge.store.selection import Selection as Selection
+    from delaybridge.store.stats import Stats as Stats
+    from delaybridge.store.stored import Stored as Stored
+    from delaybridge.store.views import Page as Page
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "client": ("AsyncClient", "Client"),
+    "client": "AsyncClient Client",
     "errors": (
-        "ConfigError",
-        "DelayBridgeError",
-        "DelayOutOfRange",
-        "MessageConflict",
-        "MessageError",
-        "StoreError",
-        "StoreFull",
-        "StoreUnavailable",
-        "StoreWiped",
+        "ConfigError DelayBridgeError DelayOutOfRange MessageConflict MessageError StoreDamaged "
+        "StoreDenied StoreError StoreFull StoreUnavailable StoreWiped"
     ),
-    "message": ("Answer", "Limits", "Message", "OnConflict", "State"),
-    "store.scheduling": ("Receipt",),
-    "store.selection": ("Selection",),
-    "store.stats": ("Stats",),
-    "store.stored": ("Stored",),
-    "store.views": ("Page",),
+    "message": "Answer Limits Message OnConflict State",
+    "settings.settings": "Settings",
+    "store.scheduling": "Receipt",
+    "store.selection": "Selected Selection",
+    "store.stats": "Stats",
+    "store.stored": "Stored",
+    "store.views": "Page",
 }
-_HOME = {name: module for module, names in _HOMES.items() for name in names}
-
-__all__ = [
-    "Answer",
-    "AsyncClient",
-    "Client",
-    "ConfigError",
-    "DelayBridgeError",
-    "DelayOutOfRange",
-    "Limits",
-    "Message",
-    "MessageConflict",
-    "MessageError",
-    "OnConflict",
-    "Page",
-    "Receipt",
-    "Selection",
-    "State",
-    "Stats",
-    "StoreError",
-    "StoreFull",
-    "StoreUnavailable",
-    "StoreWiped",
-    "Stored",
-    "__version__",
-]
+_HOME = {name: module for module, names in _HOMES.items() for name in names.split()}
+__all__ = [*sorted(_HOME), "__version__"]
 
 
 def __getattr__(name: str) -> Any:
@@ -81,3 +58,8 @@ def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'delaybridge' has no attribute {name!r}")
     return getattr(import_module(f"delaybridge.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    """For completion."""
+    return [*globals(), *_HOME]

@@ -37,6 +37,9 @@ class Receipt(str):
         made.answer, made.id, made.due_ms, made.bucket = answer, id, due_ms, bucket
         return made
 
+    def __reduce__(self) -> tuple[type[Receipt], tuple[Answer, str, int, int]]:
+        return Receipt, (self.answer, self.id, self.due_ms, self.bucket)
+
     def __str__(self) -> str:
         return f"{self.answer.value} {self.id} due {format_time(self.due_ms)}"
 

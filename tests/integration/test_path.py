@@ -105,7 +105,7 @@ async def pass_through(client: Client, namespace: str, id: str, redis_url: str) 
 
 def test_every_module_that_a_message_runs_through_is_named(traced: Traced) -> None:
     # the trace saw the client, the worker and the publisher, each in its own thread
-    seen = {"client.py", "scan/scanner.py", "publish/rabbitmq/publisher.py"}
+    seen = {"client/client.py", "scan/scanner.py", "publish/rabbitmq/publisher.py"}
     assert traced.modules >= seen
     assert traced.modules - NAMED == set()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -63,6 +64,16 @@ def test_the_python_page_names_every_public_method(client: type) -> None:
     page = (ROOT / "docs" / "python.md").read_text()
     methods = {name for name in vars(client) if not name.startswith("_")} - INTERNAL
     assert {name for name in methods if not re.search(rf"\b{name}\b", page)} == set()
+
+
+def test_type_checkers_know_every_public_name() -> None:
+    tree = ast.parse((PACKAGE / "__init__.py").read_text())
+    (block,) = (node for node in tree.body if isinstance(node, ast.If))
+    imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
+    typed = {(f"{node.module}", alias.asname) for node in imports for alias in node.names}
+    homes = {(f"delaybridge.{home}", name) for name, home in delaybridge._HOME.items()}
+    assert typed == homes
+    assert all(getattr(delaybridge, name) is not None for name in delaybridge.__all__)
 
 
 def test_the_python_page_names_every_public_error() -> None:

@@ -41,9 +41,8 @@ class Batching:
         self, messages: Sequence[tuple[bytes, Accepted]], policy: OnConflict
     ) -> asyncio.Future[list[Receipt]]:
         """Schedule messages together with all others of this tick; the receipts, or an error."""
-        shard_keys = [
-            one.shard_key for _, one in messages
-        ]  # a bad message raises here, in its caller
+        # A bad message raises here, in the caller that passed it.
+        shard_keys = [one.shard_key for _, one in messages]
         future: asyncio.Future[list[Receipt]] = self._in_this_tick()
         self._waiting.setdefault(policy, []).append((shard_keys, messages, future))
         return future

@@ -1,0 +1,273 @@
+"""The client for asyncio."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Self, TypeVar
+
+from delaybridge.accept.accept import Accepted
+from delaybridge.client.batching import Batching
+from delaybridge.client.requests import (
+    Key,
+    Requests,
+    Spread,
+    arguments_of,
+    policy_of,
+    receipt_unless_conflict,
+)
+from delaybridge.message import Answer, Headers, Limits, Message, OnConflict, Properties, State
+from delaybridge.store import verbs
+from delaybridge.store.calls import Calls
+from delaybridge.store.command import Steps
+from delaybridge.store.scheduling import Receipt
+from delaybridge.store.selection import Selected, Selection, Walk
+from delaybridge.store.stats import Stats
+from delaybridge.store.store import AsyncStore
+from delaybridge.store.stored import Stored
+from delaybridge.store.views import Cursor, Page
+from delaybridge.times import At, Delay
+
+if TYPE_CHECKING:
+    from delaybridge.settings.settings import Settings
+
+T = TypeVar("T")
+
+
+class AsyncClient:
+    """Schedules messages, changes and shows them, on an event loop. One for each loop is enough.
+
+        async with AsyncClient("redis://localhost:6379/0") as client:
+            await client.schedule("rabbitmq:orders/timeout", b"order 42", delay="15m", id="o-42")
+            await client.cancel("o-42")
+
+    The constructor and all methods take the same arguments as those of `Client`, return the same
+    answers and raise the same errors.
+
+    Calls made in the same tick of the loop travel together: `schedule` in one script call per
+    bucket, calls by id in one pipeline. Each gets its own answer or error.
+    """
+
+    def __init__(
+        self,
+        redis_url: str = "redis://127.0.0.1:6379/0",
+        *,
+        namespace: str = "delaybridge",
+        brokers: Mapping[str, str] | None = None,
+        buckets: int | None = None,
+        limits: Limits | None = None,
+        timeout_s: float = 5.0,
+    ) -> None:
+        self._requests = Requests(namespace, brokers, buckets, limits)
+        self._store = AsyncStore(redis_url, timeout_s=timeout_s)
+        self._batching = Batching(self._requests.calls, self._store)
+
+    @classmethod
+    def from_settings(cls, settings: Settings | None = None) -> Self:
+        """A client as the settings say; by default the environment and `delaybridge.toml`.
+
+        Raises:
+            ConfigError: a setting is missing or wrong.
+        """
+        return cls(**arguments_of(settings))
+
+    @property
+    def kinds(self) -> Mapping[str, str]:
+        """Name -> kind of each broker that messages may name."""
+        return self._requests.calls.kinds
+
+    async def schedule(
+        self,
+        destination: str,
+        body: bytes | str | None,
+        *,
+        delay: Delay = None,
+        at: At = None,
+        id: str | None = None,
+        key: Key = None,
+        headers: Headers = (),
+        properties: Properties | None = None,
+        priority: int = 0,
+        ttl: Delay = None,
+        at_most_once: bool = False,
+        on_conflict: str = OnConflict.FAIL,
+    ) -> Receipt:
+        """Store a message, to be published when it is due; as `Client.schedule`.
+
+        Args:
+            destination: `rabbitmq:EXCHANGE/ROUTING.KEY`, `rabbitmq:/QUEUE`, `kafka:TOPIC`, ...
+            body: bytes, text (sent as UTF-8), or None (Kafka only: a tombstone).
+            delay: `"1h30m"`, a timedelta, or seconds. Give either `delay` or `at`.
+            at: an aware datetime or RFC 3339 text.
+            id: generated if omitted.
+            key: messages with the same key keep their order.
+            headers, properties, priority, ttl, at_most_once: see `Client.schedule`.
+            on_conflict: if the id is pending with other content: `fail`, `keep` or `replace`.
+
+        Returns:
+            `created`, `duplicate`, `replaced` or `in_flight`.
+
+        Raises:
+            MessageError: an argument is wrong, or (MessageConflict) the id is pending.
+            StoreFull, StoreWiped: nothing was stored.
+        """
+        message = Message(
+            destination, body, delay=delay, at=at, id=id, key=key, headers=headers,
+            properties=properties or {}, priority=priority, ttl=ttl, at_most_once=at_most_once,
+        )  # fmt: skip
+        accepted = (verbs.new_stamp(), self._requests.accept(message))
+        receipts = await self._batching.schedule([accepted], policy_of(on_conflict))
+        return receipt_unless_conflict(receipts)
+
+    async def schedule_many(
+        self, messages: Iterable[Message], *, on_conflict: str = OnConflict.FAIL
+    ) -> list[Receipt]:
+        """Store many messages in one round trip: the receipt of each; as `Client.schedule_many`.
+
+        If one message is wrong (MessageError), none is stored. After StoreUnavailable or StoreFull
+        some may be stored: call again with messages that have the same ids.
+        """
+        return await self._store.complete(self._requests.schedule(messages, on_conflict))
+
+    def accept(self, message: Message) -> Accepted:
+        """For drop-in producers: check a message now, to store it with `schedule_accepted`.
+
+        No I/O. MessageError: the message is wrong.
+        """
+        return self._requests.accept(message)
+
+    async def schedule_accepted(
+        self,
+        messages: Sequence[tuple[bytes, Accepted]],
+        *,
+        on_conflict: str = OnConflict.FAIL,
+    ) -> list[Receipt]:
+        """For drop-in producers: as `Client.schedule_accepted`, with all others of this tick."""
+        return await self._batching.schedule(list(messages), policy_of(on_conflict))
+
+    async def run(self, call: Callable[[Calls], Steps[T]]) -> T:
+        """For drop-in producers: run a call that this class does not have."""
+        return await self._store.complete(call(self._requests.calls))
+
+    async def cancel(self, id: str, *, key: Key = None) -> Answer:
+        """Cancel a message; as `Client.cancel`.
+
+        `key`, if the message has one, saves a search through all buckets. Returns `cancelled`,
+        `cancelled_maybe_delivered`, `in_flight` (too late) or `unknown`.
+        """
+        return await self._batching.complete(self._requests.cancel(id, key))
+
+    async def reschedule(
+        self, id: str, *, delay: Delay = None, at: At = None, key: Key = None
+    ) -> Answer:
+        """Give a message another due time, by `delay` or `at`; as `Client.reschedule`.
+
+        Returns `rescheduled`, `rescheduled_maybe_delivered`, `in_flight` (too late), `dead` (use
+        `kick`) or `unknown`.
+        """
+        return await self._batching.complete(self._requests.reschedule(id, delay, at, key))
+
+    async def get(self, id: str, *, key: Key = None) -> Stored | None:
+        """A message with its content and state; None once it is delivered or cancelled."""
+        return await self._batching.complete(self._requests.get(id, key))
+
+    async def quarantined(self, id: str) -> list[Stored]:
+        """The messages with this id that ingest refused; they are in the dead set."""
+        return await self._store.complete(self._requests.quarantined(id))
+
+    async def pending(
+        self,
+        *,
+        state: State = State.DELAYED,
+        destination: str | None = None,
+        due_from_ms: int | None = None,
+        due_to_ms: int | None = None,
+        limit: int = 100,
+        cursor: Cursor | None = None,
+    ) -> Page:
+        """One page of messages in order of due time; as `Client.pending`.
+
+        `due_from_ms`, `due_to_ms`: milliseconds since the epoch, included. `limit`: 1 to 1000.
+        `cursor`: the `cursor` of the page before; it is None on the last page.
+        """
+        span_ms = (due_from_ms, due_to_ms)
+        return await self._store.complete(
+            self._requests.page(state, destination, span_ms, limit, cursor)
+        )
+
+    async def dead(self, *, limit: int = 100, cursor: Cursor | None = None) -> Page:
+        """One page of the dead set, by time of burial; arguments as for `pending`."""
+        return await self.pending(state=State.DEAD, limit=limit, cursor=cursor)
+
+    async def kick(self, id: str, *, key: Key = None) -> Answer:
+        """Move a message out of the dead set, due now: `kicked`, `unreadable` or `unknown`."""
+        return await self._batching.complete(self._requests.kick(id, key))
+
+    async def discard(self, id: str, *, key: Key = None) -> Answer:
+        """Delete a message from the dead set: `discarded` or `unknown`."""
+        return await self._batching.complete(self._requests.discard(id, key))
+
+    async def select(self, selection: Selection) -> AsyncIterator[list[Selected]]:
+        """Find every message that matches, page by page; as `Client.select`.
+
+        `async for page in client.select(...)`; each page can be passed to `cancel_many`.
+        """
+        walk = Walk(self._requests.calls, selection)
+        while (page := await self._store.complete(walk.page())) is not None:
+            yield page
+
+    async def cancel_many(
+        self, messages: Iterable[str | Selected], *, key: Key = None
+    ) -> list[Answer]:
+        """Cancel many messages in one round trip: the answer of `cancel` for each.
+
+        `messages`: ids, or messages found by `select`.
+        """
+        return await self._store.complete(self._requests.cancel_many(messages, key))
+
+    async def reschedule_many(
+        self,
+        messages: Iterable[str | Selected],
+        *,
+        delay: Delay = None,
+        at: At = None,
+        spread_ms: Spread = None,
+        key: Key = None,
+    ) -> list[Answer]:
+        """Reschedule many messages in one round trip: the answer of `reschedule` for each.
+
+        `spread_ms`: for each message, the milliseconds by which it is due later than `delay` or
+        `at` says.
+        """
+        return await self._store.complete(
+            self._requests.reschedule_many(messages, delay, at, spread_ms, key)
+        )
+
+    async def kick_many(
+        self, messages: Iterable[str | Selected], *, spread_ms: Spread = None, key: Key = None
+    ) -> list[Answer]:
+        """Kick many messages in one round trip: the answer of `kick` for each.
+
+        `spread_ms`: for each message, the milliseconds from now until it is due.
+        """
+        return await self._store.complete(self._requests.kick_many(messages, spread_ms, key))
+
+    async def discard_many(
+        self, messages: Iterable[str | Selected], *, key: Key = None
+    ) -> list[Answer]:
+        """Discard many messages in one round trip: the answer of `discard` for each."""
+        return await self._store.complete(self._requests.discard_many(messages, key))
+
+    async def stats(self) -> Stats:
+        """Counts by state and bucket, the workers, and what fails and why."""
+        return await self._store.complete(self._requests.calls.stats())
+
+    async def close(self) -> None:
+        """Wait for the answers to all calls, then close the connections."""
+        await self._batching.drain()
+        await self._store.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()

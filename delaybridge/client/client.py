@@ -1,0 +1,389 @@
+"""The client for synchronous code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Self, TypeVar
+
+from delaybridge.accept.accept import Accepted
+from delaybridge.client.requests import (
+    Key,
+    Requests,
+    Spread,
+    arguments_of,
+    policy_of,
+    receipt_unless_conflict,
+)
+from delaybridge.message import Answer, Headers, Limits, Message, OnConflict, Properties, State
+from delaybridge.store.calls import Calls
+from delaybridge.store.command import Steps
+from delaybridge.store.scheduling import Receipt
+from delaybridge.store.selection import Selected, Selection, Walk
+from delaybridge.store.stats import Stats
+from delaybridge.store.store import Store
+from delaybridge.store.stored import Stored
+from delaybridge.store.views import Cursor, Page
+from delaybridge.times import At, Delay
+
+if TYPE_CHECKING:
+    from delaybridge.settings.settings import Settings
+
+T = TypeVar("T")
+
+
+class Client:
+    """Schedules messages, changes and shows them. Thread-safe: one for the whole process is enough.
+
+        with Client("redis://localhost:6379/0") as client:
+            client.schedule("rabbitmq:orders/timeout", b"order 42", delay="15m", id="order-42")
+            client.cancel("order-42")
+
+    A client talks to Redis only; no worker and no broker has to be running. Nothing is buffered:
+    when a method returns, Redis has executed the call.
+
+    Args:
+        redis_url: the Redis that stores the messages.
+        namespace: separates applications that share a Redis. The workers' must be the same.
+        brokers: name -> URL of each broker that messages may name. Only the scheme of the URL is
+            used. By default the kinds are the names: `rabbitmq`, `kafka`, ...
+        buckets: the number of buckets, fixed when the namespace is created; by default 16 for a
+            new namespace, and any number for an existing one.
+        limits: what is accepted; by default `Limits()`.
+        timeout_s: the seconds in which each method returns or raises StoreUnavailable.
+
+    Raises:
+        ConfigError: an argument is wrong. The first call raises it if the namespace has another
+            number of buckets, or if Redis evicts keys when it is full.
+
+    Every method that asks Redis can raise:
+        StoreUnavailable: no answer in time. Whether the call took effect is unknown; call again.
+        StoreError: Redis refused the call; StoreDenied, StoreDamaged and others say why.
+    """
+
+    def __init__(
+        self,
+        redis_url: str = "redis://127.0.0.1:6379/0",
+        *,
+        namespace: str = "delaybridge",
+        brokers: Mapping[str, str] | None = None,
+        buckets: int | None = None,
+        limits: Limits | None = None,
+        timeout_s: float = 5.0,
+    ) -> None:
+        self._requests = Requests(namespace, brokers, buckets, limits)
+        self._store = Store(redis_url, timeout_s=timeout_s)
+
+    @classmethod
+    def from_settings(cls, settings: Settings | None = None) -> Self:
+        """A client as the settings say; by default the environment and `delaybridge.toml`.
+
+        Raises:
+            ConfigError: a setting is missing or wrong.
+        """
+        return cls(**arguments_of(settings))
+
+    @property
+    def kinds(self) -> Mapping[str, str]:
+        """Name -> kind of each broker that messages may name."""
+        return self._requests.calls.kinds
+
+    def schedule(
+        self,
+        destination: str,
+        body: bytes | str | None,
+        *,
+        delay: Delay = None,
+        at: At = None,
+        id: str | None = None,
+        key: Key = None,
+        headers: Headers = (),
+        properties: Properties | None = None,
+        priority: int = 0,
+        ttl: Delay = None,
+        at_most_once: bool = False,
+        on_conflict: str = OnConflict.FAIL,
+    ) -> Receipt:
+        """Store a message, to be published when it is due.
+
+        Give either `delay` or `at`. If the outcome of a call is unknown, make it again with the
+        same id: had the first one taken effect, the answer is `duplicate`.
+
+        Args:
+            destination: `rabbitmq:EXCHANGE/ROUTING.KEY`, `rabbitmq:/QUEUE`, `kafka:TOPIC`, ...
+            body: bytes, text (sent as UTF-8), or None (Kafka only: a tombstone).
+            delay: `"1h30m"`, a timedelta, or seconds; counted by Redis' clock.
+            at: an aware datetime or RFC 3339 text. A time in the past means now.
+            id: at most 255 bytes; generated if omitted.
+            key: messages with the same key are delivered in the order in which they are due; for
+                Kafka it is also the record's key.
+            headers: a mapping or pairs.
+            properties: AMQP properties by name, as `{"content_type": "text/plain"}`.
+            priority: 0 to 255; of messages due in the same millisecond the highest goes first.
+            ttl: like `delay`; a message that is this late moves to the dead set as `expired`.
+            at_most_once: may be lost in a crash, is never delivered twice.
+            on_conflict: if the id is pending with other content: `fail` raises MessageConflict,
+                `keep` leaves the pending message as it is, `replace` replaces it.
+
+        Returns:
+            `created`, `duplicate` (the message was pending already and nothing changed),
+            `replaced`, or `in_flight` (too late to replace it).
+
+        Raises:
+            MessageError: an argument is wrong; `field` names it.
+            DelayOutOfRange: a MessageError: the delay is negative or too long.
+            MessageConflict: a MessageError: the id is pending with other content.
+            StoreFull: Redis is out of memory, or a limit is reached; nothing was stored.
+            StoreWiped: the namespace was deleted while this client was using it.
+        """
+        message = Message(
+            destination, body, delay=delay, at=at, id=id, key=key, headers=headers,
+            properties=properties or {}, priority=priority, ttl=ttl, at_most_once=at_most_once,
+        )  # fmt: skip
+        steps = self._requests.schedule([message], on_conflict)
+        return receipt_unless_conflict(self._store.complete(steps))
+
+    def schedule_many(
+        self, messages: Iterable[Message], *, on_conflict: str = OnConflict.FAIL
+    ) -> list[Receipt]:
+        """Store many messages in one round trip; much faster than a call for each.
+
+        If one message is wrong, none is stored. After StoreUnavailable or StoreFull some may be
+        stored: call again with messages that have the same ids.
+
+        Args:
+            messages: any number.
+            on_conflict: as for `schedule`, but a conflict is an answer and not an error.
+
+        Returns:
+            The receipt of each message, in their order; also `conflict`.
+
+        Raises:
+            MessageError: a message is wrong.
+            StoreFull: it says how many messages were not stored.
+            StoreWiped: the namespace was deleted while this client was using it.
+        """
+        return self._store.complete(self._requests.schedule(messages, on_conflict))
+
+    def accept(self, message: Message) -> Accepted:
+        """For drop-in producers: check a message now, to store it with `schedule_accepted`.
+
+        No I/O. MessageError: the message is wrong.
+        """
+        return self._requests.accept(message)
+
+    def schedule_accepted(
+        self,
+        messages: Sequence[tuple[bytes, Accepted]],
+        *,
+        on_conflict: str = OnConflict.FAIL,
+    ) -> list[Receipt]:
+        """For drop-in producers: `schedule_many` for checked messages, each with its stamp.
+
+        A stamp (`store.verbs.new_stamp`) names a call. For ten minutes a call with the same stamps
+        is the same call, and safe to repeat: what took effect is answered as before and not done
+        again, even if it was cancelled since.
+        """
+        calls = self._requests.calls
+        return self._store.complete(calls.schedule_accepted(messages, policy_of(on_conflict)))
+
+    def run(self, call: Callable[[Calls], Steps[T]]) -> T:
+        """For drop-in producers: run a call that this class does not have."""
+        return self._store.complete(call(self._requests.calls))
+
+    def cancel(self, id: str, *, key: Key = None) -> Answer:
+        """Cancel a message.
+
+        Args:
+            id: the message's.
+            key: the message's, if it has one; saves a search through all buckets.
+
+        Returns:
+            `cancelled`: it is not delivered. `cancelled_maybe_delivered`: it is not published
+            again, but an earlier publish may have been delivered. `in_flight`: too late.
+            `unknown`: no such message is pending.
+
+        Raises:
+            MessageError: the id or key is wrong.
+        """
+        return self._store.complete(self._requests.cancel(id, key))
+
+    def reschedule(self, id: str, *, delay: Delay = None, at: At = None, key: Key = None) -> Answer:
+        """Give a message another due time. Until then, nothing of it is delivered.
+
+        Args:
+            id, key: as for `cancel`.
+            delay, at: as for `schedule`.
+
+        Returns:
+            `rescheduled`, `rescheduled_maybe_delivered` (an earlier publish may have been
+            delivered), `in_flight` (too late), `dead` (use `kick`) or `unknown`.
+
+        Raises:
+            MessageError: an argument is wrong.
+            DelayOutOfRange: a MessageError: the delay is negative or too long.
+        """
+        return self._store.complete(self._requests.reschedule(id, delay, at, key))
+
+    def get(self, id: str, *, key: Key = None) -> Stored | None:
+        """A message with its content, state and attempts; None once it is delivered or cancelled.
+
+        Args:
+            id, key: as for `cancel`.
+
+        Raises:
+            MessageError: the id or key is wrong.
+        """
+        return self._store.complete(self._requests.get(id, key))
+
+    def quarantined(self, id: str) -> list[Stored]:
+        """The messages with this id that ingest refused; they are in the dead set."""
+        return self._store.complete(self._requests.quarantined(id))
+
+    def pending(
+        self,
+        *,
+        state: State = State.DELAYED,
+        destination: str | None = None,
+        due_from_ms: int | None = None,
+        due_to_ms: int | None = None,
+        limit: int = 100,
+        cursor: Cursor | None = None,
+    ) -> Page:
+        """One page of messages in order of due time.
+
+        Args:
+            state: of the messages. `in_flight` is ordered by claim, `dead` by time of burial.
+            destination: only messages to this destination, written as messages have it.
+            due_from_ms, due_to_ms: only messages due in this span, both ends included; in
+                milliseconds since the epoch.
+            limit: the most messages of the page, 1 to 1000.
+            cursor: the `cursor` of the page before; None for the first page.
+
+        Returns:
+            `items`, and the `cursor` of the next page; it is None on the last page.
+
+        Raises:
+            MessageError: an argument is wrong.
+        """
+        span_ms = (due_from_ms, due_to_ms)
+        return self._store.complete(self._requests.page(state, destination, span_ms, limit, cursor))
+
+    def dead(self, *, limit: int = 100, cursor: Cursor | None = None) -> Page:
+        """One page of the dead set, by time of burial; arguments as for `pending`."""
+        return self.pending(state=State.DEAD, limit=limit, cursor=cursor)
+
+    def kick(self, id: str, *, key: Key = None) -> Answer:
+        """Move a message out of the dead set: it is due now, with all its attempts.
+
+        Args:
+            id, key: as for `cancel`.
+
+        Returns:
+            `kicked`, `unreadable` (it cannot be decoded and stays) or `unknown`.
+
+        Raises:
+            MessageError: the id or key is wrong.
+        """
+        return self._store.complete(self._requests.kick(id, key))
+
+    def discard(self, id: str, *, key: Key = None) -> Answer:
+        """Delete a message from the dead set; arguments and errors as for `cancel`.
+
+        Returns:
+            `discarded` or `unknown`.
+        """
+        return self._store.complete(self._requests.discard(id, key))
+
+    def select(self, selection: Selection) -> Iterator[list[Selected]]:
+        """Find every message that matches, page by page; each page can be passed to `cancel_many`.
+
+        A message is found once, also if it is moved meanwhile. It matches if it did when its page
+        was read.
+
+        Args:
+            selection: the states, destination, reason, ... of the messages.
+
+        Raises:
+            MessageError: the selection is wrong.
+            StoreDamaged: a bucket is damaged; raised after all others were searched.
+        """
+        walk = Walk(self._requests.calls, selection)
+        while (page := self._store.complete(walk.page())) is not None:
+            yield page
+
+    def cancel_many(self, messages: Iterable[str | Selected], *, key: Key = None) -> list[Answer]:
+        """Cancel many messages in one round trip.
+
+        Args:
+            messages: ids, or messages found by `select`.
+            key: the key of all messages given by id, if they have one.
+
+        Returns:
+            The answer of `cancel` for each, in their order.
+
+        Raises:
+            MessageError: an id or the key is wrong; none is cancelled.
+        """
+        return self._store.complete(self._requests.cancel_many(messages, key))
+
+    def reschedule_many(
+        self,
+        messages: Iterable[str | Selected],
+        *,
+        delay: Delay = None,
+        at: At = None,
+        spread_ms: Spread = None,
+        key: Key = None,
+    ) -> list[Answer]:
+        """Reschedule many messages in one round trip.
+
+        Args:
+            messages, key: as for `cancel_many`.
+            delay, at: as for `schedule`; give one.
+            spread_ms: for each message, the milliseconds by which it is due later than that.
+
+        Returns:
+            The answer of `reschedule` for each, in their order.
+
+        Raises:
+            MessageError: an argument is wrong; none is rescheduled.
+        """
+        return self._store.complete(
+            self._requests.reschedule_many(messages, delay, at, spread_ms, key)
+        )
+
+    def kick_many(
+        self, messages: Iterable[str | Selected], *, spread_ms: Spread = None, key: Key = None
+    ) -> list[Answer]:
+        """Kick many messages in one round trip.
+
+        Args:
+            messages, key: as for `cancel_many`.
+            spread_ms: for each message, the milliseconds from now until it is due.
+
+        Returns:
+            The answer of `kick` for each, in their order.
+        """
+        return self._store.complete(self._requests.kick_many(messages, spread_ms, key))
+
+    def discard_many(self, messages: Iterable[str | Selected], *, key: Key = None) -> list[Answer]:
+        """Discard many messages in one round trip; arguments as for `cancel_many`.
+
+        Returns:
+            The answer of `discard` for each, in their order.
+        """
+        return self._store.complete(self._requests.discard_many(messages, key))
+
+    def stats(self) -> Stats:
+        """Counts by state and bucket, the workers, and what fails and why."""
+        return self._store.complete(self._requests.calls.stats())
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,186 @@
+"""Requests: the arguments of a client's methods, checked and turned into steps for a store.
+
+This is what the two clients share. Every check comes before any I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from delaybridge.accept.accept import Accepted, accept, check_id, check_key, when
+from delaybridge.accept.destination import DestinationCache
+from delaybridge.errors import ConfigError, MessageConflict, MessageError, printable, shown
+from delaybridge.message import Answer, Limits, Message, OnConflict, State
+from delaybridge.store.calls import Calls
+from delaybridge.store.command import Steps
+from delaybridge.store.ids import Ids
+from delaybridge.store.scheduling import Receipt
+from delaybridge.store.selection import Selected
+from delaybridge.store.stored import Stored
+from delaybridge.store.views import Cursor, Page
+from delaybridge.times import At, Delay
+
+if TYPE_CHECKING:
+    from delaybridge.settings.settings import Settings
+
+Key = bytes | str | None
+Spread = Sequence[int] | None  # milliseconds for each message
+Named = str | Selected  # a message by its id, or as `select` found it
+
+_MAX_PAGE_MESSAGES = 1000
+
+
+class Requests:
+    """The requests of one namespace.
+
+    Each method checks its arguments and returns the steps, which a store completes. MessageError or
+    ConfigError names the first argument at fault.
+    """
+
+    def __init__(
+        self,
+        namespace: str,
+        brokers: Mapping[str, str] | None,
+        buckets: int | None,
+        limits: Limits | None,
+    ) -> None:
+        self.calls = Calls(namespace, brokers, buckets, limits or Limits())
+        self._destinations = DestinationCache()
+        self._ids = Ids(lambda: len(self.calls.buckets) or 1)
+
+    def accept(self, message: Message) -> Accepted:
+        """The message checked and encoded, with an id."""
+        calls = self.calls
+        return accept(message, calls.kinds, calls.limits, self._destinations, self._ids.draw)
+
+    def schedule(self, messages: Iterable[Message], on_conflict: str) -> Steps[list[Receipt]]:
+        policy = policy_of(on_conflict)
+        return self.calls.schedule([self.accept(message) for message in messages], policy)
+
+    def cancel(self, id: str, key: Key) -> Steps[Answer]:
+        return self.calls.cancel(self._id(id), check_key(key))
+
+    def reschedule(self, id: str, delay: Delay, at: At, key: Key) -> Steps[Answer]:
+        due = self._due(delay, at)
+        return self.calls.reschedule(self._id(id), check_key(key), due)
+
+    def get(self, id: str, key: Key) -> Steps[Stored | None]:
+        return self.calls.get(self._id(id), check_key(key))
+
+    def quarantined(self, id: str) -> Steps[list[Stored]]:
+        return self.calls.quarantined(self._id(id))
+
+    def kick(self, id: str, key: Key) -> Steps[Answer]:
+        return self.calls.kick(self._id(id), check_key(key))
+
+    def discard(self, id: str, key: Key) -> Steps[Answer]:
+        return self.calls.discard(self._id(id), check_key(key))
+
+    def page(
+        self,
+        state: State,
+        destination: str | None,
+        span_ms: tuple[int | None, int | None],
+        limit: int,
+        cursor: Cursor | None,
+    ) -> Steps[Page]:
+        if state not in [*State]:
+            raise MessageError("bad_state", "state", f"got {shown(state)}; see State")
+        if not isinstance(destination, str | None):
+            raise MessageError("bad_destination", "destination", f"got {shown(destination)}")
+        for name, due_ms in zip(("due_from_ms", "due_to_ms"), span_ms, strict=True):
+            if due_ms is not None and not _is_number(due_ms):
+                raise MessageError("bad_time", name, f"got {shown(due_ms)}; give epoch ms")
+        if not _is_number(limit):
+            what = f"got {shown(limit)}; give 1 to {_MAX_PAGE_MESSAGES}"
+            raise MessageError("bad_limit", "limit", what)
+        if cursor is not None and not _is_cursor(cursor):
+            raise MessageError("bad_cursor", "cursor", "give the cursor of a page")
+        limit = max(1, min(limit, _MAX_PAGE_MESSAGES))
+        return self.calls.page(State(state), destination, span_ms, limit, cursor)
+
+    def cancel_many(self, messages: Iterable[Named], key: Key) -> Steps[list[Answer]]:
+        return self.calls.cancel_many(self._named(messages), check_key(key))
+
+    def reschedule_many(
+        self, messages: Iterable[Named], delay: Delay, at: At, spread_ms: Spread, key: Key
+    ) -> Steps[list[Answer]]:
+        named = self._named(messages)
+        due = self._due(delay, at)
+        sign = "+" if due.startswith("+") else ""
+        dues = [f"{sign}{int(due) + later_ms}" for later_ms in _spread(spread_ms, named)]
+        return self.calls.reschedule_many(named, dues, check_key(key))
+
+    def kick_many(
+        self, messages: Iterable[Named], spread_ms: Spread, key: Key
+    ) -> Steps[list[Answer]]:
+        named = self._named(messages)
+        return self.calls.kick_many(named, _spread(spread_ms, named), check_key(key))
+
+    def discard_many(self, messages: Iterable[Named], key: Key) -> Steps[list[Answer]]:
+        return self.calls.discard_many(self._named(messages), check_key(key))
+
+    def _id(self, id: str) -> str:
+        return check_id(id, self.calls.limits)
+
+    def _due(self, delay: Delay, at: At) -> str:
+        return when(delay, at, self.calls.limits)
+
+    def _named(self, messages: Iterable[Named]) -> list[Named]:
+        return [self._id(one) if isinstance(one, str) else one for one in messages]
+
+
+def receipt_unless_conflict(receipts: list[Receipt]) -> Receipt:
+    """The receipt of a call for one message; MessageConflict if its answer is `conflict`."""
+    (receipt,) = receipts
+    if receipt.answer is Answer.CONFLICT:
+        raise MessageConflict(
+            "conflict",
+            "id",
+            f"{receipt.id[:80]!r} is pending with other content, due at {receipt.due_ms} ms; "
+            "choose another id, or on_conflict='replace'",
+        )
+    return receipt
+
+
+def policy_of(on_conflict: str) -> OnConflict:
+    """The conflict policy; ConfigError if the text is not one."""
+    if isinstance(on_conflict, OnConflict):  # nearly always, and an enum's call is slow
+        return on_conflict
+    if on_conflict in [*OnConflict]:
+        return OnConflict(on_conflict)
+    raise ConfigError(
+        f"on_conflict: {printable(shown(on_conflict))} is not known; "
+        f"use one of {', '.join(OnConflict)}"
+    )
+
+
+def arguments_of(settings: Settings | None) -> dict[str, Any]:
+    """The arguments of a client's constructor, from these settings or the ones in force."""
+    from delaybridge.settings.settings import Settings
+
+    chosen = settings or Settings.load()
+    return {
+        "redis_url": chosen.redis.url,
+        "namespace": chosen.namespace,
+        "brokers": dict(chosen.brokers) or None,
+        "buckets": chosen.buckets,
+        "limits": chosen.limits.as_limits(),
+        "timeout_s": chosen.redis.timeout_s,
+    }
+
+
+def _spread(spread_ms: Spread, messages: Sequence[Named]) -> Sequence[int]:
+    return [0] * len(messages) if spread_ms is None else spread_ms
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and abs(value) < 2**63
+
+
+def _is_cursor(cursor: object) -> bool:
+    if not isinstance(cursor, tuple) or len(cursor) != 2:
+        return False
+    score, id = cursor
+    return _is_number(score) and isinstance(id, str) and id.isprintable()
