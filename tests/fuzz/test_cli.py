@@ -78,7 +78,7 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory, redis_url: str) -> Path:
     st.booleans(),
     st.binary(max_size=40),
 )
-def test_any_command_line_ends_as_it_says(
+def test_any_command_line_ends_with_a_documented_exit_code(
     redis_url: str, command: tuple[str, ...], rest: list[str], as_json: bool, stdin: bytes
 ) -> None:
     flags = ["--redis", redis_url, "--namespace", "fuzz-cli", *(["--json"] if as_json else [])]
@@ -105,7 +105,7 @@ def test_any_file_of_settings_is_read_or_refused(
         assert "internal" not in err
 
 
-def test_a_database_that_is_not_there(redis_url: str) -> None:
+def test_a_redis_database_that_does_not_exist_is_reported(redis_url: str) -> None:
     code, out, err = run("--redis", f"{redis_url.rpartition('/')[0]}/99", "stats")
     assert (code, out) == (Exit.UNREACHABLE, "")
     assert err.startswith("error: redis: ")

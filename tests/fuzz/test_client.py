@@ -50,14 +50,18 @@ def message(fields: dict[str, Any]) -> Message:
 
 @pytest.mark.parametrize("field", FIELDS)
 @pytest.mark.parametrize("name", HARD)
-def test_a_hard_value_in_a_message(client: Client, name: str, field: str) -> None:
+def test_a_hard_value_in_a_message_is_stored_or_refused(
+    client: Client, name: str, field: str
+) -> None:
     for to in KIND_OF.values():
         exc = answered(client.accept, message({"destination": to, field: HARD[name]}))
         assert exc is None or exc.field.isprintable()
 
 
 @pytest.mark.parametrize("name", HARD)
-def test_a_hard_value_inside_headers_and_properties(client: Client, name: str) -> None:
+def test_a_hard_value_inside_headers_and_properties_is_stored_or_refused(
+    client: Client, name: str
+) -> None:
     value = HARD[name]
     for to in KIND_OF.values():
         for field in ("headers", "properties"):
@@ -69,7 +73,7 @@ def test_a_hard_value_inside_headers_and_properties(client: Client, name: str) -
 
 
 @pytest.mark.parametrize("name", HARD)
-def test_a_hard_value_in_another_call(client: Client, name: str) -> None:
+def test_a_hard_value_in_any_other_call_is_answered_or_refused(client: Client, name: str) -> None:
     value = HARD[name]
     for call in (client.cancel, client.get, client.kick, client.discard, client.quarantined):
         answered(call, value)
@@ -88,12 +92,12 @@ def test_a_hard_value_in_another_call(client: Client, name: str) -> None:
 
 @pytest.mark.parametrize("name", HARD)
 @pytest.mark.parametrize("header", [*sorted(INSTRUCTIONS), "n"])
-def test_a_hard_value_in_a_header_of_an_intercepted_producer(header: str, name: str) -> None:
+def test_a_hard_header_value_of_a_drop_in_is_accepted_or_refused(header: str, name: str) -> None:
     answered(instructions, [(header, HARD[name])])
 
 
 @pytest.mark.parametrize("name", HARD)
-def test_a_hard_name_of_a_header_of_an_intercepted_producer(name: str) -> None:
+def test_a_hard_header_name_of_a_drop_in_is_accepted_or_refused(name: str) -> None:
     answered(instructions, [(HARD[name], "5s")])
 
 

@@ -71,7 +71,7 @@ def messages(draw: st.DrawFn) -> Sent:
     return draw(TEXT), draw(st.binary(max_size=50)), AsBytes(table, **given)
 
 
-async def test_good_messages_among_anything_at_a_delay_exchange(
+async def test_good_messages_among_any_others_at_a_delay_exchange_are_stored(
     make_entrance: MakeEntrance, rabbitmq_url: str, namespace: str
 ) -> None:
     rabbit, delay = Exchanges(rabbitmq_url), f"{namespace}.delay"
@@ -121,7 +121,7 @@ RECORDS: st.SearchStrategy[Record] = st.tuples(
 )
 
 
-async def test_good_records_among_anything_at_a_delay_topic(
+async def test_good_records_among_any_others_at_a_delay_topic_are_stored(
     make_entrance: MakeEntrance, real_kafka_url: str, namespace: str
 ) -> None:
     kafka = Kafka(real_kafka_url)

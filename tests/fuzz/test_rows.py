@@ -1,9 +1,8 @@
 """Every row of the tables of bad input has a test, or a reason why it has none yet.
 
 The rows are counted, not repeated: T times, I ids, B bodies, H headers, D destinations, A AMQP and
-K Kafka ingest bear their number in the tests (`"T24"` in a table of cases, `# K-19`,
-`test_a29_...`). The rows of the command line (C) and of the settings (S) are named here, each with
-its test.
+K Kafka ingest have their number in the tests (`"T24"` in a table of cases, `# K-19`). The rows of
+the command line (C) and of the settings (S) are named here, each with its test.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ ELSEWHERE = {
     "I22": "integration/test_client.py::"
     "test_other_content_under_an_id_is_a_conflict_that_names_the_remedy",
     "I23": "integration/test_ingest_rabbitmq.py::"
-    "test_the_same_message_again_after_a_cancel_is_a_new_one",
+    "test_a_message_sent_again_after_its_cancel_is_a_new_one",
     "B2": "unit/test_accept.py::test_null_is_kept_for_kafka_and_refused_elsewhere",
     "B4": "unit/test_accept.py::"
     "test_one_byte_too_many_is_refused_with_the_limit_and_the_broker_named",
@@ -48,15 +47,16 @@ ELSEWHERE = {
     "test_headers_that_fill_the_frame_pass_and_one_byte_more_is_refused",
     "B12": "unit/test_quota.py::test_a_full_namespace_takes_nothing_and_says_which_limit_it_is",
     "D14": "unit/test_amqp.py::test_a_foreign_user_id_is_left_out",
-    "A28": "integration/test_ingest_rabbitmq.py::test_ids_duplicates_cancels_and_conflicts",
+    "A28": "integration/test_ingest_rabbitmq.py::"
+    "test_the_message_id_decides_duplicates_cancels_and_conflicts",
     "A31": "unit/test_ingest_routes.py::test_a_bad_route_is_refused",
-    "A39": "integration/test_ingest_rabbitmq_faults.py::test_a_deleted_queue_is_declared_anew",
+    "A39": "integration/test_ingest_rabbitmq_faults.py::test_a_deleted_queue_is_declared_again",
     "A40": "integration/test_ingest_rabbitmq_faults.py::"
-    "test_connections_are_cut_while_messages_flow",
+    "test_nothing_is_lost_or_doubled_while_connections_are_cut",
     "A41": "integration/test_ingest_rabbitmq_faults.py::"
-    "test_memory_is_bounded_while_the_store_is_away",
+    "test_memory_is_bounded_while_the_store_does_not_answer",
     "A42": "integration/test_ingest_rabbitmq_faults.py::"
-    "test_a_channel_closed_by_the_broker_is_opened_anew",
+    "test_a_channel_closed_by_the_broker_is_opened_again",
 }
 
 CLI = "unit/test_cli.py::"
@@ -122,7 +122,7 @@ SETTINGS = {
     "S-15": ("variable and file disagree", CLI + "test_config_show_sources"),
     "S-16": ("file of a secret", FILE + "test_a_password_file_is_utf_8_and_loses_one_line_end"),
     "S-17": ("bad Redis URL", FILE + "test_redis_urls_refused"),
-    "S-18": ("db 99", "fuzz/test_cli.py::test_a_database_that_is_not_there"),
+    "S-18": ("db 99", "fuzz/test_cli.py::test_a_redis_database_that_does_not_exist_is_reported"),
     "S-21": ("wrong CA", "integration/test_publish_rabbitmq.py::test_tls_verifies_the_broker"),
     "S-22": ("client certificate without key", FILE + "test_redis_urls_refused"),
     "S-24": ("ssl_cert_reqs=none", FILE + "test_every_option_that_weakens_tls_gives_a_warning"),
@@ -147,7 +147,10 @@ SETTINGS = {
     "S-44": ("unknown option of Kafka", URL),
     "S-45": ("acks=1 and its like", URL),
     "S-46": ("transactional.id", OPTIONS),
-    "S-47": ("exchange missing", "integration/test_publish_rabbitmq.py::test_a_deleted_exchange"),
+    "S-47": (
+        "exchange missing",
+        "integration/test_publish_rabbitmq.py::test_a_deleted_exchange_is_noticed",
+    ),
     "S-48": ("TLS on port 5672", FILE + "test_cautions"),
     "S-49": ("vhost not escaped", FILE + "test_broker_urls_refused"),
     "S-50": ("a password without TLS", FILE + "test_cautions"),
@@ -156,16 +159,13 @@ SETTINGS = {
 
 @cache
 def named() -> frozenset[str]:
-    """The rows that bear their number where they are tested."""
+    """The rows whose number stands where they are tested."""
     found = set[str]()
     for path in TESTS.rglob("test_*.py"):
         if path == Path(__file__):
             continue
         text = path.read_text()
         found.update(re.findall(r"(?<![\w-])(?:K-|[TIBHDA])[0-9]+\b", text))
-        for name in re.findall(r"def test_(\w+)", text):
-            for letter, number in re.findall(r"(?:^|_)([ak])([0-9]+)(?=_)", name):
-                found.add(f"{'K-' if letter == 'k' else 'A'}{number}")
     return frozenset(found)
 
 

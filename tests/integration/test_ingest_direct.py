@@ -96,7 +96,7 @@ async def test_a_direct_exchange_is_declared_by_either_first(
 
 
 @pytest.mark.parametrize("first", ["producer", "ingest"])
-async def test_where_no_policy_may_be_set_the_one_line_is_printed(
+async def test_if_no_policy_may_be_set_the_command_to_run_is_printed(
     first: str,
     make_entrance: MakeEntrance,
     rabbit: Exchanges,
@@ -126,7 +126,7 @@ async def test_where_no_policy_may_be_set_the_one_line_is_printed(
     assert not await entrance.dead()
 
 
-async def test_an_exchange_of_an_earlier_version_is_used_as_it_is(
+async def test_an_exchange_declared_by_an_earlier_version_is_used_unchanged(
     make_entrance: MakeEntrance, rabbit: Exchanges, namespace: str
 ) -> None:
     delay = f"{namespace}.delay"
@@ -144,7 +144,7 @@ def words(capsys: pytest.CaptureFixture[str]) -> str:
     return " ".join(capsys.readouterr().out.split())
 
 
-async def test_what_is_bound_to_a_delay_exchange_is_found(
+async def test_a_queue_bound_to_a_delay_exchange_is_reported(
     make_entrance: MakeEntrance,
     rabbit: Exchanges,
     node: Managed,
@@ -195,7 +195,7 @@ async def test_the_management_api_is_asked_with_the_password_in_the_file(
     await reading(entrance, f"{namespace}.delay")  # a policy is set, or it would not be read
 
 
-async def test_a_user_with_no_right_to_mark_the_owner_reads_and_is_told(
+async def test_a_user_without_the_right_to_mark_the_owner_reads_and_is_warned(
     make_entrance: MakeEntrance,
     rabbit: Exchanges,
     node: Managed,

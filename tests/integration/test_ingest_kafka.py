@@ -104,7 +104,7 @@ class TestWhatArrives:
         assert shown is not None
         assert (shown.state, shown.target) == ("reading", f"kafka:{target}")
 
-    async def test_given_ids_are_as_given_and_others_sort_by_offset(
+    async def test_given_ids_are_kept_and_generated_ids_sort_by_offset(
         self, entrance: Entrance, kafka: Kafka, namespace: str
     ) -> None:
         delay, _ = await kafka.pair(namespace, partitions=2)
@@ -117,7 +117,7 @@ class TestWhatArrives:
         assert by_id.pop("my id") == b"mine"
         assert [by_id[id] for id in sorted(by_id)] == [b"%d" % n for n in range(300)]
 
-    async def test_a_topic_made_later_is_found(
+    async def test_a_topic_created_later_is_found(
         self, entrance: Entrance, kafka: Kafka, namespace: str
     ) -> None:
         entrance.ingest("kafka")
@@ -132,7 +132,7 @@ class TestWhatArrives:
         (record,) = await kafka.take(target, 1)
         assert record.value == b"found"
 
-    async def test_other_names_by_a_route_table(
+    async def test_a_route_may_use_other_names(
         self, make_entrance: MakeEntrance, kafka: Kafka, namespace: str
     ) -> None:
         come, go = await kafka.topic(f"{namespace}-in"), await kafka.topic(f"{namespace}-out")
@@ -143,7 +143,7 @@ class TestWhatArrives:
         (record,) = await kafka.take(go, 1)
         assert record.given == (None, b"routed", [])
 
-    async def test_what_a_transaction_took_back_is_not_read(
+    async def test_records_of_an_aborted_transaction_are_not_read(
         self, entrance: Entrance, kafka: Kafka, namespace: str
     ) -> None:  # K-18
         delay, target = await kafka.pair(namespace)
@@ -167,7 +167,7 @@ class TestWhatArrives:
         assert record.value == b"committed"
 
     @pytest.mark.parametrize("stamp_ms", [1, 32_503_680_000_000], ids=["1970", "3000"])
-    async def test_the_records_own_time_means_nothing(
+    async def test_the_record_s_own_timestamp_is_ignored(
         self, entrance: Entrance, kafka: Kafka, namespace: str, stamp_ms: int
     ) -> None:  # K-19
         delay, target = await kafka.pair(namespace)
@@ -184,7 +184,7 @@ class TestWhatArrives:
         assert record.stamp_ms >= now_ms
 
     @pytest.mark.parametrize("keep", [False, True], ids=["by key", "kept"])
-    async def test_the_partition(
+    async def test_the_partition_is_chosen_by_key_or_kept(
         self, make_entrance: MakeEntrance, kafka: Kafka, namespace: str, keep: bool
     ) -> None:
         url = f"{kafka.url}?partitioner=murmur2_random"
@@ -204,7 +204,7 @@ class TestWhatArrives:
 
 
 class TestWhatIsUndone:
-    async def test_a_cancel_by_our_header_and_by_a_tombstone(
+    async def test_a_header_and_a_tombstone_cancel(
         self, entrance: Entrance, kafka: Kafka, namespace: str
     ) -> None:
         delay, target = await kafka.pair(namespace)
@@ -227,7 +227,7 @@ class TestWhatIsUndone:
         found = {r.key: r.value for r in await kafka.take(target, 10)}
         assert found == dict.fromkeys((*(b"no %d" % n for n in range(8)), b"n", b"m"))
 
-    async def test_etf1s_dialect(
+    async def test_records_in_etf1_s_dialect_schedule_replace_and_cancel(
         self, make_entrance: MakeEntrance, kafka: Kafka, namespace: str
     ) -> None:
         entrance = make_entrance(destinations=[f"kafka:{namespace}-*"])
@@ -271,7 +271,7 @@ class TestWhatIsUndone:
 
 
 class TestWhatIsShown:
-    async def test_a_pattern_without_topic_and_a_process_without_partition(
+    async def test_a_pattern_without_topics_and_a_process_without_partitions_are_idle(
         self, make_entrance: MakeEntrance, kafka: Kafka, namespace: str
     ) -> None:
         entrance, pattern = make_entrance(), f"{namespace}-none*.delay"
@@ -303,7 +303,7 @@ async def says(entrance: Entrance, topic: str, state: str) -> None:
 
 
 class TestQuarantine:
-    async def test_what_cannot_be_accepted_is_kept_as_it_came_and_stops_nothing(
+    async def test_an_unacceptable_record_is_kept_unchanged_and_stops_nothing(
         self, entrance: Entrance, kafka: Kafka, namespace: str
     ) -> None:
         delay, target = await kafka.pair(namespace)
@@ -334,7 +334,7 @@ class TestQuarantine:
         assert shown is not None
         assert (shown.total, shown.quarantined) == (5, 4)
 
-    async def test_one_id_for_two_contents(
+    async def test_an_id_given_to_two_contents_is_a_conflict(
         self, entrance: Entrance, kafka: Kafka, namespace: str
     ) -> None:
         delay, _ = await kafka.pair(namespace)
@@ -355,7 +355,7 @@ class TestQuarantine:
             (b"third", "ingress:foreign"),
         ]
 
-    async def test_no_record_is_lost_where_the_ids_that_it_would_get_are_taken(
+    async def test_no_record_is_lost_if_its_generated_ids_are_taken(
         self, entrance: Entrance, kafka: Kafka, namespace: str
     ) -> None:
         delay, _ = await kafka.pair(namespace)
@@ -374,7 +374,7 @@ class TestQuarantine:
         assert dead.body == b"lost"
         assert len(await entrance.delayed()) == 1 + len(taken)
 
-    async def test_a_topic_touches_no_message_that_is_bound_elsewhere(
+    async def test_a_topic_changes_no_message_that_goes_elsewhere(
         self,
         make_entrance: MakeEntrance,
         kafka: Kafka,
@@ -412,7 +412,7 @@ class TestQuarantine:
         (dead,) = await entrance.client.quarantined("etf1")
         assert dead.body == b"replaced"
 
-    async def test_a_header_whose_name_is_not_text(
+    async def test_a_record_with_a_header_name_that_is_not_utf_8_is_quarantined(
         self, entrance: Entrance, kafka: Kafka, namespace: str
     ) -> None:  # K-11
         delay, target = await kafka.pair(namespace)
@@ -426,7 +426,7 @@ class TestQuarantine:
         assert kept.body == b"body"
         assert str(kept.reason).startswith("ingress:bad_header headers: a header's name")
 
-    async def test_records_of_a_mebibyte_and_more(
+    async def test_records_of_more_than_a_mebibyte_arrive(
         self, make_entrance: MakeEntrance, kafka: Kafka, namespace: str
     ) -> None:  # K-13, K-15
         entrance = make_entrance(limits={"body_bytes": 3 * 2**20}, window_bytes=2**20)
@@ -449,7 +449,7 @@ class TestQuarantine:
 
 
 class TestReadTwice:
-    async def test_nothing_is_scheduled_again(
+    async def test_a_record_that_is_read_twice_is_scheduled_once(
         self, entrance: Entrance, kafka: Kafka, redis_url: str, namespace: str
     ) -> None:  # K-22
         delay, target = await kafka.pair(namespace)
@@ -480,7 +480,7 @@ class TestReadTwice:
         assert {r.value for r in records_now[51:]} == {b"last", b"new"}
         assert {m.body for m in await entrance.delayed()} == {b"x again", b"y again"}
 
-    async def test_processes_come_and_go_while_records_flow(
+    async def test_no_record_is_lost_or_doubled_while_processes_come_and_go(
         self, make_entrance: MakeEntrance, kafka: Kafka, namespace: str
     ) -> None:  # K-21
         entrance = make_entrance()
@@ -511,7 +511,7 @@ async def share(kafka: Kafka, group: str, partitions: list[int]) -> bool:
 
 
 class TestAnotherTopicOfTheSameName:
-    async def test_made_anew_while_it_is_read(
+    async def test_a_topic_recreated_while_it_is_read_is_read_from_its_start(
         self, entrance: Entrance, kafka: Kafka, namespace: str
     ) -> None:  # K-23
         delay, target = await kafka.pair(namespace)
@@ -528,7 +528,7 @@ class TestAnotherTopicOfTheSameName:
         await kafka.send(delay, b"and on")
         assert (await kafka.take(target, 15))[14].value == b"and on"
 
-    async def test_made_anew_while_nobody_reads(
+    async def test_a_topic_recreated_while_no_process_runs_is_read_from_its_start(
         self, entrance: Entrance, kafka: Kafka, namespace: str
     ) -> None:
         delay, target = await kafka.pair(namespace)

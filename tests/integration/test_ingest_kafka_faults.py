@@ -107,7 +107,7 @@ def named(start: int, stop: int) -> set[bytes]:
 
 
 class TestInputThatCannotBeRead:
-    async def test_retention_took_records_before_they_were_read(
+    async def test_records_lost_to_retention_stop_their_partition(
         self, make_entrance: MakeEntrance, kafka: Kafka, namespace: str
     ) -> None:  # K-20
         entrance = make_entrance()
@@ -139,7 +139,7 @@ class TestInputThatCannotBeRead:
         await until_pending(entrance, named(0, 3) | named(7, 10) | named(20, 25))
         await until_state(entrance, delay, "reading")
 
-    async def test_a_corrupt_batch(
+    async def test_a_corrupt_batch_stops_its_partition(
         self, make_entrance: MakeEntrance, kafka: Kafka, node: KafkaNode, namespace: str
     ) -> None:  # K-16
         entrance = make_entrance()
@@ -165,7 +165,7 @@ class TestInputThatCannotBeRead:
         entrance.ingest("kafka")
         await until_pending(entrance, named(0, 3) | named(10, 13))
 
-    async def test_the_right_to_read_is_lost_and_given_back(
+    async def test_reading_resumes_when_the_right_to_read_is_given_back(
         self, make_entrance: MakeEntrance, kafka: Kafka, namespace: str
     ) -> None:  # K-25
         entrance = make_entrance()
@@ -189,7 +189,7 @@ class TestInputThatCannotBeRead:
 
 class TestServersAway:
     @pytest.mark.timeout(90)  # a Kafka on a busy machine takes its time to start
-    async def test_the_broker_stops_and_starts(
+    async def test_reading_resumes_when_the_broker_is_back(
         self, make_entrance: MakeEntrance, kafka: Kafka, node: KafkaNode, namespace: str
     ) -> None:
         entrance = make_entrance()
@@ -219,7 +219,7 @@ class TestServersAway:
         await until_pending(entrance, named(0, 3))
         await until_state(entrance, delay, "reading")
 
-    async def test_partitions_are_given_up_at_once_where_all_is_stored(
+    async def test_partitions_are_given_up_at_once_if_all_is_stored(
         self,
         make_entrance: MakeEntrance,
         kafka: Kafka,
@@ -235,7 +235,7 @@ class TestServersAway:
         entrance.ingest("kafka")
         await entrance.until(lambda: share(kafka, namespace, [2, 2]), "a share each")
 
-    async def test_redis_is_away(
+    async def test_nothing_is_lost_while_redis_does_not_answer(
         self,
         make_entrance: MakeEntrance,
         kafka: Kafka,
@@ -264,7 +264,7 @@ class TestServersAway:
         await until_pending(entrance, named(0, 1000))
         assert await kafka.members(namespace) == [4]
 
-    async def test_redis_is_full(
+    async def test_nothing_is_lost_while_redis_is_full(
         self, make_entrance: MakeEntrance, kafka: Kafka, own_redis: RedisServer, namespace: str
     ) -> None:
         entrance = make_entrance(redis=own_redis.url)

@@ -125,7 +125,7 @@ class TestRabbitMQ:
         await rabbit.publish(delay, "k", b"for the third", {"x-delay": HOUR_MS})
         await is_pending(third, 1)
 
-    async def test_a_namespace_that_was_wiped_takes_its_own_exchange_over(
+    async def test_a_wiped_namespace_may_take_over_its_own_exchange(
         self,
         make_entrance: MakeEntrance,
         broker: dict[str, str],
@@ -205,7 +205,7 @@ class TestKafka:
             await kafka.send(delay, b"for the third", HOUR, partition=number % 4)
         await is_pending(third, 8)
 
-    async def test_one_topic_of_another_stops_none_of_its_own(
+    async def test_a_foreign_topic_stops_no_other_topic(
         self,
         make_entrance: MakeEntrance,
         broker: dict[str, str],
@@ -231,7 +231,7 @@ class TestKafka:
         await kafka.send(taken, b"4", HOUR)
         await is_pending(first, 2)
 
-    async def test_a_topic_made_later_is_read_by_one_namespace(
+    async def test_a_topic_created_later_is_read_by_one_namespace(
         self,
         make_entrance: MakeEntrance,
         broker: dict[str, str],

@@ -74,7 +74,7 @@ def properties(delay_ms: int | None = None, **given: Any) -> pika.BasicPropertie
 
 
 @pytest.mark.parametrize("type", ["topic", "fanout", "headers"])
-async def test_a_delay_exchange_of_every_type(
+async def test_every_type_of_delay_exchange_delays(
     type: str, make_entrance: MakeEntrance, rabbit: Exchanges, namespace: str
 ) -> None:
     await rabbit.target(namespace)
@@ -99,7 +99,7 @@ async def all_read(entrance: Entrance, count: int) -> bool:
 
 
 @pytest.mark.parametrize("type", ["fanout", "headers"])
-async def test_an_exchange_that_is_there_with_another_type_is_used_as_it_is(
+async def test_an_existing_exchange_of_another_type_is_used_unchanged(
     type: str, make_entrance: MakeEntrance, rabbit: Exchanges, namespace: str
 ) -> None:
     delay = f"{namespace}.delay"
@@ -111,7 +111,7 @@ async def test_an_exchange_that_is_there_with_another_type_is_used_as_it_is(
     await entrance.until(entrance.delayed, "stored")
 
 
-async def test_an_intake_queue_with_another_delivery_limit_is_used_as_it_is(
+async def test_an_existing_intake_queue_with_another_delivery_limit_is_used_unchanged(
     make_entrance: MakeEntrance, rabbit: Exchanges, namespace: str
 ) -> None:
     delay = f"{namespace}.delay"
@@ -124,7 +124,7 @@ async def test_an_intake_queue_with_another_delivery_limit_is_used_as_it_is(
     await entrance.until(entrance.delayed, "stored")
 
 
-async def test_a_direct_exchange_with_another_alternate_stops_no_other(
+async def test_a_direct_exchange_with_another_alternate_exchange_stops_no_other(
     make_entrance: MakeEntrance, rabbit: Exchanges, namespace: str
 ) -> None:
     bad, good = f"{namespace}-bad.delay", f"{namespace}-good.delay"
@@ -152,7 +152,7 @@ async def test_a_direct_exchange_with_another_alternate_stops_no_other(
     assert not task.done()
 
 
-async def test_the_intake_queue_is_a_quorum_queue_that_never_gives_up(
+async def test_the_intake_queue_is_a_quorum_queue_without_delivery_limit(
     open_entrance: Entrance, rabbit: Exchanges, namespace: str
 ) -> None:
     queue = f"{namespace}.delay"
@@ -259,7 +259,7 @@ def check_same(direct: Raw, delayed: Raw, id: str) -> None:
     assert same == direct
 
 
-async def test_at_their_time_never_early_and_the_rest_at_once_in_order(
+async def test_delayed_messages_are_never_early_and_the_others_go_at_once_in_order(
     open_entrance: Entrance, rabbit: Exchanges, namespace: str
 ) -> None:
     delays = [500, 100, 300, 200, 100, 400]
@@ -279,7 +279,7 @@ async def test_at_their_time_never_early_and_the_rest_at_once_in_order(
         assert raw.at_ms >= raw.headers["delaybridge-due-ms"]
 
 
-async def test_a_due_time_and_the_other_spellings(
+async def test_a_due_time_and_the_other_headers_for_a_delay_are_understood(
     open_entrance: Entrance, rabbit: Exchanges, namespace: str
 ) -> None:
     due_ms = time.time_ns() // 1_000_000 + 300
@@ -300,7 +300,7 @@ async def test_a_due_time_and_the_other_spellings(
 # ids
 
 
-async def test_ids_duplicates_cancels_and_conflicts(
+async def test_the_message_id_decides_duplicates_cancels_and_conflicts(
     open_entrance: Entrance, rabbit: Exchanges, namespace: str
 ) -> None:
     entrance, delay = open_entrance, f"{namespace}.delay"
@@ -338,7 +338,7 @@ async def test_ids_duplicates_cancels_and_conflicts(
     assert (raw.body, raw.properties["message_id"]) == (b"2", "kept")
 
 
-async def test_a_source_touches_no_message_that_is_bound_elsewhere(
+async def test_a_source_changes_no_message_that_goes_elsewhere(
     make_entrance: MakeEntrance,
     rabbit: Exchanges,
     namespace: str,
@@ -392,7 +392,7 @@ async def pending(entrance: Entrance, id: str, body: bytes) -> bool:
     return found is not None and found.body == body
 
 
-async def test_a_rule_lets_a_source_cancel_what_is_bound_elsewhere(
+async def test_a_trust_rule_lets_a_source_cancel_messages_that_go_elsewhere(
     make_entrance: MakeEntrance, rabbit: Exchanges, namespace: str
 ) -> None:
     entrance = make_entrance(trust=[f"{namespace}.delay=rabbitmq:*-pay"])
@@ -424,7 +424,7 @@ async def test_beyond_a_quota_messages_wait_at_the_broker(
     await entrance.until(lambda: entrance.client.get("c"), "stored when there is room")
 
 
-async def test_headers_ask_for_all_that_a_client_may_ask_for(
+async def test_headers_may_ask_for_everything_that_a_client_may(
     make_entrance: MakeEntrance, rabbit: Exchanges, namespace: str
 ) -> None:
     delay = f"{namespace}.delay"
@@ -484,7 +484,7 @@ class Failing:
         (Verdict.REFUSED, False, Answer.CANCELLED),
     ],
 )
-async def test_after_a_publish_at_once_that_failed_cancel_says_whether_a_copy_may_be_there(
+async def test_after_a_failed_immediate_publish_cancel_says_whether_a_copy_may_exist(
     make_entrance: MakeEntrance,
     rabbit: Exchanges,
     namespace: str,
@@ -513,7 +513,7 @@ async def test_after_a_publish_at_once_that_failed_cancel_says_whether_a_copy_ma
     assert await entrance.client.cancel("id") is answer
 
 
-async def test_messages_without_an_id_are_counted_and_the_first_is_told_of(
+async def test_messages_without_an_id_are_counted_and_the_first_is_logged(
     make_entrance: MakeEntrance,
     rabbit: Exchanges,
     namespace: str,
@@ -545,7 +545,7 @@ async def stored(entrance: Entrance, count: int) -> bool:
     return len(await entrance.delayed()) == count
 
 
-async def test_the_same_message_again_after_a_cancel_is_a_new_one(
+async def test_a_message_sent_again_after_its_cancel_is_a_new_one(
     open_entrance: Entrance, rabbit: Exchanges, namespace: str
 ) -> None:
     """Byte for byte the same, twice: the second cancel and the second message count, too."""
@@ -560,7 +560,7 @@ async def test_the_same_message_again_after_a_cancel_is_a_new_one(
     assert not await open_entrance.dead()
 
 
-async def test_a_consumers_retries_are_all_delivered(
+async def test_all_retries_of_a_consumer_are_delivered(
     open_entrance: Entrance, rabbit: Exchanges, namespace: str
 ) -> None:
     """It sends what it got back to the delay exchange, at once, with its id and a new delay.
@@ -600,7 +600,7 @@ async def test_a_consumers_retries_are_all_delivered(
 # destinations
 
 
-async def test_a_destination_header_leads_where_the_settings_allow(
+async def test_a_header_may_name_only_destinations_that_the_settings_allow(
     open_entrance: Entrance, rabbit: Exchanges, namespace: str
 ) -> None:
     other = await rabbit.target(f"{namespace}-other")
@@ -644,7 +644,7 @@ async def test_the_target_may_be_another_delay_exchange(
 # what cannot be accepted, or not be delivered
 
 
-async def test_what_cannot_be_accepted_lies_in_the_dead_set_and_stops_nothing(
+async def test_an_unacceptable_message_is_in_the_dead_set_and_stops_nothing(
     make_entrance: MakeEntrance, rabbit: Exchanges, namespace: str
 ) -> None:
     await rabbit.target(namespace)
@@ -692,7 +692,7 @@ async def buried(entrance: Entrance, count: int) -> bool:
     return len(await entrance.dead()) == count
 
 
-async def test_what_is_unroutable_at_once_blocks_nothing(
+async def test_an_immediate_message_that_is_unroutable_blocks_nothing(
     make_entrance: MakeEntrance, rabbit: Exchanges, namespace: str
 ) -> None:
     """Nothing is bound to one target, the other is not there at all."""
@@ -758,7 +758,7 @@ async def total(entrance: Entrance, count: int) -> bool:
     return stored == count
 
 
-async def test_a_wiped_namespace_ends_it_with_the_reason(
+async def test_a_wiped_namespace_ends_ingest_with_the_reason(
     make_entrance: MakeEntrance, rabbit: Exchanges, redis_url: str, namespace: str
 ) -> None:
     delay = f"{namespace}.delay"

@@ -118,7 +118,7 @@ async def handed_over(rabbit: Exchanges, entrance: Entrance, queue: str) -> None
 # the consumer
 
 
-async def test_a_deleted_queue_is_declared_anew(
+async def test_a_deleted_queue_is_declared_again(
     make_entrance: MakeEntrance, rabbit: Exchanges, namespace: str
 ) -> None:
     delay = f"{namespace}.delay"
@@ -140,7 +140,7 @@ async def test_a_deleted_queue_is_declared_anew(
     await entrance.until(one_channel, "one channel, its consumer's")
 
 
-async def test_a_channel_closed_by_the_broker_is_opened_anew(
+async def test_a_channel_closed_by_the_broker_is_opened_again(
     make_entrance: MakeEntrance, rabbit: Exchanges, namespace: str
 ) -> None:
     """As for an acknowledgement of what it never delivered."""
@@ -161,7 +161,7 @@ async def test_a_channel_closed_by_the_broker_is_opened_anew(
     assert ingest_of(entrance, task)._connection is connection
 
 
-async def test_what_another_consumer_gave_back_is_another_message(
+async def test_a_message_returned_by_another_consumer_is_stored_too(
     make_entrance: MakeEntrance, rabbit: Exchanges, namespace: str
 ) -> None:
     """Two messages without id, byte for byte the same; one comes again, but not to us."""
@@ -188,7 +188,7 @@ async def stop_after_declaring(entrance: Entrance, delay: str) -> None:
 # the connection
 
 
-async def test_connections_are_cut_while_messages_flow(
+async def test_nothing_is_lost_or_doubled_while_connections_are_cut(
     make_entrance: MakeEntrance, rabbit: Exchanges, proxy: FaultProxy, namespace: str
 ) -> None:
     delay, count = f"{namespace}.delay", 1500
@@ -210,7 +210,7 @@ async def at_least(entrance: Entrance, count: int) -> bool:
     return (await entrance.client.stats()).delayed >= count
 
 
-async def test_messages_without_id_are_known_again_after_a_cut(
+async def test_messages_without_an_id_are_recognized_after_a_cut(
     make_entrance: MakeEntrance,
     rabbit: Exchanges,
     proxy: FaultProxy,
@@ -234,7 +234,7 @@ async def test_messages_without_id_are_known_again_after_a_cut(
         await stored(entrance, rounds * count)
 
 
-async def test_the_broker_closes_all_connections_and_stops(
+async def test_reading_resumes_after_the_broker_closed_all_connections_and_stopped(
     make_entrance: MakeEntrance, rabbit: Exchanges, node: RabbitMQNode, namespace: str
 ) -> None:
     delay = f"{namespace}.delay"
@@ -261,7 +261,7 @@ async def test_the_broker_closes_all_connections_and_stops(
 # the store
 
 
-async def test_the_store_is_killed_and_comes_back(
+async def test_nothing_is_lost_while_the_store_is_killed_and_restarted(
     make_entrance: MakeEntrance, rabbit: Exchanges, own_redis: RedisServer, namespace: str
 ) -> None:
     delay = f"{namespace}.delay"
@@ -278,7 +278,7 @@ async def test_the_store_is_killed_and_comes_back(
     await drained(entrance, delay)
 
 
-async def test_a_full_store_is_waited_for_and_nothing_is_given_up(
+async def test_ingest_waits_for_a_full_store_and_gives_nothing_up(
     make_entrance: MakeEntrance, rabbit: Exchanges, own_redis: RedisServer, namespace: str
 ) -> None:
     delay = f"{namespace}.delay"
@@ -297,7 +297,7 @@ async def test_a_full_store_is_waited_for_and_nothing_is_given_up(
     assert dead.body == b"bad"
 
 
-async def test_memory_is_bounded_while_the_store_is_away(
+async def test_memory_is_bounded_while_the_store_does_not_answer(
     make_entrance: MakeEntrance,
     rabbit: Exchanges,
     proxy: FaultProxy,
@@ -332,7 +332,7 @@ async def test_memory_is_bounded_while_the_store_is_away(
     assert ingest_of(entrance, task)._connection._held_bytes == 0
 
 
-async def test_a_window_of_less_than_a_message_lets_them_through_one_by_one(
+async def test_a_window_smaller_than_a_message_lets_messages_through_one_by_one(
     make_entrance: MakeEntrance, rabbit: Exchanges, namespace: str
 ) -> None:
     delay = f"{namespace}.delay"
@@ -350,7 +350,7 @@ async def test_a_window_of_less_than_a_message_lets_them_through_one_by_one(
 
 
 @pytest.mark.timeout(120)  # a node of its own
-async def test_over_tls_reading_stops_and_goes_on(
+async def test_over_tls_a_full_window_stops_reading_until_there_is_room(
     make_entrance: MakeEntrance,
     own_redis: RedisServer,
     namespace: str,
@@ -402,7 +402,7 @@ async def test_over_tls_reading_stops_and_goes_on(
 # what is with the broker already
 
 
-async def test_a_retry_and_a_cancel_wait_for_the_delivery_under_way_and_stop_nothing(
+async def test_a_retry_and_a_cancel_wait_for_the_delivery_in_flight_and_stop_nothing(
     make_entrance: MakeEntrance, rabbit: Exchanges, proxy: FaultProxy, namespace: str
 ) -> None:
     delay = f"{namespace}.delay"
@@ -440,7 +440,7 @@ async def ids(entrance: Entrance, expected: set[str]) -> bool:
 # two at a time
 
 
-async def test_one_of_two_processes_is_killed_with_messages_in_hand(
+async def test_nothing_is_lost_or_doubled_if_one_of_two_processes_is_killed(
     make_entrance: MakeEntrance, rabbit: Exchanges, own_redis: RedisServer, namespace: str
 ) -> None:
     delay, count = f"{namespace}.delay", 1000
@@ -464,7 +464,7 @@ async def test_one_of_two_processes_is_killed_with_messages_in_hand(
     assert not await entrance.dead()
 
 
-async def test_a_blocked_broker_stores_what_it_does_not_take(
+async def test_immediate_messages_for_a_blocked_broker_are_stored(
     make_entrance: MakeEntrance, rabbit: Exchanges, node: RabbitMQNode, namespace: str
 ) -> None:
     """A memory alarm: consumers go on, publishers do not. What has no delay waits in the store."""

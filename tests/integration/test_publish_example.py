@@ -48,7 +48,7 @@ def connect_to(url: str) -> tuple[Any, Sink]:
     return made, sink
 
 
-def test_scheduled_by_one_command_and_published_by_another(
+def test_a_message_scheduled_by_one_command_is_published_by_another(
     installed: Path, redis_url: str, namespace: str, tmp_path: Path
 ) -> None:
     broker = ["--redis", redis_url, "--namespace", namespace, "--broker", f"file://{tmp_path}"]

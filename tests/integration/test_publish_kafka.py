@@ -140,7 +140,7 @@ class TestRefusals:
             assert sink.reasons([bad]) == {"partition_missing"}
             assert sink.outcomes[good] == CONFIRMED
 
-    async def test_a_partition_that_does_not_exist(self, rig: KafkaRig) -> None:
+    async def test_a_partition_that_does_not_exist_is_a_refusal(self, rig: KafkaRig) -> None:
         to = await rig.new_destination()
         async with rig.connected() as (publisher, sink):
             bad, good = rig.delivery(to, partition=99), rig.delivery(to)
@@ -149,7 +149,7 @@ class TestRefusals:
             assert sink.reasons([bad]) == {"partition_missing"}
             assert sink.outcomes[good] == CONFIRMED
 
-    async def test_the_brokers_own_limit(self, rig: KafkaRig) -> None:
+    async def test_a_record_above_the_broker_s_own_limit_is_refused(self, rig: KafkaRig) -> None:
         address = await asyncio.to_thread(rig.make, None, **{"max.message.bytes": "2000"})
         to = rig.destination(address)
         async with rig.connected() as (publisher, sink):
@@ -160,7 +160,7 @@ class TestRefusals:
             assert sink.reasons([large]) == {"message_too_large"}
             assert sink.outcomes[small] == CONFIRMED
 
-    async def test_a_topic_that_may_not_be_written(self, rig: KafkaRig) -> None:
+    async def test_a_topic_without_the_right_to_write_is_refused(self, rig: KafkaRig) -> None:
         to, other = await rig.new_destination(), await rig.new_destination()
 
         def deny() -> None:
@@ -185,7 +185,7 @@ class TestRefusals:
             assert {sink.outcomes[one].fault for one in refused} == {Fault.DESTINATION}
             assert sink.verdicts(taken) == {Verdict.CONFIRMED}
 
-    async def test_a_deleted_topic(self, rig: KafkaRig) -> None:
+    async def test_a_deleted_topic_is_noticed(self, rig: KafkaRig) -> None:
         to = await rig.new_destination()
         async with rig.connected() as (publisher, sink):
             await publish(publisher, sink, rig.deliveries(to, 10))
@@ -204,7 +204,7 @@ class TestRefusals:
             assert sink.verdicts(late) == {Verdict.REFUSED}
             assert sink.reasons(late) == {"topic_missing"}
 
-    async def test_a_broker_that_creates_topics_creates_the_missing_one(self) -> None:
+    async def test_a_broker_that_creates_topics_creates_a_missing_one(self) -> None:
         with KafkaStandIn() as stand_in:
             rig = KafkaRig.__new__(KafkaRig)  # only what makes deliveries
             async with rig.connected(url=stand_in.url) as (publisher, sink):

@@ -191,7 +191,7 @@ class TestTheMessage:
 
 
 class TestOnAmqp:
-    async def test_a_queue_that_rejects(self, on_amqp: KombuAmqpRig) -> None:
+    async def test_a_queue_that_rejects_is_unknown(self, on_amqp: KombuAmqpRig) -> None:
         with on_amqp.channel() as channel:
             full = {"x-max-length": 1, "x-overflow": "reject-publish"}
             channel.queue_declare("full", durable=True, arguments=full)
@@ -221,7 +221,7 @@ class TestOnAmqp:
             await publish(publisher, sink, [one])
             assert sink.outcomes[one] == CONFIRMED
 
-    async def test_a_wrong_password(self, on_amqp: KombuAmqpRig) -> None:
+    async def test_a_wrong_password_is_reported(self, on_amqp: KombuAmqpRig) -> None:
         url = on_amqp.url().replace("guest:guest", "guest:s3cret")
         with pytest.raises(PublishUnavailable, match="unreachable") as caught:
             async with on_amqp.connected(url=url):
@@ -230,7 +230,7 @@ class TestOnAmqp:
 
 
 class TestOnRedis:
-    async def test_a_full_redis_takes_nothing_until_it_has_room(
+    async def test_messages_for_a_full_redis_are_refused_until_it_has_room(
         self, on_redis: KombuRedisRig
     ) -> None:
         to = await on_redis.new_destination()
@@ -323,7 +323,7 @@ async def test_amqps_checks_the_name_in_the_certificate_whatever_else_is_asked_o
         server.close()
 
 
-async def test_the_file_system(tmp_path: Path) -> None:
+async def test_messages_reach_a_queue_in_the_file_system(tmp_path: Path) -> None:
     folder = tmp_path / "queues"
     folder.mkdir()
     options = f"transport.data_folder_in={folder}&transport.data_folder_out={folder}"
@@ -356,7 +356,7 @@ class TestConfiguration:
             ("kombu+amqp://h?transport.ssl=true", r"use kombu\+amqps://"),
         ],
     )
-    def test_urls_that_kombu_refuses(self, url: str, says: str) -> None:
+    def test_urls_that_kombu_refuses_are_refused(self, url: str, says: str) -> None:
         with pytest.raises(ConfigError, match=says) as caught:
             connect_to(url)
         assert "s3cret" not in str(caught.value)

@@ -186,7 +186,7 @@ class TestBytes:
 
 
 class TestRefusals:
-    async def test_returned_ones_are_told_apart_inside_a_window(self, rig: RabbitMQRig) -> None:
+    async def test_returned_messages_are_told_apart_inside_a_window(self, rig: RabbitMQRig) -> None:
         to = await rig.new_destination()
         nowhere = to._replace(routing_key="nobody")
         async with rig.connected() as (publisher, sink):
@@ -251,7 +251,7 @@ class TestRefusals:
             assert sink.reasons([poison]) == {"precondition_failed"}
             assert sink.verdicts([d for d in again if d is not poison]) == {Verdict.CONFIRMED}
 
-    async def test_a_deleted_exchange(self, rig: RabbitMQRig) -> None:
+    async def test_a_deleted_exchange_is_noticed(self, rig: RabbitMQRig) -> None:
         to = await rig.new_destination()
         async with rig.connected() as (publisher, sink):
             await publish(publisher, sink, rig.deliveries(to, 100))
@@ -294,7 +294,9 @@ class TestRights:
         await asyncio.to_thread(make)
         return name
 
-    async def test_an_exchange_that_may_not_be_written(self, rig: RabbitMQRig, user: str) -> None:
+    async def test_an_exchange_without_the_right_to_write_is_refused(
+        self, rig: RabbitMQRig, user: str
+    ) -> None:
         to = await rig.new_destination()
         async with rig.connected(url=rig.url().replace("guest:guest", f"{user}:pass")) as (
             publisher,
@@ -307,7 +309,7 @@ class TestRights:
             assert {sink.outcomes[one].fault for one in deliveries} == {Fault.DESTINATION}
             assert publisher.unavailable is None
 
-    async def test_a_topic_that_may_not_be_written_is_that_messages_fault(
+    async def test_a_routing_key_without_the_right_to_write_is_that_message_s_fault(
         self, rig: RabbitMQRig, user: str
     ) -> None:
         exchange = f"open-{uuid.uuid4().hex}"
@@ -337,7 +339,9 @@ class TestRights:
 
 
 class TestAlarm:
-    async def test_blocked_by_a_memory_alarm_and_back(self, rig: RabbitMQRig) -> None:
+    async def test_a_memory_alarm_makes_the_broker_unavailable_until_it_ends(
+        self, rig: RabbitMQRig
+    ) -> None:
         to = await rig.new_destination()
         options = PublishOptions(confirm_timeout_s=20.0, heartbeat_s=5)
         async with rig.connected(options) as (publisher, sink):
@@ -357,7 +361,7 @@ class TestAlarm:
             await sink.all_of(caught)
             assert sink.verdicts(caught) == {Verdict.CONFIRMED}
 
-    async def test_blocked_for_too_long_is_unknown(self, rig: RabbitMQRig) -> None:
+    async def test_messages_are_unknown_after_a_long_alarm(self, rig: RabbitMQRig) -> None:
         to = await rig.new_destination()
         options = PublishOptions(
             confirm_timeout_s=20.0, heartbeat_s=5, blocked_connection_timeout_s=1.0

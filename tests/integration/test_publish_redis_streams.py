@@ -60,7 +60,7 @@ def entries(rig: RedisRig, stream: str) -> list[list[bytes]]:
 
 
 class TestEntries:
-    async def test_fields_bytes_order_and_duplicates(self, rig: RedisRig) -> None:
+    async def test_fields_bytes_order_and_duplicates_are_kept(self, rig: RedisRig) -> None:
         to = await rig.new_destination()
         pairs = (("b", b"1"), ("body", b"\xff\x00"), ("b", b""), ("é", "€".encode()))
         async with rig.connected() as (publisher, sink):
@@ -105,7 +105,7 @@ class TestEntries:
         with pytest.raises(ValueError, match=says):
             check_broker_url(url)
 
-    def test_an_option_that_redis_py_refuses(self) -> None:
+    def test_an_option_that_redis_py_refuses_is_refused(self) -> None:
         with pytest.raises(ConfigError, match=r"brokers\.redis"):
             connect_to("redis://localhost?socket_timeout=abc")
 
@@ -120,7 +120,9 @@ class TestEntries:
 
 
 class TestRefusals:
-    async def test_a_full_redis_takes_nothing_until_it_has_room(self, rig: RedisRig) -> None:
+    async def test_messages_for_a_full_redis_are_refused_until_it_has_room(
+        self, rig: RedisRig
+    ) -> None:
         to = await rig.new_destination()
         with rig.client() as client:
             async with rig.connected() as (publisher, sink):
@@ -142,7 +144,7 @@ class TestRefusals:
                 assert sink.verdicts(after) == {Verdict.CONFIRMED}
             assert len(entries(rig, to.address)) == 10
 
-    async def test_a_replica_takes_nothing(self, rig: RedisRig) -> None:
+    async def test_messages_for_a_replica_are_refused(self, rig: RedisRig) -> None:
         to = await rig.new_destination()
         with RedisServer() as master, rig.client() as client:
             async with rig.connected() as (publisher, sink):
@@ -172,7 +174,7 @@ class TestRefusals:
             assert "of unknown version" in publisher.describe()
             assert "p/w" not in publisher.describe()
 
-    async def test_a_wrong_password(self, rig: RedisRig) -> None:
+    async def test_a_wrong_password_is_reported(self, rig: RedisRig) -> None:
         url = rig.url().replace("redis://", "redis://nobody:s3cret@")
         with pytest.raises(PublishUnavailable, match="access_refused") as caught:
             async with rig.connected(url=url):
@@ -197,7 +199,7 @@ class TestConnections:
             rig.proxy.mode = "pass"
             await wait_until_async(lambda: publisher.unavailable is None, 15.0, "it is back")
 
-    async def test_a_unix_socket(self, tmp_path: Path) -> None:
+    async def test_messages_go_through_a_unix_socket(self, tmp_path: Path) -> None:
         path = tmp_path / "redis.sock"
         with RedisServer(["--unixsocket", str(path)]):
             publisher, sink = connect_to(f"unix://{path}?db=1")

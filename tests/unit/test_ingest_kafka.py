@@ -107,7 +107,7 @@ REFUSED: dict[str, tuple[Pairs | None, str]] = {
 
 
 @pytest.mark.parametrize(("headers", "why"), REFUSED.values(), ids=REFUSED)
-def test_refused(headers: Pairs | None, why: str) -> None:
+def test_an_invalid_record_is_quarantined_unchanged(headers: Pairs | None, why: str) -> None:
     one = reader()
     entry = one.read(record(headers))
     assert reason(entry).startswith(f"ingress:{why}")
@@ -141,7 +141,7 @@ ACCEPTED: dict[str, tuple[Pairs, str]] = {
 
 
 @pytest.mark.parametrize(("headers", "when"), ACCEPTED.values(), ids=ACCEPTED)
-def test_accepted(headers: Pairs, when: str) -> None:
+def test_a_record_is_scheduled_at_the_time_in_its_headers(headers: Pairs, when: str) -> None:
     entry = scheduled(read(headers))
     assert entry.accepted.when == when
     assert entry.accepted.id == f"orders.delay-{TOPIC_ID}-00003-0000000000000000007"
@@ -154,32 +154,32 @@ class TestKeyValueAndPlace:
     @pytest.mark.parametrize(
         "key", [None, b"", b"\xff", b"k" * 2**20], ids=["none", "empty", "bytes", "1 MiB"]
     )
-    def test_k12_k13_any_key_is_kept(self, key: bytes | None) -> None:
+    def test_any_key_is_kept(self, key: bytes | None) -> None:  # K-12, K-13
         entry = scheduled(read(HOUR, key=key))
         assert kept(entry).key == key
         assert entry.accepted.shard_key == (entry.accepted.id.encode() if key is None else key)
 
     @pytest.mark.parametrize("value", [None, b"", b"\x00\x00\x00\x00\x07avro"])
-    def test_k32_any_value_is_kept(self, value: bytes | None) -> None:
+    def test_any_value_is_kept(self, value: bytes | None) -> None:  # K-32
         assert kept(read(HOUR, value=value)).body == value
 
-    def test_k15_a_value_too_large_is_kept_whole_but_not_sent(self) -> None:
+    def test_a_value_that_is_too_large_is_quarantined_whole(self) -> None:  # K-15
         entry = reader(body_bytes=10).read(record(HOUR, value=b"x" * 11))
         assert reason(entry).startswith("ingress:body_too_large body: 11 bytes")
         assert isinstance(entry, Quarantine)
         assert decode_record(entry.payload).body == b"x" * 11
 
     @pytest.mark.parametrize("timestamp_ms", [-1, 0, FAR_MS])
-    def test_k19_the_records_own_time_means_nothing(self, timestamp_ms: int) -> None:
+    def test_the_record_s_own_timestamp_is_ignored(self, timestamp_ms: int) -> None:  # K-19
         assert read(HOUR, timestamp_ms=timestamp_ms) == read(HOUR)
 
-    def test_the_partition_is_by_key_unless_it_is_to_be_kept(self) -> None:
+    def test_the_partition_is_kept_only_if_the_settings_say_so(self) -> None:
         assert kept(read(HOUR)).partition is None
         assert kept(reader(keep_partition=True).read(record(HOUR))).partition == 3
         etf1 = reader(keep_partition=True, allowed=("kafka:*",)).read(record(ETF1))
         assert kept(etf1).partition == 3
 
-    def test_a_given_id_and_destination(self) -> None:
+    def test_headers_may_give_an_id_and_a_destination(self) -> None:
         headers: Pairs = [
             *HOUR,
             ("delaybridge-id", "é".encode()),
@@ -189,7 +189,7 @@ class TestKeyValueAndPlace:
         assert scheduled(entry).accepted.id == "é"
         assert kept(entry).destination == "kafka:pay"
 
-    def test_all_that_a_client_may_ask_for(self) -> None:
+    def test_headers_may_ask_for_everything_that_a_client_may(self) -> None:
         asked: Pairs = [
             ("delaybridge-priority", b"9"),
             ("delaybridge-ttl", b"15m"),
@@ -205,7 +205,7 @@ class TestKeyValueAndPlace:
         fraction = scheduled(read([("x-delay", b"3599999.5")]))
         assert fraction.accepted.when == "+3600000"
 
-    def test_headers_of_ours_from_an_earlier_delivery_are_not_sent_on(self) -> None:
+    def test_delaybridge_s_headers_of_an_earlier_delivery_are_removed(self) -> None:
         headers: Pairs = [
             ("delaybridge-due-ms", b"1"),
             ("delaybridge-attempt", b"2"),
@@ -213,7 +213,7 @@ class TestKeyValueAndPlace:
         ]
         assert kept(read(headers)).headers == (("own", b"kept"),)
 
-    def test_a_name_that_is_almost_one_is_counted(self) -> None:
+    def test_a_header_named_almost_like_an_instruction_is_counted(self) -> None:
         one = reader()
         assert scheduled(one.read(record([("X-Delay", b"5000")]))).accepted.when == "+0"
         one.read(record(HOUR))
@@ -221,13 +221,13 @@ class TestKeyValueAndPlace:
 
 
 class TestIds:
-    def test_k23_another_topic_of_the_same_name_has_other_ids_and_another_source(self) -> None:
+    def test_a_recreated_topic_has_other_ids_and_another_source(self) -> None:  # K-23
         old, new = (scheduled(reader(id).read(record(HOUR))) for id in (TOPIC_ID, "x" * 22))
         assert old.accepted.id != new.accepted.id
         assert old.source != new.source
         assert old.stamp != new.stamp
 
-    def test_where_the_broker_gives_no_ids_the_stamp_alone_tells_a_redelivery(self) -> None:
+    def test_without_topic_ids_only_the_stamp_identifies_a_redelivery(self) -> None:
         entry = scheduled(reader("").read(record(HOUR)))
         assert (entry.source, entry.policy) == ("", OnConflict.FAIL)
         assert entry.accepted.id == "orders.delay-00003-0000000000000000007"
@@ -237,7 +237,7 @@ class TestIds:
         st.integers(1, 249),
         st.integers(80, 255),
     )
-    def test_they_sort_as_they_were_read_fit_and_differ(
+    def test_ids_sort_as_read_fit_and_differ(
         self, places: list[tuple[int, int]], length: int, id_bytes: int
     ) -> None:
         route = Route("kafka", "kafka", "t" * length, "target")
@@ -251,7 +251,7 @@ class TestIds:
         assert all(len(id.encode()) <= id_bytes for id in (*ids, *kept_ids))
 
     @given(st.sets(st.tuples(st.sampled_from("ab"), st.integers(0, 3), st.integers(0, 9))))
-    def test_stamps_are_the_records_own(self, places: set[tuple[str, int, int]]) -> None:
+    def test_each_record_has_its_own_stamp(self, places: set[tuple[str, int, int]]) -> None:
         stamps = [
             scheduled(
                 reader(topic * 22).read(record(HOUR, partition=partition, offset=offset))
@@ -273,7 +273,7 @@ ETF1_READER = reader(allowed=("kafka:videos",))
 
 
 class TestEtf1:
-    def test_a_schedule(self) -> None:
+    def test_a_record_in_etf1_s_dialect_is_scheduled(self) -> None:
         entry = scheduled(ETF1_READER.read(record(ETF1, key=b"video-1")))
         assert entry.policy is OnConflict.REPLACE
         assert (entry.source, entry.offset) == (f"{TOPIC_ID}:3", 7)
@@ -287,16 +287,16 @@ class TestEtf1:
         )
         assert kept(entry) == Record("kafka:videos", b"body", (*ETF1, *stamps), None, b"vid1")
 
-    def test_without_a_target_key_there_is_none(self) -> None:
+    def test_without_a_target_key_the_message_has_none(self) -> None:
         entry = ETF1_READER.read(record(ETF1[:2], key=b"video-1"))
         assert kept(entry).key is None
 
-    def test_an_epoch_gone_by_is_now(self) -> None:
+    def test_an_epoch_in_the_past_is_due_now(self) -> None:
         headers: Pairs = [("scheduler-epoch", b"1577836800"), ETF1[1]]
         assert scheduled(ETF1_READER.read(record(headers))).accepted.when == "1577836800000"
 
     @pytest.mark.parametrize("headers", [ETF1, [("scheduler-x", b"")]], ids=["all", "any"])
-    def test_k14_a_null_value_cancels(self, headers: Pairs) -> None:
+    def test_a_null_value_cancels(self, headers: Pairs) -> None:  # K-14
         entry = ETF1_READER.read(record(headers, key=b"video-1", value=None))
         assert isinstance(entry, Change)
         assert (entry.id, entry.shard_key, entry.otherwise) == ("video-1", b"video-1", None)
@@ -319,13 +319,15 @@ class TestEtf1:
             ({"headers": [("scheduler-epoch", b"99999999999"), ETF1[1]]}, "too_far"),
         ],
     )
-    def test_refused(self, change: dict[str, Any], why: str) -> None:
+    def test_an_invalid_record_in_etf1_s_dialect_is_quarantined(
+        self, change: dict[str, Any], why: str
+    ) -> None:
         given = {"headers": ETF1, "key": b"video-1", **change}
         assert reason(ETF1_READER.read(record(**given))).startswith(f"ingress:{why}")
 
 
 class TestCancel:
-    def test_by_our_header(self) -> None:
+    def test_a_header_cancels(self) -> None:
         headers: Pairs = [("delaybridge-cancel", b"true"), ("delaybridge-id", b"x")]
         entry = read(headers)
         assert isinstance(entry, Change)
@@ -334,14 +336,14 @@ class TestCancel:
         assert isinstance(without_key, Change)
         assert without_key.shard_key is None
 
-    def test_or_a_reschedule(self) -> None:
+    def test_a_header_reschedules(self) -> None:
         headers: Pairs = [("delaybridge-reschedule", b"true"), ("delaybridge-id", b"x"), *HOUR]
         for more, shard_key in (([], b"k"), ([("delaybridge-key", b"order-1")], b"order-1")):
             entry = read([*headers, *more])
             assert isinstance(entry, Change)
             assert (entry.id, entry.shard_key, entry.when) == ("x", shard_key, "+3600000")
 
-    def test_a_null_value_without_headers_cancels_or_goes_through(self) -> None:
+    def test_a_tombstone_cancels_or_is_a_message(self) -> None:
         entry = read([], value=None)
         assert isinstance(entry, Change)
         assert (entry.id, entry.shard_key) == ("k", b"k")
@@ -350,10 +352,10 @@ class TestCancel:
         assert entry.stamp == entry.otherwise.stamp
 
     @pytest.mark.parametrize("key", [None, b"", b"\xff"], ids=["none", "empty", "no text"])
-    def test_unless_its_key_can_be_no_id(self, key: bytes | None) -> None:
+    def test_a_tombstone_whose_key_cannot_be_an_id_is_a_message(self, key: bytes | None) -> None:
         assert kept(read([], value=None, key=key)).key == key
 
-    def test_with_any_header_it_is_a_message(self) -> None:
+    def test_a_null_value_with_any_header_is_a_message(self) -> None:
         assert kept(read([("a", b"")], value=None)).body is None
 
 
@@ -375,7 +377,7 @@ VALUES = st.one_of(
     st.one_of(st.none(), st.binary(max_size=5)),
     st.integers(-1, 2**62),
 )
-def test_whatever_comes_something_becomes_of_it(
+def test_any_record_is_scheduled_changed_or_quarantined(
     headers: Pairs | None, key: bytes | None, value: bytes | None, timestamp_ms: int
 ) -> None:
     given = record(headers, key=key, value=value, timestamp_ms=timestamp_ms)
@@ -401,7 +403,7 @@ class TestRoutes:
             ("kafka:*.delay", "*.delay", ""),
         ],
     )
-    def test_a_table(self, text: str, source: str, target: str) -> None:
+    def test_a_route_names_source_and_target(self, text: str, source: str, target: str) -> None:
         route = parse_route(text, KINDS, "kafka")
         assert (route.broker, route.source, route.target) == ("kafka", source, target)
 
@@ -412,17 +414,19 @@ class TestRoutes:
         with pytest.raises(ConfigError, match=r"ingest\.topics"):
             parse_route(text, KINDS, "kafka")
 
-    def test_a_pattern_as_the_client_takes_it(self) -> None:
+    def test_a_pattern_becomes_librdkafka_s_regular_expression(self) -> None:
         assert topics_pattern("eu.*.delay") == r"^eu\..*\.delay$"
         assert parse_route("kafka:*.delay", KINDS, "kafka").of("a.delay").target == "a"
 
 
 class TestSettings:
-    def test_offsets_to_skip(self) -> None:
+    def test_the_offset_to_skip_is_the_last_one_not_read(self) -> None:
         assert skips(["orders.delay/3=41", "a/0=0"]) == {("orders.delay", 3): 42, ("a", 0): 1}
 
     @pytest.mark.parametrize("window_bytes", [1, 32 * 2**20, 2**40])
-    def test_any_window_and_lease_are_settings_librdkafka_takes(self, window_bytes: int) -> None:
+    def test_librdkafka_accepts_the_settings_of_any_window_and_lease(
+        self, window_bytes: int
+    ) -> None:
         for silent_ms in (100, 600_000):
             settings = member_settings(group="g", window_bytes=window_bytes, silent_ms=silent_ms)
             Consumer({**settings, "log_level": 0}).close()

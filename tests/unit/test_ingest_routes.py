@@ -25,7 +25,7 @@ TWO = {"eu": "rabbitmq", "us": "rabbitmq", "log": "kafka"}
         ("a.delay=b.delay", Route("rabbitmq", "rabbitmq", "a.delay", "b.delay")),
     ],
 )
-def test_an_exchange(text: str, route: Route) -> None:
+def test_a_route_names_an_exchange_and_its_target(text: str, route: Route) -> None:
     found = parse_route(text, KINDS, "rabbitmq")
     if text.endswith(".delay") and "=" not in text:
         route = route._replace(source="orders.delay")
@@ -33,18 +33,18 @@ def test_an_exchange(text: str, route: Route) -> None:
 
 
 @pytest.mark.parametrize("type", ["topic", "fanout", "headers", "direct"])
-def test_the_type_of_an_exchange_that_does_not_exist_yet(type: str) -> None:
+def test_a_route_may_give_the_type_of_a_new_exchange(type: str) -> None:
     assert parse_route(f"x.delay;type={type}", KINDS, "rabbitmq").type == type
 
 
-def test_the_broker_is_named_where_there_are_several() -> None:
+def test_a_route_names_its_broker_if_there_are_several() -> None:
     assert parse_route("eu:x.delay", TWO, "rabbitmq").broker == "eu"
     assert parse_route("x.delay", TWO, "kafka").broker == "log"
     with pytest.raises(ConfigError, match="which broker.*eu, us"):
         parse_route("x.delay", TWO, "rabbitmq")
 
 
-def test_a_colon_may_belong_to_the_name() -> None:
+def test_an_exchange_s_name_may_contain_a_colon() -> None:
     assert parse_route("rabbitmq:team:x.delay", KINDS, "rabbitmq").source == "team:x.delay"
     with pytest.raises(ConfigError, match="no broker is named 'team'.*rabbitmq:team:x.delay"):
         parse_route("team:x.delay", KINDS, "rabbitmq")
@@ -95,12 +95,12 @@ def test_a_bad_route_is_refused(text: str, kind: str, what: str) -> None:
         (["*.delay", "a=b.delay.delay", "b=a"], "kafka", "a -> b.delay.delay -> b.delay -> b"),
     ],
 )
-def test_a_circle_of_routes(texts: list[str], kind: str, way: str) -> None:
+def test_a_circle_of_routes_is_refused(texts: list[str], kind: str, way: str) -> None:
     with pytest.raises(ConfigError, match=f"{way}.*circle"):
         parse_routes(texts, KINDS, kind)
 
 
-def test_a_circle_over_two_names_of_one_server() -> None:
+def test_a_circle_over_two_names_of_one_server_is_refused() -> None:
     urls = {"eu": "amqp://a:b@H:5672/", "us": "amqps://h:5672?heartbeat=5"}
     with pytest.raises(ConfigError, match=r"a\.delay -> b\.delay -> a\.delay.*circle"):
         parse_routes(["eu:a.delay=b.delay", "us:b.delay=a.delay"], TWO, "rabbitmq", urls)
@@ -114,12 +114,12 @@ def test_routes_without_a_circle_are_accepted() -> None:
     assert len(parse_routes(["*.delay", "x.delay.delay", "a.delay=c"], KINDS, "kafka")) == 3
 
 
-def test_a_source_is_given_once_only() -> None:
+def test_a_source_that_is_named_twice_is_refused() -> None:
     with pytest.raises(ConfigError, match="'rabbitmq:a.delay' is there twice"):
         parse_routes(["a.delay=b", "rabbitmq:a.delay=c"], KINDS, "rabbitmq")
 
 
-def test_a_pattern_is_for_every_broker_of_the_kind() -> None:
+def test_a_pattern_applies_to_every_broker_of_its_kind() -> None:
     brokers = TWO | {"audit": "kafka"}
     assert [str(r) for r in parse_routes(["*.delay"], brokers, "kafka")] == [
         "log:*.delay",
@@ -127,12 +127,12 @@ def test_a_pattern_is_for_every_broker_of_the_kind() -> None:
     ]
 
 
-def test_without_a_broker_of_that_kind() -> None:
+def test_a_route_without_a_broker_of_its_kind_is_refused() -> None:
     with pytest.raises(ConfigError, match="none"):
         parse_route("x.delay", {"kafka": "kafka"}, "rabbitmq")
 
 
-def test_a_pattern_of_topics() -> None:
+def test_a_pattern_gives_each_topic_its_target() -> None:
     route = parse_route("*.delay", KINDS, "kafka")
     assert route.is_pattern
     assert (route.of("a.b.delay").source, route.of("a.b.delay").target) == ("a.b.delay", "a.b")
@@ -151,7 +151,7 @@ def test_a_pattern_of_topics() -> None:
         ("eu-*.delay", "us-eu-orders.delay", False),
     ],
 )
-def test_a_pattern_as_the_consumer_takes_it(source: str, topic: str, matches: bool) -> None:
+def test_a_pattern_matches_whole_topic_names(source: str, topic: str, matches: bool) -> None:
     assert bool(re.match(topics_pattern(source), topic)) is matches
 
 
@@ -166,7 +166,7 @@ def check(allowed: list[str], destination: Destination, route: Route | None = No
     return ""
 
 
-def test_the_routes_own_target_is_always_allowed() -> None:
+def test_a_route_s_own_target_is_always_allowed() -> None:
     assert check([], Destination("rabbitmq", "rabbitmq", "x", "any.key")) == ""
 
 
@@ -183,7 +183,9 @@ def test_the_routes_own_target_is_always_allowed() -> None:
         ([], "x", "eu", "destination_not_allowed"),  # the same name, elsewhere
     ],
 )
-def test_where_a_header_may_lead(allowed: list[str], address: str, broker: str, code: str) -> None:
+def test_a_header_may_name_only_destinations_that_the_settings_allow(
+    allowed: list[str], address: str, broker: str, code: str
+) -> None:
     assert check(allowed, Destination(broker, "rabbitmq", address, "some/key")) == code
 
 
@@ -192,7 +194,7 @@ def test_a_message_stays_with_its_kind_of_broker() -> None:
     assert check(["*"], Destination("kafka", "kafka", "topic")) == "destination_not_allowed"
 
 
-def test_a_queue_by_the_default_exchange() -> None:
+def test_a_queue_is_allowed_only_if_the_settings_name_it() -> None:
     queue = Destination("rabbitmq", "rabbitmq", "", "some-queue")
     assert check([], queue) == "destination_not_allowed"
     assert check([queue.label], queue) == ""

@@ -189,13 +189,13 @@ def model() -> ModelStore:
 
 
 class TestCalls:
-    def test_one_call_a_bucket_however_many_messages(self, model: ModelStore) -> None:
+    def test_each_bucket_gets_one_call_for_any_number_of_messages(self, model: ModelStore) -> None:
         entries: list[Entry] = [schedule(f"id-{n}") for n in range(100)]
         assert store(model, entries) == [CREATED] * 100
         assert sorted(map(bucket_of, model.called)) == list(range(BUCKETS))
         assert model.pending().keys() == {f"id-{n}" for n in range(100)}
 
-    def test_one_call_a_bucket_and_source(self, model: ModelStore) -> None:
+    def test_each_bucket_gets_one_call_per_source(self, model: ModelStore) -> None:
         entries: list[Entry] = [
             schedule(f"{source}-{n}", key=b"k", source=source, offset=n)
             for n in range(5)
@@ -206,24 +206,26 @@ class TestCalls:
         (bucket,) = {bucket_of(command) for command in model.called}
         assert model.buckets[bucket].read == {"t:0": 4, "t:1": 4}
 
-    def test_what_does_not_fit_into_a_call_goes_into_the_next(self, model: ModelStore) -> None:
+    def test_messages_that_do_not_fit_into_a_call_go_into_the_next(self, model: ModelStore) -> None:
         entries: list[Entry] = [schedule(f"id-{n}", b"x" * 2**20, key=b"k") for n in range(10)]
         assert store(model, entries) == [CREATED] * 10
         assert [len(command.args[9:]) // 5 for command in model.called] == [4, 4, 2]
 
-    def test_from_a_source_it_is_left_for_another_time(self, model: ModelStore) -> None:
+    def test_messages_of_a_source_that_do_not_fit_are_left_for_later(
+        self, model: ModelStore
+    ) -> None:
         entries: list[Entry] = [
             schedule(f"id-{n}", b"x" * 2**20, key=b"k", source="t:0", offset=n) for n in range(10)
         ]
         assert store(model, entries) == [CREATED] * 4 + [None] * 6
         assert store(model, entries[4:]) == [CREATED] * 4 + [None] * 2
 
-    def test_one_message_larger_than_a_call_goes_alone(self, model: ModelStore) -> None:
+    def test_a_message_larger_than_a_call_goes_alone(self, model: ModelStore) -> None:
         large = schedule("large", b"x" * (5 * 2**20), key=b"k", source="t:0", offset=1)
         small = schedule("small", key=b"k", source="t:0", offset=2)
         assert store(model, [large, small]) == [CREATED, None]
 
-    def test_policies_do_not_mix(self, model: ModelStore) -> None:
+    def test_a_call_has_one_conflict_policy(self, model: ModelStore) -> None:
         entries: list[Entry] = [
             schedule("a", key=b"k", source="t:0", offset=1),
             schedule("b", key=b"k", source="t:0", offset=2, policy=OnConflict.REPLACE),
@@ -233,13 +235,13 @@ class TestCalls:
         assert store(model, entries[1:]) == [CREATED, None]
         assert [command.args[1] for command in model.called] == [3, 2]
 
-    def test_nothing_to_store(self, model: ModelStore) -> None:
+    def test_without_entries_nothing_is_called(self, model: ModelStore) -> None:
         assert store(model, []) == []
         assert not model.called
 
 
 class TestSources:
-    def test_what_follows_a_conflict_is_not_looked_at(self, model: ModelStore) -> None:
+    def test_entries_after_a_conflict_are_not_looked_at(self, model: ModelStore) -> None:
         store(model, [schedule("x", b"other", key=b"k")])
         other = next(f"far-{n}" for n in count() if crc(f"far-{n}") != crc("k"))
         entries: list[Entry] = [
@@ -251,7 +253,7 @@ class TestSources:
         assert store(model, entries) == [CREATED, CONFLICT, None, CREATED]
         assert store(model, entries[2:3]) == [CREATED]
 
-    def test_what_follows_one_in_flight_waits_with_it(self, model: ModelStore) -> None:
+    def test_entries_after_an_id_in_flight_wait_with_it(self, model: ModelStore) -> None:
         store(model, [schedule("x", key=b"k")])
         model.fired.add("x")
         entries: list[Entry] = [
@@ -262,7 +264,7 @@ class TestSources:
         model.buckets[crc("k")].messages.clear()  # settled
         assert store(model, entries[1:]) == [CREATED, CREATED]
 
-    def test_what_was_read_is_left_out(self, model: ModelStore) -> None:
+    def test_records_that_were_read_before_are_skipped(self, model: ModelStore) -> None:
         entries: list[Entry] = [
             schedule(f"id-{n}", key=b"k", source="t:0", offset=n) for n in range(3)
         ]
@@ -273,7 +275,7 @@ class TestSources:
 
 
 class TestCancels:
-    def test_with_a_key_one_bucket_is_asked_without_all(self, model: ModelStore) -> None:
+    def test_a_cancel_asks_one_bucket_by_key_and_all_without_one(self, model: ModelStore) -> None:
         store(model, [schedule("x", key=b"k")])
         model.called.clear()
         assert store(model, [cancel("x", b"other key" * 2)]) in ([UNKNOWN], [CANCELLED])
@@ -284,7 +286,9 @@ class TestCancels:
         assert bucket_of(model.called[0]) == crc("x")
         assert not model.pending()
 
-    def test_the_answer_is_of_the_message_that_had_gone_furthest(self, model: ModelStore) -> None:
+    def test_the_answer_is_that_of_the_message_that_has_gone_furthest(
+        self, model: ModelStore
+    ) -> None:
         keys_ = {crc(f"key-{n}"): b"key-%d" % n for n in range(50)}
         assert len(keys_) == BUCKETS
         store(model, [schedule("x", key=key) for key in keys_.values()])
@@ -293,7 +297,7 @@ class TestCancels:
         model.fired.add("x")
         assert store(model, [cancel("x")]) == [IN_FLIGHT]
 
-    def test_it_stands_where_it_stood(self, model: ModelStore) -> None:
+    def test_a_cancel_takes_effect_in_its_place(self, model: ModelStore) -> None:
         entries: list[Entry] = [
             schedule("x", b"1"),
             cancel("x", b"x"),
@@ -303,7 +307,7 @@ class TestCancels:
         assert store(model, entries) == [CREATED, CANCELLED, CREATED, UNKNOWN]
         assert model.pending() == {"x": b"2"}
 
-    def test_also_in_a_bucket_that_was_never_used(self) -> None:
+    def test_a_cancel_takes_effect_in_a_bucket_never_used(self) -> None:
         model = ModelStore([False] * BUCKETS)
         entries: list[Entry] = [
             schedule("x"),
@@ -314,14 +318,12 @@ class TestCancels:
         assert store(model, entries) == [CREATED, CANCELLED, CREATED, CANCELLED]
         assert not model.pending()
 
-    def test_one_read_before_does_nothing(self, model: ModelStore) -> None:
+    def test_a_cancel_that_was_read_before_does_nothing(self, model: ModelStore) -> None:
         store(model, [schedule("x", key=b"k", source="t:0", offset=7)])
         assert store(model, [cancel("x", b"k", "t:0", 6)]) == [UNKNOWN]
         assert store(model, [cancel("x", b"k", "t:0", 8)]) == [CANCELLED]
 
-    def test_one_that_may_be_a_message_counts_as_read_only_if_it_was_none(
-        self, model: ModelStore
-    ) -> None:
+    def test_a_tombstone_counts_as_read_only_if_it_cancelled(self, model: ModelStore) -> None:
         instead = schedule("null", key=b"k", source="t:0", offset=5)
         tombstone = cancel("k", b"k", "t:0", 5, otherwise=instead)
         assert store(model, [tombstone]) == [UNKNOWN]
@@ -339,19 +341,21 @@ class TestCancels:
 
 
 class TestBirth:
-    def test_a_bucket_never_used_is_taken(self) -> None:
+    def test_a_bucket_never_used_is_initialized(self) -> None:
         model = ModelStore([False] * BUCKETS)
         entries: list[Entry] = [schedule(f"id-{n}", source="t:0", offset=n) for n in range(20)]
         assert store(model, [*entries, quarantine("q")]) == [CREATED] * 21
         assert all(bucket.is_born for bucket in model.buckets)
 
-    def test_a_store_that_was_wiped_is_told_of(self) -> None:
+    def test_a_wiped_store_raises(self) -> None:
         with pytest.raises(StoreWiped):
             store(ModelStore(birth="another"), [schedule("x")])
 
 
 class TestQuarantine:
-    def test_it_lies_in_the_dead_set_and_touches_no_source(self, model: ModelStore) -> None:
+    def test_a_quarantined_message_is_in_the_dead_set_and_advances_no_source(
+        self, model: ModelStore
+    ) -> None:
         entries: list[Entry] = [
             schedule("a", key=b"q", source="t:0", offset=1),
             quarantine("q"),
@@ -361,7 +365,7 @@ class TestQuarantine:
         assert model.buckets[crc("q")].dead == {"q"}
         assert [command.name for command in model.called] == ["schedule", "quarantine"]
 
-    def test_read_again_it_is_the_same(self, model: ModelStore) -> None:
+    def test_a_quarantined_message_that_is_read_again_is_kept_once(self, model: ModelStore) -> None:
         one = quarantine("q")
         assert store(model, [one]) == store(model, [one]) == [CREATED]
 
@@ -382,7 +386,7 @@ ANYTHING = st.one_of(  # without keys, as AMQP's messages come
 
 class TestOrder:
     @given(st.lists(ANYTHING, max_size=30), st.tuples(*[st.booleans()] * BUCKETS))
-    def test_many_at_once_do_what_they_would_one_by_one(
+    def test_many_entries_in_one_call_do_what_they_do_one_by_one(
         self, entries: list[Entry], are_born: Sequence[bool]
     ) -> None:
         at_once, one_by_one = ModelStore(are_born), ModelStore(are_born)
@@ -394,7 +398,7 @@ class TestOrder:
         st.lists(st.tuples(IDS, st.sampled_from([b"1", b"2"]), BASES, POLICIES), max_size=30),
         st.lists(st.booleans(), max_size=60),
     )
-    def test_of_a_source_nothing_is_passed_over(
+    def test_no_record_of_a_source_is_passed_over(
         self, told: list[tuple[str, bytes, bytes | None, ConflictPolicy]], fired: list[bool]
     ) -> None:
         entries: list[Entry] = [

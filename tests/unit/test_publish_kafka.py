@@ -23,7 +23,7 @@ def settings(url: str) -> dict[str, Any]:
 
 
 class TestConfiguration:
-    def test_hosts_get_their_port(self) -> None:
+    def test_hosts_without_a_port_get_the_default(self) -> None:
         found = settings("kafka://a,b:9093,[::1],[::1]:9094")["bootstrap.servers"]
         assert found == "a:9092,b:9093,[::1]:9092,[::1]:9094"
 
@@ -44,7 +44,7 @@ class TestConfiguration:
             ("kafkas://a?sasl.mechanism=OAUTHBEARER", "sasl_ssl"),
         ],
     )
-    def test_the_protocol(self, url: str, protocol: str) -> None:
+    def test_the_scheme_and_the_login_decide_the_protocol(self, url: str, protocol: str) -> None:
         assert settings(url)["security.protocol"] == protocol
 
     def test_user_and_password_are_unquoted_and_plain_by_default(self) -> None:

@@ -360,7 +360,7 @@ class TestEncoder:
         assert header.properties.headers["delaybridge-id"] == "id"
         assert body.fragment == b"hello"
 
-    def test_a_record_without_headers_and_body(self) -> None:
+    def test_a_record_without_headers_and_body_is_encoded(self) -> None:
         method, header = frames(Encoder(1, 131072, b"").frames(delivery("id", b"")))
         assert header.body_size == 0
         assert list(header.properties.headers) == [

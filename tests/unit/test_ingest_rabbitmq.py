@@ -130,7 +130,7 @@ def double(value: float) -> bytes:
         pytest.param(text(b"5000", b"x"), 5000, id="A21 byte array"),
     ],
 )
-def test_a_delay_that_is_understood(table: bytes, delay_ms: int) -> None:
+def test_every_valid_delay_is_understood(table: bytes, delay_ms: int) -> None:
     entry = read(delivered(table))
     assert isinstance(entry, Schedule)
     assert entry.accepted.when == f"+{delay_ms}"
@@ -163,7 +163,7 @@ def test_a_delay_that_is_understood(table: bytes, delay_ms: int) -> None:
         ),
     ],
 )
-def test_a_delay_that_is_quarantined(table: bytes, code: str) -> None:
+def test_an_invalid_delay_is_quarantined(table: bytes, code: str) -> None:
     message = delivered(table)
     entry = check_quarantined(read(message), code, message)
     if code == "bad_time" and table[8:9] == b"T":
@@ -182,7 +182,7 @@ def test_a_delay_that_is_quarantined(table: bytes, code: str) -> None:
         pytest.param(None, id="A24 no table"),
     ],
 )
-def test_what_is_published_at_once(table: bytes | None) -> None:
+def test_a_message_without_a_delay_is_published_at_once(table: bytes | None) -> None:
     entry = read(delivered(table))
     assert isinstance(entry, Immediate)
     assert entry.destination == Destination("rabbitmq", "rabbitmq", "x", "some.key")
@@ -199,7 +199,7 @@ def test_a_due_time_in_whole_seconds_is_not_early(name: str) -> None:
         assert read(delivered(table)).accepted.when == str(last_ms)
 
 
-def test_a22_a_near_miss_is_counted_every_time() -> None:
+def test_each_header_named_almost_like_an_instruction_is_counted() -> None:  # A22
     mine = reader()
     for _ in range(3):
         read(delivered({"X-Delay": 5000}), mine)
@@ -208,9 +208,7 @@ def test_a22_a_near_miss_is_counted_every_time() -> None:
 
 
 # the message
-
-
-def test_a25_headers_beyond_the_limit() -> None:
+def test_headers_beyond_the_limit_are_quarantined() -> None:  # A25
     for headers in (
         {"x-delay": 5, "big": "x" * 100_000},
         {"x-delay": 5} | {f"h{i}": 1 for i in range(64)},
@@ -221,12 +219,12 @@ def test_a25_headers_beyond_the_limit() -> None:
 
 
 @pytest.mark.parametrize("id", [b"\xff" * 255, b"", b"a\nb", b" a", b"a\0", "\u202e".encode()])
-def test_a26_a_message_id_that_is_none(id: bytes) -> None:
+def test_an_invalid_message_id_is_quarantined(id: bytes) -> None:  # A26
     message = delivered({"x-delay": 5}, message_id=id)
     check_quarantined(read(message), "bad_id", message)
 
 
-def test_a27_without_message_id_it_gets_a_new_one_or_the_one_it_had() -> None:
+def test_a_message_without_an_id_gets_a_new_one_or_the_one_it_had() -> None:  # A27
     message = delivered({"x-delay": 5})
     first, second = read(message), read(message)
     assert len(first.accepted.id) == 26
@@ -236,14 +234,14 @@ def test_a27_without_message_id_it_gets_a_new_one_or_the_one_it_had() -> None:
     assert reader().read(mine, STAMP, "had").accepted.id == "mine"
 
 
-def test_an_id_header_goes_before_the_message_id() -> None:
+def test_an_id_header_wins_over_the_message_id() -> None:
     entry = read(delivered({"x-delay": 5, "delaybridge-id": "a"}, message_id="b"))
     assert entry.accepted.id == "a"
     assert entry.accepted.shard_key == b"a"
     assert record_of(entry).headers == encode_table([("x-delay", 5)])
 
 
-def test_a29_what_is_redelivered_is_the_message_it_was() -> None:
+def test_a_redelivered_message_reads_the_same() -> None:  # A29
     # RabbitMQ adds counts to what a quorum queue delivers again.
     headers = {"a": 1, "x-delay": 5}
     counts = {"x-acquired-count": 2, "x-delivery-count": 2**40}
@@ -255,7 +253,7 @@ def test_a29_what_is_redelivered_is_the_message_it_was() -> None:
     assert dict(decode_table(record_of(his).headers)) == headers | counts
 
 
-def test_a29_what_is_quarantined_is_kept_as_the_producer_sent_it() -> None:
+def test_a_quarantined_message_is_kept_as_the_producer_sent_it() -> None:  # A29
     message = delivered({"x-delay": "abc"})
     counted = delivered({"x-delay": "abc", "x-delivery-count": 1}, redelivered=True)
     check_quarantined(read(counted), "bad_time", message)
@@ -275,7 +273,9 @@ def test_a29_what_is_quarantined_is_kept_as_the_producer_sent_it() -> None:
         (None, False),
     ],
 )
-def test_a30_what_dies_in_the_intake_queue_again_and_again(deaths: Any, is_loop: bool) -> None:
+def test_a_message_that_returns_from_the_dead_letters_too_often_is_quarantined(
+    deaths: Any, is_loop: bool
+) -> None:  # A30
     message = delivered({"x-delay": 5, "x-death": deaths})
     entry = read(message)
     if is_loop:
@@ -288,25 +288,25 @@ def test_a30_what_dies_in_the_intake_queue_again_and_again(deaths: Any, is_loop:
     "destination",
     ["rabbitmq:x.delay/key", "rabbitmq:x.delay/", "rabbitmq:/x.delay"],
 )
-def test_a32_back_to_where_it_came_from(destination: str) -> None:
+def test_a_message_for_its_own_source_is_quarantined(destination: str) -> None:  # A32
     message = delivered({"x-delay": 5, "delaybridge-destination": destination})
     check_quarantined(read(message, reader(allowed=("*",))), "self_loop", message)
 
 
-def test_a32_the_same_name_at_another_broker_is_another_exchange() -> None:
+def test_the_same_name_at_another_broker_is_another_exchange() -> None:  # A32
     headers = {"x-delay": 5, "delaybridge-destination": "eu:x.delay/k"}
     entry = read(delivered(headers), reader(allowed=("eu:*",)))
     assert record_of(entry).destination == "eu:x.delay/k"
 
 
 @pytest.mark.parametrize("key", [b"\xff\xfe", b"a" * 250 + b"\xc3"])
-def test_a33_a_routing_key_that_is_no_text(key: bytes) -> None:
+def test_a_routing_key_that_is_not_utf_8_is_quarantined(key: bytes) -> None:  # A33
     message = delivered({"x-delay": 5}, key=key)
     check_quarantined(read(message), "bad_destination", message)
 
 
 @pytest.mark.parametrize("key", [b"", b"#", b"*.a", b"a/b?c#d%20", "€".encode(), b"k" * 255])
-def test_a33_a_routing_key_that_is_text(key: bytes) -> None:
+def test_any_routing_key_in_utf_8_is_kept(key: bytes) -> None:  # A33
     for delay in (5, 0):
         entry = read(delivered({"x-delay": delay}, key=key))
         assert record_of(entry).destination == "rabbitmq:x/" + key.decode()
@@ -332,12 +332,12 @@ def test_properties_are_kept_as_bytes(properties: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("delay", [5, 0])
-def test_a37_an_empty_body(delay: int) -> None:
+def test_an_empty_body_is_kept(delay: int) -> None:  # A37
     assert record_of(read(delivered({"x-delay": delay}, b""))).body == b""
 
 
 @pytest.mark.parametrize("delay", [5, 0])
-def test_a38_a_body_beyond_the_limit_is_kept_whole(delay: int) -> None:
+def test_a_body_beyond_the_limit_is_quarantined_whole(delay: int) -> None:  # A38
     mine = reader(limits=Limits(body_bytes=10))
     message = delivered({"x-delay": delay}, b"x" * 11)
     check_quarantined(read(message, mine), "body_too_large", message)
@@ -347,7 +347,7 @@ def test_a38_a_body_beyond_the_limit_is_kept_whole(delay: int) -> None:
 # what else may be asked for
 
 
-def test_a_cancel() -> None:
+def test_a_cancel_names_its_message_by_header_or_message_id() -> None:
     for headers, properties in (
         ({"delaybridge-cancel": True, "delaybridge-id": "m"}, {}),
         ({"delaybridge-cancel": "true"}, {"message_id": "m"}),
@@ -356,7 +356,7 @@ def test_a_cancel() -> None:
         assert entry == Change("m", None, STAMP)
 
 
-def test_a_reschedule_and_a_policy() -> None:
+def test_a_reschedule_and_a_conflict_policy_are_read_from_headers() -> None:
     headers = {"delaybridge-reschedule": True, "delaybridge-id": "m", "delaybridge-delay": "1h"}
     assert read(delivered(headers)) == Change("m", None, STAMP, when="+3600000")
     for policy in (OnConflict.KEEP, OnConflict.REPLACE):
@@ -366,12 +366,12 @@ def test_a_reschedule_and_a_policy() -> None:
         assert isinstance(now, Schedule)  # what is pending is looked at, though it is due now
 
 
-def test_a_cancel_of_nothing() -> None:
+def test_a_cancel_without_an_id_is_quarantined() -> None:
     message = delivered({"delaybridge-cancel": True})
     check_quarantined(read(message), "bad_id", message)
 
 
-def test_another_destination() -> None:
+def test_a_header_may_name_another_allowed_destination() -> None:
     headers = {"x-delay": 5, "delaybridge-destination": "rabbitmq:audit/all"}
     assert record_of(read(delivered(headers), reader(allowed=("rabbitmq:audit",)))).destination == (
         "rabbitmq:audit/all"
@@ -380,13 +380,13 @@ def test_another_destination() -> None:
     check_quarantined(read(message), "destination_not_allowed", message)
 
 
-def test_at_once_to_another_broker_goes_through_the_store() -> None:
+def test_a_message_for_another_broker_goes_through_the_store_even_if_due_now() -> None:
     entry = read(delivered({"delaybridge-destination": "eu:audit/k"}), reader(allowed=("eu:*",)))
     assert isinstance(entry, Schedule)
     assert entry.accepted.when == "+0"
 
 
-def test_our_headers_are_taken_out_and_the_plugins_stays() -> None:
+def test_delaybridge_s_headers_are_removed_and_x_delay_stays() -> None:
     headers = {
         "a": 1,
         "delaybridge-attempt": 1,
@@ -405,7 +405,7 @@ def test_a_message_for_another_delay_exchange_is_not_delayed_twice() -> None:
 
 
 @pytest.mark.parametrize("delay", [5, 0, None])
-def test_the_same_headers_again_are_read_the_same(delay: int | None) -> None:
+def test_remembered_headers_are_read_as_the_first_time(delay: int | None) -> None:
     mine = reader()
     for key in (b"a", b"b", b"a"):
         entry = read(delivered({"x-delay": delay, "delaybridge-id": "m"}, key=key), mine)
@@ -441,7 +441,7 @@ def test_every_header_survives_byte_for_byte(
 
 @calm
 @given(st.binary(max_size=120), st.binary(max_size=20), st.binary(max_size=20), st.booleans())
-def test_bytes_that_nobody_understands_are_quarantined(
+def test_unreadable_bytes_are_quarantined(
     header: bytes, key: bytes, body: bytes, redelivered: bool
 ) -> None:
     entry = read(RawMessage(1, redelivered, key, header, body))
@@ -449,7 +449,7 @@ def test_bytes_that_nobody_understands_are_quarantined(
         assert record_of(entry).body == body
 
 
-def test_a_content_header_that_is_cut_short() -> None:
+def test_a_content_header_that_is_cut_short_is_quarantined() -> None:
     texts = ("content_type", "content_encoding", "correlation_id", "reply_to", "message_id")
     whole = delivered({"x-delay": 5}, priority=1, **dict.fromkeys(texts, "text"))
     for size in range(len(whole.header)):
@@ -459,7 +459,7 @@ def test_a_content_header_that_is_cut_short() -> None:
 
 @calm
 @given(st.lists(st.tuples(NAMES, st.sampled_from(b"tbBsUuIilLfdDTVSxAF?")), max_size=4), st.data())
-def test_tables_that_are_half_broken_are_read_or_quarantined(
+def test_tables_with_broken_entries_are_read_or_quarantined(
     names: list[tuple[str, int]], data: st.DataObject
 ) -> None:
     table = b"".join(
@@ -501,7 +501,7 @@ def frames(message: RawMessage, sizes: list[int]) -> list[tuple[int, bytes]]:
     ),
     st.lists(st.integers(1, 30)),
 )
-def test_deliveries_in_any_pieces(
+def test_deliveries_are_read_from_frames_of_any_size(
     contents: list[tuple[bytes, bytes, bool]], sizes: list[int]
 ) -> None:
     sent = [
@@ -546,7 +546,9 @@ BODY_SIZES = st.integers(0, 40) | st.integers(0, 70_000)
     st.sampled_from([8, 100, 5000, 131_064]),
     st.lists(st.integers(1, 70_000) | st.integers(1, 40)),
 )
-def test_a_stream_cut_anywhere(parts: list[bytes | int], frame: int, cuts: list[int]) -> None:
+def test_a_stream_is_read_the_same_wherever_it_is_cut(
+    parts: list[bytes | int], frame: int, cuts: list[int]
+) -> None:
     sent, other, stream = [], [], b""
     for tag, part in enumerate(parts, 1):
         if isinstance(part, bytes):
@@ -634,7 +636,7 @@ TestAcknowledging = Acknowledging.TestCase
 TestAcknowledging.settings = settings(max_examples=50, stateful_step_count=25, deadline=None)
 
 
-def test_a_tag_that_took_its_time_does_not_stop_what_comes_after() -> None:
+def test_a_slow_message_does_not_hold_up_later_acknowledgements() -> None:
     tags = Tags()
     for tag in (2, 3, 4):
         tags.done(tag)
