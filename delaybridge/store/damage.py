@@ -1,13 +1,13 @@
-"""What each key of a bucket must hold, and what to do where it holds something else.
+"""What each key of a bucket must hold, and how to mend a key that holds something else.
 
-`look` is a few cheap commands for one bucket, `found` reads their replies; both are sans-IO. A
-worker looks at a bucket whose verb was refused, `stats`, `health` and `doctor` look at all.
+`look` returns a few cheap commands for one bucket, `found` reads their replies. A worker looks at a
+bucket whose verb was refused; `stats`, `health` and `doctor` look at all of them.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from delaybridge.errors import StoreError, printable
@@ -21,37 +21,37 @@ TYPES = {
     "lease": "string",
     "marks": "hash",
 }
-"""Last the marks: numbers only grow, so none read before is above the turn in them."""
+"""Key -> type, in the order in which they are read.
+
+The marks come last: the bucket's counter only grows, so no number read before can be above it.
+"""
 _MARKS = ("turn", "claimed", "fired_claim", "fired_score", "look", "birth")
-READS: dict[str, tuple[tuple[str, ...], ...]] = {
-    **{key: (("HLEN",),) for key, kind in TYPES.items() if kind == "hash"},
-    **{
-        key: (("ZRANGE", "0", "0", "WITHSCORES"), ("ZRANGE", "-1", "-1", "WITHSCORES"))
-        for key, kind in TYPES.items()
-        if kind == "zset"
-    },
-    "lease": (("GET",),),
-    "marks": (("HMGET", *_MARKS),),
+_READS_OF_TYPE: dict[str, tuple[tuple[str, ...], ...]] = {
+    "hash": (("HLEN",),),
+    "zset": (("ZRANGE", "0", "0", "WITHSCORES"), ("ZRANGE", "-1", "-1", "WITHSCORES")),
+    "string": (("GET",),),
+}
+READS = {key: _READS_OF_TYPE[kind] for key, kind in TYPES.items()} | {
+    "marks": (("HMGET", *_MARKS),)
 }
 _LISTS = (
-    (keys.workers, "ZCARD"),
-    (keys.worker_info, "HLEN"),
-    (keys.ingests, "ZCARD"),
-    (keys.ingest_info, "HLEN"),
+    (keys.workers, "ZCARD", "zset"),
+    (keys.worker_info, "HLEN", "hash"),
+    (keys.ingests, "ZCARD", "zset"),
+    (keys.ingest_info, "HLEN", "hash"),
 )
-_KIND_OF_VERB = {"ZCARD": "zset", "HLEN": "hash"}
 _COUNTED = ("mirror", "revoked")  # their scores are numbers drawn from the bucket's counter
 _TOKEN = re.compile(rb"[^\x00-\x1f]+:[0-9A-Za-z]+:([1-9][0-9]{0,15})")
 _WHOLE = re.compile(rb"[1-9][0-9]{0,15}")
 _SCORE = re.compile(rb"[0-9]{1,16}(\.[0-9]{1,40})?")
 _DRAWN = ("turn", "claimed", "fired_claim")
 _FORMS = {**dict.fromkeys(_DRAWN, _WHOLE), **dict.fromkeys(("fired_score", "look"), _SCORE)}
-_MOST = 2**53  # beyond it neither a score nor a script counts exactly
+_MOST = 2**53  # above it neither a score nor a script counts exactly
 _CHARS = 60
 
 
 class Damage(NamedTuple):
-    """A key that holds what delaybridge never wrote there. remedy: what to do by hand."""
+    """A key with contents that delaybridge never wrote. remedy: what to do by hand."""
 
     key: str
     what: str
@@ -67,28 +67,24 @@ def look(bucket: Bucket) -> list[RedisCommand[Any]]:
 
 
 def found(bucket: Bucket, replies: Sequence[Any], *, was_owned: bool = False) -> list[Damage]:
-    """What the replies to `look` show. was_owned: the bucket had an owner, so it has marks."""
-    answers = iter(replies)
-    read = {key: [next(answers) for _ in READS[key]] for key in TYPES}
-    sound = {key: of for key, of in read.items() if not any(isinstance(r, StoreError) for r in of)}
+    """The damage that the replies to `look` show. was_owned: a worker has held this bucket."""
+    each = iter(replies)
+    read = {key: [next(each) for _ in READS[key]] for key in TYPES}
+    sound = {
+        key: own for key, own in read.items() if not any(isinstance(r, StoreError) for r in own)
+    }
     damage = [_of(bucket, key, f"is not a {TYPES[key]}") for key in TYPES if key not in sound]
-    ends = {key: _ends(sound.get(key, [])) for key, kind in TYPES.items() if kind == "zset"}
-    for key, found_ends in ends.items():
-        odd = [end for end in found_ends if not _may_be(key, end[1])]
-        damage += [_odd_score(bucket, key, *end) for end in odd[:1]]
-    drawn = [score for key in _COUNTED for _, score in ends[key] if score < _MOST]
+    ends = {key: _ends(own) for key, own in sound.items() if TYPES[key] == "zset"}
     (lease,) = sound.get("lease", [None])
-    token = _TOKEN.fullmatch(lease or b"")
-    if token:
-        drawn.append(float(token[1]))
-    elif lease is not None:
-        damage.append(_of(bucket, "lease", f"holds {_shown(lease)}, which is no token"))
+    damage += _odd_scores(bucket, ends)
+    damage += _odd_lease(bucket, lease)
     for marks in sound.get("marks", []):
-        # Messages alone tell of no owner, but of a client, which leaves its birth id.
-        is_fresh = not (was_owned or drawn or any(marks[:-1]))
-        is_bare = is_fresh and (marks[-1] is not None or sound.get("messages") == [0])
         damage += _odd_birth(bucket, marks[-1])
-        damage += [] if is_bare else _odd_marks(bucket, marks, drawn)
+        drawn = _drawn(ends, lease)
+        # Only an owner writes the other marks. A client leaves the birth id with its first message.
+        was_owned = was_owned or bool(drawn) or any(marks[:-1])
+        if was_owned or (marks[-1] is None and sound.get("messages") != [0]):
+            damage += _odd_marks(bucket, marks, drawn)
     return damage
 
 
@@ -97,25 +93,47 @@ def _ends(replies: Sequence[Any]) -> list[tuple[bytes, float]]:
     return [(member, float(score)) for member, score in filter(None, replies)]
 
 
+def _drawn(ends: Mapping[str, Sequence[tuple[bytes, float]]], lease: bytes | None) -> list[float]:
+    """Numbers that the bucket's counter gave out, as far as keys other than the marks tell."""
+    drawn = [score for key in _COUNTED for _, score in ends.get(key, ()) if score < _MOST]
+    token = _TOKEN.fullmatch(lease or b"")
+    return [*drawn, float(token[1])] if token else drawn
+
+
+def _odd_scores(
+    bucket: Bucket, ends: Mapping[str, Sequence[tuple[bytes, float]]]
+) -> Iterator[Damage]:
+    """One entry of each zset whose score is out of range."""
+    for key, entries in ends.items():
+        odd = next(((member, score) for member, score in entries if not _may_be(key, score)), None)
+        if odd is not None:
+            yield _odd_score(bucket, key, *odd)
+
+
 def _odd_score(bucket: Bucket, key: str, member: bytes, score: float) -> Damage:
     name, entry = bucket.key(key), _shown(member)
-    # Due long ago; in the mirror, left by a dead owner: the next one takes it back.
-    remedy = f"redis-cli ZADD '{name}' 1 {entry}"
     if key in ("revoked", "calls"):
         remedy = f"redis-cli ZREM '{name}' {entry}"
+    else:  # due long ago; in the mirror, claimed by a dead owner, so the next one reclaims it
+        remedy = f"redis-cli ZADD '{name}' 1 {entry}"
     return _of(bucket, key, f"has the entry {entry} with the score {score:g}", remedy)
+
+
+def _odd_lease(bucket: Bucket, lease: bytes | None) -> Iterator[Damage]:
+    if lease is not None and not _TOKEN.fullmatch(lease):
+        yield _of(bucket, "lease", f"holds {_shown(lease)}, which is not a token")
 
 
 def _odd_birth(bucket: Bucket, birth: bytes | None) -> Iterator[Damage]:
     if birth is not None and birth != bucket.birth.encode():
         remedy = f"redis-cli HSET '{bucket.key('marks')}' birth {bucket.birth}"
-        yield _of(bucket, "marks", f"has the birth id {_shown(birth)} of another", remedy)
+        yield _of(bucket, "marks", f"has another namespace's birth id, {_shown(birth)}", remedy)
 
 
 def _odd_marks(
     bucket: Bucket, values: Sequence[bytes | None], drawn: Sequence[float]
 ) -> Iterator[Damage]:
-    """What is wrong with the bucket's counter and watermark. drawn: numbers it gave out."""
+    """Damage to the bucket's counter and watermark. drawn: numbers that the counter gave out."""
     marks = {name: v for name, v in zip(_MARKS[:-1], values, strict=False) if v is not None}
     odd = [name for name, value in marks.items() if not _FORMS[name].fullmatch(value)]
     drawn = [*drawn, *(float(marks[name]) for name in _DRAWN if name in marks and name not in odd)]
@@ -128,7 +146,8 @@ def _odd_marks(
         what = f"has turn {_shown(marks['turn'])}, but {highest:.0f} was drawn before"
     else:
         return
-    # All that is in flight then counts as possibly delivered; the next owner draws its own numbers.
+    # With this watermark every message in flight counts as possibly delivered, so none is lost. The
+    # next owner draws numbers above all that were drawn.
     next_ = int(max([0.0, *(n for n in drawn if n < _MOST)])) + 1
     remedy = (
         f"redis-cli HSET '{bucket.key('marks')}' turn {next_} claimed {next_} "
@@ -153,17 +172,20 @@ def _shown(value: bytes) -> str:
 
 
 def look_at_lists(namespace: str) -> list[RedisCommand[Any]]:
-    """The same for the lists of workers and ingest processes; for `found_in_lists`."""
-    return [registry.read_birth(namespace), *(plain(verb, of(namespace)) for of, verb in _LISTS)]
+    """As `look`, for the namespace's record and its lists of processes; for `found_in_lists`."""
+    return [
+        registry.read_birth(namespace),
+        *(plain(verb, name_of(namespace)) for name_of, verb, _ in _LISTS),
+    ]
 
 
 def found_in_lists(namespace: str, replies: Sequence[Any]) -> list[Damage]:
-    """What is damaged there. A worker that cannot read them goes on with what it holds."""
+    """The damage that the replies to `look_at_lists` show. Workers keep the leases they hold."""
     birth, *lists = replies
     damage = [
-        Damage(of(namespace), f"is not a {_KIND_OF_VERB[verb]}", f"redis-cli DEL '{of(namespace)}'")
-        for (of, verb), reply in zip(_LISTS, lists, strict=True)
-        if isinstance(reply, StoreError)
+        Damage(name, f"is not a {kind}", f"redis-cli DEL '{name}'")
+        for (name_of, _, kind), reply in zip(_LISTS, lists, strict=True)
+        if isinstance(reply, StoreError) and (name := name_of(namespace))
     ]
     if isinstance(birth, StoreError):
         damage.append(of_birth(namespace))
@@ -171,7 +193,7 @@ def found_in_lists(namespace: str, replies: Sequence[Any]) -> list[Damage]:
 
 
 def of_birth(namespace: str) -> Damage:
-    """The namespace's own record, where it cannot be read."""
+    """The damage of a namespace whose record cannot be read."""
     name, marks = keys.birth(namespace), keys.bucket_key(namespace, 0, "marks")
     remedy = f"redis-cli HGET '{marks}' birth, then redis-cli SET '{name}' COUNT:ID"
     return Damage(name, "is not `bucket count:birth id`", remedy)

@@ -1,10 +1,11 @@
-"""Which messages a bulk verb is for, and the walk that finds them, bucket by bucket."""
+"""Which messages a bulk verb acts on, and the walk that finds them, bucket by bucket."""
 
 from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from itertools import product
+from typing import NamedTuple
 from urllib.parse import unquote
 
 import msgspec
@@ -13,15 +14,13 @@ from delaybridge.accept.destination import DestinationCache
 from delaybridge.errors import DecodeError, MessageError, StoreDamaged, StoreError, shown
 from delaybridge.message import MAX_PRIORITY, State
 from delaybridge.store.command import Each, Steps
+from delaybridge.store.namespace import Namespace
 from delaybridge.store.record import split_record
 from delaybridge.store.replies import Row
 from delaybridge.store.troubles import first_word
 from delaybridge.store.verbs import Bucket
 
-if TYPE_CHECKING:
-    from delaybridge.store.calls import Calls
-
-# In the direction in which messages move: one that is unparked or claimed meanwhile is still met.
+# In the direction in which messages move: one that is unparked or claimed meanwhile is found later.
 PENDING = (State.PARKED, State.DELAYED, State.IN_FLIGHT)
 _PAGE_MESSAGES = 500  # a script call of about 3 ms
 _BY_DUE_TIME = (State.DELAYED, State.PARKED)
@@ -31,9 +30,11 @@ _BY_DUE_TIME = (State.DELAYED, State.PARKED)
 class Selection:
     """Messages in these states that fit every field given.
 
-    exchange: `BROKER:EXCHANGE` or the exchange alone, whatever the routing key; of other brokers
-    topic, stream or queue. reason: why it is dead, or how it failed last, by its first word:
-    `unroutable`, `ingress:bad_time`, or `ingress` of all those. The span includes both its ends.
+    exchange: `BROKER:EXCHANGE` or the exchange alone, with any routing key; for other brokers the
+    topic, stream or queue. reason: the first word of why it is dead or how its last publish failed:
+    `unroutable`, `ingress:bad_time`, or `ingress` for everything that ingest quarantined.
+    id_prefix: how the id begins. due_from_ms, due_to_ms: the earliest and the latest due time, in
+    epoch milliseconds, both included.
     """
 
     states: tuple[State, ...] = PENDING
@@ -46,7 +47,7 @@ class Selection:
 
 
 class Selected(NamedTuple):
-    """A message that a selection found, and where."""
+    """A message that a selection found, its bucket and state."""
 
     id: str
     bucket: int
@@ -56,13 +57,14 @@ class Selected(NamedTuple):
 class Walk:
     """Finds every message of a selection once, also those that a verb moves on meanwhile.
 
-    A message is judged by what it was when its page was read. Remembers the ids that were found in
-    one bucket at a time. What cannot be read is left out; StoreDamaged says so once all else was.
+    A message is judged by what it was when its page was read. The ids found in the present bucket
+    are remembered, those of other buckets are not.
     """
 
-    def __init__(self, calls: Calls, selection: Selection) -> None:
+    def __init__(self, namespace: Namespace, selection: Selection) -> None:
         _check(selection)
-        self._calls, self._selection = calls, selection
+        self._namespace, self._selection = namespace, selection
+        self._span_ms = (selection.due_from_ms, selection.due_to_ms)
         self._destinations = DestinationCache()
         self._wanted = self._written(selection.destination)
         self._places: deque[tuple[Bucket, State]] | None = None
@@ -71,35 +73,40 @@ class Walk:
         self._damage: StoreDamaged | None = None
 
     def page(self) -> Steps[list[Selected] | None]:
-        """The next ones, perhaps none of a page; None: that was all."""
+        """The messages found on the next page, which may be none; None after the last page.
+
+        StoreDamaged after the last page if a part of a bucket could not be read.
+        """
         if self._places is None:
-            buckets = yield from self._calls.open()
-            states = self._selection.states
-            self._places = deque((bucket, state) for bucket in buckets for state in states)
+            buckets = yield from self._namespace.open()
+            self._places = deque(product(buckets, self._selection.states))
         if not self._places:
             if self._damage is not None:
                 raise self._damage
             return None
         bucket, state = self._places[0]
-        span_ms = (self._selection.due_from_ms, self._selection.due_to_ms)
-        low, high = span_scores(state, span_ms)
-        (reply,) = yield Each(
-            [bucket.page(state, limit=_PAGE_MESSAGES, after=self._after, low=low, high=high)]
-        )
-        if isinstance(reply, StoreError):
-            error = yield from self._calls.explained(bucket, reply)
-            if not isinstance(error, StoreDamaged):
-                raise error
-            self._damage = self._damage or error
-            reply = [], False
-        rows, more = reply
+        rows, more = yield from self._read(bucket, state)
         ids = [row.id for row in rows if row.id not in self._seen and self._fits(row)]
         self._seen.update(ids)
         self._advance(rows if more else [])
         return [Selected(id, bucket.number, state) for id in ids]
 
+    def _read(self, bucket: Bucket, state: State) -> Steps[tuple[list[Row], bool]]:
+        """One page of a bucket, and whether there are more; none of what is damaged."""
+        low, high = span_scores(state, self._span_ms)
+        (reply,) = yield Each(
+            [bucket.page(state, limit=_PAGE_MESSAGES, after=self._after, low=low, high=high)]
+        )
+        if not isinstance(reply, StoreError):
+            return reply  # type: ignore[no-any-return]
+        error = yield from self._namespace.explained(bucket, reply)
+        if not isinstance(error, StoreDamaged):
+            raise error
+        self._damage = self._damage or error
+        return [], False
+
     def _advance(self, rows: list[Row]) -> None:
-        """To the next page; after the last one to the next state or bucket."""
+        """To the next page; after the last one (no rows) to the next state or bucket."""
         assert self._places is not None
         after = (rows[-1].score, rows[-1].id) if rows else None
         if after is not None and after != self._after:
@@ -122,9 +129,11 @@ class Walk:
             score, payload = split_record(row.record)
             due_ms = int(score)
             destination = self._destination(payload)
-        except DecodeError:  # nobody can say where it was to go; due when it stands in its set
+        except (
+            DecodeError
+        ):  # its destination is unknown; its set's score still tells when it is due
             due_ms, destination = row.score_ms, None
-        if not within(due_ms, (wanted.due_from_ms, wanted.due_to_ms)):
+        if not within(due_ms, self._span_ms):
             return False
         if wanted.destination is not None and destination != self._wanted:
             return False
@@ -133,22 +142,22 @@ class Walk:
     def _destination(self, payload: bytes) -> str | None:
         wanted = self._selection
         if wanted.destination is None and wanted.exchange is None:
-            return None  # reading the record is half of a walk's work
+            return None  # not needed, and reading the record is half of a walk's work
         return _addressed(payload).destination
 
     def _written(self, destination: str | None) -> str | None:
-        """A destination as messages have it, however it was quoted."""
+        """A destination as records spell it, however the caller quoted it."""
         try:
-            return destination and self._destinations.parse(destination, self._calls.kinds)[1]
-        except MessageError:  # of a broker that this client does not know
+            return destination and self._destinations.parse(destination, self._namespace.kinds)[1]
+        except MessageError:  # its broker is unknown to this client
             return destination
 
     def _goes_through(self, exchange: str, destination: str | None) -> bool:
         if destination is None:
             return False
         try:
-            parsed, _ = self._destinations.parse(destination, self._calls.kinds)
-        except MessageError:  # of a broker that this client does not know: taken for a RabbitMQ
+            parsed, _ = self._destinations.parse(destination, self._namespace.kinds)
+        except MessageError:  # its broker is unknown to this client: read it as RabbitMQ's
             label = destination.partition("/")[0]
             return exchange in (label, unquote(label.partition(":")[2]))
         address = parsed.address
@@ -156,7 +165,7 @@ class Walk:
 
 
 def _check(selection: Selection) -> None:
-    """MessageError for what no selection is; before anything is asked."""
+    """MessageError if a field has a wrong type or value."""
     if not isinstance(selection.states, tuple) or any(
         each not in [*State] for each in selection.states
     ):
@@ -188,7 +197,7 @@ def _addressed(payload: bytes) -> _Addressed:
 def span_scores(
     state: State, span_ms: tuple[int | None, int | None]
 ) -> tuple[float | None, float | None]:
-    """Score bounds for a span of due times; only what is ordered by due time has them."""
+    """The scores of a span of due times; None, None for a state not ordered by due time."""
     if state not in _BY_DUE_TIME:
         return None, None
     low, high = span_ms
@@ -196,6 +205,6 @@ def span_scores(
 
 
 def within(due_ms: int, span_ms: tuple[int | None, int | None]) -> bool:
-    """Whether a due time lies in the span."""
+    """Whether a due time is in the span, ends included."""
     low, high = span_ms
     return (low is None or due_ms >= low) and (high is None or due_ms <= high)

@@ -18,18 +18,6 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 MOST_LINES_OF_A_FILE = 400
 MOST_LINES_OF_A_FUNCTION = 40  # its docstring does not count
 MOST_COMPLEXITY = 15
-TO_DO = {  # what is still to be cut; an entry that is done fails
-    "test_no_function_is_hard_to_follow": (
-        "store/damage.py",
-        "store/selection.py",
-    ),
-}
-
-
-@pytest.fixture(autouse=True)
-def _to_do(request: pytest.FixtureRequest, path: Path) -> None:
-    if shown(path) in TO_DO.get(request.node.originalname, ()):
-        request.node.add_marker(pytest.mark.xfail(strict=True))
 
 
 def shown(path: Path) -> str:
