@@ -1,4 +1,4 @@
-"""The wheel carries the scripts and the sample settings, and works where nothing else is."""
+"""The wheel contains the scripts and the sample settings, and works in an empty environment."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built from the sdist as a release is."""
+    """The wheel, built from the sdist, as for a release."""
     out = tmp_path_factory.mktemp("dist")
     subprocess.run(
         [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out), str(ROOT)],

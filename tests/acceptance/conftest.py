@@ -1,4 +1,4 @@
-"""Bridges: each test gets its own Redis, so that it may do to it what it likes."""
+"""Bridges, and servers of a test's own, which it may stop and damage."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def own_redis() -> Iterator[RedisServer]:
 
 @pytest.fixture
 def own_rabbitmq(rabbitmq_url: str) -> Iterator[RabbitMQNode]:
-    """A RabbitMQ of this test's own, to be stopped and choked. (The shared one says: available.)"""
+    """A RabbitMQ of this test's own. `rabbitmq_url` skips the test where there is none."""
     with RabbitMQNode() as node:
         yield node
 

@@ -19,7 +19,7 @@ QUICK_RETRY = {
 
 
 def lateness_p99_ms(bridge: Bridge, destination: str) -> float:
-    """Of one destination alone."""
+    """The p99 lateness of one destination's messages, in ms."""
     promises = {id: p for id, p in bridge.promises.items() if p.destination == destination}
     mine = [d for d in bridge.deliveries() if d.id in promises]
     return check(promises, mine, set()).late(0.99)

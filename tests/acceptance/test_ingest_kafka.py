@@ -60,7 +60,7 @@ class Site:
         self._random = random.Random(11)
 
     def send(self, count: int) -> None:
-        """So many more records, of every kind, within the next seconds."""
+        """Publish more records, of every kind, due within the next seconds."""
         for number in range(len(self.sent), len(self.sent) + count):
             draw = self._random
             delay_ms = draw.choice([0, 0, *[draw.randrange(200, 6000)] * 6])
@@ -88,7 +88,7 @@ class Site:
         return [self._random.choice(asked)]
 
     def send_for(self, seconds: float) -> None:
-        """All `MESSAGES`, spread over so many seconds."""
+        """Publish all `MESSAGES`, spread over these seconds."""
         began_s = time.monotonic()
         while len(self.sent) < MESSAGES:
             due = min(int((time.monotonic() - began_s) / seconds * MESSAGES) + 1, MESSAGES)
@@ -98,7 +98,7 @@ class Site:
         assert self.producer.flush(60) == 0
 
     def wait_received(self, deadline_s: float = 60) -> list[Delivery]:
-        """Until the plain consumer has as many different messages as were sent."""
+        """Wait until the plain consumer has as many different messages as were sent."""
         wait_until(
             lambda: len({d.id for d in self.bridge.deliveries()}) >= len(self.sent),
             *(deadline_s, "everything received"),
@@ -107,7 +107,7 @@ class Site:
         return self.bridge.deliveries()
 
     def wait_reading(self) -> None:
-        """Until an ingest process says that it reads the delay topic."""
+        """Wait until an ingest process says that it reads the delay topic."""
         wait_until(
             lambda: any(
                 source.source == f"kafka:{self.delay}" and source.state == "reading"
@@ -153,7 +153,7 @@ class Site:
         return list(read_topic(self.servers, self.target))
 
     def committed(self) -> int:
-        """How many records the group has behind it."""
+        """How many records the group has read."""
         consumer = Consumer(
             {"bootstrap.servers": self.servers, "group.id": self.bridge.namespace, "log_level": 0}
         )
@@ -171,7 +171,7 @@ class Found(NamedTuple):
 
 
 def read_topic(servers: str, topic: str) -> Iterator[Found]:
-    """Its records, to the end."""
+    """The topic's records, to the end."""
     consumer = Consumer(
         {"bootstrap.servers": servers, "group.id": f"{topic}-end", "enable.partition.eof": True}
     )
@@ -192,7 +192,7 @@ def read_topic(servers: str, topic: str) -> Iterator[Found]:
 
 
 def settings(namespace: str) -> dict[str, str]:
-    """Reads only this test's topics, as a group of its own."""
+    """An ingest process that reads only this test's topics, as a group of its own."""
     return {
         "DELAYBRIDGE_INGEST__GROUP": namespace,
         "DELAYBRIDGE_INGEST__TOPICS": f"{namespace}*.delay",
@@ -254,7 +254,7 @@ def test_kafka_stops_for_ten_seconds(
     site.check(duplicates=True)
 
 
-def test_memory_is_bounded_while_redis_is_away(
+def test_memory_is_bounded_while_redis_is_down(
     make_bridge: MakeBridge, own_redis: RedisServer, real_kafka_url: str, namespace: str
 ) -> None:
     window = {"DELAYBRIDGE_INGEST__WINDOW_BYTES": str(8 * MIB)}

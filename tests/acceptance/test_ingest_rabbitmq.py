@@ -45,7 +45,7 @@ class Sent(NamedTuple):
 
 
 class Site:
-    """A delay exchange, its target with a consumer and a queue that keeps a copy, what was sent."""
+    """A delay exchange, its target with a consumer, a queue that keeps a copy, what was sent."""
 
     def __init__(self, bridge: Bridge, name: str) -> None:
         self.bridge = bridge
@@ -62,7 +62,7 @@ class Site:
     def send(
         self, count: int, seconds: float = 0.0, midway: Callable[[], None] = lambda: None
     ) -> None:
-        """So many more of every kind, spread over so many seconds; the broker has them all."""
+        """Publish more messages of every kind, spread over these seconds; all are confirmed."""
         with rabbitmq_channel(self.url) as channel:
             channel.confirm_delivery()
             began_s = time.monotonic()
@@ -122,7 +122,7 @@ class Site:
         )
 
     def wait_reading(self) -> None:
-        """Until an ingest process says that it reads the delay exchange."""
+        """Wait until an ingest process says that it reads the delay exchange."""
         wait_until(
             lambda: any(
                 source.source == f"rabbitmq:{self.delay}" and source.state == "reading"
@@ -134,7 +134,7 @@ class Site:
         )
 
     def wait_arrived(self) -> None:
-        """Until the first messages have come out again."""
+        """Wait until the first messages have arrived on the target."""
         wait_until(lambda: self.bridge.deliveries(), 30, "something arrives", interval_s=0.05)
 
     def check(self, *, duplicates: bool = False) -> list[float]:
@@ -254,7 +254,7 @@ def test_rabbitmq_stops_for_ten_seconds(
     assert ingest.poll() is None
 
 
-def test_memory_is_bounded_while_redis_is_away(
+def test_memory_is_bounded_while_redis_is_down(
     make_bridge: MakeBridge, own_redis: RedisServer, rabbitmq_url: str, namespace: str
 ) -> None:
     window = {"DELAYBRIDGE_INGEST__WINDOW_BYTES": str(8 * MIB)}

@@ -46,7 +46,7 @@ class Application:
 
     @contextmanager
     def running(self) -> Iterator[subprocess.Popen[bytes]]:
-        """Until the block ends; then it is killed."""
+        """Runs until the block ends; then it is killed."""
         with subprocess.Popen(self._command, env=self._environment, cwd=self._folder) as process:
             try:
                 yield process
@@ -54,7 +54,7 @@ class Application:
                 process.kill()
 
     def wait_accepted(self, count: int) -> None:
-        """Until it has noted so many messages."""
+        """Wait until it has noted this many messages."""
         wait_until(lambda: self.accepted >= count, 60, f"{count} accepted", interval_s=0.02)
 
     @property
@@ -63,7 +63,7 @@ class Application:
         return self._journal.read_bytes().count(b"\n") if self._journal.exists() else 0
 
     def promise(self, bridge: Bridge, destination: str) -> None:
-        """Note what must arrive."""
+        """Add the messages that must arrive to the bridge's promises."""
         assert self.accepted == MESSAGES
         for number in range(MESSAGES):
             id, body, _ = message(self.prefix, number)
@@ -81,7 +81,7 @@ def check_all_arrived(bridge: Bridge) -> Verdict:
 
 @pytest.mark.alone  # it has to be started again before its first messages are due
 @pytest.mark.parametrize("library", ["pika", "kombu", "aio_pika", "confluent_kafka", "aiokafka"])
-def test_an_application_is_killed_and_goes_on(
+def test_an_application_is_killed_and_continues_when_restarted(
     library: str,
     make_bridge: MakeBridge,
     rabbitmq_url: str,

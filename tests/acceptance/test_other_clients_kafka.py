@@ -1,4 +1,4 @@
-"""Producers that know nothing of delaybridge, nor of Python, publish to a delay topic."""
+"""Producers of another language, which know nothing of delaybridge, publish to a delay topic."""
 
 from __future__ import annotations
 

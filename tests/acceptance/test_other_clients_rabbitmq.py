@@ -27,7 +27,7 @@ Row = dict[str, Any]
 
 
 class Node:
-    """Runs the programs of `tests/clients`; what still runs at the end is killed."""
+    """Runs the programs of `tests/clients`; kills those that still run at the end."""
 
     def __init__(self, modules: str, url: str) -> None:
         self._environment = {"PATH": os.environ["PATH"], "NODE_PATH": modules}
@@ -54,7 +54,7 @@ class Node:
         return process
 
     def end(self, process: subprocess.Popen[str], lines: Sequence[Row] = ()) -> list[Row]:
-        """Give it these lines; what it has printed once it has ended well."""
+        """Give it these lines; returns what it printed, once it has exited with 0."""
         given = "".join(json.dumps(line) + "\n" for line in lines)
         printed, failed = process.communicate(given, timeout=DEADLINE_S)
         assert (process.returncode, failed) == (0, "")
@@ -97,7 +97,7 @@ def encoded(body: bytes) -> str:
 
 
 def split_own(headers: Row) -> tuple[Row, Row]:
-    """Our three headers, and the others; what only said something to us left out."""
+    """delaybridge's three headers, and the others, without those addressed to delaybridge."""
     own = {n: v for n, v in headers.items() if n.startswith("delaybridge-")}
     return own, {n: v for n, v in headers.items() if n not in own}
 
@@ -237,7 +237,7 @@ def test_rhea(bridge: Bridge, node: Node, namespace: str, rabbitmq_url: str) -> 
     assert {row["properties"]["messageId"] for row in rows} >= found.keys()
 
 
-def test_the_programs_lie_beside_their_lock_file() -> None:
+def test_the_programs_are_next_to_their_lock_file() -> None:
     wanted = json.loads(Path(PROGRAMS / "package.json").read_text())["dependencies"]
     locked = json.loads(Path(PROGRAMS / "package-lock.json").read_text())["packages"]
     assert {name: locked[f"node_modules/{name}"]["version"] for name in wanted} == wanted

@@ -44,7 +44,7 @@ class Arrival(NamedTuple):
 
 
 class Reader:
-    """Somebody with a folder, servers, and this page."""
+    """A reader: a folder, servers, and this page."""
 
     def __init__(self, folder: Path, redis_url: str, brokers: dict[str, str]) -> None:
         self.folder, self.name = folder, f"t-{uuid.uuid4().hex[:12]}"
@@ -69,7 +69,7 @@ class Reader:
         return str(found[number]).replace("orders", self.name)
 
     def start(self, log: str, code: str, language: str = "python") -> None:
-        """Let it run until the end; what it prints goes to a log."""
+        """Start it; its output goes to a log, and it is ended with the test."""
         with (self.folder / log).open("wb") as out:
             self._processes.append(
                 subprocess.Popen(
@@ -83,7 +83,7 @@ class Reader:
             )
 
     def run(self, code: str, language: str = "python") -> str:
-        """What it prints; it has to end well."""
+        """Run it; returns what it prints. It must exit with 0."""
         ended = subprocess.run(
             _command(code, language),
             env=self._environment,
@@ -119,7 +119,7 @@ class Reader:
         ]
 
     def check_arrives(self, log: str, text: str, began_ms: float) -> None:
-        """It was delayed by what the page says, arrives once and not early; nothing else waits."""
+        """It was delayed as the page says, arrives once and not early; nothing else waits."""
         arrived = wait_until(
             lambda: [a for a in self.arrivals(log) if a.text == text],
             *(DEADLINE_S, f"{text!r} at the consumer"),
@@ -131,7 +131,7 @@ class Reader:
         assert "in an hour" not in self.printed(log)
 
     def check_nothing_waits(self) -> None:
-        """What was cancelled is gone, and nothing was refused."""
+        """Cancelled messages are gone, and nothing was refused."""
 
         def left() -> tuple[int, ...]:
             found = self.client.stats()
@@ -156,7 +156,7 @@ def _command(code: str, language: str) -> list[str]:
 def reader(
     tmp_path_factory: pytest.TempPathFactory, redis_url: str, rabbitmq_url: str, real_kafka_url: str
 ) -> Iterator[Reader]:
-    """Somebody who has done what stands under "First"."""
+    """A reader who has followed the section "First"."""
     brokers = {"rabbitmq": rabbitmq_url, "kafka": real_kafka_url}
     reader = Reader(tmp_path_factory.mktemp("reader"), redis_url, brokers)
     try:
@@ -229,7 +229,7 @@ def test_the_first_screen_of_the_readme(reader: Reader) -> None:
     assert time.time() * 1000 >= began_ms + DELAY_MS
 
 
-def test_what_the_migration_page_changes_in_a_producer(reader: Reader) -> None:
+def test_a_producer_before_and_after_the_migration_page(reader: Reader) -> None:
     _, after = blocks_of("docs/migrate-from-the-plugin.md")
     connect = (
         "import os, pika\n"
@@ -268,7 +268,7 @@ def test_every_block_of_the_python_page(reader: Reader) -> None:
 
 
 def test_every_block_of_the_page_is_run() -> None:
-    """A section that no test here knows would be a promise that nobody keeps."""
+    """Without this a section could be on the page that no test runs."""
     page = PAGE.read_text()
     counts = {
         title: len(re.findall(r"```(?:python|sh)\n", section))

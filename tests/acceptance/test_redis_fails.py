@@ -1,4 +1,4 @@
-"""Redis is killed, or swallows everything: nothing is lost, and workers resume by themselves."""
+"""Redis is killed, or answers nothing: nothing is lost, and workers resume by themselves."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_redis_is_killed_under_load_and_restarted(
     assert not verdict.changed
 
 
-async def test_redis_swallows_everything_for_ten_seconds(
+async def test_redis_takes_everything_and_answers_nothing_for_ten_seconds(
     make_bridge: MakeBridge, own_redis: RedisServer, rabbitmq_url: str, namespace: str
 ) -> None:
     bridge = make_bridge({"rabbitmq": rabbitmq_url}, redis_url=own_redis.url)

@@ -1,4 +1,4 @@
-"""Workers die without a word, one each second, and others take their place."""
+"""Workers are killed, one each second, and others take their place."""
 
 from __future__ import annotations
 

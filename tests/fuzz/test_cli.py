@@ -1,4 +1,4 @@
-"""Any words behind `delaybridge`: an exit code of ours, one line on stderr, never a defect."""
+"""Any words after `delaybridge`: a documented exit code, one line on stderr, never a traceback."""
 
 from __future__ import annotations
 

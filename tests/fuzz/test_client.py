@@ -1,4 +1,4 @@
-"""Whatever a caller gives a client: it is answered, or refused in words that can be printed."""
+"""Any value that a caller gives a client is answered, or refused with a printable error."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ calm = settings(deadline=None, suppress_health_check=[*HealthCheck])
 
 @pytest.fixture(scope="module")
 def client(redis_url: str) -> Iterator[Client]:
-    """A client, and a namespace that no one empties: the server goes with the tests."""
+    """A client, and a namespace that is never emptied: the server ends with the tests."""
     with Client(redis_url, namespace="fuzz-client") as client:
         yield client
 

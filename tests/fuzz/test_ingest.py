@@ -1,4 +1,4 @@
-"""Anything at a delay exchange and a delay topic: the valid messages among it all arrive."""
+"""A delay exchange and a delay topic get anything; all valid messages among it arrive."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def make_entrance(redis_url: str, namespace: str) -> AsyncIterator[MakeEnt
 
 @st.composite
 def messages(draw: st.DrawFn) -> Sent:
-    """Whatever RabbitMQ itself takes."""
+    """Any message that RabbitMQ itself takes."""
     headers = draw(st.dictionaries(NAMES | TEXT, VALUES, max_size=4))
     try:
         table = encode_table(headers.items())
@@ -93,7 +93,7 @@ async def test_good_messages_among_any_others_at_a_delay_exchange_are_stored(
 
 
 def missing(url: str, queue: str) -> set[bytes]:
-    """The good messages that have not come out of a queue in time."""
+    """The good messages that have not arrived in a queue in time."""
     left = set(GOOD)
     connection = pika.BlockingConnection(pika.URLParameters(url))
     channel = connection.channel()

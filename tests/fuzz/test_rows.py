@@ -170,7 +170,7 @@ def named() -> frozenset[str]:
 
 
 @pytest.mark.parametrize("row", ROWS)
-def test_a_row_is_tested_or_there_is_a_reason(row: str) -> None:
+def test_a_row_has_a_test_or_a_reason_why_not(row: str) -> None:
     assert (row in named()) + (row in ELSEWHERE) + (row in LATER) >= 1
 
 
@@ -184,6 +184,6 @@ def test_every_row_of_the_command_line_and_the_settings_is_listed(letter: str, c
     "test",
     sorted({*ELSEWHERE.values(), *(test for _, test in (COMMAND_LINE | SETTINGS).values())}),
 )
-def test_the_test_of_a_row_is_there(test: str) -> None:
+def test_the_test_of_a_row_exists(test: str) -> None:
     path, _, name = test.partition("::")
     assert re.search(rf"def {re.escape(name)}\(", (TESTS / path).read_text())

@@ -1,4 +1,4 @@
-"""Damage to what lies in Redis: it is named, its bucket waits, and all others go on."""
+"""Damaged keys in Redis: they are named, their bucket waits, and all other buckets go on."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Damaged:
         assert receipt == "created"
 
     async def until_scheduled(self, id: str) -> None:
-        """Again and again, until the bucket takes it."""
+        """Schedule repeatedly, until the bucket takes it."""
 
         async def taken() -> bool:
             await asyncio.sleep(POLL_S)
@@ -100,7 +100,7 @@ class Damaged:
         return len([b for b in (await self.crew.client.stats()).buckets if b.owner == "w"]) == 2
 
     async def _is_named_or(self, sick: str) -> bool:
-        """Whether it is named; or work has healed it, and what its bucket holds goes out."""
+        """Whether it is named; or work has healed it, and the bucket's messages go out."""
         await asyncio.sleep(POLL_S)
         key = self.place.key(self.kind.named or self.kind.key)
         found = " ".join(map(str, await self._damage()))
@@ -115,7 +115,7 @@ class Damaged:
         return (await self.crew.client.stats()).all_damage
 
     async def _mend(self) -> None:
-        """Do what is said, until nothing is left to be said."""
+        """Follow the remedies, until none is given any more."""
         done = ""
         while found := await self._damage():
             await asyncio.sleep(POLL_S)
@@ -159,7 +159,7 @@ COMMANDS = (
 
 
 @pytest.mark.timeout(120)
-async def test_no_command_calls_damage_a_defect_of_ours_and_doctor_names_its_key(
+async def test_no_command_reports_damage_as_a_bug_of_delaybridge_and_doctor_names_its_key(
     redis_url: str,
     namespace: str,
     capsys: pytest.CaptureFixture[str],

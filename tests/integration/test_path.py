@@ -52,7 +52,7 @@ class Traced:
 
 @contextmanager
 def tracing() -> Iterator[Traced]:
-    """From here on every new thread, and this one, is traced."""
+    """Trace this thread, and every new one."""
     traced = Traced()
     threading.setprofile(traced)
     sys.setprofile(traced)

@@ -90,7 +90,7 @@ async def test_a_fired_message_does_not_go_out_a_millisecond_early(lone: Rig) ->
     assert lone.memory.ids == ["x"]
 
 
-async def test_priority_orders_one_millisecond_over_all_buckets_and_shifts_no_time(
+async def test_priority_orders_messages_of_one_millisecond_over_all_buckets_and_shifts_no_time(
     rig: Rig,
 ) -> None:
     priorities = random.Random(5)
@@ -640,7 +640,7 @@ async def test_an_at_most_once_message_is_settled_before_it_is_published(lone: R
     assert await lone.state("x") is None
 
 
-async def test_a_crash_after_that_settle_loses_the_message_and_never_delivers_it_twice(
+async def test_a_crash_between_that_settle_and_its_publish_loses_the_message_and_repeats_nothing(
     rig_of: RigFactory,
 ) -> None:
     async with rig_of(buckets=1) as old:
@@ -695,7 +695,7 @@ async def test_guarantees_may_be_mixed_within_one_key_and_the_order_stays(
 # destinations and brokers that take nothing
 
 
-async def test_an_unreachable_broker_s_messages_wait_parked_and_come_back_in_order(
+async def test_messages_of_an_unreachable_broker_are_parked_and_come_back_in_order(
     rig: Rig,
 ) -> None:
     await claimed(rig, *(message(f"m{i:02}", SOON_MS + i) for i in range(50)))
@@ -725,7 +725,7 @@ async def test_a_destination_that_refuses_everything_is_probed_and_then_brought_
     assert {p.attempt for p in rig.memory.taken} == {1}, "no attempt is counted"
 
 
-async def test_a_worker_that_lacks_a_broker_leaves_its_messages_to_the_next_one_that_has_it(
+async def test_a_worker_without_a_broker_leaves_its_messages_to_the_next_worker_that_has_it(
     rig_of: RigFactory,
 ) -> None:
     messages = [message(f"m{i:02}", SOON_MS + i, "b:q") for i in range(20)]
@@ -794,7 +794,7 @@ async def test_a_crash_before_a_dead_letter_is_confirmed_leaves_the_message_in_t
         assert await rig.state("x") == "dead"
 
 
-async def test_the_dead_set_is_trimmed_to_its_bounds_a_few_at_a_time_and_that_is_said(
+async def test_the_dead_set_is_trimmed_to_its_bounds_a_few_at_a_time_and_this_is_reported(
     lone: Rig,
 ) -> None:
     messages = [message(f"m{i:03}", SOON_MS + i, ttl=0.001) for i in range(250)]
@@ -918,7 +918,7 @@ async def test_one_key_keeps_its_order_when_its_broker_comes_back_while_others_f
         assert_all_in_order(rig, messages)
 
 
-async def test_a_message_fired_while_its_broker_goes_and_comes_back_overtakes_no_other(
+async def test_a_message_fired_while_its_broker_disconnects_and_returns_overtakes_no_other(
     lone: Rig,
 ) -> None:
     await claimed(lone, message("x", SOON_MS, key="k"), message("y", SOON_MS + 3, key="k"))
@@ -948,7 +948,7 @@ async def test_a_claim_under_way_when_its_broker_comes_back_overtakes_no_message
     assert_all_in_order(lone, messages)
 
 
-async def test_while_parked_messages_come_back_the_scanner_does_not_look_in_vain(lone: Rig) -> None:
+async def test_while_parked_messages_come_back_the_scanner_makes_no_useless_call(lone: Rig) -> None:
     await claimed(lone, message("x", SOON_MS))
     lone.memory.unavailable = "not_connected"
     await lone.at(SOON_MS)
@@ -1017,7 +1017,9 @@ async def test_one_key_keeps_its_order_while_its_destination_is_probed(
         assert_all_in_order(rig, messages)
 
 
-async def test_a_key_whose_earlier_owner_parked_it_keeps_its_order(rig_of: RigFactory) -> None:
+async def test_a_key_keeps_its_order_after_an_earlier_owner_parked_its_messages(
+    rig_of: RigFactory,
+) -> None:
     messages = of_one_key(MANY + LATER)
     async with rig_of(buckets=1) as old:
         await schedule_all(old, messages)
@@ -1051,14 +1053,14 @@ async def test_a_destination_that_keeps_parking_does_not_keep_others_from_coming
 
 
 def calm(broker: Broker_) -> None:
-    """It takes everything again."""
+    """The broker takes everything again."""
     broker.unavailable, broker.hold = None, False
     broker.confirm()
     broker.next_outcomes.clear()
 
 
 def disturb(broker: Broker_, chance: random.Random) -> None:
-    """It goes away, falls silent, answers a few, refuses its destination, or comes back."""
+    """The broker disconnects, falls silent, answers a few, refuses its destination, or returns."""
     match chance.randrange(5):
         case 0:
             broker.unavailable = "not_connected"
@@ -1100,7 +1102,7 @@ async def test_a_key_keeps_its_order_whatever_its_brokers_do(
             assert [d.id for d in broker.published] == [m.id for m in messages[name]]
 
 
-async def test_a_thousand_parked_by_an_earlier_owner_do_not_circle_while_the_broker_is_away(
+async def test_messages_parked_by_an_earlier_owner_do_not_circle_while_the_broker_is_unavailable(
     rig_of: RigFactory,
 ) -> None:
     options: dict[str, Any] = {"buckets": 1, "batch_messages": 1000}
@@ -1174,7 +1176,7 @@ async def test_a_claim_under_way_when_a_drain_begins_is_put_back(lone: Rig) -> N
 # the loop's own health
 
 
-async def test_a_head_that_does_not_move_is_noticed(lone: Rig) -> None:
+async def test_a_scanner_that_does_not_fire_its_first_message_is_noticed(lone: Rig) -> None:
     await claimed(lone, message("x", SOON_MS), message("y", SOON_MS + 50))
     lone.store.hold("fire")
     await lone.at(SOON_MS)
@@ -1187,7 +1189,7 @@ async def test_a_head_that_does_not_move_is_noticed(lone: Rig) -> None:
     lone.scanner._failure = None
 
 
-async def test_a_head_that_waits_for_room_is_not_stuck_while_its_broker_answers(
+async def test_a_scanner_whose_first_message_waits_for_room_is_not_stuck_while_its_broker_answers(
     rig_of: RigFactory,
 ) -> None:
     async with rig_of(window=4) as rig:

@@ -1,4 +1,4 @@
-"""The servers are what they say, are private, and leave nothing behind."""
+"""The servers have the stated version, are private, and leave nothing behind."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_every_redis_answers(any_redis_url: str) -> None:
         assert client.ping()
 
 
-def test_redis_has_the_version_it_says_and_keeps_what_it_is_told_to_keep() -> None:
+def test_redis_has_the_version_it_says_and_keeps_its_data_with_aof() -> None:
     with RedisServer(["--appendonly", "yes"]) as server:
         with redis.Redis.from_url(server.url) as client:
             known = client.info("server")
@@ -187,7 +187,7 @@ def test_a_test_that_wants_its_own_node_skips_where_there_is_only_docker(
     run.assert_outcomes(**outcome)
 
 
-def test_a_kafka_on_path_is_none_where_no_java_runs_it(
+def test_a_kafka_on_path_is_not_used_without_java(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
@@ -199,7 +199,7 @@ def test_a_kafka_on_path_is_none_where_no_java_runs_it(
     assert kafka.path_libs() == tmp_path / "libs"
 
 
-def test_what_cannot_be_had_is_said_with_what_to_do(
+def test_a_missing_server_is_reported_with_the_remedy(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(installing.INSTALL, "rabbitmq", lambda: None)

@@ -1,4 +1,4 @@
-"""What an operator is told while messages do not go out: a worker at work, and the command line."""
+"""What the command line tells an operator while messages do not go out, with a real worker."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def tell(redis_url: str, namespace: str, capsys: pytest.CaptureFixture[str]) -> 
 def worker(
     redis_url: str, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[None]:
-    """One that serves only Redis Streams, in the Redis that holds the messages."""
+    """A worker that serves only Redis Streams, in the Redis that holds the messages."""
     monkeypatch.setenv("DELAYBRIDGE_LEASE__RENEW_MS", "200")
     flags = ["--redis", redis_url, "--namespace", namespace, "--broker", redis_url]
     command = [sys.executable, "-m", "delaybridge", *flags, "scan", "--name", "w"]
@@ -69,7 +69,7 @@ def objects(output: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.usefixtures("worker")
-def test_a_destination_that_fails_is_named_with_its_reason_while_it_is_tried_again(
+def test_a_failing_destination_is_named_with_its_reason_while_its_message_is_retried(
     client: Client, tell: Tell, no_stream: str
 ) -> None:
     made = client.schedule(no_stream, b"x", delay=0, id="a")
@@ -137,7 +137,7 @@ def test_a_parked_message_says_why_and_a_broker_that_no_worker_serves_is_named(
     assert any(text.startswith("no worker serves broker eu. Add it") for text in said)
 
 
-def test_a_message_parked_where_no_worker_holds_its_bucket_says_so(
+def test_a_message_parked_in_a_bucket_that_no_worker_holds_says_so(
     client: Client, redis_url: str, namespace: str
 ) -> None:
     made = client.schedule("kafka:orders", b"x", delay=0, id="a")
@@ -189,7 +189,7 @@ def test_dead_entries_that_cannot_be_read_have_date_and_reason_and_are_not_kicke
         assert client.discard(id) == Answer.DISCARDED
 
 
-def test_what_ingest_quarantined_is_counted_by_its_code(
+def test_quarantined_messages_are_counted_by_their_code(
     client: Client, tell: Tell, redis_url: str, namespace: str
 ) -> None:
     codes = ["bad_time", "bad_header", "bad_time"]
@@ -208,7 +208,7 @@ def test_what_ingest_quarantined_is_counted_by_its_code(
 
 
 @pytest.mark.parametrize("is_there", [True, False], ids=["confirmed", "refused"])
-def test_a_message_given_up_goes_to_the_dead_letter_destination_if_that_takes_it(
+def test_a_given_up_message_goes_to_the_dead_letter_destination_if_that_takes_it(
     is_there: bool,
     client: Client,
     redis_url: str,
@@ -266,7 +266,7 @@ class Queue:
 
 
 class Topic:
-    """A topic for dead letters, and a message for a partition that it has not."""
+    """A topic for dead letters, and a message for a partition that does not exist."""
 
     letters, address, reason = "{}", "{}-live", "partition_missing: "
     properties: dict[str, Any] = {"partition": 7}
@@ -291,7 +291,7 @@ class Topic:
 @pytest.mark.parametrize(
     ("kind", "place"), [("rabbitmq", Queue), ("kafka", Topic)], ids=["rabbitmq", "kafka"]
 )
-def test_a_dead_letter_arrives_with_what_it_died_of(
+def test_a_dead_letter_arrives_with_the_reason_it_was_given_up(
     kind: str,
     place: type[Queue | Topic],
     client: Client,
@@ -339,7 +339,7 @@ def test_a_worker_drops_dead_messages_that_are_too_old(
     assert "1 dropped" in tell("stats")[1]
 
 
-def test_workers_keep_no_more_dead_messages_than_they_may(
+def test_workers_keep_no_more_dead_messages_than_the_limit(
     client: Client,
     no_stream: str,
     tmp_path: Path,

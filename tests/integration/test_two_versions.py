@@ -27,7 +27,7 @@ scripts.scripts = lambda: known
 
 
 def put_other_version(folder: Path) -> None:
-    """An earlier version, from this repository's history; without it, scripts of another text."""
+    """Put an earlier version there, from git's history; else today's scripts with another text."""
     folder.mkdir()
     packed = folder / "first.tar"
     asked = ["git", "-C", str(ROOT), "archive", "-o", str(packed), FIRST, "delaybridge", "lua"]
@@ -38,7 +38,7 @@ def put_other_version(folder: Path) -> None:
 
 
 @pytest.mark.timeout(180)
-def test_workers_of_two_versions_share_the_work_and_give_it_to_each_other(
+def test_workers_of_two_versions_share_the_work_and_take_over_from_each_other(
     redis_url: str, namespace: str, tmp_path: Path
 ) -> None:
     folder = tmp_path / "other"

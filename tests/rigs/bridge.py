@@ -63,7 +63,7 @@ class Bridge:
     # workers
 
     def start_worker(self, redis_url: str | None = None) -> str:
-        """One more worker; its name."""
+        """Start one more worker; its name."""
         self._count += 1
         name = f"w{self._count}"
         brokers = [f"--broker={name}={url}" for name, url in self.brokers.items()]
@@ -81,7 +81,7 @@ class Bridge:
         return name
 
     def start(self, *arguments: str) -> subprocess.Popen[bytes]:
-        """Any command of ours, as `ingest kafka --topic T.delay`; it ends with the bridge."""
+        """Start any command, such as `ingest kafka --topic T.delay`; it ends with the bridge."""
         self._count += 1
         brokers = [f"--broker={name}={url}" for name, url in self.brokers.items()]
         with (self.folder / f"{arguments[0]}-{self._count}.log").open("wb") as log:
@@ -99,7 +99,7 @@ class Bridge:
         return process
 
     def start_workers(self, count: int, redis_url: str | None = None) -> list[str]:
-        """So many workers; returns once every bucket has an owner and all have a share."""
+        """Start workers; returns once every bucket has an owner and all have a share."""
         names = [self.start_worker(redis_url) for _ in range(count)]
         wait_until(
             lambda: {b.owner for b in self.client.stats().buckets} == set(self._workers),
@@ -122,7 +122,7 @@ class Bridge:
         return self._workers[name].poll() is not None
 
     def exit_code(self, name: str) -> int | None:
-        """Of a worker that has ended, which is forgotten with that."""
+        """The exit code of a worker that has ended; then the worker is forgotten."""
         return self._workers.pop(name).returncode
 
     def log_of(self, name: str) -> str:
@@ -168,7 +168,7 @@ class Bridge:
     def schedule(
         self, destination: str, count: int, *, seconds: float, first_s: float = 0.0
     ) -> list[str]:
-        """So many messages due at random within `seconds`; every answer is noted as a promise."""
+        """Schedule messages due at random within `seconds`; every answer becomes a promise."""
         bodies = [self.random.randbytes(self.random.randrange(200)) for _ in range(count)]
         messages = [
             Message(destination, body, delay=first_s + self.random.random() * seconds)
@@ -184,14 +184,14 @@ class Bridge:
         return ids
 
     def cancel(self, id: str) -> str:
-        """Cancel, and note the answer."""
+        """Cancel, and record the answer."""
         answer = self.client.cancel(id)
         if answer.startswith("cancelled"):
             self.promises[id].cancelled = answer.value
         return answer.value
 
     def reschedule(self, id: str, delay_s: float) -> str:
-        """Reschedule, and note the answer and when it came."""
+        """Reschedule, and record the answer and when it came."""
         before_ms = time.time_ns() // 1_000_000
         answer = self.client.reschedule(id, delay=delay_s)
         if answer == "rescheduled":
@@ -206,7 +206,7 @@ class Bridge:
         return [delivery for path in self._files for delivery in read(path)]
 
     def wait_delivered(self, deadline_s: float = 60) -> None:
-        """Until nothing is delayed, in flight or parked, and all that must be was received."""
+        """Wait until nothing is delayed, in flight or parked, and all promised messages arrived."""
 
         def arrived() -> bool:
             stats = self.client.stats()
@@ -230,7 +230,7 @@ class Bridge:
             cursor = page.cursor
 
     def verdict(self) -> Verdict:
-        """The checker's word; printed, so that `-s` and a failure show it."""
+        """The checker's verdict; printed, so that `-s` and a failure show it."""
         verdict = check(self.promises, self.deliveries(), self.dead())
         print(f"\n{self.namespace}: {verdict}")
         return verdict

@@ -1,4 +1,4 @@
-"""Workers on the test's own loop, whose broker notes what arrives and when."""
+"""Workers on the test's own loop, whose broker records which messages arrive and when."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DEADLINE_S = 20.0
 
 
 class Arrived:
-    """What a worker published, and when by the clock of this machine."""
+    """The messages that workers published, and when, by this machine's clock."""
 
     def __init__(self) -> None:
         self.at_ms: dict[str, float] = {}
@@ -48,7 +48,7 @@ class Arrived:
 
     @property
     def late_ms(self) -> list[float]:
-        """Of each message; negative: early."""
+        """The lateness of each message; negative: early."""
         return [self.at_ms[id] - due_ms for id, due_ms in self.due_ms.items()]
 
     @property
@@ -63,7 +63,7 @@ class Arrived:
 
 
 class Memory(memory.MemoryPublisher):
-    """The memory publisher, telling `arrived`."""
+    """The memory publisher; it reports each message to `arrived`."""
 
     arrived: Arrived
 
@@ -73,7 +73,7 @@ class Memory(memory.MemoryPublisher):
 
 
 def note_arrivals(patch: pytest.MonkeyPatch) -> Arrived:
-    """Replace the memory publisher: every memory:// broker in this process tells the answer."""
+    """Make every memory:// broker in this process report what it publishes to the result."""
     arrived = Arrived()
 
     def publisher(name: str, url: str, *, report: Any, on_change: Any, options: Any) -> Memory:
@@ -128,7 +128,7 @@ class Crew:
         return self.tasks[name]
 
     async def stop(self, name: str = "w") -> None:
-        """Drain; raises what ended it before."""
+        """Drain a worker; raises the error that ended it before, if any."""
         self.workers.pop(name).stop()
         await self.tasks.pop(name)
 
@@ -137,7 +137,7 @@ class Crew:
         return Counter(bucket.owner for bucket in stats.buckets if bucket.owner is not None)
 
     async def shared(self, *names: str) -> None:
-        """Until these and nobody else hold all buckets, evenly."""
+        """Wait until these workers and no others hold all buckets, evenly."""
 
         async def even() -> bool:
             for name in names:
@@ -150,7 +150,7 @@ class Crew:
         await wait_until_async(even, DEADLINE_S, f"{names} share all buckets")
 
     async def schedule(self, count: int, *, seconds: float, first_s: float = 0.1) -> list[str]:
-        """So many, due evenly within `seconds`, spread over all buckets; their ids."""
+        """Schedule messages, due evenly within `seconds`, over all buckets; their ids."""
         now = datetime.now(UTC) + timedelta(seconds=first_s)
         step = timedelta(seconds=seconds / count)
         messages = [Message("memory:q", b"x", at=now + i * step, id=new_id()) for i in range(count)]

@@ -46,12 +46,12 @@ class Process:
         self._process.send_signal(number)
 
     def kill(self) -> None:
-        """SIGKILL; returns when it is gone."""
+        """Send SIGKILL, and wait for its end."""
         self._process.kill()
         self._process.wait(DEADLINE_S)
 
     def wait(self, deadline_s: float = DEADLINE_S) -> int:
-        """Its exit code, once it has ended by itself."""
+        """Wait until it has ended by itself; its exit code."""
         return self._process.wait(deadline_s)
 
     @property
@@ -63,7 +63,7 @@ class Process:
         return self.log_path.read_text(errors="replace")
 
     def children(self) -> list[int]:
-        """The worker processes of a parent, apart from what multiprocessing itself starts."""
+        """The worker processes of a parent, without those that multiprocessing itself starts."""
         found = []
         for task in Path(f"/proc/{self.pid}/task").glob("*/children"):
             for pid in map(int, task.read_text().split()):
@@ -79,7 +79,7 @@ class Process:
 
 
 class Fleet:
-    """Workers of one namespace, the file they publish to, and a client beside them."""
+    """Workers of one namespace, the file they publish to, and a client."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class Fleet:
         stderr: IO[bytes] | None = None,
         instead: Path | None = None,
     ) -> Process:
-        """One more worker; with `settled`, once it holds a bucket. stderr: instead of its log.
+        """Start a worker; `settled`: wait until it holds a bucket. stderr: instead of its log.
 
         instead: a folder whose modules are imported before any other.
         """
@@ -147,7 +147,7 @@ class Fleet:
         return process
 
     def owners(self) -> dict[int, str]:
-        """Who holds which bucket; those nobody holds are left out."""
+        """The owner of each bucket that has one."""
         buckets = self.client.stats().buckets
         return {each.bucket: each.owner for each in buckets if each.owner is not None}
 
@@ -155,7 +155,7 @@ class Fleet:
         return Counter(self.owners().values())
 
     def wait_shared(self, *names: str, deadline_s: float = DEADLINE_S) -> None:
-        """Until these and nobody else hold all buckets, evenly."""
+        """Wait until these workers and no others hold all buckets, evenly."""
 
         def shared() -> bool:
             shares = self.shares()
@@ -167,7 +167,7 @@ class Fleet:
     # messages
 
     def schedule(self, count: int, *, seconds: float, first_s: float = 0.0) -> list[str]:
-        """So many, due evenly within `seconds`, spread over all buckets; their ids in due order."""
+        """Schedule messages, due evenly within `seconds`, over all buckets; ids in due order."""
         now = datetime.now(UTC) + timedelta(seconds=first_s)
         step = timedelta(seconds=seconds / count)
         receipts = self.client.schedule_many(
@@ -187,7 +187,7 @@ class Fleet:
         )
 
     def wait_settled(self, deadline_s: float = DEADLINE_S) -> None:
-        """Until nothing is delayed, in flight or parked."""
+        """Wait until nothing is delayed, in flight or parked."""
 
         def settled() -> bool:
             stats = self.client.stats()

@@ -1,4 +1,4 @@
-"""The checker: what was promised against what plain consumers received.
+"""The checker: compares the promises with the messages that plain consumers received.
 
 As in Jepsen, a call without an answer is unknown, never a failure: the message may or may not
 arrive. Times are this machine's, which Redis and the consumers share.
@@ -14,7 +14,7 @@ from pathlib import Path
 
 @dataclass
 class Promise:
-    """What the store answered for one id. due_ms: the time in force, by its latest answer."""
+    """The store's answers for one id. due_ms: the time in force, by its latest answer."""
 
     id: str
     destination: str
@@ -36,7 +36,7 @@ class Delivery:
 
 @dataclass
 class Verdict:
-    """What a run came to. Every list holds ids."""
+    """The result of a run. Every list holds ids."""
 
     accepted: int
     delivered: int
@@ -65,7 +65,7 @@ class Verdict:
 
 
 def read(path: Path) -> list[Delivery]:
-    """What a consumer wrote; a line cut off by a kill is left out."""
+    """The deliveries that a consumer wrote; a line cut off by a kill is left out."""
     lines = path.read_text().splitlines() if path.exists() else []
     found = []
     for line in lines:
@@ -77,7 +77,7 @@ def read(path: Path) -> list[Delivery]:
 
 
 def check(promises: dict[str, Promise], deliveries: list[Delivery], dead: set[str]) -> Verdict:
-    """Fold by id. dead: what lies in the dead set is not lost."""
+    """Compare by id. dead: ids in the dead set, which are not lost."""
     by_id: dict[str, list[Delivery]] = defaultdict(list)
     for delivery in sorted(deliveries, key=lambda d: d.at_us):
         by_id[delivery.id].append(delivery)

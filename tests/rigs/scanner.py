@@ -68,7 +68,7 @@ class TimedBucket(Bucket):
 
 
 class GatedStore(AsyncStore):
-    """A store whose answers to chosen verbs stay on their way until they are let go.
+    """A store that holds back the answers to chosen verbs until they are let go.
 
     sent: every verb that was sent, in order. stuck: how many calls wait for an answer held back.
     """
@@ -80,7 +80,7 @@ class GatedStore(AsyncStore):
         self._gates: dict[str, asyncio.Event] = {}
 
     def hold(self, verb: str) -> None:
-        """From now on an answer to this verb arrives only when it is let go."""
+        """From now on answers to this verb arrive only after `let_go`."""
         self._gates[verb] = asyncio.Event()
 
     def let_go(self, verb: str) -> None:
@@ -98,7 +98,7 @@ class GatedStore(AsyncStore):
 
 
 class StillAlarm:
-    """An alarm that never goes off by itself; notes that somebody rang."""
+    """An alarm that never goes off by itself; records that it was rung."""
 
     def __init__(self) -> None:
         self.rang = False
@@ -115,7 +115,7 @@ class StillAlarm:
 
 
 class Broker_(MemoryPublisher):
-    """The memory publisher, with a list of what was handed to it and when."""
+    """The memory publisher, with a list of the messages it was handed, and when."""
 
     def __init__(self, rig: Rig, name: str) -> None:
         super().__init__(
@@ -217,7 +217,7 @@ class Rig:
         return session
 
     async def expire(self, number: int) -> None:
-        """The lease of a bucket runs out, and nobody tells the owner."""
+        """The lease of a bucket runs out, and its owner does not know."""
         await self.store.redis.delete(keys.bucket_key(self.namespace, number, "lease"))
 
     def _lose(self, session: Session, reason: str) -> None:
@@ -233,16 +233,16 @@ class Rig:
 
     @property
     def store_ms(self) -> int:
-        """What the store's clock says: the test may have set it, by `step_ms`."""
+        """The time on the store's clock, which the test may have set by `step_ms`."""
         return self.now_ms + self.step_ms
 
     @property
     def known_ms(self) -> int:
-        """What the worker takes that for."""
+        """The same time as the worker knows it."""
         return self.now_ms + round(self.clock._offset() * 1000)
 
     def pass_(self) -> int | None:
-        """One pass now; what it starts has not run yet when this returns."""
+        """One pass now; the tasks that it starts have not run yet when this returns."""
         self.alarm.rang = False
         return self.scanner.scan(self.known_ms)
 
@@ -259,12 +259,12 @@ class Rig:
                 return look_ms
 
     async def at(self, now_ms: int) -> int | None:
-        """It is so late; whatever is to happen by itself happens."""
+        """Set the time, and let everything happen that happens by itself."""
         self.now_ms = now_ms
         return await self.quiet()
 
     async def hurry_until(self, end_ms: int) -> None:
-        """A pass each millisecond, while what earlier ones began is still under way."""
+        """A pass each millisecond, while tasks of earlier ones are still under way."""
         while self.now_ms < end_ms:
             self.now_ms += 1
             self.pass_()
@@ -283,13 +283,13 @@ class Rig:
         await self.at(end_ms)
 
     def begin(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Something that goes on beside the scanner and waits for it."""
+        """Start work that runs next to the scanner and waits for it."""
         task = asyncio.get_running_loop().create_task(work)
         self._others.add(task)
         return task
 
     async def until(self, work: asyncio.Task[Any]) -> None:
-        """Let time pass, a millisecond at a time, until that has ended."""
+        """Let time pass, a millisecond at a time, until the work has ended."""
         while not work.done():
             await self.at(self.now_ms + 1)
         await work
@@ -305,7 +305,7 @@ class Rig:
         assert {receipt.answer for receipt in receipts} == {"created"}
 
     async def state(self, id: str) -> str | None:
-        """Where a message is, None once it is settled."""
+        """A message's state; None once it is settled."""
         stored = await self.client.get(id)
         return None if stored is None else stored.state.value
 

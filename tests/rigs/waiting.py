@@ -1,4 +1,4 @@
-"""Waiting with a deadline: the only way a test may wait for what it cannot be told about."""
+"""Waiting with a deadline: how a test waits for something that does not notify it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class DeadlineExceeded(AssertionError):
-    """What the test waited for did not become true before the deadline."""
+    """The condition did not become true before the deadline."""
 
 
 def wait_until(
@@ -37,7 +37,7 @@ def wait_until(
 
 
 def wait_s(seconds: float) -> None:
-    """An outage lasts as long as it lasts."""
+    """Wait for a fixed time: an outage has a length."""
     until_s = time.monotonic() + seconds
     wait_until(lambda: time.monotonic() >= until_s, seconds + 5, interval_s=0.05)
 

@@ -36,7 +36,7 @@ Run = Callable[[Callable[[], Awaitable[None]]], None]
 
 @pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
 def run(request: pytest.FixtureRequest) -> Iterator[Run]:
-    """Runs one coroutine function to its end; whatever the loop reports on the way is an error."""
+    """Runs one coroutine function to its end; whatever the loop reports is an error."""
     complaints: list[object] = []
     with asyncio.Runner(debug=True, loop_factory=request.param) as runner:
         runner.get_loop().set_exception_handler(lambda _, context: complaints.append(context))
@@ -58,7 +58,7 @@ def timer(request: pytest.FixtureRequest) -> TimerFactory:
 
 
 class CountingTimer:
-    """Goes off when the test says so, and remembers what it was armed for."""
+    """Goes off when the test says so; records the instants that it was armed for."""
 
     def __init__(self, went_off: Callable[[], None]) -> None:
         self.go_off = went_off
@@ -187,7 +187,7 @@ def busy_until(at_s: float) -> None:
         pass
 
 
-def test_armed_again_after_it_went_off_unseen_it_waits_for_the_new_instant(
+def test_an_alarm_set_again_after_it_went_off_unseen_waits_for_the_new_instant(
     run: Run, timer: TimerFactory
 ) -> None:
     async def test() -> None:
@@ -204,7 +204,7 @@ def test_armed_again_after_it_went_off_unseen_it_waits_for_the_new_instant(
     run(test)
 
 
-def test_armed_again_just_before_the_loop_hears_that_it_went_off_it_does_not_block(
+def test_an_alarm_set_again_just_before_the_loop_sees_that_it_went_off_does_not_block(
     run: Run, timer: TimerFactory
 ) -> None:
     async def test() -> None:
@@ -233,7 +233,7 @@ def test_armed_again_just_before_the_loop_hears_that_it_went_off_it_does_not_blo
     run(test)
 
 
-def test_a_cancelled_wait_takes_no_ring_away(run: Run, timer: TimerFactory) -> None:
+def test_a_cancelled_wait_leaves_the_ring_for_the_next_wait(run: Run, timer: TimerFactory) -> None:
     async def test() -> None:
         alarm = Alarm(timer)
         waiting = asyncio.ensure_future(alarm.wait())
@@ -262,7 +262,7 @@ def test_after_close_nothing_can_be_set(run: Run, timer: TimerFactory) -> None:
 
 
 @linux
-def test_closing_gives_every_descriptor_back(run: Run, timer: TimerFactory) -> None:
+def test_close_closes_every_descriptor(run: Run, timer: TimerFactory) -> None:
     async def test() -> None:
         def count() -> int:
             return len(list(Path("/proc/self/fd").iterdir()))
@@ -378,7 +378,7 @@ def test_linux_gets_a_timer_descriptor_that_children_do_not_inherit() -> None:
     [AttributeError("timerfd_create"), OSError(errno.ENOSYS, ""), OSError(errno.EPERM, "")],
     ids=["libc", "kernel", "sandbox"],
 )
-def test_without_timer_descriptors_the_loop_times(
+def test_without_timer_descriptors_the_loop_keeps_the_time(
     monkeypatch: pytest.MonkeyPatch, missing: Exception
 ) -> None:
     def create() -> int:
@@ -394,7 +394,9 @@ def test_without_timer_descriptors_the_loop_times(
 
 
 @linux
-def test_out_of_descriptors_is_an_error_not_a_worse_alarm(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_running_out_of_descriptors_is_an_error_and_makes_no_worse_alarm(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def create() -> int:
         raise OSError(errno.EMFILE, "too many open files")
 

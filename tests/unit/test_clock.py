@@ -37,7 +37,7 @@ class World:
         self._store_us += by_us
 
     def read(self, there_us: int = 200, back_us: int = 200) -> int:
-        """Read the store's clock over a network that is so slow; the step it reports, in ms."""
+        """Read the store's clock over a network with these delays; the step it reports, in ms."""
         sent_s = self.clock.monotonic()
         self.now_us += there_us
         store_us = self.store_us
@@ -46,7 +46,7 @@ class World:
 
     @property
     def ahead_us(self) -> int:
-        """How far the clock is ahead of the store's; negative: behind. Whole ms on one side."""
+        """How far the worker's clock, in whole ms, is ahead of the store's; negative: behind."""
         return self.clock.now_ms() * 1000 - self.store_us
 
 
@@ -73,7 +73,7 @@ def test_it_is_never_ahead_of_the_store_whatever_the_network_did(
 
 
 @given(READINGS)
-def test_it_errs_by_at_most_the_fastest_recent_answer(
+def test_it_is_behind_by_at_most_the_fastest_recent_round_trip(
     readings: list[tuple[int, int, int]],
 ) -> None:
     world = World()
@@ -84,7 +84,7 @@ def test_it_errs_by_at_most_the_fastest_recent_answer(
     assert world.ahead_us >= -fastest_us - 1000, "a millisecond is lost by rounding down"
 
 
-def test_a_slow_reading_before_a_fast_one_is_no_step() -> None:
+def test_a_slow_reading_before_a_fast_one_is_not_taken_for_a_step() -> None:
     world = World(drift_ppm=100)
     world.read(there_us=10, back_us=900_000)
     assert world.read(there_us=100, back_us=100) == 0
@@ -119,7 +119,7 @@ def test_a_small_step_is_followed_silently(step_us: int) -> None:
 @given(
     st.lists(st.tuples(st.integers(-5_000_000, 5_000_000), LATENCIES_US, LATENCIES_US), min_size=1)
 )
-def test_it_is_ahead_by_at_most_the_last_request_s_way_even_if_the_store_s_clock_is_set(
+def test_it_is_ahead_by_at_most_the_time_of_the_last_request_even_if_the_store_s_clock_is_set(
     readings: list[tuple[int, int, int]],
 ) -> None:
     world = World()

@@ -1,4 +1,4 @@
-"""docker-compose.yml, Dockerfile and config/: no engine here, so what they name is checked."""
+"""docker-compose.yml, Dockerfile and config/: without an engine, the names in them are checked."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_process_waits_for_healthy_servers_that_its_profiles_start(name: str) 
 
 
 @pytest.mark.parametrize("name", PROCESSES)
-def test_a_process_runs_a_command_there_is_with_settings_there_are(name: str) -> None:
+def test_a_process_runs_an_existing_command_with_existing_settings(name: str) -> None:
     service = SERVICES[name]
     settings = Settings.load(environ=service["environment"])
     assert settings.brokers
@@ -105,7 +105,7 @@ def test_redis_is_configured_as_the_client_demands() -> None:
     assert options["appendonly"] == "yes"
 
 
-def test_no_password_stands_in_the_file() -> None:
+def test_the_file_contains_no_password() -> None:
     given = SERVICES["rabbitmq"]["environment"]
     assert given["RABBITMQ_DEFAULT_PASS"].startswith("${RABBITMQ_PASSWORD:?")
     user = f"amqp://{given['RABBITMQ_DEFAULT_USER']}:${{RABBITMQ_PASSWORD:-}}@rabbitmq/"

@@ -1,4 +1,4 @@
-"""The pages say what there is: links lead somewhere, every public name has its place."""
+"""The pages are true: links lead somewhere, names exist, every public name is documented."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ MOST = 10_000
 
 
 def run(flow: Flow, rate: float, trip_ms: int, seconds: float, start_ms: int = NOW_MS) -> int:
-    """Keep it full for this long before a broker that confirms `rate` a second after a trip.
+    """Keep it full for this long; the broker confirms `rate` messages a second after a trip.
 
     Returns the longest that a message was in flight, in ms.
     """

@@ -1,7 +1,7 @@
 """Sizes: no function above 40 lines, no file above 400, and no function that is hard to follow.
 
-What is hard to follow is judged by cognitive complexity (G. Ann Campbell, SonarSource 2018), which
-counts nesting and mixed boolean operators.
+Hard to follow means cognitive complexity (G. Ann Campbell, SonarSource 2018), which counts nesting
+and mixed boolean operators.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Lanes: each destination's way out, its window, its circuit, and every exit of a copy."""
+"""Lanes: the way out to each destination, its window and circuit, and every exit of a copy."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Board:
         )
 
     def pass_(self, copy: Copy, now_ms: int = NOW_MS) -> str:
-        """What the scanner does with a copy that is ripe: out, admitted, or it must wait."""
+        """What `admit` decides about a ripe copy: go, wait or leave."""
         self.lanes.begin_batch()
         way = self.lanes.admit(copy, now_ms, may_wait=True)
         if way is Way.GO:
@@ -101,7 +101,7 @@ class Board:
     def send(
         self, count: int, text: str = "a:q", now_ms: int = NOW_MS, **options: Any
     ) -> list[Copy]:
-        """So many copies, as far as they are admitted, handed to their broker."""
+        """Hand copies to their broker; returns those that were admitted."""
         copies = [self.copy(text, **options) for _ in range(count)]
         sent = [copy for copy in copies if self.pass_(copy, now_ms) == "go"]
         self.lanes.publish(now_ms)
@@ -111,13 +111,13 @@ class Board:
         self.lanes.outcome(copies, outcome, now_ms)
 
     def recover(self, now_ms: int = NOW_MS, session: Session | None = None) -> list[str]:
-        """The ids that the next call brings back to due; [""] if it is all."""
+        """The ids that the next call brings back to due; [""] for all of them."""
         self.lanes.recover(now_ms, self._remove)
         unparking = (session or self.session).exits.take_unpark()
         return [id for call in unparking for id in call.args[3:] or [""]]
 
     def come_back(self, now_ms: int = NOW_MS) -> None:
-        """All that is wanted back is back in due."""
+        """The wanted messages are all back in due."""
         session = self.session
         session.told(session.exits.take())
         session.unparked(0)
@@ -131,7 +131,7 @@ class Board:
         return removed
 
     def told(self) -> Counter[str]:
-        """How many copies left by which verb since this was last asked."""
+        """How many copies took which exit since the last call of this."""
         exits = self.session.exits.take()
         self.session.told(exits)
         steps = {"settle": 0, "retry": 6, "bury": 5, "park": 3}
@@ -263,7 +263,7 @@ def test_messages_of_a_stalled_lane_come_back_with_its_next_confirm(board: Board
     assert board.recover(NOW_MS + STALLED_MS) == [parked.id]
 
 
-def test_parked_messages_of_a_lane_full_of_large_ones_wait_for_bytes_too() -> None:
+def test_parked_messages_wait_for_bytes_too_in_a_lane_full_of_large_ones() -> None:
     board = Board(window_bytes=20_000)
     sent = board.send(20, body=b"x" * 1000)
     later_ms = NOW_MS + STALLED_MS
@@ -315,7 +315,9 @@ def test_an_unknown_outcome_is_tried_again_as_maybe_delivered_whatever_the_fault
     assert sum(event.messages for event in board.heard(events.Retried)) == 3
 
 
-def test_a_certainly_refused_message_is_tried_again_without_that_doubt(board: Board) -> None:
+def test_a_certainly_refused_message_is_tried_again_and_not_marked_as_maybe_delivered(
+    board: Board,
+) -> None:
     board.answer(board.send(1), UNROUTABLE)
     (retry,) = board.session.exits.take().commands
     assert list(retry.args[6:8]) == [1000, 0]
@@ -455,7 +457,7 @@ def test_a_destination_of_another_kind_of_broker_is_parked_too(
     assert "a was another kind of broker" in board.lanes.announced()["parked"]["a: of another kind"]
 
 
-def test_a_table_of_properties_is_not_for_rabbitmq(board: Board) -> None:
+def test_a_record_with_a_table_of_properties_suits_kombu_and_not_rabbitmq(board: Board) -> None:
     record = Record("a:x/q", b"", TABLE, b"")
     assert record.suits("kombu")
     assert not record.suits("rabbitmq")  # its publisher refuses the record as unencodable
@@ -496,7 +498,7 @@ def test_a_worker_says_which_brokers_it_serves_and_whose_messages_it_parks_and_w
 
 
 def parked(board: Board, count: int = 20) -> list[Copy]:
-    """So many copies that a broker that was away left parked; it is back."""
+    """Copies that were parked while their broker was unavailable; now it is back."""
     board.a.unavailable = "not_connected"
     copies = [board.copy() for _ in range(count)]
     assert {board.pass_(copy) for copy in copies} == {"leave"}
@@ -533,7 +535,9 @@ def test_copies_on_the_wheel_go_back_with_the_parked_ones_so_that_one_claim_find
     assert board.told() == {"park": len(copies) + 1}
 
 
-def test_until_all_are_back_in_due_every_new_copy_is_parked_and_none_after(board: Board) -> None:
+def test_every_new_copy_is_parked_until_all_messages_are_back_in_due_and_none_after(
+    board: Board,
+) -> None:
     copies = parked(board)
     assert board.recover() == ids(copies)
     late = board.copy()
@@ -547,7 +551,7 @@ def test_until_all_are_back_in_due_every_new_copy_is_parked_and_none_after(board
     assert list(board.lanes.next_looks_ms(NOW_MS, waiting=False)) == []
 
 
-def test_a_broker_that_fails_again_has_its_returned_messages_parked_again(board: Board) -> None:
+def test_if_a_broker_fails_again_its_returned_messages_are_parked_again(board: Board) -> None:
     copies = parked(board)
     board.recover()
     board.a.unavailable = "not_connected"
@@ -559,7 +563,7 @@ def test_a_broker_that_fails_again_has_its_returned_messages_parked_again(board:
     assert sorted(board.recover()) == sorted(ids(copies))
 
 
-def test_each_lane_of_a_bucket_comes_back_when_it_can(board: Board) -> None:
+def test_each_lane_of_a_bucket_brings_its_messages_back_when_it_can(board: Board) -> None:
     mine = parked(board, 3)
     board.b.unavailable = "not_connected"
     other = board.copy("b:q")
@@ -574,7 +578,7 @@ def test_each_lane_of_a_bucket_comes_back_when_it_can(board: Board) -> None:
 
 
 def opened(board: Board, count: int = 20) -> list[Copy]:
-    """So many copies that a lane has parked whose circuit opened."""
+    """Copies that a lane has parked since its circuit opened."""
     copies = board.send(1)
     board.answer(copies, NO_EXCHANGE)
     copies += [board.copy() for _ in range(count - 1)]
@@ -594,7 +598,7 @@ def test_a_destination_that_refuses_opens_its_circuit_once_and_parks_later_copie
     assert board.pass_(board.copy("a:other")) == "go", "another exchange of the same broker"
 
 
-def test_a_handful_probes_when_it_is_time_and_no_more(board: Board) -> None:
+def test_when_it_is_time_a_handful_of_messages_probes_the_circuit(board: Board) -> None:
     copies = opened(board)
     probe_ms = min(board.lanes.next_looks_ms(NOW_MS, waiting=False))
     assert NOW_MS < probe_ms <= NOW_MS + FIRST_PROBE_MS
@@ -613,7 +617,7 @@ def test_a_lane_without_parked_messages_is_probed_by_the_next_copies(board: Boar
     assert passed == ["go"] * PROBES + ["leave"] * PROBES
 
 
-def test_a_probe_that_succeeds_closes_and_brings_all_back_in_order(board: Board) -> None:
+def test_a_successful_probe_closes_the_circuit_and_brings_all_back_in_order(board: Board) -> None:
     now_ms = NOW_MS + FIRST_PROBE_MS
     copies = opened(board)
     board.recover(now_ms)
@@ -627,7 +631,7 @@ def test_a_probe_that_succeeds_closes_and_brings_all_back_in_order(board: Board)
     assert {board.pass_(copy, now_ms) for copy in [*copies[1:], board.copy()]} == {"go"}
 
 
-def test_a_probe_that_fails_opens_again_for_longer(board: Board) -> None:
+def test_a_failed_probe_opens_the_circuit_again_for_longer(board: Board) -> None:
     copies = opened(board)
     now_ms = NOW_MS
     waits_ms = []
@@ -644,7 +648,7 @@ def test_a_probe_that_fails_opens_again_for_longer(board: Board) -> None:
     assert all(later > 1.2 * wait for wait, later in zip(waits_ms, waits_ms[1:], strict=False))
 
 
-def test_probes_whose_outcome_never_comes_are_followed_by_others(board: Board) -> None:
+def test_if_the_outcome_of_a_probe_never_comes_others_follow(board: Board) -> None:
     copies = opened(board)
     now_ms = NOW_MS
     for first in range(0, 20, PROBES):
@@ -653,7 +657,7 @@ def test_probes_whose_outcome_never_comes_are_followed_by_others(board: Board) -
         board.come_back(now_ms)
 
 
-def test_a_circuit_stays_open_while_its_broker_is_away(board: Board) -> None:
+def test_a_circuit_stays_open_while_its_broker_is_unavailable(board: Board) -> None:
     opened(board)
     board.a.unavailable = "not_connected"
     assert board.recover(NOW_MS + LAST_PROBE_MS) == []
@@ -677,7 +681,7 @@ def test_a_copy_that_ends_after_its_session_was_lost_is_not_brought_back_here(bo
     assert not board.session.exits.is_unparking, "it would never end"
 
 
-def test_a_session_lost_while_its_parked_come_back_is_forgotten(board: Board) -> None:
+def test_a_session_lost_while_its_parked_messages_come_back_is_forgotten(board: Board) -> None:
     parked(board)
     board.recover()
     lost, board.session = board.session, new_session()
@@ -687,7 +691,7 @@ def test_a_session_lost_while_its_parked_come_back_is_forgotten(board: Board) ->
     assert board.pass_(board.copy()) == "go"
 
 
-def test_each_session_gets_back_its_own(board: Board) -> None:
+def test_each_session_gets_back_its_own_parked_messages(board: Board) -> None:
     opened(board, 3)
     other = new_session()
     board.pass_(board.copy(session=other))
@@ -696,7 +700,7 @@ def test_each_session_gets_back_its_own(board: Board) -> None:
     assert list(others.args[3:]) == ["m4"]
 
 
-def test_a_draining_session_does_not_keep_others_from_bringing_back_theirs_bit_by_bit(
+def test_a_draining_session_does_not_stop_others_from_bringing_back_messages_bit_by_bit(
     board: Board,
 ) -> None:
     leaving, now_ms = new_session(), NOW_MS + STALLED_MS
@@ -715,7 +719,7 @@ def test_a_draining_session_does_not_keep_others_from_bringing_back_theirs_bit_b
     assert back == [copy.id for copy in ours]
 
 
-def test_too_many_parked_to_remember_are_all_brought_back(
+def test_if_too_many_are_parked_to_remember_all_are_brought_back(
     board: Board, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("delaybridge.scan.parked._KNOWN", 10)
@@ -806,7 +810,7 @@ def test_a_message_given_up_after_its_broker_became_another_kind_is_buried_not_p
     assert new.taken == [] and board.told() == {"bury": 1}
 
 
-def test_a_broker_that_is_gone_has_its_messages_parked_until_it_is_back(board: Board) -> None:
+def test_messages_of_a_removed_broker_are_parked_until_it_is_back(board: Board) -> None:
     gone = board.brokers.pop("a")
     board.lanes.brokers_changed({"a"})
     assert board.pass_(board.copy()) == "leave"

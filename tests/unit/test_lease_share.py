@@ -1,4 +1,4 @@
-"""Which worker ought to scan which bucket: even, the same for all, and few move."""
+"""Shares of the buckets: even, the same for all workers, and few buckets move."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_all_workers_agree_in_whatever_order_they_see_each_other(
     assert fair_share(seen, buckets) == fair_share(workers, buckets)
 
 
-def test_no_living_worker_means_no_shares() -> None:
+def test_without_workers_there_are_no_shares() -> None:
     assert fair_share([], 16) == {}
 
 
@@ -52,7 +52,7 @@ def test_few_buckets_move_when_a_worker_joins_or_leaves(
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 5, 8])
 @pytest.mark.parametrize("buckets", [16, 64])
-def test_on_average_not_twice_as_many_move_as_must(workers: int, buckets: int) -> None:
+def test_on_average_fewer_than_twice_the_necessary_buckets_move(workers: int, buckets: int) -> None:
     names = random.Random(8)
     moves = []
     for _ in range(FLEETS):

@@ -1,4 +1,4 @@
-"""Dead letters: what a message is published with when it is given up."""
+"""Dead letters: the headers and properties with which a given-up message is published."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def letter(kind: str, **fields: Any) -> Letter:
 
 
 @pytest.mark.parametrize("kind", ["rabbitmq", "kombu"])
-def test_the_headers_of_a_table_stay_those_bytes_and_an_earlier_letter_s_make_room(
+def test_a_header_table_keeps_its_bytes_but_for_the_headers_of_an_earlier_letter(
     kind: str,
 ) -> None:
     table = encode_table(OLD)
@@ -49,14 +49,14 @@ def test_the_headers_of_a_table_stay_those_bytes_and_an_earlier_letter_s_make_ro
     assert (made.record.body, made.record.properties) == (b"body", (1, b"before", b"after"))
 
 
-def test_pairs_stay_pairs_and_kafka_s_partition_is_not_kept() -> None:
+def test_header_pairs_are_kept_and_kafka_s_partition_is_not() -> None:
     made = letter("kafka", headers=(("a", None), ("a", b"2")), key=b"k", partition=7)
     pairs = [(name, value.encode()) for name, value in SAID.items()]
     assert made.record.headers == (("a", None), ("a", b"2"), *pairs)
     assert (made.record.key, made.record.partition) == (b"k", None)
 
 
-def test_a_letter_ends_in_the_store_as_its_message() -> None:
+def test_the_end_of_a_letter_is_told_to_the_store_as_that_of_its_message() -> None:
     made = letter("rabbitmq", headers=b"")
     assert (made.id, made.claim, made.score) == ("id", 11, 7.5)
     assert (made.record.destination, made.destination) == ("b:/dead", TO)

@@ -1,4 +1,4 @@
-"""Each script says what it does, and its callers hold to it: headers, SCRIPT_KEYS, arguments."""
+"""Each script's header is true: keys, arguments and writes are those that its caller uses."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ EACH = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6}
 
 @dataclass(frozen=True)
 class Declared:
-    """One KEYS or ARGV line of a header. more: it stands for all that follow, too."""
+    """One KEYS or ARGV line of a header. more: it covers all that follow, too."""
 
     number: int
     more: bool
@@ -42,7 +42,7 @@ class Declared:
 
 @cache
 def header(verb: str) -> tuple[str, ...]:
-    """The comment that a script begins with, line by line."""
+    """The comment at the beginning of a script, line by line."""
     lines = FILES[verb].read_text().splitlines()
     end = next(i for i, line in enumerate(lines) if not line.startswith("--"))
     return tuple(lines[:end])
@@ -64,7 +64,7 @@ def declared(verb: str, kind: str) -> list[Declared]:
 
 
 def key_numbers(verb: str, operand: str) -> set[int]:
-    """Which keys a command's first operand may stand for."""
+    """The keys that a command's first operand may be."""
     aliases = {name: int(number) for name, number in _aliases(verb).items()}
     direct = {int(number) for number in re.findall(r"KEYS\[(\d+)\]", operand)}
     return direct | {aliases[word] for word in re.findall(r"\w+", operand) if word in aliases}
@@ -81,7 +81,7 @@ def _aliases(verb: str) -> dict[str, str]:
 
 
 def each(verb: str, last: Declared, messages: int) -> int:
-    """How many arguments so many messages take, as the header puts it."""
+    """How many arguments that number of messages takes, by the header."""
     if last.name == "groups":
         return messages * (2 + messages)
     if last.name == "ids":
@@ -94,7 +94,7 @@ def test_the_scripts_are_the_verbs() -> None:
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_each_script_bears_the_name_of_the_method_that_calls_it(verb: str) -> None:
+def test_each_script_has_the_name_of_the_method_that_calls_it(verb: str) -> None:
     assert callable(getattr(Bucket, verb, None) or getattr(registry, verb))
     assert SAMPLES[verb](1).name == verb
 
@@ -108,7 +108,7 @@ def test_a_header_says_in_one_sentence_what_the_script_does(verb: str) -> None:
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_header_goes_on_with_keys_arguments_answer_and_cost(verb: str) -> None:
+def test_a_header_then_lists_keys_arguments_answer_and_cost(verb: str) -> None:
     body = header(verb)[header(verb).index("--") + 1 :]
     begins = [line[3:7] for line in body if not line.startswith("--   ")]
     assert begins == sorted(begins, key=["KEYS", "ARGV", "retu", "cost"].index)
@@ -134,7 +134,7 @@ def test_the_keys_have_the_types_that_the_page_of_keys_gives(verb: str) -> None:
 
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("messages", [0, 1, 3])
-def test_the_arguments_are_as_many_as_the_caller_passes(verb: str, messages: int) -> None:
+def test_a_header_has_as_many_arguments_as_the_caller_passes(verb: str, messages: int) -> None:
     args = declared(verb, "ARGV")
     assert [arg.number for arg in args] == list(range(1, len(args) + 1))
     assert not any(arg.more for arg in args[:-1])
@@ -163,7 +163,7 @@ def test_every_key_and_argument_declared_is_used_and_no_other(verb: str) -> None
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_script_touches_declared_keys_only_and_never_all_of_anything(verb: str) -> None:
+def test_a_script_touches_declared_keys_only_and_never_reads_a_whole_key(verb: str) -> None:
     text = code(verb)
     assert text.count("redis.call(") == len(CALL.findall(text))
     assert text.count("redis.pcall") == len(WRITES_NOTHING.findall(text)), "no error is hidden"
@@ -173,8 +173,8 @@ def test_a_script_touches_declared_keys_only_and_never_all_of_anything(verb: str
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_no_script_has_a_first_line_that_redis_62_would_choke_on(verb: str) -> None:
-    # `#!lua` would also make a full Redis refuse what drains it.
+def test_no_script_has_a_first_line_that_redis_62_cannot_read(verb: str) -> None:
+    # `#!lua` would also make a full Redis refuse the scripts that drain it.
     assert not FILES[verb].read_text().startswith("#!")
 
 

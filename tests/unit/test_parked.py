@@ -35,7 +35,7 @@ STEPS = st.integers(0, 60).map(lambda drawn: None if drawn < 6 else float(drawn)
 def test_the_earliest_come_back_first_however_many_are_not_remembered(
     steps: list[float | None],
 ) -> None:
-    """A step: the score of one that is parked, or None: a handful comes back."""
+    """A step: the score of a message to park, or None: a few come back."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr("delaybridge.scan.parked._KNOWN", KNOWN)
         park_and_bring_back(steps)

@@ -12,7 +12,7 @@ NOW_MS = 1_750_000_000_000
 
 
 def middle() -> float:
-    """The draw that shifts nothing."""
+    """A random draw without effect: no jitter."""
     return 0.5
 
 
@@ -73,7 +73,7 @@ def test_there_is_no_wait_before_the_first_failure() -> None:
 
 
 @given(policy=POLICIES, attempts=st.integers(1, 1001), seed=st.integers())
-def test_every_wait_lies_within_the_jitter_of_base_and_max(
+def test_every_wait_is_within_the_jitter_of_base_and_max(
     policy: RetryPolicy, attempts: int, seed: int
 ) -> None:
     delay_ms = policy.delay_ms(attempts, random.Random(seed).random)

@@ -1,4 +1,4 @@
-"""The helpers of the tests are rigs, and tests/README.md says when to use each."""
+"""Helpers of the tests are rigs, and tests/README.md says when to use each."""
 
 from __future__ import annotations
 

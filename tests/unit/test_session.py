@@ -1,4 +1,4 @@
-"""The owner's side of one bucket: what it remembers of revocations, and what it tells the store."""
+"""The owner's side of one bucket: the revocations it remembers, the exits it tells the store."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def ids_of(command: RedisCommand[Any]) -> list[str]:
 # revocations
 
 
-def test_a_revocation_means_the_claims_before_it_and_no_later_one(session: Session) -> None:
+def test_a_revocation_applies_to_earlier_claims_and_to_no_later_one(session: Session) -> None:
     session.received(TURN + 1, 1)
     session.revoke(Fired(TURN + 1, {b"x": TURN + 2}))
     assert session.is_revoked("x", TURN + 1)
@@ -59,7 +59,7 @@ def test_a_revocation_means_the_claims_before_it_and_no_later_one(session: Sessi
     assert not session.is_revoked("y", TURN + 1)
 
 
-def test_a_second_revocation_of_one_id_means_both_copies(session: Session) -> None:
+def test_a_second_revocation_of_one_id_applies_to_both_copies(session: Session) -> None:
     session.received(TURN + 3, 2)
     session.revoke(Fired(TURN + 3, {b"x": TURN + 2}))
     session.revoke(Fired(TURN + 3, {b"x": TURN + 4}))
@@ -94,7 +94,7 @@ def test_a_revocation_is_acknowledged_when_every_claim_made_before_it_has_arrive
 
 
 class SmallStore:
-    """What of one bucket decides over revocations: mirror, turns, watermark."""
+    """The parts of a bucket that decide revocations: mirror, turns, watermark."""
 
     def __init__(self) -> None:
         self.turn = self.claimed = TURN
@@ -203,7 +203,7 @@ def test_no_revoked_copy_is_published_however_claims_and_fires_overlap(
 
 @many_examples
 @given(STEPS)
-def test_nothing_is_remembered_for_ever(steps: list[tuple[Any, ...]]) -> None:
+def test_no_revocation_is_remembered_for_ever(steps: list[tuple[Any, ...]]) -> None:
     owner = Owner()
     for verb, *arguments in steps:
         getattr(owner.store if verb == "cancel" else owner, verb)(*arguments)

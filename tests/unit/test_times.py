@@ -34,12 +34,12 @@ ZONES = st.integers(-14 * 60, 14 * 60).map(lambda m: timezone(timedelta(minutes=
 
 
 def rows(*found: tuple[Any, ...]) -> list[Any]:
-    """Parametrised cases that bear the row's number and what was tried."""
+    """Parametrised cases, named after the row's number and the value tried."""
     return [pytest.param(*case, id=f"{row} {shown(case[0])}") for row, *case in found]
 
 
 def shown(value: Any) -> str:
-    """What was tried, short and in ASCII."""
+    """The value tried, short and in ASCII."""
     if isinstance(value, int) and abs(value) >= HUGE:
         return "10000 digits"
     return ascii(str(value)[:24])
@@ -265,7 +265,7 @@ def test_a_delay_is_counted_by_the_store_and_a_time_is_taken_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("delay", "at"), [("11d", None), (None, datetime.now(UTC) + timedelta(days=11))]
 )
-def test_beyond_the_limit_is_too_far_and_both_numbers_are_named(delay: Any, at: Any) -> None:
+def test_a_time_beyond_the_limit_is_refused_and_both_numbers_are_named(delay: Any, at: Any) -> None:
     limits = Limits(delay_ms=10 * 86_400_000)  # T34
     with pytest.raises(DelayOutOfRange, match="limit.* 864000000 ms") as caught:
         when(delay, at, limits)
@@ -273,20 +273,20 @@ def test_beyond_the_limit_is_too_far_and_both_numbers_are_named(delay: Any, at: 
     assert caught.value.detail[:3].isdigit()
 
 
-def test_exactly_the_limit_is_taken() -> None:
+def test_a_time_exactly_at_the_limit_is_taken() -> None:
     assert when("10d", None, Limits(delay_ms=10 * 86_400_000)) == "+864000000"
 
 
 @pytest.mark.parametrize(
     ("ms", "code"), [(0, "looks_like_seconds"), (YEAR_2001_MS - 1, "looks_like_seconds")]
 )
-def test_a_number_that_is_no_epoch_in_milliseconds_is_refused(ms: int, code: str) -> None:
+def test_a_number_that_is_not_in_epoch_milliseconds_is_refused(ms: int, code: str) -> None:
     assert refusal(lambda value: epoch_ms(value, field="due_ms"), ms).code == code
 
 
 @calm
 @given(st.text() | st.binary() | st.floats() | st.integers() | st.timedeltas() | st.none())
-def test_whatever_is_given_as_a_delay_is_taken_or_refused(value: Any) -> None:
+def test_any_value_given_as_a_delay_is_taken_or_refused(value: Any) -> None:
     try:
         assert 0 <= delay_ms(value) < YEAR_3000_MS
     except MessageError as exc:
@@ -295,7 +295,7 @@ def test_whatever_is_given_as_a_delay_is_taken_or_refused(value: Any) -> None:
 
 @calm
 @given(st.text() | st.binary() | st.floats() | st.integers() | st.datetimes() | st.none())
-def test_whatever_is_given_as_a_time_is_taken_or_refused(value: Any) -> None:
+def test_any_value_given_as_a_time_is_taken_or_refused(value: Any) -> None:
     try:
         assert YEAR_2001_MS <= at_ms(value) < YEAR_3000_MS
     except MessageError as exc:
@@ -304,7 +304,7 @@ def test_whatever_is_given_as_a_time_is_taken_or_refused(value: Any) -> None:
 
 @calm
 @given(st.text(alphabet="0123456789dhms.P T-", max_size=20))
-def test_what_looks_like_a_delay_is_taken_or_refused(text: str) -> None:
+def test_text_that_looks_like_a_delay_is_taken_or_refused(text: str) -> None:
     try:
         assert 0 <= delay_ms(text) < YEAR_3000_MS
     except MessageError:

@@ -1,4 +1,4 @@
-"""Troubles: what is counted by which reason, and why a message is parked."""
+"""Troubles: failing messages counted by their reason, and why a message is parked."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_parked_message_has_the_reason_of_its_destination_or_of_its_broker(
     assert SAID.why(destination) == reason
 
 
-def test_a_worker_of_a_version_that_says_nothing_is_not_said_to_lack_a_broker() -> None:
+def test_a_worker_whose_version_announces_no_brokers_is_not_reported_to_lack_one() -> None:
     assert WorkerTroubles().why("a:q") == SLOW
     assert WorkerTroubles().troubles("w") == []
 

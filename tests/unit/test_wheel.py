@@ -156,7 +156,7 @@ def test_001_07_600_seconds_overflow_until_472_are_left() -> None:
     assert wheel.advance(600 * SECOND_MS) == ["item"]
 
 
-def test_001_08_years_in_which_nothing_is_due_are_not_walked_through() -> None:
+def test_001_08_years_without_a_due_item_are_skipped() -> None:
     wheel = milliseconds_wheel()
     wheel.insert(EPOCH_MS + 1000 * YEAR_MS, "x", "item")
     assert wheel.advance(EPOCH_MS + 1000 * YEAR_MS - 1) == []
@@ -164,7 +164,7 @@ def test_001_08_years_in_which_nothing_is_due_are_not_walked_through() -> None:
     assert wheel.advance(EPOCH_MS + 9000 * YEAR_MS) == []
 
 
-def test_001_09_beyond_the_span_is_no_limit_and_keeps_the_order() -> None:
+def test_001_09_items_beyond_the_span_are_taken_and_keep_their_order() -> None:
     wheel = milliseconds_wheel()
     dues = [EPOCH_MS + 3 * YEAR_MS, EPOCH_MS + wheel.span_ms, EPOCH_MS + YEAR_MS]
     for due_ms in dues:
@@ -181,7 +181,7 @@ def test_items_already_due_come_out_at_the_next_advance_earliest_first() -> None
     assert wheel.advance(EPOCH_MS) == ["very late", "late", "now"]
 
 
-def test_one_millisecond_keeps_the_order_of_insertion_across_the_wheels() -> None:
+def test_items_of_one_millisecond_keep_their_order_of_insertion_across_the_wheels() -> None:
     wheel: Wheel[str, str] = Wheel(0)
     due_ms = 2 * wheel.span_ms + 5 * 256 + 100
     left_ms = [due_ms, wheel.span_ms // 2, 1300, 300, 50, 0]
@@ -205,7 +205,7 @@ def test_a_cancelled_item_does_not_come_out_and_its_key_is_free_again() -> None:
     assert wheel.cancel("x") is None
 
 
-def test_a_key_on_the_wheel_is_refused_and_nothing_changes() -> None:
+def test_a_key_that_is_on_the_wheel_is_refused_and_nothing_changes() -> None:
     wheel = milliseconds_wheel()
     wheel.insert(EPOCH_MS + 5, "x", "first")
     with pytest.raises(KeyError):
@@ -274,7 +274,7 @@ SHAPES = st.sampled_from([(8,), (2, 2), (4, 3, 2), (8, 8, 8), (256, 64, 64)])
 
 
 class AgainstASortedList(RuleBasedStateMachine):
-    """Any history: exactly what a sorted list would hand out, at the same time, in that order."""
+    """Any history: the same items as from a sorted list, at the same time, in that order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -365,7 +365,7 @@ class AgainstASortedList(RuleBasedStateMachine):
             assert next_ms == max(earliest_ms, present_ms)
 
     def teardown(self) -> None:
-        """Driven by `next_due_ms` alone, all that is left comes out: never early, nothing lost."""
+        """Driven by `next_due_ms` alone, all other items come out: never early, none lost."""
         while self.waiting:
             self.advance_to_the_next_due_time()
 
