@@ -5,18 +5,19 @@
     +-- MessageError (ValueError)   the message or the call is refused; nothing was written
     |   +-- DecodeError             a stored record cannot be read
     |   +-- MessageConflict         the id is taken by a message with other content
-    |   +-- DelayOutOfRange         the due time lies outside what is accepted
+    |   +-- DelayOutOfRange         the delay is negative or the due time too far ahead
     +-- StoreError                  Redis refused a command
     |   +-- StoreUnavailable *      Redis did not answer in time: the outcome is unknown
     |   +-- StoreFull *             Redis or a quota is full: nothing was written
     |   +-- StoreDenied             the Redis user lacks a right
-    |   +-- StoreDamaged            a key holds what delaybridge never wrote there
+    |   +-- StoreDamaged            a key holds data that delaybridge did not write
     |   +-- StoreWiped              the namespace was deleted or created again while in use
+    +-- NotDrained                  a worker ended and could not release its leases
     +-- PublishError
         +-- PublishUnavailable *    the broker cannot be reached now
 
-A star means that a later attempt can help. How one publish ended is a value
-(`delaybridge.publish.Outcome`), never an exception.
+A star means that a later attempt can help. The result of one publish is not an exception but a
+value, `delaybridge.publish.Outcome`.
 """
 
 from __future__ import annotations
@@ -26,26 +27,29 @@ from datetime import date, timedelta
 DETAIL_LIMIT = 200
 FIELD_LIMIT = 255
 _SHOWN_CHARS = 80
-_SHOWN_BITS = 256  # Python prints no integer of more than 4300 digits
+_SHOWN_BITS = 256  # Python refuses to print an integer of more than 4300 digits
 
 
 class DelayBridgeError(Exception):
-    """delaybridge could not do what it was asked to do."""
+    """An error of delaybridge.
+
+    Made without a message, an error has the first line of its class' docstring.
+    """
 
     def __init__(self, message: str | None = None) -> None:
         super().__init__(message or (self.__doc__ or "").partition("\n")[0])
 
 
 class ConfigError(DelayBridgeError):
-    """The settings are wrong."""
+    """A setting is missing or wrong."""
 
 
 class MessageError(DelayBridgeError, ValueError):
-    """The message is refused.
+    """The message or call is refused; nothing was written.
 
-    code: one word, the same on every surface (HTTP, CLI, ingest, client).
+    code: one word for programs, the same in Python, ingest and on the command line.
     field: the argument or header at fault, at most 255 printable characters.
-    detail: what was got and what is accepted, at most 200 printable characters.
+    detail: the value and what is accepted instead, at most 200 printable characters.
     """
 
     def __init__(self, code: str, field: str, detail: str) -> None:
@@ -59,15 +63,15 @@ class MessageError(DelayBridgeError, ValueError):
 
 
 class DecodeError(MessageError):
-    """The stored record cannot be read."""
+    """A stored record cannot be decoded."""
 
 
 class MessageConflict(MessageError):
-    """The id is taken by a message with other content."""
+    """The id is pending with other content."""
 
 
 class DelayOutOfRange(MessageError):
-    """The due time lies outside what is accepted."""
+    """The delay is negative, or the due time is too far in the future."""
 
 
 class StoreError(DelayBridgeError):
@@ -79,7 +83,7 @@ class StoreUnavailable(StoreError):
 
 
 class StoreFull(StoreError):
-    """Redis is out of memory and refuses writes: nothing was written. Raise maxmemory or drain."""
+    """Redis is out of memory and refuses writes: nothing was written. Raise maxmemory."""
 
 
 class StoreDenied(StoreError):
@@ -87,11 +91,11 @@ class StoreDenied(StoreError):
 
 
 class StoreDamaged(StoreError):
-    """A key holds what delaybridge never wrote there. See: delaybridge doctor."""
+    """A key holds data that delaybridge did not write. See: delaybridge doctor."""
 
 
 class NotDrained(DelayBridgeError):
-    """A worker ended with leases that it could not give back: they run out by themselves."""
+    """The worker ended and could not release its leases; they expire by themselves."""
 
 
 class StoreWiped(StoreError):
@@ -99,7 +103,7 @@ class StoreWiped(StoreError):
 
 
 class PublishError(DelayBridgeError):
-    """The broker did not take a message."""
+    """A broker failed."""
 
 
 class PublishUnavailable(PublishError):
@@ -107,10 +111,10 @@ class PublishUnavailable(PublishError):
 
 
 def printable(text: str) -> str:
-    """`text` with everything escaped that could steer a terminal, break a line or a log.
+    """`text` with each character escaped that could control a terminal or break a line.
 
-    Controls (C0, DEL, C1), line and paragraph separators, bidirectional overrides and lone
-    surrogates become `\\x1b`- or `\\u202e`-like escapes; all else stays as it is.
+    Escaped are control characters (C0, DEL, C1), line and paragraph separators, bidirectional
+    overrides and lone surrogates, as `\\x1b` or `\\u202e`.
     """
     if text.isascii() and text.isprintable():
         return text
@@ -118,10 +122,10 @@ def printable(text: str) -> str:
 
 
 def shown(value: object) -> str:
-    """A caller's value for a message, in at most 80 characters; what holds others, by its type.
+    """A caller's value for an error message, in at most 80 characters.
 
-    Never the text of a whole value: of a list that holds one list twice, a hundred deep, it would
-    fill the memory, and of one that is nested too deep there is none.
+    Containers are shown by their type alone: the text of a list that holds the same list twice, a
+    hundred levels deep, would fill the memory.
     """
     if isinstance(value, str | bytes | bytearray):
         return repr(value[:_SHOWN_CHARS])[:_SHOWN_CHARS]

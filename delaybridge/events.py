@@ -1,6 +1,7 @@
-"""What a worker tells whoever listens: one `emit(event)`, heard by the log, metrics and tracing.
+"""What workers and ingest processes report through `emit(event)`; `worker/eventlog.py` logs it.
 
-Never per message: an event speaks of a batch. No bodies, no secrets, no addresses with passwords.
+An event is about a batch, never about a single message. It contains no bodies, no secrets and no
+URLs with passwords.
 """
 
 from __future__ import annotations
@@ -11,14 +12,17 @@ from msgspec import Struct
 
 
 class Event(Struct, frozen=True, kw_only=True):
-    """Something worth a log line."""
+    """Anything that may be logged, under the name of its class: `LeaseLost` is `lease_lost`."""
 
 
 Emit = Callable[[Event], None]
 
 
 class LeaseAcquired(Event, frozen=True, kw_only=True):
-    """The right to scan a bucket was taken; what dead sessions left was put back."""
+    """A worker took a bucket's lease, and put back the messages that dead sessions left.
+
+    reclaimed: how many messages; fired: how many of them had been fired and may arrive twice.
+    """
 
     bucket: int
     reclaimed: int
@@ -26,33 +30,33 @@ class LeaseAcquired(Event, frozen=True, kw_only=True):
 
 
 class LeaseReleased(Event, frozen=True, kw_only=True):
-    """A bucket was given back, drained."""
+    """A worker drained a bucket and released its lease."""
 
     bucket: int
 
 
 class LeaseLost(Event, frozen=True, kw_only=True):
-    """A bucket was lost: its lease ran out, or the store lost writes. Its wheel was thrown away."""
+    """A bucket's lease expired, or Redis lost writes. The session's copies were dropped."""
 
     bucket: int
     reason: str
 
 
 class BucketDamaged(Event, frozen=True, kw_only=True):
-    """The store refused a bucket's verbs: it waits to be mended by hand, the others go on."""
+    """A key of a bucket is damaged. The bucket waits for a repair by hand; others continue."""
 
     bucket: int
     reason: str
 
 
 class BucketMended(Event, frozen=True, kw_only=True):
-    """Such a bucket is tried again."""
+    """A damaged bucket was repaired; it is scanned again."""
 
     bucket: int
 
 
 class FleetDamaged(Event, frozen=True, kw_only=True):
-    """A key of the namespace is damaged: it is unknown who else lives, and what is held is kept."""
+    """The list of workers is damaged. The worker keeps its buckets and takes any free one."""
 
     reason: str
 
@@ -64,13 +68,13 @@ class Claimed(Event, frozen=True, kw_only=True):
 
 
 class Revoked(Event, frozen=True, kw_only=True):
-    """Copies on the wheel were dropped: cancelled, rescheduled or replaced meanwhile."""
+    """Copies were dropped: their messages were cancelled, rescheduled or replaced."""
 
     messages: int
 
 
 class Published(Event, frozen=True, kw_only=True):
-    """A broker confirmed messages. late_ms: the latest of them, confirm minus due time."""
+    """A broker confirmed messages. late_ms: the longest time between due time and confirm."""
 
     destination: str
     messages: int
@@ -78,7 +82,7 @@ class Published(Event, frozen=True, kw_only=True):
 
 
 class Retried(Event, frozen=True, kw_only=True):
-    """Publishes failed or ended unknown; they wait for their back-off."""
+    """Publishes failed, or their outcome is unknown. The messages wait for their back-off."""
 
     destination: str
     messages: int
@@ -86,7 +90,7 @@ class Retried(Event, frozen=True, kw_only=True):
 
 
 class Buried(Event, frozen=True, kw_only=True):
-    """Messages went to the dead set."""
+    """Messages moved to the dead set."""
 
     destination: str
     messages: int
@@ -94,7 +98,7 @@ class Buried(Event, frozen=True, kw_only=True):
 
 
 class DeadLettered(Event, frozen=True, kw_only=True):
-    """Messages given up go to their broker's dead-letter destination; if that fails, `Buried`."""
+    """Dead messages are published to the dead-letter destination; if that fails, `Buried`."""
 
     destination: str
     messages: int
@@ -102,13 +106,13 @@ class DeadLettered(Event, frozen=True, kw_only=True):
 
 
 class DeadDropped(Event, frozen=True, kw_only=True):
-    """The dead set was beyond its bounds: its oldest messages were dropped for good."""
+    """The dead set exceeded a bound: its oldest messages were deleted."""
 
     messages: int
 
 
 class Dropped(Event, frozen=True, kw_only=True):
-    """At-most-once messages were given up after a failed publish: never published twice."""
+    """At-most-once messages were deleted after a failed publish: they are never repeated."""
 
     destination: str
     messages: int
@@ -116,85 +120,85 @@ class Dropped(Event, frozen=True, kw_only=True):
 
 
 class CircuitOpened(Event, frozen=True, kw_only=True):
-    """A destination takes nothing: its messages are parked, in order, at no attempt's cost."""
+    """A destination refuses everything. Its messages are parked; that counts as no attempt."""
 
     destination: str
     reason: str
 
 
 class CircuitClosed(Event, frozen=True, kw_only=True):
-    """A destination takes messages again."""
+    """A destination accepts messages again."""
 
     destination: str
 
 
 class StoreSilent(Event, frozen=True, kw_only=True):
-    """Redis did not answer; the call is made again until it does."""
+    """Redis did not answer. The call is repeated until it does."""
 
     reason: str
 
 
 class ClockStepped(Event, frozen=True, kw_only=True):
-    """The store's clock moved against this machine's monotonic clock. Negative: backwards."""
+    """Redis' clock was set. step_ms: by how much, against this host's monotonic clock."""
 
     step_ms: int
 
 
 class Stuck(Event, frozen=True, kw_only=True):
-    """Nothing moves although messages are overdue: the scanner gives its leases up."""
+    """Messages are overdue and nothing moves. The scanner releases its leases."""
 
     overdue_ms: int
 
 
 class ScannerFailed(Event, frozen=True, kw_only=True):
-    """The scanner met something unexpected; it gives its leases up and begins anew."""
+    """An unexpected error ended the scanner. Its leases are released, and a new one starts."""
 
     reason: str
 
 
 class IngestStarted(Event, frozen=True, kw_only=True):
-    """A delay exchange, or a partition of a delay topic, is read from now on."""
+    """Ingest reads a delay exchange, or a partition of a delay topic, from now on."""
 
     source: str
 
 
 class IngestFailed(Event, frozen=True, kw_only=True):
-    """A source cannot be read; it is tried again, unless the reason says what must be done."""
+    """A source cannot be read. Ingest tries again, unless the reason names a remedy."""
 
     source: str
     reason: str
 
 
 class SourceUnguarded(Event, frozen=True, kw_only=True):
-    """A source is read, and something that would protect it cannot be done or is not so."""
+    """A source is read, but one of its protections is missing."""
 
     source: str
     reason: str
 
 
 class Ingested(Event, frozen=True, kw_only=True):
-    """Messages were taken from a source: stored, or published where they asked for no delay."""
+    """Messages from a source were stored, or published at once if they have no delay."""
 
     source: str
     messages: int
 
 
 class ChangeRefused(Event, frozen=True, kw_only=True):
-    """Cancels or reschedules from a source were of messages that are bound elsewhere: not done."""
+    """Cancels or reschedules were refused: their messages go to other destinations."""
 
     source: str
     messages: int
 
 
 class IdMissing(Event, frozen=True, kw_only=True):
-    """The first message of a source that comes without an id: delivered again it comes twice."""
+    """The first message of a source without an id; such a message may be delivered twice."""
 
     source: str
     hint: str = "give each message a message_id: after a crash those without may come twice"
 
 
 class Quarantined(Event, frozen=True, kw_only=True):
-    """Messages of a source could not be accepted: they lie in the dead set, as they came."""
+    """Ingest refused messages. They are in the dead set, unchanged."""
 
     source: str
     messages: int

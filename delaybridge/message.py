@@ -1,7 +1,7 @@
-"""The message: what a caller hands in, what lies in the store, what a publisher is given.
+"""One message in its three forms.
 
-`Message` is the caller's view, unchecked (`accept.py` checks it). `Record` is what the store keeps.
-A `Delivery` is one claimed message on its way to the broker.
+`Message` is what a caller passes in, not yet checked. `Record` is what the store keeps; `accept`
+makes it of a message. A `Delivery` is a claimed message on its way to a broker.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ Headers = Mapping[str, Any] | Iterable[tuple[str, Any]]
 
 
 class ContentHeader(NamedTuple):
-    """A content header cut into the pieces a record keeps. flags: without that of the headers."""
+    """An AMQP content header, split at its header table into the parts that a record keeps.
+
+    flags: the property flags, except the one for the header table.
+    """
 
     body_size: int
     flags: int
@@ -38,58 +41,64 @@ Properties = Mapping[str, Any] | ContentHeader
 OWN_HEADERS = ("delaybridge-id", "delaybridge-due-ms", "delaybridge-attempt")
 RESERVED_PREFIX = "delaybridge-"
 MAX_PRIORITY = 255
-TABLE_KINDS = ("rabbitmq", "kombu")  # whose headers are kept as an encoded field table
+TABLE_KINDS = ("rabbitmq", "kombu")  # kinds whose headers are kept as an encoded field table
 _BASE32HEX = "0123456789abcdefghijklmnopqrstuv"
 _SHIFTS = range(120, -1, -10)
-PAIRS = [high + low for high in _BASE32HEX for low in _BASE32HEX]  # of which an id is made
+PAIRS = [high + low for high in _BASE32HEX for low in _BASE32HEX]  # an id is 13 of them
 
 
 class Answer(StrEnum):
-    """What a call did: the words of the design, the same in Lua, Python, CLI and HTTP."""
+    """What a call did. The words are the same in Lua, Python and on the command line."""
 
     CREATED = "created"
-    DUPLICATE = "duplicate"  # the id is pending already (with `fail`: with the same content)
-    CONFLICT = "conflict"  # the id is pending with other content; nothing was done
+    DUPLICATE = "duplicate"  # the id is pending; with `fail`, with the same content
+    CONFLICT = "conflict"  # the id is pending with other content; nothing was changed
     REPLACED = "replaced"
-    IN_FLIGHT = "in_flight"  # handed to the broker, or about to be: too late
-    CANCELLED = "cancelled"  # nothing of it is delivered after this answer
+    IN_FLIGHT = "in_flight"  # too late: handed to the broker, or about to be
+    CANCELLED = "cancelled"  # it is not delivered after this answer
     CANCELLED_MAYBE_DELIVERED = "cancelled_maybe_delivered"  # an earlier publish may have arrived
-    RESCHEDULED = "rescheduled"
-    RESCHEDULED_MAYBE_DELIVERED = "rescheduled_maybe_delivered"
-    DEAD = "dead"  # it lies in the dead set: kick it instead
-    KICKED = "kicked"
-    DISCARDED = "discarded"
-    UNREADABLE = "unreadable"  # in the dead set without a record that can be read: no kick helps
-    UNKNOWN = "unknown"  # no such message is pending
-    FOREIGN = "foreign"  # from ingest only: the pending message is bound for somewhere else
+    RESCHEDULED = "rescheduled"  # it is not delivered before its new due time
+    RESCHEDULED_MAYBE_DELIVERED = "rescheduled_maybe_delivered"  # as for cancelled
+    DEAD = "dead"  # in the dead set: only kick and discard change it
+    KICKED = "kicked"  # taken out of the dead set, due now
+    DISCARDED = "discarded"  # deleted from the dead set
+    UNREADABLE = "unreadable"  # its record cannot be decoded, so it stays in the dead set
+    UNKNOWN = "unknown"  # no such message is pending, or none is dead
+    FOREIGN = "foreign"  # to ingest only: the pending message goes to another destination
 
 
 class State(StrEnum):
-    """Where a message is."""
+    """Where a message is. A published or cancelled message is no longer stored: it has no state."""
 
-    DELAYED = "delayed"  # waits for its time
+    DELAYED = "delayed"  # waits for its due time
     IN_FLIGHT = "in_flight"  # claimed by a worker: on its wheel or with the broker
-    PARKED = "parked"  # waits until its broker takes messages again
+    PARKED = "parked"  # due, waits until its broker or destination takes messages again
     DEAD = "dead"  # given up, with a reason
 
 
 class OnConflict(StrEnum):
-    """What `schedule` does where the id is pending already."""
+    """What `schedule` does if the id is pending already."""
 
-    FAIL = "fail"
-    KEEP = "keep"
-    REPLACE = "replace"
+    FAIL = "fail"  # same content: duplicate; other content: conflict
+    KEEP = "keep"  # duplicate, whatever the content
+    REPLACE = "replace"  # the new message takes the place of the pending one
 
 
 WAIT: Literal["wait"] = "wait"
-"""Conflict policy of ingest alone: as FAIL, but while the id's message is with the broker the
-answer is `in_flight`, whatever the content; the caller schedules again once it is settled."""
+"""Conflict policy for ingest only: as FAIL, but while the pending message is with the broker the
+answer is `in_flight`, whatever the content. Ingest tries again until that message is settled."""
 ConflictPolicy = OnConflict | Literal["wait"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What is accepted; sizes in bytes. The last four: how much may be pending; 0 is no limit."""
+    """What is accepted. 0 means no limit for the last four, and for these only.
+
+    body_bytes: the most bytes of a body, and of a key. headers, headers_bytes: the most headers of
+    a message, and their bytes in all. id_bytes: the most bytes of an id. delay_ms: the longest
+    delay in milliseconds. pending_messages, pending_bytes: how much may be pending in the
+    namespace; destination_messages, destination_bytes: the same for each destination.
+    """
 
     body_bytes: int = 256 * 1024
     headers: int = 64
@@ -103,10 +112,10 @@ class Limits:
 
 
 class Destination(NamedTuple):
-    """Where a message goes: a configured broker's name and an address inside it.
+    """Where a message goes: the name of a configured broker, and an address inside it.
 
-    address: exchange (RabbitMQ; "" is the default exchange), topic, stream or queue.
-    routing_key: RabbitMQ only; for the default exchange the queue.
+    kind: of the broker, as `rabbitmq`. address: exchange (RabbitMQ; "" is the default exchange),
+    topic, stream or queue. routing_key: RabbitMQ only; for the default exchange the queue.
     """
 
     broker: str
@@ -126,12 +135,13 @@ class Destination(NamedTuple):
 
 
 class Record(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """A message as it lies in the store, behind the head that the scripts read.
+    """A message as the store keeps it, after the head that the scripts read.
 
-    headers: for RabbitMQ and kombu the encoded field table, byte for byte; else pairs, order and
-    duplicates kept. properties: for RabbitMQ `(flags, before, after)`, the property list as
-    encoded, cut where the header table goes, or None; for kombu a field table, of any names. ttl_ms
-    counts from the due time.
+    headers: for RabbitMQ and kombu the encoded field table, byte for byte; for other kinds pairs,
+    in order and with duplicates. properties: for RabbitMQ `(flags, before, after)`, the encoded
+    property list split where the header table belongs, or None; for kombu a field table with any
+    names. partition: Kafka only; None lets the worker choose it by the key. ttl_ms counts from the
+    due time.
     """
 
     destination: str
@@ -145,7 +155,7 @@ class Record(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
     @property
     def size(self) -> int:
-        """Bytes that a window counts for this message."""
+        """The bytes that count against a window."""
         headers = self.headers
         extra = (
             len(headers)
@@ -155,12 +165,12 @@ class Record(msgspec.Struct, array_like=True, frozen=True, gc=False):
         return len(self.body or b"") + len(self.key or b"") + extra + 128
 
     def suits(self, kind: str) -> bool:
-        """Whether it was encoded for a broker of that kind, and not for one of another kind."""
+        """Whether the record was encoded for brokers of this kind."""
         if not isinstance(self.headers, bytes) or kind not in TABLE_KINDS:
             return isinstance(self.headers, tuple) and kind not in TABLE_KINDS
         if isinstance(self.properties, bytes):
             return kind == "kombu"
-        # RabbitMQ's destinations have a slash; older records for kombu may lack properties.
+        # Destinations on RabbitMQ have a slash; older records for kombu may have no properties.
         return kind == "rabbitmq" or (self.properties is None and "/" not in self.destination)
 
 
@@ -169,7 +179,7 @@ _decoder = msgspec.msgpack.Decoder(Record)
 
 
 def decode_record(data: bytes) -> Record:
-    """The record; DecodeError if the bytes are none."""
+    """The record; DecodeError if the bytes cannot be decoded."""
     try:
         return _decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
@@ -177,10 +187,13 @@ def decode_record(data: bytes) -> Record:
 
 
 def destination_text(record: bytes) -> str:
-    """The destination of an encoded record, or of its beginning; empty if it cannot be read."""
-    at = 3 if record[:1] == b"\xdc" else 1  # behind the length of the array: 16 fields or more
+    """The destination of an encoded record, read from its beginning; empty if unreadable.
+
+    The rest of the record is not needed and not read.
+    """
+    at = 3 if record[:1] == b"\xdc" else 1  # after the array's length; 0xdc: in two more bytes
     kind = record[at] if len(record) > at else 0
-    width = {0xD9: 1, 0xDA: 2}.get(kind, 0)  # of the text's own length, beside that in its type
+    width = {0xD9: 1, 0xDA: 2}.get(kind, 0)  # bytes of the text's length; 0: it is in the type
     start = at + 1 + width
     size = int.from_bytes(record[at + 1 : start]) if width else kind & 0x1F
     is_text = width or 0xA0 <= kind <= 0xBF
@@ -188,21 +201,32 @@ def destination_text(record: bytes) -> str:
 
 
 class _Addressed(msgspec.Struct, frozen=True):
-    """What may be given by its place; all else goes by name."""
+    """The fields that may be positional arguments."""
 
     destination: str
     body: bytes | str | None
 
 
 class Message(_Addressed, frozen=True, kw_only=True):
-    """A message to be delivered later, as a caller writes it; checked when it is scheduled.
+    """A message to be delivered later. It is checked when it is scheduled.
 
-    Exactly one of `delay` and `at` is given. `key`: Kafka's record key, and for every broker the
-    order: messages of one key are delivered in due order. `headers`: a mapping, or pairs.
-    `properties`: AMQP's by name (content_type, ...), or a content header that a client library
-    encoded, which brings the headers along and is published as those bytes; for kombu any names;
-    for Kafka `partition`. `priority`, 0..255, orders messages due in the same millisecond. `ttl`:
-    how long after its due time it is worth delivering. `at_most_once`: rather lost than twice.
+    Give either `delay` or `at`.
+
+    Args:
+        destination: `rabbitmq:EXCHANGE/ROUTING.KEY`, `rabbitmq:/QUEUE`, `kafka:TOPIC`, ...
+        body: bytes, text (sent as UTF-8), or None (Kafka only: a tombstone).
+        delay: `"1h30m"`, a timedelta, or seconds; counted by Redis' clock.
+        at: an aware datetime or RFC 3339 text. A time in the past means now.
+        id: at most 255 bytes; generated if omitted.
+        key: messages with the same key are delivered in the order in which they are due; for Kafka
+            it is also the record's key.
+        headers: a mapping or pairs.
+        properties: AMQP properties by name, as `{"content_type": "text/plain"}`; for kombu any
+            names; for Kafka `partition`. Drop-in producers pass the content header that their
+            library encoded: it contains the headers, too, and is published byte for byte.
+        priority: 0 to 255; of messages due in the same millisecond the highest goes first.
+        ttl: like `delay`; a message that is this late moves to the dead set as `expired`.
+        at_most_once: may be lost in a crash, is never delivered twice.
     """
 
     delay: timedelta | float | str | None = None
@@ -217,7 +241,10 @@ class Message(_Addressed, frozen=True, kw_only=True):
 
 
 class Delivery:
-    """One message on its way out. A publisher hands the same object back with its outcome."""
+    """A message handed to a publisher, which reports this same object with its outcome.
+
+    due_ms: epoch milliseconds. attempt: 1 for the first publish. size: as `Record.size`.
+    """
 
     __slots__ = ("attempt", "destination", "due_ms", "id", "record", "size")
 
@@ -233,16 +260,16 @@ class Delivery:
         self.record = record
         self.destination = destination
         self.due_ms = due_ms
-        self.attempt = attempt  # 1 for the first
-        self.size = record.size  # bytes that a window counts
+        self.attempt = attempt
+        self.size = record.size
 
 
 def new_id() -> str:
-    """A uuid7 in 26 characters of base32hex: unique, and ids sort by time as text."""
+    """A UUIDv7 as 26 characters of base32hex: unique; sorting ids as text sorts them by time."""
     number: int = uuid_utils.uuid7().int
     return "".join([PAIRS[number >> shift & 1023] for shift in _SHIFTS])
 
 
 def rank_of(priority: int) -> int:
-    """What orders messages of one millisecond: 0 first. score = due_ms + rank / 256."""
+    """The order of messages due in the same millisecond, 0 first. score = due_ms + rank / 256."""
     return MAX_PRIORITY - priority

@@ -1,9 +1,9 @@
-"""Delays and due times as people and programs write them, turned into integer milliseconds.
+"""Delays and due times, converted from what people and programs write to integer milliseconds.
 
 A delay is a `timedelta`, a number of seconds, or text with units (`15m`, `1h30m`, `500ms`,
-`1.5s`, ISO 8601 `PT15M`). A time is an aware `datetime` or RFC 3339 text. Text must be plain
-ASCII and exact: what a lenient parser would guess at is refused with the remedy named.
-Sub-millisecond parts are rounded up, so that nothing is ever due early.
+`1.5s`, ISO 8601 `PT15M`). A time is an aware `datetime` or RFC 3339 text. Text must be ASCII and
+unambiguous: instead of guessing, the error says what to write. Parts of a millisecond are rounded
+up, so that nothing is due early.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ At = datetime | str | None
 YEAR_3000_MS = 32_503_680_000_000
 YEAR_MS = 31_557_600_000  # of 365.25 days
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_YEAR_2001_MS = 1_000_000_000_000  # a smaller number was meant as seconds
-_TEN_DIGITS = 10_000_000_000  # seconds since the epoch have no more
+_YEAR_2001_MS = 1_000_000_000_000  # smaller numbers are taken for seconds
+_TEN_DIGITS = 10_000_000_000  # no time before the year 2286 has more in seconds
 _UNIT_MS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000, "ms": 1}
-_ANY = Context(prec=50)  # not the caller's, which may round: nothing is due early
+_EXACT = Context(prec=50)  # the caller's decimal context may round
 _NUMBER = r"([0-9]{1,20}(?:\.[0-9]{1,9})?)"
 _DURATION = re.compile("".join(f"(?:{_NUMBER}{unit})?" for unit in _UNIT_MS))
 _RFC3339 = re.compile(
@@ -41,17 +41,20 @@ _TIME_HINT = "write RFC 3339 with a zone, as 2030-01-31T09:00:00Z"
 def delay_ms(value: timedelta | float | str, *, field: str = "delay") -> int:
     """A delay in whole milliseconds, at least 0.
 
-    MessageError `bad_time` for what is no delay; DelayOutOfRange `negative_delay`, `too_far`.
+    field: names the delay in errors. MessageError `bad_time`, `not_integer_ms`; DelayOutOfRange
+    `negative_delay`, `too_far`.
     """
-    if type(value) in (str, int, float, timedelta):  # True equals 1, and others have no hash
-        return _known_delay_ms(value, field)
+    # Not bool: the cache would take True for 1. Not others: they may have no hash.
+    if type(value) in (str, int, float, timedelta):
+        return _cached_delay_ms(value, field)
     return _delay_ms(value, field)
 
 
 def at_ms(value: datetime | str, *, field: str = "at") -> int:
     """A due time in epoch milliseconds.
 
-    MessageError `bad_time`, `zone_required`, `looks_like_seconds`; DelayOutOfRange `too_far`.
+    field: names the time in errors. MessageError `bad_time`, `zone_required`,
+    `looks_like_seconds`; DelayOutOfRange `too_far`.
     """
     if isinstance(value, datetime):
         if value.utcoffset() is None:
@@ -68,22 +71,25 @@ def at_ms(value: datetime | str, *, field: str = "at") -> int:
 
 
 def epoch_ms(due_ms: int, *, field: str) -> int:
-    """`due_ms` itself, if it lies between 2001 and 3000; else the error that says what it is."""
+    """Return `due_ms` if it is between the years 2001 and 3000.
+
+    MessageError `looks_like_seconds`; DelayOutOfRange `too_far`.
+    """
     if due_ms < _YEAR_2001_MS:
         raise MessageError(
-            "looks_like_seconds", field, f"{shown(due_ms)} ms lies before 2001; were seconds meant?"
+            "looks_like_seconds", field, f"{shown(due_ms)} ms is before 2001; were seconds meant?"
         )
     if due_ms >= YEAR_3000_MS:
         raise DelayOutOfRange(
             "too_far",
             field,
-            f"{shown(due_ms)} ms is the year 3000 or later; are these micro-seconds?",
+            f"{shown(due_ms)} ms is the year 3000 or later; are these microseconds?",
         )
     return due_ms
 
 
 def format_duration(ms: int) -> str:
-    """`ms` in the two largest units that say it: 950ms, 12.3s, 14m59s, 3h05m, 6d23h."""
+    """A duration in its two largest units: 950ms, 12.3s, 14m59s, 3h05m, 6d23h."""
     if ms < 0:
         return "-" + format_duration(-ms)
     if ms < 1000:
@@ -98,7 +104,7 @@ def format_duration(ms: int) -> str:
 
 
 def format_time(due_ms: int) -> str:
-    """RFC 3339 in UTC with milliseconds; the number itself where no calendar reaches."""
+    """RFC 3339 in UTC with milliseconds; outside the years 1 to 9999 the number and `ms`."""
     try:
         moment = _EPOCH + timedelta(milliseconds=due_ms)
     except OverflowError:
@@ -112,16 +118,16 @@ def _delay_ms(value: timedelta | float | str, field: str) -> int:
     if isinstance(value, timedelta):
         return _accepted(Fraction(value // timedelta(microseconds=1), 1000), field)
     if isinstance(value, bool):
-        raise MessageError("bad_time", field, f"got {value!r}; give seconds, not a truth value")
+        raise MessageError("bad_time", field, f"got {value!r}; give seconds, not a boolean")
     if isinstance(value, int | float):
         if isinstance(value, float) and not math.isfinite(value):
             raise MessageError("bad_time", field, f"got {value!r}; give a finite number of seconds")
-        near = abs(value) < YEAR_3000_MS
-        return _accepted(Decimal(str(value)).scaleb(3, _ANY) if near else _far(value, field), field)
+        near = max(-YEAR_3000_MS, min(value, YEAR_3000_MS))  # str() refuses very long integers
+        return _accepted(Decimal(str(near)).scaleb(3, _EXACT), field)
     raise MessageError("bad_time", field, f"got {type(value).__name__}; {_DELAY_HINT}")
 
 
-_known_delay_ms = lru_cache(maxsize=1000)(_delay_ms)  # the same few delays all the time
+_cached_delay_ms = lru_cache(maxsize=1000)(_delay_ms)  # applications use few different delays
 
 
 def _text_delay_ms(text: str, field: str) -> int:
@@ -134,7 +140,7 @@ def _text_delay_ms(text: str, field: str) -> int:
         parts = zip(found.groups(), _UNIT_MS.values(), strict=True)
         exact = sum((Fraction(n) * size for n, size in parts if n), Fraction(0))
         if exact.denominator != 1:
-            raise MessageError("not_integer_ms", field, f"{text!r} is no whole number of ms")
+            raise MessageError("not_integer_ms", field, f"{text!r} has a fraction of a millisecond")
     elif bare.startswith("P"):
         try:
             span = msgspec.convert(bare, timedelta)
@@ -158,7 +164,7 @@ def _text_at_ms(text: str, field: str) -> int:
     try:
         whole = datetime.fromisoformat(moment.upper() + zone.upper())
     except ValueError:
-        raise MessageError("bad_time", field, f"{text!r} is in no calendar; {_TIME_HINT}") from None
+        raise MessageError("bad_time", field, f"{text!r} does not exist; {_TIME_HINT}") from None
     seconds = (whole - _EPOCH) // timedelta(seconds=1)
     return seconds * 1000 + math.ceil(Fraction(f"0.{fraction or 0}") * 1000)
 
@@ -169,8 +175,3 @@ def _accepted(exact: Decimal | Fraction, field: str) -> int:
     if exact >= YEAR_3000_MS:
         raise DelayOutOfRange("too_far", field, "the delay reaches beyond the year 3000")
     return math.ceil(exact)
-
-
-def _far(value: float, field: str) -> Decimal:
-    code = "negative_delay" if value < 0 else "too_far"
-    raise DelayOutOfRange(code, field, "the delay reaches beyond the year 3000")
