@@ -1,7 +1,7 @@
-"""What workers and ingest processes say of themselves, read with indulgence.
+"""Announcements of workers and ingest processes, read leniently.
 
-Another version, older or newer, may say less or more, and a hand may have written anything: unknown
-fields are ignored, and what is missing or makes no sense is None, or `?` for a text.
+Other versions announce fewer or more fields, and someone may have written anything by hand. Unknown
+fields are ignored; a field that is missing or makes no sense becomes None, or `?` if it is a text.
 """
 
 from __future__ import annotations
@@ -13,15 +13,21 @@ from typing import Any, NamedTuple
 from delaybridge.errors import StoreError
 from delaybridge.store.troubles import WorkerTroubles
 
-Said = tuple[Mapping[bytes, bytes], Sequence[bytes]]
-"""The hash by name, and the zset: a name, when it expires, a name, ..."""
+Announcements = tuple[Mapping[bytes, bytes], Sequence[bytes]]
+"""The hash of announcements by name, and the zset: name, when it expires, name, ..."""
 UNKNOWN = "?"
+_SOURCE_TEXTS = ("source", "target", "state")
+_SOURCE_COUNTS = ("total", "quarantined", "near_misses", "lag", "refused", "without_id")
 _MOST = 2**53
 _CHARS = 500
 
 
 class WorkerInfo(NamedTuple):
-    """One living worker, as it announced itself. damaged: bucket -> what keeps it waiting."""
+    """One living worker, as it announced itself.
+
+    started_ms, expires_ms: in epoch milliseconds of Redis' clock. buckets: how many it holds.
+    damaged: bucket -> the damage that keeps it waiting.
+    """
 
     name: str
     host: str
@@ -37,11 +43,11 @@ class WorkerInfo(NamedTuple):
 class SourceInfo(NamedTuple):
     """A delay exchange or delay topic as one ingest process sees it.
 
-    state: `reading`, or what is in the way. total: messages taken since the process started;
-    quarantined: those of them in the dead set; near_misses: headers that were almost one that is
-    understood. lag: messages waiting at the broker, None if unknown. rate: messages a second.
-    refused: cancels and reschedules of messages that are bound for elsewhere. without_id: messages
-    that come twice if RabbitMQ delivers them again.
+    state: `reading`, or why it does not read. total: messages read since the process started;
+    quarantined: those that went to the dead set. near_misses: headers that resemble delaybridge's.
+    lag: messages waiting at the broker, None if unknown. rate: messages a second. refused: cancels
+    and reschedules of messages to destinations outside the source's reach. without_id: messages
+    without an id, which are sent twice if RabbitMQ delivers them again.
     """
 
     source: str
@@ -68,53 +74,55 @@ class IngestInfo(NamedTuple):
     expires_ms: int
 
 
-def workers(said: Said, owners: Sequence[str | None], now_ms: int) -> list[WorkerInfo]:
-    """Those whose announcement has not expired. owners: of each bucket."""
+def workers(
+    announced: Announcements, owners: Sequence[str | None], now_ms: int
+) -> list[WorkerInfo]:
+    """The workers whose announcement has not expired. owners: the worker that holds each bucket."""
     return [
         WorkerInfo(
-            *(name, _text(of, "host"), _whole(of, "pid"), _text(of, "version")),
-            *(_whole(of, "started_ms"), owners.count(name), expires_ms),
-            WorkerTroubles(_texts(of, "brokers"), _texts(of, "parked") or {}),
-            _texts(of, "damaged") or {},
+            **_process(of, name),
+            buckets=owners.count(name),
+            expires_ms=expires_ms,
+            said=WorkerTroubles(_texts(of, "brokers"), _texts(of, "parked") or {}),
+            damaged=_texts(of, "damaged") or {},
         )
-        for name, of, expires_ms in _living(said, now_ms)
+        for name, of, expires_ms in _living(announced, now_ms)
     ]
 
 
-def ingests(said: Said, now_ms: int) -> list[IngestInfo]:
-    """Those whose announcement has not expired."""
+def ingests(announced: Announcements, now_ms: int) -> list[IngestInfo]:
+    """The ingest processes whose announcement has not expired."""
     return [
-        IngestInfo(
-            *(name, _text(of, "host"), _whole(of, "pid"), _text(of, "version")),
-            *(_whole(of, "started_ms"), list(_sources(of)), expires_ms),
-        )
-        for name, of, expires_ms in _living(said, now_ms)
+        IngestInfo(**_process(of, name), sources=list(_sources(of)), expires_ms=expires_ms)
+        for name, of, expires_ms in _living(announced, now_ms)
     ]
 
 
-def intact(replies: list[Any]) -> Said:
-    """The announcements and when they expire; unreadable ones are left out."""
+def intact(replies: list[Any]) -> Announcements:
+    """The replies to `registry.fleet`; of a damaged key, nothing."""
     info, expiries = replies
     known = {} if isinstance(info, StoreError) else info
     return known, [] if isinstance(expiries, StoreError) else expiries
+
+
+def _process(of: Mapping[str, Any], name: str) -> dict[str, Any]:
+    texts = {field: _text(of, field) for field in ("host", "version")}
+    numbers = {field: _whole(of, field) for field in ("pid", "started_ms")}
+    return {"name": name, **texts, **numbers}
 
 
 def _sources(of: Mapping[str, Any]) -> Iterator[SourceInfo]:
     listed = of.get("sources")
     for each in listed if isinstance(listed, list) else ():
         if isinstance(each, dict):
-            yield SourceInfo(
-                *(_text(each, "source"), _text(each, "target"), _text(each, "state")),
-                *(_whole(each, "total"), _whole(each, "quarantined")),
-                *(_whole(each, "near_misses"), _whole(each, "lag")),
-                _number(each, "rate"),
-                *(_whole(each, "refused"), _whole(each, "without_id")),
-            )
+            texts: dict[str, Any] = {field: _text(each, field) for field in _SOURCE_TEXTS}
+            counts: dict[str, Any] = {field: _whole(each, field) for field in _SOURCE_COUNTS}
+            yield SourceInfo(**texts, **counts, rate=_number(each, "rate"))
 
 
-def _living(said: Said, now_ms: int) -> Iterator[tuple[str, dict[str, Any], int]]:
-    """Name, what it says of itself, and until when."""
-    info, expiries = said
+def _living(announced: Announcements, now_ms: int) -> Iterator[tuple[str, dict[str, Any], int]]:
+    """Name, announcement and expiry of each that has not expired."""
+    info, expiries = announced
     for name, expires in zip(expiries[::2], expiries[1::2], strict=True):
         expires_ms = min(float(expires), float(_MOST))
         if expires_ms > now_ms:
@@ -123,7 +131,7 @@ def _living(said: Said, now_ms: int) -> Iterator[tuple[str, dict[str, Any], int]
 
 
 def _read(text: bytes) -> dict[str, Any]:
-    """The JSON behind the instance's hexadecimal digits."""
+    """The JSON of an announcement, which follows the instance and its ttl; {} if unreadable."""
     try:
         found = json.loads(text[text.index(b"{") :])
     except (ValueError, RecursionError):
@@ -137,7 +145,7 @@ def _text(of: Mapping[str, Any], field: str) -> str:
 
 
 def _texts(of: Mapping[str, Any], field: str) -> dict[str, Any] | None:
-    """Texts (or nulls) by name."""
+    """An object of texts (or nulls) by name; None if it is anything else."""
     value = of.get(field)
     if not isinstance(value, dict):
         return None

@@ -1,13 +1,13 @@
-"""Connections to Redis: opened by redis-py (TLS, login, database), from then on bytes.
+"""Connections to Redis: redis-py opens them (TLS, login, database), this module sends and reads.
 
 A call of redis-py's asyncio pipeline costs 250 us of CPU, whatever it carries, and a worker makes
-three in a millisecond. Packing and reading with hiredis ourselves costs 45. What is read below
-redis-py's public surface is read here and nowhere else: a pool's recipe for connections, an open
-connection's streams or socket, and its parser's names for errors.
+three in a millisecond; packed and read with hiredis it costs 45. Its synchronous pool costs 80 us a
+call, as much as a SET. The private attributes of redis-py are read here and nowhere else: a pool's
+recipe for connections, an open connection's streams or socket, its parser's names for errors.
 
-Each wire opens at most as many connections as its pool allows (`max_connections` in the URL, 100 by
-default); further calls wait for a free one. A server that says it is the wrong one loses all of
-them: the next call looks its address up again.
+A wire opens at most as many connections as its pool allows (`max_connections` in the URL, 100 by
+default); further calls wait for a free one. When a server says that it is the wrong one, all
+connections to it are closed: the next call looks its address up again.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from redis.exceptions import InvalidResponse
 
 _READ_BYTES = 256 * 1024
 _SEND_BYTES = 16 * 1024
-# Without a descriptor of its own; not every platform has poll.
+# poll and select need no descriptor of their own, unlike epoll; not every platform has poll.
 _Selector = getattr(selectors, "PollSelector", selectors.SelectSelector)
-_MORE = object()  # what the parser answers when the reply is not all there
+_MORE = object()  # what the parser answers while a reply is incomplete
 
 
 class NotNow(redis.RedisError):
@@ -42,12 +42,12 @@ class WrongServer(NotNow):
 
 _NOT_NOW = {"BUSY", "MISCONF", "NOREPLICAS"}
 _WRONG_SERVER = {"READONLY", "LOADING", "MASTERDOWN", "UNBLOCKED", "CLUSTERDOWN"}
-# Redis 6.2 puts what a command in a script met behind the place: "...: @user_script: 12: -OOM ...".
+# Redis 6.2 puts the line before a command's error: "...: @user_script: 12: -OOM ...".
 _IN_SCRIPT = re.compile(r"^ERR Error running script .*?: -(?=[A-Z]+ )", re.DOTALL)
 
 
 class _Errors:
-    """Makes exceptions of a connection's error replies; notes when one says: wrong server."""
+    """Makes exceptions of a connection's error replies; remembers if one says "wrong server"."""
 
     def __init__(self, connection: Any) -> None:
         self._parse_error = connection._parser.parse_error
@@ -63,12 +63,12 @@ class _Errors:
         return error
 
     def of_handshake(self, error: redis.ResponseError) -> Exception:
-        """The same for an error that redis-py met; it leaves out a code that it knows."""
+        """The same for an error that redis-py read; it strips the codes that it knows."""
         return self(f"{error.status_code} {error}" if error.status_code else str(error))
 
 
 class _Connection(Protocol):
-    turn: int
+    generation: int
     errors: _Errors
 
     @property
@@ -86,10 +86,10 @@ class _Idle(Generic[C]):
     def __init__(self) -> None:
         self._connections: list[C] = []
         self._closed = False
-        self.turn = 0  # connections of an earlier turn are given up
+        self.generation = 0  # connections of an earlier one are closed when their call ends
 
     def take(self) -> C | None:
-        """One that is open, as far as is known."""
+        """One that the server has not closed, as far as is known; None if there is none."""
         while True:
             try:
                 connection = self._connections.pop()  # in one step: threads take at once
@@ -100,49 +100,74 @@ class _Idle(Generic[C]):
             connection.close()
 
     def give(self, connection: C) -> None:
-        """Keep it for the next call, unless nobody may use it any more."""
-        if connection.errors.wrong_server and connection.turn == self.turn:
-            self.give_up()
-        if self._closed or connection.turn != self.turn:
+        """Keep it for the next call, unless it is no longer to be used."""
+        if connection.errors.wrong_server and connection.generation == self.generation:
+            self.close_all()
+        if self._closed or connection.generation != self.generation:
             connection.close()
         else:
             self._connections.append(connection)
 
-    def give_up(self) -> None:
-        """Close all that were opened so far; those under way when their call ends."""
-        self.turn += 1
+    def drop(self, connection: C, error: BaseException) -> None:
+        """Close a connection whose call failed."""
+        connection.close()  # its replies may still come, and belong to no other call
+        if isinstance(error, redis.TimeoutError):
+            self.close_all()  # the others probably take the same broken path
+
+    def close_all(self) -> None:
+        """Close all that were opened so far; those in use when their call ends."""
+        self.generation += 1
         while (connection := self.take()) is not None:
             connection.close()
 
     def close(self) -> None:
-        """As `give_up`, and keep none from now on."""
+        """As `close_all`, and keep none from now on."""
         self._closed = True
-        self.give_up()
+        self.close_all()
 
 
-class AsyncWire:
-    """Connections for calls on an event loop; one that is idle is used again."""
+class _Wire(Generic[C]):
+    """Calls over connections that are kept for the next call. A forked process opens its own."""
 
     def __init__(self, pool: Any, timeout_s: float) -> None:
-        """pool: redis.asyncio's. timeout_s: longest wait for an answer or a free connection."""
+        """pool: redis-py's. timeout_s: the longest wait for an answer or a free connection."""
+        # The pool serves as a recipe only: it counts every connection it makes, and never down.
         self._pool, self._timeout_s = pool, timeout_s
         self._begin()
 
     def _begin(self) -> None:
         self._pid = os.getpid()
-        self._idle: _Idle[_Open] = _Idle()
-        self._free = asyncio.Semaphore(self._pool.max_connections)
+        self._idle: _Idle[C] = _Idle()
+        self._free = self._slots(self._pool.max_connections)
+
+    def _slots(self, count: int) -> Any:
+        """One for each connection that may be in use."""
+        raise NotImplementedError
 
     @property
-    def turn(self) -> int:
-        """Grows when all connections so far are given up."""
-        return self._idle.turn
+    def generation(self) -> int:
+        """Grows when all connections so far are closed."""
+        return self._idle.generation
+
+    def _unopened(self) -> Any:
+        """A connection of redis-py that is not open yet."""
+        return self._pool.connection_class(**self._pool.connection_kwargs)
+
+    def _none_free(self) -> Exception:
+        return redis.TimeoutError(f"no connection became free within {self._timeout_s:g} s")
+
+
+class AsyncWire(_Wire["_StreamConnection"]):
+    """Calls on an event loop."""
+
+    def _slots(self, count: int) -> asyncio.Semaphore:
+        return asyncio.Semaphore(count)
 
     async def call(self, requests: Sequence[bytes]) -> list[Any]:
-        """The replies in order; what Redis answered with an error is that error, not raised.
+        """The replies in order; an error that Redis answered is its reply, and not raised.
 
-        redis.ConnectionError, redis.TimeoutError, OSError: no answer; whether anything was done is
-        unknown. NotNow: refused before it was asked.
+        Raises redis.ConnectionError, redis.TimeoutError or OSError if no answer came: the commands
+        may have run. NotNow: refused during the handshake, so nothing was sent.
         """
         if not requests:
             return []
@@ -151,13 +176,11 @@ class AsyncWire:
         await self._enter()
         idle, free = self._idle, self._free
         try:
-            connection = idle.take() or await _Open.make(self._pool, self._timeout_s, idle.turn)
+            connection = idle.take() or await self._connect(idle.generation)
             try:
                 replies = await connection.call(b"".join(requests), len(requests))
             except BaseException as exc:
-                connection.close()  # its replies may still come, and belong to no other call
-                if isinstance(exc, redis.TimeoutError):
-                    idle.give_up()  # their way is likely the same
+                idle.drop(connection, exc)
                 raise
             idle.give(connection)
             return replies
@@ -166,35 +189,16 @@ class AsyncWire:
 
     async def _enter(self) -> None:
         if not self._free.locked():
-            await self._free.acquire()  # without a pause
+            await self._free.acquire()  # at once, without the cost of a time-out
             return
         try:
             async with asyncio.timeout(self._timeout_s):
                 await self._free.acquire()
         except TimeoutError:
-            raise _none_free(self._timeout_s) from None
+            raise self._none_free() from None
 
-    async def close(self) -> None:
-        """Close what is idle now, and what is under way when its call ends."""
-        self._idle.close()
-        await asyncio.sleep(0)  # asyncio closes a socket in its next turn
-
-
-class _Open:
-    """One connection, its handshake done."""
-
-    def __init__(self, connection: Any, timeout_s: float, turn: int) -> None:
-        self.turn, self.errors = turn, _Errors(connection)
-        self._reader: asyncio.StreamReader = connection._reader
-        self._writer: asyncio.StreamWriter = connection._writer
-        connection._reader = connection._writer = None  # redis-py has no more to do with it
-        self._parser = _parser(self.errors)
-        self._timeout_s = timeout_s
-
-    @classmethod
-    async def make(cls, pool: Any, timeout_s: float, turn: int) -> _Open:
-        """A connection of its own. Raises as `AsyncWire.call`, and leaves nothing behind."""
-        connection = _made(pool)
+    async def _connect(self, generation: int) -> _StreamConnection:
+        connection = self._unopened()
         try:
             await connection.connect()
         except BaseException as exc:
@@ -202,7 +206,24 @@ class _Open:
             if isinstance(exc, redis.ResponseError):
                 raise _Errors(connection).of_handshake(exc) from exc
             raise
-        return cls(connection, timeout_s, turn)
+        return _StreamConnection(connection, self._timeout_s, generation)
+
+    async def close(self) -> None:
+        """Close what is idle now, and what is in use when its call ends."""
+        self._idle.close()
+        await asyncio.sleep(0)  # asyncio closes a socket in its next turn
+
+
+class _StreamConnection:
+    """A connection on an event loop, its handshake done."""
+
+    def __init__(self, connection: Any, timeout_s: float, generation: int) -> None:
+        self.generation, self.errors = generation, _Errors(connection)
+        self._reader: asyncio.StreamReader = connection._reader
+        self._writer: asyncio.StreamWriter = connection._writer
+        connection._reader = connection._writer = None  # or redis-py would close them as well
+        self._parser = _parser(self.errors)
+        self._timeout_s = timeout_s
 
     @property
     def is_open(self) -> bool:
@@ -210,7 +231,7 @@ class _Open:
         return not (self._reader.at_eof() or self._writer.is_closing())
 
     async def call(self, request: bytes, count: int) -> list[Any]:
-        """Send it, and read so many replies."""
+        """Send it, and read that many replies."""
         loop, parser, replies = asyncio.get_running_loop(), self._parser, []
         self._writer.write(request)
         try:
@@ -229,69 +250,42 @@ class _Open:
             raise redis.TimeoutError(f"no answer within {self._timeout_s:g} s") from None
 
     def close(self) -> None:
-        """Without a word."""
+        """Close it at once; what was not sent is dropped."""
         self._writer.transport.abort()
 
 
-class Wire:
-    """The same for ordinary code; thread-safe, and a process that is forked opens its own."""
+class Wire(_Wire["_SocketConnection"]):
+    """Calls from ordinary code; thread-safe. The pool's own time-outs hold for each answer."""
 
-    def __init__(self, pool: Any, timeout_s: float) -> None:
-        """pool: redis-py's, with its own time-outs. timeout_s: longest wait for a connection."""
-        self._pool, self._timeout_s = pool, timeout_s
-        self._begin()
-
-    def _begin(self) -> None:
-        self._pid = os.getpid()
-        self._idle: _Idle[_OpenSocket] = _Idle()
-        # As a semaphore, at a tenth of its cost: one entry for each connection that may be used.
-        self._free: SimpleQueue[None] = SimpleQueue()
-        for _ in range(self._pool.max_connections):
-            self._free.put(None)
+    def _slots(self, count: int) -> SimpleQueue[None]:
+        slots: SimpleQueue[None] = SimpleQueue()  # as a semaphore, at a tenth of its cost
+        for _ in range(count):
+            slots.put(None)
+        return slots
 
     def call(self, requests: Iterable[bytes]) -> list[Any]:
         """As `AsyncWire.call`; Redis begins with the first while the last is being packed."""
-        if self._pid != os.getpid():
+        if self._pid != os.getpid():  # as in AsyncWire
             self._begin()
         idle, free = self._idle, self._free
         try:
             free.get(timeout=self._timeout_s)
         except Empty:
-            raise _none_free(self._timeout_s) from None
+            raise self._none_free() from None
         try:
-            connection = idle.take() or _OpenSocket.make(self._pool, idle.turn)
+            connection = idle.take() or self._connect(idle.generation)
             try:
                 replies = connection.call(requests)
             except BaseException as exc:
-                connection.close()  # its replies may still come, and belong to no other call
-                if isinstance(exc, redis.TimeoutError):
-                    idle.give_up()
+                idle.drop(connection, exc)
                 raise
             idle.give(connection)
             return replies
         finally:
             free.put(None)
 
-    def close(self) -> None:
-        """As `AsyncWire.close`."""
-        self._idle.close()
-
-
-class _OpenSocket:
-    """One connection of ordinary code, its handshake done."""
-
-    def __init__(self, connection: Any, turn: int) -> None:
-        self.turn, self.errors = turn, _Errors(connection)
-        self._socket: socket.socket = connection._sock
-        connection._sock = None  # redis-py has no more to do with it
-        self._parser = _parser(self.errors)
-        self._unasked = _Selector()
-        self._unasked.register(self._socket, selectors.EVENT_READ)
-
-    @classmethod
-    def make(cls, pool: Any, turn: int) -> _OpenSocket:
-        """As `_Open.make`."""
-        connection = _made(pool)
+    def _connect(self, generation: int) -> _SocketConnection:
+        connection = self._unopened()
         try:
             connection.connect()
         except BaseException as exc:
@@ -299,24 +293,40 @@ class _OpenSocket:
             if isinstance(exc, redis.ResponseError):
                 raise _Errors(connection).of_handshake(exc) from exc
             raise
-        return cls(connection, turn)
+        return _SocketConnection(connection, generation)
+
+    def close(self) -> None:
+        """As `AsyncWire.close`."""
+        self._idle.close()
+
+
+class _SocketConnection:
+    """A connection of ordinary code, its handshake done."""
+
+    def __init__(self, connection: Any, generation: int) -> None:
+        self.generation, self.errors = generation, _Errors(connection)
+        self._socket: socket.socket = connection._sock
+        connection._sock = None  # or redis-py would close it as well
+        self._parser = _parser(self.errors)
+        self._readable = _Selector()
+        self._readable.register(self._socket, selectors.EVENT_READ)
 
     @property
     def is_open(self) -> bool:
-        """Whether nothing came unasked: the server's end of the connection would."""
-        return not self._unasked.select(0)
+        """Whether nothing came unasked: if the server has closed it, its end can be read."""
+        return not self._readable.select(0)
 
     def call(self, requests: Iterable[bytes]) -> list[Any]:
         """Send them, and read as many replies."""
         parser, replies = self._parser, list[Any]()
         try:
-            count, some = 0, b""
+            count, unsent = 0, b""
             for request in requests:
-                count, some = count + 1, some + request if some else request
-                if len(some) >= _SEND_BYTES:
-                    self._socket.sendall(some)
-                    some = b""
-            self._socket.sendall(some)
+                count, unsent = count + 1, unsent + request if unsent else request
+                if len(unsent) >= _SEND_BYTES:
+                    self._socket.sendall(unsent)
+                    unsent = b""
+            self._socket.sendall(unsent)
             while True:
                 while (reply := parser.gets()) is not _MORE:
                     replies.append(reply)
@@ -330,20 +340,11 @@ class _OpenSocket:
             raise redis.TimeoutError(f"no answer within {self._socket.gettimeout():g} s") from None
 
     def close(self) -> None:
-        """Without a word."""
+        """Close it at once."""
         self._socket.close()
 
     def __del__(self) -> None:
-        self._socket.close()  # a client need not be closed; a socket would complain
-
-
-def _made(pool: Any) -> Any:
-    """A connection, not open yet. Not by the pool itself: it counts them, and never down."""
-    return pool.connection_class(**pool.connection_kwargs)
-
-
-def _none_free(timeout_s: float) -> Exception:
-    return redis.TimeoutError(f"no connection became free within {timeout_s:g} s")
+        self._socket.close()  # a client need not be closed, but Python warns of an open socket
 
 
 def _parser(errors: _Errors) -> Reader:

@@ -1,7 +1,7 @@
-"""What the replies of the scripts and commands mean.
+"""The replies of scripts and commands as Python values.
 
-Each `read_...` function takes a reply as Redis gives it. `None` from an owner's verb: the lease
-belongs to another worker and nothing was changed.
+Each `read_...` function takes a reply as Redis gives it. A reply of None to an owner's verb means
+that the lease belongs to another worker and nothing was changed.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ _BIRTH = re.compile(rb"([1-9][0-9]{0,4}):([0-9a-f]{16})")
 
 
 class Sample(NamedTuple):
-    """messages: how many there are. records: (beginning of the payload, size) of some of them."""
+    """messages: the number in the bucket. records: (beginning of the payload, size) of some."""
 
     messages: int
     records: list[tuple[bytes, int]]
 
 
 class Claim(NamedTuple):
-    """The answer of a claim. records: head and payload; more: not everything due was taken.
+    """The answer to a claim. records: head and payload; more: not everything due was taken.
 
-    now_us: the store's clock, as in `Fired`.
+    next_score: of the next message in `due`, None if there is none. now_us: Redis' clock.
     """
 
     number: int
@@ -68,7 +68,7 @@ class Claim(NamedTuple):
 
 
 class Fired(NamedTuple):
-    """The answer of a fire. claimed: the last claim number; revoked: id -> turn."""
+    """The answer to a fire. claimed: the last claim number; revoked: id -> turn."""
 
     claimed: int
     revoked: dict[bytes, int]
@@ -76,16 +76,16 @@ class Fired(NamedTuple):
 
 
 class Renewed(NamedTuple):
-    """The answer of a renewal. next_score: of the next due message, None if there is none."""
+    """The answer to a renewal. next_score: of the next message in `due`, None if there is none."""
 
     held: bool
     next_score: float | None = None
 
 
 class Acquired(NamedTuple):
-    """The answer of an acquire. token: None if another holds the lease, for `left_ms` more.
+    """The answer to an acquire. token: None if `holder` has the lease, for `left_ms` more.
 
-    fresh: nobody ever took this bucket before; if somebody did, its data was wiped.
+    fresh: the bucket has no trace of an earlier owner. If it had one, its data was wiped.
     """
 
     token: str | None
@@ -93,11 +93,11 @@ class Acquired(NamedTuple):
     fresh: bool = False
     left_ms: int = 0
     holder: str = ""
-    stranger: bool = False  # the bucket was born in another namespace
+    stranger: bool = False  # the bucket has another birth id
 
 
 class Reclaimed(NamedTuple):
-    """The answer of a reclaim: how many are left. moved, fired: by this execution, for the log."""
+    """The answer to a reclaim: how many are left. moved, fired: by this call, for the log."""
 
     left: int
     moved: int
@@ -105,7 +105,7 @@ class Reclaimed(NamedTuple):
 
 
 class Trimmed(NamedTuple):
-    """The answer of a trim. dropped: by this execution, for the log."""
+    """The answer to a trim. dropped: the number deleted by this call, for the log."""
 
     dropped: int
 
@@ -113,7 +113,7 @@ class Trimmed(NamedTuple):
 class Row(NamedTuple):
     """One message as `get` and `page` show it. score: what its set is ordered by.
 
-    reason: why it is dead; of any other, how it failed last.
+    reason: why it is dead, or for a message in another state how its last publish failed.
     """
 
     id: str
@@ -127,12 +127,15 @@ class Row(NamedTuple):
 
     @property
     def score_ms(self) -> int:
-        """The score as a time; 0 for one that is none."""
+        """The score as a time in ms; 0 if it is out of range."""
         return int(self.score) if 0 <= self.score < MAX_SCORE else 0
 
 
 class Fleet(NamedTuple):
-    """The answer of an announcement. expires_ms: name -> when that worker's announcement ends."""
+    """The answer to an announcement. announced: False if another process has this name.
+
+    expires_ms: name -> when that worker's announcement ends.
+    """
 
     announced: bool
     now_us: int
@@ -245,7 +248,7 @@ def read_birth(name: str, reply: bytes | None) -> tuple[int, str] | None:
     except ConfigError:
         what = printable(reply[:60].decode(errors="backslashreplace"))
         raise StoreDamaged(
-            f"redis: {name} holds {what!r}, which is no bucket count and birth id"
+            f"redis: {name} holds {what!r}, which is not a bucket count and birth id"
         ) from None
     return count, found[2].decode() if found else ""
 
@@ -255,7 +258,7 @@ def read_first_score(reply: list[Any]) -> float | None:
 
 
 def _finite(score: bytes) -> float | None:
-    """A score; infinite ones, which only a hand writes, are none, or due."""
+    """A score. Infinite ones, only ever written by hand, count as none (+inf) or as due (-inf)."""
     found = float(score)
     return max(0.0, found) if found < inf else None
 

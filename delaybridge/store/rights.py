@@ -1,7 +1,7 @@
 """Whether the Redis user may do its work, tried command by command before a message depends on it.
 
-The commands of a role are those of its scripts, read in their sources, and the plain ones named
-here. Each is really called, on the keys of a bucket that no message ever lies in, in one pipeline.
+The commands of a role are those in the sources of its scripts, and the plain ones named here. Each
+is really called, on keys of a bucket number that no namespace uses, all in one pipeline.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from delaybridge.store.scripts import scripts
 from delaybridge.store.verbs import Bucket
 
 _CALLED = re.compile(r"redis\.call\('(\w+)'")
-_EXPIRE_MS = 10_000  # of what is left behind where DEL is denied
+_EXPIRE_MS = 10_000  # how long test keys stay if DEL is denied
 
 
 class Role(NamedTuple):
-    """What one kind of process asks of Redis. verbs: scripts; plain: all other commands."""
+    """What one kind of process runs on Redis. verbs: scripts; plain: all other commands."""
 
     verbs: tuple[str, ...]
     plain: tuple[str, ...]
 
 
-_OPENS = ("INFO", "GET", "SET")  # and, to name damage:
-_LOOKS = ("HLEN", "HMGET", "ZRANGE", "ZCARD")
+_OPENS = ("INFO", "GET", "SET")
+_LOOKS = ("HLEN", "HMGET", "ZRANGE", "ZCARD")  # to find damage
 _PRODUCES = ("schedule", "cancel", "reschedule", "get", "quarantine", "announce", "sample")
 _OWNS = (
-    *("acquire", "renew", "release", "claim", "fire", "settle", "retry", "park", "unpark"),
-    *("bury", "reclaim", "trim", "announce"),
-)
+    "acquire", "renew", "release", "claim", "fire", "settle", "retry", "park", "unpark", "bury",
+    "reclaim", "trim", "announce",
+)  # fmt: skip
 ROLES = {
     "producer": Role(_PRODUCES, (*_OPENS, *_LOOKS)),
     "worker": Role(_OWNS, (*_OPENS, *_LOOKS, "TIME", "SUBSCRIBE", "UNSUBSCRIBE", "PING")),
@@ -43,7 +43,7 @@ ROLES = {
         tuple(SCRIPT_KEYS), (*_OPENS, *_LOOKS, "TIME", "HGET", "HGETALL", "HSCAN", "PTTL", "DEL")
     ),
 }
-"""Clients and ingest; workers; the command line, whose doctor runs every script."""
+"""producer: clients and ingest; operator: the command line, whose doctor runs every script."""
 
 _HASH, _ZSET, _STRING = "messages", "due", "lease"
 # Command -> one of a bucket's keys of its type, and what follows the key.
@@ -80,13 +80,13 @@ ON_A_CHANNEL = {"PUBLISH": ("fleet",), "SUBSCRIBE": (), "UNSUBSCRIBE": ()}
 
 
 def commands_of(role: Role) -> list[str]:
-    """Every Redis command of a role, as its scripts and its calls name them."""
+    """Every Redis command of a role, by name: those of its scripts and the plain ones."""
     called = {name for verb in role.verbs for name in _CALLED.findall(scripts()[verb][0])}
     return sorted(called.union(role.plain))
 
 
 def check(namespace: str, role: str) -> Steps[None]:
-    """Raise StoreDenied, naming all of it, if the user lacks what this role needs."""
+    """Raise StoreDenied, with every right that the user lacks for this role."""
     if lacking := (yield from lacking_for(namespace, ROLES[role])):
         raise StoreDenied(
             f"redis: the user lacks rights that a {role} needs: {', '.join(lacking)}; "
@@ -95,7 +95,10 @@ def check(namespace: str, role: str) -> Steps[None]:
 
 
 def lacking_for(namespace: str, role: Role) -> Steps[list[str]]:
-    """What the user lacks, as an ACL writes it: `+hdel`, `~{ns:*`; nothing stays behind."""
+    """The rights that the user lacks, as an ACL writes them: `+hdel`, `~{ns:*`.
+
+    Leaves no keys behind. StoreUnavailable if Redis does not answer.
+    """
     bucket = Bucket(namespace, MAX_BUCKETS + 1, "rights")
     asked = list(_asked(bucket, namespace, commands_of(role)))
     cleanup: list[RedisCommand[Any]] = [
@@ -116,7 +119,7 @@ def lacking_for(namespace: str, role: Role) -> Steps[list[str]]:
 def _asked(
     bucket: Bucket, namespace: str, names: list[str]
 ) -> Iterator[tuple[str, RedisCommand[Any]]]:
-    """A harmless call of each; what makes a key before what removes it."""
+    """(Name, harmless call) of each command; those that make a key before those that remove it."""
     channel = keys.wake(namespace)
     yield "EVALSHA", bucket.renew("rights", _EXPIRE_MS)
     yield "SCRIPT LOAD", plain("SCRIPT LOAD", scripts()["renew"][0])
@@ -128,10 +131,10 @@ def _asked(
             yield name, plain(name, *words)
     for name, words in ON_A_CHANNEL.items():
         if name in names:
-            # Not the fleet's own, where words may come between two replies.
+            # Not on the fleet's own channel: its messages would come between two replies.
             here = channel if name == "PUBLISH" else f"{channel}:rights"
             yield name, plain(name, here, *words)
-    # Every key of a bucket, and those of the namespace: a pattern may leave one out.
+    # Every key of a bucket, and one of the namespace: a key pattern may leave some out.
     of_bucket = [bucket.key(name) for name in keys.BUCKET_KEYS]
     for key in (*of_bucket, f"{keys.workers(namespace)}:rights"):
         yield "GET", plain("GET", key)
@@ -142,7 +145,8 @@ def _is_unknown(reply: object) -> bool:
 
 
 def _in_acl(name: str, why: str, namespace: str) -> str:
-    # "one of the keys", "a key": each Redis in words of its own. A user's name is in there, too.
+    # Each version of Redis has its own words: "one of the keys", "a key". The text also holds the
+    # user's name, so the match has to be this narrow.
     if re.search(r"to access .*\bkeys?\b", why):
         return f"~{{{namespace}:* ~{{{namespace}}}*"
     if re.search(r"to access .*\bchannels?\b", why):

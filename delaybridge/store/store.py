@@ -117,23 +117,23 @@ class AsyncStore:
         a sign, or turned out to lead to the wrong server.
         """
         while True:
-            subscription, turn = self.redis.pubsub(), self._wire.turn
+            subscription, generation = self.redis.pubsub(), self._wire.generation
             try:
                 await subscription.subscribe(channel)
-                async for text in self._heard(subscription, turn):
+                async for text in self._heard(subscription, generation):
                     yield text
             except (RedisError, OSError):
                 await asyncio.sleep(_RESUBSCRIBE_S)
             finally:
                 await subscription.aclose()
 
-    async def _heard(self, subscription: Any, turn: int) -> AsyncIterator[str | None]:
+    async def _heard(self, subscription: Any, generation: int) -> AsyncIterator[str | None]:
         """What one subscription hears, None once it is made. Raises when it is dead.
 
-        Ends when the connections of `turn` were given up: this one leads to the same wrong server.
+        Ends when the connections of its generation are closed: it leads to the same wrong server.
         """
         pinged = False
-        while self._wire.turn == turn:
+        while self._wire.generation == generation:
             found = await subscription.get_message(timeout=_PONG_S if pinged else _SILENCE_S)
             if found is None and pinged:
                 raise redis.TimeoutError("the subscription is dead")

@@ -1,7 +1,7 @@
 """The verbs of one bucket, without I/O: each builds the `RedisCommand` that a store runs.
 
 The scripts are in lua/, one verb per file, under the same name. Each is safe to run twice, with
-anything in between, so a command may be sent again when its reply was lost.
+other calls in between, so a command may be sent again when its reply was lost.
 """
 
 from __future__ import annotations
@@ -16,27 +16,11 @@ from delaybridge.message import WAIT, Answer, ConflictPolicy, OnConflict, State
 from delaybridge.store import keys, replies
 from delaybridge.store.command import Arg, RedisCommand, plain
 from delaybridge.store.keys import LISTED, SCRIPT_KEYS
-from delaybridge.store.replies import (
-    Acquired,
-    Claim,
-    Fired,
-    Held,
-    Reclaimed,
-    Renewed,
-    Row,
-    Sample,
-    Trimmed,
-)
 
 T = TypeVar("T")
-_POLICIES: dict[str, int] = {
-    OnConflict.FAIL: 0,
-    OnConflict.KEEP: 1,
-    OnConflict.REPLACE: 2,
-    WAIT: 3,
-}
+_POLICIES = {OnConflict.FAIL: 0, OnConflict.KEEP: 1, OnConflict.REPLACE: 2, WAIT: 3}
 _WAIT_MAYBE = 4  # as WAIT, and an earlier publish of the message may have arrived
-_DESTINATION_BYTES = 1100  # the beginning of a record holds its destination, however long that is
+_DESTINATION_BYTES = 1100  # a record begins with its destination, which is never longer than this
 _OFFSET = struct.Struct(">Q")
 
 
@@ -49,13 +33,13 @@ class Item(NamedTuple):
 
 
 def new_stamp() -> bytes:
-    """A call stamp: drawn once per call, and the same each time that call is sent."""
+    """A call stamp. Draw one per call, and send the same one whenever that call is sent again."""
     # Python reseeds this generator after a fork, so two processes never draw the same series.
     return random.getrandbits(32).to_bytes(4, "big")
 
 
 class SourceOffsets(NamedTuple):
-    """Where messages were read, and at which offsets; offsets only grow from call to call."""
+    """The source that messages were read from, and their offsets, which grow from call to call."""
 
     name: str
     offsets: Sequence[int]
@@ -67,8 +51,9 @@ NO_SOURCE = SourceOffsets("", ())
 class Bucket:
     """The verbs of one bucket. An owner's verb answers None if the lease is lost.
 
-    A command that is sent again because its reply was lost gives the answer of that lost reply.
-    Wherever `now_ms` appears, None means the clock of Redis; tests pass a number.
+    A command that is sent again gets the same answer as the first time. now_ms: epoch milliseconds,
+    None for Redis' clock; only tests pass a number. token, ttl_ms: of the lease, which every
+    owner's verb renews.
     """
 
     def __init__(self, namespace: str, number: int, birth: str) -> None:
@@ -103,15 +88,16 @@ class Bucket:
         first: bool = False,
         now_ms: int | None = None,
     ) -> RedisCommand[list[tuple[Answer, int]] | None]:
-        """Accept (stamp, message) pairs. Answers with the answer and due time of each.
+        """Accept (stamp, message) pairs. Answers with the answer and due time in ms of each.
 
-        None: the namespace's record has changed or is not known yet; read it again.
+        Answers None if the bucket has another birth id, or none yet: read the namespace's record
+        again, then pass first=True, which lets a bucket without a birth id take it.
 
         source: messages at offsets that this source delivered before are skipped and answered
         `duplicate`, even if published already. The answers end with the first `conflict`,
         `foreign` or `in_flight`; that message and all after it count as not read.
         reach: the caller's destination patterns, as JSON. If the id is pending for a destination
-        beyond them, the answer is `foreign`, whatever the policy.
+        outside them, the answer is `foreign`, whatever the policy.
         maybe: an earlier publish of these messages had an unknown outcome and may have arrived.
         """
         number = _WAIT_MAYBE if maybe and policy is WAIT else _POLICIES[policy]
@@ -131,7 +117,11 @@ class Bucket:
         first: bool = False,
         now_ms: int | None = None,
     ) -> RedisCommand[list[Answer] | None]:
-        """Put (stamp, id, payload, reason) into the dead set: `created`; `conflict`: id taken."""
+        """Put (stamp, id, payload, reason) into the dead set.
+
+        Answers with `created` for each, or `conflict` if another message has its id; None as
+        `schedule` does.
+        """
         args: list[Arg] = [_now(now_ms), self.birth, int(first)]
         for message in messages:
             args += message
@@ -150,8 +140,8 @@ class Bucket:
     ) -> RedisCommand[Answer]:
         """Remove a message that was not fired. A call read from a source acts once.
 
-        otherwise: the caller does something else if the answer is `unknown` or `foreign`; the
-        offset then counts as read only once that is done. reach: as for `schedule`.
+        otherwise: if the answer is `unknown` or `foreign`, the caller does something else, and the
+        offset does not count as read until that is done. reach: as for `schedule`.
         """
         args = (_now(now_ms), stamp, id, source, offset, int(otherwise), reach)
         return self._call("cancel", args, replies.read_answer)
@@ -174,7 +164,7 @@ class Bucket:
     def kick(
         self, stamp: bytes, id: str, delay_ms: int = 0, *, now_ms: int | None = None
     ) -> RedisCommand[Answer]:
-        """Bring a message back from the dead set, due in `delay_ms`."""
+        """Bring a message back from the dead set, due in `delay_ms`, with no failed attempts."""
         args = (_now(now_ms), stamp, id, delay_ms, self._wake, self.number)
         return self._call("kick", args, replies.read_answer)
 
@@ -182,16 +172,16 @@ class Bucket:
         """Delete a message of the dead set."""
         return self._call("discard", (_now(now_ms), stamp, id), replies.read_answer)
 
-    def get(self, id: str) -> RedisCommand[Row | None]:
-        """The message in whatever state it is, None if there is no such message."""
+    def get(self, id: str) -> RedisCommand[replies.Row | None]:
+        """The message in any state, None if there is none with this id."""
         return self._call("get", (id,), lambda reply: replies.read_message(id, reply))
 
     def dead_reason(self, id: str) -> RedisCommand[str]:
         """Why a message is in the dead set; empty if it is not."""
         return plain("HGET", self.key("dead_reason"), id, parse=replies.read_text)
 
-    def sample(self, limit: int) -> RedisCommand[Sample]:
-        """The number of messages, and the beginnings of up to `limit` random ones."""
+    def sample(self, limit: int) -> RedisCommand[replies.Sample]:
+        """The number of messages, and the beginnings of up to `limit` records at random."""
         return self._call("sample", (limit, _DESTINATION_BYTES), replies.read_sample)
 
     def page(
@@ -203,8 +193,11 @@ class Bucket:
         low: float | None = None,
         high: float | None = None,
         max_bytes: int = 4 * 2**20,
-    ) -> RedisCommand[tuple[list[Row], bool]]:
-        """Messages in one state by (score, id), and whether there are more."""
+    ) -> RedisCommand[tuple[list[replies.Row], bool]]:
+        """Messages in one state in order of (score, id), and whether there are more.
+
+        after: the (score, id) to begin after. low, high: bounds of the score, both included.
+        """
         args = (
             "-inf" if low is None else repr(low),
             "+inf" if high is None else repr(high),
@@ -217,17 +210,17 @@ class Bucket:
 
     # the lease
 
-    def acquire(self, owner: str, ttl_ms: int) -> RedisCommand[Acquired]:
-        """Take the lease if it is free. owner: `worker:random`, another random part each time."""
+    def acquire(self, owner: str, ttl_ms: int) -> RedisCommand[replies.Acquired]:
+        """Take the lease if it is free. owner: `worker:random`, a new random part each time."""
         args = (owner, ttl_ms, self.birth)
         return self._call("acquire", args, lambda reply: replies.read_acquired(owner, reply))
 
-    def renew(self, token: str, ttl_ms: int) -> RedisCommand[Renewed]:
+    def renew(self, token: str, ttl_ms: int) -> RedisCommand[replies.Renewed]:
         """Extend the lease, if this token still holds it."""
         return self._call("renew", (token, ttl_ms), replies.read_renewed)
 
     def release(self, token: str) -> RedisCommand[Literal[True]]:
-        """Give the lease back; fine if this token does not hold it."""
+        """Give the lease back, if this token still holds it."""
         return self._call("release", (token, self._wake), replies.read_released)
 
     def holder(self) -> RedisCommand[str | None]:
@@ -248,8 +241,12 @@ class Bucket:
         pace_ms: int = 0,
         margin_ms: int = 0,
         now_ms: int | None = None,
-    ) -> RedisCommand[Claim | None]:
-        """Move messages due within `ahead_ms` into the mirror and return them."""
+    ) -> RedisCommand[replies.Claim | None]:
+        """Move messages due within `ahead_ms` into the mirror and return them.
+
+        have: the last claim number received. pace_ms: the owner looks again no sooner, unless it is
+        woken or more is due. margin_ms: a message due up to this long after that look wakes it.
+        """
         args = (
             token, ttl_ms, _now(now_ms), have, ahead_ms, limit, max_bytes, pace_ms, margin_ms,
         )  # fmt: skip
@@ -264,18 +261,18 @@ class Bucket:
         seen: int,
         *,
         now_ms: int | None = None,
-    ) -> RedisCommand[Fired | None]:
-        """Raise the fired-watermark: from now on its messages are `in_flight` to `cancel`.
+    ) -> RedisCommand[replies.Fired | None]:
+        """Raise the watermark: `cancel` then answers `in_flight` for the messages up to it.
 
-        Answers with the revocations since `seen`.
+        Answers with the revocations since `seen`. have: the last claim number received.
         """
         args = (token, ttl_ms, repr(watermark), have, seen, _now(now_ms))
         return self._call("fire", args, replies.read_fired)
 
     def settle(
         self, token: str, ttl_ms: int, groups: Iterable[tuple[int, Sequence[str]]]
-    ) -> RedisCommand[Held]:
-        """Remove confirmed messages, given as (claim number, ids)."""
+    ) -> RedisCommand[replies.Held]:
+        """Remove confirmed messages. groups: (claim number, ids)."""
         return self._call("settle", _groups(token, ttl_ms, None, 0, groups), replies.read_held)
 
     def settle_once(
@@ -288,8 +285,8 @@ class Bucket:
     ) -> RedisCommand[set[str] | None]:
         """Remove messages before they are published at most once; answers with the ids to publish.
 
-        Those are the ids that these claims settled, now or in an earlier try whose reply was lost.
-        So each copy is published once, and not at all if its session ends before an answer comes.
+        These are the ids that these claims settled, now or in an earlier try whose reply was lost.
+        Each copy is therefore published once, or never if its session ends before the answer comes.
         """
         return self._call("settle", _groups(token, ttl_ms, now_ms, 1, groups), replies.read_ids)
 
@@ -300,10 +297,11 @@ class Bucket:
         items: Iterable[tuple[Item, int | None, bool, str]],
         *,
         now_ms: int | None = None,
-    ) -> RedisCommand[Held]:
-        """Put back (item, back-off in ms, may have been delivered, error).
+    ) -> RedisCommand[replies.Held]:
+        """Put messages back. items: (item, back-off in ms, may have been delivered, error).
 
-        A back-off of None counts no attempt. error: destination, a newline, the last error.
+        With a back-off of None no attempt is counted, and the due time stays. error: destination,
+        a newline, the last error.
         """
         args: list[Arg] = [token, ttl_ms, _now(now_ms)]
         for item, delay_ms, maybe, error in items:
@@ -311,7 +309,7 @@ class Bucket:
             args += (item.id, item.claim, repr(item.score), delay, int(maybe), error)
         return self._call("retry", args, replies.read_held)
 
-    def park(self, token: str, ttl_ms: int, items: Iterable[Item]) -> RedisCommand[Held]:
+    def park(self, token: str, ttl_ms: int, items: Iterable[Item]) -> RedisCommand[replies.Held]:
         """Set messages aside while their broker is unavailable."""
         args: list[Arg] = [token, ttl_ms]
         for item in items:
@@ -321,7 +319,7 @@ class Bucket:
     def unpark(
         self, token: str, ttl_ms: int, *, limit: int = 1000, ids: Sequence[str] = ()
     ) -> RedisCommand[int | None]:
-        """Move parked messages back to `due`, those named or the earliest.
+        """Move parked messages back to `due`: those in `ids`, or without ids the earliest.
 
         Answers with the number still parked.
         """
@@ -334,8 +332,11 @@ class Bucket:
         items: Iterable[tuple[Item, bool, bool, str]],
         *,
         now_ms: int | None = None,
-    ) -> RedisCommand[Held]:
-        """Move (item, attempt counted, may have been delivered, reason) to the dead set."""
+    ) -> RedisCommand[replies.Held]:
+        """Move messages to the dead set.
+
+        items: (item, whether an attempt is counted, may have been delivered, reason).
+        """
         args: list[Arg] = [token, ttl_ms, _now(now_ms)]
         for item, counted, maybe, reason in items:
             args += (item.id, item.claim, int(counted), int(maybe), reason)
@@ -343,10 +344,10 @@ class Bucket:
 
     def reclaim(
         self, token: str, ttl_ms: int, limit: int = 500, *, now_ms: int | None = None
-    ) -> RedisCommand[Reclaimed | None]:
+    ) -> RedisCommand[replies.Reclaimed | None]:
         """Put back the messages that earlier sessions left in the mirror."""
         args = (token, ttl_ms, _now(now_ms), limit)
-        return self._call("reclaim", args, lambda r: None if r is None else Reclaimed(*r))
+        return self._call("reclaim", args, lambda r: None if r is None else replies.Reclaimed(*r))
 
     def trim(
         self,
@@ -357,11 +358,11 @@ class Bucket:
         age_ms: int | None,
         limit: int = 100,
         now_ms: int | None = None,
-    ) -> RedisCommand[Trimmed | None]:
-        """Delete dead messages beyond these bounds, the oldest first."""
+    ) -> RedisCommand[replies.Trimmed | None]:
+        """Delete the oldest dead messages beyond `keep`, and those buried over `age_ms` ago."""
         bounds: list[Arg] = ["" if bound is None else bound for bound in (keep, age_ms)]
         args = (token, ttl_ms, _now(now_ms), *bounds, limit)
-        return self._call("trim", args, lambda r: None if r is None else Trimmed(r))
+        return self._call("trim", args, lambda r: None if r is None else replies.Trimmed(r))
 
     def _call(self, script: str, args: Sequence[Arg], parse: Callable[[Any], T]) -> RedisCommand[T]:
         return RedisCommand(script, self._keys[script], args, parse)
