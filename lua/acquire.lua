@@ -1,4 +1,4 @@
--- Take the lease of a bucket that nobody holds: a new turn, and with it a new session.
+-- Take the lease of a bucket that no worker holds, which begins a new turn and a new session.
 --
 -- KEYS[1]  lease        string
 -- KEYS[2]  marks        hash
@@ -6,9 +6,9 @@
 -- ARGV[1]  owner        worker name, colon, a random part that is new for each taking
 -- ARGV[2]  ttl          ms
 -- ARGV[3]  birth        the namespace's birth id
--- returns  {1, turn} taken, or taken by this very call before; the token is owner:turn, and turn 1
---          is the first that the bucket ever had. {0, ms left, holder} held by another.
---          {-1} where the birth id is not the bucket's
+-- returns  {1, turn} taken, now or when this call was first executed; the token is owner:turn, and
+--          turn 1 is the bucket's first. {0, ms left, holder} held by another.
+--          {-1} if the bucket has another birth id
 -- cost     O(revoked)
 local held = redis.call('GET', KEYS[1])
 if held then
@@ -16,8 +16,8 @@ if held then
   if turn and held == ARGV[1] .. ':' .. turn then
     return {1, tonumber(turn)}
   end
-  -- A clock that stepped back makes a PTTL longer than any lease: a dead owner would keep its bucket.
-  -- By its own ttl, not ours: the setting may just be changed, one worker after the other.
+  -- After a clock step back a PTTL is longer than any lease: a dead owner would keep its bucket.
+  -- Cut it to the lease's own ttl, not the caller's: settings may differ.
   local left = redis.call('PTTL', KEYS[1])
   local ttl = tonumber(redis.call('HGET', KEYS[2], 'ttl') or ARGV[2])
   if left < 0 or left > ttl then
@@ -32,7 +32,7 @@ if birth and birth ~= ARGV[3] then
 end
 
 -- The first write cannot grow memory: a full Redis still drains. Nothing claimed before this turn
--- is on the new owner's wheel, so that nothing needs to be revoked there.
+-- is on the new owner's wheel, so nothing needs to be revoked there.
 redis.call('DEL', KEYS[3])
 local turn = redis.call('HINCRBY', KEYS[2], 'turn', 1)
 redis.call('HSET', KEYS[2], 'claimed', turn, 'birth', ARGV[3], 'ttl', ARGV[2])

@@ -1,17 +1,17 @@
--- Say that a worker lives (or, with a ttl of 0, that it leaves) and return the living.
+-- Announce that a worker is alive (with a ttl of 0: that it leaves), and return those alive.
 --
 -- KEYS[1]  workers      zset
 -- KEYS[2]  worker_info  hash
 -- ARGV[1]  now          ms, empty = the store's clock
 -- ARGV[2]  name
--- ARGV[3]  instance     random: one process among all that ever bear the name
+-- ARGV[3]  instance     random: tells this process from others of the same name
 -- ARGV[4]  ttl          ms; 0: withdraw
 -- ARGV[5]  info         JSON
 -- ARGV[6]  channel      where the fleet listens
 -- returns  {1 announced or 0 the name is taken by another instance, seconds, microseconds of the
 --          store's clock, name, expiry ms, name, expiry ms, ...}
 -- cost     O(workers)
-local LONGEST_MS = 600000 -- of any ttl; for what says none: an older version's
+local LONGEST_MS = 600000 -- the longest ttl; assumed if an entry has none (older versions)
 local t = redis.call('TIME')
 local now = tonumber(ARGV[1]) or t[1] * 1000 + math.floor(t[2] / 1000)
 local name, instance, ttl = ARGV[2], ARGV[3], tonumber(ARGV[4])
@@ -23,7 +23,7 @@ redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', past)
 for _, worker in ipairs(gone) do
   redis.call('HDEL', KEYS[2], worker)
 end
--- What no process ever said of itself keeps neither a name nor a share of the buckets.
+-- An entry that no process wrote keeps neither its name nor a share of the buckets.
 local function read(said)
   return said and (string.match(said, '^%w+ %d+') or string.match(said, '^%x+{')) and said
 end
@@ -45,7 +45,7 @@ local living = redis.call('ZRANGE', KEYS[1], 0, -1, 'WITHSCORES')
 local answer = {mine and 1 or 0, tonumber(t[1]), tonumber(t[2])}
 for i = 1, #living, 2 do
   local worker, expires = living[i], tonumber(living[i + 1])
-  -- A clock that stepped back makes it last longer than its own ttl: a dead worker would live on.
+  -- After a clock step back it would outlast its own ttl: a dead worker would seem alive.
   local said = expires <= now + ttl or read(redis.call('HGET', KEYS[2], worker))
   if not said then
     redis.call('ZREM', KEYS[1], worker)

@@ -10,8 +10,8 @@
 -- ARGV[3]  now          ms, empty = the store's clock
 -- ARGV[4+] messages     five each: id, claim number, 1 if an attempt is counted, 1 if that attempt
 --                       may have arrived, reason
--- returns  false where the lease is lost; else how many were buried
--- cost     O(log n) a message
+-- returns  false if the lease is lost; else how many were buried
+-- cost     O(log n) per message
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then
   return false
 end
@@ -28,7 +28,7 @@ for i = 4, #ARGV, 5 do
     if ARGV[i + 2] == '1' then
       local tried = redis.call('HGET', KEYS[3], id) or '0:0:'
       local tries, maybe, due_ms = string.match(tried, '(%d+):(%d):(%d*)')
-      if ARGV[i + 3] == '1' or maybe ~= '0' then -- also where it cannot be read: it may have been
+      if ARGV[i + 3] == '1' or maybe ~= '0' then -- also if it cannot be read: it may have arrived
         maybe = '1'
       end
       redis.call('HSET', KEYS[3], id, ((tries or 0) + 1) .. ':' .. maybe .. ':' .. (due_ms or ''))

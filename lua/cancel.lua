@@ -12,21 +12,21 @@
 -- KEYS[10] calls        zset
 -- KEYS[11] sources      hash
 -- ARGV[1]  now          ms, empty = the store's clock
--- ARGV[2]  stamp        4 bytes, one a call, kept when the call is sent again
+-- ARGV[2]  stamp        4 bytes, one for each call; a call sent again keeps its stamp
 -- ARGV[3]  id
--- ARGV[4]  source       where the call was read, in the order of its offsets; empty: nowhere
+-- ARGV[4]  source       topic and partition that the call was read from; empty: none
 -- ARGV[5]  offset       in the source; a call read before is answered unknown and does nothing
--- ARGV[6]  otherwise    1: where nothing is done it does not count as read; something else will
+-- ARGV[6]  otherwise    1: if nothing is done, the call does not count as read: another follows
 -- ARGV[7]  reach        a JSON list of patterns: only a message bound for one of these destinations is
 --                       removed; empty: any
 -- returns  answer: 0 unknown, 5 in flight, 6 cancelled, 7 cancelled, may have been delivered, 14
---          foreign: bound for where the caller may not send
+--          foreign: bound for a destination outside the reach
 -- cost     O(log n)
 local UNKNOWN, IN_FLIGHT, CANCELLED, CANCELLED_MAYBE, FOREIGN = 0, 5, 6, 7, 14
 local KEEP_CALLS_MS = 600000
 local stamp, id, source, reach = ARGV[2], ARGV[3], ARGV[4], ARGV[7]
 
--- The destination is what a payload begins with: a MessagePack array behind a head of 13 bytes.
+-- After a head of 13 bytes a payload is a MessagePack array; its first item is the destination.
 local function is_foreign(record)
   if reach == '' then
     return false
@@ -77,7 +77,7 @@ if not now then
   now = t[1] * 1000 + math.floor(t[2] / 1000)
 end
 
--- Without a source the first write cannot grow memory: a full Redis still lets messages go.
+-- Without a source the first write cannot grow memory: a full Redis still removes messages.
 count_as_read()
 if redis.call('ZREM', KEYS[2], id) == 0 then
   if claim then

@@ -17,10 +17,10 @@
 -- ARGV[6]  limit        messages
 -- ARGV[7]  bytes        of records; one message is always taken
 -- ARGV[8]  pace         ms: the owner looks again no sooner, unless woken or more is waiting
--- ARGV[9]  margin       ms: what is due up to this long after the owner looks again wakes it
--- returns  false where the lease is lost; else {claim number, {ids}, {records}, {attempts, empty if
+-- ARGV[9]  margin       ms: a message due up to this long after the owner's next look wakes it, too
+-- returns  false if the lease is lost; else {claim number, {ids}, {records}, {attempts, empty if
 --          none}, score of the next due message or empty, 1 if more was due than was taken, now (us)}
--- cost     O(log n) a message, and their size
+-- cost     O(log n) per message, and their size
 local KEEP_CALLS_MS = 600000
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then
   return false
@@ -28,7 +28,7 @@ end
 local claimed = tonumber(redis.call('HGET', KEYS[8], 'claimed'))
 local have, limit, bytes = tonumber(ARGV[4]), tonumber(ARGV[6]), tonumber(ARGV[7])
 if have > claimed then
-  return false -- the store lost writes: another history than the owner's
+  return false -- the store lost writes that the owner knows of
 end
 local now = tonumber(ARGV[3])
 local us = now and now * 1000
@@ -58,7 +58,7 @@ else
     '(' .. string.format('%.0f', now + ARGV[5] + 1), 'LIMIT', 0, limit)
 end
 
--- Read as many at a time as there is likely to be room for, by the size of those before.
+-- Read as many records at a time as probably fit, judged by the size of those before.
 local ids, records, size, lost = {}, {}, 0, {}
 local at, some = 1, 1
 while at <= #found and size < bytes do
@@ -77,7 +77,7 @@ while at <= #found and size < bytes do
   some = math.max(1, math.min(100, math.floor((bytes - size) / (size + 1) * #ids)))
 end
 
--- A record without payload is no reason to stop: it is buried and the others go on.
+-- A record without payload does not stop the claim: it is buried, and the others go on.
 for _, id in ipairs(lost) do
   redis.call('ZREM', again and KEYS[3] or KEYS[2], id)
   redis.call('ZADD', KEYS[6], now, id)

@@ -6,7 +6,7 @@
 -- KEYS[4]  dead_reason  hash
 -- KEYS[5]  calls        zset
 -- ARGV[1]  now          ms, empty = the store's clock
--- ARGV[2]  stamp        4 bytes, one a call, kept when the call is sent again
+-- ARGV[2]  stamp        4 bytes, one for each call; a call sent again keeps its stamp
 -- ARGV[3]  id
 -- returns  answer: 0 not in the dead set, 12 discarded
 -- cost     O(log n)

@@ -1,5 +1,5 @@
--- At the due instant, count all up to the watermark as handed to the broker, unless the lease is
--- lost, and say which claimed messages were revoked meanwhile.
+-- Before the due time, count all messages up to the watermark as handed to the broker, unless the
+-- lease is lost, and return those that were revoked since their claim.
 --
 -- KEYS[1]  lease        string
 -- KEYS[2]  marks        hash
@@ -10,7 +10,7 @@
 -- ARGV[4]  have         the last claim number the owner received
 -- ARGV[5]  seen         the highest revocation turn the owner has acted upon
 -- ARGV[6]  now          ms, empty = the store's clock
--- returns  false where the lease is lost; else {last claim number, now (us), id, turn, id, turn, ...}
+-- returns  false if the lease is lost; else {last claim number, now (us), id, turn, id, turn, ...}
 -- cost     O(revoked)
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then
   return false
@@ -22,7 +22,7 @@ if have > claimed then
 end
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
 
--- The first fire of a session replaces the pair; inside a session neither part ever falls.
+-- The first fire of a session replaces the pair; within a session neither part ever falls.
 local turn = tonumber(string.match(ARGV[1], ':(%d+)$'))
 local watermark, claim = ARGV[3], have
 if tonumber(marks[3] or -1) >= turn then

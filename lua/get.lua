@@ -1,4 +1,4 @@
--- Where one message is and all that is known of it, read in one moment.
+-- Return where one message is and everything known about it, read atomically.
 --
 -- KEYS[1]  messages     hash
 -- KEYS[2]  mirror       zset
@@ -8,13 +8,13 @@
 -- KEYS[6]  dead_reason  hash
 -- KEYS[7]  marks        hash
 -- ARGV[1]  id
--- returns  false where it is unknown; else {0 delayed, 1 in flight, 2 parked or 3 dead, record
---          (of a dead one it may be missing: empty), attempts or empty, why it is dead or how it
+-- returns  false if it is unknown; else {0 delayed, 1 in flight, 2 parked or 3 dead, record
+--          (empty if a dead message has none), attempts or empty, why it is dead or how it
 --          failed last or empty, buried at (ms or empty), 1 if fired}
 -- cost     O(log n)
 local id = ARGV[1]
 
--- A server that was demoted goes on answering reads: only a write tells, here of nothing.
+-- A demoted server still answers reads and refuses writes: so try a write that changes nothing.
 local nothing = redis.pcall('HDEL', KEYS[1], '')
 if type(nothing) == 'table' and string.find(nothing.err, 'READONLY', 1, true) then
   return redis.error_reply('READONLY this server was demoted')

@@ -1,4 +1,4 @@
--- Bring one message back from the dead set, with its attempts forgotten.
+-- Bring one message back from the dead set, and forget its attempts.
 --
 -- KEYS[1]  messages     hash
 -- KEYS[2]  due          zset
@@ -8,7 +8,7 @@
 -- KEYS[6]  marks        hash
 -- KEYS[7]  calls        zset
 -- ARGV[1]  now          ms, empty = the store's clock
--- ARGV[2]  stamp        4 bytes, one a call, kept when the call is sent again
+-- ARGV[2]  stamp        4 bytes, one for each call; a call sent again keeps its stamp
 -- ARGV[3]  id
 -- ARGV[4]  delay        ms from now
 -- ARGV[5]  channel      where an idle owner is woken

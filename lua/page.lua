@@ -7,16 +7,16 @@
 -- KEYS[5]  marks        hash
 -- ARGV[1]  from         lowest score, or -inf
 -- ARGV[2]  to           highest score, or +inf
--- ARGV[3]  after_score  the cursor: what comes after it is returned; empty = from the beginning
+-- ARGV[3]  after_score  the cursor: members after it are returned; empty = from the beginning
 -- ARGV[4]  after_id
 -- ARGV[5]  limit        messages
 -- ARGV[6]  bytes        of records; one message is always returned
 -- returns  {1 if there is more, then six a message: id, score, record or empty, attempts or empty,
---          why it is dead or how it failed last or empty, 1 if fired}
--- cost     O(log n) a message, and their size; O(log n * log n) for the cursor
+--          reason of its death or last failure or empty, 1 if fired}
+-- cost     O(log n) per message, and their size; O(log n * log n) for the cursor
 local listed, limit, bytes = KEYS[1], tonumber(ARGV[5]), tonumber(ARGV[6])
 
--- A server that was demoted goes on answering reads: only a write tells, here of nothing.
+-- A demoted server still answers reads and refuses writes: so try a write that changes nothing.
 local nothing = redis.pcall('HDEL', KEYS[2], '')
 if type(nothing) == 'table' and string.find(nothing.err, 'READONLY', 1, true) then
   return redis.error_reply('READONLY this server was demoted')
@@ -34,7 +34,7 @@ local function comes_before(a, b)
   return #a < #b
 end
 
--- The rank of the first member behind the cursor, whether or not the cursor's own still exists.
+-- The rank of the first member after the cursor; the cursor's own member may be gone.
 local function rank_behind(score, id)
   local low = redis.call('ZCOUNT', listed, '-inf', '(' .. score)
   local high = low + redis.call('ZCOUNT', listed, score, score)

@@ -6,8 +6,8 @@
 -- ARGV[1]  token
 -- ARGV[2]  ttl          ms
 -- ARGV[3+] messages     three each: id, claim number, score it was claimed with
--- returns  false where the lease is lost; else how many were parked
--- cost     O(log n) a message
+-- returns  false if the lease is lost; else how many were parked
+-- cost     O(log n) per message
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then
   return false
 end

@@ -1,4 +1,4 @@
--- Keep what could not be accepted, each with its reason, in the dead set.
+-- Put messages that were not accepted into the dead set, each with its reason.
 --
 -- KEYS[1]  messages     hash
 -- KEYS[2]  dead         zset
@@ -6,11 +6,11 @@
 -- KEYS[4]  marks        hash
 -- ARGV[1]  now          ms, empty = the store's clock
 -- ARGV[2]  birth        the namespace's birth id
--- ARGV[3]  first        1: the caller has just read the birth id, a bucket without one takes it
+-- ARGV[3]  first        1: the caller has just read the birth id; a bucket without one takes it
 -- ARGV[4+] messages     four each: stamp (4 bytes), id, payload, reason
--- returns  {-1} where the birth id is not the bucket's; else an answer a message: 1 kept, 3 the id
---          is another message's
--- cost     O(log n) a message
+-- returns  {-1} if the bucket has another birth id; else an answer per message: 1 kept, 3
+--          another message has the id
+-- cost     O(log n) per message
 local CREATED, CONFLICT, FIRST_RANK = 1, 3, 255 / 256
 local birth = redis.call('HGET', KEYS[4], 'birth')
 if birth ~= ARGV[2] and (birth or ARGV[3] ~= '1') then
@@ -21,7 +21,7 @@ if not now then
   local t = redis.call('TIME')
   now = t[1] * 1000 + math.floor(t[2] / 1000)
 end
-redis.call('ZCARD', KEYS[2]) -- refused here, before the first write, if it is no zset
+redis.call('ZCARD', KEYS[2]) -- fails here, before the first write, if it is not a zset
 redis.call('HLEN', KEYS[3])
 if not birth then
   redis.call('HSET', KEYS[4], 'birth', ARGV[2])

@@ -1,4 +1,4 @@
--- On taking a lease: what dead sessions left in the mirror goes back to due.
+-- After a lease is taken, put the messages that dead sessions left in the mirror back to due.
 --
 -- KEYS[1]  lease        string
 -- KEYS[2]  due          zset
@@ -12,13 +12,13 @@
 -- ARGV[2]  ttl          ms
 -- ARGV[3]  now          ms, empty = the store's clock
 -- ARGV[4]  limit        messages
--- returns  false where the lease is lost; else {left to reclaim, put back, of them fired}
--- cost     O(log n) a message, and their size
+-- returns  false if the lease is lost; else {left to reclaim, put back, fired ones among these}
+-- cost     O(log n) per message, and their size
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then
   return false
 end
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
--- Only claims of dead sessions: a reclaim executed late must not touch the wheel of this one.
+-- Only claims of dead sessions: a reclaim executed late must not touch those of this session.
 local turn = '(' .. string.match(ARGV[1], ':(%d+)$')
 local marks = redis.call('HMGET', KEYS[8], 'fired_score', 'fired_claim')
 local fired_score, fired_claim = tonumber(marks[1] or -1), tonumber(marks[2] or -1)

@@ -1,9 +1,9 @@
--- Give a lease back, and tell the fleet.
+-- Release a lease, and tell the fleet.
 --
 -- KEYS[1]  lease        string
 -- ARGV[1]  token
 -- ARGV[2]  channel      where the fleet listens
--- returns  1 released, 0 it was not ours any more
+-- returns  1 released, 0 the token no longer held it
 -- cost     O(1)
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then
   return 0

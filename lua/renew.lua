@@ -1,10 +1,10 @@
--- Keep a lease that is still ours; never create one.
+-- Prolong a lease that the token still holds; never create one.
 --
 -- KEYS[1]  lease        string
 -- KEYS[2]  due          zset
 -- ARGV[1]  token
 -- ARGV[2]  ttl          ms
--- returns  false where the lease is lost; else the score of the next due message, empty if none
+-- returns  false if the lease is lost; else the score of the next due message, empty if none
 -- cost     O(log n)
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then
   return false

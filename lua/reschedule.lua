@@ -1,4 +1,4 @@
--- Give one message that was not handed to the broker yet another due time; it wins over every older copy.
+-- Change the due time of one message that was not handed to the broker; older copies become void.
 --
 -- KEYS[1]  messages     hash
 -- KEYS[2]  due          zset
@@ -11,24 +11,24 @@
 -- KEYS[9]  calls        zset
 -- KEYS[10] sources      hash
 -- ARGV[1]  now          ms, empty = the store's clock
--- ARGV[2]  stamp        4 bytes, one a call, kept when the call is sent again
+-- ARGV[2]  stamp        4 bytes, one for each call; a call sent again keeps its stamp
 -- ARGV[3]  id
 -- ARGV[4]  when         epoch ms, or + and a delay in ms
 -- ARGV[5]  channel      where an idle owner is woken
 -- ARGV[6]  bucket       number
--- ARGV[7]  source       where the call was read, in the order of its offsets; empty: nowhere
+-- ARGV[7]  source       topic and partition that the call was read from; empty: none
 -- ARGV[8]  offset       in the source; a call read before is answered unknown and does nothing
 -- ARGV[9]  reach        a JSON list of patterns: only a message bound for one of these destinations is
 --                       rescheduled; empty: any
 -- returns  answer: 0 unknown, 5 in flight, 8 rescheduled, 9 rescheduled, an earlier copy may have
---          been delivered, 10 dead, 14 foreign: bound for where the caller may not send
+--          been delivered, 10 dead, 14 foreign: bound for a destination outside the reach
 -- cost     O(log n) and the size of the message
 local UNKNOWN, IN_FLIGHT, RESCHEDULED, RESCHEDULED_MAYBE, DEAD, FOREIGN = 0, 5, 8, 9, 10, 14
 local KEEP_CALLS_MS = 600000
-local BACKDATED = 2 -- the head's version where the time of acceptance stands behind the payload
+local BACKDATED = 2 -- the head's version if the time of acceptance follows the payload
 local stamp, id, when, source, reach = ARGV[2], ARGV[3], ARGV[4], ARGV[7], ARGV[9]
 
--- The destination is what a payload begins with: a MessagePack array behind a head of 13 bytes.
+-- After a head of 13 bytes a payload is a MessagePack array; its first item is the destination.
 local function is_foreign(record)
   if reach == '' then
     return false
@@ -84,7 +84,7 @@ if claim then
   redis.call('ZREM', KEYS[3], id)
 end
 local version, rest = string.byte(old), string.sub(old, 10)
-if new < now - 1 then -- overdue already: late only from now on
+if new < now - 1 then -- already overdue: its lateness counts from now
   rest = string.sub(rest, 1, version == BACKDATED and -9 or -1) .. struct.pack('>d', now)
   version = BACKDATED
 end

@@ -1,4 +1,4 @@
--- Put claimed messages back: after a failed publish with a back-off, or as they were, never attempted.
+-- Put claimed messages back to due: with a back-off after a failed publish, else unchanged.
 --
 -- KEYS[1]  lease        string
 -- KEYS[2]  due          zset
@@ -10,9 +10,9 @@
 -- ARGV[3]  now          ms, empty = the store's clock
 -- ARGV[4+] messages     six each: id, claim number, score it was claimed with, back-off in ms or
 --                       empty (not attempted: the score stays, nothing is counted), 1 if this
---                       attempt may have arrived, destination and error parted by a newline
--- returns  false where the lease is lost; else how many were put back
--- cost     O(log n) a message, and the size of what was attempted
+--                       attempt may have arrived, destination and error separated by a newline
+-- returns  false if the lease is lost; else how many were put back
+-- cost     O(log n) per message, and the size of attempted messages
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then
   return false
 end
@@ -23,15 +23,15 @@ if not now then
 end
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
 
--- The due time first asked for stays with the attempts: the score moves on with each back-off.
--- The error lies in a field of its own, which readers of an older version never ask for.
+-- The due time first asked for is kept with the attempts, since each back-off moves the score.
+-- The error has a field of its own, which older versions do not read.
 local function back_off(id, score, delay, maybe, said)
   local tried = redis.call('HGET', KEYS[5], id) or '0:0:'
   local count, before, due_ms = string.match(tried, '(%d+):(%d):(%d*)')
   if not due_ms or due_ms == '' then
     due_ms = string.format('%.0f', math.floor(score))
   end
-  if before ~= '0' then -- also where it cannot be read: it may have been
+  if before ~= '0' then -- also if it cannot be read: it may have arrived
     maybe = '1'
   end
   local failed = redis.call('HGET', KEYS[5], id .. '\0')

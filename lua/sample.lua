@@ -1,8 +1,8 @@
--- How many messages there are, and of a few at random the beginning and the size.
+-- Return how many messages there are, and the beginning and size of a few random records.
 --
 -- KEYS[1]  messages     hash
 -- ARGV[1]  limit        messages
--- ARGV[2]  bytes        of each record's beginning, behind its head
+-- ARGV[2]  bytes        of each record's beginning, after its head
 -- returns  {how many there are, beginning, size of the record, beginning, size, ...}
 -- cost     O(limit), and the size of those
 local found = {redis.call('HLEN', KEYS[1])}

@@ -12,25 +12,25 @@
 -- KEYS[10] calls        zset
 -- KEYS[11] sources      hash
 -- ARGV[1]  now          ms, empty = the store's clock
--- ARGV[2]  policy       0 fail, 1 keep, 2 replace; 3 wait: as fail, but what is fired is in flight;
+-- ARGV[2]  policy       0 fail, 1 keep, 2 replace; 3 wait: as fail, but a fired message is in flight;
 --                       4: as 3, and a copy of each message may have been delivered already
 -- ARGV[3]  birth        the namespace's birth id
--- ARGV[4]  first        1: the caller has just read the birth id, a bucket without one takes it
+-- ARGV[4]  first        1: the caller has just read the birth id; a bucket without one takes it
 -- ARGV[5]  channel      where an idle owner is woken
 -- ARGV[6]  bucket       number
--- ARGV[7]  source       where the messages were read, in the order of their offsets; empty: nowhere
--- ARGV[8]  offsets      8 bytes each, ascending; what was read from the source before is left out
--- ARGV[9]  reach        a JSON list of patterns: only a message bound for one of these destinations
---                       may be in the way of this caller, or replaced; empty: any
+-- ARGV[7]  source       topic and partition that the messages were read from; empty: none
+-- ARGV[8]  offsets      8 bytes each, ascending; messages read from the source before are skipped
+-- ARGV[9]  reach        a JSON list of patterns: a pending message of the same id is foreign unless
+--                       it is bound for one of these destinations; empty: none is
 -- ARGV[10+] messages    five each: stamp (4 bytes), id, when (epoch ms, or + and a delay in ms),
 --                       rank (0..255), payload
--- returns  {-1} where the birth id is not the bucket's; else two numbers a message: answer, due ms
---          (of what is pending under the id, else as asked for); from a source they end with the
+-- returns  {-1} if the bucket has another birth id; else two numbers per message: answer, due ms
+--          (of the pending message of that id, else as asked for); with a source they end with the
 --          first conflict, foreign or in flight, which does not count as read
--- cost     O(log n) a message
+-- cost     O(log n) per message
 local CREATED, DUPLICATE, CONFLICT, REPLACED, IN_FLIGHT, CANCELLED = 1, 2, 3, 4, 5, 6
 local FOREIGN = 14
-local BACKDATED = 2 -- the head's version where the time of acceptance stands behind the payload
+local BACKDATED = 2 -- the head's version if the time of acceptance follows the payload
 local KEEP_CALLS_MS = 600000
 local messages, due, mirror, attempts, calls = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[10]
 local policy, reach = tonumber(ARGV[2]), ARGV[9]
@@ -47,7 +47,7 @@ if not now then
   now = t[1] * 1000 + math.ceil(t[2] / 1000)
 end
 
-redis.call('ZCARD', due) -- refused here, before the first write, if it is no zset
+redis.call('ZCARD', due) -- fails here, before the first write, if it is not a zset
 if not marks[1] then
   redis.call('HSET', KEYS[8], 'birth', ARGV[3])
 end
@@ -75,15 +75,15 @@ local function remember(stamp, id, answer)
   redis.call('ZADD', calls, string.format('%.17g', now + answer / 256), stamp .. id)
 end
 
--- Handed to the broker, or about to be.
+-- Whether the message was handed to the broker, or is about to be.
 local function is_fired(id, score)
-  flush() -- whatever is damaged here, what was accepted before is not lost
+  flush() -- if a key is damaged, the messages accepted so far are not lost
   local claim = tonumber(redis.call('ZSCORE', mirror, id) or '')
   return claim and claim <= tonumber(marks[4] or -1) and score <= tonumber(marks[3] or -1)
 end
 
--- Whether a message is bound for where this caller may not send. The destination is what a payload
--- begins with: a MessagePack array behind a head of 13 bytes.
+-- Whether a message is bound for a destination outside the reach. After a head of 13 bytes a payload
+-- is a MessagePack array; its first item is the destination.
 local function is_foreign(record)
   if reach == '' then
     return false
@@ -97,7 +97,7 @@ local function is_foreign(record)
   return true
 end
 
--- An earlier publish of this message may have arrived.
+-- Note that an earlier publish of this message may have arrived.
 local function may_be_delivered(id)
   if redis.call('HEXISTS', messages, id) == 1 then
     local tried = redis.call('HGET', attempts, id) or '0:0:'
@@ -105,7 +105,7 @@ local function may_be_delivered(id)
   end
 end
 
--- The old copy leaves the place it lies in.
+-- Remove the old message from wherever it is.
 local function revoke(id)
   if redis.call('ZSCORE', mirror, id) then
     redis.call('ZADD', KEYS[9], redis.call('HINCRBY', KEYS[8], 'turn', 1), id)
@@ -142,7 +142,7 @@ local function schedule(stamp, id, score, payload)
     return past % 1 * 256, string.sub(mine, 10, 13) == stamp and score_of(mine) or nil
   end
   local record = struct.pack('>Bdc4', 1, score, stamp) .. payload
-  if score < now - 1 then -- overdue when it is accepted: late only from now on
+  if score < now - 1 then -- overdue when accepted: its lateness counts from now
     record = struct.pack('>Bdc4', BACKDATED, score, stamp) .. payload .. struct.pack('>d', now)
   end
   if redis.call('HSETNX', messages, id, record) == 1 then
@@ -186,7 +186,7 @@ for i = 10, #ARGV, 5 do
   answers[#answers + 1] = math.floor(other or due_ms)
   if read then
     if answer == CONFLICT or answer == IN_FLIGHT or answer == FOREIGN then
-      break -- somebody has to see to it, and may never hear this answer
+      break -- the caller must act on this answer, and may never get it
     end
     read = math.max(read, offset)
   end
@@ -196,7 +196,7 @@ if read and read >= 0 then
   redis.call('HSET', KEYS[11], source, string.format('%.0f', read))
 end
 
--- Last: a full Redis would let everything pass after a write that cannot grow memory.
+-- Last: after a write that cannot grow memory, a full Redis would let all other writes pass.
 if undone then
   local old_calls = redis.call('ZRANGEBYSCORE', calls, '-inf', now - KEEP_CALLS_MS,
     'LIMIT', 0, 100 + math.min(#answers, 3000))

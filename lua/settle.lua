@@ -10,9 +10,9 @@
 -- ARGV[3]  now          ms, empty = the store's clock
 -- ARGV[4]  once         1: at most once, not published yet; a schedule sent again must not revive it
 -- ARGV[5+] groups       claim number, count, that many ids
--- returns  false where the lease is lost; else how many were settled; with once the ids that these
---          claims settled, now or when this very call was executed before
--- cost     O(log n) an id
+-- returns  false if the lease is lost; else how many were settled; with once the ids that these
+--          claims settled, now or when this call was first executed
+-- cost     O(log n) per id
 local CREATED = 1
 local KEEP_CALLS_MS = 600000
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then
@@ -28,8 +28,8 @@ if once and not now then
   now = t[1] * 1000 + math.floor(t[2] / 1000)
 end
 
--- A claim that was settled leaves a note, so that the same call sent again allows the same ids.
--- It ends in NUL, which no id holds: no stamp and id look like it.
+-- A settled claim leaves a note, so that this call, sent again, returns the same ids. The note ends
+-- in NUL, which no id contains, so it is never taken for stamp and id.
 local function note(claim, id)
   return claim .. ':' .. id .. '\0'
 end

@@ -13,8 +13,8 @@
 -- ARGV[4]  keep         messages at most, empty = any number
 -- ARGV[5]  age          ms since they were buried at most, empty = any
 -- ARGV[6]  limit        messages dropped by this call
--- returns  false where the lease is lost; else how many were dropped
--- cost     O(log n) a message
+-- returns  false if the lease is lost; else how many were dropped
+-- cost     O(log n) per message
 local CANCELLED = 6
 local KEEP_CALLS_MS = 600000
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then
@@ -47,7 +47,7 @@ if #old_calls > 0 then
 end
 for _, id in ipairs(ids) do
   local old = redis.call('HGET', KEYS[2], id)
-  if old and #old >= 13 then -- its schedule, should it be sent again, must not revive it
+  if old and #old >= 13 then -- if its schedule is sent again, it must not revive the message
     redis.call('ZADD', KEYS[7],
       string.format('%.17g', now + CANCELLED / 256), string.sub(old, 10, 13) .. id)
   end

@@ -6,9 +6,9 @@
 -- ARGV[1]  token
 -- ARGV[2]  ttl          ms
 -- ARGV[3]  limit        messages, at most 1000
--- ARGV[4+] ids          may be none: then the earliest
--- returns  false where the lease is lost; else how many are left
--- cost     O(log n) a message
+-- ARGV[4+] ids          if there are none: the earliest
+-- returns  false if the lease is lost; else how many are left
+-- cost     O(log n) per message
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then
   return false
 end
