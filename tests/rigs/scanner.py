@@ -86,10 +86,10 @@ class GatedStore(AsyncStore):
     def let_go(self, verb: str) -> None:
         self._gates.pop(verb).set()
 
-    async def _done(self, commands: Sequence[RedisCommand[Any]]) -> Any:
+    async def _answered(self, commands: Sequence[RedisCommand[Any]]) -> Any:
         names = [command.name for command in commands]
         self.sent += names
-        answers = await super()._done(commands)
+        answers = await super()._answered(commands)
         for gate in [gate for verb, gate in self._gates.items() if verb in names]:
             self.stuck += 1
             await gate.wait()
