@@ -32,7 +32,7 @@ _MAX_PAGE_MESSAGES = 1000
 
 
 class Requests:
-    """The requests of one namespace.
+    """The requests of one namespace, named as the methods of the clients.
 
     Each method checks its arguments and returns the steps, which a store completes. MessageError or
     ConfigError names the first argument at fault.

@@ -1,7 +1,7 @@
 """Publishing: the port between the scanner and the brokers, and a room for each kind of broker.
 
-A publisher takes deliveries in batches, hands them to its broker pipelined, and reports the outcome
-of each exactly once, in whatever order the broker answers:
+A publisher takes deliveries in batches, hands them to its broker without waiting in between, and
+reports the outcome of each exactly once, in the order in which the broker answers:
 
 - CONFIRMED: the broker has it, with the durability that was asked for.
 - REFUSED: certainly not delivered, with the reason.
@@ -49,7 +49,11 @@ class Fault(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How one publish ended. reason: begins with one word, as `unroutable: 312 NO_ROUTE`."""
+    """How one publish ended.
+
+    reason: its first word names the kind of failure, as in `unroutable: 312 NO_ROUTE`. fault: what
+    the scanner should hold back; without meaning if the verdict is CONFIRMED.
+    """
 
     verdict: Verdict
     reason: str = ""
@@ -61,39 +65,51 @@ Report = Callable[[Sequence[Delivery], Outcome], None]
 
 
 class Publisher(Protocol):
-    """One connection to one configured broker. Lives on the worker's event loop.
+    """One connection to one configured broker, on the worker's event loop.
 
-    `unavailable` is the reason why the broker takes nothing now, None while it does. It changes by
-    itself, as the publisher reconnects with back-off and never stops trying; each change calls
-    `on_change`. `publish` never blocks and never raises for a message: outcomes are reported in a
-    later turn of the loop, never from inside `publish`, many deliveries of one outcome in one call.
+    name: of the broker. unavailable: the reason why the broker takes nothing now, None while it
+    does. A publisher reconnects by itself, with back-off, and never stops trying; each change of
+    `unavailable` calls `on_change`.
+
     While `unavailable` is set, and after `close` was called, deliveries are reported REFUSED with
-    Fault.BROKER: they were never written. No other refusal carries that fault. An UNKNOWN carries
-    the broker's fault after a lost connection, the destination's if it refuses everything.
+    Fault.BROKER: they were never written. No other refusal has that fault. UNKNOWN has Fault.BROKER
+    after a lost connection, and Fault.DESTINATION if the destination refuses everything.
     """
 
     name: str
     unavailable: str | None
 
     async def connect(self) -> None:
-        """Try once to connect and warm up; PublishUnavailable if that failed. Keeps trying."""
+        """Try once to connect and warm up.
+
+        PublishUnavailable: it failed. The publisher keeps trying.
+        """
 
     def publish(self, deliveries: Sequence[Delivery]) -> None:
-        """Hand a batch to the broker in this order; outcomes arrive through `report`."""
+        """Hand a batch to the broker, in this order.
+
+        Does not block, and raises nothing because of a message. Outcomes are reported in a later
+        turn of the loop, never from inside this call; one report may cover many deliveries.
+        """
 
     async def check(self, destination: Destination) -> str | None:
-        """The reason why this destination would be refused now; None if none is known."""
+        """The reason why this destination would refuse a message now; None if none is known."""
 
     def describe(self) -> str:
-        """One line for people: broker, version, protection. No secrets."""
+        """One line for people: broker, version, encryption. Without secrets."""
 
     async def close(self, timeout_s: float) -> None:
-        """Wait at most `timeout_s` for confirms, report the rest UNKNOWN, disconnect."""
+        """Wait at most `timeout_s` seconds for confirms, report the rest UNKNOWN, disconnect."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishOptions:
-    """Settings common to all publishers; times in seconds unless the name says `_ms`."""
+    """Settings common to all publishers.
+
+    confirm_timeout_s: seconds until a delivery without an answer is UNKNOWN. heartbeat_s,
+    blocked_connection_timeout_s: for RabbitMQ. linger_ms: how long a Kafka producer waits
+    for more records.
+    """
 
     confirm_timeout_s: float = 20.0
     heartbeat_s: int = 15

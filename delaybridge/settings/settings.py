@@ -88,10 +88,16 @@ class Settings(Section, BaseSettings):
         *,
         environ: Mapping[str, str] | None = None,
     ) -> Self:
-        """Flags (`overrides`, nested like the file) before environment before file before default.
+        """The settings in force: overrides, then environment, then file, then defaults.
 
-        The file is `config`, else DELAYBRIDGE_CONFIG, else ./delaybridge.toml if there is one.
-        An empty variable counts as unset. ConfigError: one line for each fault, all of them.
+        Args:
+            config: the path of the file; by default DELAYBRIDGE_CONFIG, or ./delaybridge.toml if
+                it exists.
+            overrides: values that win over all others, nested like the file.
+            environ: by default `os.environ`. An empty variable counts as unset.
+
+        Raises:
+            ConfigError: one line for each setting that is missing, unknown or wrong.
         """
         environ = os.environ if environ is None else environ
         faults: list[str] = []

@@ -18,12 +18,11 @@ _CALL_BYTES = 4 * 2**20
 
 
 class Receipt(str):
-    """The answer of one `schedule`.
+    """The answer to `schedule`: a `str` equal to an `Answer`, such as `created`.
 
-    It is a `str` equal to an `Answer` (`created`, `duplicate`, ...); printed, it also shows id and
-    due time. id: the message's.
-    due_ms: when it is due, in epoch milliseconds of Redis' clock; for a duplicate or conflict, the
-    due time of the message already pending. bucket: the number of its bucket.
+    Printed, it also shows the id and the due time. id: the message's. due_ms: when it is due, in
+    epoch milliseconds of Redis' clock; for a duplicate or conflict, when the pending message is
+    due. bucket: the number of its bucket. answer: the same as an `Answer`.
     """
 
     __slots__ = ("answer", "bucket", "due_ms", "id")

@@ -28,12 +28,13 @@ _SAMPLE = 1000  # retried messages of a bucket that stats looks at
 
 
 class BucketStats(NamedTuple):
-    """One bucket. owner: the worker that holds the lease, None if free; lease_ms: time left.
+    """One bucket: its number and the number of its messages in each state.
 
-    next_due_ms: the earliest due time (epoch ms), None if nothing is delayed. overdue_ms: how late
-    the oldest waiting message is, 0 if none is late. damage: keys with contents that delaybridge
-    never wrote; those are not counted. dead_dropped: messages deleted because the dead set was
-    full or they were too old.
+    next_due_ms: the earliest due time in epoch milliseconds, None if nothing is delayed.
+    overdue_ms: how late the oldest waiting message is, 0 if none is late. owner: the worker that
+    holds the lease, None if it is free; lease_ms: the milliseconds until the lease expires.
+    damage: keys with data that delaybridge did not write; they are not counted. dead_dropped: dead
+    messages deleted because there were too many or they were too old.
     """
 
     bucket: int
@@ -50,11 +51,13 @@ class BucketStats(NamedTuple):
 
 
 class Stats(NamedTuple):
-    """The whole namespace; times in epoch milliseconds of Redis' clock.
+    """The namespace: the number of its messages in each state, its buckets and its processes.
 
-    next_due_ms, overdue_ms: as in `BucketStats`, over all buckets. retrying: messages whose last
-    publish failed, about a thousand of each bucket; retrying_sampled: there are more.
-    troubles: what the workers park, and why. damage: of the namespace's own keys.
+    now_ms: the time of the count, in epoch milliseconds of Redis' clock. next_due_ms, overdue_ms,
+    dead_dropped: as in `BucketStats`, for all buckets. workers, ingests: the living processes.
+    retrying: messages whose last publish failed, about a thousand of each bucket;
+    retrying_sampled: there are more. troubles: which messages the workers park, and why. damage:
+    of the namespace's own keys.
     """
 
     now_ms: int

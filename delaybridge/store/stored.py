@@ -21,14 +21,14 @@ from delaybridge.store.replies import Row
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """A message in the store. All times are in epoch milliseconds, `ttl_ms` in milliseconds.
+    """A message in the store. Times are in epoch milliseconds, `ttl_ms` in milliseconds.
 
-    due_ms: when it is (next) due. first_due_ms: the due time asked for, if a failed publish has
-    moved it since. attempts: failed publishes so far. maybe_delivered: one may have arrived.
-    last_error: how the last publish failed; failing_ms: the time of the first failure.
-    fired: handed to the broker, or about to be. reason: why it is parked or dead.
-    dead_ms: when it was buried. is_readable: False if the record cannot be decoded; then body is
-    the raw record, and only id, state, reason and dead_ms are known.
+    due_ms: when it is due, or due again. first_due_ms: the due time that was asked for, if a failed
+    publish has postponed it. attempts: failed publishes so far. maybe_delivered: one of them may
+    have been delivered. last_error: how the last publish failed; failing_ms: when the first one
+    failed. fired: handed to the broker, or about to be. reason: why it is parked or dead. dead_ms:
+    when it was buried. is_readable: False if the record cannot be decoded; then `body` is the raw
+    record, and only id, state, reason and dead_ms are known.
     """
 
     id: str

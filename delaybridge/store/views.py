@@ -25,7 +25,7 @@ Cursor = tuple[float, str]
 
 
 class Page(NamedTuple):
-    """Messages in order; `cursor` is where the next page begins, None on the last page."""
+    """Some messages in order. cursor: pass it on to get the next page; None on the last page."""
 
     items: list[Stored]
     cursor: Cursor | None
