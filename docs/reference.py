@@ -20,7 +20,7 @@ Generated from `--help`: `python docs/reference.py > docs/cli.md`. A test compar
 |---|---|
 {exits}
 
-An error is one line on stderr, `error: FIELD: WHAT; REMEDY`. With `--json` it is
+An error is one line on stderr, `error: FIELD: FAULT AND REMEDY`. With `--json` it is
 `{"error": {"code": ..., "message": ..., "field": ...}}`, also on stderr, and every result is one
 object per line on stdout. Two objects go to stderr: `next`, the cursor of a list that continues,
 and `summary`, the counts of `--lines` or of a command with filters.
@@ -49,7 +49,7 @@ def _pages(context: click.Context) -> Iterator[str]:
     yield f"## {context.command_path}\n\n```text\n{context.command.get_help(context)}\n```\n"
     if isinstance(context.command, click.Group):
         for name in context.command.list_commands(context):
-            command = context.command.get_command(context, name)
+            _, command, _ = context.command.resolve_command(context, [name])
             if command is not None:
                 yield from _pages(
                     click.Context(command, info_name=name, parent=context, terminal_width=_WIDTH)

@@ -1,4 +1,4 @@
-"""`delaybridge config`: the settings in force, as the file that would say the same."""
+"""`delaybridge config`: prints the settings in force as a settings file, and checks them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from delaybridge.cli.grammar import Group, pass_session
+from delaybridge.cli.grammar import Group, option, pass_call
 from delaybridge.cli.output import OK, WARN
-from delaybridge.cli.session import Session
+from delaybridge.cli.session import Invocation
 
 if TYPE_CHECKING:
     from delaybridge.settings.settings import Settings
@@ -22,7 +22,7 @@ _SAMPLE_HEAD = """\
 # A flag on the command line overrides the environment, the environment overrides this file, and
 # this file overrides the default. In the environment [scan] batch_messages is
 # DELAYBRIDGE_SCAN__BATCH_MESSAGES; redis.url is also DELAYBRIDGE_REDIS_URL.
-# `delaybridge config show --sources` prints what is in force and where it came from.
+# `delaybridge config show --sources` prints the settings in force and their sources.
 """
 _SAMPLE_BROKERS = """\
 # rabbitmq = "amqp://guest:guest@127.0.0.1:5672/%2F"
@@ -37,43 +37,40 @@ def config() -> None:
 
 
 @config.command("show")
-@click.option("--sources", is_flag=True, help="Say where each value came from.")
-@pass_session
-def show(session: Session, sources: bool) -> None:
+@option("--sources", "Say where each value came from.")
+@pass_call
+def show(call: Invocation, sources: bool) -> None:
     """Print the settings in force as a settings file; passwords are masked."""
-    settings = session.settings
+    settings, output = call.settings, call.output
     origin = settings.sources()
-    if session.output.json:
+    if output.json:
         for path, value in settings.items():
-            data = {"key": path, "value": _plain(value), "source": origin[path]}
-            session.output.result(data, "")
+            output.result({"key": path, "value": _masked(value), "source": origin[path]}, "")
         return
-    lines: list[str] = []
     for section, items in _sections(settings):
-        lines += ["", f"[{section}]"] if section else []
-        lines += ["# none"] if not items else []
+        if section:
+            output.line(f"\n[{section}]")
+        if not items:
+            output.line("# none")
         for path, name, value in items:
-            note = f"  # {origin[path]}" if sources else ""
-            lines.append(f"{name} = {_toml(value)}{note}")
-    for line in lines:
-        session.output.line(line)
+            output.line(f"{name} = {_toml(value)}{f'  # {origin[path]}' if sources else ''}")
 
 
 @config.command("check")
-@pass_session
-def check(session: Session) -> None:
-    """Read the settings, refuse what is wrong (exit code 2), warn of what is risky."""
+@pass_call
+def check(call: Invocation) -> None:
+    """Read the settings; refuse wrong ones (exit code 2) and warn of risky ones."""
     from delaybridge.publish import check_brokers
 
-    settings = session.settings
+    settings, output = call.settings, call.output
     check_brokers(settings.brokers, settings.publish)
     cautions = settings.cautions()
     used = sorted({source for source in settings.sources().values() if source != "default"})
-    if not session.output.json:
+    if not output.json:
         for caution in cautions:
-            session.output.verdict({}, WARN, caution)
+            output.verdict({}, WARN, caution)
     data = {"ok": True, "warnings": cautions, "sources": used}
-    session.output.verdict(data, OK, f"from {', '.join(used) or 'defaults only'}")
+    output.verdict(data, OK, f"from {', '.join(used) or 'defaults only'}")
 
 
 def sample() -> str:
@@ -109,11 +106,11 @@ def _comment(text: str) -> list[str]:
     return textwrap.wrap(text, _WIDTH, initial_indent="# ", subsequent_indent="# ")
 
 
-def _plain(value: object) -> object:
-    """URLs redacted, all else as it is."""
+def _masked(value: object) -> object:
+    """A URL as text masks its password."""
     return str(value) if isinstance(value, str) else value
 
 
 def _toml(value: object) -> str:
     """A value as TOML writes it; JSON's text is TOML's."""
-    return json.dumps(_plain(value), ensure_ascii=False)
+    return json.dumps(_masked(value), ensure_ascii=False)

@@ -4,31 +4,19 @@ from __future__ import annotations
 
 import click
 
-from delaybridge.cli.grammar import Command, pass_session
-from delaybridge.cli.session import Session
+from delaybridge.cli.grammar import Command, option, pass_call
+from delaybridge.cli.session import Invocation
+
+_MESSAGES, _SECONDS = click.IntRange(10, 1_000_000), click.IntRange(1, 600)
 
 
 @click.command("demo", cls=Command)
-@click.option("--broker", metavar="URL", help="A real broker; else an embedded Kafka.")
-@click.option(
-    "--messages",
-    type=click.IntRange(10, 1_000_000),
-    metavar="N",
-    default=300,
-    show_default=True,
-    help="How many to schedule.",
-)
-@click.option(
-    "--seconds",
-    type=click.IntRange(1, 600),
-    metavar="N",
-    default=10,
-    show_default=True,
-    help="Over how long they fall due.",
-)
-@click.option("--no-kill", is_flag=True, help="Leave both workers alive.")
-@pass_session
-def demo(session: Session, broker: str | None, messages: int, seconds: int, no_kill: bool) -> int:
+@option("--broker URL", "A real broker; else an embedded Kafka.")
+@option("--messages N", "How many to schedule.", type=_MESSAGES, default=300)
+@option("--seconds N", "Over how long they fall due.", type=_SECONDS, default=10)
+@option("--no-kill", "Leave both workers alive.")
+@pass_call
+def demo(call: Invocation, broker: str | None, messages: int, seconds: int, no_kill: bool) -> int:
     """Watch it work: two workers, one of them killed, a verdict.
 
     A private Redis, two worker processes, a consumer that imports only its client library. Exit
@@ -36,10 +24,5 @@ def demo(session: Session, broker: str | None, messages: int, seconds: int, no_k
     """
     from delaybridge.demo import run
 
-    return run(
-        broker=broker,
-        messages=messages,
-        seconds=seconds,
-        kill=not no_kill,
-        color=session.output.color,
-    )
+    kill, color = not no_kill, call.output.color
+    return run(broker=broker, messages=messages, seconds=seconds, kill=kill, color=color)

@@ -4,39 +4,20 @@ from __future__ import annotations
 
 import json
 import traceback
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Self
 
 import click
 
-from delaybridge.errors import (
-    ConfigError,
-    DelayBridgeError,
-    MessageConflict,
-    MessageError,
-    NotDrained,
-    PublishError,
-    PublishUnavailable,
-    StoreError,
-    StoreFull,
-    StoreUnavailable,
-    StoreWiped,
-    printable,
-)
+from delaybridge import errors
+from delaybridge.errors import printable
 
-# fmt: off
-GLOBAL_OPTIONS = (
-    "--redis", "--namespace", "--broker", "--config",
-    "--json", "--no-color", "--verbose", "-v",
-)
-# fmt: on
 _LINE_CHARS = 600
 _FLAG_OF_FIELD = {"delay": "--in", "at": "--at", "ttl": "--ttl"}
 
 
 class Exit(IntEnum):
-    """The exit codes; docs/cli.md lists them with what they mean."""
+    """The exit codes; `--help` and docs/cli.md list them with their meaning."""
 
     means: str
 
@@ -45,53 +26,40 @@ class Exit(IntEnum):
         exit._value_, exit.means = code, means
         return exit
 
-    DONE = 0, "done; also a drained `scan`, and a reader that closed stdout"
-    FAILED = (
-        1,
-        "failed: `demo`, `health` or `doctor` found a fault; `scan` could not give its leases "
-        "back; or a bug in delaybridge",
-    )
+    DONE = 0, "done; also a drained worker, and a reader that closed stdout"
+    FAILED = 1, "a check found a fault, a worker did not drain, or a bug"
     REFUSED = 2, "usage, settings or input refused: nothing was done"
     NOT_FOUND = 3, "not found"
     CONFLICT = 4, "conflict: in flight, same id with other content, name taken"
-    UNREACHABLE = 5, "Redis or broker unreachable, full, or refusing us"
-    PARTLY = 6, "partly done (bulk): the output names what was not done"
+    UNREACHABLE = 5, "Redis or broker unreachable, full, or refusing access"
+    PARTLY = 6, "partly done: the output names what was not done"
     INTERRUPTED = 130, "interrupted"
 
 
 # The first match counts.
-_ERRORS: tuple[tuple[type[DelayBridgeError], str, Exit], ...] = (
-    (ConfigError, "config", Exit.REFUSED),
-    (NotDrained, "not_drained", Exit.FAILED),
-    (StoreUnavailable, "store_unavailable", Exit.UNREACHABLE),
-    (StoreFull, "store_full", Exit.UNREACHABLE),
-    (StoreWiped, "store_wiped", Exit.UNREACHABLE),
-    (StoreError, "store_error", Exit.UNREACHABLE),
-    (PublishUnavailable, "publish_unavailable", Exit.UNREACHABLE),
-    (PublishError, "publish_error", Exit.UNREACHABLE),
-    (DelayBridgeError, "failed", Exit.UNREACHABLE),
-)
+_ERRORS: dict[type[Exception], tuple[str, Exit]] = {
+    errors.ConfigError: ("config", Exit.REFUSED),
+    errors.NotDrained: ("not_drained", Exit.FAILED),
+    errors.StoreUnavailable: ("store_unavailable", Exit.UNREACHABLE),
+    errors.StoreFull: ("store_full", Exit.UNREACHABLE),
+    errors.StoreWiped: ("store_wiped", Exit.UNREACHABLE),
+    errors.StoreError: ("store_error", Exit.UNREACHABLE),
+    errors.PublishUnavailable: ("publish_unavailable", Exit.UNREACHABLE),
+    errors.PublishError: ("publish_error", Exit.UNREACHABLE),
+    errors.DelayBridgeError: ("failed", Exit.UNREACHABLE),
+}
 
 
 class Failure(Exception):
-    """A command that cannot do its work. what: the fault and the remedy, shown behind the field."""
+    """The end of a command that cannot do its work.
 
-    def __init__(self, exit: Exit, code: str, field: str, what: str) -> None:
-        self.exit = exit
-        self.code = code
-        self.field = field
-        self.what = what
-        super().__init__(f"{field}: {what}")
+    faults: each becomes one line; it names the fault and the remedy. field: shown before them.
+    """
 
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """A failure as it is shown. lines: one for each fault, beginning with the field."""
-
-    exit: Exit
-    code: str
-    lines: list[str]
-    field: str | None = None
+    def __init__(self, exit: Exit, code: str, field: str | None, *faults: str) -> None:
+        self.exit, self.code, self.field = exit, code, field
+        self.lines = [f"{field}: {fault}" if field else fault for fault in faults]
+        super().__init__("; ".join(self.lines))
 
     def show(self, *, as_json: bool) -> Exit:
         """Print it on stderr, as `error: ...` lines or one JSON object; returns the exit code."""
@@ -109,34 +77,57 @@ class Report:
         return self.exit
 
 
-INTERRUPTED = Report(Exit.INTERRUPTED, "interrupted", ["interrupted"])
+INTERRUPTED = Failure(Exit.INTERRUPTED, "interrupted", None, "interrupted")
 
 
-def report_of(exc: Exception) -> Report:
+def refused(field: str, what: str, code: str = "usage") -> Failure:
+    """Wrong input: nothing was done."""
+    return Failure(Exit.REFUSED, code, field, what)
+
+
+def failure_of(exc: Exception) -> Failure:
     """Exit code and words for any error that a command raised."""
     if isinstance(exc, Failure):
-        return Report(exc.exit, exc.code, [f"{exc.field}: {exc.what}"], exc.field)
-    if isinstance(exc, click.UsageError):
-        name, what = _usage(exc)
-        return Report(Exit.REFUSED, "usage", [f"{name}: {what}"], name)
+        return exc
     if isinstance(exc, click.ClickException):
-        return Report(Exit.REFUSED, "usage", [exc.format_message()])
-    if isinstance(exc, MessageError):
-        exit = Exit.CONFLICT if isinstance(exc, MessageConflict) else Exit.REFUSED
-        name = _FLAG_OF_FIELD.get(exc.field, exc.field)
-        return Report(exit, exc.code, [f"{name}: {exc.detail} ({exc.code})"], name)
-    for kind, code, exit in _ERRORS:
+        return _usage(exc)
+    if isinstance(exc, errors.MessageError):
+        exit = Exit.CONFLICT if isinstance(exc, errors.MessageConflict) else Exit.REFUSED
+        field = _FLAG_OF_FIELD.get(exc.field, exc.field)
+        return Failure(exit, exc.code, field, f"{exc.detail} ({exc.code})")
+    for kind, (code, exit) in _ERRORS.items():
         if isinstance(exc, kind):
-            return Report(exit, code, str(exc).splitlines() or [code])
-    return _unexpected(exc)
+            return Failure(exit, code, None, *(str(exc).splitlines() or [code]))
+    if isinstance(exc, OSError) and exc.strerror:
+        text = f"{exc.filename or 'input/output'}: {exc.strerror}"
+        return Failure(Exit.FAILED, "os_error", None, text)
+    text = f"internal: {type(exc).__name__}: {exc}; a bug in delaybridge, -v shows where"
+    return Failure(Exit.FAILED, "internal", None, text)
+
+
+def _usage(exc: click.ClickException) -> Failure:
+    """click's own message, the option or argument that it refuses, and a remedy."""
+    field = getattr(exc, "option_name", getattr(exc, "command_name", "usage"))
+    message, ctx = exc.format_message(), getattr(exc, "ctx", None)
+    if isinstance(exc, click.BadParameter) and exc.param is not None:
+        name = exc.param.opts[0]
+        field = name if name.startswith("-") else exc.param.human_readable_name.strip("[].")
+        message = exc.message or message
+    remedy = f"See: {ctx.command_path if ctx else 'delaybridge'} --help"
+    if isinstance(exc, click.NoSuchOption) and ctx is not None:
+        if any(field in param.opts for param in ctx.find_root().command.params):
+            remedy = f"It goes before the command: delaybridge {field} ..."
+        elif not exc.possibilities:
+            remedy += "; put -- before an argument that begins with '-'"
+    return refused(field, f"{message}{'' if message[-1] in '.?' else '.'} {remedy}")
 
 
 def show_origin(exc: Exception) -> None:
     """For -v: the causes of an error, or the traceback of a bug; escaped, without secrets."""
-    if report_of(exc).code == "internal":
-        lines = [line for part in traceback.format_exception(exc) for line in part.splitlines()]
+    lines = []
+    if failure_of(exc).code == "internal":
+        lines = "".join(traceback.format_exception(exc)).splitlines()
     else:
-        lines = []
         cause = exc.__cause__ or exc.__context__
         while cause is not None:
             lines.append(f"caused by: {type(cause).__name__}: {cause}")
@@ -145,45 +136,8 @@ def show_origin(exc: Exception) -> None:
         click.echo(_clean(line), err=True)
 
 
-def _unexpected(exc: Exception) -> Report:
-    if isinstance(exc, OSError) and exc.strerror:
-        name = f"{exc.filename}: " if exc.filename else "input/output: "
-        return Report(Exit.FAILED, "os_error", [f"{name}{exc.strerror}"])
-    text = f"internal: {type(exc).__name__}: {exc}; a bug in delaybridge, -v shows where"
-    return Report(Exit.FAILED, "internal", [text])
-
-
-def _usage(exc: click.UsageError) -> tuple[str, str]:
-    """The field that click refuses, and click's sentence with the remedy."""
-    see = f"see: {exc.ctx.command_path if exc.ctx else 'delaybridge'} --help"
-    name, what = "usage", exc.message.rstrip(".")
-    if isinstance(exc, click.NoSuchOption):
-        return exc.option_name, _no_such_option(exc, see)
-    if isinstance(exc, click.BadOptionUsage):
-        name = exc.option_name
-        what = what.removeprefix(f"Option {name!r} ")
-    elif isinstance(exc, click.BadParameter) and exc.param is not None:
-        is_option = isinstance(exc.param, click.Option)
-        name = exc.param.opts[0] if is_option else exc.param.human_readable_name.strip("[].")
-        what = what or "missing"
-    return name, f"{what[:1].lower()}{what[1:]}; {see}"
-
-
-def _no_such_option(exc: click.NoSuchOption, see: str) -> str:
-    if exc.option_name in GLOBAL_OPTIONS:
-        return f"goes before the command, as in: delaybridge {exc.option_name} ... stats"
-    if exc.possibilities:
-        return f"no such option; did you mean {' or '.join(exc.possibilities)}?"
-    return f"no such option; {see}, or write -- before an argument that begins with '-'"
-
-
 def _clean(text: str) -> str:
     from delaybridge.settings.urls import redact_text
 
     shown = printable(redact_text(text))
     return shown if len(shown) <= _LINE_CHARS else shown[:_LINE_CHARS] + "..."
-
-
-def json_asked(args: list[str]) -> bool:
-    """Whether --json is among the arguments, which need not be valid."""
-    return "--json" in args

@@ -3,92 +3,58 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
 
 import click
 
+import delaybridge
+from delaybridge.cli.checks import problems
 from delaybridge.cli.failure import Exit
-from delaybridge.cli.fleet import failing_text, overdue_text, unowned
-from delaybridge.cli.grammar import Command, as_duration_ms, pass_session
+from delaybridge.cli.fleet import failing_text, unowned
+from delaybridge.cli.grammar import DURATION, Command, option, pass_call
 from delaybridge.cli.output import FAIL, OK
-from delaybridge.cli.session import Session
-
-if TYPE_CHECKING:
-    from delaybridge.client import Client
-    from delaybridge.store.stats import Stats
+from delaybridge.cli.session import Invocation
 
 _LOOK_AGAIN_S = 0.5
 _NAMED = 3  # failing destinations
+_OVERDUE = "How late the oldest waiting message may be."
+_UNOWNED = "How long a bucket may lack a worker; the check waits up to this long."
+_RETRYING = "How long a message may have been failing and retried."
 
 
 @click.command("health", cls=Command)
-@click.option(
-    "--max-overdue",
-    "overdue_ms",
-    metavar="DURATION",
-    callback=as_duration_ms,
-    default="5s",
-    show_default=True,
-    help="How late the oldest waiting message may be.",
-)
-@click.option(
-    "--max-unowned",
-    "unowned_ms",
-    metavar="DURATION",
-    callback=as_duration_ms,
-    default="0s",
-    show_default=True,
-    help="How long a bucket may lack a worker; the check waits up to this long.",
-)
-@click.option(
-    "--max-retrying-age",
-    "retrying_ms",
-    metavar="DURATION",
-    callback=as_duration_ms,
-    default="1m",
-    show_default=True,
-    help="How long a message may have been failing and retried.",
-)
-@pass_session
-def health(session: Session, overdue_ms: int, unowned_ms: int, retrying_ms: int) -> int:
+@option("--max-overdue DURATION", _OVERDUE, to="overdue_ms", type=DURATION, default="5s")
+@option("--max-unowned DURATION", _UNOWNED, to="unowned_ms", type=DURATION, default="0s")
+@option("--max-retrying-age DURATION", _RETRYING, to="retrying_ms", type=DURATION, default="1m")
+@pass_call
+def health(call: Invocation, overdue_ms: int, unowned_ms: int, retrying_ms: int) -> int:
     """Check that messages go out on time; exits with 0 or 1.
 
     Exits with 1 if messages are late or keep failing, if a bucket has no worker or is damaged,
     or if a delay exchange or delay topic is not read; with 5 if Redis is unreachable.
     """
-    from delaybridge.cli.sources import stalled, unread
-    from delaybridge.times import format_duration
-
-    with session.client() as client:
+    with call.client() as client:
         found, alone = _watch(client, unowned_ms)
-    failing = [each for each in found.retrying if found.now_ms - each.since_ms > retrying_ms]
-    faults = []
-    if found.overdue_ms > overdue_ms:
-        most = format_duration(overdue_ms)
-        faults.append(f"the oldest waiting message is {overdue_text(found)} overdue, over {most}")
-        faults += [f"parked: {each.destination} {each.reason}" for each in found.troubles[:_NAMED]]
-    if alone:
-        faults.append(f"{len(alone)} of {len(found.buckets)} buckets have no worker")
-    faults += [failing_text(each, found) for each in failing[:_NAMED]]
-    faults += [f"nobody reads {source}" for source in unread(found, session.settings)]
-    faults += stalled(found)
-    faults += (f"damaged: {one}" for one in found.all_damage)
+    ages_ms = [found.now_ms - each.since_ms for each in found.retrying]
+    failing = [r for r, ms in zip(found.retrying, ages_ms, strict=True) if ms > retrying_ms]
+    troubles = found.troubles if found.overdue_ms > overdue_ms else ()
+    relevant = found._replace(retrying=failing[:_NAMED], troubles=troubles[:_NAMED])
+    listed = problems(relevant, call.settings, alone=alone, max_overdue_ms=overdue_ms)
+    faults = [finding.what for finding in listed]
     data = {
         "healthy": not faults,
         "overdue_ms": found.overdue_ms,
         "buckets": len(found.buckets),
         "unowned": sorted(alone),
-        "retrying_age_ms": max((found.now_ms - r.since_ms for r in found.retrying), default=0),
+        "retrying_age_ms": max(ages_ms, default=0),
         "faults": faults,
     }
     well = ["every bucket has its worker, nothing is late"]
     well += [failing_text(each, found) for each in found.retrying[:_NAMED]]
-    verdict = "; ".join(faults or well)
-    session.output.verdict(data, FAIL if faults else OK, verdict)
+    call.output.verdict(data, FAIL if faults else OK, "; ".join(faults or well))
     return Exit.FAILED if faults else Exit.DONE
 
 
-def _watch(client: Client, patience_ms: int) -> tuple[Stats, set[int]]:
+def _watch(client: delaybridge.Client, patience_ms: int) -> tuple[delaybridge.Stats, set[int]]:
     """The stats, and the buckets that had no worker throughout `patience_ms`."""
     until_s = time.monotonic() + patience_ms / 1000
     found = client.stats()

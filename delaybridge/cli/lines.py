@@ -10,27 +10,25 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
-from delaybridge.cli.failure import INTERRUPTED, Exit, Failure, report_of
-from delaybridge.cli.schedule import shown, stdin_bytes, warn_if_nobody_works
-from delaybridge.cli.session import Session, never_sent
+import delaybridge
+from delaybridge.cli.failure import INTERRUPTED, Exit
+from delaybridge.cli.schedule import described, stdin_bytes, too_large, warn_without_workers
+from delaybridge.cli.session import Invocation, never_sent
 from delaybridge.worker.interrupts import interrupts
-
-if TYPE_CHECKING:
-    from delaybridge.client import Client
 
 BATCH_MESSAGES = 500
 BATCH_BYTES = 4 * 2**20
 _CHUNK_BYTES = 64 * 2**10
-_PATIENCE_S = 0.5  # for more of what is only counted, from a pipe
+_PATIENCE_S = 0.5  # wait for more lines to count, from a pipe
 _COUNTING_S = 2.0
 _BOM = b"\xef\xbb\xbf"
 Progress = Callable[[int], None]
 
 
 class Line(NamedTuple):
-    """One line of input. body: None where it is longer than accepted. size: bytes read for it."""
+    """One line of input. body: None if it is too long. size: bytes read for it."""
 
     number: int
     body: bytes | None
@@ -38,10 +36,10 @@ class Line(NamedTuple):
 
 
 def read_lines(stream: IO[bytes], limit: int) -> Iterator[Line | None]:
-    """Every line that is not empty; None whenever the input pauses.
+    """Every non-empty line; None whenever the input pauses.
 
-    CR LF and a byte order mark are taken off. A line longer than `limit` is not kept in memory:
-    it is reported when the limit is passed, before its end has been read.
+    CR LF and a byte order mark are removed. A line longer than `limit` is not kept in memory: it is
+    reported as soon as it exceeds the limit, before its end has been read.
     """
     number = 1
     kept = b""
@@ -71,20 +69,18 @@ def _line(number: int, raw: bytes, limit: int) -> Iterator[Line]:
 
 
 def unread(lines: Iterator[Line | None], stream: IO[bytes]) -> tuple[int, bool]:
-    """How many lines were left, and whether that is all: a stream may go on for ever."""
+    """Number of lines left, and whether that is all of them: a stream may never end."""
     count, until_s = 0, time.monotonic() + _COUNTING_S
     for line in lines:
-        if line is not None:
-            count += 1
-        elif not _is_ready(stream, _PATIENCE_S):
-            return count, False
-        if time.monotonic() > until_s:
+        count += line is not None
+        is_paused = line is None and not _is_ready(stream, _PATIENCE_S)
+        if is_paused or time.monotonic() > until_s:
             return count, False
     return count, True
 
 
 def _is_ready(stream: IO[bytes], patience_s: float = 0) -> bool:
-    """Whether more can be read within that time; what is no file always can."""
+    """Whether more can be read within that time; True if the stream is not a file."""
     try:
         return bool(select.select([stream.fileno()], [], [], patience_s)[0])
     except (OSError, ValueError):
@@ -92,11 +88,11 @@ def _is_ready(stream: IO[bytes], patience_s: float = 0) -> bool:
 
 
 @dataclass
-class Bulk:
+class LineBatches:
     """The messages of one `--lines`: gathered, sent in batches, counted."""
 
-    session: Session
-    client: Client
+    call: Invocation
+    client: delaybridge.Client
     arguments: dict[str, Any]
     on_conflict: str
     quiet: bool
@@ -115,100 +111,90 @@ class Bulk:
             self.flush()
 
     def flush(self) -> None:
-        """Send what was gathered. After an error whose outcome is unknown, says which lines."""
-        from delaybridge.errors import StoreError
-        from delaybridge.message import Message
-
+        """Send the batch. After an error with an unknown outcome, name its lines."""
         batch, self.batch, self.batch_bytes = self.batch, [], 0
         if not batch:
             return
-        messages = [Message(body=line.body, **self.arguments) for line in batch]
+        messages = [delaybridge.Message(body=line.body, **self.arguments) for line in batch]
         try:
             receipts = self.client.schedule_many(messages, on_conflict=self.on_conflict)
-        except StoreError as exc:
-            first, last = batch[0].number, batch[-1].number
+        except delaybridge.StoreError as exc:
             unknown = "not scheduled" if never_sent(exc) else "whether scheduled is unknown"
-            self.session.note(f"lines {first} to {last}: {unknown}")
+            self.call.note(f"lines {batch[0].number} to {batch[-1].number}: {unknown}")
             raise
         self.scheduled += len(receipts)
         if not self.quiet:
-            self.session.output.results(map(shown, receipts))
+            self.call.output.results(map(described, receipts))
         self.sent()
 
     def refuse(self, line: Line, limit: int) -> None:
-        """Say which line is too long."""
+        """Report a line that is too long."""
         self.refused += 1
-        field = f"line {line.number}"
-        what = f"longer than {limit} bytes, the limit (limits.body_bytes)"
-        failure = Failure(Exit.REFUSED, "body_too_large", field, what)
-        report_of(failure).show(as_json=self.session.output.json)
+        too_large(f"line {line.number}", limit).show(as_json=self.call.output.json)
 
-    def summary(self) -> None:
-        """How many were scheduled and refused, and how many were not read, on stderr."""
+    def drain(
+        self, lines: Iterator[Line | None], limit: int, advance: Progress, *, keep_going: bool
+    ) -> int:
+        """Schedule lines up to the first refused one, or all others; the exit code."""
+        for line in lines:
+            if line is None:
+                self.flush()
+            elif line.body is not None:
+                self.add(line)
+                advance(line.size)
+            else:
+                self.refuse(line, limit)
+                if not keep_going:
+                    break
+        self.flush()
+        if not self.refused:
+            return Exit.DONE
+        return Exit.PARTLY if self.scheduled else Exit.REFUSED
+
+    def show_summary(self) -> None:
+        """Print on stderr how many lines were scheduled, refused and not read."""
         left, is_all = self.unread
-        if self.session.output.json:
+        has_more = left or not is_all
+        if self.call.output.json:
             data: dict[str, int | bool] = {"scheduled": self.scheduled, "refused": self.refused}
-            data |= {"unread": left, "unread_is_all": is_all} if left or not is_all else {}
-            self.session.output.error_line(json.dumps({"summary": data}))
+            data |= {"unread": left, "unread_is_all": is_all} if has_more else {}
+            self.call.output.error_line(json.dumps({"summary": data}))
             return
         text = f"{self.scheduled} scheduled"
         text += f", {self.refused} refused" if self.refused else ""
-        if left or not is_all:
-            text += f", {'' if is_all else 'at least '}{left} lines not read"
-        self.session.note(text)
+        text += f", {'' if is_all else 'at least '}{left} lines not read" if has_more else ""
+        self.call.note(text)
 
 
 def schedule_lines(
-    session: Session, arguments: dict[str, Any], on_conflict: str, *, keep_going: bool
+    call: Invocation, arguments: dict[str, Any], on_conflict: str, *, keep_going: bool
 ) -> int:
-    """Schedule every line of stdin; the exit code. An interruption leaves what is sent, sent."""
-    from delaybridge.errors import StoreError
-
-    limit = session.settings.limits.body_bytes
-    stream = stdin_bytes(session, "one message per line")
-    on_terminal = _is_terminal(sys.stdout) and not session.output.json
-    with session.client() as client, interrupts(signal.SIGINT) as check:
-        bulk = Bulk(session, client, arguments, on_conflict, quiet=on_terminal, sent=check)
+    """Schedule every line of stdin; the exit code. An interruption undoes nothing."""
+    limit = call.settings.limits.body_bytes
+    stream = stdin_bytes(call, "one message per line")
+    quiet = _is_terminal(sys.stdout) and not call.output.json
+    with call.client() as client, interrupts(signal.SIGINT) as check:
+        batches = LineBatches(call, client, arguments, on_conflict, quiet, sent=check)
         lines = read_lines(stream, limit)
         try:
-            with _progress(stream, on_terminal) as advance:
-                code = drain(bulk, lines, limit, keep_going, advance)
+            with _progress(stream, quiet) as advance:
+                code = batches.drain(lines, limit, advance, keep_going=keep_going)
             if code and not keep_going:
-                bulk.unread = unread(lines, stream)
-        except StoreError:
-            bulk.unread = unread(lines, stream)
+                batches.unread = unread(lines, stream)
+        except delaybridge.StoreError:
+            batches.unread = unread(lines, stream)
             raise
         except KeyboardInterrupt:
-            return INTERRUPTED.show(as_json=session.output.json)
+            return INTERRUPTED.show(as_json=call.output.json)
         finally:
-            bulk.summary()
-        if bulk.scheduled:
-            warn_if_nobody_works(session, client)
+            batches.show_summary()
+        if batches.scheduled:
+            warn_without_workers(call, client)
         return code
 
 
-def drain(
-    bulk: Bulk, lines: Iterator[Line | None], limit: int, keep_going: bool, advance: Progress
-) -> int:
-    """Schedule the lines up to the first that is refused, or all that are not; the exit code."""
-    for line in lines:
-        if line is None:
-            bulk.flush()
-        elif line.body is not None:
-            bulk.add(line)
-            advance(line.size)
-        else:
-            bulk.refuse(line, limit)
-            if not keep_going:
-                break
-    bulk.flush()
-    if not bulk.refused:
-        return Exit.DONE
-    return Exit.PARTLY if bulk.scheduled else Exit.REFUSED
-
-
 def _progress(stream: IO[bytes], on_terminal: bool) -> AbstractContextManager[Progress]:
-    """A bar on stderr where a person looks on; its end is known where stdin is a file."""
+    """A bar on stderr if it is a terminal; its total is known if stdin is a file."""
     if not (on_terminal and _is_terminal(sys.stderr)) or stream.isatty():
         return nullcontext(lambda _size: None)
     from delaybridge.cli.progress import bar, size_of

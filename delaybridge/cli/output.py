@@ -5,43 +5,25 @@ Text from messages, brokers and servers is escaped before it reaches the termina
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import IO, Any, TypeVar
 
 import click
 
 from delaybridge.errors import printable
 
-if TYPE_CHECKING:
-    from delaybridge.store.stored import Stored
-
 T = TypeVar("T")
-_HEADERS_CHARS = 60
-_REASON_CHARS = 80
+Row = Mapping[str, str | int | None]
 # Durations of at least the first are rounded to the second.
 _STEPS_MS = ((86_395_000, 3_600_000), (595_000, 60_000), (10_000, 1000), (1000, 100))
 OK, WARN, FAIL = "ok", "WARN", "FAIL"
 _LEVEL_COLORS = {OK: "green", WARN: "yellow", FAIL: "red"}
 _LEVEL_WIDTH = 4
-
-
-class Column(NamedTuple, Generic[T]):
-    """A column of a table, and how an item's cell in it reads.
-
-    right: numbers, aligned to the right and never cut. spare: a narrow terminal leaves out column 1
-    first, then 2, and so on; 0 is always shown.
-    """
-
-    title: str
-    cell: Callable[[T], str]
-    right: bool = False
-    spare: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +35,11 @@ class Output:
 
     def result(self, data: Mapping[str, Any], text: str) -> None:
         """One result: the data as JSON, or the text."""
-        click.echo(json.dumps(data) if self.json else self.escaped(text))
+        click.echo(json.dumps(data) if self.json else escaped(text))
 
     def results(self, rows: Iterable[tuple[Mapping[str, Any], str]]) -> None:
         """Many results in one write. A reader that closed stdout does not stop the work."""
-        lines = (json.dumps(data) if self.json else self.escaped(text) for data, text in rows)
+        lines = (json.dumps(data) if self.json else escaped(text) for data, text in rows)
         try:
             click.echo("\n".join(lines))
         except BrokenPipeError:
@@ -78,28 +60,35 @@ class Output:
     def line(self, text: str = "") -> None:
         """A line for people; programs do not get it."""
         if not self.json:
-            click.echo(self.escaped(text))
+            click.echo(escaped(text))
 
     def error_line(self, text: str) -> None:
         """A line on stderr, apart from the result."""
-        click.echo(self.escaped(text), err=True)
+        click.echo(escaped(text), err=True)
 
     def table(
         self,
-        columns: Sequence[Column[T]],
         items: Iterable[T],
-        data: Callable[[T], Mapping[str, Any]],
+        row: Callable[[T], Row],
+        *,
+        spare: tuple[str, ...] = (),
+        data: Callable[[T], Any] | None = None,
     ) -> bool:
-        """A row per item, fitted to the terminal, or its data as JSON. Whether there was any."""
+        """A row per item, fitted to the terminal, or its data as JSON. Whether there was any.
+
+        row: cells by title; a title that begins with `>` aligns its column to the right. spare:
+        titles that a narrow terminal leaves out, the least important first. Columns without any
+        value are left out everywhere.
+        """
         listed = list(items)
         if self.json:
             for item in listed:
-                click.echo(json.dumps(data(item)))
+                click.echo(json.dumps(plain(data(item) if data else item)))
         elif listed:
-            from delaybridge.cli import layout
+            from delaybridge.cli.layout import table
 
-            rows = [[printable(column.cell(item)) for column in columns] for item in listed]
-            head, *lines = layout.table(columns, rows, self.width)
+            rows = [{title: _cell(value) for title, value in row(item).items()} for item in listed]
+            head, *lines = table(rows, spare, self.width)
             click.echo("\n".join([self.paint(head, bold=True), *lines]), color=self.color)
         return bool(listed)
 
@@ -109,9 +98,9 @@ class Output:
         is_terminal = not self.json and sys.stdout is not None and sys.stdout.isatty()
         return shutil.get_terminal_size().columns if is_terminal else None
 
-    def fields(self, pairs: Iterable[tuple[str, str]]) -> None:
-        """Names and values, one pair per line, aligned."""
-        listed = [(name, printable(value)) for name, value in pairs]
+    def fields(self, pairs: Iterable[tuple[str, object]]) -> None:
+        """Names and values, one pair per line, aligned; without those whose value is None."""
+        listed = [(name, printable(str(value))) for name, value in pairs if value is not None]
         width = max((len(name) for name, _ in listed), default=0)
         for name, value in listed:
             click.echo(f"{name.ljust(width)}  {value}".rstrip())
@@ -120,13 +109,18 @@ class Output:
         """`text` in colour, where there is colour."""
         return click.style(text, **style) if self.color else text
 
-    def escaped(self, text: str) -> str:
-        """`text` safe for a terminal, line by line."""
-        return "\n".join(printable(line) for line in text.split("\n"))
+
+def _cell(value: str | int | None) -> str:
+    return "" if value is None else printable(str(value))
+
+
+def escaped(text: str) -> str:
+    """`text` safe for a terminal, line by line."""
+    return "\n".join(printable(line) for line in text.split("\n"))
 
 
 def drop_stdout() -> None:
-    """The reader has closed stdout: discard later output, also that flushed at exit."""
+    """Discard later output, also that flushed at exit: the reader has closed stdout."""
     try:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (OSError, ValueError, AttributeError):
@@ -161,78 +155,19 @@ def moment(at_ms: int | None) -> str | None:
     return None if at_ms is None else format_time(at_ms)
 
 
-def described(stored: Stored) -> dict[str, Any]:
-    """A stored message as JSON; the names of fields that hold encoded bytes end in `_base64`."""
-    data: dict[str, Any] = {
-        "id": stored.id,
-        "state": stored.state.value,
-        "destination": stored.destination,
-        "due": moment(stored.due_ms),
-        "due_ms": stored.due_ms,
-        "priority": stored.priority,
-        "attempts": stored.attempts,
-        "maybe_delivered": stored.maybe_delivered,
-        "fired": stored.fired,
-        "bucket": stored.bucket,
-        "headers": [[name, _plain(value)] for name, value in stored.headers],
-        "properties": {name: _plain(value) for name, value in stored.properties.items()},
-        "ttl_ms": stored.ttl_ms,
-        "at_most_once": stored.at_most_once,
-        "body_bytes": None if stored.body is None else len(stored.body),
-    }
-    data |= _bytes_field("key", stored.key)
-    if stored.first_due_ms is not None:
-        data |= {"first_due": moment(stored.first_due_ms), "first_due_ms": stored.first_due_ms}
-    if stored.last_error is not None:
-        data |= {"last_error": stored.last_error, "failing_since_ms": stored.failing_ms}
-    if stored.dead_ms is not None:
-        data |= {"dead": moment(stored.dead_ms), "dead_ms": stored.dead_ms}
-    if stored.reason is not None:
-        data["reason"] = stored.reason
-    return data
+def moment_and_wait(at_ms: int | None, now_ms: int) -> str | None:
+    """`2030-01-31T09:00:00.000Z  in 15m`, or None."""
+    return None if at_ms is None else f"{moment(at_ms)}  {in_time(at_ms - now_ms)}"
 
 
-def body_field(body: bytes | None) -> dict[str, Any]:
-    """The body as JSON."""
-    return _bytes_field("body", body)
-
-
-def headers_text(stored: Stored) -> str:
-    """Headers in a table's cell."""
-    text = " ".join(f"{name}={value_text(value)}" for name, value in stored.headers)
-    return shortened(text, _HEADERS_CHARS)
-
-
-def shortened(text: str | None, chars: int = _REASON_CHARS) -> str:
-    """A long text, such as a reason, in a table's cell; "" for None."""
-    text = text or ""
-    return text if len(text) <= chars else text[: chars - 3] + "..."
-
-
-def value_text(value: object) -> str:
-    """A header's or property's value as text; bytes are decoded as UTF-8."""
-    if isinstance(value, bytes):
-        return value.decode(errors="backslashreplace")
-    return str(value)
-
-
-def _bytes_field(name: str, value: bytes | None) -> dict[str, Any]:
-    if value is None:
-        return {name: None}
-    try:
-        return {name: value.decode()}
-    except UnicodeDecodeError:
-        return {f"{name}_base64": base64.b64encode(value).decode()}
-
-
-def _plain(value: object) -> Any:
-    """The value of an AMQP or Kafka header as far as JSON can hold it."""
+def plain(value: Any) -> Any:
+    """The value as far as JSON can hold it; named tuples become objects, bytes text."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, bytes):
         return value.decode(errors="backslashreplace")
+    if hasattr(value, "_asdict"):
+        value = value._asdict()
     if isinstance(value, Mapping):
-        return {str(name): _plain(inner) for name, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
-    return str(value)
+        return {str(name): plain(inner) for name, inner in value.items()}
+    return [plain(inner) for inner in value] if isinstance(value, list | tuple) else str(value)

@@ -6,20 +6,19 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import IO, TYPE_CHECKING, Any, NoReturn
+from typing import IO, Any
 
 import click
 
-from delaybridge.cli.failure import Exit, Failure
-from delaybridge.cli.grammar import Command, as_bytes, pass_session, text_or_bytes
+import delaybridge
+from delaybridge.cli import grammar
+from delaybridge.cli.failure import Exit, Failure, refused
+from delaybridge.cli.grammar import Command, option, pass_call, text_or_bytes
 from delaybridge.cli.output import in_time, moment
-from delaybridge.cli.session import Session
-
-if TYPE_CHECKING:
-    from delaybridge.client import Client
-    from delaybridge.store.scheduling import Receipt
+from delaybridge.cli.session import Invocation
 
 # AMQP properties that are numbers; all others are text.
 _NUMBERS = ("delivery_mode", "priority", "timestamp", "partition")
@@ -28,47 +27,46 @@ _NUMBERS = ("delivery_mode", "priority", "timestamp", "partition")
 @click.command("schedule", cls=Command)
 @click.argument("destination")
 @click.argument("body", required=False, metavar="[BODY | -]")
-@click.option("--in", "delay", metavar="DURATION", help="How long from now, as 15m or 1h30m.")
-@click.option("--at", metavar="TIME", help="When, as 2030-01-31T09:00:00Z.")
-@click.option("--id", metavar="ID", help="The message's id; generated if omitted.")
-@click.option(
-    "-k",
-    "--key",
-    metavar="KEY",
-    callback=as_bytes,
-    help="Kafka's record key; messages of one key keep their order.",
+@grammar.in_option
+@grammar.at_option
+@option("--id ID", "The message's id; generated if omitted.")
+@option(
+    "-k --key KEY", "Kafka's record key; messages of one key keep their order.", type=grammar.KEY
 )
-@click.option("-H", "--header", "headers", metavar="NAME=VALUE", multiple=True, help="A header.")
-@click.option(
-    "-P",
-    "--property",
-    "properties",
-    metavar="NAME=VALUE",
+@option("-H --header NAME=VALUE", "A header.", to="headers", multiple=True)
+@option(
+    "-P --property NAME=VALUE",
+    "An AMQP property, as content_type=text/plain; for Kafka partition=N.",
+    to="properties",
     multiple=True,
-    help="An AMQP property, as content_type=text/plain; for Kafka partition=N.",
 )
-@click.option(
-    "--priority",
+@option(
+    "--priority N",
+    "0 to 255; the highest goes first among messages due in the same millisecond.",
     type=int,
-    metavar="N",
     default=0,
-    help="0 to 255; the highest goes first among messages due in the same millisecond.",
+    show_default=False,
 )
-@click.option(
-    "--ttl", metavar="DURATION", help="How long after its due time it is still worth delivering."
-)
-@click.option("--at-most-once", is_flag=True, help="May be lost in a crash; never duplicated.")
-@click.option(
+@option("--ttl DURATION", "How long after its due time it is still worth delivering.")
+@option("--at-most-once", "May be lost in a crash; never duplicated.")
+@option(
     "--on-conflict",
+    "What to do if the id is pending already.",
     type=click.Choice(["fail", "keep", "replace"]),
     default="fail",
-    show_default=True,
-    help="What to do if the id is pending already.",
 )
-@click.option("--lines", is_flag=True, help="Each line of stdin is the body of one message.")
-@click.option("--keep-going", is_flag=True, help="With --lines: skip what is refused, exit with 6.")
-@pass_session
-def schedule(session: Session, /, body: str | None, **options: Any) -> int | None:
+@option("--lines", "Each line of stdin is the body of one message.")
+@option("--keep-going", "With --lines: skip refused lines, exit with 6.")
+@pass_call
+def schedule(
+    call: Invocation,
+    /,
+    body: str | None,
+    on_conflict: str,
+    lines: bool,
+    keep_going: bool,
+    **arguments: Any,
+) -> int | None:
     """Accept a message now, to be delivered to DESTINATION later.
 
     DESTINATION is rabbitmq:EXCHANGE/ROUTING.KEY, rabbitmq:/QUEUE or kafka:TOPIC; the part
@@ -82,134 +80,114 @@ def schedule(session: Session, /, body: str | None, **options: Any) -> int | Non
     Prints the message's id and when it is due, and warns if no worker runs. With --lines empty
     lines are skipped, and on a terminal only a summary is printed.
     """
-    lines, keep_going = options.pop("lines"), options.pop("keep_going")
-    on_conflict = options.pop("on_conflict")
-    _refuse_contradictions(body, options, lines, keep_going)
-    arguments = _arguments(options)
+    _check_combination(body, lines, keep_going, arguments)
+    headers, properties = arguments["headers"], arguments["properties"]
+    arguments["headers"] = [(name, text_or_bytes(v)) for name, v in _pairs(headers, "-H")]
+    arguments["properties"] = _properties(properties)
     if lines:
         from delaybridge.cli.lines import schedule_lines
 
-        return schedule_lines(session, arguments, on_conflict, keep_going=keep_going)
-    limit = session.settings.limits.body_bytes
-    content = _stdin_body(session, limit) if body == "-" else os.fsencode(body or "")
-    _schedule_one(session, content, arguments, on_conflict)
+        return schedule_lines(call, arguments, on_conflict, keep_going=keep_going)
+    limit = call.settings.limits.body_bytes
+    content = _stdin_body(call, limit) if body == "-" else os.fsencode(body or "")
+    _schedule_one(call, content, arguments, on_conflict)
     return None
 
 
-def _refuse_contradictions(
-    body: str | None, options: dict[str, Any], lines: bool, keep_going: bool
+def _check_combination(
+    body: str | None, lines: bool, keep_going: bool, arguments: dict[str, Any]
 ) -> None:
-    if options["delay"] is not None and options["at"] is not None:
-        _refuse("time_ambiguous", "--in", "given together with --at; give one of them")
-    if options["delay"] is None and options["at"] is None:
-        _refuse("time_required", "--in", "missing; say when: --in 15m or --at TIME")
+    if arguments["delay"] is not None and arguments["at"] is not None:
+        raise refused("--in", "given together with --at; give one of them", "time_ambiguous")
+    if arguments["delay"] is None and arguments["at"] is None:
+        raise refused("--in", "missing; say when: --in 15m or --at TIME", "time_required")
     if lines and body is not None:
-        _refuse("usage", "BODY", "given together with --lines, which reads bodies from stdin")
-    if lines and options["id"] is not None:
-        _refuse("usage", "--id", "given together with --lines: one id, many messages")
+        raise refused("BODY", "given together with --lines, which reads bodies from stdin")
+    if lines and arguments["id"] is not None:
+        raise refused("--id", "given together with --lines: one id, many messages")
     if not lines and keep_going:
-        _refuse("usage", "--keep-going", "only together with --lines")
+        raise refused("--keep-going", "only together with --lines")
     if not lines and body is None:
-        _refuse("usage", "BODY", "missing; give it as an argument, or - to read it from stdin")
+        raise refused("BODY", "missing; give it as an argument, or - to read it from stdin")
 
 
-def _refuse(code: str, field: str, what: str) -> NoReturn:
-    raise Failure(Exit.REFUSED, code, field, what)
-
-
-def _arguments(options: dict[str, Any]) -> dict[str, Any]:
-    """The options as `Message` takes them."""
-    return {
-        **options,
-        "headers": [
-            (name, text_or_bytes(value)) for name, value in _pairs(options["headers"], "-H")
-        ],
-        "properties": {name: _property(name, v) for name, v in _unique(options["properties"])},
-    }
-
-
-def _pairs(texts: Sequence[str], flag: str) -> list[tuple[str, str]]:
-    pairs = []
+def _pairs(texts: Sequence[str], flag: str) -> Iterator[tuple[str, str]]:
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals:
-            _refuse("usage", flag, f"got {text[:80]!r}; write NAME=VALUE")
-        pairs.append((name, value))
-    return pairs
+            raise refused(flag, f"got {text[:80]!r}; write NAME=VALUE")
+        yield name, value
 
 
-def _unique(texts: Sequence[str]) -> list[tuple[str, str]]:
-    pairs = _pairs(texts, "-P")
-    for name in {name for name, _ in pairs if [n for n, _ in pairs].count(name) > 1}:
-        _refuse("usage", "-P", f"{name} is given twice")
-    return pairs
+def _properties(texts: Sequence[str]) -> dict[str, Any]:
+    pairs = [*_pairs(texts, "-P")]
+    for name, count in Counter(name for name, _ in pairs).items():
+        if count > 1:
+            raise refused("-P", f"{name} is given twice")
+    for name, value in pairs:
+        if name in _NUMBERS and not (value.isascii() and value.removeprefix("-").isdigit()):
+            raise refused("-P", f"got {name}={value[:80]!r}; give a whole number")
+    return {name: int(v) if name in _NUMBERS else text_or_bytes(v) for name, v in pairs}
 
 
-def _property(name: str, value: str) -> Any:
-    if name not in _NUMBERS:
-        return text_or_bytes(value)
-    digits = value.removeprefix("-")
-    if not (digits.isascii() and digits.isdigit() and len(digits) <= 18):
-        _refuse("bad_property", "-P", f"{name}: got {value[:80]!r}; give a whole number")
-    return int(value)
-
-
-def stdin_bytes(session: Session, what: str) -> IO[bytes]:
-    """stdin as bytes; Failure where it is closed, a hint where a person must type."""
+def stdin_bytes(call: Invocation, what: str) -> IO[bytes]:
+    """stdin as bytes, with a hint if it is a terminal. Failure if it is closed."""
     if sys.stdin is None or sys.stdin.closed:
-        raise Failure(Exit.REFUSED, "usage", "BODY", "stdin is closed; pipe the input into it")
+        raise refused("BODY", "stdin is closed; pipe the input into it")
     if sys.stdin.isatty():
-        session.note(f"reading {what} from the terminal; Ctrl-D ends it")
+        call.note(f"reading {what} from the terminal; Ctrl-D ends it")
     return sys.stdin.buffer
 
 
-def _stdin_body(session: Session, limit: int) -> bytes:
-    """All of stdin; what is too long is refused after one byte too many."""
-    body = stdin_bytes(session, "the body").read(limit + 1)
+def _stdin_body(call: Invocation, limit: int) -> bytes:
+    """All of stdin. A body that is too long is refused without reading the rest."""
+    body = stdin_bytes(call, "the body").read(limit + 1)
     if len(body) > limit:
-        what = f"longer than {limit} bytes, the limit (limits.body_bytes)"
-        raise Failure(Exit.REFUSED, "body_too_large", "BODY", what)
+        raise too_large("BODY", limit)
     return body
 
 
+def too_large(field: str, limit: int) -> Failure:
+    """A body over the limit."""
+    what = f"longer than {limit} bytes, the limit (limits.body_bytes)"
+    return refused(field, what, "body_too_large")
+
+
 def _schedule_one(
-    session: Session, body: bytes, arguments: dict[str, Any], on_conflict: str
+    call: Invocation, body: bytes, arguments: dict[str, Any], on_conflict: str
 ) -> None:
-    from delaybridge.message import Message, new_id
+    from delaybridge.message import new_id
 
     id = new_id() if arguments["id"] is None else arguments["id"]
-    message = Message(body=body, **{**arguments, "id": id})
+    message = delaybridge.Message(body=body, **{**arguments, "id": id})
     repeat = f"if it may have arrived, repeat it with --id {shlex.quote(id)}: it comes once"
-    with session.client(remedy=repeat) as client:
+    with call.client(remedy=repeat) as client:
         (receipt,) = client.schedule_many([message], on_conflict=on_conflict)
         if receipt.answer.value == "conflict":
             what = f"{id!r} is pending with other content, due {moment(receipt.due_ms)}"
             remedy = "choose another id, or --on-conflict replace"
             raise Failure(Exit.CONFLICT, "conflict", "--id", f"{what}; {remedy}")
-        session.output.result(*shown(receipt))
-        warn_if_nobody_works(session, client)
+        call.output.result(*described(receipt))
+        warn_without_workers(call, client)
 
 
-def warn_if_nobody_works(session: Session, client: Client) -> None:
-    """Say that nothing will be delivered as things stand; what was scheduled, is."""
-    from delaybridge.errors import DelayBridgeError
-
-    with suppress(DelayBridgeError):  # perhaps this user may only schedule
+def warn_without_workers(call: Invocation, client: delaybridge.Client) -> None:
+    """Warn if no worker runs: the message is scheduled, but nothing will deliver it."""
+    with suppress(delaybridge.DelayBridgeError):  # the user may lack the right to read stats
         if not client.stats().workers:
-            session.note("warning: no worker runs; start one: delaybridge scan")
+            call.note("warning: no worker runs; start one: delaybridge scan")
 
 
-def shown(receipt: Receipt) -> tuple[dict[str, Any], str]:
-    """As data, and as a line: id, due time, bucket; the answer where it is not `created`."""
-    wait_ms = receipt.due_ms - time.time_ns() // 1_000_000
+def described(receipt: delaybridge.Receipt) -> tuple[dict[str, Any], str]:
+    """As data, and as a line: id, due time, bucket, and the answer unless it is `created`."""
+    wait_ms, due = receipt.due_ms - time.time_ns() // 1_000_000, moment(receipt.due_ms)
     data = {
         "id": receipt.id,
         "answer": receipt.answer.value,
-        "due": moment(receipt.due_ms),
+        "due": due,
         "due_ms": receipt.due_ms,
         "bucket": receipt.bucket,
     }
-    text = f"{receipt.id}  due {data['due']}  {in_time(wait_ms)}  bucket {receipt.bucket}"
-    if receipt.answer.value != "created":
-        text += f"  {receipt.answer.value}"
-    return data, text
+    text = f"{receipt.id}  due {due}  {in_time(wait_ms)}  bucket {receipt.bucket}"
+    is_created = receipt.answer.value == "created"
+    return data, text if is_created else f"{text}  {receipt.answer.value}"

@@ -1,4 +1,4 @@
-"""What the global options say, and what a command gets for it: settings, a client, an output."""
+"""The global options, and what commands get from them: settings, a client, an output."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from delaybridge.cli.failure import Exit, Failure
+import delaybridge
+from delaybridge.cli.failure import Exit, Failure, refused
 from delaybridge.cli.output import Output
 
 if TYPE_CHECKING:
-    from delaybridge.client import Client
     from delaybridge.settings.settings import Settings
     from delaybridge.store.store import Store
 
 _START_REDIS = "start it, or say where it is: --redis URL"
-_NAMED_URL = re.compile(r"([^=:?#]*)=(.*)", re.DOTALL)
+_NAMED_URL = re.compile(r"(?:([^=:?#]*)=)?(.*)", re.DOTALL)
 
 
 @dataclass
-class Session:
-    """One run of the command line. Settings are read, and Redis is connected to, when asked for."""
+class Invocation:
+    """One run of the command line. Reads settings and connects to Redis only on demand."""
 
     output: Output
     redis: str | None = None
@@ -41,27 +41,31 @@ class Session:
         return self.load({})
 
     def load(self, overrides: dict[str, Any]) -> Settings:
-        """The settings in force under further flags."""
+        """The settings in force, with more flags."""
         from delaybridge.settings.settings import Settings
 
-        flags = {
-            "redis": {"url": self.redis},
-            "namespace": self.namespace,
-            "brokers": _named_brokers(self.brokers),
-        }
+        brokers: dict[str, str] = {}
+        for flag in self.brokers:
+            name, url = _named_url(flag)
+            if name in brokers:
+                what = f"two brokers are named {name!r}; name them: --broker NAME=URL"
+                raise refused("--broker", what, "config")
+            brokers[name] = url
+        flags = {"redis": {"url": self.redis}, "namespace": self.namespace, "brokers": brokers}
         return Settings.load(self.config, {**flags, **overrides})
 
     @contextmanager
-    def client(self, *, remedy: str = "") -> Iterator[Client]:
-        """A client as the settings say, closed at the end. remedy: for an outcome unknown."""
-        from delaybridge.client import Client
-
-        with self._redis_failures(remedy), Client.from_settings(self.settings) as client:
+    def client(self, *, remedy: str = "") -> Iterator[delaybridge.Client]:
+        """A client, closed at the end. remedy: shown if the outcome of a call is unknown."""
+        with (
+            self._redis_failures(remedy),
+            delaybridge.Client.from_settings(self.settings) as client,
+        ):
             yield client
 
     @contextmanager
     def store(self) -> Iterator[Store]:
-        """Runs single commands on Redis, which a client does not have; closed at the end."""
+        """Runs single commands on Redis, which a client does not do; closed at the end."""
         from delaybridge.store.store import Store
 
         redis = self.settings.redis
@@ -70,46 +74,43 @@ class Session:
 
     @contextmanager
     def _redis_failures(self, remedy: str = "") -> Iterator[None]:
-        """Turns errors of Redis into a Failure that names its URL and what to do."""
-        settings = self.settings
-        from delaybridge.errors import ConfigError, StoreUnavailable
-
+        """Turns errors of Redis into a Failure that names its URL and the remedy."""
         try:
             yield
-        except StoreUnavailable as exc:
+        except delaybridge.StoreUnavailable as exc:
             reason = str(exc).removeprefix("redis: ").rstrip(".")
             hint = "; ".join(filter(None, [_START_REDIS, "" if never_sent(exc) else remedy]))
-            what = f"{reason} ({settings.redis.url}); {hint}"
+            what = f"{reason} ({self.settings.redis.url}); {hint}"
             raise Failure(Exit.UNREACHABLE, "store_unavailable", "redis", what) from exc
-        except ConfigError as exc:
+        except delaybridge.ConfigError as exc:
             field, _, what = str(exc).partition(": ")
             if field != "redis":
                 raise
-            # Not our settings are wrong but those of the Redis that answered.
+            # The settings of the Redis that answered are wrong, not ours.
             raise Failure(Exit.UNREACHABLE, "store_refused", field, what) from exc
 
     def note(self, text: str) -> None:
-        """Something beside the result: on stderr, and not for programs."""
+        """A note for people: on stderr, and not with --json."""
         if not self.output.json:
             self.output.error_line(text)
 
     def confirm(self, what: str, *, yes: bool, flag: str = "--yes") -> None:
-        """Continue only if `flag` was given, or if the user agrees on the terminal."""
+        """Ask on the terminal unless `yes`. Failure if the answer is no, or without a terminal."""
         if yes:
             return
         if sys.stdin is None or not sys.stdin.isatty():
-            raise Failure(Exit.REFUSED, "confirm", flag, f"missing; needed to {what}")
+            raise refused(flag, f"missing; needed to {what}", "confirm")
         try:
             wanted = click.confirm(f"{what}?", err=True)
         except click.Abort:
             click.echo(err=True)
             raise
         if not wanted:
-            raise Failure(Exit.REFUSED, "confirm", flag, "nothing was done")
+            raise refused(flag, "nothing was done", "confirm")
 
 
 def never_sent(exc: BaseException | None) -> bool:
-    """Whether nobody listened, so that nothing can have arrived."""
+    """Whether the connection was refused: the request cannot have arrived."""
     while exc is not None:
         if isinstance(exc, ConnectionRefusedError | FileNotFoundError):
             return True
@@ -117,27 +118,14 @@ def never_sent(exc: BaseException | None) -> bool:
     return False
 
 
-def _named_brokers(flags: tuple[str, ...]) -> dict[str, str]:
-    """`[NAME=]URL`, the name being the kind if left out."""
-    brokers: dict[str, str] = {}
-    for flag in flags:
-        found = _NAMED_URL.fullmatch(flag)
-        name, url = (found[1], found[2]) if found else (_kind(flag), flag)
-        if name in brokers:
-            what = f"two brokers are named {name!r}; name them: --broker NAME=URL"
-            raise Failure(Exit.REFUSED, "config", "--broker", what)
-        brokers[name] = url
-    return brokers
+def _named_url(flag: str) -> tuple[str, str]:
+    """`[NAME=]URL`; the name defaults to the kind, or to the scheme if that is unknown."""
+    from delaybridge.settings.urls import own_kind_of, redact
 
-
-def _kind(url: str) -> str:
-    """The name of a broker given without one; of an unknown scheme, the scheme itself."""
-    from delaybridge.settings.urls import own_kind_of
-
+    found = _NAMED_URL.fullmatch(flag)
+    name, url = found.groups() if found else (None, flag)
     scheme = url.partition("://")[0].lower() if "://" in url else ""
-    if not scheme:
-        from delaybridge.settings.urls import redact
-
+    if name is None and not scheme:
         what = f"got {redact(url)!r}; give [NAME=]URL, as amqp://HOST or eu=kafka://HOST:9092"
-        raise Failure(Exit.REFUSED, "config", "--broker", what)
-    return own_kind_of(scheme) or scheme
+        raise refused("--broker", what, "config")
+    return own_kind_of(scheme) or scheme if name is None else name, url

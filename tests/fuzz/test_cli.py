@@ -34,7 +34,7 @@ def words(command: click.Command = cli.root) -> tuple[list[tuple[str, ...]], lis
     if isinstance(command, click.Group):
         context = click.Context(command)
         for name in set(command.list_commands(context)) - ENDLESS:
-            inner = command.get_command(context, name)
+            _, inner, _ = command.resolve_command(context, [name])
             assert inner is not None
             below, more = words(inner)
             paths += [(name, *path) for path in below or [()]]

@@ -1,4 +1,4 @@
-"""The command line without a server: what is read, refused and printed, and the exit codes."""
+"""The command line without a server: parsing, refusals, output and exit codes."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ import pytest
 from rich.cells import cell_len
 
 from delaybridge import cli
-from delaybridge.cli import bulk, doctor, failure, health, layout, lines, messages, output
+from delaybridge.cli import bulk, doctor, health, layout, lines, messages, output
 from delaybridge.cli import stored as stored_page
-from delaybridge.cli.failure import Exit, Failure, report_of
-from delaybridge.cli.grammar import parse_cursor
+from delaybridge.cli.checks import problems
+from delaybridge.cli.failure import Exit, Failure, failure_of
+from delaybridge.cli.grammar import cursor_of
 from delaybridge.cli.logs import FIELD_CHARS, LINE_CHARS, JsonFormatter, TextFormatter, shown
-from delaybridge.cli.output import Column
-from delaybridge.cli.session import Session
+from delaybridge.cli.session import Invocation
 from delaybridge.errors import (
     ConfigError,
     MessageConflict,
@@ -129,10 +129,10 @@ def test_help_of_the_whole_imports_no_command() -> None:
     assert "output" in used
 
 
-def test_help_says_of_each_command_what_the_command_says() -> None:
+def test_the_list_of_commands_repeats_each_command_s_own_help() -> None:
     context = click.Context(cli.root)
     for name, (_, about) in cli.COMMANDS.items():
-        command = cli.root.get_command(context, name)
+        _, command, _ = cli.root.resolve_command(context, [name])
         assert command is not None
         if isinstance(command, click.Group):
             assert (command.help or "").splitlines()[0] == about
@@ -151,7 +151,7 @@ def every_command(
     if isinstance(command, click.Group):
         context = click.Context(command)
         for name in command.list_commands(context):
-            inner = command.get_command(context, name)
+            _, inner, _ = command.resolve_command(context, [name])
             assert inner is not None
             yield from every_command(inner, (*path, name))
 
@@ -222,7 +222,7 @@ def test_completion_prints_the_shell_s_script(run: Run, shell: str) -> None:
     ],
     ids=str,
 )
-def test_what_a_shell_is_offered(
+def test_completion_offers_commands_options_and_values(
     run: Run, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], expected: tuple[str, ...]
 ) -> None:
     monkeypatch.setenv("_DELAYBRIDGE_COMPLETE", "bash_complete")
@@ -244,7 +244,7 @@ def test_each_shell_is_told_to_run_its_own_script(run: Run) -> None:
         assert f"_DELAYBRIDGE_COMPLETE={shell}_complete" in script
 
 
-def test_a_shell_that_asks_for_commands_has_none_of_them_imported() -> None:
+def test_completing_a_command_imports_no_command() -> None:
     asked = {"_DELAYBRIDGE_COMPLETE": "bash_complete", "COMP_WORDS": "delaybridge m"}
     code = "import sys, delaybridge.cli as c; c.main([]); print('\\n', *sys.modules)"
     done = subprocess.run(
@@ -266,23 +266,23 @@ def shortened(value: object) -> str:
 
 
 REFUSED: list[tuple[tuple[str, ...], str, str]] = [
-    (("statz",), "statz", "no such command; did you mean stats?"),
-    (("x",), "x", "no such command; one of schedule, message"),
-    (("message", "lst"), "lst", "no such command; did you mean ls?"),
-    (("message", "frobnicate"), "frobnicate", "no such command; one of"),
-    (("--namespace", "x"), "command", "missing; one of"),
-    (("--jsn", "stats"), "--jsn", "no such option; did you mean --json?"),
-    (("stats", "--frobnicate"), "--frobnicate", "no such option"),
-    (("stats", "--json", "--frobnicate"), "--frobnicate", "no such option"),
+    (("statz",), "statz", "No such command 'statz'. Did you mean 'stats'?"),
+    (("x",), "x", "No such command 'x'. See: delaybridge --help"),
+    (("message", "lst"), "lst", "Did you mean 'ls'?"),
+    (("message", "frobnicate"), "frobnicate", "See: delaybridge message --help"),
+    (("--namespace", "x"), "usage", "Missing command. See: delaybridge --help"),
+    (("--jsn", "stats"), "--jsn", "Did you mean '--json'?"),
+    (("stats", "--frobnicate"), "--frobnicate", "No such option"),
+    (("stats", "--json", "--frobnicate"), "--frobnicate", "No such option"),
     (("stats", "--redis", "redis://x"), "--redis", "goes before the command"),
-    (("stats", "extra"), "usage", "got unexpected extra argument (extra)"),
+    (("stats", "extra"), "usage", "Got unexpected extra argument (extra). See:"),
     (("--redis",), "--redis", "requires an argument"),
     (("--redis", "redis://a", "--redis", "redis://b", "stats"), "--redis", "given 2 times"),
-    (("schedule",), "DESTINATION", "missing; see: delaybridge schedule --help"),
+    (("schedule",), "DESTINATION", "See: delaybridge schedule --help"),
     (("schedule", "kafka:t", "x"), "--in", "missing; say when"),
     (("schedule", "kafka:t", *WHEN), "BODY", "missing; give it as an argument, or -"),
     (("schedule", "kafka:t", "x", *WHEN, *WHEN), "--in", "given 2 times"),
-    (("schedule", "kafka:t", "x", "y", *WHEN), "usage", "got unexpected extra argument (y)"),
+    (("schedule", "kafka:t", "x", "y", *WHEN), "usage", "Got unexpected extra argument (y)"),
     (
         ("schedule", "kafka:t", "x", *WHEN, "--at", "2030-01-31T09:00:00Z"),
         "--in",
@@ -304,7 +304,7 @@ REFUSED: list[tuple[tuple[str, ...], str, str]] = [
     (("schedule", "rabbitmq:/q", "x", *WHEN, "-P", "priority=٥"), "-P", "give a whole number"),
     (("schedule", "kafka:t", "x", *WHEN, "--priority", "1.5"), "--priority", "is not a valid int"),
     (("schedule", "kafka:t", "x", *WHEN, "--on-conflict", "x"), "--on-conflict", "is not one of"),
-    (("message", "show"), "ID", "missing"),
+    (("message", "show"), "ID", "Missing argument"),
     (("message", "cancel"), "ID", "missing"),
     (("message", "cancel", "a", "b"), "--yes", "missing; needed to cancel 2 messages"),
     (("dead", "discard", "a", "b"), "--yes", "missing; needed to discard 2 messages"),
@@ -448,7 +448,7 @@ def test_all_ids_are_checked_before_anything_is_done(run: Run) -> None:
     assert "\\x07" in result.err
 
 
-# Redis away
+# Redis unreachable
 
 
 @pytest.mark.usefixtures("impatient")
@@ -592,7 +592,7 @@ def test_a_line_without_end_is_refused_before_it_ends() -> None:
     assert stream.read_bytes == 2000
 
 
-def test_lines_pause_where_the_input_does() -> None:
+def test_lines_pause_when_the_input_does() -> None:
     read_end, write_end = os.pipe()
     with os.fdopen(read_end, "rb") as stream, os.fdopen(write_end, "wb", 0) as sink:
         found = lines.read_lines(stream, 10)
@@ -619,20 +619,22 @@ class FakeClient:
         return ["created"] * len(messages)
 
 
-def drain(data: bytes, *, keep_going: bool, limit: int = 10) -> tuple[int, FakeClient, lines.Bulk]:
+def drain(
+    data: bytes, *, keep_going: bool, limit: int = 10
+) -> tuple[int, FakeClient, lines.LineBatches]:
     """Run --lines over the data without a store."""
     client: Any = FakeClient()
-    session: Any = Session(output.Output())
+    call: Any = Invocation(output.Output())
     arguments = {"destination": "kafka:t", "delay": "1m"}
-    bulk = lines.Bulk(session, client, arguments, "fail", quiet=True)
+    bulk = lines.LineBatches(call, client, arguments, "fail", quiet=True)
     stream: IO[bytes] = io.BytesIO(data)
     found = lines.read_lines(stream, limit)
-    code = lines.drain(bulk, found, limit, keep_going, lambda size: None)
+    code = bulk.drain(found, limit, lambda size: None, keep_going=keep_going)
     return code, client, bulk
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_an_interrupt_while_something_is_finalized_is_not_lost() -> None:
+def test_an_interrupt_while_an_object_is_finalized_is_not_lost() -> None:
     class Finalized:
         def __del__(self) -> None:
             signal.raise_signal(signal.SIGINT)
@@ -663,7 +665,7 @@ def test_lines_exit_codes(data: bytes, keep_going: bool, code: int, scheduled: i
     assert (found, bulk.scheduled) == (code, scheduled)
 
 
-def test_lines_count_those_that_were_not_read() -> None:
+def test_lines_that_were_not_read_are_counted() -> None:
     data = b"a\n" + b"x" * 11 + b"\nb\n\nc\n"
     stream: IO[bytes] = io.BytesIO(data)
     found = lines.read_lines(stream, 10)
@@ -685,7 +687,7 @@ def test_lines_of_a_stream_without_end_are_not_counted_for_ever(
         assert lines.unread(lines.read_lines(pipe, 10), pipe) == (2, False)
 
 
-def test_lines_name_the_one_that_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_refused_line_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     drain(b"a\n\n" + b"x" * 11 + b"\n", keep_going=True)
     assert capsys.readouterr().err.startswith("error: line 3: longer than 10 bytes, the limit")
 
@@ -720,8 +722,15 @@ def swept(stop: BaseException | None) -> tuple[Callable[[], int], list[int]]:
         return [Answer.CANCELLED] * len(some)
 
     client: Any = FakePages()
-    sweep = bulk.Sweep(Session(output.Output()), client, verb, Counter({0: 15, 1: 15}), 1500)
-    return lambda: sweep.run(Selection()), spread
+    sweep = bulk.Sweep(Invocation(output.Output()), client, verb, 1500, Counter({0: 15, 1: 15}))
+
+    def run() -> int:
+        try:
+            return sweep.run(client.select(Selection()))
+        finally:
+            sweep.show_summary()
+
+    return run, spread
 
 
 def test_a_sweep_spreads_each_bucket_s_messages_evenly(capsys: pytest.CaptureFixture[str]) -> None:
@@ -733,7 +742,7 @@ def test_a_sweep_spreads_each_bucket_s_messages_evenly(capsys: pytest.CaptureFix
     assert said.out.splitlines()[::29] == ["0-0  cancelled", "2-9  cancelled"]
 
 
-def test_a_sweep_clears_its_bar_before_it_says_the_sum(
+def test_a_sweep_clears_its_bar_before_it_prints_the_sum(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, _ = swept(None)
@@ -745,7 +754,7 @@ def test_a_sweep_clears_its_bar_before_it_says_the_sum(
     assert said.endswith("\x1b[2K30 cancelled\n")
 
 
-def test_a_sweep_that_is_stopped_says_what_it_did(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sweep_that_is_stopped_prints_what_it_did(capsys: pytest.CaptureFixture[str]) -> None:
     run, _ = swept(KeyboardInterrupt())
     assert run() == Exit.INTERRUPTED
     assert capsys.readouterr().err == "error: interrupted\n20 cancelled\n"
@@ -775,7 +784,7 @@ def test_the_exit_code_of_many_answers(answers: dict[str, int], code: int) -> No
 
 
 def stored(**more: Any) -> Stored:
-    """A message as it lies in the store."""
+    """A message as it is stored."""
     fields = {"state": State.DELAYED, "due_ms": 1_900_000_000_000, "priority": 0, "bucket": 3}
     return Stored(**{"id": "x", "destination": "kafka:t", "body": b"", **fields, **more})
 
@@ -793,13 +802,13 @@ def test_hostile_bytes_are_escaped_in_text_and_json(capsys: pytest.CaptureFixtur
         reason=HOSTILE,
         key=HOSTILE.encode(),
     )
-    session = Session(output.Output())
-    stored_page.show_stored(session, message, "text")
-    session.output.table(messages._columns(0), [message], output.described)
-    session.note(HOSTILE)
-    stored_page.show_stored(Session(output.Output(json=True)), message, "text")
-    report_of(StoreError(HOSTILE)).show(as_json=False)
-    report_of(StoreError(HOSTILE)).show(as_json=True)
+    call = Invocation(output.Output())
+    stored_page.show_stored(call, [message], "text")
+    call.output.table([message], lambda item: messages._row(item, 0), data=stored_page.described)
+    call.note(HOSTILE)
+    stored_page.show_stored(Invocation(output.Output(json=True)), [message], "text")
+    failure_of(StoreError(HOSTILE)).show(as_json=False)
+    failure_of(StoreError(HOSTILE)).show(as_json=True)
     out, err = capsys.readouterr()
     for char in ("\x1b", "\u202e", "\x07", "\x9b", "\r"):
         assert char not in out + err
@@ -819,30 +828,30 @@ def test_hostile_bytes_are_escaped_in_text_and_json(capsys: pytest.CaptureFixtur
 def test_bodies(
     capsys: pytest.CaptureFixture[str], body: bytes, form: str, expected: list[str]
 ) -> None:
-    stored_page.show_stored(Session(output.Output()), stored(body=body), form)
+    stored_page.show_stored(Invocation(output.Output()), [stored(body=body)], form)
     assert capsys.readouterr().out.splitlines()[-len(expected) :] == expected
 
 
 @pytest.mark.parametrize("body", [b"{", b"\xff", b"[" * 100_000])
-def test_body_that_is_no_json(body: bytes) -> None:
-    with pytest.raises(Failure, match="no JSON"):
-        stored_page.show_stored(Session(output.Output()), stored(body=body), "json")
+def test_a_body_that_is_not_json_is_refused(body: bytes) -> None:
+    with pytest.raises(Failure, match="not JSON"):
+        stored_page.show_stored(Invocation(output.Output()), [stored(body=body)], "json")
 
 
-def test_body_raw_is_the_bytes(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
-    stored_page.show_stored(Session(output.Output()), stored(body=b"\xff\x1b\n"), "raw")
+def test_a_raw_body_is_only_its_bytes(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    stored_page.show_stored(Invocation(output.Output()), [stored(body=b"\xff\x1b\n")], "raw")
     assert capfdbinary.readouterr().out == b"\xff\x1b\n"
 
 
-def test_body_raw_not_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_raw_body_is_not_printed_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
-    with pytest.raises(Failure, match="steer this terminal"):
-        stored_page.show_stored(Session(output.Output()), stored(body=b"x"), "raw")
+    with pytest.raises(Failure, match="control this terminal"):
+        stored_page.show_stored(Invocation(output.Output()), [stored(body=b"x")], "raw")
 
 
 def test_null_body_is_not_an_empty_one(capsys: pytest.CaptureFixture[str]) -> None:
     for body in (None, b""):
-        stored_page.show_stored(Session(output.Output()), stored(body=body), "text")
+        stored_page.show_stored(Invocation(output.Output()), [stored(body=body)], "text")
     out = capsys.readouterr().out
     assert out.count("body is null") == 1
 
@@ -877,42 +886,40 @@ def test_a_verdict_is_coloured_and_its_text_escaped(capsys: pytest.CaptureFixtur
     assert out.count("\x1b") == 2
 
 
-def show_table(rows: list[tuple[str, str]], *, right: bool = False) -> bool:
+def show_table(rows: list[tuple[str, str]], *, number: str = "N") -> bool:
     """Print names and numbers as a table."""
-    columns: list[Column[tuple[str, str]]] = [
-        Column("NAME", lambda row: row[0]),
-        Column("N", lambda row: row[1], right=right),
-    ]
-    return output.Output().table(columns, rows, lambda _: {})
+    return output.Output().table(rows, lambda row: {"NAME": row[0], number: row[1]})
 
 
 def test_tables_are_aligned(capsys: pytest.CaptureFixture[str]) -> None:
-    assert show_table([("a", "1"), ("long", "1000")], right=True)
+    assert show_table([("a", "1"), ("long", "1000")], number=">N")
     assert capsys.readouterr().out == "NAME     N\na        1\nlong  1000\n"
 
 
-def test_a_receipt_is_its_answer_and_shows_what_it_is_the_receipt_of() -> None:
+def test_a_receipt_is_its_answer_and_shows_its_message() -> None:
     receipt = Receipt(Answer.CREATED, "a", 1_900_000_000_000, 3)
     assert receipt == "created"
     assert str(receipt) == f"{receipt}" == "created a due 2030-03-17T17:46:40.000Z"
 
 
+TITLES = ("IN", "ID", "DESTINATION", ">TRY", "HEADERS", "REASON")
 ROWS = [
-    ("in 15m", "06ca3gjv7pui370b9dt0o79e7s", "rabbitmq:orders/close", "3", "order=42 shop=北京"),
-    ("2h ago", "order-" + "7" * 60, "kafka:t", "12", ""),
-]
-COLUMNS = [
-    Column("IN", str),
-    Column("ID", str),
-    Column("DESTINATION", str),
-    Column("TRY", str, right=True, spare=2),
-    Column("HEADERS", str, spare=1),
+    (
+        "in 15m",
+        "06ca3gjv7pui370b9dt0o79e7s",
+        "rabbitmq:orders/close",
+        "3",
+        "order=42 shop=北京",
+        "",
+    ),
+    ("2h ago", "order-" + "7" * 60, "kafka:t", "12", "", ""),
 ]
 
 
 def fitted(width: int | None) -> list[str]:
     """A table on a terminal of that width."""
-    return layout.table(COLUMNS, ROWS, width)
+    rows = [dict(zip(TITLES, row, strict=True)) for row in ROWS]
+    return layout.table(rows, ("HEADERS", ">TRY"), width)
 
 
 @pytest.mark.parametrize(
@@ -923,7 +930,9 @@ def fitted(width: int | None) -> list[str]:
         *((width, ["TRY", "HEADERS"]) for width in (100, 120, 200)),
     ],
 )
-def test_tables_fit_the_terminal_and_lose_what_matters_least(width: int, left: list[str]) -> None:
+def test_tables_fit_the_terminal_and_leave_out_the_least_important_columns(
+    width: int, left: list[str]
+) -> None:
     lines = fitted(width)
     assert max(map(cell_len, lines)) <= width
     assert len(lines) == 3
@@ -931,7 +940,7 @@ def test_tables_fit_the_terminal_and_lose_what_matters_least(width: int, left: l
     assert [title for title in ("TRY", "HEADERS") if title in lines[0]] == left
 
 
-def test_tables_are_whole_where_there_is_room_or_no_terminal() -> None:
+def test_tables_are_complete_in_a_pipe_or_if_they_fit() -> None:
     whole = fitted(None)
     assert fitted(200) == whole
     assert "order-" + "7" * 60 in whole[2]
@@ -940,11 +949,11 @@ def test_tables_are_whole_where_there_is_room_or_no_terminal() -> None:
 
 def test_ids_lose_their_middle_and_prose_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     assert fitted(66)[1].split()[2] == "06ca3gjv7pui370b9dt0o79e7s"
-    assert layout.cut("06ca3gjv7pui370b9dt0o79e7s", 11) == "06ca3…9dt0"[:5] + "…" + "79e7s"
-    assert layout.cut("unroutable: 312 NO_ROUTE", 12) == "unroutable:…"
-    assert layout.cut("北京北京北京", 8) == "北京…京"
+    assert layout.shortened("06ca3gjv7pui370b9dt0o79e7s", 11) == "06ca3…9dt0"[:5] + "…" + "79e7s"
+    assert layout.shortened("unroutable: 312 NO_ROUTE", 12) == "unroutable:…"
+    assert layout.shortened("北京北京北京", 8) == "北京…京"
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), "ascii"))
-    assert layout.cut("06ca3gjv7pui370b9dt0o79e7s", 11) == "06ca...9e7s"
+    assert layout.shortened("06ca3gjv7pui370b9dt0o79e7s", 11) == "06ca...9e7s"
 
 
 def test_wide_characters_are_two_cells(capsys: pytest.CaptureFixture[str]) -> None:
@@ -955,7 +964,7 @@ def test_wide_characters_are_two_cells(capsys: pytest.CaptureFixture[str]) -> No
 def test_a_verdict_is_wrapped_on_a_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text = "redis: appendonly is no: a restart loses delayed messages. Set: appendonly yes"
+    text = "redis: appendonly no: a restart loses delayed messages. Set: appendonly yes"
     output.Output().verdict({}, output.WARN, text)
     assert capsys.readouterr().out == f"WARN  {text}\n"
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
@@ -996,7 +1005,7 @@ def test_an_empty_table_is_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     "cursor", [(1795197600450.9961, "a:b c"), (5.0, "é"), (1795197600450.0, "x")]
 )
 def test_cursors_survive_the_way_through_a_shell(cursor: tuple[float, str]) -> None:
-    assert parse_cursor(messages.cursor_text(cursor)) == cursor
+    assert cursor_of(stored_page.cursor_text(cursor)) == cursor
 
 
 def record(text: str, **extra: Any) -> logging.LogRecord:
@@ -1065,7 +1074,7 @@ def test_a_traceback_in_the_log_is_bounded() -> None:
     ],
 )
 def test_exit_code_by_error(error: Exception, code: int, word: str) -> None:
-    report = report_of(error)
+    report = failure_of(error)
     assert (report.exit, report.code) == (code, word)
 
 
@@ -1084,7 +1093,7 @@ def test_a_defect_is_one_line_and_a_traceback_on_demand(
     def broken(*_: object) -> None:
         raise RuntimeError(f"redis://:{CANARY}@h {HOSTILE}")
 
-    monkeypatch.setattr(Session, "load", broken)
+    monkeypatch.setattr(Invocation, "load", broken)
     result = run("stats")
     assert result.code == 1
     (line,) = result.err.splitlines()
@@ -1099,7 +1108,7 @@ def test_interrupted(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Session, "load", interrupted)
+    monkeypatch.setattr(Invocation, "load", interrupted)
     result = run("stats")
     assert (result.code, result.err) == (130, "error: interrupted\n")
 
@@ -1116,7 +1125,7 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
 
 
 def closed_pipe() -> int:
-    """The writing end of a pipe that nobody reads."""
+    """The writing end of a pipe without a reader."""
     read_end, write_end = os.pipe()
     os.close(read_end)
     return write_end
@@ -1287,7 +1296,7 @@ def test_health(
     says: str,
 ) -> None:
     monkeypatch.setattr(health, "_LOOK_AGAIN_S", 0.001)
-    monkeypatch.setattr(Session, "client", lambda self: FakeStats(*answers))
+    monkeypatch.setattr(Invocation, "client", lambda self: FakeStats(*answers))
     result = run("health", *args)
     assert result.code == code
     assert says in result.out
@@ -1324,20 +1333,19 @@ def test_health_and_doctor_look_at_what_ingest_reads(
 ) -> None:
     monkeypatch.setenv("DELAYBRIDGE_INGEST__EXCHANGES", "orders.delay")
     monkeypatch.setenv("DELAYBRIDGE_BROKERS__RABBITMQ", "amqp://127.0.0.1:1")
-    monkeypatch.setattr(Session, "client", lambda self: FakeStats(found))
+    monkeypatch.setattr(Invocation, "client", lambda self: FakeStats(found))
     result = run("--json", "health")
     assert json.loads(result.out)["faults"] == ([fault] if fault else [])
     assert result.code == bool(fault)
-    levels = {finding.level for finding in doctor._ingests(found, Settings.load())}
+    listed = problems(found, Settings.load(), alone=(), max_overdue_ms=0)
+    levels = {finding.level for finding in [*listed, *doctor._reading(found)]}
     assert ("FAIL" in levels) is ("is not read" in fault)
     assert ("WARN" in levels) is (fault == UNREAD)
 
 
-def test_doctor_says_what_producers_should_change() -> None:
+def test_doctor_names_the_changes_that_producers_should_make() -> None:
     found = ingesting("reading", without_id=3, refused=2)
-    told = [
-        finding.text for finding in doctor._ingests(found, Settings()) if finding.level == "WARN"
-    ]
+    told = [finding.text for finding in doctor._reading(found) if finding.level == "WARN"]
     assert "3 messages without an id" in told[0]
     assert "2 cancels or reschedules" in told[1]
 
@@ -1369,8 +1377,8 @@ class FakeStore:
         ({"version": "6.0.16"}, "FAIL", "too old; 6.2 or newer"),
         ({"version": "2.8"}, "FAIL", "too old"),
         ({"version": "7.2.4"}, "WARN", "Upgrade: redis 7.2.11 or newer"),
-        ({"policy": "allkeys-lru"}, "FAIL", "maxmemory-policy is allkeys-lru"),
-        ({"aof": "0"}, "WARN", "appendonly is no"),
+        ({"policy": "allkeys-lru"}, "FAIL", "maxmemory-policy allkeys-lru"),
+        ({"aof": "0"}, "WARN", "appendonly no"),
     ],
 )
 def test_doctor_looks_at_the_server(server: dict[str, str], level: str, says: str) -> None:
@@ -1390,9 +1398,14 @@ def test_doctor_looks_at_the_clock(ahead_ms: int, level: str) -> None:
     assert ("behind" if ahead_ms > 0 else "ahead of") in found.text or ahead_ms == 0
 
 
-def test_global_options_are_those_of_the_command_line() -> None:
-    options = {name for p in cli.root.params for name in p.opts if p.name != "version"}
-    assert options == set(failure.GLOBAL_OPTIONS)
+@pytest.mark.parametrize(
+    "name", [n for p in cli.root.params for n in p.opts if p.name != "version"]
+)
+def test_a_global_option_behind_the_command_is_named_with_its_place(run: Run, name: str) -> None:
+    refused = run("message", "show", "a", name)
+    if name != "--json":
+        assert refused.err.splitlines()[-1].startswith(f"error: {name}: ")
+        assert f"It goes before the command: delaybridge {name} ..." in refused.err
 
 
 @pytest.mark.parametrize(
@@ -1409,7 +1422,7 @@ def test_global_options_are_those_of_the_command_line() -> None:
     ],
     ids=["topic", "long exchange", "exchange", "name of ingest", "name of a worker"],
 )
-def test_names_that_nothing_can_have_are_refused_at_once(
+def test_invalid_names_are_refused_before_anything_starts(
     args: list[str | bytes], field: str
 ) -> None:
     brokers = ["--broker", "amqp://127.0.0.1:1", "--broker", "kafka://127.0.0.1:1"]

@@ -1,0 +1,114 @@
+"""What `doctor` and `health` check in common, and measurements of a Redis."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterator, Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from delaybridge.cli.fleet import failing_text
+from delaybridge.cli.output import FAIL, OK, WARN, roughly
+from delaybridge.store import registry
+
+if TYPE_CHECKING:
+    from delaybridge import Stats
+    from delaybridge.settings.settings import Settings
+    from delaybridge.store.announcements import IngestInfo, SourceInfo
+    from delaybridge.store.store import Store
+
+_PINGS = 5
+_IDLE = "idle: "
+_READING = ("reading", "?")  # `?`: a process of a version that does not report it
+_START_MS = 60_000
+
+
+class Finding(NamedTuple):
+    """The result of one check. about: `redis`, `clock`, `broker NAME`, ..."""
+
+    level: str
+    about: str
+    what: str
+    remedy: str = ""
+
+    @property
+    def text(self) -> str:
+        """What was found, and the remedy."""
+        return f"{self.what}. {self.remedy}" if self.remedy else self.what
+
+
+def check(about: str, is_well: bool, fact: str, fault: str, *, level: str = FAIL) -> Finding:
+    """The fact alone if all is well, else with what is wrong about it."""
+    return Finding(OK, about, fact) if is_well else Finding(level, about, f"{fact}: {fault}")
+
+
+def problems(
+    found: Stats, settings: Settings, *, alone: Collection[int], max_overdue_ms: int
+) -> Iterator[Finding]:
+    """Reasons why messages are late, keep failing or are not read. alone: unowned buckets."""
+    if found.overdue_ms > max_overdue_ms:
+        what = f"the oldest waiting message is {roughly(found.overdue_ms)} overdue"
+        what += f", over {roughly(max_overdue_ms)}"
+        yield Finding(WARN, "lateness", what, "See: delaybridge bucket ls")
+    for trouble in found.troubles:
+        what = f"{trouble.worker} parks messages to {trouble.destination} {trouble.reason}"
+        yield Finding(FAIL, "workers", what)
+    if alone:
+        pending = found.delayed + found.in_flight
+        what = f"{len(alone)} of {len(found.buckets)} buckets have no worker"
+        yield Finding(FAIL if pending else WARN, "workers", what, "Start one: delaybridge scan")
+    for each in found.retrying:
+        remedy = "See: delaybridge message ls, delaybridge stats"
+        yield Finding(WARN, "retrying", failing_text(each, found), remedy)
+    for name in _unread(found, settings):
+        remedy = "Start: delaybridge ingest, or scan --with-ingest"
+        yield Finding(WARN, "ingest", f"nobody reads {name}", remedy)
+    for process in found.ingests:
+        for source in process.sources:
+            if is_stalled(source, process, found.now_ms):
+                yield Finding(FAIL, "ingest", f"{source.source} is not read: {source.state}")
+    for one in found.all_damage:
+        what = f"{one}: its bucket waits, the others go on"
+        yield Finding(FAIL, "damage", what, f"Repair it to resume: {one.remedy}")
+
+
+def is_stalled(source: SourceInfo, process: IngestInfo, now_ms: int) -> bool:
+    """Whether a process fails to read a source that it should; it has a minute to start."""
+    if source.state == "starting":
+        return now_ms - (process.started_ms or 0) > _START_MS
+    return source.state not in _READING and not source.state.startswith(_IDLE)
+
+
+def _unread(found: Stats, settings: Settings) -> list[str]:
+    """The delay exchanges and topics that the settings name and that no process reads."""
+    from delaybridge.errors import ConfigError
+    from delaybridge.worker.ingester import routes_of
+
+    if not settings.ingest.exchanges and all("*" in topic for topic in settings.ingest.topics):
+        return []
+    announced = {source.source for process in found.ingests for source in process.sources}
+    try:
+        routes = [str(route) for route in routes_of(settings) if not route.is_pattern]
+    except ConfigError:  # this host need not have the brokers of the ingest processes
+        return []
+    return [route for route in routes if route not in announced]
+
+
+def measured(store: Store) -> tuple[float, float]:
+    """Round trip, and by how much this host's clock is ahead of the store's, both in ms.
+
+    Both are of the quickest of five round trips; the clock is exact to half a round trip.
+    """
+    trips = []
+    for _ in range(_PINGS):
+        sent_s, sent_ns = time.perf_counter(), time.time_ns()
+        (store_us,) = store.run([registry.store_time()])
+        trip_ms = (time.perf_counter() - sent_s) * 1000
+        trips.append((trip_ms, sent_ns / 1e6 + trip_ms / 2 - store_us / 1000))
+    return min(trips)
+
+
+def server_name(info: Mapping[str, str]) -> str:
+    """`redis 7.0.15` or `valkey 9.1.2`, from INFO server."""
+    if "valkey_version" in info:
+        return f"valkey {info['valkey_version']}"
+    return f"redis {info.get('redis_version', '?')}"

@@ -1,0 +1,209 @@
+"""`delaybridge scan` and `delaybridge ingest`: the processes of the fleet."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from delaybridge import __version__
+from delaybridge.cli.failure import Exit, Failure, failure_of, refused
+from delaybridge.cli.grammar import NAME, Command, Group, option, options, pass_call
+from delaybridge.cli.session import Invocation
+
+if TYPE_CHECKING:
+    from delaybridge.settings.routes import Route
+    from delaybridge.settings.settings import Settings
+    from delaybridge.store.announcements import IngestInfo, WorkerInfo
+
+_NO_BROKERS = (
+    "none is configured, so nothing could be published; add --broker amqp://HOST, "
+    "DELAYBRIDGE_BROKERS__RABBITMQ or [brokers]"
+)
+
+
+@click.command("scan", cls=Command)
+@option(
+    "--processes N",
+    "Worker processes; one per core is the most that helps. [default: scan.processes, 1]",
+    type=click.IntRange(1, 256),
+)
+@option("--name W", "The worker's name. [default: host and pid]", type=NAME)
+@option("--burst", "Exit when nothing is due any more.")
+@option(
+    "--with-ingest",
+    "Also read delay exchanges and delay topics, in a process of its own; see ingest.",
+)
+@pass_call
+def scan(
+    call: Invocation, processes: int | None, name: str | None, burst: bool, with_ingest: bool
+) -> int:
+    """Run a worker: publish messages when they are due.
+
+    Start as many as you like, on as many hosts: they share the buckets among themselves.
+    On SIGTERM or Ctrl-C a worker finishes what it has begun and gives its buckets to the others; a
+    second signal stops it at once.
+    """
+    settings = call.load({"scan": {"processes": processes}})
+    if not settings.brokers:
+        raise refused("brokers", _NO_BROKERS, "config")
+    if burst and with_ingest:
+        raise refused("--burst", "ingest never ends by itself; leave one of the two out")
+    from delaybridge.publish import check_brokers
+    from delaybridge.worker.ingester import routes_of
+    from delaybridge.worker.processes import run
+
+    check_brokers(settings.brokers, settings.publish)
+    routes = routes_of(settings) if with_ingest else []
+    with _started(call, settings, "worker", name, routes) as prepare:
+        return run(
+            settings,
+            processes=settings.scan.processes,
+            name=name,
+            burst=burst,
+            routes=routes,
+            exit_code=worker_exit_code,
+            prepare=prepare,
+        )
+
+
+@click.group(cls=Group)
+def ingest() -> None:
+    """Read delay exchanges or delay topics into the store.
+
+    Producers publish to X.delay instead of X, with the delay in a header (x-delay in ms, or
+    delaybridge-delay as 15m); workers publish the message to X when it is due. Start as many as you
+    like. SIGTERM and Ctrl-C drain.
+    """
+
+
+_ingest_options = options(
+    option(
+        "--take-over NAMESPACE@BIRTH",
+        "Take over the sources of this abandoned namespace. Repeat for several.",
+        multiple=True,
+    ),
+    option("--name W", "The process' name. [default: host and pid]", type=NAME),
+)
+
+
+@ingest.command("rabbitmq")
+@option(
+    "--exchange X.delay",
+    "A delay exchange, declared if missing: [BROKER:]X.delay or NAME=TARGET, and "
+    ";type=fanout (topic, headers, direct). Repeat for several. [default: ingest.exchanges]",
+    to="exchanges",
+    multiple=True,
+)
+@_ingest_options
+@pass_call
+def rabbitmq(call: Invocation, name: str | None, **given: Any) -> None:
+    """Read delay exchanges of RabbitMQ."""
+    _ingest(call, "rabbitmq", name, given)
+
+
+@ingest.command("kafka")
+@option(
+    "--topic T.delay",
+    "A delay topic, or a pattern with *: [BROKER:]T.delay or NAME=TARGET. Repeat for several. "
+    "[default: ingest.topics, *.delay]",
+    to="topics",
+    multiple=True,
+)
+@option(
+    "--skip-offset T/PARTITION=OFFSET",
+    "Skip an offset that cannot be read; its record is lost. Repeat for several.",
+    to="skip_offsets",
+    multiple=True,
+)
+@_ingest_options
+@pass_call
+def kafka(call: Invocation, name: str | None, **given: Any) -> None:
+    """Read delay topics of Kafka, as a member of the consumer group ingest.group."""
+    _ingest(call, "kafka", name, given)
+
+
+def _ingest(
+    call: Invocation, kind: str, name: str | None, given: dict[str, tuple[str, ...]]
+) -> None:
+    settings = call.load({"ingest": {field: [*texts] for field, texts in given.items() if texts}})
+    from delaybridge.publish import check_brokers
+    from delaybridge.worker.ingester import routes_of, run_ingest
+
+    check_brokers(settings.brokers, settings.publish, [kind])
+    routes = routes_of(settings, [kind])
+    with _started(call, settings, "ingest", name, routes):
+        run_ingest(settings, routes=routes, kinds=[kind], name=name)
+
+
+@contextmanager
+def _started(
+    call: Invocation, settings: Settings, role: str, name: str | None, routes: Sequence[Route]
+) -> Iterator[Callable[[], None]]:
+    """Banner, warnings and log before a process runs; yields what sets up a child's log.
+
+    Failure if Redis is unreachable, or if another process has this name.
+    """
+    from delaybridge.cli.logs import configure
+    from delaybridge.scan.lease import NameTaken
+
+    for line in _banner(call, settings, role, name, routes):
+        call.note(line)
+    for caution in settings.cautions():
+        call.note(f"warning: {caution}")
+    prepare = partial(configure, as_json=call.output.json, verbose=call.verbose)
+    prepare()
+    try:
+        yield prepare
+    except NameTaken as exc:
+        with call.client() as client:
+            stats = client.stats()
+        running: list[WorkerInfo | IngestInfo] = [*stats.workers, *stats.ingests]
+        same = [each for each in running if each.name == str(exc)]
+        where = "".join(f" on {each.host}, pid {each.pid}" for each in same)
+        noun = "a worker" if role == "worker" else "an ingest process"
+        what = f"{exc} is the name of {noun} that runs{where}; choose another"
+        raise Failure(Exit.CONFLICT, "name_taken", "--name", what) from exc
+
+
+def _banner(
+    call: Invocation, settings: Settings, role: str, name: str | None, routes: Sequence[Route]
+) -> Iterator[str]:
+    """What a process prints when it starts: its store, brokers, sources and settings."""
+    from delaybridge.cli.checks import measured, server_name
+    from delaybridge.store import registry
+    from delaybridge.times import format_duration
+
+    with call.store() as store:
+        server, persistence = store.run([registry.info(s) for s in ("server", "persistence")])
+        trip_ms, ahead_ms = measured(store)
+    aof = "on" if persistence.get("aof_enabled") == "1" else "off"
+    who = name or f"{socket.gethostname()}:{os.getpid()}"
+    yield f"delaybridge {__version__} {role} {who}  (Ctrl-C drains, twice aborts)"
+    yield (
+        f" store    {settings.redis.url}  {server_name(server)}  aof {aof}  "
+        f"latency {trip_ms:.2f} ms  clock {round(ahead_ms):+d} ms"
+    )
+    for broker, url in settings.brokers.items():
+        yield f" broker   {broker}  {url}"
+    for route in routes:
+        yield f" ingest   {route} -> {route.target or 'the same without .delay'}"
+    yield (
+        f" buckets  {settings.buckets} in {settings.namespace}  "
+        f"processes {settings.scan.processes}  batch {settings.scan.batch_messages}  "
+        f"lease {format_duration(settings.lease.ttl_ms)}"
+    )
+
+
+def worker_exit_code(exc: BaseException) -> int:
+    """The exit code of a worker process that ended with this error."""
+    from delaybridge.scan.lease import NameTaken
+
+    if isinstance(exc, NameTaken):
+        return Exit.CONFLICT
+    return failure_of(exc).exit if isinstance(exc, Exception) else Exit.FAILED
