@@ -22,7 +22,7 @@ def demo(call: Invocation, broker: str | None, messages: int, seconds: int, no_k
     A private Redis, two worker processes, a consumer that imports only its client library. Exit
     code 0 only if everything due arrived, and nothing early. Uses no broker but the one you name.
     """
-    from delaybridge.demo import run
+    from delaybridge.demo import Plan, run
 
-    kill, color = not no_kill, call.output.color
-    return run(broker=broker, messages=messages, seconds=seconds, kill=kill, color=color)
+    plan = Plan(messages=messages, seconds=seconds, kill=not no_kill)
+    return run(plan, broker, color=call.output.color)

