@@ -83,34 +83,35 @@ class RunResult:
         copies: dict[str, list[Received]] = defaultdict(list)
         for delivery in sorted(story.deliveries, key=lambda d: d.at_us):
             copies[delivery.id].append(delivery)
-        messages, self.dead = story.scheduled, sorted(story.dead)
+        messages = story.scheduled
         cancelled = {id: p.cancelled for id, p in messages.items() if p.cancelled is not None}
-        owed = messages.keys() - cancelled.keys() - {*self.dead}
-        firsts = {id: copies[id][0] for id in messages if id in copies}
-        late_ms = {id: first.at_us / 1000 - messages[id].due_ms for id, first in firsts.items()}
-        waited = {
-            id for id, p in messages.items() if id in firsts and _waited(story, p, firsts[id])
-        }
-
+        owed = messages.keys() - cancelled.keys() - {*story.dead}
         self.scheduled, self.cancelled, self.published = len(messages), len(cancelled), len(owed)
         self.rescheduled = sum(p.rescheduled for p in messages.values())
         self.received = len(owed & copies.keys())
+        self.dead, self.defects = sorted(story.dead), story.defects
         self.lost = sorted(owed - copies.keys())
-        # Earlier than its header says, or than the answer to the last reschedule.
-        self.early = [
-            id for id, f in firsts.items() if late_ms[id] < 0 or f.at_us < f.due_ms * 1000
-        ]
-        self.after_cancel = [
-            id for id in cancelled if cancelled[id] is Answer.CANCELLED and id in copies
-        ]
+        self.after_cancel = [id for id in copies if cancelled.get(id) is Answer.CANCELLED]
         self.duplicates = [copy.id for found in copies.values() for copy in found[1:]]
         self.after_kill, self.unexplained = _repeats(story, copies.values())
-        self.unexpected = sorted(
-            {*self.dead} ^ {POISON} | copies.keys() - (messages.keys() - {POISON})
-        )
-        self.defects = story.defects
-        self.steady_ms = sorted(late_ms[id] for id in late_ms.keys() - waited)
-        self.takeover_ms = sorted(late_ms[id] for id in waited)
+        expected = messages.keys() - {POISON}
+        self.unexpected = sorted({*self.dead} ^ {POISON} | copies.keys() - expected)
+        self._judge_times(story, [copies[id][0] for id in messages if id in copies])
+
+    def _judge_times(self, story: Story, firsts: list[Received]) -> None:
+        """firsts: the first copy of each message."""
+        self.early: list[str] = []
+        self.steady_ms: list[float] = []
+        self.takeover_ms: list[float] = []
+        for first in firsts:
+            message, at_ms = story.scheduled[first.id], first.at_us / 1000
+            # Earlier than its header says, or than the answer to the last reschedule.
+            if at_ms < max(message.due_ms, first.due_ms):
+                self.early.append(first.id)
+            of_its_kind = self.takeover_ms if _waited(story, message, first) else self.steady_ms
+            of_its_kind.append(at_ms - message.due_ms)
+        self.steady_ms.sort()
+        self.takeover_ms.sort()
 
     def faults(self) -> list[str]:
         """Why the run failed; empty for a PASS."""
