@@ -13,7 +13,7 @@ import pytest
 import redis
 
 from delaybridge.ingest.rabbitmq.connection import IntakeConnection
-from tests.rigs.brokers import running_with_tls
+from tests.rigs.broker_rabbitmq import running_with_tls
 from tests.rigs.fault_proxy import FaultProxy
 from tests.rigs.ingest import Entrance
 from tests.rigs.ingest_rabbitmq import HOUR_MS, Exchanges, reading, source

@@ -15,19 +15,12 @@ import pytest
 from delaybridge.errors import PublishUnavailable
 from delaybridge.message import Delivery, Destination
 from delaybridge.publish import CONFIRMED, Fault, Publisher, Verdict, connect
-from tests.rigs.brokers import (
-    CONFIRM_TIMEOUT_S,
-    OPTIONS,
-    KafkaRig,
-    KombuAmqpRig,
-    KombuRedisRig,
-    MemoryRig,
-    NetworkRig,
-    RabbitMQRig,
-    RedisRig,
-    Rig,
-    Sink,
-)
+from tests.rigs.broker import CONFIRM_TIMEOUT_S, OPTIONS, NetworkRig, Rig, Sink
+from tests.rigs.broker_kafka import KafkaRig
+from tests.rigs.broker_kombu import KombuAmqpRig, KombuRedisRig
+from tests.rigs.broker_memory import MemoryRig
+from tests.rigs.broker_rabbitmq import RabbitMQRig
+from tests.rigs.broker_redis import RedisRig
 from tests.rigs.waiting import wait_until_async
 
 RIGS: dict[str, type[Rig]] = {

@@ -13,7 +13,8 @@ import pytest
 
 from delaybridge.errors import ConfigError, PublishUnavailable
 from delaybridge.publish import CONFIRMED, Fault, Verdict, connect
-from tests.rigs.brokers import OPTIONS, MemoryRig, Sink
+from tests.rigs.broker import OPTIONS, Sink
+from tests.rigs.broker_memory import MemoryRig
 
 EXAMPLE = Path(__file__).parent.parent / "example_publisher"
 

@@ -24,7 +24,8 @@ from delaybridge.errors import PublishUnavailable
 from delaybridge.message import Delivery, Destination
 from delaybridge.publish import CONFIRMED, Fault, Verdict, connect
 from tests.rigs import certificates
-from tests.rigs.brokers import OPTIONS, KafkaRig, Sink
+from tests.rigs.broker import OPTIONS, Sink
+from tests.rigs.broker_kafka import KafkaRig
 from tests.rigs.waiting import wait_until_async
 from tests.servers.kafka import KafkaStandIn, plain_login
 from tests.servers.process import LOOPBACK, free_port

@@ -24,17 +24,11 @@ from delaybridge.message import OWN_HEADERS, Delivery, Limits, decode_record
 from delaybridge.publish import CONFIRMED, Fault, PublishOptions, Verdict, connect
 from delaybridge.settings.urls import cautions, check_broker_url
 from tests.rigs import certificates
-from tests.rigs.brokers import (
-    OPTIONS,
-    KombuAmqpRig,
-    KombuRedisRig,
-    Rig,
-    Sink,
-    is_settled,
-    redis_with_tls,
-    running_with_tls,
-    running_worker,
-)
+from tests.rigs.broker import OPTIONS, Rig, Sink
+from tests.rigs.broker_kombu import KombuAmqpRig, KombuRedisRig
+from tests.rigs.broker_rabbitmq import running_with_tls
+from tests.rigs.broker_redis import redis_with_tls
+from tests.rigs.fleet import is_settled, running_worker
 from tests.rigs.waiting import wait_until, wait_until_async
 from tests.servers.process import LOOPBACK
 from tests.servers.rabbitmq import RabbitMQNode

@@ -23,7 +23,8 @@ from delaybridge.amqp.table import entries
 from delaybridge.errors import PublishUnavailable
 from delaybridge.message import ContentHeader, Delivery, Destination
 from delaybridge.publish import CONFIRMED, Fault, PublishOptions, Verdict
-from tests.rigs.brokers import RabbitMQRig, Sink, running_with_tls
+from tests.rigs.broker import Sink
+from tests.rigs.broker_rabbitmq import RabbitMQRig, running_with_tls
 from tests.rigs.waiting import wait_until_async
 from tests.servers.process import LOOPBACK
 

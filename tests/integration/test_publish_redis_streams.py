@@ -16,14 +16,9 @@ from delaybridge.errors import ConfigError, MessageError, PublishUnavailable
 from delaybridge.message import Delivery, Destination, Limits
 from delaybridge.publish import CONFIRMED, Fault, PublishOptions, Verdict, connect
 from delaybridge.settings.urls import check_broker_url, check_redis_url
-from tests.rigs.brokers import (
-    OPTIONS,
-    RedisRig,
-    Sink,
-    is_settled,
-    redis_with_tls,
-    running_worker,
-)
+from tests.rigs.broker import OPTIONS, Sink
+from tests.rigs.broker_redis import RedisRig, redis_with_tls
+from tests.rigs.fleet import is_settled, running_worker
 from tests.rigs.waiting import wait_until, wait_until_async
 from tests.servers.process import LOOPBACK
 from tests.servers.redis import RedisServer

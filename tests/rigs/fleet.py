@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import IO, Self
@@ -213,3 +214,24 @@ class Fleet:
     def fail_once(self) -> None:
         """The next publish raises."""
         self.path.with_suffix(".fail").touch()
+
+
+@contextlib.contextmanager
+def running_worker(
+    redis_url: str, namespace: str, broker_url: str, folder: Path, name: str = "w1"
+) -> Iterator[Process]:
+    """A real `delaybridge scan` process with one broker."""
+    command = [sys.executable, "-m", "delaybridge", "--redis", redis_url]
+    command += ["--namespace", namespace, "--broker", broker_url, "scan", "--name", name]
+    process = Process(name, command, {**os.environ}, folder / f"{name}.log")
+    try:
+        yield process
+    finally:
+        process.close()
+
+
+def is_settled(client: Client) -> bool:
+    """Whether no message is left, and none is dead."""
+    stats = client.stats()
+    assert stats.dead == 0
+    return stats.delayed + stats.in_flight + stats.parked == 0

@@ -22,7 +22,7 @@ DEADLINE_S = 20.0
 
 
 class Entrance:
-    """What is between a producer and a consumer: ingest, the store, and if wanted a worker."""
+    """What is between a producer and a consumer: ingest, the store and, if asked for, a worker."""
 
     def __init__(
         self, redis_url: str, namespace: str, brokers: dict[str, str], **ingest: Any
@@ -43,7 +43,7 @@ class Entrance:
             },
             environ={},
         )
-        # The test's own looks have time on a machine that is starved for a moment.
+        # A busy machine must not fail the test's own calls.
         patient = self.settings.redis.model_copy(update={"timeout_s": 10.0})
         self.client = AsyncClient.from_settings(self.settings.model_copy(update={"redis": patient}))
         self._services: dict[asyncio.Task[None], Service] = {}
@@ -57,7 +57,7 @@ class Entrance:
         await self.client.close()
 
     def ingest(self, *kinds: str) -> asyncio.Task[None]:
-        """Start an ingest process' work."""
+        """Start the work of an ingest process."""
         routes = routes_of(self.settings, kinds)
         return self._start(Ingester(self.settings, _someone(), routes))
 
@@ -71,14 +71,14 @@ class Entrance:
         return task
 
     async def stop(self, task: asyncio.Task[None]) -> None:
-        """As SIGTERM would, and wait for its end."""
+        """Stop it as SIGTERM would, and wait until it has ended."""
         service = self._services.pop(task)
         service.stopping.set()
         async with asyncio.timeout(DEADLINE_S):
             await task
 
     async def kill(self, task: asyncio.Task[None]) -> None:
-        """End it at once, in the middle of whatever it does."""
+        """End it at once, whatever it is doing."""
         del self._services[task]
         task.cancel()
         await asyncio.wait([task])
@@ -113,7 +113,7 @@ def _someone() -> Identity:
 
 
 class Rabbit:
-    """A plain pika producer and consumer; every call in a thread, the connection kept short."""
+    """A plain pika producer and consumer; each call has a thread and a connection of its own."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -131,7 +131,7 @@ class Rabbit:
         return await asyncio.to_thread(run)
 
     async def target(self, name: str, type: str = "topic", **arguments: Any) -> str:
-        """An exchange and a quorum queue of one name, everything bound."""
+        """An exchange and a quorum queue of one name; the queue gets every message."""
 
         def declare(channel: BlockingChannel) -> None:
             channel.exchange_declare(name, type, durable=True)
@@ -161,7 +161,7 @@ class Rabbit:
         await self.do(send)
 
     async def take(self, queue: str, count: int) -> list[tuple[Any, Any, bytes]]:
-        """So many messages of a queue, acknowledged: (method, properties, body)."""
+        """Consume and acknowledge this many messages: (method, properties, body) of each."""
 
         def receive(channel: BlockingChannel) -> list[tuple[Any, Any, bytes]]:
             found = []
@@ -179,7 +179,7 @@ class Rabbit:
         return taken
 
     async def is_read(self, exchange: str) -> bool:
-        """Whether a consumer reads the queue of that name: a delay exchange's is bound by then."""
+        """Whether the queue of this name has a consumer: by then a delay exchange is bound."""
 
         def look(channel: BlockingChannel) -> bool:
             try:

@@ -37,7 +37,7 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 
 class Record(NamedTuple):
-    """A record as a plain consumer got it."""
+    """A record as a plain consumer received it."""
 
     partition: int
     offset: int
@@ -62,7 +62,7 @@ class Record(NamedTuple):
 
 
 class Kafka:
-    """One cluster, as its users know it."""
+    """One cluster, through plain clients."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -76,7 +76,7 @@ class Kafka:
     # topics
 
     async def topic(self, name: str, partitions: int = 1, **config: str) -> str:
-        """Make a topic; returns when a client may use it."""
+        """Create a topic; returns when clients can use it."""
 
         def make() -> None:
             new = NewTopic(name, partitions, 1, config=config)
@@ -114,7 +114,7 @@ class Kafka:
         )
 
     async def take_away(self, topic: str, partition: int, *, before: int) -> None:
-        """Delete what lies before an offset, as retention does."""
+        """Delete the records before an offset, as retention does."""
         place = TopicPartition(topic, partition, before)
         await self.do(lambda: self.admin.delete_records([place])[place].result(DEADLINE_S))
 
@@ -170,13 +170,13 @@ class Kafka:
         return await self.do(send)
 
     async def take(self, topic: str, count: int) -> list[Record]:
-        """All records of a topic, by partition and offset, once there are so many."""
+        """All records of a topic, by partition and offset, once there are this many."""
         found = await self.do(lambda: self._read(topic, count))
         assert len(found) == count, f"{len(found)} records of {topic}, not {count}"
         return found
 
     async def read(self, topic: str) -> list[Record]:
-        """What lies in a topic now."""
+        """The records in a topic now."""
         return await self.do(lambda: self._read(topic, 0))
 
     def _read(self, topic: str, count: int) -> list[Record]:
@@ -206,7 +206,7 @@ class Kafka:
     # the group
 
     async def committed(self, group: str, topic: str, partition: int = 0) -> int:
-        """Where the group stands; negative: nowhere."""
+        """The offset that the group committed; negative: none."""
 
         def ask() -> int:
             consumer = Consumer({**self.settings, "group.id": group})
@@ -220,7 +220,7 @@ class Kafka:
         return await self.do(ask)
 
     async def reset(self, group: str, topic: str, partition: int = 0, offset: int = 0) -> None:
-        """Set the group's offset, as an administrator does while no member is there."""
+        """Set the group's offset, as an administrator does while the group has no members."""
         place = TopicPartition(topic, partition, offset)
 
         def alter() -> None:
@@ -252,7 +252,7 @@ def _record(message: Any) -> Record:
 
 
 async def source(entrance: Entrance, topic: str) -> SourceInfo | None:
-    """What the ingest process says of a topic; None if nothing yet."""
+    """What the ingest process announces about a topic; None if nothing yet."""
     for ingest in (await entrance.client.stats()).ingests:
         for each in ingest.sources:
             if each.source.partition(":")[2] == topic:
@@ -261,7 +261,7 @@ async def source(entrance: Entrance, topic: str) -> SourceInfo | None:
 
 
 def produce_raw(servers: str, topic: str, name: bytes, value: bytes, body: bytes) -> None:
-    """Produce a record with a header of any name: no client library would."""
+    """Produce a record with a header of any name, which no client library would send."""
     header = _varint(len(name)) + name + _varint(len(value)) + value
     record = b"\0" + _varint(0) + _varint(0) + _varint(-1) + _varint(len(body)) + body
     record += _varint(1) + header

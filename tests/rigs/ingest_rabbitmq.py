@@ -43,7 +43,7 @@ class Exchanges(Rabbit):
     async def send(
         self, exchange: str, messages: list[tuple[str, bytes, pika.BasicProperties]]
     ) -> None:
-        """Publish (key, body, properties) in this order over one channel; the broker has them."""
+        """Publish (key, body, properties) in this order over one channel, confirmed."""
 
         def work(channel: BlockingChannel) -> None:
             channel.confirm_delivery()
@@ -53,14 +53,13 @@ class Exchanges(Rabbit):
         await self.do(work)
 
     async def take_raw(self, queue: str, count: int) -> list[Raw]:
-        """So many messages of a queue, as bytes, in their order."""
-
+        """This number of messages of a queue, as bytes, in their order."""
         taken = await asyncio.to_thread(receive_raw, self.url, queue, count)
         assert len(taken) == count, f"only {len(taken)} of {count} came to {queue}"
         return taken
 
     async def is_durable_quorum(self, queue: str, **arguments: Any) -> bool:
-        """Whether the queue is one with just these arguments."""
+        """Whether the queue is a durable quorum queue with exactly these arguments."""
 
         def look(channel: BlockingChannel) -> bool:
             given = {"x-queue-type": "quorum", **arguments}
@@ -74,7 +73,7 @@ class Exchanges(Rabbit):
 
 
 def receive_raw(url: str, queue: str, count: int) -> list[Raw]:
-    """So many messages of a queue, or as many as came in time, as bytes, in their order."""
+    """`take_raw`, or fewer messages if no more came in time."""
     found: list[Raw] = []
     connection = pika.BlockingConnection(pika.URLParameters(url))
     with _decoding_nothing():
@@ -96,7 +95,7 @@ def receive_raw(url: str, queue: str, count: int) -> list[Raw]:
 
 
 class _decoding_nothing:
-    """pika's own decoder changes numbers: within this, it keeps the bytes."""
+    """Within this, pika keeps the encoded properties: its decoder changes numbers."""
 
     def __enter__(self) -> None:
         self._decode = pika.BasicProperties.decode
@@ -107,14 +106,14 @@ class _decoding_nothing:
 
 
 async def source(entrance: Entrance, name: str) -> SourceInfo | None:
-    """What the one ingest process announces of a delay exchange."""
+    """What an ingest process announces about a delay exchange; None if nothing yet."""
     stats = await entrance.client.stats()
     sources = [each for ingest in stats.ingests for each in ingest.sources]
     return next((each for each in sources if each.source.endswith(f":{name}")), None)
 
 
 async def reading(entrance: Entrance, *exchanges: str) -> None:
-    """Return once each of the delay exchanges is read."""
+    """Wait until each of the delay exchanges is read."""
 
     async def are_read() -> bool:
         found = [await source(entrance, name) for name in exchanges]

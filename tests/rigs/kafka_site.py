@@ -1,4 +1,4 @@
-"""A Kafka with a worker beside it, and a consumer that sees the bytes: for the drop-ins."""
+"""A Kafka, a worker and a consumer that sees the bytes: for tests of drop-in producers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PARTITIONS = 3
 
 
 class Record(NamedTuple):
-    """A record as a plain consumer got it. stamp_ms: when the broker was handed it."""
+    """A record as a plain consumer received it. stamp_ms: its timestamp in Kafka."""
 
     key: bytes | None
     value: bytes | None
@@ -35,14 +35,14 @@ class Record(NamedTuple):
 
     @property
     def given(self) -> tuple[Any, ...]:
-        """What a producer gives, without what delaybridge adds."""
+        """Key, value and headers without the headers that delaybridge added."""
         ours = [(n, v) for n, v in self.headers if n.startswith("delaybridge-")]
         assert self.headers[len(self.headers) - len(ours) :] == ours
         return self.key, self.value, self.headers[: len(self.headers) - len(ours)]
 
 
 class KafkaSite(ProducerSite):
-    """One worker, one Kafka, topics of this test's own."""
+    """One worker, one Kafka, and topics for this test alone."""
 
     def __init__(self, folder: Path, redis_url: str, kafka_url: str) -> None:
         self.kafka_url = kafka_url
@@ -50,9 +50,8 @@ class KafkaSite(ProducerSite):
         self.config: dict[str, Any] = {
             "bootstrap.servers": self.servers,
             "log_level": 3,
-            "message.timeout.ms": 15_000,  # a test that failed ends nevertheless
+            "message.timeout.ms": 15_000,  # so that a failed test ends
         }
-        # Its worker tries again: Kafka loses first records of topics just made, and says so.
         super().__init__(folder, redis_url, {"kafka": kafka_url})
 
     def topic(self, name: str | None = None) -> str:
@@ -68,7 +67,7 @@ class KafkaSite(ProducerSite):
         return name
 
     def take(self, topic: str, count: int) -> list[Record]:
-        """What the topic holds, oldest first in each partition, once it is so many and the end."""
+        """The topic's records, oldest first in each partition, once there are this many."""
         settings = {"group.id": topic, "enable.partition.eof": True}
         consumer = Consumer({**self.config, **settings})
         consumer.assign([TopicPartition(topic, n, 0) for n in range(PARTITIONS)])
@@ -95,7 +94,7 @@ class KafkaSite(ProducerSite):
         return found
 
     def pending(self, topic: str) -> list[Any]:
-        """What is stored for the topic and not in flight yet."""
+        """The messages for the topic that are stored and not in flight."""
         return self.client.pending(destination=f"kafka:{topic}", limit=1000).items
 
     def check_nothing_left(self, topic: str) -> None:

@@ -1,4 +1,4 @@
-"""A RabbitMQ with a worker beside it, and a consumer that sees the bytes: for the drop-ins."""
+"""A RabbitMQ, a worker and a consumer that sees the bytes: for tests of drop-in producers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.rigs.waiting import wait_until
 
 
 class Raw(NamedTuple):
-    """A message as a consumer's socket got it; at_ms: when."""
+    """A message in the bytes that a consumer received; at_ms: when."""
 
     exchange: str
     routing_key: str
@@ -58,7 +58,7 @@ def entries(table: bytes) -> dict[str, bytes]:
 
 
 class Site(ProducerSite):
-    """One worker, one RabbitMQ, queues of this test's own."""
+    """One worker, one RabbitMQ, and queues for this test alone."""
 
     def __init__(self, folder: Path, redis_url: str, rabbitmq_url: str, **brokers: str) -> None:
         self.url = rabbitmq_url
@@ -74,7 +74,7 @@ class Site(ProducerSite):
         return name
 
     def exchange(self, name: str, queue: str) -> str:
-        """A new topic exchange that hands everything to a queue; its name."""
+        """A new topic exchange whose messages all go to a queue; its name."""
         with rabbitmq_channel(self.url) as channel:
             channel.exchange_declare(name, "topic", durable=True)
             channel.queue_bind(queue, name, "#")
@@ -102,7 +102,7 @@ class Site(ProducerSite):
         return Raw(method.exchange, method.routing_key, content, body, at_ms)
 
     def check_same(self, direct: Raw, delayed: Raw, id: str, due_ms: int) -> None:
-        """What arrived later is what the library sent, and our own headers beside its."""
+        """The delayed message equals the direct one, plus delaybridge's own headers."""
         sent, arrived = entries(direct.content.table), entries(delayed.content.table)
         assert sent.items() <= arrived.items()
         ours = {"delaybridge-id": id, "delaybridge-due-ms": due_ms, "delaybridge-attempt": 1}

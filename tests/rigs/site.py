@@ -1,4 +1,4 @@
-"""What the drop-in producers' rigs share: a worker, a client, and settings that name them."""
+"""Shared by the rigs of drop-in producers: a worker, a client, and settings that name them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GUIDE = ROOT / "docs" / "intercept.md"
 
 
 class ProducerSite:
-    """One worker and the settings of an application beside it, in a namespace of their own."""
+    """One worker, and the settings of an application, in a namespace of their own."""
 
     def __init__(
         self, folder: Path, redis_url: str, brokers: dict[str, str], **settings: str
@@ -54,7 +54,7 @@ class ProducerSite:
             yield
 
     def run_recipe(self, title: str) -> str:
-        """What the code of a section of the guide prints; it prints no warning."""
+        """The output of the code in a section of the guide, which must print no warning."""
         section = GUIDE.read_text().split(f"\n## {title}\n")[1].split("\n## ")[0]
         code = "\n".join(re.findall(r"```python\n(.*?)```", section, re.DOTALL))
         run = self.run(code)
@@ -62,7 +62,7 @@ class ProducerSite:
         return run.stdout
 
     def run(self, code: str) -> subprocess.CompletedProcess[str]:
-        """A process of its own, with this site's settings, that has to end well."""
+        """Run code in its own process, with this site's settings; it must succeed."""
         return subprocess.run(
             [sys.executable, "-W", "error", "-c", code],
             env=self.environment,

@@ -1,0 +1,68 @@
+"""kombu over Redis and over AMQP, for tests of publishers."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import kombu
+
+from delaybridge.message import Delivery, Destination
+from tests.rigs.broker import Received
+from tests.rigs.broker_rabbitmq import RabbitMQRig
+from tests.rigs.broker_redis import RedisRig
+
+
+class KombuRedisRig(RedisRig):
+    """kombu over Redis: a list per queue."""
+
+    kind = "kombu"
+    is_pipelined = False
+
+    def url(self) -> str:
+        return f"kombu+{super().url()}"
+
+    def read(self, address: str, at_least: int) -> list[Received]:
+        return read_kombu(self.node.url, address, at_least)
+
+    def delivery(self, to: Destination, body: bytes = b"body", **record: Any) -> Delivery:
+        return super().delivery(to, body, **{"headers": b""} | record)
+
+
+class KombuAmqpRig(RabbitMQRig):
+    """kombu over AMQP: a queue, reached by the default exchange."""
+
+    kind = "kombu"
+    missing_reason = "unroutable"
+    oversize_reason = "precondition_failed"
+    is_pipelined = False
+
+    def url(self) -> str:
+        return f"kombu+{super().url()}"
+
+    def destination(self, address: str) -> Destination:
+        return Destination(self.kind, self.kind, address)
+
+    def delivery(self, to: Destination, body: bytes = b"body", **record: Any) -> Delivery:
+        return super().delivery(to, body, **{"headers": b""} | record)
+
+
+def read_kombu(url: str, queue: str, at_least: int, deadline_s: float = 30.0) -> list[Received]:
+    """The messages of a queue, as kombu itself receives them."""
+    found: list[Received] = []
+    deadline = time.monotonic() + deadline_s
+    with kombu.Connection(url) as connection, connection.channel() as channel:
+        while time.monotonic() < deadline:
+            message = channel.basic_get(queue, no_ack=True)
+            if message is not None:
+                headers = message.headers
+                body = message.body or b""
+                body = body.encode() if isinstance(body, str) else body
+                found.append(
+                    Received(headers["delaybridge-id"], body, headers["delaybridge-attempt"])
+                )
+            elif len(found) >= at_least:
+                break
+            else:
+                time.sleep(0.01)
+    return found

@@ -1,0 +1,111 @@
+"""RabbitMQ for tests of publishers."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pika
+
+from delaybridge.message import Destination
+from tests.rigs import certificates
+from tests.rigs.broker import NetworkRig, Received
+from tests.rigs.waiting import wait_until
+from tests.servers.process import LOOPBACK, accepts, free_port
+from tests.servers.rabbitmq import RabbitMQNode
+
+
+class Tls(NamedTuple):
+    """RabbitMQ's URL for TLS, and the authority that signed its certificate."""
+
+    url: str
+    authority: Path
+
+    @property
+    def trusting(self) -> str:
+        """The URL for pika with that authority as the trusted one."""
+        return f"{self.url}?ssl_options={{'ca_certs':'{self.authority}'}}"
+
+
+@contextlib.contextmanager
+def running_with_tls(node: RabbitMQNode) -> Iterator[Tls]:
+    """Start the node with a port for TLS."""
+    made, port, inside = certificates.make(node.folder), free_port(), node.environment()["HOME"]
+    with (node.folder / "rabbitmq.conf").open("a") as config:
+        config.write(
+            f"listeners.ssl.1 = {LOOPBACK}:{port}\n"
+            f"ssl_options.cacertfile = {inside}/{made.authority.name}\n"
+            f"ssl_options.certfile = {inside}/{made.certificate.name}\n"
+            f"ssl_options.keyfile = {inside}/{made.key.name}\n"
+        )
+    with node:
+        wait_until(lambda: accepts(port), 10.0, "the TLS port answers")
+        yield Tls(f"amqps://guest:guest@{LOOPBACK}:{port}/%2F", made.authority)
+
+
+class RabbitMQRig(NetworkRig):
+    """RabbitMQ 4.3: an exchange with one quorum queue per destination."""
+
+    kind = "rabbitmq"
+    missing_reason = "exchange_missing"
+
+    def __init__(self, config: str = "max_message_size = 16777216\n") -> None:
+        """config: by default RabbitMQ 4's limit of a message; RabbitMQ 3 accepts larger ones."""
+        super().__init__()
+        self.node = RabbitMQNode(config)
+
+    def url(self) -> str:
+        return f"amqp://guest:guest@{LOOPBACK}:{self.proxy_port}/%2F"
+
+    def login(self, file: Path) -> tuple[str, str] | None:
+        return f"{self.url().replace(':guest@', '@')}?password_file={file}", "guest"
+
+    @contextlib.contextmanager
+    def channel(self) -> Iterator[Any]:
+        """A channel of plain pika, past the proxy."""
+        connection = pika.BlockingConnection(pika.URLParameters(self.node.url))
+        try:
+            yield connection.channel()
+        finally:
+            with contextlib.suppress(pika.exceptions.AMQPError):
+                connection.close()
+
+    def make(self, name: str | None = None) -> str:
+        name = name or f"x-{uuid.uuid4().hex}"
+        with self.channel() as channel:
+            channel.exchange_declare(name, "direct", durable=True)
+            channel.queue_declare(name, durable=True, arguments={"x-queue-type": "quorum"})
+            channel.queue_bind(name, name, "key")
+        return name
+
+    def destination(self, address: str) -> Destination:
+        return Destination(self.kind, self.kind, address, "key")
+
+    def read(self, address: str, at_least: int) -> list[Received]:
+        return [
+            Received(
+                properties.headers["delaybridge-id"],
+                body,
+                properties.headers["delaybridge-attempt"],
+            )
+            for properties, body in self.read_raw(address, at_least)
+        ]
+
+    def read_raw(self, queue: str, at_least: int, deadline_s: float = 10.0) -> list[Any]:
+        """Properties and bodies, as pika gives them."""
+        found: list[Any] = []
+        deadline = time.monotonic() + deadline_s
+        with self.channel() as channel:
+            while time.monotonic() < deadline:
+                method, properties, body = channel.basic_get(queue, auto_ack=True)
+                if method is not None:
+                    found.append((properties, body))
+                elif len(found) >= at_least:
+                    return found
+                else:
+                    time.sleep(0.01)
+        return found
