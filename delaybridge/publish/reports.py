@@ -1,12 +1,21 @@
-"""Gathers outcomes for one turn of the event loop, then reports them together."""
+"""How outcomes reach the event loop: gathered for one turn, then reported together."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Callable, Iterable
 
 from delaybridge.message import Delivery
 from delaybridge.publish import CONFIRMED, Outcome, Report
+
+
+def call_on_loop(
+    loop: asyncio.AbstractEventLoop, callback: Callable[..., None], *arguments: object
+) -> None:
+    """Call this on the loop, from another thread; nothing happens if the loop has ended."""
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(callback, *arguments)
 
 
 class Reports:

@@ -26,7 +26,7 @@ from confluent_kafka import (
 )
 
 from delaybridge.ingest.kafka.damage import STOPS, complaint, is_readable
-from delaybridge.ingest.kafka.group import DEFAULTS, silent_logger
+from delaybridge.ingest.kafka.group import DEFAULTS
 from delaybridge.ingest.kafka.handover import Batch, HandOver
 from delaybridge.ingest.kafka.offsets import beginnings, waiting
 from delaybridge.ingest.kafka.owners import TopicOwners
@@ -35,7 +35,7 @@ from delaybridge.ingest.kafka.sources import CLUSTER, Sources
 from delaybridge.ingest.kafka.subscription import Subscription
 from delaybridge.ingest.kafka.topics import ANSWER_TIMEOUT_S, Place, Topic, TopicIds
 from delaybridge.ingest.owner import Owner
-from delaybridge.publish.kafka.configuration import Configuration
+from delaybridge.publish.kafka.configuration import Configuration, LineLogger
 from delaybridge.publish.kafka.outcomes import LOGIN_REFUSED, error_of, shown
 
 POLL_S = 0.2
@@ -74,13 +74,10 @@ class KafkaConsumer:
         self.lag: dict[str, int] = {}
         self._settings, self._sources, self._skip = settings, sources, dict(skip)
         self._member = {**member, "error_cb": self._cluster_failed}
-        self._logger = silent_logger()
         self._hand_over = HandOver()
         self._tell = self._hand_over.tell
-        self._ids = TopicIds(settings, self._logger)
-        self._owners = TopicOwners(
-            settings, owner, lambda why: self._tell(sources.unguarded, why), self._logger
-        )
+        self._ids = TopicIds(settings)
+        self._owners = TopicOwners(settings, owner, lambda why: self._tell(sources.unguarded, why))
         self._subscription = Subscription(topics, self._ids, self._owners)
         self._consumer: Consumer
         self._window_bytes = window_bytes
@@ -147,7 +144,7 @@ class KafkaConsumer:
 
     def _consume(self) -> None:
         self._consumer = Consumer(
-            {**DEFAULTS, **self._settings.current(), **self._member}, logger=self._logger
+            {**DEFAULTS, **self._settings.current(), **self._member}, logger=LineLogger()
         )
         self._subscription.since_s = time.monotonic()
         try:

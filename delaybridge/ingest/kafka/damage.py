@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, TopicPartition
 
-from delaybridge.ingest.kafka.group import silent_logger
-from delaybridge.publish.kafka.configuration import Configuration
+from delaybridge.publish.kafka.configuration import Configuration, LineLogger
 from delaybridge.publish.kafka.outcomes import error_of, shown
 
 _GONE = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError._LOG_TRUNCATION})
@@ -68,7 +67,7 @@ def _looker(settings: Configuration) -> Consumer:
         "auto.offset.reset": "error",
         "check.crcs": True,
     }
-    return Consumer({**settings.current(), **own}, logger=silent_logger())
+    return Consumer({**settings.current(), **own}, logger=LineLogger())
 
 
 def _range(place: TopicPartition, last: int) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 _SESSION_MS = 6000, 300_000  # what brokers allow, and librdkafka, if not told otherwise
@@ -38,10 +37,3 @@ def member_settings(*, group: str, window_bytes: int, silent_ms: int) -> dict[st
         "queued.max.messages.kbytes": min(max(window_bytes // 2**10, 1024), 2**21 - 1),
         "fetch.max.bytes": min(max(window_bytes, 2**20), _MOST_BYTES),
     }
-
-
-def silent_logger() -> logging.Logger:
-    """For librdkafka, which would otherwise write its lines to standard error."""
-    logger = logging.Logger("librdkafka")
-    logger.addHandler(logging.NullHandler())
-    return logger

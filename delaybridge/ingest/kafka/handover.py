@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
 from collections.abc import Callable
 
 from delaybridge.ingest.kafka.records import RawRecord
 from delaybridge.ingest.kafka.topics import Topic
+from delaybridge.publish.reports import call_on_loop
 
 Batch = dict[Topic, list[RawRecord]]
 
@@ -77,6 +77,4 @@ class HandOver:
 
     def tell(self, callback: Callable[..., None], *arguments: object) -> None:
         """Call this on the loop."""
-        # The loop may have ended without stopping the thread.
-        with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(callback, *arguments)
+        call_on_loop(self._loop, callback, *arguments)

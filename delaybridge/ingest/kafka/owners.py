@@ -6,14 +6,13 @@ commit it in the same group, so that they see each other's marks whatever groups
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from delaybridge.ingest.owner import Owner
-from delaybridge.publish.kafka.configuration import Configuration
+from delaybridge.publish.kafka.configuration import Configuration, LineLogger
 from delaybridge.publish.kafka.outcomes import error_of
 
 GROUP = "delaybridge.owners"
@@ -29,11 +28,7 @@ class TopicOwners:
     """The marks of delay topics. To be used in one thread."""
 
     def __init__(
-        self,
-        settings: Configuration,
-        owner: Owner,
-        unguarded: Callable[[str], None],
-        logger: logging.Logger,
+        self, settings: Configuration, owner: Owner, unguarded: Callable[[str], None]
     ) -> None:
         """unguarded: called once if the user may not use the group.
 
@@ -41,7 +36,8 @@ class TopicOwners:
         """
         # Not the AdminClient: it ends the process if the group has moved (librdkafka#5040).
         self._consumer = Consumer(
-            {**settings.current(), "group.id": GROUP, "enable.auto.commit": False}, logger=logger
+            {**settings.current(), "group.id": GROUP, "enable.auto.commit": False},
+            logger=LineLogger(),
         )
         self._settings, self._owner, self._unguarded = settings, owner, unguarded
         self._is_refused = False

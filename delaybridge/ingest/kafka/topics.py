@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import TimeoutError as FutureTimeout
@@ -11,7 +10,7 @@ from typing import Any, NamedTuple
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
-from delaybridge.publish.kafka.configuration import Configuration
+from delaybridge.publish.kafka.configuration import Configuration, LineLogger
 from delaybridge.publish.kafka.outcomes import error_of
 
 ANSWER_TIMEOUT_S = 10.0
@@ -37,9 +36,9 @@ class TopicRecreated(Exception):
 class TopicIds:
     """The ids of topics. To be used in one thread."""
 
-    def __init__(self, settings: Configuration, logger: logging.Logger) -> None:
+    def __init__(self, settings: Configuration) -> None:
         self._settings = settings
-        self._admin = AdminClient(dict(settings.current()), logger=logger)
+        self._admin = AdminClient(dict(settings.current()), logger=LineLogger())
         self._known: dict[str, str] = {}
         self._next_look_s = 0.0
 

@@ -7,7 +7,6 @@ there are none. The results of one poll reach the loop in one call.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -15,8 +14,9 @@ from functools import partial
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from delaybridge.message import Delivery
-from delaybridge.publish.kafka.configuration import Configuration, logger_to
+from delaybridge.publish.kafka.configuration import Configuration, LineLogger
 from delaybridge.publish.kafka.outcomes import error_of
+from delaybridge.publish.reports import call_on_loop
 
 POLL_S = 0.2
 Answers = list[tuple[Delivery, KafkaError | None]]
@@ -52,7 +52,7 @@ class KafkaClient:
                 # a connection, none per record.
                 "debug": "eos",
             },
-            logger=logger_to(self._logged),
+            logger=LineLogger(self._logged),
         )
         # A daemon: a process that fails before it calls `stop` must still exit.
         self._thread = threading.Thread(target=self._poll, name="delaybridge kafka", daemon=True)
@@ -108,9 +108,9 @@ class KafkaClient:
                 fatal = error_of(exc)
             if self._answers:
                 answers, self._answers = self._answers, []
-                self._call_on_loop(self._on_answers, self, answers)
+                call_on_loop(self._loop, self._on_answers, self, answers)
             if fatal is not None:
-                self._call_on_loop(self._on_error, self, fatal)
+                call_on_loop(self._loop, self._on_error, self, fatal)
 
     def _answer(self, delivery: Delivery, error: KafkaError | None, message: Message) -> None:
         if error is None and message.offset() is None:
@@ -122,15 +122,10 @@ class KafkaClient:
         self._answers.append((delivery, error))
 
     def _error(self, error: KafkaError) -> None:
-        self._call_on_loop(self._on_error, self, error)
+        call_on_loop(self._loop, self._on_error, self, error)
 
     def _logged(self, line: str) -> None:
         if line.endswith("-> Assigned"):
-            self._call_on_loop(self.ready.set)
+            call_on_loop(self._loop, self.ready.set)
         elif line.startswith("FAIL"):
             self.disturbed_s = self._loop.time()
-
-    def _call_on_loop(self, callback: Callable[..., None], *arguments: object) -> None:
-        # The loop may have ended without closing the publisher.
-        with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(callback, *arguments)

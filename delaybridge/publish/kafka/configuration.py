@@ -131,25 +131,20 @@ def check(name: str, settings: Mapping[str, Any]) -> None:
     """ConfigError if librdkafka does not take the settings. Connects to nothing."""
     try:
         offline = {k: v for k, v in settings.items() if k != "bootstrap.servers"}
-        Producer(offline, logger=logger_to(lambda line: None))
+        Producer(offline, logger=LineLogger())
     except KafkaException as exc:
         error = error_of(exc)
         reason = "librdkafka refuses the settings" if error is None else shown(error)
         raise ConfigError(f"brokers.{name}: {reason}") from None
 
 
-class _Handler(logging.Handler):
-    def __init__(self, see: Callable[[str], None]) -> None:
-        super().__init__()
+class LineLogger(logging.Logger):
+    """Passes librdkafka's lines to `see` alone. Without it they would go to standard error."""
+
+    def __init__(self, see: Callable[[str], None] = lambda line: None) -> None:
+        super().__init__("librdkafka", logging.DEBUG)
         self._see = see
 
-    def emit(self, record: logging.LogRecord) -> None:
+    def handle(self, record: logging.LogRecord) -> None:
+        """Instead of the handlers of a logger."""
         self._see(record.getMessage())
-
-
-def logger_to(see: Callable[[str], None]) -> logging.Logger:
-    # Outside the tree of loggers: only `see` gets librdkafka's lines. Without a logger they would
-    # go to standard error.
-    logger = logging.Logger("librdkafka", logging.DEBUG)
-    logger.addHandler(_Handler(see))
-    return logger

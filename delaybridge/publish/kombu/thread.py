@@ -26,6 +26,7 @@ from delaybridge.publish import CONFIRMED, Fault, Outcome, Verdict
 from delaybridge.publish.kombu.encoding import message
 from delaybridge.publish.rabbitmq.channel import NACKED, refusal
 from delaybridge.publish.redis_streams.outcomes import refusal as redis_refusal
+from delaybridge.publish.reports import call_on_loop
 from delaybridge.settings.urls import redact_text
 
 kombu: Any = import_module("kombu")  # half typed
@@ -105,13 +106,13 @@ class ConnectionThread:
             # Two tries at once: with none, older kombu goes on for ever.
             self._connection.ensure_connection(max_retries=1, interval_start=0, interval_step=0)
             word = "connection_lost"
-            self._call_on_loop(_resolve, self.opened, None)
+            call_on_loop(self._loop, _resolve, self.opened, None)
             while self._lost is None and (item := self._next()) is not None:
                 self._do(item)
             reason = self._lost or "not_connected: closed"
         except Exception as exc:
             reason = reason_of(word, exc)
-        self._call_on_loop(_resolve, self.ended, reason)
+        call_on_loop(self._loop, _resolve, self.ended, reason)
         with contextlib.suppress(Exception):
             self._connection.release()
 
@@ -136,12 +137,12 @@ class ConnectionThread:
 
     def _do(self, item: Delivery | QueueCheck) -> None:
         if isinstance(item, QueueCheck):
-            self._call_on_loop(_resolve, item.answer, self._check(item.queue))
+            call_on_loop(self._loop, _resolve, item.answer, self._check(item.queue))
             return
         self._outcomes.append((item, self._publish(item)))
         # With more than one, the call that the first one made is still to come.
         if len(self._outcomes) == 1:
-            self._call_on_loop(self._on_outcomes, self)
+            call_on_loop(self._loop, self._on_outcomes, self)
 
     def _publish(self, delivery: Delivery) -> Outcome:
         self._returned = None
@@ -214,11 +215,6 @@ class ConnectionThread:
                 return reason_of("not_connected", exc)
             return reason_of("unroutable", exc) if kind == "amqp" else None  # Redis creates it
         return None
-
-    def _call_on_loop(self, callback: Callable[..., None], *arguments: object) -> None:
-        # The loop may have ended without closing the publisher.
-        with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(callback, *arguments)
 
 
 def reason_of(word: str, exc: BaseException) -> str:
