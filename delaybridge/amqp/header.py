@@ -15,12 +15,12 @@ from enum import Enum
 from typing import Any
 
 from delaybridge.amqp.table import (
+    as_text,
     check_finite,
+    cut,
     decode_table,
     encode_table,
     epoch_seconds,
-    readable,
-    taken,
     utf8,
 )
 from delaybridge.errors import DecodeError, MessageError, shown
@@ -290,7 +290,7 @@ def message_id(flags: int, after: bytes) -> bytes | None:
         size = after[at]
     except IndexError:
         raise DecodeError("undecodable", "properties", "the content header is cut short") from None
-    return taken(after, at + 1, size, "message_id")
+    return cut(after, at + 1, size, "message_id")
 
 
 def decode_properties(flags: int, before: bytes, after: bytes) -> dict[str, Any]:
@@ -301,7 +301,7 @@ def decode_properties(flags: int, before: bytes, after: bytes) -> dict[str, Any]
         for name, start, end in _spans(flags, data, group):
             piece = data[start:end]
             if kinds[name] == "s":
-                found[name] = readable(piece[1:])
+                found[name] = as_text(piece[1:])
             else:
                 found[name] = int.from_bytes(piece, "big")
     return found
@@ -315,9 +315,9 @@ def _spans(
         if not flags & flag:
             continue
         if kind == "s":
-            size = 1 + taken(data, position, 1, name)[0]
+            size = 1 + cut(data, position, 1, name)[0]
         else:
             size = _FIXED_SIZES[kind]
-        taken(data, position, size, name)
+        cut(data, position, size, name)
         yield name, position, position + size
         position += size

@@ -245,7 +245,7 @@ def _entries(data: bytes, field: str, depth: int) -> Iterator[tuple[str, Any]]:
     position = 0
     while position < len(data):
         size = data[position]
-        name = taken(data, position + 1, size, field).decode(errors="backslashreplace")
+        name = cut(data, position + 1, size, field).decode(errors="backslashreplace")
         value, position = _decoded(data, position + 1 + size, name, depth)
         yield name, value
 
@@ -258,16 +258,16 @@ def _items(data: bytes, field: str, depth: int) -> Iterator[Any]:
 
 
 def _decoded(data: bytes, position: int, field: str, depth: int) -> tuple[Any, int]:
-    kind = taken(data, position, 1, field)
+    kind = cut(data, position, 1, field)
     position += 1
     if fixed := _FIXED.get(kind):
         layout, convert = fixed
-        piece = taken(data, position, layout.size, field)
+        piece = cut(data, position, layout.size, field)
         return convert(*layout.unpack(piece)), position + layout.size
     if kind not in (b"S", b"x", b"A", b"F"):
         raise DecodeError("undecodable", field, f"unknown type {kind!r}")
-    (size,) = _LONG.unpack(taken(data, position, _LONG.size, field))
-    piece = taken(data, position + _LONG.size, size, field)
+    (size,) = _LONG.unpack(cut(data, position, _LONG.size, field))
+    piece = cut(data, position + _LONG.size, size, field)
     return _sized(kind, piece, field, depth), position + _LONG.size + size
 
 
@@ -275,7 +275,7 @@ def _sized(kind: bytes, piece: bytes, field: str, depth: int) -> Any:
     if kind == b"x":
         return piece
     if kind == b"S":
-        return readable(piece)
+        return as_text(piece)
     if depth >= _DECODE_NESTING:
         raise DecodeError("undecodable", field, f"nested more than {_DECODE_NESTING} deep")
     if kind == b"A":
@@ -322,7 +322,7 @@ _FIXED_SIZES = {kind[0]: layout.size for kind, (layout, _) in _FIXED.items()}
 _SIZED_KINDS = frozenset(b"SxAF")
 
 
-def readable(data: bytes) -> str | bytes:
+def as_text(data: bytes) -> str | bytes:
     """Text if the bytes are UTF-8, else the bytes themselves."""
     try:
         return data.decode()
@@ -330,7 +330,7 @@ def readable(data: bytes) -> str | bytes:
         return data
 
 
-def taken(data: bytes, start: int, size: int, field: str) -> bytes:
+def cut(data: bytes, start: int, size: int, field: str) -> bytes:
     """The `size` bytes from `start`; DecodeError if there are fewer."""
     piece = data[start : start + size]
     if len(piece) != size:

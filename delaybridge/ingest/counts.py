@@ -17,11 +17,11 @@ _SMOOTHING = 0.5
 class Counts:
     """One delay exchange or delay topic, as this process sees it.
 
-    total: messages read. quarantined: how many of them went to the dead set. near_misses: headers
-    almost named like one of ours. refused: cancels and reschedules of messages bound for where the
-    source may not send. without_id: messages that may come twice if RabbitMQ delivers them again.
-    lag: messages waiting at the broker, None if unknown. state: `reading`, or why not. rate:
-    messages per second.
+    total: messages read. quarantined: those that went to the dead set. near_misses: headers named
+    almost like an instruction. refused: cancels and reschedules of messages that go where
+    the source may not send. without_id: messages that may come twice if RabbitMQ delivers them
+    again. lag: messages waiting at the broker, None if unknown. state: `reading`, or why not.
+    rate: messages per second.
     """
 
     source: str

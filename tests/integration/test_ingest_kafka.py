@@ -282,7 +282,7 @@ class TestWhatIsShown:
         other = make_entrance(topics=[delay, pattern, later])
         other.ingest("kafka")
         await says(other, delay, "idle: other processes read it")
-        await says(other, pattern, "idle: no such topic is there yet")
+        await says(other, pattern, "idle: no such topic exists yet")
         await says(other, later, f"{later}: UNKNOWN_TOPIC_OR_PART ")
         await entrance.stop(first)
         await says(other, delay, "reading")

@@ -25,7 +25,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from delaybridge.ingest.kafka.damage import STOPS, complaint, is_readable
+from delaybridge.ingest.kafka.damage import STOPS, diagnosis, is_readable
 from delaybridge.ingest.kafka.group import DEFAULTS
 from delaybridge.ingest.kafka.handover import Batch, HandOver
 from delaybridge.ingest.kafka.offsets import beginnings, waiting
@@ -67,9 +67,8 @@ class KafkaConsumer:
     ) -> None:
         """topics: names, or patterns that begin with ^. member: as `member_settings` gives it.
 
-        sources: told, on the loop, what is read and what is wrong. skip: first offset to read, if
-        it is beyond what was committed. lag: records not read yet,
-        by topic, as far as is known.
+        sources: gets reports of topics and their faults, on the loop. skip: first offset to read,
+        if it is beyond what was committed. lag: records not read yet, by topic, as far as is known.
         """
         self.lag: dict[str, int] = {}
         self._settings, self._sources, self._skip = settings, sources, dict(skip)
@@ -285,7 +284,7 @@ class KafkaConsumer:
         self._stopped.add(where)
         with contextlib.suppress(KafkaException):
             self._consumer.pause([TopicPartition(*where)])
-        reason = complaint(self._settings, place, code)
+        reason = diagnosis(self._settings, place, code)
         self._tell(self._sources.place_changed, f"{place.topic}/{place.partition}", reason)
 
     # partitions come and go

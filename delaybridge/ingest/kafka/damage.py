@@ -19,12 +19,12 @@ _ANSWER_TIMEOUT_S = 5.0
 _LOOK_S = 2.0
 
 
-def complaint(settings: Configuration, place: TopicPartition, code: int) -> str:
-    """What is wrong with the record at a place, and how to continue, for the operator.
+def diagnosis(settings: Configuration, place: TopicPartition, code: int) -> str:
+    """For the operator: what is wrong with the record at a place, and how to continue.
 
     Takes a moment: it asks the broker, and looks for the batch's end.
     """
-    look = _looker(settings)
+    look = _private_consumer(settings)
     try:
         low, high = look.get_watermark_offsets(place, timeout=_ANSWER_TIMEOUT_S)
         if code in _UNREADABLE:
@@ -33,7 +33,7 @@ def complaint(settings: Configuration, place: TopicPartition, code: int) -> str:
     except KafkaException as exc:
         error = error_of(exc)
         why = "no answer" if error is None else shown(error)
-        what = _UNREADABLE.get(code, "lost_input: what is to be read next is not there")
+        what = _UNREADABLE.get(code, "lost_input: the next record does not exist")
         return f"{what}; stopped at offset {place.offset} ({why})"
     finally:
         look.close()
@@ -41,14 +41,14 @@ def complaint(settings: Configuration, place: TopicPartition, code: int) -> str:
         lost = "lost_input: retention took records before they were read"
         return f"{lost}: {_range(place, low - 1)}"
     return (
-        f"lost_input: the log was cut back: it ends at offset {high}, and {place.offset} is to be "
-        "read next"
+        f"lost_input: the log was cut back: it ends at offset {high}, before the next record to "
+        f"read, {place.offset}"
     )
 
 
 def is_readable(settings: Configuration, topic: str, partition: int) -> bool:
-    """Whether a partition can be read; true also if nothing new is in it."""
-    look = _looker(settings)
+    """Whether a partition can be read, even if it holds nothing new."""
+    look = _private_consumer(settings)
     try:
         look.assign([TopicPartition(topic, partition, OFFSET_END)])
         found = look.consume(1, _LOOK_S)
@@ -58,8 +58,8 @@ def is_readable(settings: Configuration, topic: str, partition: int) -> bool:
         look.close()
 
 
-def _looker(settings: Configuration) -> Consumer:
-    """A consumer that is never in the group and commits nothing; librdkafka wants a group name."""
+def _private_consumer(settings: Configuration) -> Consumer:
+    """A consumer that joins no group and commits nothing; librdkafka demands a group name."""
     own = {
         "group.id": "delaybridge-look",
         "enable.auto.commit": False,

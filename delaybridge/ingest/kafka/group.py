@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-_SESSION_MS = 6000, 300_000  # what brokers allow, and librdkafka, if not told otherwise
+_SESSION_MS = 6000, 300_000  # the shortest and longest that brokers allow by default
 _MOST_BYTES = 50 * 2**20  # of one answer: librdkafka's own default
 DEFAULTS = {"topic.metadata.refresh.interval.ms": 5000}  # how soon a new topic is found
-"""Of a member, where the URL of the broker says nothing else."""
+"""Settings of a member that an option in the broker's URL overrides."""
 _FIXED = {
     "partition.assignment.strategy": "cooperative-sticky",
     "enable.auto.offset.store": False,
@@ -25,8 +25,8 @@ _FIXED = {
 def member_settings(*, group: str, window_bytes: int, silent_ms: int) -> dict[str, Any]:
     """librdkafka's settings of a member.
 
-    window_bytes: about how much is fetched ahead. silent_ms: after this long without a sign of a
-    process its partitions are given to others.
+    window_bytes: about how much is fetched ahead. silent_ms: a process
+    that is silent for longer loses its partitions to others.
     """
     session_ms = min(max(silent_ms, _SESSION_MS[0]), _SESSION_MS[1])
     return {

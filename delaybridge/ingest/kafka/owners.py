@@ -51,8 +51,8 @@ class TopicOwners:
     def claim(self, names: Iterable[str], timeout_s: float) -> dict[str, str]:
         """Mark topics as this namespace's. Returns the owners of those that belong to others.
 
-        If two mark a topic at the same moment the last one has it; the other learns that at its
-        next claim. KafkaException if there is no answer in time.
+        If two namespaces mark a topic at the same moment, the last one has it; the other learns
+        that at its next claim. KafkaException if there is no answer in time.
         """
         self.foreign = self._claim(names, timeout_s)
         return self.foreign

@@ -1,4 +1,4 @@
-"""What a record of a delay topic asks for, in our headers or etf1's kafka-message-scheduler's.
+"""Reads the instructions in a record: our headers, or those of etf1's kafka-message-scheduler.
 
 In etf1's dialect the record's key is the id, the same key replaces, a null value cancels, and the
 headers name epoch (seconds), target topic and target key.

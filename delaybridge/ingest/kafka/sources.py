@@ -22,9 +22,9 @@ class Sources:
         self._routes, self._owner, self._emit = routes, owner, emit
         self._named = {route.source for route in routes}
         self._counts: dict[str, Counts] = {}
-        self._troubles: dict[str, str] = {}  # place -> what is wrong there
+        self._troubles: dict[str, str] = {}  # place -> the reason
         self._reading: set[str] = set()
-        self._idle: dict[str, str] = {}  # topics and patterns of which nothing is read here: why
+        self._idle: dict[str, str] = {}  # topic or pattern not read here -> why
         for route in routes:
             self._add(route)
 

@@ -13,9 +13,9 @@ from delaybridge.ingest.kafka.owners import TopicOwners, TopicsChanged
 from delaybridge.ingest.kafka.topics import TopicIds
 
 ELSEWHERE = "idle: other processes read it"
-FOREIGN = "idle: what is there belongs to another namespace"
-NO_TOPIC = "idle: no such topic is there yet"
-SETTLED_S = 5.0  # a member that was given no partition by then is given none for now
+FOREIGN = "idle: every matching topic belongs to another namespace"
+NO_TOPIC = "idle: no such topic exists yet"
+SETTLED_S = 5.0  # a member without partitions by then gets none for now
 ANSWER_TIMEOUT_S = 3.0
 
 
@@ -57,7 +57,7 @@ class Subscription:
             self._owners.look(names, ANSWER_TIMEOUT_S)
 
     def idle(self, read: Collection[str]) -> dict[str, str]:
-        """Names and patterns of which nothing is read here though nothing is wrong, and why."""
+        """Names and patterns of which nothing is read here although nothing is wrong, and why."""
         left = [asked for asked in self._asked if not _matching(asked, read)]
         if not left or time.monotonic() - self.since_s <= SETTLED_S:
             return {}

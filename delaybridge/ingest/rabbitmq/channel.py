@@ -1,4 +1,4 @@
-"""One channel of a consumer: what it delivered, and what of that may be acknowledged."""
+"""One channel of a consumer: the messages it delivered, and which of them to acknowledge."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class HeldMessage:
 
 
 class ImmediateDelivery(Delivery):
-    """A message without a delay, published at once. intake: where it came from, as `held`."""
+    """A message without a delay, published at once. intake, held: where it came from."""
 
     __slots__ = ("held", "intake")
 
@@ -69,7 +69,7 @@ class ImmediateDelivery(Delivery):
 
 
 class IntakeChannel:
-    """One channel of a consumer: what it delivered, what of it is done, and why it ended."""
+    """One channel of a consumer: the messages it delivered, which are done, and why it ended."""
 
     def __init__(self, connection: IntakeConnection, channel: Channel, most: int) -> None:
         """most: as `Tags.take` has it. held: messages taken, by tag, in their order."""
@@ -124,7 +124,7 @@ class IntakeChannel:
         self.moved.set()
 
     def ack(self) -> None:
-        """Acknowledge what is stored or published."""
+        """Acknowledge the messages that are stored or published."""
         if self.ended.done() or not self._connection.is_open:
             return
         upto, single = self._tags.take(self._most)

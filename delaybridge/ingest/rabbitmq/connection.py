@@ -28,7 +28,7 @@ _OVERHEAD = 256  # bytes of memory per message in addition to its own
 
 
 class Deliveries:
-    """What one channel delivered and was not taken yet. size: bytes of all not acknowledged yet."""
+    """Messages of one channel that were not taken yet. size: bytes of all unacknowledged ones."""
 
     def __init__(self, arrived: Callable[[], None]) -> None:
         self.messages: list[RawMessage] = []
@@ -205,7 +205,7 @@ class IntakeConnection(WireConnection):
             self._watch(False)
 
     def _watch(self, reading: bool) -> None:
-        """Read the socket, or stop: what is not read stays with the broker."""
+        """Read the socket, or stop: the broker keeps the rest."""
         transport: Any = self._transport
         if transport is None or self.is_closed or transport._state != transport._STATE_ACTIVE:
             return

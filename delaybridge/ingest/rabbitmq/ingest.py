@@ -103,7 +103,7 @@ class RabbitMQIngest:
             pass  # RabbitMQ delivers again what is not acknowledged
 
     async def measure(self) -> None:
-        """Ask how much waits in each queue, and whether its exchange is still this namespace's."""
+        """Count what waits in each queue, and check that this namespace owns its exchange."""
         connection = self._connection
         for intake in self._intakes:
             if connection is not None and connection.is_open and intake.counts.state == "reading":
@@ -180,7 +180,7 @@ async def connected(
 
 
 async def look_for_others(options: Iterable[IngestOptions]) -> list[tuple[Route, str, str]]:
-    """For each delay exchange what else is bound to it, or '', and why that is not known, or ''."""
+    """Each delay exchange; what else is bound to it; why that is unknown. '' for neither."""
     found = []
     for each in options:
         parameters = parameters_of(each.broker, each.url, each.publish)

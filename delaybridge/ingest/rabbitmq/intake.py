@@ -71,7 +71,7 @@ class Intake:
         return 0 if channel is None else channel.in_hand + len(channel.deliveries.messages)
 
     def failed(self, reason: str) -> None:
-        """Record and log why it is not read."""
+        """Record and log why the exchange is not read."""
         self.counts.state = reason
         self._emit(IngestFailed(source=str(self.route), reason=reason))
 
@@ -204,7 +204,7 @@ class Intake:
     async def _store_all(
         self, held: Sequence[HeldMessage], channel: IntakeChannel, now_s: float
     ) -> None:
-        """Store them. Quarantine a conflict; try again later if the id is in flight."""
+        """Store messages. Quarantine a conflict; try again later if the id is in flight."""
         stored: list[tuple[Entry, Answer | None]] = []
         while held:
             entries = [each.entry for each in held]
@@ -227,7 +227,7 @@ class Intake:
         self.counts.report(stored, self._emit)
 
     def _must_wait(self, held: HeldMessage, answer: Answer | None, now_s: float) -> bool:
-        """Whether the id is in flight, or this changes a message that waits for such an id."""
+        """Whether its id is in flight, or it changes a message that waits for such an id."""
         if isinstance(held.entry, Change):
             return any(other.id == held.id for other in self._waiting)
         is_patient = isinstance(held.entry, Schedule) and now_s - held.since_s < PATIENCE_S

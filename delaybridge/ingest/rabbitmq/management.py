@@ -1,7 +1,7 @@
 """RabbitMQ's management API, for what AMQP cannot do: list bindings, set a policy.
 
 By default it is expected on the broker's host and the usual port, with the broker's user, and with
-TLS if AMQP uses TLS. Where it does not answer, ingest works without it.
+TLS if AMQP uses TLS. If it does not answer, ingest works without it.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _PORT, _TLS_PORT = 15672, 15671
 
 
 class ManagementError(Exception):
-    """Why the management API did not do it."""
+    """The management API refused or did not answer; the text is the reason."""
 
 
 class Management:
     """The management API of one broker."""
 
     def __init__(self, parameters: Parameters, url: str = "") -> None:
-        """url: if it is not on the broker's host; `off`: do not use it."""
+        """url: where it is, if not on the broker's host; `off`: do not use it."""
         tls = parameters.ssl_options
         scheme, port = ("http", _PORT) if tls is None else ("https", _TLS_PORT)
         host = f"[{parameters.host}]" if ":" in parameters.host else parameters.host
@@ -79,7 +79,7 @@ class Management:
 
     async def _ask(self, method: str, path: str, body: bytes | None = None) -> bytes:
         if self._is_off:
-            raise ManagementError("ingest.management says off")
+            raise ManagementError("switched off by ingest.management")
         headers = {"Authorization": self._authorization(), "Content-Type": "application/json"}
         request = Request(f"{self._url}/api/{path}", body, headers, method=method)
 

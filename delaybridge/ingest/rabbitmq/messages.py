@@ -1,4 +1,4 @@
-"""What a message from a delay exchange asks for, read from its bytes, which are kept unchanged.
+"""Reads the instructions in a message from a delay exchange; its bytes are kept unchanged.
 
 Only headers addressed to delaybridge are decoded, and of the properties only `message_id`.
 """

@@ -1,4 +1,4 @@
-"""What ingest declares on the broker: the delay exchange, its intake queue, and the bindings."""
+"""Declares a delay exchange, its intake queue and the bindings on the broker."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ async def _declare_owner(connection: IntakeConnection, route: Route, name: str) 
 
 
 async def declare(connection: IntakeConnection, route: Route, management: Management) -> Channel:
-    """Declare what is missing and return a new channel. What exists is used unchanged.
+    """Declare what is missing, leave the rest unchanged, and return a new channel.
 
     ConfigError if the existing exchange cannot be consumed from; otherwise raises what closed the
     channel (403: the user may not declare).
@@ -234,7 +234,7 @@ class _Probe:
 
 
 async def others_bound(management: Management, route: Route) -> set[str]:
-    """What else than its intake queue is bound to the delay exchange. Raises ManagementError."""
+    """What is bound to the delay exchange besides its intake queue; raises ManagementError."""
     return await management.bound_to(route.source) - {f"queue {route.source}"}
 
 
@@ -265,6 +265,6 @@ def _text_of(exc: Exception, code: int) -> str | None:
 
 
 async def messages_waiting(connection: IntakeConnection, queue: str) -> int:
-    """How many messages of the queue were not delivered to a consumer yet."""
+    """Number of messages in the queue that no consumer has."""
     answer = await connection.call_alone("queue_declare", queue=queue, passive=True)
     return int(answer.message_count)

@@ -57,7 +57,7 @@ class Configuration(dict[str, Any]):
     def current(self) -> Self:
         """These settings with the password that is in the file now, for a new client."""
         if self.file is not None:
-            # If it cannot be read, the old one stays: the broker goes on to refuse it.
+            # If the file cannot be read, the old password stays, and the broker refuses it.
             with contextlib.suppress(ValueError):
                 self["sasl.password"] = self.file.read()
         return self

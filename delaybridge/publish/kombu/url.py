@@ -33,7 +33,7 @@ class ConnectionSettings(NamedTuple):
 
 
 def connection_settings(name: str, url: str, options: PublishOptions) -> ConnectionSettings:
-    """What a broker's URL, kombu+URL, says; `transport.NAME=VALUE` in it is a transport option.
+    """Read a broker's URL, kombu+URL; `transport.NAME=VALUE` in it is a transport option.
 
     ConfigError for a transport that is unknown, needs another library, or confirms nothing.
     """
