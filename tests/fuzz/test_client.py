@@ -27,7 +27,7 @@ calm = settings(deadline=None, suppress_health_check=[*HealthCheck])
 
 @pytest.fixture(scope="module")
 def client(redis_url: str) -> Iterator[Client]:
-    """A client, and a namespace that is never emptied: the server ends with the tests."""
+    """A client; its namespace is never emptied, since the server ends with the tests."""
     with Client(redis_url, namespace="fuzz-client") as client:
         yield client
 

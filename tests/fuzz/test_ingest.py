@@ -1,4 +1,4 @@
-"""A delay exchange and a delay topic get anything; all valid messages among it arrive."""
+"""Whatever is sent to a delay exchange or delay topic, all valid messages among it are stored."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ VALUES = st.recursive(
 
 @pytest.fixture
 async def make_entrance(redis_url: str, namespace: str) -> AsyncIterator[MakeEntrance]:
-    """Makes an entrance to one broker."""
+    """Makes entrances to one broker."""
     async with AsyncExitStack() as stack:
 
         def make(name: str, url: str, **ingest: Any) -> Entrance:
@@ -60,7 +60,7 @@ async def make_entrance(redis_url: str, namespace: str) -> AsyncIterator[MakeEnt
 
 @st.composite
 def messages(draw: st.DrawFn) -> Sent:
-    """Any message that RabbitMQ itself takes."""
+    """Any message that RabbitMQ accepts."""
     headers = draw(st.dictionaries(NAMES | TEXT, VALUES, max_size=4))
     try:
         table = encode_table(headers.items())
@@ -93,7 +93,7 @@ async def test_good_messages_among_any_others_at_a_delay_exchange_are_stored(
 
 
 def missing(url: str, queue: str) -> set[bytes]:
-    """The good messages that have not arrived in a queue in time."""
+    """The good messages that did not arrive in the queue in time."""
     left = set(GOOD)
     connection = pika.BlockingConnection(pika.URLParameters(url))
     channel = connection.channel()

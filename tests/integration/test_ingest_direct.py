@@ -1,4 +1,4 @@
-"""Delay exchanges on a RabbitMQ with its management API: direct ones, and what else is bound."""
+"""Delay exchanges on a RabbitMQ with its management API: direct ones, and other bindings."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ async def make_entrance(
 
 
 async def declared_plainly(rabbit: Exchanges, exchange: str) -> None:
-    """As a producer does that knows nothing of delaybridge."""
+    """As by a producer without delaybridge."""
     await rabbit.do(lambda channel: channel.exchange_declare(exchange, "direct", durable=True))
 
 
@@ -111,7 +111,7 @@ async def test_if_no_policy_may_be_set_the_command_to_run_is_printed(
     entrance.ingest("rabbitmq")
 
     def line() -> str:
-        """What stands in the log, whole and ready to be pasted."""
+        """The command in the log, complete and ready to paste."""
         log = "\n".join(TextFormatter().format(record) for record in caplog.records)
         told = re.search(r": rabbitmqctl (set_policy .*)", log)
         return told[1] if told else ""
@@ -170,11 +170,11 @@ async def test_a_queue_bound_to_a_delay_exchange_is_reported(
     await rabbit.do(lambda channel: channel.queue_bind(wrong, delay, "#"))
     assert await asyncio.to_thread(cli.main, doctor) == 1
     assert f"queue {wrong}; bind to '{namespace}' instead" in words(capsys)
-    # an operator whose settings name no exchange: the running process announces it
+    # if the settings name no exchange, the running process announces it
     monkeypatch.delenv("DELAYBRIDGE_INGEST__EXCHANGES")
     assert await asyncio.to_thread(cli.main, doctor) == 1
     assert f"queue {wrong}; bind to '{namespace}' instead" in words(capsys)
-    # and a process that begins to read
+    # a process that starts to read reports it, too
     entrance.ingest("rabbitmq")
 
     def told() -> list[str]:

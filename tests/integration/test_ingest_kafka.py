@@ -1,4 +1,4 @@
-"""Delay topics of a real Kafka: what arrives, what is kept, what is refused, what survives."""
+"""Delay topics of a real Kafka: records arrive, are kept, are refused, and survive."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def kafka(real_kafka_url: str) -> Kafka:
 async def make_entrance(
     redis_url: str, real_kafka_url: str, namespace: str
 ) -> AsyncIterator[MakeEntrance]:
-    """Makes entrances that read what begins with this test's namespace, as a group of its own."""
+    """Makes entrances that read topics beginning with this test's namespace, in their own group."""
     async with AsyncExitStack() as stack:
         made = []
 
@@ -219,7 +219,7 @@ class TestWhatIsUndone:
         await is_pending(entrance, 2)
         await kafka.send(delay, None, key=b"b")
         await is_pending(entrance, 1)
-        # and a null value that finds nothing is an ordinary one, also right before another cancel
+        # a null value that cancels nothing is a message, also right before another cancel
         cancel = [("delaybridge-id", b"c"), ("delaybridge-cancel", b"true")]
         await kafka.send_many(delay, [(b"no %d" % n, None, []) for n in range(8)])
         await kafka.send_many(delay, [(b"n", None, []), (b"c", b"", cancel), (b"m", None, [])])
@@ -289,7 +289,7 @@ class TestWhatIsShown:
 
 
 async def says(entrance: Entrance, topic: str, state: str) -> None:
-    """Some process says that of a topic."""
+    """Wait until a process announces this state of a topic."""
 
     async def look() -> bool:
         ingests = (await entrance.client.stats()).ingests
@@ -326,7 +326,7 @@ class TestQuarantine:
             *("ingress:bad_time", "ingress:binary_number", "ingress:time_ambiguous"),
             "ingress:body_too_large",
         ]
-        # and kicked it goes where it would have gone, once what was wrong with it is not
+        # kicked, it goes where it would have gone
         assert await entrance.client.kick(dead[0].id) == "kicked"
         records = await kafka.take(target, 2)
         assert records[1].given[:2] == wrong[0][:2]
@@ -345,7 +345,7 @@ class TestQuarantine:
         await kafka.send(delay, b"behind", HOUR, key=b"k")
         entrance.ingest("kafka")
         await is_pending(entrance, 2)
-        # also where it came from the same offset of another topic, which leads elsewhere
+        # also from the same offset of another topic, with another target
         await kafka.send(second, b"third", headers, key=b"k")
         await is_quarantined(entrance, 2)
         assert {m.body for m in await entrance.delayed()} == {b"first", b"behind"}
@@ -365,7 +365,7 @@ class TestQuarantine:
         (first,) = await entrance.delayed()
         place = first.id[:-1] + "1"
         taken = [f"q-{place}", *quarantine_ids(place)]
-        for id in taken:  # by its key in the same bucket
+        for id in taken:  # its key puts it into the same bucket
             to = f"kafka:{namespace}"
             await entrance.client.schedule(to, b"taken", delay="1h", id=id, key=place)
         await kafka.send(delay, b"lost", [("delaybridge-delay", b"soon")])
@@ -519,7 +519,7 @@ class TestAnotherTopicOfTheSameName:
         entrance.ingest("kafka")
         entrance.scan()
         await kafka.take(target, 5)
-        # longer than the old one was, before the consumer looks at its metadata again
+        # longer than the old topic, before the consumer looks at its metadata again
         await kafka.delete(delay)
         await kafka.topic(delay)
         await kafka.send_many(delay, [(b"k", b"new %d" % n, []) for n in range(9)])
@@ -545,7 +545,7 @@ class TestAnotherTopicOfTheSameName:
         assert [r.value for r in found[5:]] == [b"new %d" % n for n in range(9)]
 
 
-# settings that change
+# changed settings
 
 
 async def test_delay_topics_are_added_and_removed_by_sighup(

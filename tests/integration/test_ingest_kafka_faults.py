@@ -1,4 +1,4 @@
-"""What may befall a delay topic, its broker or the store: nothing is lost in silence."""
+"""Faults of delay topics, their broker and the store: nothing is lost silently."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.servers.process import LOOPBACK, free_port
 from tests.servers.redis import RedisServer
 
 PROPERTIES = {
-    # A broker that was killed is not taken for its own double when it is back.
+    # So that a restarted broker is not taken for a second one of the same id.
     "broker.session.timeout.ms": "1500",
     "broker.heartbeat.interval.ms": "300",
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
@@ -40,7 +40,7 @@ HOUR = [("delaybridge-delay", b"1h")]
 
 @pytest.fixture(scope="module")
 def node() -> Iterator[KafkaNode]:
-    """A Kafka of this module's own, that asks who may read."""
+    """A private Kafka that checks the right to read."""
     made = KafkaNode({**PROPERTIES, **plain_login("bridge", "right")})
     made.add_listener(f"LOGIN://{LOOPBACK}:{LOGIN_PORT}")
     with made:
@@ -88,7 +88,7 @@ async def until_pending(entrance: Entrance, wanted: set[bytes]) -> None:
 
 
 async def until_state(entrance: Entrance, topic: str, begin: str) -> SourceInfo:
-    """What is shown of a topic once its state begins so."""
+    """What is announced about a topic, once its state begins like this."""
 
     async def look() -> SourceInfo | None:
         shown = await source(entrance, topic)
@@ -118,7 +118,7 @@ class TestInputThatCannotBeRead:
         await entrance.stop(ingest)
         await kafka.send_many(delay, numbered(3, 10), partition=0)
         await kafka.take_away(delay, 0, before=7)
-        # then that partition stops, with an alarm, and the other goes on
+        # that partition stops, with a reason, and the other is still read
         ingest = entrance.ingest("kafka")
         shown = await until_state(entrance, delay, f"{delay}/0: lost_input: retention")
         assert "offsets 3 to 6; to continue after them: delaybridge ingest kafka" in shown.state
@@ -133,7 +133,7 @@ class TestInputThatCannotBeRead:
         await entrance.until(is_counted, "the lag of what is not read")
         await entrance.stop(ingest)
         assert await kafka.committed(namespace, delay, 0) == 3
-        # until somebody decides
+        # until an operator skips the records
         entrance = make_entrance(skip_offsets=[f"{delay}/0=6"])
         entrance.ingest("kafka")
         await until_pending(entrance, named(0, 3) | named(7, 10) | named(20, 25))
@@ -149,10 +149,10 @@ class TestInputThatCannotBeRead:
         await kafka.send_many(delay, numbered(10, 13), partition=0)
         (segment,) = (node.folder / "data" / f"{delay}-0").glob("*.log")
         with segment.open("r+b") as log:
-            at = log.read().index(b"\x0472")  # a value behind its length
+            at = log.read().index(b"\x0472")  # a value after its length
             log.seek(at + 1)
             log.write(b"X")
-        # then what stands before it is read, and nothing behind it
+        # what comes before it is read, and nothing after it
         ingest = entrance.ingest("kafka")
         shown = await until_state(entrance, delay, f"{delay}/0: corrupt: ")
         assert "offsets 3 to 7;" in shown.state
@@ -160,7 +160,7 @@ class TestInputThatCannotBeRead:
         await until_pending(entrance, named(0, 3))
         await entrance.stop(ingest)
         assert await kafka.committed(namespace, delay) == 3
-        # until somebody decides
+        # until an operator skips the records
         entrance = make_entrance(skip_offsets=[f"{delay}/0=7"])
         entrance.ingest("kafka")
         await until_pending(entrance, named(0, 3) | named(10, 13))
@@ -188,7 +188,7 @@ class TestInputThatCannotBeRead:
 
 
 class TestServersAway:
-    @pytest.mark.timeout(90)  # a Kafka on a busy machine takes its time to start
+    @pytest.mark.timeout(90)  # Kafka starts slowly on a busy machine
     async def test_reading_resumes_when_the_broker_is_back(
         self, make_entrance: MakeEntrance, kafka: Kafka, node: KafkaNode, namespace: str
     ) -> None:
@@ -226,7 +226,8 @@ class TestServersAway:
         namespace: str,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        monkeypatch.setattr(kafka_consumer, "GIVE_UP_S", 600.0)  # whoever waits is never given any
+        # A member that waited as long would never get a partition.
+        monkeypatch.setattr(kafka_consumer, "GIVE_UP_S", 600.0)
         entrance = make_entrance()
         delay, _ = await kafka.pair(namespace, partitions=4)
         await kafka.send_many(delay, numbered(0, 40))
@@ -254,8 +255,8 @@ class TestServersAway:
         await kafka.do(own_redis.kill)
         for start in range(40, 1000, 96):
             await kafka.send_many(delay, numbered(start, start + 96))
-        # then it stops consuming and keeps its place in the group; what another leaves behind
-        # meanwhile is neither read past nor lost
+        # it stops consuming and stays in the group; records that another member leaves
+        # meanwhile are neither skipped nor lost
         await entrance.kill(second)
         await entrance.until(lambda: share(kafka, namespace, [4]), "one has all")
         committed = [await kafka.committed(namespace, delay, number) for number in range(4)]

@@ -1,4 +1,4 @@
-"""A delay exchange or topic belongs to one namespace: another is refused and told whose it is."""
+"""A delay exchange or topic belongs to one namespace: another is refused, and told the owner."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Source = Callable[[Entrance, str], Awaitable[Any]]
 
 @pytest.fixture
 async def make_entrance(redis_url: str) -> AsyncIterator[MakeEntrance]:
-    """Makes entrances: of any namespace, to one broker."""
+    """Makes entrances of any namespace to one broker."""
     async with AsyncExitStack() as stack:
 
         async def make(namespace: str, broker: dict[str, str], **ingest: Any) -> Entrance:
@@ -35,7 +35,7 @@ async def make_entrance(redis_url: str) -> AsyncIterator[MakeEntrance]:
 
 
 async def refused(entrance: Entrance, source: Source, name: str) -> str:
-    """What an entrance says of a source that it does not read."""
+    """What an entrance announces about a source that it does not read."""
 
     async def look() -> str:
         found = await source(entrance, name)
@@ -45,7 +45,7 @@ async def refused(entrance: Entrance, source: Source, name: str) -> str:
 
 
 async def all_refused(entrance: Entrance) -> str:
-    """What the processes of an entrance say once none of them reads any more."""
+    """What the processes of an entrance announce once none of them reads."""
 
     async def look() -> str:
         ingests = (await entrance.client.stats()).ingests
@@ -71,7 +71,7 @@ async def is_pending(entrance: Entrance, count: int) -> None:
 
 
 def wiped(redis_url: str, namespace: str) -> None:
-    """As if another Redis were there, or this one had lost all."""
+    """As if this were another Redis, or had lost everything."""
     with redis.Redis.from_url(redis_url) as client:
         found = [*client.scan_iter(match=f"{{{namespace}*", count=10_000)]
         assert found
@@ -104,7 +104,7 @@ class TestRabbitMQ:
         trying = second.ingest("rabbitmq")
         refusal = asyncio.create_task(refused(second, exchange_source, delay))
         sent = 0
-        while not refusal.done():  # it gets nothing at its start, either
+        while not refusal.done():  # it gets nothing while it starts, either
             await rabbit.publish(delay, "k", b"meanwhile", {"x-delay": HOUR_MS})
             sent += 1
         said = await refusal
@@ -116,7 +116,7 @@ class TestRabbitMQ:
         await is_pending(first, 20 + sent)
         assert await second.delayed() == []
 
-        # taken over from one that still runs, which learns it
+        # taken over from a process that still runs, which then stops reading
         await second.stop(trying)
         third = await make_entrance(f"{namespace}-b", broker, exchanges=[delay], take_over=[owner])
         third.ingest("rabbitmq")
@@ -152,7 +152,7 @@ class TestRabbitMQ:
         task = over.ingest("rabbitmq")
         await is_pending(over, 1)
         await over.stop(task)
-        again.ingest("rabbitmq")  # from now on it is its own
+        again.ingest("rabbitmq")  # now it is its own
         await reading(again, delay)
 
 
@@ -196,7 +196,7 @@ class TestKafka:
         if not same_group:
             return
 
-        # taken over from one that still runs, which learns it
+        # taken over from a process that still runs, which then stops reading
         await second.stop(trying)
         third = await make_entrance(f"{namespace}-b", broker, **other, take_over=[owner])
         third.ingest("kafka")
@@ -225,7 +225,7 @@ class TestKafka:
         await refused(second, topic_source, taken)
         await kafka.send(own, b"2", HOUR)
         await is_pending(second, 1)
-        later, _ = await kafka.pair(namespace)  # found although it is no pattern any more
+        later, _ = await kafka.pair(namespace)  # found although no pattern is subscribed to
         await kafka.send(later, b"3", HOUR)
         await is_pending(second, 2)
         await kafka.send(taken, b"4", HOUR)

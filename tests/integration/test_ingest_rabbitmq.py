@@ -42,7 +42,7 @@ async def rabbit(rabbitmq_url: str) -> Exchanges:
 async def make_entrance(
     redis_url: str, rabbitmq_url: str, namespace: str
 ) -> AsyncIterator[MakeEntrance]:
-    """Entrances that read NAMESPACE.delay unless told otherwise."""
+    """Makes entrances that read NAMESPACE.delay by default."""
     async with AsyncExitStack() as stack:
 
         def make(**ingest: Any) -> Entrance:
@@ -56,7 +56,7 @@ async def make_entrance(
 
 @pytest.fixture
 async def open_entrance(make_entrance: MakeEntrance, rabbit: Exchanges, namespace: str) -> Entrance:
-    """An ingest process that reads, and a worker; the target is there."""
+    """Start an ingest process and a worker; the target exists."""
     await rabbit.target(namespace)
     entrance = make_entrance(destinations=[f"rabbitmq:{namespace}-other"])
     entrance.ingest("rabbitmq")
@@ -70,7 +70,7 @@ def properties(delay_ms: int | None = None, **given: Any) -> pika.BasicPropertie
     return pika.BasicProperties(headers=headers, **given)
 
 
-# what is declared
+# declarations
 
 
 @pytest.mark.parametrize("type", ["topic", "fanout", "headers"])
@@ -86,7 +86,7 @@ async def test_every_type_of_delay_exchange_delays(
     await rabbit.send(f"{namespace}.delay", sent)
     found = await rabbit.take_raw(namespace, 3)
     assert {(raw.routing_key, raw.body) for raw in found} == {(key, body) for key, body, _ in sent}
-    # and a second process, for which everything is there already
+    # a second process finds everything declared
     entrance.ingest("rabbitmq")
     await entrance.until(
         lambda: all_read(entrance, 2), "two processes that read what one of them declared"
@@ -146,7 +146,7 @@ async def test_a_direct_exchange_with_another_alternate_exchange_stops_no_other(
     assert f"{bad}.intake" in said
     await rabbit.publish(good, "k", headers={"x-delay": HOUR_MS})
     await entrance.until(entrance.delayed, "stored")
-    # once it is gone, all is well by itself
+    # it recovers once the exchange is deleted
     await rabbit.do(lambda channel: channel.exchange_delete(bad))
     await reading(entrance, bad, good)
     assert not task.done()
@@ -178,11 +178,11 @@ async def test_the_intake_queue_is_a_quorum_queue_without_delivery_limit(
     assert (stored.id, stored.headers) == ("m", [("x-delay", HOUR_MS)])
 
 
-# what arrives
+# deliveries
 
 
 def odd_headers(delay: bytes) -> bytes:
-    """A header of every type there is, those that pika cannot send among them."""
+    """A header of every type, including those that pika cannot send."""
     pack = struct.pack
     values = {
         "a-int8": b"b" + pack(">b", -5),
@@ -247,7 +247,7 @@ async def entrance_is_empty(entrance: Entrance) -> None:
 
 
 def check_same(direct: Raw, delayed: Raw, id: str) -> None:
-    """The delayed copy has our three headers beside what was sent, and that to the byte."""
+    """The delayed copy equals the sent message to the byte, plus three headers."""
     sent, came = entries(direct.content.table), entries(delayed.content.table)
     ours = {name: came.pop(name) for name in list(came) if name.startswith("delaybridge-")}
     assert came == sent
@@ -328,7 +328,7 @@ async def test_the_message_id_decides_duplicates_cancels_and_conflicts(
     messages = await entrance.until(as_asked_for, "1, 3 and 5 are stored, 4 is cancelled")
     assert (messages[b"1"].id, messages[b"3"].id) == ("kept", "named")
     assert len(messages[b"5"].id) == 26
-    # the conflict was not dropped in silence: it lies in the dead set, whole, and can be sent on
+    # the conflict is in the dead set, whole, and can be kicked
     (dead,) = await entrance.until(entrance.dead, "the conflict is quarantined")
     assert dead.body == b"2"
     assert dead.reason is not None
@@ -371,7 +371,7 @@ async def test_a_source_changes_no_message_that_goes_elsewhere(
     await entrance.until(is_counted, "what was refused is counted")
     await entrance.until(lambda: "change_refused" in caplog.text, "it is said")
     assert await entrance.delayed() == [before]
-    # each lies beside the id that it brought, whose message is another's, and is found by it
+    # each is quarantined under an id of its own, and is found by the id that it came with
     found = await entrance.client.quarantined("id")
     assert [message.id for message in found] == ["id~1", "id~2", "id~3"]
     assert all("ingress:foreign delaybridge-id: 'id'" in (m.reason or "") for m in found)
@@ -379,7 +379,7 @@ async def test_a_source_changes_no_message_that_goes_elsewhere(
     entrance.scan()
     arrived = await rabbit.take_raw(other, 3)
     assert {raw.headers["delaybridge-id"] for raw in arrived} == {"id~1", "id~2", "id~3"}
-    # from its own source all of it is done
+    # its own source may do all of it
     await rabbit.send(f"{pay}.delay", [("k", b"theirs", asking[2])])
     await entrance.until(lambda: pending(entrance, "id", b"theirs"), "replaced")
     await rabbit.send(f"{pay}.delay", [("k", b"", asking[1])])
@@ -461,7 +461,7 @@ async def test_headers_may_ask_for_everything_that_a_client_may(
 
 
 class Failing:
-    """Publishes nothing, and says how that ended."""
+    """Publishes nothing, and reports a given outcome."""
 
     def __init__(self, report: Any, outcome: Outcome) -> None:
         self._report, self._outcome = report, outcome
@@ -493,7 +493,7 @@ async def test_after_a_failed_immediate_publish_cancel_says_whether_a_copy_may_e
     redelivered: bool,
     answer: Answer,
 ) -> None:
-    """Whoever had a redelivered message before may have published it."""
+    """A process that had a redelivered message before may have published it."""
     monkeypatch.setattr(
         "delaybridge.ingest.rabbitmq.ingest.connect",
         lambda *_, report, **__: Failing(report, Outcome(verdict, "test")),
@@ -519,7 +519,7 @@ async def test_messages_without_an_id_are_counted_and_the_first_is_logged(
     namespace: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Killed between store and ack such a message comes twice, under two ids."""
+    """If ingest is killed between store and ack, such a message arrives twice, under two ids."""
     entrance = make_entrance()
     entrance.ingest("rabbitmq")
     await reading(entrance, f"{namespace}.delay")
@@ -548,7 +548,7 @@ async def stored(entrance: Entrance, count: int) -> bool:
 async def test_a_message_sent_again_after_its_cancel_is_a_new_one(
     open_entrance: Entrance, rabbit: Exchanges, namespace: str
 ) -> None:
-    """Byte for byte the same, twice: the second cancel and the second message count, too."""
+    """The same bytes twice: the second cancel and the second message take effect, too."""
     sent = ("k", b"1", properties(HOUR_MS, message_id="m"))
     cancel = ("k", b"", properties(headers={"delaybridge-cancel": True}, message_id="m"))
     flag = ("k", b"the end", properties())
@@ -563,7 +563,7 @@ async def test_a_message_sent_again_after_its_cancel_is_a_new_one(
 async def test_all_retries_of_a_consumer_are_delivered(
     open_entrance: Entrance, rabbit: Exchanges, namespace: str
 ) -> None:
-    """It sends what it got back to the delay exchange, at once, with its id and a new delay.
+    """It returns each message to the delay exchange at once, with its id and a new delay.
 
     That is quicker than the first delivery is settled.
     """
@@ -641,7 +641,7 @@ async def test_the_target_may_be_another_delay_exchange(
     assert two is not None
 
 
-# what cannot be accepted, or not be delivered
+# refused and undeliverable messages
 
 
 async def test_an_unacceptable_message_is_in_the_dead_set_and_stops_nothing(
@@ -682,7 +682,7 @@ async def test_an_unacceptable_message_is_in_the_dead_set_and_stops_nothing(
         return found is not None and (found.total, found.quarantined) == (len(bad) + 1, len(bad))
 
     await entrance.until(announced, "the counts")
-    # after repair each can be sent on, with everything it came with
+    # after repair each can be kicked, with everything that it came with
     assert await entrance.client.kick(dead["ingress:bad_id"].id) is Answer.KICKED
     (raw,) = await rabbit.take_raw(namespace, 1)
     assert (raw.body, raw.properties["message_id"]) == (b"6", "a\nb")
@@ -695,7 +695,7 @@ async def buried(entrance: Entrance, count: int) -> bool:
 async def test_an_immediate_message_that_is_unroutable_blocks_nothing(
     make_entrance: MakeEntrance, rabbit: Exchanges, namespace: str
 ) -> None:
-    """Nothing is bound to one target, the other is not there at all."""
+    """One target has no bindings, the other does not exist."""
     unbound, missing, fine = (f"{namespace}-{name}" for name in ("unbound", "missing", "fine"))
     await rabbit.do(lambda channel: channel.exchange_declare(unbound, "topic", durable=True))
     await rabbit.target(fine)
@@ -713,7 +713,7 @@ async def test_an_immediate_message_that_is_unroutable_blocks_nothing(
     assert {where for where, _ in reasons} == {"unbound/k", "missing/k"}
     for where, reason in reasons:
         assert ("unroutable" if where == "unbound/k" else "exchange_missing") in reason
-    # then it is stored: where its id is another source's, beside that one
+    # then it is stored, under another id if its own is pending for another source
     await entrance.client.schedule(f"rabbitmq:{fine}/k", b"", delay="1h", id="taken")
     await rabbit.send(sources[0], [("k", b"3", properties(message_id="taken"))])
     await entrance.until(lambda: buried(entrance, 5), "quarantined")
@@ -722,7 +722,7 @@ async def test_an_immediate_message_that_is_unroutable_blocks_nothing(
     assert await rabbit.waiting(sources[0]) == await rabbit.waiting(sources[1]) == 0
 
 
-# the end
+# stopping
 
 
 async def test_a_graceful_stop_acknowledges_what_it_stored(
@@ -743,7 +743,7 @@ async def test_a_graceful_stop_acknowledges_what_it_stored(
     await sending
     stats = await entrance.client.stats()
     await entrance.until(lambda: all_counted(rabbit, delay, count - stats.delayed), "the rest")
-    # and what was left is stored by the next, each once
+    # the next process stores the rest, each message once
     entrance.ingest("rabbitmq")
     await entrance.until(lambda: total(entrance, count), "everything")
 
@@ -773,10 +773,10 @@ async def test_a_wiped_namespace_ends_ingest_with_the_reason(
         async with asyncio.timeout(DEADLINE_S):
             await asyncio.shield(task)
     entrance._services.clear()
-    assert await rabbit.waiting(delay) == 1, "the message waits for whoever mends it"
+    assert await rabbit.waiting(delay) == 1, "the message waits in its queue"
 
 
-# settings that change
+# changed settings
 
 
 async def test_delay_exchanges_are_added_and_removed_by_sighup(

@@ -1,4 +1,4 @@
-"""What may befall a delay exchange, its broker or the store: nothing is lost, and it goes on."""
+"""Faults of delay exchanges, their broker and the store: nothing is lost, and reading resumes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HOUR = pika.BasicProperties(headers={"x-delay": HOUR_MS})
 
 @pytest.fixture(scope="module")
 def node() -> Iterator[RabbitMQNode]:
-    """A RabbitMQ of this module's own."""
+    """A private RabbitMQ."""
     made = RabbitMQNode()
     with made:
         yield made
@@ -68,7 +68,7 @@ async def make_entrance(
 
 
 def messages(count: int, first: int = 0, **properties: Any) -> list[Any]:
-    """With an id and a body of their own each, due in an hour."""
+    """Messages with their own ids and bodies, due in an hour."""
     return [
         (
             "k",
@@ -80,7 +80,7 @@ def messages(count: int, first: int = 0, **properties: Any) -> list[Any]:
 
 
 async def stored(entrance: Entrance, count: int) -> None:
-    """So many lie in the store, and never more."""
+    """Wait until the store holds this many messages; it must never hold more."""
 
     async def are() -> bool:
         found = (await entrance.client.stats()).delayed
@@ -91,7 +91,7 @@ async def stored(entrance: Entrance, count: int) -> None:
 
 
 async def drained(entrance: Entrance, exchange: str) -> None:
-    """Nothing waits in the queue or in hand."""
+    """No message is in the queue or unacknowledged."""
 
     async def is_drained() -> bool:
         found = await source(entrance, exchange)
@@ -101,13 +101,13 @@ async def drained(entrance: Entrance, exchange: str) -> None:
 
 
 def ingest_of(entrance: Entrance, task: asyncio.Task[None]) -> Any:
-    """What reads in that process."""
+    """The ingest of that process."""
     service: Any = entrance._services[task]
     return service._ingests["rabbitmq"]
 
 
 async def handed_over(rabbit: Exchanges, entrance: Entrance, queue: str) -> None:
-    """All messages of the queue are in a consumer's hands."""
+    """Whether a consumer has all messages of the queue."""
 
     async def are() -> bool:
         return await rabbit.waiting(queue) == 0
@@ -128,10 +128,10 @@ async def test_a_deleted_queue_is_declared_again(
     connection = ingest_of(entrance, task)._connection
     for count in (1, 2):
         await rabbit.do(lambda channel: channel.queue_delete(delay))
-        await entrance.until(lambda: rabbit.is_read(delay), "declared anew")
+        await entrance.until(lambda: rabbit.is_read(delay), "declared again")
         await rabbit.send(delay, messages(1, count))
         await stored(entrance, count)
-    # over the same connection, and no channel was left behind
+    # over the same connection, and no channel is left open
     assert ingest_of(entrance, task)._connection is connection
 
     def one_channel() -> bool:
@@ -143,7 +143,7 @@ async def test_a_deleted_queue_is_declared_again(
 async def test_a_channel_closed_by_the_broker_is_opened_again(
     make_entrance: MakeEntrance, rabbit: Exchanges, namespace: str
 ) -> None:
-    """As for an acknowledgement of what it never delivered."""
+    """As after an acknowledgement of a message that was never delivered."""
     delay = f"{namespace}.delay"
     entrance = make_entrance()
     task = entrance.ingest("rabbitmq")
@@ -164,7 +164,7 @@ async def test_a_channel_closed_by_the_broker_is_opened_again(
 async def test_a_message_returned_by_another_consumer_is_stored_too(
     make_entrance: MakeEntrance, rabbit: Exchanges, namespace: str
 ) -> None:
-    """Two messages without id, byte for byte the same; one comes again, but not to us."""
+    """Two equal messages without an id; another consumer returns one of them."""
     delay = f"{namespace}.delay"
     await stop_after_declaring(make_entrance(), delay)
     await rabbit.send(delay, [("k", b"tick", HOUR)] * 2)
@@ -217,7 +217,7 @@ async def test_messages_without_an_id_are_recognized_after_a_cut(
     own_redis: RedisServer,
     namespace: str,
 ) -> None:
-    """Many of the same bytes: each is stored once, though the store answered nobody in between."""
+    """Many equal messages: each is stored once, although the store did not answer meanwhile."""
     delay, count = f"{namespace}.delay", 50
     entrance = make_entrance(url=rabbitmq_url_of(proxy.port), redis=own_redis.url)
     entrance.ingest("rabbitmq")
@@ -227,7 +227,7 @@ async def test_messages_without_an_id_are_recognized_after_a_cut(
         await rabbit.send(delay, [("k", b"tick", HOUR)] * count)
         await handed_over(rabbit, entrance, delay)
         proxy.reset()
-        await rabbit.do(lambda channel: None)  # the broker answers, and so has noticed
+        await rabbit.do(lambda channel: None)  # the broker answers, so it has noticed the cut
         own_redis.resume()
         await stored(entrance, rounds * count)
         await drained(entrance, delay)
@@ -251,7 +251,7 @@ async def test_reading_resumes_after_the_broker_closed_all_connections_and_stopp
         found = await source(entrance, delay)
         return found is not None and found.state not in ("reading", "starting")
 
-    await entrance.until(shows, "a broker that is away shows")
+    await entrance.until(shows, "the lost broker is shown")
     await asyncio.to_thread(node.ctl, "start_app")
     await reading(entrance, delay)
     await rabbit.send(delay, messages(100, 200, delivery_mode=2))
@@ -304,7 +304,7 @@ async def test_memory_is_bounded_while_the_store_does_not_answer(
     own_redis: RedisServer,
     namespace: str,
 ) -> None:
-    """What the window does not hold stays with the broker, also over a lost connection."""
+    """Messages beyond the window stay with the broker, even if the connection is lost."""
     delay, window = f"{namespace}.delay", 2 * 2**20
     body = bytes(200 * 2**10)
     entrance = make_entrance(
@@ -349,14 +349,14 @@ async def test_a_window_smaller_than_a_message_lets_messages_through_one_by_one(
     assert len(await rabbit.take(namespace, 20)) == 20
 
 
-@pytest.mark.timeout(120)  # a node of its own
+@pytest.mark.timeout(120)  # a private node
 async def test_over_tls_a_full_window_stops_reading_until_there_is_room(
     make_entrance: MakeEntrance,
     own_redis: RedisServer,
     namespace: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """TLS hands over what was decrypted, not what came: nothing may be left lying in between."""
+    """TLS decrypts more than one read takes: nothing may be left in its buffer."""
     pauses, most = 0, 0
     hold, watch = IntakeConnection._hold, IntakeConnection._watch
 
@@ -399,7 +399,7 @@ async def test_over_tls_a_full_window_stops_reading_until_there_is_room(
     assert pauses > 5 and most < 200_000 + 2**18, "what pika reads at a time"
 
 
-# what is with the broker already
+# messages in flight
 
 
 async def test_a_retry_and_a_cancel_wait_for_the_delivery_in_flight_and_stop_nothing(
@@ -410,7 +410,7 @@ async def test_a_retry_and_a_cancel_wait_for_the_delivery_in_flight_and_stop_not
     entrance = make_entrance()
     task = entrance.ingest("rabbitmq")
     await reading(entrance, delay)
-    # given a message that was delivered, but whose confirm is still on its way
+    # given a message that was delivered, whose confirm has not arrived
     workers = make_entrance(url=rabbitmq_url_of(proxy.port))
     workers.scan()
     await rabbit.send(delay, [("k", b"warm", pika.BasicProperties(headers={"x-delay": 1}))])
@@ -419,14 +419,14 @@ async def test_a_retry_and_a_cancel_wait_for_the_delivery_in_flight_and_stop_not
     soon = pika.BasicProperties(headers={"x-delay": 1}, message_id="m0")
     await rabbit.send(delay, [("k", b"first", soon)])
     await rabbit.take(namespace, 1)
-    # when its consumer sends it again, then changes his mind, and others go on
+    # when its consumer sends it again, then cancels it, and others continue
     cancel = pika.BasicProperties(headers={"delaybridge-cancel": True}, message_id="m0")
     (again, other) = messages(2)
     await rabbit.send(delay, [again, ("k", b"", cancel), other])
     intake = ingest_of(entrance, task)._intakes[0]
     await entrance.until(lambda: len(intake._waiting) == 2, "both wait")
     await entrance.until(lambda: ids(entrance, {"m1"}), "the other is stored")
-    # then they take effect in their order once it is settled
+    # then both take effect, in order, once it is settled
     proxy.mode = "pass"
     await drained(entrance, delay)
     assert await ids(entrance, {"m1"})
@@ -437,7 +437,7 @@ async def ids(entrance: Entrance, expected: set[str]) -> bool:
     return {message.id for message in await entrance.delayed()} == expected
 
 
-# two at a time
+# two processes
 
 
 async def test_nothing_is_lost_or_doubled_if_one_of_two_processes_is_killed(
@@ -467,7 +467,7 @@ async def test_nothing_is_lost_or_doubled_if_one_of_two_processes_is_killed(
 async def test_immediate_messages_for_a_blocked_broker_are_stored(
     make_entrance: MakeEntrance, rabbit: Exchanges, node: RabbitMQNode, namespace: str
 ) -> None:
-    """A memory alarm: consumers go on, publishers do not. What has no delay waits in the store."""
+    """A memory alarm stops only publishers: messages without a delay wait in the store."""
     delay = f"{namespace}.delay"
     await rabbit.target(namespace)
     await stop_after_declaring(make_entrance(), delay)

@@ -1,4 +1,4 @@
-"""aio_pika's drop-in: what passes through, what arrives later, what is refused."""
+"""aio_pika's drop-in: plain publishes, delayed messages, refusals."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ async def client(site: Site) -> AsyncIterator[AsyncClient]:
 async def channel(
     request: pytest.FixtureRequest, site: Site, client: AsyncClient
 ) -> AsyncIterator[Any]:
-    """Of both kinds of connection."""
+    """For both kinds of connection."""
     async with await getattr(delaying, request.param)(site.url, client=client) as connection:
         yield await connection.channel()
 

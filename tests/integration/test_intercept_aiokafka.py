@@ -1,4 +1,4 @@
-"""aiokafka's drop-in: what passes through, what arrives later, what is refused, the end."""
+"""aiokafka's drop-in: plain messages, delayed messages, refusals, the end."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ pytestmark = [
 
 
 class Team:
-    """An app that sends, a Celery worker without delaybridge, and a worker of delaybridge."""
+    """An app that sends tasks, a Celery worker without delaybridge, and a delaybridge worker."""
 
     def __init__(self, folder: Path, redis_url: str, broker: str, queue: str, kind: str) -> None:
         url = broker if kind == "rabbitmq" else f"kombu+{broker}"
@@ -62,7 +62,7 @@ class Team:
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def start(self, *, pool: str = "threads", **environment: str) -> None:
-        """Both workers; returns when Celery's answers."""
+        """Start both workers; returns when Celery's answers."""
         command = [sys.executable, "-m", "celery", "-A", APP, "worker", f"--pool={pool}"]
         command += [
             f"--concurrency={4 if pool == 'threads' else 2}",
@@ -88,7 +88,7 @@ class Team:
         )
 
     def runs(self) -> dict[str, list[float]]:
-        """What ran, and when, in seconds since the epoch."""
+        """The tasks that ran, and when, in seconds since the epoch."""
         found: dict[str, list[float]] = {}
         for line in self._redis.lrange(f"{self.queue}:runs", 0, -1):
             label, at_us = line.decode().rsplit(" ", 1)
@@ -105,7 +105,7 @@ class Team:
 
     @property
     def settings(self) -> dict[str, str]:
-        """What a process needs that installs it for itself."""
+        """The settings of a process that calls `install` itself."""
         ((kind, url),) = self.bridge.brokers.items()
         return {
             "DELAYBRIDGE_REDIS_URL": self.bridge.redis_url,
@@ -114,11 +114,11 @@ class Team:
         }
 
     def pending(self) -> list[str]:
-        """The ids of all that waits."""
+        """The ids of all pending messages."""
         return sorted(message.id for message in self.client.pending().items)
 
     def take(self) -> Any:
-        """The next message of the queue, once it is there, as kombu gives it to a worker."""
+        """Wait for the next message of the queue, as kombu gives it to a worker."""
         with self.app.connection_for_read() as connection:
             channel = connection.default_channel
             return wait_until(
@@ -129,7 +129,7 @@ class Team:
 
     def close(self) -> None:
         for process in self._processes:
-            process.terminate()  # a pool's processes end with it
+            process.terminate()  # the processes of its pool end with it
         for process in self._processes:
             try:
                 process.wait(10)
@@ -192,7 +192,7 @@ def test_no_worker_holds_tasks_that_are_not_due(team: Team) -> None:
     for number in range(200):
         team.tasks.ran.apply_async([number], countdown=3600)
     team.tasks.ran.delay("now")
-    team.until_ran("now")  # behind all that would have been in the queue
+    team.until_ran("now")  # after everything that would have been in the queue
     assert inspect.scheduled() == {worker: []}
     assert team.client.stats().delayed == 200
     stock = Celery("stock", broker=team.environment["CELERY_TEST_BROKER"], set_as_current=False)
@@ -325,7 +325,7 @@ def test_a_delayed_task_arrives_as_celery_would_have_sent_it(
         "stock", broker=team.environment["CELERY_TEST_BROKER"], set_as_current=False
     )
     stock.conf.task_default_queue = team.queue
-    link = dict(stock.signature("linked", args=[1]))  # as YAML, too, knows it
+    link = dict(stock.signature("linked", args=[1]))  # a plain dict, which YAML can encode
     arguments = {
         "task_id": f"{team.queue}-same", "eta": in_(1), "priority": 3, "headers": {"mine": 1},
         "link": link, "link_error": link, "shadow": "other", "reply_to": "r", **options,
@@ -396,7 +396,7 @@ def test_a_revoke_finds_every_copy_and_every_retry(team: Team) -> None:
     # As `celery control revoke ID ID` has it.
     team.app.control.broadcast("revoke", arguments={"task_id": [again, hundredth, "unknown"]})
     assert team.pending() == [kept]
-    team.app.control.revoke("x" * 2000)  # no id that a message could have
+    team.app.control.revoke("x" * 2000)  # too long for an id
     ran.AsyncResult(kept).revoke(terminate=True)
     assert team.pending() == []
     assert {ran.AsyncResult(id).state for id in (again, hundredth, kept)} == {"REVOKED"}
@@ -437,7 +437,7 @@ def test_a_call_whose_answer_is_lost_is_repeated_by_the_retry_policy(
 
         def schedule_accepted(self, *args: Any, **kwargs: Any) -> Any:
             self.calls += 1
-            proxy.swallowing = self.calls == 2  # stored, and nobody hears of it
+            proxy.swallowing = self.calls == 2  # stored, and its reply is lost
             return super().schedule_accepted(*args, **kwargs)
 
     url = urlsplit(redis_url)

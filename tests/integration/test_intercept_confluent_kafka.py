@@ -1,4 +1,4 @@
-"""confluent_kafka's drop-in: passing through, arriving later, reports, a store that is away."""
+"""confluent_kafka's drop-in: plain messages, delayed messages, reports, an unreachable store."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PRODUCED = [
 
 
 class Reports:
-    """An `on_delivery` that remembers."""
+    """An `on_delivery` that records its calls."""
 
     def __init__(self) -> None:
         self.all: list[tuple[KafkaError | None, Any]] = []
@@ -85,14 +85,14 @@ def lossy(site: KafkaSite) -> Iterator[LossyProxy]:
 
 @pytest.fixture
 def slow(site: KafkaSite, lossy: LossyProxy) -> Iterator[Client]:
-    """A client behind the proxy, quick to give one call up."""
+    """A client behind the proxy that gives one call up quickly."""
     with Client(lossy.url, namespace=site.namespace, timeout_s=0.4) as client:
         yield client
 
 
 @pytest.fixture
 def away() -> Iterator[Client]:
-    """A client whose Redis is not there."""
+    """A client whose Redis does not run."""
     with Client(f"redis://{LOOPBACK}:{free_port()}", timeout_s=0.1) as client:
         yield client
 
@@ -507,7 +507,7 @@ class TestTheStoreAway:
         topic = site.topic()
         with Producer(site.config, client=slow) as producer:
             producer.produce(site.topic(), b"x", b"key", delay="1h")
-            producer.flush()  # the script is loaded, its bucket known, and a connection open
+            producer.flush()  # the script is loaded, the buckets are known, a connection is open
             lossy.swallowing = True
             id = producer.produce(topic, b"x", b"key", on_delivery=reports, delay="1h")
             assert id is not None
@@ -553,7 +553,7 @@ class TestTheStoreAway:
             assert len(producer) == 3
             lossy.swallowing = False
             wait_until(lambda: len(site.pending(topic)) == 3, DEADLINE_S)
-            with pytest.raises(BufferError):  # reports that nobody took count, too
+            with pytest.raises(BufferError):  # reports that were not served count, too
                 producer.produce(topic, b"x", delay="1h")
             assert producer.flush() == 0
             producer.produce(topic, b"x", on_delivery=reports, delay="1h")

@@ -71,7 +71,7 @@ PUBLISHED = [
 
 @pytest.fixture(scope="module")
 def redis_queues(redis_url: str) -> str:
-    """Where kombu keeps queues in Redis: beside the store's database."""
+    """The Redis database in which kombu keeps its queues."""
     return redis_url.rpartition("/")[0] + "/1"
 
 
@@ -317,7 +317,7 @@ def test_the_code_in_the_guide_runs_unchanged(site: Site) -> None:
 
 
 class TestQueuesInRedis:
-    """A transport on which kombu itself routes: `kombu:QUEUE`."""
+    """A transport whose messages kombu routes itself: `kombu:QUEUE`."""
 
     @pytest.fixture
     def connection(self, redis_queues: str) -> Iterator[kombu.Connection]:
@@ -330,7 +330,7 @@ class TestQueuesInRedis:
             yield queues
 
     def take(self, queues: redis_py.Redis, queue: str) -> dict[str, Any]:
-        """The next message as it lies there."""
+        """The next message as it is stored."""
         found: Any = wait_until(lambda: queues.rpop(queue), 20, f"a message in {queue}")
         message: dict[str, Any] = json.loads(found)
         return message

@@ -1,4 +1,4 @@
-"""pika's drop-in: what passes through, what arrives later, what is refused."""
+"""pika's drop-in: plain publishes, delayed messages, refusals."""
 
 from __future__ import annotations
 

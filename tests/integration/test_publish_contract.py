@@ -1,4 +1,4 @@
-"""What every publisher promises, on the real broker; then what each one alone can show.
+"""What every publisher guarantees, on its real broker.
 
 Faults come from a proxy in front of the broker and from killing the broker's process.
 """
@@ -35,7 +35,7 @@ RIGS: dict[str, type[Rig]] = {
 
 @pytest.fixture(scope="module", params=RIGS)
 def broker(request: pytest.FixtureRequest) -> Iterator[Rig]:
-    """A broker of each kind, one after the other."""
+    """Each kind of broker in turn."""
     made = RIGS[request.param]()
     yield made
     made.close()
@@ -43,7 +43,7 @@ def broker(request: pytest.FixtureRequest) -> Iterator[Rig]:
 
 @pytest.fixture
 async def rig(broker: Rig) -> AsyncIterator[Rig]:
-    """The broker up and well."""
+    """The broker, running and reachable."""
     async with broker:
         yield broker
 
@@ -211,7 +211,7 @@ class TestEveryPublisher:
             await rig.reset(publisher)
             await rig.heal(publisher)
             await sink.all_of(deliveries)
-            # librdkafka sends them again itself, and its broker drops what it has already.
+            # librdkafka sends them again, and the broker drops duplicates.
             wanted = {Verdict.CONFIRMED} if rig.kind == "kafka" else unconfirmed(rig)
             assert sink.verdicts(deliveries) == wanted
             await wait_until_async(lambda: publisher.unavailable is None, 10.0)
@@ -347,14 +347,14 @@ class TestEveryPublisher:
 
 
 def unconfirmed(rig: Rig) -> set[Verdict]:
-    """What becomes of a batch when the confirms stop: what was never written is refused."""
+    """The verdicts of a batch when the confirms stop; unwritten messages are refused."""
     return {Verdict.UNKNOWN} if rig.is_pipelined else {Verdict.UNKNOWN, Verdict.REFUSED}
 
 
 async def publish_until_unavailable(
     rig: Rig, publisher: Publisher, to: Destination
 ) -> list[Delivery]:
-    """Publish small batches until the publisher knows that its broker is gone."""
+    """Publish small batches until the publisher notices that its broker is gone."""
     published: list[Delivery] = []
 
     def another() -> bool:
@@ -368,7 +368,7 @@ async def publish_until_unavailable(
 
 
 async def takes_again(rig: Rig, publisher: Publisher, sink: Sink) -> None:
-    """The publisher confirms again, by itself."""
+    """Wait until the publisher confirms again."""
     to = await rig.new_destination()
 
     async def is_taken() -> bool:

@@ -20,14 +20,14 @@ EXAMPLE = Path(__file__).parent.parent / "example_publisher"
 
 
 class FileRig(MemoryRig):
-    """For its deliveries."""
+    """Only makes deliveries."""
 
     kind = "file"
 
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The example package in a folder of its own, as pip puts it there."""
+    """The example package in its own folder, as pip installs it."""
     target = tmp_path_factory.mktemp("site")
     offline = ["--no-deps", "--no-build-isolation", "--no-index", "--quiet"]
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install"]
@@ -36,7 +36,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(*command: str, **environment: str) -> None:
-    """One `delaybridge` command; what it says goes to pytest."""
+    """One `delaybridge` command; pytest captures its output."""
     known = {k: v for k, v in os.environ.items() if not k.startswith("DELAYBRIDGE_")}
     whole = [sys.executable, "-m", "delaybridge", *command]
     subprocess.run(whole, env=known | environment, check=True, timeout=25)

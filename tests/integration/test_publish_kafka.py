@@ -1,4 +1,4 @@
-"""What only Kafka can show: keys, headers, partitions, timestamps, limits, rights, warm-up, TLS."""
+"""The Kafka publisher alone: keys, headers, partitions, timestamps, limits, rights, TLS."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ RIGHTS = {
 
 
 class ThreePartitions(KafkaRig):
-    """Topics of three partitions, on a broker that asks who may write."""
+    """Topics with three partitions, on a broker that checks the right to write."""
 
     partitions = 3
 
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[KafkaRig]:
-    """A Kafka of this module's own."""
+    """A private Kafka."""
     made = ThreePartitions(RIGHTS)
     yield made
     made.close()
@@ -52,7 +52,7 @@ def broker() -> Iterator[KafkaRig]:
 
 @pytest.fixture
 async def rig(broker: KafkaRig) -> AsyncIterator[KafkaRig]:
-    """The broker up and well."""
+    """The broker, running and reachable."""
     async with broker:
         yield broker
 
@@ -112,7 +112,7 @@ class TestRecords:
 
     @pytest.mark.timeout(60)
     async def test_confirmed_records_exist_even_in_a_new_topic(self, rig: KafkaRig) -> None:
-        # The broker loses the first record of a partition in about one such topic of six, and
+        # In about one new topic of six the broker loses the first record of a partition, and
         # calls it a duplicate; it must not be called confirmed.
         async with rig.connected() as (publisher, sink):
             for _ in range(20):
@@ -134,7 +134,7 @@ class TestRefusals:
     ) -> None:
         to = await rig.new_destination()
         async with rig.connected() as (publisher, sink):
-            await publish(publisher, sink, [rig.delivery(to)])  # the topic is known to exist now
+            await publish(publisher, sink, [rig.delivery(to)])  # now the topic is known to exist
             bad, good = rig.delivery(to, partition=99), rig.delivery(to)
             await publish(publisher, sink, [bad])
             await publish(publisher, sink, [good])
@@ -207,7 +207,7 @@ class TestRefusals:
 
     async def test_a_broker_that_creates_topics_creates_a_missing_one(self) -> None:
         with KafkaStandIn() as stand_in:
-            rig = KafkaRig.__new__(KafkaRig)  # only what makes deliveries
+            rig = KafkaRig.__new__(KafkaRig)  # only to make deliveries
             async with rig.connected(url=stand_in.url) as (publisher, sink):
                 deliveries = rig.deliveries(Destination("kafka", "kafka", "never-made"), 10)
                 await publish(publisher, sink, deliveries)
@@ -220,7 +220,7 @@ class TestConnection:
         async with rig.connected() as (publisher, sink):
             started_s = time.perf_counter()
             await publish(publisher, sink, rig.deliveries(to, 1))
-            assert time.perf_counter() - started_s < 0.3  # cold it takes 0.5 to 1 s
+            assert time.perf_counter() - started_s < 0.3  # without the warm-up it takes 0.5 to 1 s
 
     async def test_a_fatal_error_ends_what_is_in_flight_and_a_new_producer_takes_over(
         self, rig: KafkaRig
@@ -245,7 +245,7 @@ class TestConnection:
             assert sink.verdicts(after) == {Verdict.CONFIRMED}
 
     async def test_a_producer_that_librdkafka_has_ended_for_good_is_replaced(self) -> None:
-        rig = KafkaRig.__new__(KafkaRig)  # only what makes deliveries
+        rig = KafkaRig.__new__(KafkaRig)  # only to make deliveries
         to = Destination("kafka", "kafka", "t")
         with KafkaStandIn() as stand_in:
             async with rig.connected(url=stand_in.url) as (publisher, sink):
@@ -272,7 +272,7 @@ class TestConnection:
             records = await asyncio.to_thread(rig.read_raw, to.address, 1000)
             assert [int(record.value()) for record in records] == list(range(1000))
 
-    @pytest.mark.timeout(90)  # a node of its own
+    @pytest.mark.timeout(90)  # a private node
     async def test_a_password_in_a_file_is_read_again_when_it_is_refused(
         self, tmp_path: Path
     ) -> None:
@@ -301,7 +301,7 @@ class TestConnection:
             await publisher.close(0.0)
             rig.close()
 
-    @pytest.mark.timeout(90)  # a node of its own
+    @pytest.mark.timeout(90)  # a private node
     async def test_tls_verifies_the_broker(self) -> None:
         port = free_port()
         tls = {
@@ -333,7 +333,7 @@ class TestConnection:
 
 
 def end_for_good(producer: Producer) -> None:
-    """Have librdkafka meet a fatal error, as it does where the broker lost track of its records."""
+    """Cause a fatal error in librdkafka, as when the broker has lost track of its records."""
     loaded = Path("/proc/self/maps").read_text()
     library = next(word for word in loaded.split() if "librdkafka" in word)
     meet = ctypes.CDLL(library).rd_kafka_test_fatal_error

@@ -1,4 +1,4 @@
-"""What only kombu can show: the same message as kombu's own, transports, a call that hangs."""
+"""The kombu publisher alone: messages equal to kombu's own, transports, a call that hangs."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ PROPERTIES = {
     "delivery_mode": 1,
     "priority": 7,
     "expiration": "60000",
-    "MessageGroupId": "g",  # no property of AMQP: what SQS reads
+    "MessageGroupId": "g",  # not a property of AMQP; SQS reads it
 }
 BODY = b'[["\xc3\xa9"], {}, {"callbacks": null}]'
 
 
 @pytest.fixture(scope="module")
 def redis_broker() -> Iterator[KombuRedisRig]:
-    """A Redis of this module's own."""
+    """A private Redis."""
     made = KombuRedisRig()
     yield made
     made.close()
@@ -70,7 +70,7 @@ def redis_broker() -> Iterator[KombuRedisRig]:
 
 @pytest.fixture(scope="module")
 def amqp_broker() -> Iterator[KombuAmqpRig]:
-    """A RabbitMQ of this module's own."""
+    """A private RabbitMQ."""
     made = KombuAmqpRig()
     yield made
     made.close()
@@ -97,7 +97,7 @@ async def publish(publisher: Any, sink: Sink, deliveries: Sequence[Delivery]) ->
 
 
 def accepted(rig: Rig, queue: str, body: bytes = BODY, **described: Any) -> Delivery:
-    """A delivery of what `schedule` would store."""
+    """A delivery of the record that `schedule` would store."""
     message = Message(f"kombu:{queue}", body, delay=0, **described)
     record = decode_record(accept(message, {"kombu": "kombu"}, Limits()).payload)
     return rig.delivery(
@@ -106,7 +106,7 @@ def accepted(rig: Rig, queue: str, body: bytes = BODY, **described: Any) -> Deli
 
 
 def publish_plainly(url: str, queue: str, options: dict[str, Any]) -> None:
-    """kombu itself, from the same values."""
+    """The message that kombu itself sends for the same values."""
     properties = dict(PROPERTIES)
     properties["expiration"] = 60
     with kombu.Connection(url, transport_options=options) as connection:
@@ -172,7 +172,7 @@ class TestTheMessage:
             one = accepted(on_amqp, queue, headers=headers, properties=PROPERTIES)
             await publish(publisher, sink, [one])
             assert sink.outcomes[one] == CONFIRMED
-        with kombu.Connection(on_amqp.node.url) as connection:  # pika cuts doubles off
+        with kombu.Connection(on_amqp.node.url) as connection:  # pika truncates doubles
             found = connection.channel().basic_get(queue, no_ack=True)
         assert found.body.encode() == BODY
         own = {name: found.headers.pop(name) for name in OWN_HEADERS}
@@ -302,7 +302,7 @@ async def test_amqps_verifies() -> None:
 async def test_amqps_checks_the_name_in_the_certificate_whatever_else_is_asked_of_tls(
     tmp_path: Path,
 ) -> None:
-    made, elsewhere = certificates.make(tmp_path), "127.0.0.2"  # not the address certified
+    made, elsewhere = certificates.make(tmp_path), "127.0.0.2"  # not the address in the certificate
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(made.certificate, made.key)
     server = await asyncio.start_server(lambda _, writer: writer.close(), elsewhere, 0, ssl=context)
@@ -434,7 +434,7 @@ class TestEndToEnd:
 
 
 def consume(url: str, at_least: int) -> list[tuple[float, Any, dict[str, Any]]]:
-    """What a plain kombu consumer takes from `orders`, and when."""
+    """The messages that a plain kombu consumer receives from `orders`, and when."""
     found = []
     with kombu.Connection(url) as connection, connection.SimpleQueue("orders") as queue:
         while True:
@@ -447,7 +447,7 @@ def consume(url: str, at_least: int) -> list[tuple[float, Any, dict[str, Any]]]:
 
 
 def wait_closed(connection: socket.socket) -> None:
-    """Until the other side has had enough of our silence."""
+    """Wait until the other side closes the silent connection."""
     connection.settimeout(20.0)
     with contextlib.suppress(ConnectionResetError):
         while connection.recv(4096):
@@ -463,7 +463,7 @@ def connect_to(url: str) -> tuple[Any, Sink]:
 
 
 class _Named(KombuRedisRig):
-    """For its deliveries alone: no server of its own."""
+    """Only makes deliveries; it has no server."""
 
     def __init__(self) -> None:
         pass

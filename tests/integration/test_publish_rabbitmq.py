@@ -1,4 +1,4 @@
-"""What only RabbitMQ can show: bytes on the wire, returns, alarms, nacks, rights, poison, TLS."""
+"""The RabbitMQ publisher alone: bytes on the wire, returns, alarms, nacks, rights, poison, TLS."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from tests.rigs.broker_rabbitmq import RabbitMQRig, running_with_tls
 from tests.rigs.waiting import wait_until_async
 from tests.servers.process import LOOPBACK
 
-MAX_MESSAGE_BYTES = 100_000  # of the broker here: below what we take RabbitMQ's limit for
+MAX_MESSAGE_BYTES = 100_000  # of this broker: lower than RabbitMQ's default
 
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[RabbitMQRig]:
-    """A RabbitMQ of this module's own."""
+    """A private RabbitMQ."""
     made = RabbitMQRig(f"max_message_size = {MAX_MESSAGE_BYTES}\n")
     yield made
     made.close()
@@ -41,13 +41,13 @@ def broker() -> Iterator[RabbitMQRig]:
 
 @pytest.fixture
 async def rig(broker: RabbitMQRig) -> AsyncIterator[RabbitMQRig]:
-    """The broker up and well."""
+    """The broker, running and reachable."""
     async with broker:
         yield broker
 
 
 def to_queue(name: str) -> Destination:
-    """A queue by the default exchange."""
+    """A queue, reached by the default exchange."""
     return Destination("rabbitmq", "rabbitmq", "", name)
 
 
@@ -105,7 +105,7 @@ class TestBytes:
         queue_type: str = "classic",
         **record: Any,
     ) -> tuple[ContentHeader, bytes]:
-        """The content header a consumer gets, as raw bytes cut in pieces, and the body."""
+        """The content header that a consumer gets, as raw bytes, and the body."""
         name = f"q-{uuid.uuid4().hex}"
         with rig.channel() as channel:
             channel.queue_declare(name, durable=True, arguments={"x-queue-type": queue_type})
@@ -120,7 +120,7 @@ class TestBytes:
             one.id = "the-id"
             await publish(publisher, sink, [one])
             assert sink.outcomes[one] == CONFIRMED
-            # pika's own decoder changes numbers and dies of some times.
+            # pika's decoder changes numbers and fails on some times.
             monkeypatch.setattr(pika.BasicProperties, "decode", keep)
             ((_, body),) = await asyncio.to_thread(rig.read_raw, name, 1)
         payload = struct.pack(">HHQ", 60, 0, len(body)) + raw[-1]
@@ -237,7 +237,7 @@ class TestRefusals:
             warm = rig.deliveries(to, 1)
             await publish(publisher, sink, warm)
             deliveries = rig.deliveries(to, 200)
-            # The broker's limit is lower than the one we know of.
+            # The broker's limit is lower than the default that the publisher checks.
             poison = deliveries[100] = rig.delivery(to, bytes(MAX_MESSAGE_BYTES + 1))
             await publish(publisher, sink, deliveries)
             first = dict(sink.outcomes)
@@ -285,7 +285,7 @@ class TestRefusals:
 class TestRights:
     @pytest.fixture
     async def user(self, rig: RabbitMQRig) -> str:
-        """A user who may write to exchanges `open-...` only, and there not to every topic."""
+        """A user that may write only to exchanges `open-...`, there not with every routing key."""
         name = f"u-{uuid.uuid4().hex[:8]}"
 
         def make() -> None:
@@ -381,12 +381,12 @@ class TestAlarm:
 
 class TestConnection:
     async def test_a_late_ack_confirms_nothing(self, rig: RabbitMQRig) -> None:
-        """After a confirm timeout the channel is another one, on the same connection."""
+        """After a confirm timeout the publisher uses another channel of the same connection."""
         to = await rig.new_destination()
         options = PublishOptions(confirm_timeout_s=1.0, heartbeat_s=20)
         async with rig.connected(options) as (publisher, sink):
             await publish(publisher, sink, rig.deliveries(to, 5))
-            # Nothing passes for longer than the timeout, and then all of it at once.
+            # Hold everything for longer than the timeout, then let it through at once.
             rig.proxy.mode = "hold_down"
             held = rig.deliveries(to, 5)
             publisher.publish(held)

@@ -1,4 +1,4 @@
-"""What only Redis can show: an entry's fields, trimming, who refuses to write, logins, TLS."""
+"""The Redis Streams publisher alone: an entry's fields, trimming, refused writes, logins, TLS."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ QUICK = PublishOptions(confirm_timeout_s=1.0, heartbeat_s=1)
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[RedisRig]:
-    """A Redis of this module's own; small nodes, so that trimming shows soon."""
+    """A private Redis with small stream nodes, so that trimming shows soon."""
     made = RedisRig(["--appendfsync", "always", "--stream-node-max-entries", "10"])
     yield made
     made.close()
@@ -36,7 +36,7 @@ def broker() -> Iterator[RedisRig]:
 
 @pytest.fixture
 async def rig(broker: RedisRig) -> AsyncIterator[RedisRig]:
-    """The broker up and well."""
+    """The broker, running and reachable."""
     async with broker:
         yield broker
 
@@ -165,7 +165,7 @@ class TestRefusals:
             assert sink.verdicts(bad) == {Verdict.REFUSED}
             assert {sink.outcomes[one].fault for one in bad} == {Fault.DESTINATION}
             assert sink.reasons(bad) == {"access_refused"}
-            assert await publisher.check(to) is None  # it may not ask, so it does not know
+            assert await publisher.check(to) is None  # it has no right to ask
             assert "of unknown version" in publisher.describe()
             assert "p/w" not in publisher.describe()
 
@@ -223,7 +223,7 @@ class TestConnections:
 
 
 class _Named(RedisRig):
-    """For its deliveries alone: no server of its own."""
+    """Only makes deliveries; it has no server."""
 
     def __init__(self) -> None:
         pass

@@ -1,4 +1,4 @@
-"""What becomes of a record of a delay topic: every row of the list of bad input, and any bytes."""
+"""How a record of a delay topic is read: every row of the list of bad input, and any bytes."""
 
 from __future__ import annotations
 
@@ -111,14 +111,14 @@ def test_an_invalid_record_is_quarantined_unchanged(headers: Pairs | None, why: 
     one = reader()
     entry = one.read(record(headers))
     assert reason(entry).startswith(f"ingress:{why}")
-    # and kept as it came, addressed to where it would have gone
+    # and kept unchanged, for the destination it would have had
     assert isinstance(entry, Quarantine)
     assert decode_record(entry.payload) == Record(
         "kafka:orders", b"body", tuple(headers or ()), None, b"k"
     )
     assert entry.own_id == f"orders.delay-{TOPIC_ID}-00003-0000000000000000007"
     assert entry.id == f"{entry.own_id}~1"
-    # read again it is the same; only how far ahead a time lies moves on with the clock
+    # read again it is the same, except for how far ahead its time is
     again = one.read(record(headers))
     assert isinstance(again, Quarantine)
     assert (again.id, again.payload) == (entry.id, entry.payload)

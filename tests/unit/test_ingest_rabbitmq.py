@@ -1,4 +1,4 @@
-"""What becomes of a message from a delay exchange, by its bytes; and what is acknowledged when."""
+"""How a message from a delay exchange is read from its bytes, and when it is acknowledged."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ STAMP = b"\x01\x02\x03\x04"
 def reader(
     *, allowed: tuple[str, ...] = (), limits: Limits | None = None, **route: Any
 ) -> MessageReader:
-    """Of the delay exchange x.delay, with another one beside it."""
+    """Reads the delay exchange x.delay; y.delay exists, too."""
     mine = ROUTE._replace(**route)
     return MessageReader(
         mine, KINDS, limits or Limits(), AllowList(allowed), ["x.delay", "y.delay"]
@@ -43,7 +43,7 @@ def reader(
 
 
 def raw(name: str, kind: bytes, value: bytes) -> bytes:
-    """One header as it lies in a table."""
+    """One header as it is encoded in a table."""
     return bytes([len(name)]) + name.encode() + kind + value
 
 
@@ -80,7 +80,7 @@ def record_of(entry: Any) -> Record:
 
 
 def check_quarantined(entry: Any, code: str, message: RawMessage) -> Quarantine:
-    """It was kept whole, with this reason."""
+    """Check that it was kept whole, with this reason."""
     assert isinstance(entry, Quarantine), entry
     assert entry.reason.startswith(f"ingress:{code} "), entry.reason
     assert len(entry.reason) < 300
@@ -191,7 +191,7 @@ def test_a_message_without_a_delay_is_published_at_once(table: bytes | None) -> 
 
 @pytest.mark.parametrize("name", ["x-opt-delivery-time", "delaybridge-due"])
 def test_a_due_time_in_whole_seconds_is_not_early(name: str) -> None:
-    """RabbitMQ makes seconds of AMQP 1.0's milliseconds; a number it leaves alone."""
+    """RabbitMQ turns AMQP 1.0's milliseconds into seconds; it leaves a number alone."""
     last_ms = 2 * 10**12 - 1
     seconds = raw(name, b"T", struct.pack(">Q", last_ms // 1000))
     number = raw(name, b"l", struct.pack(">q", last_ms))
@@ -242,13 +242,13 @@ def test_an_id_header_wins_over_the_message_id() -> None:
 
 
 def test_a_redelivered_message_reads_the_same() -> None:  # A29
-    # RabbitMQ adds counts to what a quorum queue delivers again.
+    # RabbitMQ adds counts when a quorum queue delivers a message again.
     headers = {"a": 1, "x-delay": 5}
     counts = {"x-acquired-count": 2, "x-delivery-count": 2**40}
     first = read(delivered(headers, message_id="m"))
     again = read(delivered(headers | counts, message_id="m", redelivered=True))
     assert again == first
-    # The first time they are the producer's: he may have got the message from a queue himself.
+    # At the first delivery they are the producer's: it may have read the message from a queue.
     his = read(delivered(headers | counts, message_id="m"))
     assert dict(decode_table(record_of(his).headers)) == headers | counts
 
@@ -344,7 +344,7 @@ def test_a_body_beyond_the_limit_is_quarantined_whole(delay: int) -> None:  # A3
     assert not isinstance(read(delivered({"x-delay": delay}, b"x" * 10), mine), Quarantine)
 
 
-# what else may be asked for
+# the other instructions
 
 
 def test_a_cancel_names_its_message_by_header_or_message_id() -> None:
@@ -363,7 +363,7 @@ def test_a_reschedule_and_a_conflict_policy_are_read_from_headers() -> None:
         asked = {"delaybridge-on-conflict": str(policy), "delaybridge-delay": "1h"}
         assert read(delivered(asked)).policy is policy
         now = read(delivered({"delaybridge-on-conflict": str(policy)}))
-        assert isinstance(now, Schedule)  # what is pending is looked at, though it is due now
+        assert isinstance(now, Schedule)  # it is due now, but pending messages must be looked at
 
 
 def test_a_cancel_without_an_id_is_quarantined() -> None:
@@ -469,7 +469,7 @@ def test_tables_with_broken_entries_are_read_or_quarantined(
     read(delivered(b"\x07x-delayI\0\0\0\x05" + table, message_id="m"))
 
 
-# what arrives in pieces
+# deliveries in pieces
 
 
 def frames(message: RawMessage, sizes: list[int]) -> list[tuple[int, bytes]]:
@@ -520,11 +520,11 @@ def test_deliveries_are_read_from_frames_of_any_size(
                 counted += take(payload)
     assert deliveries.messages == sent
     assert deliveries.size == counted == sum(map(size_of, sent))
-    assert len(arrivals) == 1, "whoever waits is told once, and takes all"
+    assert len(arrivals) == 1, "the waiting task is told once, and takes all"
 
 
 class Stream(IntakeConnection):
-    """A connection's reading alone. passed: the frames that are pika's."""
+    """Only the reading part of a connection. passed: the frames for pika."""
 
     def __init__(self, channel: int, deliveries: Deliveries) -> None:
         self._deliveries, self._window_bytes, self._held_bytes = {channel: deliveries}, 10**9, 0

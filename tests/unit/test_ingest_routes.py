@@ -180,7 +180,7 @@ def test_a_route_s_own_target_is_always_allowed() -> None:
         (["rabbitmq:*"], "audit", "eu", "destination_not_allowed"),
         (["*"], "audit", "eu", ""),
         (["eu:x"], "x", "eu", ""),
-        ([], "x", "eu", "destination_not_allowed"),  # the same name, elsewhere
+        ([], "x", "eu", "destination_not_allowed"),  # the same name at another broker
     ],
 )
 def test_a_header_may_name_only_destinations_that_the_settings_allow(
@@ -190,7 +190,7 @@ def test_a_header_may_name_only_destinations_that_the_settings_allow(
 
 
 def test_a_message_stays_with_its_kind_of_broker() -> None:
-    # Its headers are AMQP's, and no Kafka takes them.
+    # Its headers are AMQP's, which Kafka cannot carry.
     assert check(["*"], Destination("kafka", "kafka", "topic")) == "destination_not_allowed"
 
 

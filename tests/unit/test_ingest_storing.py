@@ -1,4 +1,4 @@
-"""What ingest asks of the store: order, calls and answers, against a small model of the scripts."""
+"""How ingest calls the store: order, calls and answers, against a small model of the scripts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ IN_FLIGHT, UNKNOWN, CANCELLED = Answer.IN_FLIGHT, Answer.UNKNOWN, Answer.CANCELL
 
 @dataclass
 class ModelBucket:
-    """One bucket, as far as these scripts go."""
+    """One bucket, as far as these scripts use it."""
 
     is_born: bool = False
     messages: dict[str, tuple[bytes, bytes]] = field(default_factory=dict)  # id -> stamp, payload
@@ -330,7 +330,7 @@ class TestCancels:
         assert store(model, [instead]) == [CREATED]
         assert store(model, [tombstone]) == [UNKNOWN]
         assert store(model, [instead]) == [DUPLICATE]
-        # and the other way round nothing that came later is undone, however late it is read again
+        # read again later, it undoes nothing that came after it
         store(model, [schedule("k", source="t:0", offset=6)])
         again = cancel("k", b"k", "t:0", 7, otherwise=instead)
         assert store(model, [again]) == [CANCELLED]
@@ -415,7 +415,7 @@ class TestOrder:
             for entry, answer in zip(left, answers, strict=True):
                 if answer in (None, IN_FLIGHT):
                     again.append(entry)
-                else:  # a conflict is quarantined, and was seen to by that
+                else:  # a conflict is quarantined, and so done
                     stored.append(entry)
             left = again
         by_bucket: dict[int, list[int]] = {}

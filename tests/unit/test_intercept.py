@@ -1,4 +1,4 @@
-"""What every drop-in is built on, and what of it needs no server."""
+"""What all drop-ins share, as far as it needs no server."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def content(properties: pika.BasicProperties) -> ContentHeader:
 
 
 class TestContentHeader:
-    """What a library encoded, as `schedule` takes it."""
+    """A content header as `schedule` accepts it."""
 
     def stored(self, properties: pika.BasicProperties) -> Any:
         accepted = accept(

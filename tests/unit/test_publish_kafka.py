@@ -18,7 +18,7 @@ OPTIONS = PublishOptions(confirm_timeout_s=20.0, linger_ms=1)
 
 
 def settings(url: str) -> dict[str, Any]:
-    """What the URL makes."""
+    """The settings that a URL gives."""
     return configuration("kafka", url, OPTIONS)
 
 
@@ -112,7 +112,7 @@ def delivery(partition: int | None = None) -> Delivery:
 
 
 def outcome(code: int, *, is_proof: bool = True) -> Outcome:
-    """Of one delivery that failed so."""
+    """The outcome of one delivery that failed like this."""
     return answer(delivery(), KafkaError(code), is_proof=is_proof)
 
 

@@ -37,20 +37,20 @@ def delivery(id: str, body: bytes = b"body", key: str = "key", **record: Any) ->
 
 
 class Told:
-    """Reports that are only counted: each delivery must come once."""
+    """Records outcomes; each delivery must be reported once."""
 
     def __init__(self) -> None:
         self.outcomes: dict[Delivery, Outcome] = {}
 
     def add(self, deliveries: Iterable[Delivery], outcome: Outcome) -> None:
-        """As `Reports.add`."""
+        """In the place of `Reports.add`."""
         for one in deliveries:
             assert one not in self.outcomes, f"{one.id}: told twice"
             self.outcomes[one] = outcome
 
 
 class Channel:
-    """A line and what a broker knows of it: tags, and which deliveries they are."""
+    """A line, and the broker's side of it: tags and their deliveries."""
 
     def __init__(self) -> None:
         self.told = Told()
@@ -117,7 +117,7 @@ STEPS = st.lists(
 
 
 def play(channel: Channel, steps: list[tuple[str, Any]]) -> list[Delivery]:
-    """Do the steps, end everything, and return all deliveries in the order handed over."""
+    """Do the steps, end everything, and return all deliveries in the order given."""
     handed: list[Delivery] = []
     for verb, what in steps:
         open_tags = channel.unsettled()
@@ -245,7 +245,7 @@ class TestExchangeLine:
         channel.line.closed_by_broker(406, "PRECONDITION_FAILED")
         channel.end()
         assert {channel.told.outcomes[one].verdict for one in batch[1:]} == {Verdict.UNKNOWN}
-        # Others are published meanwhile; then the window comes back, number 50 at fault.
+        # Others are published meanwhile; then the window is published again. Number 50 is bad.
         others = [delivery(f"other-{n}") for n in range(CAREFUL_MESSAGES + 1)]
         channel.publish(others)
         for tag in range(1, len(others) + 1):
@@ -269,7 +269,7 @@ class TestExchangeLine:
         channel = Channel()
         channel.publish([delivery(str(n)) for n in range(10)])
         channel.line.lost(LOST)
-        channel.end()  # the nine that waited
+        channel.end()  # the nine others
         channel.settle(1, False, True)
         assert len(channel.tags) == 9
 
@@ -399,7 +399,7 @@ class TestEncoder:
             Encoder(1, 131072, b"").frames(delivery("id", bytes(16 * 1024 * 1024 + 1)))
 
     def test_the_added_id_is_found_in_a_returned_header_that_has_a_senders_id_too(self) -> None:
-        # A time stamp in milliseconds is beyond what pika's decoder survives.
+        # pika's decoder fails on a time stamp in milliseconds.
         odd = b"\x01tT" + (1_700_000_000_000).to_bytes(8, "big")
         table = odd + encode_table([("delaybridge-id", "theirs")])
         payload = content_header(table, None, 0, b"ours", 1, 1)
@@ -409,17 +409,17 @@ class TestEncoder:
 
 
 class Heard:
-    """A listener that writes down."""
+    """A listener that records."""
 
     def __init__(self) -> None:
         self.events: list[tuple[Any, ...]] = []
 
     def on_confirm(self, tag: int, multiple: bool, is_ack: bool) -> None:
-        """As Listener."""
+        """Recorded."""
         self.events.append(("ack" if is_ack else "nack", tag, multiple))
 
     def on_return(self, id: str, reason: str) -> None:
-        """As Listener."""
+        """Recorded."""
         self.events.append(("return", id, reason))
 
 
