@@ -21,11 +21,11 @@ ENDLESS = {"scan", "ingest", "demo"}
 # Tested elsewhere, would wait, or show tracebacks.
 LEFT_OUT = {"--redis", "--max-unowned", "-v", "--verbose"}
 HOSTILE = (
-    *("", " ", "-", "--", "-5", "\0", "\x1b[2J", "\u202e", "\udcff\udcfe", "é", "٥", "a\nb"),
-    *("1_000", "5s", "1h", "NaN", "1e999", "9" * 400, "-1", "0", "x" * 300, "{x}", "a=b", "=", "*"),
-    *("rabbitmq:/q", "kafka:t", "kafka:..", "amqp://h", "2030-01-01T00:00:00Z", "1:a", "1:\udcff"),
-    *("9" * 15 + ":x", "0.5:\0", "1795197600450", "dead", "parked", "a", "b"),
-)
+    "", " ", "-", "--", "-5", "\0", "\x1b[2J", "\u202e", "\udcff\udcfe", "é", "٥", "a\nb",
+    "1_000", "5s", "1h", "NaN", "1e999", "9" * 400, "-1", "0", "x" * 300, "{x}", "a=b", "=", "*",
+    "rabbitmq:/q", "kafka:t", "kafka:..", "amqp://h", "2030-01-01T00:00:00Z", "1:a", "1:\udcff",
+    "9" * 15 + ":x", "0.5:\0", "1795197600450", "dead", "parked", "a", "b",
+)  # fmt: skip
 
 
 def words(command: click.Command = cli.root) -> tuple[list[tuple[str, ...]], list[str]]:

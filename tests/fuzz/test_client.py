@@ -19,9 +19,9 @@ from tests.rigs.hostile import ANYTHING, HARD, SURROGATE
 TO = "rabbitmq:orders/close"
 KIND_OF = {"rabbitmq": TO, "kafka": "kafka:orders", "redis": "redis:s", "kombu": "kombu:q"}
 FIELDS = (
-    *("destination", "body", "delay", "at", "id", "key", "headers", "properties", "priority"),
-    *("ttl", "at_most_once"),
-)
+    "destination", "body", "delay", "at", "id", "key", "headers", "properties", "priority",
+    "ttl", "at_most_once",
+)  # fmt: skip
 calm = settings(deadline=None, suppress_health_check=[*HealthCheck])
 
 

@@ -323,7 +323,9 @@ class TestQuarantine:
         assert [(m.key, m.body, m.headers) for m in dead] == wrong
         reasons = [str(message.reason).split(" ")[0] for message in dead]
         assert reasons == [
-            *("ingress:bad_time", "ingress:binary_number", "ingress:time_ambiguous"),
+            "ingress:bad_time",
+            "ingress:binary_number",
+            "ingress:time_ambiguous",
             "ingress:body_too_large",
         ]
         # kicked, it goes where it would have gone

@@ -83,7 +83,8 @@ class Team:
         self.bridge.start_workers(1)
         wait_until(
             lambda: "ready." in (self._folder / "celery.log").read_text(),
-            *(DEADLINE_S, "a Celery worker"),
+            DEADLINE_S,
+            "a Celery worker",
             interval_s=0.1,
         )
 
@@ -98,7 +99,8 @@ class Team:
     def until_ran(self, *labels: str) -> dict[str, list[float]]:
         wait_until(
             lambda: set(labels) <= self.runs().keys(),
-            *(DEADLINE_S, f"runs of {len(labels)} tasks"),
+            DEADLINE_S,
+            f"runs of {len(labels)} tasks",
             interval_s=0.05,
         )
         return self.runs()
@@ -123,7 +125,8 @@ class Team:
             channel = connection.default_channel
             return wait_until(
                 lambda: channel.basic_get(self.queue, no_ack=True),
-                *(DEADLINE_S, "a message"),
+                DEADLINE_S,
+                "a message",
                 interval_s=0.05,
             )
 

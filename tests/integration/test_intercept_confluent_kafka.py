@@ -293,7 +293,7 @@ class TestReports:
         assert (message.topic(), message.partition(), message.offset()) == (topic, 2, None)
         assert (message.value(), message.key()) == ("é".encode(), b"k")
         assert message.headers() == [
-            *(("a", "é".encode()), ("b", None)), ("delaybridge-id", topic.encode()),
+            ("a", "é".encode()), ("b", None), ("delaybridge-id", topic.encode()),
         ]  # fmt: skip
         assert message.latency() > 0
         assert reports.threads == {threading.get_ident()}

@@ -169,7 +169,8 @@ def test_a_message_stays_delayed_when_kombu_tries_again(site: Site, producer: Pr
     lost: list[Any] = []
     policy = {"max_retries": 5, "interval_start": 0, "errback": lambda exc, _: lost.append(exc)}
     receipt = producer.publish(
-        *("x", name),
+        "x",
+        name,
         declare=[kombu.Queue(name, channel=connection)],
         retry=True,
         retry_policy=policy,
@@ -302,7 +303,8 @@ def test_a_message_that_no_queue_takes_is_in_the_dead_set(site: Site, connection
     receipt = producer.publish("x", "no-such-queue", mandatory=True, delay=0)
     wait_until(
         lambda: (m := site.client.get(receipt.id)) is not None and m.state == "dead",
-        *(20, "the dead set"),
+        20,
+        "the dead set",
     )
     assert returned == []
     site.client.discard(receipt.id)
@@ -358,7 +360,8 @@ class TestQueuesInRedis:
                 id="headers of every type",
             ),
             pytest.param(
-                *("x", {"correlation_id": "c", "reply_to": "back", "message_id": "é-2"}),
+                "x",
+                {"correlation_id": "c", "reply_to": "back", "message_id": "é-2"},
                 id="properties",
             ),
         ],
@@ -410,7 +413,8 @@ class TestQueuesInRedis:
         for exchange in (fanout, kombu.Exchange("nobody-listens", "direct")):
             with pytest.raises(MessageError) as caught:
                 producer.publish(
-                    *("x", "key"),
+                    "x",
+                    "key",
                     exchange=exchange,
                     declare=[kombu.Queue(name, fanout)],
                     delay=1,

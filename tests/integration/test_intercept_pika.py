@@ -224,23 +224,33 @@ def test_a_delayed_message_is_rescheduled_by_the_id_of_its_receipt(
         ({"headers": {"x-delay": "abc"}}, {}, "bad_time", "x-delay"),
         (
             {"headers": {"delaybridge-delay": Decimal("1.9")}},
-            *({}, "not_integer_ms", "delaybridge-delay"),
+            {},
+            "not_integer_ms",
+            "delaybridge-delay",
         ),
         (
             {"headers": {"x-delay": 5, "delaybridge-delay": "5s"}},
-            *({}, "time_ambiguous", "delaybridge-delay"),
+            {},
+            "time_ambiguous",
+            "delaybridge-delay",
         ),
         (
             {"headers": {"x-delay": 5, "delaybridge-dealy": "5s"}},
-            *({}, "reserved_header", "delaybridge-dealy"),
+            {},
+            "reserved_header",
+            "delaybridge-dealy",
         ),
         (
             {"headers": {"x-delay": 5, "delaybridge-destination": "kafka:t"}},
-            *({}, "reserved_header", "delaybridge-destination"),
+            {},
+            "reserved_header",
+            "delaybridge-destination",
         ),
         (
             {"headers": {"x-delay": 5, "delaybridge-cancel": True}},
-            *({}, "reserved_header", "delaybridge-cancel"),
+            {},
+            "reserved_header",
+            "delaybridge-cancel",
         ),
         ({"headers": {"delaybridge-id": 5}}, {"delay": 1}, "bad_id", "delaybridge-id"),
         ({"headers": {"": 5}}, {"delay": 1}, "bad_header", "headers"),
@@ -336,7 +346,8 @@ def test_a_message_that_no_queue_takes_is_in_the_dead_set(
     assert receipt is not None
     wait_until(
         lambda: (m := site.client.get(receipt.id)) is not None and m.state == "dead",
-        *(20, "the dead set"),
+        20,
+        "the dead set",
     )
     channel.connection.process_data_events(0)
     assert returned == []

@@ -323,7 +323,7 @@ class TestEveryPublisher:
         url, password = login
         sink = Sink()
         publisher = connect(
-            *(rig.kind, url), report=sink.report, on_change=sink.changed, options=OPTIONS
+            rig.kind, url, report=sink.report, on_change=sink.changed, options=OPTIONS
         )
         try:
             with pytest.raises(PublishUnavailable) as refused:

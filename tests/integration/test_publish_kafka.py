@@ -282,7 +282,8 @@ class TestConnection:
         file.write_text("wrong\n")
         sink = Sink()
         publisher = connect(
-            *("kafka", f"kafka://bridge@{LOOPBACK}:{port}?password_file={file}"),
+            "kafka",
+            f"kafka://bridge@{LOOPBACK}:{port}?password_file={file}",
             report=sink.report,
             on_change=sink.changed,
             options=OPTIONS,

@@ -411,7 +411,8 @@ class TestEndToEnd:
                 receipts = client.schedule_many(
                     [
                         Message(
-                            *("kombu:orders", body),
+                            "kombu:orders",
+                            body,
                             at=at,
                             headers=HEADERS,
                             properties={**PROPERTIES, "priority": 0},

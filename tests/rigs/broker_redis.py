@@ -48,7 +48,7 @@ class RedisRig(NetworkRig):
     def login(self, file: Path) -> tuple[str, str] | None:
         with self.client() as client:
             client.acl_setuser(
-                *("bridge", True), passwords=["+s3cret@:/"], keys=["*"], commands=["+@all"]
+                "bridge", True, passwords=["+s3cret@:/"], keys=["*"], commands=["+@all"]
             )
         return f"{self.url().replace('://', '://bridge@')}?password_file={file}", "s3cret@:/"
 

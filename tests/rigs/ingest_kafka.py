@@ -159,10 +159,9 @@ class Kafka:
 
             for key, value, headers in records:
                 producer.produce(
-                    *(topic, value, key, partition, sent),
-                    timestamp=timestamp,
-                    headers=list(headers),
-                )
+                    topic, value, key, partition, sent,
+                    timestamp=timestamp, headers=list(headers),
+                )  # fmt: skip
             producer.flush(DEADLINE_S)
             assert len(offsets) == len(records)
             return offsets
@@ -245,9 +244,12 @@ class Kafka:
 
 def _record(message: Any) -> Record:
     return Record(
-        *(message.partition(), message.offset(), message.key(), message.value()),
-        message.headers() or [],
-        message.timestamp()[1],
+        partition=message.partition(),
+        offset=message.offset(),
+        key=message.key(),
+        value=message.value(),
+        headers=message.headers() or [],
+        stamp_ms=message.timestamp()[1],
     )
 
 

@@ -35,7 +35,11 @@ def reader(
     **limits: int,
 ) -> RecordReader:
     return RecordReader(
-        *(route, topic_id, KINDS, Limits(**limits), AllowList(allowed)),
+        route,
+        topic_id,
+        KINDS,
+        Limits(**limits),
+        AllowList(allowed),
         keep_partition=keep_partition,
     )
 

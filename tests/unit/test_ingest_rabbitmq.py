@@ -477,9 +477,14 @@ def frames(message: RawMessage, sizes: list[int]) -> list[tuple[int, bytes]]:
     consumer, exchange = b"ctag1.x", b"x.delay"
     method = b"".join(
         (
-            *(b"\x00\x3c\x00\x3c", bytes([len(consumer)]), consumer),
-            *(struct.pack(">QB", message.tag, message.redelivered), bytes([len(exchange)])),
-            *(exchange, bytes([len(message.routing_key)]), message.routing_key),
+            b"\x00\x3c\x00\x3c",
+            bytes([len(consumer)]),
+            consumer,
+            struct.pack(">QB", message.tag, message.redelivered),
+            bytes([len(exchange)]),
+            exchange,
+            bytes([len(message.routing_key)]),
+            message.routing_key,
         )
     )
     cut, start = [(1, method), (2, message.header)], 0

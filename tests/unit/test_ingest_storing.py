@@ -24,7 +24,10 @@ from delaybridge.store.command import RedisCommand, Steps
 BUCKETS = 4
 BIRTH = "born"
 CREATED, DUPLICATE, CONFLICT, REPLACED = (
-    *(Answer.CREATED, Answer.DUPLICATE, Answer.CONFLICT, Answer.REPLACED),
+    Answer.CREATED,
+    Answer.DUPLICATE,
+    Answer.CONFLICT,
+    Answer.REPLACED,
 )
 IN_FLIGHT, UNKNOWN, CANCELLED = Answer.IN_FLIGHT, Answer.UNKNOWN, Answer.CANCELLED
 

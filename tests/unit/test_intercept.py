@@ -39,7 +39,13 @@ class TestTiming:
     @pytest.mark.parametrize(
         "headers",
         [
-            *(None, {}, [], {"a": 1}, {"x-delay": 0}, {"x-delay": -1}, {"x-delay": None}),
+            None,
+            {},
+            [],
+            {"a": 1},
+            {"x-delay": 0},
+            {"x-delay": -1},
+            {"x-delay": None},
             {"delaybridge-id": "i"},
             {"delaybridge-cancel": True},
             {"delaybridge-destination": "kafka:t"},
@@ -64,7 +70,9 @@ class TestTiming:
             ({"delaybridge-due": AT.isoformat()}, None, None, Timing(None, AT, None)),
             (
                 {"x-opt-delivery-time": int(AT.timestamp() * 1000), "delaybridge-id": "i"},
-                *(None, None, Timing(None, AT, "i")),
+                None,
+                None,
+                Timing(None, AT, "i"),
             ),
         ],
         ids=str,
@@ -89,11 +97,17 @@ class TestTiming:
             (None, None, datetime(2030, 1, 1), "zone_required", "deliver_at"),
             (
                 {"x-delay": 5, "delaybridge-cancel": True},
-                *(None, None, "reserved_header", "delaybridge-cancel"),
+                None,
+                None,
+                "reserved_header",
+                "delaybridge-cancel",
             ),
             (
                 {"delaybridge-destination": "kafka:t"},
-                *(5, None, "reserved_header", "delaybridge-destination"),
+                5,
+                None,
+                "reserved_header",
+                "delaybridge-destination",
             ),
         ],
         ids=str,
@@ -299,7 +313,8 @@ class TestDelayingAPikaChannel:
         ours = list(inspect.signature(BlockingChannel.basic_publish).parameters)
         assert ours == [
             *inspect.signature(PlainChannel.basic_publish).parameters,
-            *("delay", "deliver_at"),
+            "delay",
+            "deliver_at",
         ]
 
 
