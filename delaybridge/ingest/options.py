@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from delaybridge.ingest.reach import reach_of
-from delaybridge.ingest.routes import AllowList, Route
+from delaybridge.ingest.reach import AllowList, reach_of
 from delaybridge.publish import PublishOptions
+from delaybridge.settings.routes import Route
 from delaybridge.settings.sections import IngestSettings
 
 

@@ -1,7 +1,8 @@
-"""Which pending messages a source may cancel, replace or reschedule.
+"""How far a source reaches: where its messages may go, and which pending ones they may change.
 
-Those bound for its own target, for what `ingest.destinations` names, and for what a rule of
-`ingest.trust` names. The scripts check this, in one step with the change.
+A header may name the source's own target and what `ingest.destinations` allows. A message may
+cancel, replace or reschedule one that goes there, or where a rule of `ingest.trust` says. The
+scripts check that, in one step with the change.
 """
 
 from __future__ import annotations
@@ -11,11 +12,32 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 
-from delaybridge.ingest.routes import Route
+from delaybridge.errors import MessageError
 from delaybridge.message import Destination
+from delaybridge.settings.routes import Route
 
 _ANY = "*"
 _MAGIC = re.compile(r"([!-/:-@\[-`{-~])")  # what may be special in a Lua pattern
+
+
+class AllowList:
+    """Destinations that a `delaybridge-destination` header may name: labels, `*` for any text."""
+
+    def __init__(self, patterns: Iterable[str]) -> None:
+        self._patterns = tuple(patterns)
+
+    def check(self, destination: Destination, route: Route) -> None:
+        """MessageError unless a message of this route may go there."""
+        if (destination.broker, destination.address) == (route.broker, route.target):
+            return
+        label = destination.label
+        if destination.kind != route.kind:
+            why = f"{label} is of kind {destination.kind}; the message came from {route.kind}"
+        elif not any(fnmatchcase(label, pattern) for pattern in self._patterns):
+            why = f"{label} is not in the settings' ingest.destinations"
+        else:
+            return
+        raise MessageError("destination_not_allowed", "delaybridge-destination", why)
 
 
 def reach_of(

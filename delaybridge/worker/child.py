@@ -17,8 +17,8 @@ from multiprocessing.context import SpawnProcess
 from typing import Any
 
 from delaybridge.errors import DelayBridgeError, StoreUnavailable
-from delaybridge.ingest.routes import Route
 from delaybridge.scan.lease import NameTaken
+from delaybridge.settings.routes import Route
 from delaybridge.settings.settings import Settings
 from delaybridge.worker.ingester import run_ingest
 from delaybridge.worker.service import Identity

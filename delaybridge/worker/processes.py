@@ -15,7 +15,7 @@ from dataclasses import replace
 from multiprocessing.connection import wait
 
 from delaybridge.errors import StoreError
-from delaybridge.ingest.routes import Route
+from delaybridge.settings.routes import Route
 from delaybridge.settings.settings import Settings
 from delaybridge.store import registry
 from delaybridge.store.store import Store

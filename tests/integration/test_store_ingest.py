@@ -8,7 +8,6 @@ import pytest
 
 from delaybridge.accept.accept import Accepted
 from delaybridge.ingest.reach import reach_of
-from delaybridge.ingest.routes import Route
 from delaybridge.message import (
     WAIT,
     Answer,
@@ -18,6 +17,7 @@ from delaybridge.message import (
     State,
     encode_record,
 )
+from delaybridge.settings.routes import Route
 from delaybridge.store.verbs import SourceOffsets
 from tests.rigs.bucket import World
 

@@ -15,8 +15,9 @@ from delaybridge.ingest.entries import Change, Entry, Quarantine, Schedule
 from delaybridge.ingest.kafka.group import member_settings
 from delaybridge.ingest.kafka.offsets import skips
 from delaybridge.ingest.kafka.records import RawRecord, RecordReader
-from delaybridge.ingest.routes import AllowList, Route, parse_route, topics_pattern
+from delaybridge.ingest.reach import AllowList
 from delaybridge.message import WAIT, Limits, OnConflict, Record, decode_record, rank_of
+from delaybridge.settings.routes import Route, parse_route, topics_pattern
 
 TOPIC_ID = "kA3m3VfLTGCVLLSREXUSRQ"
 KINDS = {"kafka": "kafka", "rabbitmq": "rabbitmq", "other": "kafka"}

@@ -22,8 +22,9 @@ from delaybridge.ingest.entries import Change, Quarantine, Schedule
 from delaybridge.ingest.rabbitmq.channel import Tags
 from delaybridge.ingest.rabbitmq.connection import Deliveries, IntakeConnection, size_of
 from delaybridge.ingest.rabbitmq.messages import Immediate, MessageReader, RawMessage
-from delaybridge.ingest.routes import AllowList, Route
+from delaybridge.ingest.reach import AllowList
 from delaybridge.message import Destination, Limits, OnConflict, Record, decode_record
+from delaybridge.settings.routes import Route
 from tests.rigs.header_tables import NAMES, TABLES
 
 calm = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

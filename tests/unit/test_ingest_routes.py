@@ -7,9 +7,9 @@ import re
 import pytest
 
 from delaybridge.errors import ConfigError, MessageError
-from delaybridge.ingest.routes import AllowList, Route, parse_route, topics_pattern
+from delaybridge.ingest.reach import AllowList
 from delaybridge.message import Destination
-from delaybridge.settings.routes import parse_routes
+from delaybridge.settings.routes import Route, parse_route, parse_routes, topics_pattern
 
 KINDS = {"rabbitmq": "rabbitmq", "kafka": "kafka"}
 TWO = {"eu": "rabbitmq", "us": "rabbitmq", "log": "kafka"}

@@ -37,7 +37,6 @@ WITHOUT_IO = {
     "ingest/kafka/records.py",
     "ingest/rabbitmq/messages.py",
     "ingest/reach.py",
-    "ingest/routes.py",
     "publish/rabbitmq/channel.py",
 }
 NO_IO = {"asyncio", "socket", "threading", *CLIENT_LIBRARIES}

@@ -19,7 +19,7 @@ from delaybridge.accept.headers import check_header_sizes
 from delaybridge.accept.instructions import ID, Instructions, instructions, is_instruction
 from delaybridge.errors import MessageError
 from delaybridge.ingest.entries import Change, Entry, Quarantine, Schedule, reason_of, when_of
-from delaybridge.ingest.routes import AllowList, Route
+from delaybridge.ingest.reach import AllowList
 from delaybridge.message import (
     MAX_PRIORITY,
     OWN_HEADERS,
@@ -32,6 +32,7 @@ from delaybridge.message import (
     Record,
     encode_record,
 )
+from delaybridge.settings.routes import Route
 from delaybridge.times import epoch_ms
 
 ETF1_EPOCH = "scheduler-epoch"

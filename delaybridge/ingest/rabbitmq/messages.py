@@ -25,7 +25,7 @@ from delaybridge.amqp.header import message_id, split_content_header
 from delaybridge.amqp.table import decode_value, entries
 from delaybridge.errors import MessageError
 from delaybridge.ingest.entries import Change, Quarantine, Schedule, reason_of, when_of
-from delaybridge.ingest.routes import AllowList, Route
+from delaybridge.ingest.reach import AllowList
 from delaybridge.message import (
     OWN_HEADERS,
     RESERVED_PREFIX,
@@ -37,6 +37,7 @@ from delaybridge.message import (
     encode_record,
     new_id,
 )
+from delaybridge.settings.routes import Route
 
 MAX_LOOPS = 3  # how often a message may return from the dead letters of its intake queue
 _WATCHED = frozenset(name.encode() for name in (*INSTRUCTIONS, *OWN_HEADERS))

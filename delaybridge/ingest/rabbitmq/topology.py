@@ -19,7 +19,7 @@ from delaybridge.errors import ConfigError
 from delaybridge.ingest.owner import Owner, SourceTaken
 from delaybridge.ingest.rabbitmq.connection import IntakeConnection
 from delaybridge.ingest.rabbitmq.management import Management, ManagementError
-from delaybridge.ingest.routes import EXCHANGE_TYPES, Route
+from delaybridge.settings.routes import EXCHANGE_TYPES, Route
 
 # No delivery limit: a message is returned often if ingest is restarted often, not because it is
 # bad. Not -1, which means no limit in RabbitMQ 4 only: RabbitMQ 3 drops what is returned once.
