@@ -67,7 +67,11 @@ def accept(
 
 
 def when(delay: timedelta | float | str | None, at: datetime | str | None, limits: Limits) -> str:
-    """The time as the scripts take it: `+` and ms for a delay, epoch ms for a time."""
+    """The due time as the scripts take it: `+` and ms for a delay, epoch ms for a time.
+
+    MessageError unless exactly one of the two is given and valid; DelayOutOfRange if it is further
+    ahead than `limits` allow.
+    """
     if delay is not None and at is not None:
         raise MessageError("time_ambiguous", "delay", "both delay and at are given; give one")
     if delay is not None:
@@ -142,7 +146,7 @@ def _body_bytes(body: object, destination: Destination, limits: Limits) -> bytes
 
 
 def check_body_size(body: bytes, broker: str, limits: Limits) -> None:
-    """MessageError if the body is too large."""
+    """MessageError `body_too_large` if it exceeds `limits.body_bytes`."""
     if len(body) > limits.body_bytes:
         raise MessageError(
             "body_too_large",

@@ -127,7 +127,7 @@ class PublishOptions:
         )
 
 
-_SHOWN_CHARS, _FEW = 40, 20
+_SHOWN_CHARS, _LISTED = 40, 20  # of an option; most known options that an error lists
 _ROOMS = {"redis": "redis_streams"}  # rooms that are not named after their kind
 
 
@@ -147,7 +147,11 @@ def connect(
     on_change: Callable[[], None],
     options: PublishOptions,
 ) -> Publisher:
-    """A publisher for the broker at `url`, not connected yet. Imports its module on demand."""
+    """A publisher for the broker at `url`, not connected yet. Imports its module on demand.
+
+    name: of the broker in the settings. report: gets the outcomes. on_change: called when
+    `unavailable` changes. ConfigError if the URL cannot be used.
+    """
     kind = kind_of(url)
     if kind in KINDS.values():
         factory = import_module(f"delaybridge.publish.{_ROOMS.get(kind, kind)}").publisher
@@ -183,7 +187,7 @@ def check_options(name: str, given: Iterable[str], known: Iterable[str], what: s
     for option in given:
         if option not in (names := sorted(known)):
             near = difflib.get_close_matches(option, names, n=1)
-            few = f"; known are {', '.join(names)}" if len(names) < _FEW else ""
+            few = f"; known are {', '.join(names)}" if len(names) < _LISTED else ""
             remedy = f"did you mean {near[0]}?" if near else f"leave it out{few}"
             text = f"{printable(option)[:_SHOWN_CHARS]!r} is not an option of {what}; {remedy}"
             raise ConfigError(f"brokers.{name}: {text}")
