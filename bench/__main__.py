@@ -1,8 +1,9 @@
-"""Every benchmark after the other: `make bench`, in a short form; `make bench FULL=1`.
+"""Runs all benchmarks, one after the other: in a short form, or at the full sizes.
 
     python -m bench [full]
 
-Prints what the machine is first, so that the output can be kept as it is (bench/RESULTS.md).
+The first line describes the machine, so that the output can be kept as it is (bench/RESULTS.md).
+`make bench` and `make bench FULL=1` run this.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ import sys
 import time
 from importlib.metadata import version
 
-NOISY = 0.03  # a share of time taken by others that is worth a word
+NOISY = 0.03  # the share of processor time taken by other guests from which on it is reported
 
-# Module and arguments: short, full.
+# Each benchmark's module, its arguments in the short form and at the full sizes.
 PROGRAMS: tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...] = (
     ("stages", (2000,), (5000,)),
     ("startup", (5,), (11,)),
@@ -37,33 +38,33 @@ PROGRAMS: tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...] = (
 )
 
 
-def cpu_time() -> tuple[int, int]:
-    """What other guests of the host took of the processors, and all there was, in ticks."""
+def cpu_ticks() -> tuple[int, int]:
+    """Ticks that other guests of the host took from the processors, and all ticks."""
     with open("/proc/stat") as file:
         ticks = [int(number) for number in file.readline().split()[1:9]]
     return ticks[7], sum(ticks)
 
 
 def main(*, full: bool) -> None:
-    """Run them all; one that fails does not keep the others from running."""
+    """Run all benchmarks. If one fails, the others still run, and the exit code is 1."""
     out = sys.stdout
     cores = len(os.sched_getaffinity(0))
     out.write(f"delaybridge {version('delaybridge')}, {time.strftime('%Y-%m-%d')}, ")
     out.write(f"Python {platform.python_version()}, {cores} cores, {platform.release()}\n")
     out.flush()
     failed = []
-    for name, short, whole in PROGRAMS:
-        arguments = [str(number) for number in (whole if full else short)]
-        before = cpu_time()
+    for name, short_sizes, full_sizes in PROGRAMS:
+        arguments = [str(number) for number in (full_sizes if full else short_sizes)]
+        before = cpu_ticks()
         done = subprocess.run([sys.executable, "-m", f"bench.{name}", *arguments], check=False)
-        stolen, whole_time = (now - then for now, then in zip(cpu_time(), before, strict=True))
-        if stolen > whole_time * NOISY:
-            out.write(f"  (other guests took {stolen / whole_time:.0%} of the processors' time)\n")
+        stolen, total = (now - then for now, then in zip(cpu_ticks(), before, strict=True))
+        if stolen > total * NOISY:
+            out.write(f"  (other guests took {stolen / total:.0%} of the processors' time)\n")
             out.flush()
         if done.returncode:
             failed.append(name)
     if failed:
-        sys.exit(f"not run to their end: {', '.join(failed)}")
+        sys.exit(f"failed: {', '.join(failed)}")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""How long it takes to undo a mistake: so many messages, cancelled by one command.
+"""How long one command takes to reschedule or cancel very many messages.
 
     python -m bench.bulk [MESSAGES]
 
-Half of the namespace is mistaken, the other half is not. The command is the real one, a process of
-its own, which counts first; it is told by destination, so every record is read.
+The command applies to one half of the namespace, selected by destination, so it reads every record.
+The time is that of the whole process, which counts the messages first.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import subprocess
 import sys
 import time
 
-from bench.rig import Table, bench
+from bench.rig import Table, open_bench
 from tests.servers.redis import RedisServer
 
-KAFKA = {"kafka": "kafka://127.0.0.1:1"}  # only its name is looked at
+KAFKA = {"kafka": "kafka://127.0.0.1:1"}  # never connected
 
 
 def command_s(*arguments: str) -> float:
-    """A command of ours, to its end."""
+    """Seconds that a delaybridge command takes, from its start to its end."""
     began_s = time.monotonic()
     subprocess.run(
         [sys.executable, "-m", "delaybridge", *arguments], stdout=subprocess.DEVNULL, check=True
@@ -28,12 +28,12 @@ def command_s(*arguments: str) -> float:
 
 
 def main(count: int = 300_000) -> None:
-    """Print the table."""
-    out = Table(f"bulk verbs: {count:,} of {2 * count:,} messages of 100 bytes; must: 30 s")
-    with RedisServer() as redis, bench(redis.url, **KAFKA) as mine:
-        mine.fill("kafka:right", count, delay="1d")
-        mine.fill("kafka:mistaken", count, delay="1d")
-        redis_flags = ("--redis", redis.url, "--namespace", mine.namespace)
+    """Print the table. Raises if a message outside the selection was cancelled."""
+    out = Table(f"bulk verbs: {count:,} of {2 * count:,} messages of 100 bytes; target 30 s")
+    with RedisServer() as redis, open_bench(redis.url, **KAFKA) as bench:
+        bench.fill("kafka:right", count, delay="1d")
+        bench.fill("kafka:mistaken", count, delay="1d")
+        redis_flags = ("--redis", redis.url, "--namespace", bench.namespace)
         chosen = ("--destination", "kafka:mistaken", "--yes")
         for verb, more in (
             ("reschedule", ("--in", "2d", "--over", "1h")),
@@ -41,7 +41,7 @@ def main(count: int = 300_000) -> None:
         ):
             took_s = command_s(*redis_flags, "message", verb, *chosen, *more)
             out.line(f"message {verb}", f"{took_s:,.1f} s", f"{count / took_s:,.0f}/s")
-        left = mine.left("due")
+        left = bench.count_in("due")
         if left != count:
             raise RuntimeError(f"{left:,} are left, not {count:,}")
 

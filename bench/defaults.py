@@ -1,10 +1,11 @@
-"""What the defaults of `scan` and `publish` were chosen by: one setting varied, the others default.
+"""The measurements behind the defaults of `scan` and `publish`: one setting is varied at a time.
 
     python -m bench.defaults [MESSAGES]
 
-Real servers as the tests use them (tests/servers). Each row is one run of one worker process on
-RabbitMQ, quorum queue, 100-byte bodies: `drain`, all due at once, messages per second from the
-first settled to the last; `lateness` at 200 messages/s, received by a plain consumer, in ms.
+Each row is one run of one worker process on RabbitMQ, with a quorum queue and 100-byte bodies, on
+the servers of the tests (tests/servers). `drain` is messages per second of a backlog that is due at
+once, from the first settled message to the last. `lateness` is in ms, measured by a plain consumer
+at 200 messages per second.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ AHEAD = ("0", "500", "2000", "5000")
 
 
 def drain(redis: RedisServer, broker: RabbitMQNode, count: int, settings: dict[str, str]) -> float:
-    """Messages per second through one worker, from a backlog that is all due."""
+    """Messages per second of one worker on a backlog."""
     namespace = f"bench-{uuid.uuid4().hex[:8]}"
     with tempfile.TemporaryDirectory() as folder:
         bridge = Bridge(
@@ -43,12 +44,12 @@ def drain(redis: RedisServer, broker: RabbitMQNode, count: int, settings: dict[s
             bridge.client.schedule_many([Message(destination, body, delay=0) for _ in range(5000)])
         bridge.start_worker()
         try:
-            return _rate(bridge.client, count)
+            return _drain_rate(bridge.client, count)
         finally:
             bridge.close()
 
 
-def _rate(client: Client, count: int) -> float:
+def _drain_rate(client: Client, count: int) -> float:
     began_s, began_left = 0.0, count
     while True:
         stats = client.stats()
@@ -61,13 +62,12 @@ def _rate(client: Client, count: int) -> float:
 
 
 def lateness(redis: RedisServer, broker: RabbitMQNode, settings: dict[str, str]) -> str:
-    """Percentiles at 200 messages per second for ten seconds."""
+    """Lateness in ms, p50 and p99, at 200 messages per second for ten seconds."""
     namespace = f"bench-{uuid.uuid4().hex[:8]}"
     with tempfile.TemporaryDirectory() as folder:
+        brokers = {"rabbitmq": broker.url}
         bridge = Bridge(
-            *(Path(folder), redis.url, namespace, {"rabbitmq": broker.url}),
-            lease_ttl_ms=10_000,
-            settings=settings,
+            Path(folder), redis.url, namespace, brokers, lease_ttl_ms=10_000, settings=settings
         )
         try:
             destination = bridge.rabbitmq_queue(namespace)

@@ -1,38 +1,39 @@
-"""B1: drain of a backlog, beside publishing alone.
+"""B1: drain of a backlog, compared with publishing alone.
 
     python -m bench.drain [MESSAGES] [RUNS]
 
-One worker process, one quorum queue, 100-byte bodies, confirms, mandatory, the mirror on. Each
-figure is the median of the runs; `drain` counts from the first settled message to the last.
+One worker process, one quorum queue, 100-byte bodies, confirms, mandatory. Each figure is the
+median of the runs; a drain is measured from the first settled message to the last.
 """
 
 from __future__ import annotations
 
 import sys
+from statistics import median
 
-from bench.raw_rabbitmq import pika_async, raw
-from bench.rig import Table, bench, median, quorum_queue
+from bench.raw_rabbitmq import publish_raw, publish_with_pika
+from bench.rig import Table, open_bench, quorum_queue
 from tests.servers.rabbitmq import RabbitMQNode
 from tests.servers.redis import RedisServer
 
 
 def drain(redis_url: str, url: str, count: int) -> tuple[float, float]:
-    """(Messages per second, microseconds of CPU a message) of one worker on a backlog."""
-    with bench(redis_url, rabbitmq=url) as mine, quorum_queue(url) as queue:
-        mine.fill(f"rabbitmq:{queue}/key", count)
-        return mine.drained(count, [mine.worker()])
+    """Messages per second and microseconds of CPU per message of one worker on a backlog."""
+    with open_bench(redis_url, rabbitmq=url) as bench, quorum_queue(url) as queue:
+        bench.fill(f"rabbitmq:{queue}/key", count)
+        return bench.measure_drain(count, [bench.start_worker()])
 
 
 def table(redis_url: str, url: str, count: int, runs: int) -> None:
-    """Print B1."""
+    """Measure and print B1."""
     figures: dict[str, list[tuple[float, float]]] = {"raw": [], "pika": [], "delaybridge": []}
     for _ in range(runs):
         with quorum_queue(url) as queue:
-            figures["raw"].append(raw(url, queue, count))
+            figures["raw"].append(publish_raw(url, queue, count))
         with quorum_queue(url) as queue:
-            figures["pika"].append(pika_async(url, queue, count))
+            figures["pika"].append(publish_with_pika(url, queue, count))
         figures["delaybridge"].append(drain(redis_url, url, count))
-    out = Table(f"B1 drain: {count:,} messages, one worker, quorum queue; must show >= 0.8 of raw")
+    out = Table(f"B1 drain: {count:,} messages, one worker, quorum queue; target >= 0.8 of raw")
     limit = median([rate for rate, _ in figures["raw"]])
     for name, found in figures.items():
         rate, cpu_us = median([r for r, _ in found]), median([c for _, c in found])

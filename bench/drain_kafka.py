@@ -2,26 +2,27 @@
 
     python -m bench.drain_kafka [MESSAGES] [RUNS]
 
-Beside it a confluent-kafka producer with the publisher's settings, one header, and the store alone:
-the same messages through a publisher that confirms at once (`memory`).
+Compared with two limits: a confluent-kafka producer with the publisher's settings and one header,
+and the store alone, with a publisher that confirms at once (`memory`).
 """
 
 from __future__ import annotations
 
 import sys
 import time
+from statistics import median
 
 from confluent_kafka import Producer
 
-from bench.rig import BODY, Table, bench, kafka_topic, median
+from bench.rig import BODY, Table, kafka_topic, open_bench
 from tests.servers.kafka import KafkaNode
 from tests.servers.redis import RedisServer
 
 
-def producer(servers: str, count: int) -> tuple[float, float]:
-    """(Messages per second, microseconds of CPU a message) of a plain producer."""
+def produce(servers: str, count: int) -> tuple[float, float]:
+    """Messages per second and microseconds of CPU per message of a plain producer."""
     with kafka_topic(servers) as topic:
-        plain = Producer(
+        producer = Producer(
             {
                 "bootstrap.servers": servers,
                 "enable.idempotence": True,
@@ -30,29 +31,30 @@ def producer(servers: str, count: int) -> tuple[float, float]:
             }
         )
         headers = [("delaybridge-id", b"0" * 26)]
-        plain.produce(topic, BODY, headers=headers)
-        plain.flush()  # what an idempotent producer asks for first
+        producer.produce(topic, BODY, headers=headers)
+        producer.flush()  # an idempotent producer first asks the broker for its id
         began_s, began_cpu_s = time.monotonic(), time.process_time()
         for _ in range(count):
-            plain.produce(topic, BODY, headers=headers)
-            plain.poll(0)
-        plain.flush()
+            producer.produce(topic, BODY, headers=headers)
+            producer.poll(0)
+        producer.flush()
         took_s, cpu_s = time.monotonic() - began_s, time.process_time() - began_cpu_s
         return count / took_s, cpu_s / count * 1e6
 
 
 def drain(redis_url: str, url: str, count: int, workers: int) -> tuple[float, float]:
-    """The same of our workers on a backlog."""
-    with bench(redis_url, kafka=url) as mine, kafka_topic(url.removeprefix("kafka://")) as topic:
-        mine.fill(f"kafka:{topic}", count)
-        return mine.drained(count, [mine.worker() for _ in range(workers)])
+    """Messages per second and microseconds of CPU per message of the workers on a backlog."""
+    servers = url.removeprefix("kafka://")
+    with open_bench(redis_url, kafka=url) as bench, kafka_topic(servers) as topic:
+        bench.fill(f"kafka:{topic}", count)
+        return bench.measure_drain(count, [bench.start_worker() for _ in range(workers)])
 
 
 def store_alone(redis_url: str, count: int) -> tuple[float, float]:
-    """Claim, fire and settle, and a publisher that does nothing."""
-    with bench(redis_url, memory="memory://") as mine:
-        mine.fill("memory:x", count)
-        return mine.drained(count, [mine.worker()])
+    """The same figures for claim, fire and settle, with a publisher that only confirms."""
+    with open_bench(redis_url, memory="memory://") as bench:
+        bench.fill("memory:x", count)
+        return bench.measure_drain(count, [bench.start_worker()])
 
 
 def main(count: int = 40_000, runs: int = 3) -> None:
@@ -60,7 +62,7 @@ def main(count: int = 40_000, runs: int = 3) -> None:
     with RedisServer() as redis, KafkaNode(options=()) as kafka:
         servers = kafka.url.removeprefix("kafka://")
         figures = {
-            "confluent-kafka producer": [producer(servers, count) for _ in range(runs)],
+            "confluent-kafka producer": [produce(servers, count) for _ in range(runs)],
             "store alone, memory publisher": [store_alone(redis.url, count) for _ in range(runs)],
         }
         for workers in (1, 2):
@@ -68,7 +70,7 @@ def main(count: int = 40_000, runs: int = 3) -> None:
             figures[name] = [drain(redis.url, kafka.url, count, workers) for _ in range(runs)]
         rates = {name: median([rate for rate, _ in found]) for name, found in figures.items()}
         limit = min(list(rates.values())[:2])
-        out = Table(f"B7 Kafka drain: {count:,} messages; must show >= 0.6 of the smaller limit")
+        out = Table(f"B7 Kafka drain: {count:,} messages; target >= 0.6 of the smaller limit")
         for name, found in figures.items():
             cpu_us = median([cpu for _, cpu in found])
             out.line(

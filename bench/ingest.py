@@ -1,12 +1,11 @@
-"""Ingest: messages per second from the delay exchange and the delay topic into the store.
+"""How many messages per second ingest moves from a delay exchange or delay topic into the store.
 
     python -m bench.ingest [MESSAGES] [RUNS]
 
-Real servers as the tests use them (tests/servers), 100-byte bodies with an id and a delay of an
-hour, one process of each kind. Beside ours, in the same run: for RabbitMQ a consumer of the same
-quorum queue that only acknowledges (`raw`: frames cut by hand, nothing decoded; `pika`: pika's own
-consumer); for Kafka a consumer that only counts, and the store written to without a broker. Each
-figure is the median of the runs.
+100-byte bodies with an id and a delay of an hour; one process of each kind. Each figure is the
+median of the runs, and is compared with limits of the same run. RabbitMQ: two consumers of the same
+quorum queue that only acknowledge, `raw` (cuts frames by hand, decodes nothing) and `pika` (pika's
+own consumer). Kafka: `consumer` only counts records; `store` writes to the store without a broker.
 """
 
 from __future__ import annotations
@@ -28,6 +27,7 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from pika.adapters.blocking_connection import BlockingChannel
 
+from bench.rig import BODY, cpu_seconds
 from delaybridge import Client, Message
 from delaybridge.amqp.connection import open_connection
 from delaybridge.ingest.rabbitmq.connection import Deliveries, IntakeConnection
@@ -38,13 +38,12 @@ from tests.servers.kafka import KafkaNode
 from tests.servers.rabbitmq import RabbitMQNode
 from tests.servers.redis import RedisServer
 
-BODY = b"x" * 100
 HOUR_MS = 3_600_000
 PREFETCH = 4000
 
 
 def fill_queue(url: str, queue: str, count: int) -> None:
-    """So many delayed messages in the intake queue of the delay exchange `queue`."""
+    """Put `count` delayed messages into the intake queue of the delay exchange `queue`."""
     with rabbitmq_channel(url) as channel:
         channel.exchange_declare(queue, "topic", durable=True)
         channel.queue_declare(queue, durable=True, arguments=QUEUE_ARGUMENTS)
@@ -91,7 +90,7 @@ def raw_consumer(url: str, queue: str, count: int) -> float:
 
 
 def pika_consumer(url: str, queue: str, count: int) -> float:
-    """The same with pika's own consumer."""
+    """Messages per second of pika's own consumer, which acknowledges in batches."""
     seen = 0
 
     def received(channel: BlockingChannel, method: object, _: object, body: bytes) -> None:
@@ -111,7 +110,7 @@ def pika_consumer(url: str, queue: str, count: int) -> float:
 
 
 def ingest(redis_url: str, broker: str, arguments: list[str], count: int) -> tuple[float, float]:
-    """(Messages per second, microseconds of CPU per message) of `delaybridge ingest`."""
+    """Messages per second and microseconds of CPU per message of `delaybridge ingest`."""
     namespace = f"bench-{uuid.uuid4().hex[:8]}"
     name = arguments[1]
     with tempfile.TemporaryDirectory() as folder, Client(redis_url, namespace=namespace) as client:
@@ -128,15 +127,15 @@ def ingest(redis_url: str, broker: str, arguments: list[str], count: int) -> tup
             cwd=folder,
         )
         try:
-            return _rate(redis_url, namespace, process.pid, count)
+            return _ingest_rate(redis_url, namespace, process.pid, count)
         finally:
             process.terminate()
             process.wait()
             log.close()
 
 
-def _rate(redis_url: str, namespace: str, pid: int, count: int) -> tuple[float, float]:
-    """From the first message in the store to the last."""
+def _ingest_rate(redis_url: str, namespace: str, pid: int, count: int) -> tuple[float, float]:
+    """The figures of `ingest`, measured from the first message in the store to the last."""
     keys = [f"{{{namespace}:{n}}}:due" for n in range(16)]
     connection = redis.Redis.from_url(redis_url)
 
@@ -148,20 +147,15 @@ def _rate(redis_url: str, namespace: str, pid: int, count: int) -> tuple[float, 
 
     while (first := stored()) == 0:
         time.sleep(0.005)
-    began_s, began_cpu_s = time.monotonic(), _cpu_s(pid)
+    began_s, began_cpu_s = time.monotonic(), cpu_seconds(pid)
     while (now := stored()) < count:
         time.sleep(0.01)
-    took_s, cpu_s = time.monotonic() - began_s, _cpu_s(pid) - began_cpu_s
+    took_s, cpu_s = time.monotonic() - began_s, cpu_seconds(pid) - began_cpu_s
     return (now - first) / took_s, cpu_s / (now - first) * 1e6
 
 
-def _cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 def fill_topic(servers: str, topic: str, count: int) -> None:
-    """So many delayed records in a delay topic of four partitions."""
+    """Create a delay topic of four partitions, and put `count` delayed records into it."""
     admin = AdminClient({"bootstrap.servers": servers})
     for future in admin.create_topics([NewTopic(topic, 4, 1)]).values():
         future.result(20)
@@ -197,7 +191,7 @@ def kafka_consumer(servers: str, topic: str, count: int) -> float:
 
 
 def store_writes(redis_url: str, count: int) -> float:
-    """Messages per second of `schedule_many` in batches of a thousand, messages made before."""
+    """Messages per second of storing accepted messages in batches of a thousand."""
     with Client(redis_url, namespace=f"bench-{uuid.uuid4().hex[:8]}") as client:
         client.stats()
         messages = [
@@ -211,7 +205,7 @@ def store_writes(redis_url: str, count: int) -> float:
 
 
 def rabbitmq_table(redis: RedisServer, broker: RabbitMQNode, count: int, runs: int) -> None:
-    """Print the figures of the delay exchange."""
+    """Measure and print the figures of the delay exchange."""
     figures: dict[str, list[float]] = {"raw": [], "pika": [], "ingest": [], "cpu": []}
     for _ in range(runs):
         queue = f"b{uuid.uuid4().hex[:8]}.delay"
@@ -232,7 +226,7 @@ def rabbitmq_table(redis: RedisServer, broker: RabbitMQNode, count: int, runs: i
 
 
 def kafka_table(redis: RedisServer, broker: KafkaNode, count: int, runs: int) -> None:
-    """Print the figures of the delay topic."""
+    """Measure and print the figures of the delay topic."""
     servers = broker.url.removeprefix("kafka://")
     figures: dict[str, list[float]] = {"consumer": [], "store": [], "ingest": [], "cpu": []}
     for _ in range(runs):

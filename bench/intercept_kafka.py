@@ -1,13 +1,13 @@
-"""What the drop-ins for Kafka cost where nothing is delayed, and how fast they store what is.
+"""What the Kafka drop-ins cost a record that is not delayed, and how fast they store delayed ones.
 
     python -m bench.intercept_kafka [MESSAGES] [ROUNDS]
 
-Real Kafka and Redis as the tests use them (tests/servers); 100-byte messages with a key and two
-headers. First, per message that is not delayed, from the call to its acknowledgement: CPU of this
-process in microseconds, plain, plain again and drop-in taking turns (bench.intercept_rabbitmq says
-how to read it). Of confluent_kafka also the time of `produce` alone in the thread that calls it,
-which is where the drop-in stands. Then delayed messages stored per second, beside
-`Client.schedule_many` with as many a call, rounds in turn, and the ratio to that.
+100-byte messages with a key and two headers. First table: microseconds of this process' CPU per
+message that is not delayed, from the call to its acknowledgement, for plain, plain again and the
+drop-in (bench.intercept_rabbitmq explains these columns). For confluent_kafka also the time of
+`produce` by itself, in the thread that calls it, since all of the drop-in's work is done there.
+Second table: delayed messages stored per second, and the ratio to `Client.schedule_many` with as
+many messages in a call.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ STORED = 20_000
 
 
 async def with_confluent_kafka(servers: str, size: Size) -> None:
-    """`produce` and `poll(0)` per message, and a flush."""
+    """Compare confluent_kafka's `produce` and `poll(0)` per message, and one flush."""
 
     def publishing(producer: confluent_kafka.Producer) -> Publish:
         async def publish(count: int) -> None:
@@ -75,7 +75,7 @@ def _call_us(producer: confluent_kafka.Producer, headers: Any, count: int) -> fl
 
 
 async def with_aiokafka(servers: str, size: Size) -> None:
-    """`send` per message, and a flush."""
+    """Compare aiokafka's `send` per message, and one flush."""
 
     def publishing(producer: aiokafka.AIOKafkaProducer) -> Publish:
         async def publish(count: int) -> None:
@@ -92,7 +92,7 @@ async def with_aiokafka(servers: str, size: Size) -> None:
 
 
 async def storing(servers: str, server: RedisServer, rounds: int) -> None:
-    """Delayed messages per second."""
+    """Measure and print how many delayed messages are stored per second."""
     async with AsyncExitStack() as stack:
         client = stack.enter_context(Client(server.url, brokers=BROKERS))
         producer = stack.enter_context(Producer({"bootstrap.servers": servers}, client=client))

@@ -1,13 +1,13 @@
-"""What the drop-ins cost where nothing is delayed: each beside the plain library, in one run.
+"""What the drop-ins cost a publish that is not delayed, compared with the plain library.
 
     python -m bench.intercept_rabbitmq [MESSAGES] [ROUNDS]
 
-A real RabbitMQ as the tests use it (tests/servers); transient 100-byte messages with two headers,
-without confirms, to a queue that keeps 1000 of them. Three connections take turns, a round each, in
-any order, so what else the machine does hits all: plain, plain again, and the drop-in. Microseconds
-of this process' CPU per publish, median of the rounds; and the ratio to plain: median and middle
-half of the rounds'. The second plain one shows what such a ratio is worth. Below: what the check
-alone costs, whatever the library.
+Transient 100-byte messages with two headers go to RabbitMQ without confirms, to a queue that keeps
+1000 of them. Three connections publish one round each, in random order, so that other load on the
+machine disturbs all of them alike: plain, plain again, and the drop-in. Printed are microseconds of
+this process' CPU per publish (median of the rounds), and the ratio to plain (median, and in
+brackets the middle half of the rounds). The ratio of `plain again` shows how precise such a ratio
+is. The last line is the cost of the check for a delay by itself, the same for every library.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Publish = Callable[[int], Awaitable[None]]
 
 
 class Size(NamedTuple):
-    """Of one run."""
+    """How much is published: messages in a round, and rounds."""
 
     messages: int
     rounds: int
@@ -52,9 +52,9 @@ async def timed(publish: Publish, count: int) -> float:
 
 
 async def compare(name: str, plain: Publish, again: Publish, drop_in: Publish, size: Size) -> None:
-    """Three lines of the table."""
+    """Measure the three connections of one library, and print a line for each."""
     contenders = {"plain": plain, "plain again": again, "drop-in": drop_in}
-    for publish in contenders.values():  # warm
+    for publish in contenders.values():  # warm up
         await publish(size.messages)
     figures: dict[str, list[float]] = {contender: [] for contender in contenders}
     for _ in range(size.rounds):
@@ -71,7 +71,7 @@ async def compare(name: str, plain: Publish, again: Publish, drop_in: Publish, s
 
 
 async def with_pika(url: str, size: Size) -> None:
-    """`basic_publish` of a blocking channel."""
+    """Compare `basic_publish` of pika's blocking channel."""
 
     def publishing(connection: pika.BlockingConnection) -> Publish:
         channel = connection.channel()
@@ -90,7 +90,7 @@ async def with_pika(url: str, size: Size) -> None:
 
 
 async def with_kombu(url: str, size: Size) -> None:
-    """`publish` of a producer, the body encoded already."""
+    """Compare `publish` of kombu's producer; the body is already encoded."""
 
     def publishing(producer: kombu.Producer) -> Publish:
         async def publish(count: int) -> None:
@@ -108,7 +108,7 @@ async def with_kombu(url: str, size: Size) -> None:
 
 
 async def with_aio_pika(url: str, size: Size) -> None:
-    """`publish` of the default exchange."""
+    """Compare `publish` of aio-pika's default exchange."""
 
     def publishing(exchange: aio_pika.abc.AbstractExchange) -> Publish:
         message = aio_pika.Message(BODY, headers=dict(HEADERS))
@@ -129,7 +129,7 @@ async def with_aio_pika(url: str, size: Size) -> None:
 
 
 def check_us(count: int) -> float:
-    """Of `timing_of` alone, on these headers."""
+    """Microseconds that `timing_of` takes by itself, on HEADERS."""
     began_s = time.perf_counter()
     for _ in range(count):
         timing_of(HEADERS, None, None)
@@ -137,7 +137,7 @@ def check_us(count: int) -> float:
 
 
 def main(size: Size) -> None:
-    """Print the table."""
+    """Measure all libraries and print the table."""
     with RabbitMQNode() as broker:
         connection = pika.BlockingConnection(pika.URLParameters(broker.url))
         connection.channel().queue_declare(QUEUE, arguments={"x-max-length": 1000})

@@ -1,9 +1,10 @@
-"""B3: how late messages are received, beside publishing them directly at that moment.
+"""B3: how late messages are received, compared with publishing directly at the due time.
 
     python -m bench.lateness [SECONDS] [PENDING]
 
-Due -> received by a consumer that imports its client library alone, at 100/s and 1,000/s, with
-nothing else pending and with PENDING other messages due tomorrow. One worker, default settings.
+Measured from the due time until a consumer that imports only its client library has the message, at
+100/s and 1,000/s, with nothing else pending and with PENDING other messages due tomorrow. One
+worker, default settings.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from urllib.parse import urlsplit
 import pika
 from confluent_kafka import Producer
 
-from bench.rig import BODY, PARTITIONS, Table, bench, kafka_topic, quorum_queue
+from bench.rig import BODY, PARTITIONS, Table, kafka_topic, open_bench, quorum_queue
 from delaybridge import Message
 from delaybridge.times import format_time
 from tests.rigs.bridge import rabbitmq_channel
@@ -31,11 +32,11 @@ from tests.servers.redis import RedisServer
 
 HERE = Path(__file__).parent
 AHEAD_S = 3.0  # from scheduling to the first due message
-SPARE_S = 60
+SPARE_S = 60  # how long the last message may take to arrive
 
 
-class Late(NamedTuple):
-    """Lateness in ms."""
+class Lateness(NamedTuple):
+    """Percentiles of lateness, in ms. A negative `least` means that a message came early."""
 
     p50: float
     p99: float
@@ -47,35 +48,40 @@ class Late(NamedTuple):
 
 
 class Receiver:
-    """A consumer in a process of its own."""
+    """A plain consumer in a process of its own."""
 
-    def __init__(self, script: str, address: str, source: str, count: int, folder: str) -> None:
+    def __init__(self, script: str, address: str, target: str, count: int, folder: str) -> None:
         self._path = Path(folder, "late")
         self._process = subprocess.Popen(
-            [sys.executable, str(HERE / script), address, source, str(count), str(self._path)],
+            [sys.executable, str(HERE / script), address, target, str(count), str(self._path)],
             stdout=subprocess.PIPE,
         )
         if self._process.stdout is None or self._process.stdout.readline() != b"ready\n":
             raise RuntimeError(f"{script} did not start")
 
-    def late(self, timeout_s: float) -> Late:
-        """Wait until it has all."""
+    def lateness(self, timeout_s: float) -> Lateness:
+        """Wait until it has received all messages; how late they were."""
         self._process.wait(timeout_s)
-        found = sorted(int(line) / 1000 for line in self._path.read_text().split())
-        count = len(found)
-        return Late(found[count // 2], found[count * 99 // 100], found[-1], found[0])
+        return percentiles([int(line) for line in self._path.read_text().split()])
 
     def end(self) -> None:
-        """It may have ended."""
+        """Kill the process, if it has not ended."""
         self._process.kill()
         self._process.wait()
 
 
+def percentiles(late_us: list[int]) -> Lateness:
+    """Percentiles of these microseconds, in ms."""
+    found = sorted(each / 1000 for each in late_us)
+    count = len(found)
+    return Lateness(found[count // 2], found[count * 99 // 100], found[-1], found[0])
+
+
 @contextmanager
-def receiving(script: str, address: str, source: str, count: int) -> Iterator[Receiver]:
-    """A consumer of so many messages."""
+def receiving(script: str, address: str, target: str, count: int) -> Iterator[Receiver]:
+    """Start a consumer of `count` messages; it is killed when the block ends."""
     with TemporaryDirectory() as folder:
-        receiver = Receiver(script, address, source, count, folder)
+        receiver = Receiver(script, address, target, count, folder)
         try:
             yield receiver
         finally:
@@ -83,7 +89,7 @@ def receiving(script: str, address: str, source: str, count: int) -> Iterator[Re
 
 
 def paced(rate: int, seconds: float, publish: Callable[[], None]) -> None:
-    """Call it so often, each time at its moment."""
+    """Call `publish` `rate` times per second, evenly spaced."""
     began_s = time.monotonic()
     for number in range(int(rate * seconds)):
         wait_s = began_s + number / rate - time.monotonic()
@@ -93,95 +99,97 @@ def paced(rate: int, seconds: float, publish: Callable[[], None]) -> None:
 
 
 class RabbitMQ:
-    """Queues, a direct publish and a consumer."""
+    """What B3 needs of RabbitMQ: a queue for each run, a direct publish, a consumer."""
 
-    name, script, most_ms = "RabbitMQ", "receive_rabbitmq.py", 2
+    name, script, target_p99_ms = "RabbitMQ", "receive_rabbitmq.py", 2
 
     def __init__(self, url: str) -> None:
-        self.brokers, self.address, self.place = {"rabbitmq": url}, url, quorum_queue
+        self.brokers, self.address, self.new_target = {"rabbitmq": url}, url, quorum_queue
 
-    def destination(self, source: str) -> str:
-        """Where messages for this queue go."""
-        return f"rabbitmq:{source}/key"
+    def destination(self, queue: str) -> str:
+        """The destination of messages for this queue."""
+        return f"rabbitmq:{queue}/key"
 
-    def direct(self, source: str, rate: int, seconds: float) -> None:
-        """Publish without delaybridge."""
+    def publish(self, queue: str, rate: int, seconds: float) -> None:
+        """Publish without delaybridge, evenly spaced."""
         with rabbitmq_channel(self.address) as channel:
 
             def publish() -> None:
                 headers = {"sent-us": time.time_ns() // 1000}
                 properties = pika.BasicProperties(headers=headers, delivery_mode=2)
-                channel.basic_publish(source, "key", BODY, properties, mandatory=True)
+                channel.basic_publish(queue, "key", BODY, properties, mandatory=True)
 
             paced(rate, seconds, publish)
 
 
 class Kafka:
-    """The same."""
+    """What B3 needs of Kafka: a topic for each run, a direct publish, a consumer."""
 
-    name, script, most_ms = "Kafka", "receive_kafka.py", 4
+    name, script, target_p99_ms = "Kafka", "receive_kafka.py", 4
 
     def __init__(self, url: str) -> None:
-        self.brokers, self.address, self.place = {"kafka": url}, urlsplit(url).netloc, kafka_topic
+        self.brokers, self.address = {"kafka": url}, urlsplit(url).netloc
+        self.new_target = kafka_topic
 
-    def destination(self, source: str) -> str:
-        """Where messages for this topic go."""
-        return f"kafka:{source}"
+    def destination(self, topic: str) -> str:
+        """The destination of messages for this topic."""
+        return f"kafka:{topic}"
 
-    def direct(self, source: str, rate: int, seconds: float) -> None:
-        """Publish without delaybridge, as the publisher's settings are."""
+    def publish(self, topic: str, rate: int, seconds: float) -> None:
+        """Publish without delaybridge, evenly spaced, with the settings of its publisher."""
         producer = Producer(
             {"bootstrap.servers": self.address, "enable.idempotence": True, "linger.ms": 0}
         )
 
         def publish() -> None:
             sent = [("sent-us", str(time.time_ns() // 1000).encode())]
-            producer.produce(source, BODY, headers=sent)
+            producer.produce(topic, BODY, headers=sent)
             producer.poll(0)
 
         for partition in range(PARTITIONS):
-            producer.produce(source, BODY, headers=[("sent-us", b"0")], partition=partition)
+            producer.produce(topic, BODY, headers=[("sent-us", b"0")], partition=partition)
         producer.flush(20)
         paced(rate, seconds, publish)
         producer.flush(20)
 
 
-def direct(broker: RabbitMQ | Kafka, rate: int, seconds: float) -> Late:
-    """The limit: published at that moment by a client that does nothing else."""
-    with broker.place(broker.address) as source:
+def direct(broker: RabbitMQ | Kafka, rate: int, seconds: float) -> Lateness:
+    """The limit: lateness of messages that a client publishes at the due time itself."""
+    with broker.new_target(broker.address) as target:
         count = int(rate * seconds)
-        with receiving(broker.script, broker.address, source, count) as receiver:
-            broker.direct(source, rate, seconds)
-            return receiver.late(SPARE_S)
+        with receiving(broker.script, broker.address, target, count) as receiver:
+            broker.publish(target, rate, seconds)
+            return receiver.lateness(SPARE_S)
 
 
 def delayed(
     redis_url: str, broker: RabbitMQ | Kafka, rate: int, seconds: float, pending: int
-) -> Late:
-    """The same messages through delaybridge, scheduled before."""
+) -> Lateness:
+    """Lateness of the same messages, scheduled ahead with delaybridge."""
     count = int(rate * seconds)
-    with bench(redis_url, **broker.brokers) as mine, broker.place(broker.address) as source:
-        mine.fill(broker.destination(source), pending, delay="1d")
-        mine.worker()
-        mine.until_owned()
-        with receiving(broker.script, broker.address, source, count) as receiver:
+    with (
+        open_bench(redis_url, **broker.brokers) as bench,
+        broker.new_target(broker.address) as target,
+    ):
+        destination = broker.destination(target)
+        bench.fill(destination, pending, delay="1d")
+        bench.start_worker()
+        bench.wait_until_owned()
+        with receiving(broker.script, broker.address, target, count) as receiver:
             first_ms = (time.time() + AHEAD_S) * 1000
             messages = [
-                Message(
-                    *(broker.destination(source), BODY),
-                    at=format_time(round(first_ms + number * 1000 / rate)),
-                )
+                Message(destination, BODY, at=format_time(round(first_ms + number * 1000 / rate)))
                 for number in range(count)
             ]
             for first in range(0, count, 1000):
-                mine.client.schedule_many(messages[first : first + 1000])
-            return receiver.late(AHEAD_S + seconds + SPARE_S)
+                bench.client.schedule_many(messages[first : first + 1000])
+            return receiver.lateness(AHEAD_S + seconds + SPARE_S)
 
 
 def table(redis_url: str, broker: RabbitMQ | Kafka, seconds: float, pending: int) -> None:
-    """Print B3 for one broker."""
-    must = f"must show direct + 0.7 / + {broker.most_ms} ms"
-    out = Table(f"B3 lateness on {broker.name}, p50 / p99 / most; {must}")
+    """Measure and print B3 for one broker."""
+    limits = f"target: direct + 0.7 / + {broker.target_p99_ms} ms"
+    out = Table(f"B3 lateness on {broker.name}, p50 / p99 / max; {limits}")
     for rate in (100, 1000):
         limit = direct(broker, rate, seconds)
         out.line(f"direct, {rate}/s", str(limit))

@@ -1,4 +1,4 @@
-"""A plain consumer that imports confluent_kafka and nothing of ours; see receive_rabbitmq.py.
+"""A plain consumer that imports only confluent_kafka; does as receive_rabbitmq.py does.
 
 python receive_kafka.py HOST:PORT TOPIC COUNT FILE
 """
@@ -26,7 +26,7 @@ def main(servers: str, topic: str, count: int, path: str) -> None:
         headers = dict(record.headers())
         sent_us = headers.get("sent-us")
         if sent_us == b"0":
-            continue  # it warmed the producer up
+            continue  # a record that warmed the producer up
         due_us = int(sent_us) if sent_us else int(headers["delaybridge-due-ms"]) * 1000
         late_us.append(now_us - due_us)
     with open(path, "w") as file:

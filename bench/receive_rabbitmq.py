@@ -1,9 +1,9 @@
-"""A plain consumer that imports pika and nothing of ours: how late each message is, in us.
+"""A plain consumer that imports only pika: writes to a file how late each message is, in us.
 
 python receive_rabbitmq.py URL QUEUE COUNT FILE
 
-A message says when it was due in the header `delaybridge-due-ms`, or `sent-us` where it was
-published directly.
+The due time is in the header `delaybridge-due-ms`; a message published directly has its time of
+publishing in `sent-us`. The program ends after COUNT messages.
 """
 
 import sys

@@ -2,10 +2,10 @@
 
     python -m bench.resident [PENDING]
 
-Resident set at idle, while it drains a backlog of PENDING messages of 100 bytes, and in a burst of
-256-KiB bodies; beside it the bound that its windows give: what it takes at idle, the bytes of the
-wheel, those of the publish window twice (as a message and as frames), and OBJECTS for each message
-that either may hold.
+Its resident set at idle, while it drains a backlog of PENDING messages of 100 bytes, and in a burst
+of 256-KiB bodies. Compared with the bound that follows from its windows: its memory at idle, the
+bytes of the wheel, twice those of the publish window (each message is there as a message and as
+frames), and OBJECTS bytes for each message that the wheel and the window may hold.
 """
 
 from __future__ import annotations
@@ -14,31 +14,31 @@ import sys
 import time
 from pathlib import Path
 
-from bench.rig import Bench, Table, bench, quorum_queue
+from bench.rig import Bench, Table, open_bench, quorum_queue
 from delaybridge.settings.settings import Settings
 from tests.servers.rabbitmq import RabbitMQNode
 from tests.servers.redis import RedisServer
 
 MIB = 2**20
-OBJECTS = 1024  # bytes of Python's objects for one message, its own bytes not counted
+OBJECTS = 1024  # bytes of Python objects for one message, besides the message's own bytes
 LARGE = 256 * 1024
 
 
-def resident(pid: int) -> float:
-    """MiB."""
+def resident_mib(pid: int) -> float:
+    """MiB of memory that the process has resident."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) / 1024
     return 0.0
 
 
-def most(mine: Bench, pid: int) -> float:
-    """The highest while it drains."""
-    found = 0.0
-    while mine.left("due", "mirror"):
-        found = max(found, resident(pid))
+def peak_mib(bench: Bench, pid: int) -> float:
+    """The most MiB that the worker has resident until the backlog is drained."""
+    peak = 0.0
+    while bench.count_in("due", "mirror"):
+        peak = max(peak, resident_mib(pid))
         time.sleep(0.05)
-    return found
+    return peak
 
 
 def main(pending: int = 100_000) -> None:
@@ -48,20 +48,23 @@ def main(pending: int = 100_000) -> None:
     windows += (scan.wheel_messages + publish.window_messages) * OBJECTS
     with RedisServer() as redis, RabbitMQNode() as broker:
         out = Table("B11 a worker's memory: resident set")
-        with bench(redis.url, rabbitmq=broker.url) as mine:
-            pid = mine.worker()
-            mine.until_owned()
+        with open_bench(redis.url, rabbitmq=broker.url) as bench:
+            pid = bench.start_worker()
+            bench.wait_until_owned()
             time.sleep(2)
-            idle = resident(pid)
+            idle = resident_mib(pid)
             out.line("idle", f"{idle:,.0f} MiB")
-            out.line("bound, by its windows", f"{idle + windows / MIB:,.0f} MiB")
+            out.line("bound, from its windows", f"{idle + windows / MIB:,.0f} MiB")
         for name, count, size in (
             (f"backlog of {pending:,} x 100 B", pending, 100),
             (f"burst of {pending // 200:,} x 256 KiB", pending // 200, LARGE),
         ):
-            with bench(redis.url, rabbitmq=broker.url) as mine, quorum_queue(broker.url) as queue:
-                mine.fill(f"rabbitmq:{queue}/key", count, body=b"x" * size)
-                out.line(name, f"{most(mine, mine.worker()):,.0f} MiB")
+            with (
+                open_bench(redis.url, rabbitmq=broker.url) as bench,
+                quorum_queue(broker.url) as queue,
+            ):
+                bench.fill(f"rabbitmq:{queue}/key", count, body=b"x" * size)
+                out.line(name, f"{peak_mib(bench, bench.start_worker()):,.0f} MiB")
 
 
 if __name__ == "__main__":

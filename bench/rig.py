@@ -1,12 +1,11 @@
-"""What the benchmarks share: a worker process, its CPU, queues, and the table that each one prints.
+"""Helpers that all benchmarks share: worker processes, their CPU time, queues and topics, tables.
 
-Servers are those of the tests (tests/servers): real, private, on 127.0.0.1.
+The servers are those of the tests (tests/servers): real, private, on 127.0.0.1.
 """
 
 from __future__ import annotations
 
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -30,22 +29,25 @@ PARTITIONS = 4
 
 
 class Bench:
-    """One namespace and what works on it; everything ends with the block."""
+    """A namespace of its own, with a client and the processes that work on it."""
 
     def __init__(self, redis_url: str, brokers: Mapping[str, str], folder: Path) -> None:
         self.namespace = f"bench-{uuid.uuid4().hex[:8]}"
         self.redis_url, self.brokers, self._folder = redis_url, brokers, folder
         self.client = Client(redis_url, namespace=self.namespace, brokers=brokers, timeout_s=20)
-        self.redis = Store(redis_url, timeout_s=20).redis  # connected as a client is
+        self.redis = Store(redis_url, timeout_s=20).redis  # connects as a client does
         self._processes: list[subprocess.Popen[bytes]] = []
 
-    def worker(self, **settings: str) -> int:
-        """The pid of one more `delaybridge scan`. settings: as SCAN__BATCH_MESSAGES="500"."""
+    def start_worker(self, **settings: str) -> int:
+        """Start one more `delaybridge scan` and return its pid.
+
+        settings: environment variables without DELAYBRIDGE_, as SCAN__BATCH_MESSAGES="500".
+        """
         return self.start("scan", **settings)
 
     def start(self, *arguments: str, **settings: str) -> int:
-        """The pid of a command of ours."""
-        given = {f"DELAYBRIDGE_{name}": value for name, value in settings.items()}
+        """Start a delaybridge command and return its pid. settings: as in `start_worker`."""
+        environment = {f"DELAYBRIDGE_{name}": value for name, value in settings.items()}
         brokers = [f"--broker={name}={url}" for name, url in self.brokers.items()]
         log = self._folder / f"{len(self._processes)}.log"
         with log.open("wb") as sink:
@@ -56,48 +58,49 @@ class Bench:
                 ],
                 stdout=sink,
                 stderr=sink,
-                env={**os.environ, **given},
+                env={**os.environ, **environment},
                 cwd=self._folder,
             )
         self._processes.append(process)
         return process.pid
 
     def fill(self, destination: str, count: int, *, body: bytes = BODY, delay: str = "0s") -> None:
-        """Schedule so many messages."""
+        """Schedule `count` messages."""
         for first in range(0, count, 5000):
             some = min(5000, count - first)
             self.client.schedule_many(
                 [Message(destination, body, delay=delay) for _ in range(some)]
             )
 
-    def until_owned(self) -> None:
-        """Wait until workers hold every bucket."""
+    def wait_until_owned(self) -> None:
+        """Wait until workers hold the leases of all buckets."""
         while not all(bucket.owner for bucket in self.client.stats().buckets):
             time.sleep(POLL_S)
 
-    def left(self, *names: str) -> int:
-        """How many messages lie in these zsets of all buckets; one round trip."""
+    def count_in(self, *names: str) -> int:
+        """Count the messages in these zsets (`due`, ...) of all buckets, in one round trip."""
         with self.redis.pipeline(transaction=False) as pipeline:
             for number in range(DEFAULT_BUCKETS):
                 for name in names:
                     pipeline.zcard(f"{{{self.namespace}:{number}}}:{name}")
             return sum(pipeline.execute())
 
-    def drained(self, count: int, pids: Sequence[int]) -> tuple[float, float]:
-        """(Messages per second, microseconds of CPU a message) until all are settled.
+    def measure_drain(self, count: int, pids: Sequence[int]) -> tuple[float, float]:
+        """Wait until a backlog of `count` messages is settled.
 
-        From the first settled to the last; count: how many there were.
+        Returns messages per second and microseconds of CPU per message, summed over the processes
+        `pids`. Both are measured from the first settled message to the last.
         """
-        while (began := self.left("due", "mirror")) == count:
+        while (began := self.count_in("due", "mirror")) == count:
             time.sleep(POLL_S)
         began_s, cpu_s = time.monotonic(), sum(map(cpu_seconds, pids))
-        while self.left("due", "mirror"):
+        while self.count_in("due", "mirror"):
             time.sleep(POLL_S)
         took_s, cpu_s = time.monotonic() - began_s, sum(map(cpu_seconds, pids)) - cpu_s
         return began / took_s, cpu_s / began * 1e6
 
     def close(self) -> None:
-        """End the processes and forget the namespace."""
+        """End the processes and delete the namespace."""
         for process in self._processes:
             process.terminate()
         for process in self._processes:
@@ -110,28 +113,29 @@ class Bench:
 
 
 @contextmanager
-def bench(redis_url: str, **brokers: str) -> Iterator[Bench]:
-    """A namespace of its own."""
+def open_bench(redis_url: str, **brokers: str) -> Iterator[Bench]:
+    """Create a namespace with these brokers (name=URL); it is closed when the block ends."""
     with tempfile.TemporaryDirectory() as folder:
-        made = Bench(redis_url, brokers, Path(folder))
+        bench = Bench(redis_url, brokers, Path(folder))
         try:
-            made.client.stats()  # the namespace is born
-            yield made
+            bench.client.stats()  # creates the namespace
+            yield bench
         finally:
-            made.close()
+            bench.close()
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time that a process has used."""
+    """Seconds of user and system time that a process has used."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 @contextmanager
 def quorum_queue(url: str) -> Iterator[str]:
-    """A direct exchange with a quorum queue of the same name bound by `key`; both go at the end.
+    """Declare a direct exchange, and a quorum queue of the same name bound to it with key `key`.
 
-    Routing by topic would take the broker half as long again, and hide what is measured.
+    Both are deleted when the block ends. The exchange is a direct one because routing by topic
+    would cost the broker half as much again, and hide the cost that is measured.
     """
     name = f"bench-{uuid.uuid4().hex[:8]}"
     with rabbitmq_channel(url) as channel:
@@ -148,7 +152,7 @@ def quorum_queue(url: str) -> Iterator[str]:
 
 @contextmanager
 def kafka_topic(servers: str) -> Iterator[str]:
-    """A topic of PARTITIONS partitions, ready to take records; goes at the end."""
+    """Create a topic of PARTITIONS partitions, ready for records; deleted when the block ends."""
     name = f"bench-{uuid.uuid4().hex[:8]}"
     admin = AdminClient({"bootstrap.servers": servers})
     admin.create_topics([NewTopic(name, PARTITIONS, 1)])[name].result(20)
@@ -170,18 +174,13 @@ def _await_leader(admin: AdminClient, partition: TopicPartition) -> None:
             return
 
 
-def median(values: Sequence[float]) -> float:
-    """The middle of the runs."""
-    return statistics.median(values)
-
-
 class Table:
-    """Lines of a benchmark, printed as they come: name, figures, remark."""
+    """A benchmark's table; each line is printed as soon as its figures are known."""
 
     def __init__(self, title: str) -> None:
         sys.stdout.write(f"\n{title}\n")
 
     def line(self, name: str, *figures: str) -> None:
-        """One line, its figures in columns."""
+        """Print one line, with its figures in columns."""
         sys.stdout.write(f"  {name:<40}" + "".join(f"{figure:>20}" for figure in figures) + "\n")
         sys.stdout.flush()

@@ -1,9 +1,9 @@
-"""B4: how fast messages are accepted, beside the same script calls without delaybridge's client.
+"""B4: how fast messages are scheduled, compared with the same script calls without the client.
 
     python -m bench.schedule [MESSAGES] [RUNS]
 
-`raw` packs the very same calls beforehand and sends them pipelined on one connection; `SET` is one
-plain round trip after the other.
+`raw` packs the same calls before the clock starts and sends them pipelined on one connection. `SET`
+is a plain SET of 200 bytes, one round trip after the other.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from statistics import median
 from urllib.parse import urlsplit
 
 import hiredis
 
-from bench.rig import BODY, Bench, Table, bench, median
+from bench.rig import BODY, Bench, Table, open_bench
 from delaybridge import AsyncClient, Message
 from delaybridge.accept.accept import Accepted
 from delaybridge.message import OnConflict
@@ -31,21 +32,21 @@ from tests.servers.redis import RedisServer
 CALL = 1000
 CALLERS = 100
 DESTINATION = "kafka:orders"
-BROKERS = {"kafka": "kafka://127.0.0.1:1"}  # only its name is looked at
+BROKERS = {"kafka": "kafka://127.0.0.1:1"}  # never connected
 
 
 def messages(count: int) -> list[Message]:
-    """So many, due tomorrow."""
+    """Make `count` messages due tomorrow."""
     return [Message(DESTINATION, BODY, delay="1d") for _ in range(count)]
 
 
-def raw(mine: Bench, count: int) -> float:
-    """Calls that were packed before, two pipelines on their way at a time."""
-    buckets = mine.client.run(Calls.open)
+def raw_rate(bench: Bench, count: int) -> float:
+    """Messages per second of script calls packed beforehand, two pipelines in flight at a time."""
+    buckets = bench.client.run(Calls.open)
     pipelines = []
     for _ in range(0, count, CALL):
         by_bucket: dict[int, list[tuple[bytes, Accepted]]] = {}
-        for one in map(mine.client.accept, messages(CALL)):
+        for one in map(bench.client.accept, messages(CALL)):
             number = keys.bucket_of(one.shard_key, len(buckets))
             by_bucket.setdefault(number, []).append((new_stamp(), one))
         packed = b""
@@ -55,13 +56,13 @@ def raw(mine: Bench, count: int) -> float:
             words = ("EVALSHA", sha, len(command.keys), *command.keys, *command.args)
             packed += hiredis.pack_command(words)
         pipelines.append((packed, len(by_bucket)))
-    url = urlsplit(mine.redis_url)
+    url = urlsplit(bench.redis_url)
     with socket.create_connection((url.hostname or "", url.port or 6379)) as connection:
         reader = hiredis.Reader()
         began_s = time.monotonic()
         connection.sendall(pipelines[0][0])
-        for (_, replies), behind in zip(pipelines, [*pipelines[1:], (b"", 0)], strict=True):
-            connection.sendall(behind[0])
+        for (_, replies), following in zip(pipelines, [*pipelines[1:], (b"", 0)], strict=True):
+            connection.sendall(following[0])
             for _ in range(replies):
                 while (reply := reader.gets()) is False:
                     reader.feed(connection.recv(65536))
@@ -70,20 +71,21 @@ def raw(mine: Bench, count: int) -> float:
         return count / (time.monotonic() - began_s)
 
 
-def many(mine: Bench, count: int) -> float:
-    """`schedule_many` in batches of a thousand; the same messages, each time with new ids."""
+def schedule_many_rate(bench: Bench, count: int) -> float:
+    """Messages per second of `schedule_many`, in batches of a thousand with new ids each time."""
     batch = messages(CALL)
     began_s = time.monotonic()
     for _ in range(0, count, CALL):
-        mine.client.schedule_many(batch)
+        bench.client.schedule_many(batch)
     return count / (time.monotonic() - began_s)
 
 
-def callers(mine: Bench, count: int) -> float:
-    """`AsyncClient.schedule` from a hundred tasks."""
+def async_client_rate(bench: Bench, count: int) -> float:
+    """Messages per second of `AsyncClient.schedule`, called by a hundred tasks."""
 
     async def run() -> float:
-        async with AsyncClient(mine.redis_url, namespace=mine.namespace, brokers=BROKERS) as client:
+        options = {"namespace": bench.namespace, "brokers": BROKERS}
+        async with AsyncClient(bench.redis_url, **options) as client:
             await client.schedule(DESTINATION, BODY, delay="1d")
 
             async def call() -> None:
@@ -97,51 +99,51 @@ def callers(mine: Bench, count: int) -> float:
     return asyncio.run(run())
 
 
-def one_by_one(mine: Bench, count: int) -> float:
-    """`Client.schedule`, one call after the other."""
+def schedule_rate(bench: Bench, count: int) -> float:
+    """Messages per second of `Client.schedule`, one call after the other."""
     began_s = time.monotonic()
     for _ in range(count):
-        mine.client.schedule(DESTINATION, BODY, delay="1d")
+        bench.client.schedule(DESTINATION, BODY, delay="1d")
     return count / (time.monotonic() - began_s)
 
 
-def sets(mine: Bench, count: int) -> float:
-    """SET of as many bytes, one round trip after the other."""
-    redis, value = mine.redis, os.urandom(200)
+def set_rate(bench: Bench, count: int) -> float:
+    """SETs of 200 bytes per second, one round trip after the other."""
+    redis, value = bench.redis, os.urandom(200)
     began_s = time.monotonic()
     for number in range(count):
-        redis.set(f"{{{mine.namespace}:0}}:{number % 100}", value)
+        redis.set(f"{{{bench.namespace}:0}}:{number % 100}", value)
     return count / (time.monotonic() - began_s)
 
 
 Ways = tuple[tuple[str, Callable[[Bench, int], float], str], ...]
 BATCHED: Ways = (
-    ("raw pipelined script calls", raw, ""),
-    ("schedule_many, batches of 1,000", many, "must: 0.8"),
-    (f"AsyncClient, {CALLERS} callers", callers, "must: 0.5"),
+    ("raw pipelined script calls", raw_rate, ""),
+    ("schedule_many, batches of 1,000", schedule_many_rate, "target 0.8"),
+    (f"AsyncClient, {CALLERS} callers", async_client_rate, "target 0.5"),
 )
 SINGLE: Ways = (
-    ("plain SET round trips", sets, ""),
-    ("Client.schedule, one by one", one_by_one, "must: 0.7"),
+    ("plain SET round trips", set_rate, ""),
+    ("Client.schedule, one by one", schedule_rate, "target 0.7"),
 )
 
 
 def main(count: int = 40_000, runs: int = 3) -> None:
-    """Print the table. In each run a limit is measured right beside what is held against it."""
+    """Print the table. Each run measures a limit and right after it the rates compared with it."""
     with RedisServer() as redis:
 
-        def rate(measured: Callable[[Bench, int], float], calls: int) -> float:
-            with bench(redis.url, **BROKERS) as mine:
-                return measured(mine, calls)
+        def rate(measure: Callable[[Bench, int], float], calls: int) -> float:
+            with open_bench(redis.url, **BROKERS) as bench:
+                return measure(bench, calls)
 
         out = Table(f"B4 schedule: {count:,} messages of 100 bytes")
         for ways, calls, limit in ((BATCHED, count, "raw"), (SINGLE, count // 10, "SET")):
-            rates = [[rate(measured, calls) for _, measured, _ in ways] for _ in range(runs)]
-            for i, (name, _, must) in enumerate(ways):
+            rates = [[rate(measure, calls) for _, measure, _ in ways] for _ in range(runs)]
+            for i, (name, _, target) in enumerate(ways):
                 shares = [run[i] / run[0] for run in rates]
                 figures = [f"{median([run[i] for run in rates]):,.0f}/s"]
                 if i:
-                    figures += [f"{median(shares):.2f} of {limit}", must]
+                    figures += [f"{median(shares):.2f} of {limit}", target]
                 out.line(name, *figures)
 
 

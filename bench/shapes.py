@@ -1,11 +1,12 @@
-"""B9: what the shape of messages costs: body sizes, destinations, buckets, headers.
+"""B9: how body size, destinations, buckets and headers change the speed of a drain.
 
     python -m bench.shapes [MESSAGES]
 
-Drain of one worker on RabbitMQ as in B1, one thing varied at a time, and beside it the raw
-publisher with messages of the same shape, as much unconfirmed as a worker may have: where both
-fall, the broker is the limit. Large bodies are fewer. `of default`: beside 100 bytes, one
-destination, 16 buckets, no headers, measured first and last.
+One worker drains a backlog on RabbitMQ as in B1, and one property is varied at a time. The raw
+publisher sends messages of the same shape, with a worker's window of unconfirmed messages: where
+both get slower, the broker is the limit. There are fewer messages with large bodies. `of default`
+is the ratio to 100 bytes, one destination, 16 buckets and no headers, which is measured first and
+last.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from typing import Any
 
 import pika
 
-from bench.raw_rabbitmq import WINDOW, _Confirms
+from bench.raw_rabbitmq import WINDOW, Confirms
 from bench.rig import Bench, Table
 from delaybridge import Client, Message
 from delaybridge.accept.destination import DestinationCache
@@ -37,20 +38,20 @@ from tests.servers.rabbitmq import RabbitMQNode
 from tests.servers.redis import RedisServer
 
 KIB = 1024
-MOST_BYTES = 96 * KIB * KIB  # bodies of one shape, all together
-CALL_BYTES = 4 * KIB * KIB  # of one schedule_many
-WRITE_BYTES = 32 * KIB  # that the raw publisher writes at once, as a few hundred small messages
-WARM = 2000
+MOST_BYTES = 96 * KIB * KIB  # of all bodies of one shape together
+CALL_BYTES = 4 * KIB * KIB  # of the bodies in one call of schedule_many
+WRITE_BYTES = 32 * KIB  # of one write of the raw publisher: a few hundred small messages
+WARM_UP = 2000  # messages
 WINDOW_BYTES = Settings().publish.window_bytes
 FRAME_MAX = 131_072
 COUNT = """
-local left = 0
+local count = 0
 for number = 0, ARGV[2] - 1 do
   for i = 3, #ARGV do
-    left = left + redis.call('ZCARD', '{' .. ARGV[1] .. ':' .. number .. '}:' .. ARGV[i])
+    count = count + redis.call('ZCARD', '{' .. ARGV[1] .. ':' .. number .. '}:' .. ARGV[i])
   end
 end
-return left
+return count
 """
 HEADERS: dict[str, Any] = {
     "tenant": "acme-europe",
@@ -76,30 +77,34 @@ PROPERTIES: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Shape:
-    """What is varied. dressed: of so many messages one has headers and properties, 0: none."""
+    """The shape of all messages in a drain.
+
+    size: bytes of a body; keys: routing keys of each exchange. with_headers: one message of this
+    many has headers and properties; 0: no message has.
+    """
 
     size: int = 100
     keys: int = 1
     exchanges: int = 1
     buckets: int = DEFAULT_BUCKETS
-    dressed: int = 0
+    with_headers: int = 0
 
-    def messages(self, place: str, count: int) -> Iterator[Message]:
-        """So many for this place, due now, to one destination after the other."""
+    def messages(self, queue: str, count: int) -> Iterator[Message]:
+        """`count` messages for this queue, due now; they go to its destinations in turn."""
         body = b"x" * self.size
         to = [
-            f"rabbitmq:{place}-{exchange}/key-{key}"
+            f"rabbitmq:{queue}-{exchange}/key-{key}"
             for exchange in range(self.exchanges)
             for key in range(self.keys)
         ]
         for number, destination in enumerate(islice(cycle(to), count)):
-            if self.dressed and number % self.dressed == 0:
+            if self.with_headers and number % self.with_headers == 0:
                 yield Message(destination, body, delay=0, headers=HEADERS, properties=PROPERTIES)
             else:
                 yield Message(destination, body, delay=0)
 
     def count(self, most: int) -> int:
-        """How many messages of it are measured."""
+        """How many messages of this shape are measured: at most `most`."""
         return min(most, MOST_BYTES // self.size)
 
 
@@ -110,40 +115,43 @@ SHAPES = (
     *((f"routing keys: {count:,}", Shape(keys=count)) for count in (10, 1000)),
     *((f"exchanges: {count:,}", Shape(exchanges=count)) for count in (10, 1000)),
     *((f"buckets: {count}", Shape(buckets=count)) for count in (64, 256)),
-    ("4 headers + properties: half", Shape(dressed=2)),
-    ("4 headers + properties: all", Shape(dressed=1)),
+    ("4 headers + properties: half", Shape(with_headers=2)),
+    ("4 headers + properties: all", Shape(with_headers=1)),
 )
 
 
 class Sharded(Bench):
-    """A namespace with any number of buckets, counted inside Redis: that costs the same for all."""
+    """A namespace with any number of buckets.
+
+    Counting runs inside Redis, so that it costs about the same for any number.
+    """
 
     def __init__(self, redis_url: str, url: str, folder: Path, buckets: int) -> None:
         super().__init__(redis_url, {"rabbitmq": url}, folder)
         self.buckets = buckets
-        with Client(redis_url, namespace=self.namespace, buckets=buckets) as born:
-            born.stats()
+        with Client(redis_url, namespace=self.namespace, buckets=buckets) as client:
+            client.stats()  # creates the namespace
         self._count = self.redis.register_script(COUNT)
 
-    def left(self, *names: str) -> int:
-        """How many messages lie in these zsets of all buckets."""
+    def count_in(self, *names: str) -> int:
+        """Count the messages in these zsets of all buckets."""
         return int(self._count(args=[self.namespace, self.buckets, *names]))
 
 
 @contextmanager
 def sharded(redis_url: str, url: str, buckets: int) -> Iterator[Sharded]:
-    """A namespace of its own."""
+    """Create a namespace with this number of buckets; it is closed when the block ends."""
     with TemporaryDirectory() as folder:
-        made = Sharded(redis_url, url, Path(folder), buckets)
+        bench = Sharded(redis_url, url, Path(folder), buckets)
         try:
-            yield made
+            yield bench
         finally:
-            made.close()
+            bench.close()
 
 
 @contextmanager
-def place(url: str, shape: Shape) -> Iterator[str]:
-    """One quorum queue, and direct exchanges PLACE-0, ... bound to it by key-0, ..."""
+def queue_of(url: str, shape: Shape) -> Iterator[str]:
+    """Declare a quorum queue, and direct exchanges QUEUE-0, ... bound to it with keys key-0, ..."""
     name = f"bench-{uuid.uuid4().hex[:8]}"
     exchanges = [f"{name}-{number}" for number in range(shape.exchanges)]
     with rabbitmq_channel(url) as channel:
@@ -162,19 +170,19 @@ def place(url: str, shape: Shape) -> Iterator[str]:
 
 
 def drain(redis_url: str, url: str, queue: str, shape: Shape, count: int) -> tuple[float, float]:
-    """(Messages per second, microseconds of CPU a message) of one worker on a backlog."""
-    with sharded(redis_url, url, shape.buckets) as mine:
+    """Messages per second and microseconds of CPU per message of one worker on a backlog."""
+    with sharded(redis_url, url, shape.buckets) as bench:
         messages = shape.messages(queue, count)
         call = max(1, min(5000, CALL_BYTES // shape.size))
         while batch := list(islice(messages, call)):
-            mine.client.schedule_many(batch)
-        return mine.drained(count, [mine.worker(BUCKETS=str(shape.buckets))])
+            bench.client.schedule_many(batch)
+        return bench.measure_drain(count, [bench.start_worker(BUCKETS=str(shape.buckets))])
 
 
 def frames(shape: Shape, queue: str, channel: int, count: int) -> list[tuple[bytes, int]]:
-    """What the raw publisher writes, one piece after the other, and the messages in each.
+    """The raw publisher's writes: the bytes of each, and the number of messages in it.
 
-    One channel for all exchanges: the encoder that remembers routing keys is for one alone.
+    There is one encoder per exchange, since an encoder remembers routing keys of one exchange only.
     """
     encoders: dict[str, Encoder] = {}
     destinations = DestinationCache()
@@ -194,8 +202,8 @@ def frames(shape: Shape, queue: str, channel: int, count: int) -> list[tuple[byt
         return pieces
 
 
-async def publish(connection: WireConnection, confirms: _Confirms, pieces: Any, room: int) -> None:
-    """Write the pieces, no more than `room` messages unconfirmed."""
+async def publish(connection: WireConnection, confirms: Confirms, pieces: Any, room: int) -> None:
+    """Write the pieces, with at most `room` messages unconfirmed, until all are confirmed."""
     sent = 0
     for piece, messages in pieces:
         while sent + messages - confirms.last > room:
@@ -208,14 +216,14 @@ async def publish(connection: WireConnection, confirms: _Confirms, pieces: Any, 
         await confirms.moved.wait()
 
 
-def raw(url: str, queue: str, shape: Shape, count: int) -> float:
-    """Messages per second of a client that writes frames that were made before."""
+def publish_raw(url: str, queue: str, shape: Shape, count: int) -> float:
+    """Messages per second of a program that writes frames encoded before the clock starts."""
 
     async def run() -> float:
         connection = await open_connection(pika.URLParameters(url), WireConnection)
         channel = await connection.open_channel(lambda *_: None)
         await connection.select_confirms(channel)
-        confirms = _Confirms()
+        confirms = Confirms()
         connection.listen(channel.channel_number, confirms)
         pieces = frames(shape, queue, channel.channel_number, count)
         room = max(1, min(WINDOW, WINDOW_BYTES // shape.size))
@@ -229,17 +237,20 @@ def raw(url: str, queue: str, shape: Shape, count: int) -> float:
     return asyncio.run(run())
 
 
-def both(redis_url: str, url: str, shape: Shape, count: int) -> tuple[float, float, float]:
-    """Messages per second of the raw publisher and of a worker, and the worker's CPU a message."""
-    with place(url, shape) as queue:
-        limit = raw(url, queue, shape, count)
+def raw_and_drain(redis_url: str, url: str, shape: Shape, count: int) -> tuple[float, float, float]:
+    """Messages per second of the raw publisher, the same of a worker, and the worker's CPU.
+
+    The CPU is in microseconds per message.
+    """
+    with queue_of(url, shape) as queue:
+        limit = publish_raw(url, queue, shape, count)
         with rabbitmq_channel(url) as channel:
             channel.queue_purge(queue)
         return limit, *drain(redis_url, url, queue, shape, count)
 
 
 class Shapes:
-    """The lines of B9."""
+    """The table of B9."""
 
     def __init__(self, redis_url: str, url: str, most: int) -> None:
         self._servers, self._most = (redis_url, url), most
@@ -248,9 +259,9 @@ class Shapes:
         self._out.line("", "drain", "of default", "raw", "drain of raw", "worker's CPU")
 
     def line(self, name: str, shape: Shape) -> None:
-        """Measure a shape."""
+        """Measure one shape and print its line."""
         count = shape.count(self._most)
-        limit, rate, cpu_us = both(*self._servers, shape, count)
+        limit, rate, cpu_us = raw_and_drain(*self._servers, shape, count)
         self._default = self._default or rate
         self._out.line(
             name,
@@ -266,7 +277,7 @@ class Shapes:
 def main(most: int = 20_000) -> None:
     """Print the table."""
     with RedisServer() as redis, RabbitMQNode() as broker:
-        both(redis.url, broker.url, DEFAULT, WARM)
+        raw_and_drain(redis.url, broker.url, DEFAULT, WARM_UP)
         table = Shapes(redis.url, broker.url, most)
         table.line("default", DEFAULT)
         for name, shape in SHAPES:

@@ -1,9 +1,9 @@
-"""B12: how late messages are while another destination is slow, beside how late they are alone.
+"""B12: how late messages are while another broker is slow, compared with no slow one.
 
     python -m bench.slow [BACKLOG] [SECONDS]
 
-One worker, default settings. BACKLOG messages are due at once for a broker that is reached through
-a proxy which lets about 50 messages a second pass; another broker of the same kind gets 200/s.
+One worker, default settings. BACKLOG messages are due at once for a broker behind a proxy that
+passes about 50 messages per second. Another broker of the same kind gets 200 messages per second.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
-from bench.lateness import AHEAD_S, SPARE_S, Kafka, Late, RabbitMQ, receiving
-from bench.rig import BODY, Table, bench, cpu_seconds
+from bench.lateness import AHEAD_S, SPARE_S, Kafka, Lateness, RabbitMQ, receiving
+from bench.rig import BODY, Table, cpu_seconds, open_bench
 from delaybridge import Message
 from delaybridge.times import format_time
 from tests.servers.kafka import KafkaNode
@@ -26,12 +27,12 @@ from tests.servers.redis import RedisServer
 
 RATE = 200
 SLOW_RATE = 50
-MESSAGE_BYTES = 320  # about what a message with our headers takes on the wire
+MESSAGE_BYTES = 320  # about the size of a message with delaybridge's headers on the wire
 CHUNK = 4 * MESSAGE_BYTES
 
 
 class Throttle:
-    """Forwards a port; what clients send passes at SLOW_RATE, all connections together."""
+    """Forwards a port. All connections together send at most SLOW_RATE messages per second."""
 
     def __init__(self, port: int, target: int) -> None:
         self._target = target
@@ -40,7 +41,7 @@ class Throttle:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def __enter__(self) -> None:
-        """Listening already."""
+        """Do nothing: it listens since it was made."""
 
     def __exit__(self, *_: object) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)  # wakes `accept`, which `close` would not
@@ -51,18 +52,21 @@ class Throttle:
             while True:
                 client, _ = self._listener.accept()
                 server = socket.create_connection((LOOPBACK, self._target))
-                for pump, ends in ((self._slow, (client, server)), (_fast, (server, client))):
-                    threading.Thread(target=pump, args=ends, daemon=True).start()
+                self._start(self._pump_slowly, client, server)
+                self._start(_pump, server, client)
 
-    def _slow(self, source: socket.socket, sink: socket.socket) -> None:
+    def _start(self, pump: Callable[..., None], *ends: socket.socket) -> None:
+        threading.Thread(target=pump, args=ends, daemon=True).start()
+
+    def _pump_slowly(self, source: socket.socket, sink: socket.socket) -> None:
         def wait(size: int) -> None:
             with self._pace:
                 time.sleep(size / MESSAGE_BYTES / SLOW_RATE)
 
-        _fast(source, sink, CHUNK, wait)
+        _pump(source, sink, CHUNK, wait)
 
 
-def _fast(
+def _pump(
     source: socket.socket,
     sink: socket.socket,
     most: int = 65536,
@@ -75,50 +79,63 @@ def _fast(
         sink.shutdown(socket.SHUT_WR)
 
 
-def measured(
+class Measured(NamedTuple):
+    """One run. slow_rate: messages per second that the slow broker took; cpu: the share of a core.
+
+    retried: how many messages failed at least once.
+    """
+
+    late: Lateness
+    slow_rate: float
+    cpu: float
+    retried: int
+
+
+def measure(
     redis_url: str, fast: RabbitMQ | Kafka, slow: RabbitMQ | Kafka, backlog: int, seconds: float
-) -> tuple[Late, float, float, int]:
-    """Lateness on the fast broker; what the slow one took a second; CPU share; its retries."""
+) -> Measured:
+    """Schedule messages for both brokers, and wait until the fast one has delivered its own."""
     kind = fast.name.lower()
     brokers = {kind: fast.brokers[kind], "slow": slow.brokers[kind]}
     count = int(RATE * seconds)
     with (
-        bench(redis_url, **brokers) as mine,
-        fast.place(fast.address) as source,
-        slow.place(slow.address) as other,
+        open_bench(redis_url, **brokers) as bench,
+        fast.new_target(fast.address) as target,
+        slow.new_target(slow.address) as slow_target,
     ):
-        pid = mine.worker()
-        mine.until_owned()
-        with receiving(fast.script, fast.address, source, count) as receiver:
+        pid = bench.start_worker()
+        bench.wait_until_owned()
+        with receiving(fast.script, fast.address, target, count) as receiver:
             first_s = time.time() + AHEAD_S + backlog / 10_000
             at = format_time(round(first_s * 1000))
-            to = slow.destination(other).replace(kind, "slow", 1)
+            to = slow.destination(slow_target).replace(kind, "slow", 1)
             for first in range(0, backlog, 5000):
                 some = min(5000, backlog - first)
-                mine.client.schedule_many([Message(to, BODY, at=at) for _ in range(some)])
-            to = fast.destination(source)
+                bench.client.schedule_many([Message(to, BODY, at=at) for _ in range(some)])
+            to = fast.destination(target)
             times = [format_time(round((first_s + n / RATE) * 1000)) for n in range(count)]
-            mine.client.schedule_many([Message(to, BODY, at=at) for at in times])
+            bench.client.schedule_many([Message(to, BODY, at=at) for at in times])
             time.sleep(max(0.0, first_s - time.time()))
             cpu_s = cpu_seconds(pid)
-            late = receiver.late(AHEAD_S + seconds + SPARE_S)
+            late = receiver.lateness(AHEAD_S + seconds + SPARE_S)
             took_s = time.time() - first_s
             cpu = (cpu_seconds(pid) - cpu_s) / took_s
-            passed = backlog - mine.left("due", "mirror", "parked", "dead")
-            attempts = [f"{{{mine.namespace}:{n}}}:attempts" for n in range(16)]
-            tried = sum(mine.redis.hlen(key) for key in attempts)
-        return late, passed / took_s, cpu, tried
+            passed = backlog - bench.count_in("due", "mirror", "parked", "dead")
+            keys = [f"{{{bench.namespace}:{n}}}:attempts" for n in range(16)]
+            retried = sum(bench.redis.hlen(key) for key in keys)
+        return Measured(late, passed / took_s, cpu, retried)
 
 
 def table(
     redis_url: str, fast: RabbitMQ | Kafka, slow: RabbitMQ | Kafka, backlog: int, seconds: float
 ) -> None:
-    """Print B12 for one kind of broker."""
-    out = Table(f"B12 {fast.name}: p50 / p99 / most at {RATE}/s; must show p99 alone + 250 ms")
-    for name, count in (("alone", 0), (f"beside {backlog:,} due for a slow one", backlog)):
-        late, rate, cpu, tried = measured(redis_url, fast, slow, count, seconds)
-        slow_one = f"slow one {rate:.0f}/s" if count else ""
-        out.line(name, str(late), f"{cpu:.0%} CPU", slow_one, f"{tried} attempts" if tried else "")
+    """Measure and print B12 for one kind of broker."""
+    out = Table(f"B12 {fast.name}: p50 / p99 / max at {RATE}/s; target: p99 alone + 250 ms")
+    for name, count in (("alone", 0), (f"with {backlog:,} due for a slow one", backlog)):
+        run = measure(redis_url, fast, slow, count, seconds)
+        slow_rate = f"slow one {run.slow_rate:.0f}/s" if count else ""
+        retried = f"{run.retried} retried" if run.retried else ""
+        out.line(name, str(run.late), f"{run.cpu:.0%} CPU", slow_rate, retried)
 
 
 def main(backlog: int = 20_000, seconds: float = 20) -> None:
@@ -126,14 +143,14 @@ def main(backlog: int = 20_000, seconds: float = 20) -> None:
     with RedisServer() as redis:
         port = free_port()
         with RabbitMQNode() as node, Throttle(port, node.port):
-            away = RabbitMQ(node.url)
-            away.brokers = {"rabbitmq": node.url.replace(f":{node.port}", f":{port}")}
-            table(redis.url, RabbitMQ(node.url), away, backlog, seconds)
+            slow = RabbitMQ(node.url)
+            slow.brokers = {"rabbitmq": node.url.replace(f":{node.port}", f":{port}")}
+            table(redis.url, RabbitMQ(node.url), slow, backlog, seconds)
         advertised = {"advertised.listeners": f"PLAINTEXT://{LOOPBACK}:{port}"}
         node = KafkaNode(advertised, options=())
         with KafkaNode(options=()) as fast, Throttle(port, node.port), node:
-            away = Kafka(f"kafka://{LOOPBACK}:{port}")
-            table(redis.url, Kafka(fast.url), away, backlog, seconds)
+            slow = Kafka(f"kafka://{LOOPBACK}:{port}")
+            table(redis.url, Kafka(fast.url), slow, backlog, seconds)
 
 
 if __name__ == "__main__":

@@ -21,9 +21,10 @@ import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.metadata import version
+from statistics import median
 from typing import Any
 
-from bench.lateness import Late
+from bench.lateness import Lateness
 from bench.peers.bullmq import BullMQ
 from bench.peers.celery import Celery
 from bench.peers.kombu_native import KombuNative
@@ -31,7 +32,6 @@ from bench.peers.ours import Delaybridge
 from bench.peers.peer import Peer, Servers, TooLate
 from bench.peers.ttl import AtLeastOnce, AtMostOnce
 from bench.peers.ttl_mixed import Mixed
-from bench.rig import median
 from tests.servers.rabbitmq import RabbitMQNode
 from tests.servers.redis import RedisServer
 
@@ -127,7 +127,7 @@ class Sheet:
 
     def _late(self, name: str) -> str:
         found = self.figures.get(name, [])
-        taken = [one for one in found if isinstance(one, Late)]
+        taken = [one for one in found if isinstance(one, Lateness)]
         if not taken:
             return str(found[0]) if found else FAILED
         p50, p99, most, least = (median(column) for column in zip(*taken, strict=True))

@@ -13,7 +13,7 @@ from uuid import uuid4
 
 import redis
 
-from bench.lateness import Late
+from bench.lateness import Lateness
 from bench.peers.npm import libraries
 from bench.peers.peer import PATIENCE_S, SPARE_S, Peer, check_pending, summary
 
@@ -57,7 +57,7 @@ class BullMQ(Peer):
         check_pending(done["givenMs"] / 1000, due_ms / 1000)
         return float(done["seconds"])
 
-    def late(self, rate: int, seconds: float) -> Late:
+    def late(self, rate: int, seconds: float) -> Lateness:
         """Added before."""
         count = int(rate * seconds)
         first_ms = (time.time() + count / 1500 + SPARE_S) * 1000

@@ -15,7 +15,7 @@ from uuid import uuid4
 
 import psutil
 
-from bench.lateness import Late
+from bench.lateness import Lateness
 from bench.peers.celery_app import BROKER, LINE, QUEUE, RUNS, TASK, made
 from bench.peers.peer import DAY_S, PATIENCE_S, POLL_S, Peer, check_pending, lead_s, summary
 from bench.peers.publishing import broker_bytes, ready, resting_bytes
@@ -64,7 +64,7 @@ class Celery(Peer):
         check_pending(self._run(count, lambda _: due_s), due_s)
         return self.runs.stat().st_mtime - due_s
 
-    def late(self, rate: int, seconds: float) -> Late:
+    def late(self, rate: int, seconds: float) -> Lateness:
         """Given in before."""
         count = int(rate * seconds)
         first_s = time.time() + lead_s(count, self.rate)

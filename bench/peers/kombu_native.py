@@ -23,7 +23,7 @@ from kombu.transport.native_delayed_delivery import (
     level_name,
 )
 
-from bench.lateness import Late
+from bench.lateness import Lateness
 from bench.peers.peer import DAY_S, Peer, check_pending, lead_s
 from bench.peers.publishing import (
     To,
@@ -77,7 +77,7 @@ class KombuNative(Peer):
             check_pending(given_s, due_s)
             return took_s
 
-    def late(self, rate: int, seconds: float) -> Late:
+    def late(self, rate: int, seconds: float) -> Lateness:
         """Each is published DELAY_S before it is due."""
         with self._target() as target:
 

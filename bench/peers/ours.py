@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 
-from bench.lateness import AHEAD_S, Late, receiving
+from bench.lateness import AHEAD_S, Lateness, receiving
 from bench.peers.peer import PATIENCE_S, SPARE_S, Peer, check_pending
 from bench.peers.publishing import until_full
-from bench.rig import BODY, bench, quorum_queue
+from bench.rig import BODY, open_bench, quorum_queue
 from delaybridge import Message
 from delaybridge.times import format_time
 
@@ -23,10 +23,10 @@ class Delaybridge(Peer):
 
     def open(self) -> None:
         """A worker that owns every bucket."""
-        self.bench = self.stack.enter_context(bench(self.servers.redis.url, rabbitmq=self.url))
+        self.bench = self.stack.enter_context(open_bench(self.servers.redis.url, rabbitmq=self.url))
         self.later = self.stack.enter_context(quorum_queue(self.url))
-        self.bench.worker()
-        self.bench.until_owned()
+        self.bench.start_worker()
+        self.bench.wait_until_owned()
 
     def fill(self, count: int) -> float:
         """Batches of 1,000, one after the other."""
@@ -47,7 +47,7 @@ class Delaybridge(Peer):
             check_pending(given_s, due_s - CLAIM_AHEAD_S)
             return took_s
 
-    def late(self, rate: int, seconds: float) -> Late:
+    def late(self, rate: int, seconds: float) -> Lateness:
         """Scheduled before, taken by a plain consumer."""
         count = int(rate * seconds)
         with (
@@ -56,7 +56,7 @@ class Delaybridge(Peer):
         ):
             first_ms = (time.time() + AHEAD_S) * 1000
             self._schedule(queue, [round(first_ms + i * 1000 / rate) for i in range(count)])
-            return receiver.late(AHEAD_S + seconds + PATIENCE_S)
+            return receiver.lateness(AHEAD_S + seconds + PATIENCE_S)
 
     def held(self) -> Mapping[str, int]:
         """All of Redis."""

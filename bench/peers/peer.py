@@ -9,7 +9,7 @@ from typing import ClassVar, NamedTuple, Self
 
 import redis
 
-from bench.lateness import Late
+from bench.lateness import Lateness
 from tests.servers.rabbitmq import RabbitMQNode
 from tests.servers.redis import RedisServer
 
@@ -76,7 +76,7 @@ class Peer:
         """
         raise NotImplementedError
 
-    def late(self, rate: int, seconds: float) -> Late | str:
+    def late(self, rate: int, seconds: float) -> Lateness | str:
         """How late messages are that come due at this rate; or why there is no figure."""
         raise NotImplementedError
 
@@ -107,11 +107,11 @@ def lead_s(count: int, rate: float) -> float:
     return 2 * count / rate + SPARE_S
 
 
-def summary(late_us: list[int]) -> Late:
+def summary(late_us: list[int]) -> Lateness:
     """The percentiles of microseconds, as bench.lateness takes them."""
     found = sorted(one / 1000 for one in late_us)
     count = len(found)
-    return Late(found[count // 2], found[count * 99 // 100], found[-1], found[0])
+    return Lateness(found[count // 2], found[count * 99 // 100], found[-1], found[0])
 
 
 def dice() -> random.Random:

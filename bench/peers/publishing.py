@@ -18,7 +18,7 @@ from pika.adapters.asyncio_connection import AsyncioConnection
 from pika.channel import Channel
 from pika.frame import Method
 
-from bench.lateness import Late, paced, receiving
+from bench.lateness import Lateness, paced, receiving
 from bench.peers.peer import PATIENCE_S, POLL_S
 from bench.raw_rabbitmq import WINDOW
 from bench.rig import BODY
@@ -124,7 +124,7 @@ def persistent(**more: Any) -> pika.BasicProperties:
 
 def late_through(
     url: str, queue: str, rate: int, seconds: float, message: Callable[[float], tuple[To, float]]
-) -> Late:
+) -> Lateness:
     """How late messages are in the queue, each published at its moment.
 
     message: from the time now to what is published and when it is due.
@@ -141,7 +141,7 @@ def late_through(
             channel.basic_publish(*to[:2], BODY, to.properties, mandatory=True)
 
         paced(rate, seconds, once)
-        return receiver.late(PATIENCE_S)
+        return receiver.lateness(PATIENCE_S)
 
 
 @contextmanager

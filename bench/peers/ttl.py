@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from itertools import repeat
 from typing import ClassVar
 
-from bench.lateness import Late
+from bench.lateness import Lateness
 from bench.peers.peer import DAY_S, DELAY_S, SPARE_S, Peer, check_pending
 from bench.peers.publishing import (
     To,
@@ -62,7 +62,7 @@ class AtLeastOnce(Peer):
             check_pending(given_s, due_s)
             return took_s
 
-    def late(self, rate: int, seconds: float) -> Late | str:
+    def late(self, rate: int, seconds: float) -> Lateness | str:
         """Each is published DELAY_S before it is due, to a queue of this delay."""
         with (
             quorum_queue(self.url) as target,

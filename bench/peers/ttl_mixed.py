@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from itertools import repeat
 
-from bench.lateness import Late
+from bench.lateness import Lateness
 from bench.peers.peer import DAY_S, dice
 from bench.peers.publishing import To, late_through, persistent, publish, ready
 from bench.peers.ttl import AtLeastOnce
@@ -33,7 +33,7 @@ class Mixed(AtLeastOnce):
         to = To("", self.queue, persistent(expiration=str(DAY_S * 1000)))
         return count / publish(self.url, repeat(to, count))
 
-    def late(self, rate: int, seconds: float) -> Late | str:
+    def late(self, rate: int, seconds: float) -> Lateness | str:
         """Delays by chance, as long as none lies there that is due tomorrow."""
         if self.pending:
             self.told = self.told or self._held_back()
