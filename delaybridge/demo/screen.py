@@ -18,7 +18,8 @@ from delaybridge.errors import printable
 
 _WIDTH = 80
 _LABEL_CELLS, _CLOCK_CELLS = 10, 8
-_BAR_CELLS = 6
+_BAR_CELLS = 4
+_EIGHTHS = " ▏▎▍▌▋▊▉"
 _BINS = 4
 
 
@@ -65,9 +66,8 @@ class Screen(Live):
         )
         if result.steady_ms:
             p50, p99, most = percentiles(result.steady_ms)
-            self.line(f"lateness p50 {p50}  p99 {p99}  max {most}")
-        if result.takeover_ms:
-            self.line(f"lateness during the takeover: max {duration(result.takeover_ms[-1])}")
+            worst = [f";  during the takeover max {duration(ms)}" for ms in result.takeover_ms]
+            self.line(f"lateness p50 {p50}  p99 {p99}  max {most}{''.join(worst[-1:])}")
         if is_stand_in:
             self.line("(of librdkafka's mock, a stand-in; with a real broker: --broker URL)")
 
@@ -78,11 +78,13 @@ def histogram(waiting: Mapping[int, int], bin_ms: int, encoding: str) -> str:
     for ahead_ms, messages in waiting.items():
         bins[min(max(ahead_ms, 0) // bin_ms, _BINS)] += messages
     most = max(*bins[:_BINS], 1)
-    block = "█" if encoding.lower().startswith("utf") else "#"
+    is_utf = encoding.lower().startswith("utf")
     parts = []
     for number, messages in enumerate(bins[:_BINS]):
+        full, eighths = divmod(-(-messages * _BAR_CELLS * 8 // most), 8)
+        bar = ("█" * full + _EIGHTHS[eighths]).rstrip() if is_utf else "#" * (full + bool(eighths))
         span = f"{number * bin_ms / 1000:g}-{(number + 1) * bin_ms / 1000:g}s"
-        parts.append(f"{span} {block * -(-messages * _BAR_CELLS // most)} {messages}")
+        parts.append(f"{span} {bar} {messages}")
     return f" due in  {'  '.join(parts)}  later {bins[_BINS]}"
 
 
