@@ -61,7 +61,7 @@ def problems(
         yield Finding(WARN, "retrying", failing_text(each, found), remedy)
     for name in _unread(found, settings):
         remedy = "Start: delaybridge ingest, or scan --with-ingest"
-        yield Finding(WARN, "ingest", f"nobody reads {name}", remedy)
+        yield Finding(WARN, "ingest", f"no ingest process reads {name}", remedy)
     for process in found.ingests:
         for source in process.sources:
             if is_stalled(source, process, found.now_ms):

@@ -1313,7 +1313,7 @@ def ingesting(
     return stats(owners=["w"])._replace(ingests=[process])
 
 
-UNREAD = "nobody reads rabbitmq:orders.delay"
+UNREAD = "no ingest process reads rabbitmq:orders.delay"
 
 
 @pytest.mark.parametrize(
