@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import chain, islice
 
-from delaybridge.message import (
-    Answer,
-)
+from delaybridge.message import Answer
 from delaybridge.store import keys, verbs
 from delaybridge.store.command import Each, RedisCommand, Steps
 from delaybridge.store.ids import quarantine_ids
@@ -20,7 +18,7 @@ Named = str | Selected  # a message by its id, or as a selection found it
 # Takes a bucket, the stamp of the call, an id, and the place of that id in the call.
 _Verb = Callable[[Bucket, bytes, str, int], RedisCommand[Answer]]
 _UNDECODABLE = "undecodable"
-# The answer that counts if one id is in several buckets (under several keys): the earliest here.
+# If one id is in several buckets (under several keys), the answer that comes first here counts.
 ANSWER_PRECEDENCE = (
     Answer.IN_FLIGHT,
     Answer.CANCELLED_MAYBE_DELIVERED,
@@ -40,7 +38,7 @@ class Changes(Namespace):
     """Calls that change messages by id."""
 
     def cancel(self, id: str, key: bytes | None) -> Steps[Answer]:
-        """Cancel by id in its own bucket and, without a key, in every other."""
+        """Cancel by id; without a key, in every bucket."""
         (answer,) = yield from self.cancel_many([id], key)
         return answer
 
@@ -66,7 +64,7 @@ class Changes(Namespace):
     def reschedule_many(
         self, messages: Sequence[Named], dues: Sequence[str], key: bytes | None
     ) -> Steps[list[Answer]]:
-        """Reschedule each to its own time; all in one pipeline."""
+        """Reschedule each to the due time at its place; all in one pipeline."""
         return (
             yield from self._each(messages, key, lambda b, s, id, i: b.reschedule(s, id, dues[i]))
         )
@@ -74,21 +72,21 @@ class Changes(Namespace):
     def kick_many(
         self, messages: Sequence[Named], delays_ms: Sequence[int], key: bytes | None
     ) -> Steps[list[Answer]]:
-        """Kick each, due after its delay; or the messages quarantined under that id.
+        """Kick each, due after its delay; for an unknown id, the messages quarantined with it.
 
-        `unreadable`: the message would only be buried again.
+        `unreadable` is the answer for a message that this version would only bury again.
         """
         refused = yield from self._unreadable(messages, key)
         places = [i for i in range(len(messages)) if i not in refused]
-        answers = yield from self._each_or_beside(
-            [messages[i] for i in places],
-            *(key, lambda b, s, id, i: b.kick(s, id, delays_ms[places[i]])),
+        readable = [messages[i] for i in places]
+        answers = yield from self._each_or_quarantined(
+            readable, key, lambda b, s, id, i: b.kick(s, id, delays_ms[places[i]])
         )
         kicked = dict(zip(places, answers, strict=True))
         return [kicked.get(i, Answer.UNREADABLE) for i in range(len(messages))]
 
     def _unreadable(self, messages: Sequence[Named], key: bytes | None) -> Steps[set[int]]:
-        """Places of messages buried as unreadable that this version cannot read either."""
+        """Places of messages that were buried as unreadable and still are to this version."""
         buckets = yield from self.open()
         asked = [(i, b) for i, m in enumerate(messages) for b in asked_for(m, key, buckets)]
         reasons = yield [bucket.dead_reason(_id(messages[i])) for i, bucket in asked]
@@ -103,15 +101,17 @@ class Changes(Namespace):
         }
 
     def discard_many(self, messages: Sequence[Named], key: bytes | None) -> Steps[list[Answer]]:
-        """Discard each, or the messages quarantined under that id."""
+        """Discard each; for an unknown id, the messages quarantined with it."""
         return (
-            yield from self._each_or_beside(messages, key, lambda b, s, id, _: b.discard(s, id))
+            yield from self._each_or_quarantined(
+                messages, key, lambda b, s, id, _: b.discard(s, id)
+            )
         )
 
     def _each(
         self, messages: Sequence[Named], key: bytes | None, verb: _Verb
     ) -> Steps[list[Answer]]:
-        """The verb on each message; where several buckets are asked, the furthest answer."""
+        """The verb on each message. Of several buckets' answers, one by ANSWER_PRECEDENCE."""
         buckets = yield from self.open()
         stamp = verbs.new_stamp()
         places = [asked_for(message, key, buckets) for message in messages]
@@ -130,10 +130,10 @@ class Changes(Namespace):
             answers.append(answer)
         return answers
 
-    def _each_or_beside(
+    def _each_or_quarantined(
         self, messages: Sequence[Named], key: bytes | None, verb: _Verb
     ) -> Steps[list[Answer]]:
-        """As `_each`; if an id is unknown, the verb is for the messages quarantined under it."""
+        """As `_each`; if an id is unknown, the verb acts on the messages quarantined with it."""
         answers = yield from self._each(messages, key, verb)
         stamp, buckets = verbs.new_stamp(), self._buckets
         for i, (message, answer) in enumerate(zip(messages, answers, strict=True)):

@@ -1,4 +1,4 @@
-"""Ids for messages that come without one, drawn so that few script calls store them."""
+"""Ids for messages that have none, drawn so that few script calls store them."""
 
 from __future__ import annotations
 
@@ -11,39 +11,38 @@ from itertools import count
 from delaybridge.message import PAIRS, new_id
 from delaybridge.store import keys
 
-_HEAD = 24  # characters of an id; a pair follows
-_MOST_CLASSES = 64  # of 1024 pairs, so that each has some
-_RUN = 64
+_HEAD_CHARS = 24  # of an id; a pair of characters follows, one of 1024
+_MOST_CLASSES = 64  # so that each class has some of the 1024 pairs
+_RUN_IDS = 64
 _FRESH_S = 0.01
-_MOST_BESIDE = 9
-
-
-def beside(own_id: str, number: int) -> str:
-    """The id under which a quarantined message lies: its own may be another's, or needed again."""
-    return f"{own_id}~{number}"
+_QUARANTINE_IDS = 9
 
 
 def quarantine_ids(own_id: str) -> list[str]:
-    """Every id that a quarantined message of that own id may lie under."""
-    return [beside(own_id, number + 1) for number in range(_MOST_BESIDE)]
+    """The ids under which messages quarantined with this id are stored, in order of preference.
+
+    Not its own: that may belong to another message, or be sent again once the producer is fixed.
+    """
+    return [f"{own_id}~{number}" for number in range(1, _QUARANTINE_IDS + 1)]
 
 
 class Ids:
-    """Draws ids, runs of them for one bucket: unique, and sorted by time to 10 ms.
+    """Draws unique ids in runs. All ids of a run belong to one bucket; runs go round all buckets.
 
-    What is scheduled together, message by message, so needs a script call or two, and not one for
-    each bucket; and what is due together is fired so. The runs go round all buckets. Thread-safe;
-    a process that is forked draws its own.
+    Messages scheduled at the same moment then need a script call or two instead of one per bucket,
+    and one fire if they are due together. A run is dropped after 10 ms, so ids sort by time to
+    within 10 ms. Thread-safe; a forked process draws its own runs.
     """
 
     def __init__(self, buckets: Callable[[], int]) -> None:
-        """buckets: how many there are, asked before each run; 1 while nobody knows."""
+        """buckets: returns the number of buckets, 1 while it is unknown; called for each run."""
         self._buckets = buckets
         self._turns = count(int.from_bytes(os.urandom(2), "big"))
-        self._drawn: tuple[list[str], float, int] = [], 0.0, 0  # a run, until when, and whose
+        # The run, the monotonic time until which it is used, and the process that drew it.
+        self._drawn: tuple[list[str], float, int] = [], 0.0, 0
 
     def draw(self) -> str:
-        """The next one."""
+        """A new id."""
         while True:
             run, until_s, pid = self._drawn
             if time.monotonic() < until_s and pid == os.getpid():
@@ -56,13 +55,14 @@ class Ids:
 
 
 def _run(turn: int, buckets: int) -> list[str]:
-    """Ids for the bucket whose turn it is, the first one last."""
+    """Ids for the bucket whose turn it is, the earliest at the end."""
     classes = _classes(min(buckets, _MOST_CLASSES))
     number = turn % len(classes)
     run: list[str] = []
-    while len(run) < _RUN:
-        head = new_id()[:_HEAD]
-        # In a CRC the effect of the last characters does not depend on the first ones.
+    while len(run) < _RUN_IDS:
+        head = new_id()[:_HEAD_CHARS]
+        # In a CRC the effect of the last characters does not depend on the ones before them, so the
+        # classes hold for every head.
         tails = classes[keys.bucket_of(f"{head}00".encode(), len(classes)) ^ number]
         run += [head + tail for tail in tails]
     run.reverse()
@@ -71,8 +71,8 @@ def _run(turn: int, buckets: int) -> list[str]:
 
 @cache
 def _classes(buckets: int) -> list[list[str]]:
-    """The pairs in order, by what they change in the number of an id's bucket."""
-    zeros = "0" * _HEAD
+    """The pairs in order, grouped by the bits that they flip in the number of an id's bucket."""
+    zeros = "0" * _HEAD_CHARS
     plain = keys.bucket_of(f"{zeros}00".encode(), buckets)
     classes: list[list[str]] = [[] for _ in range(buckets)]
     for pair in PAIRS:

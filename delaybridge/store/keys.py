@@ -1,11 +1,12 @@
 """Names of every Redis key, the keys that each script uses, and the bucket of a message.
 
 All keys of bucket b carry the hash tag `{namespace:b}`, so the keys of one script are in one slot
-of a Redis Cluster. docs/keys.md describes what each key holds; a test compares it with this module.
+of a Redis Cluster. docs/keys.md describes what each key holds.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from zlib import crc32
 
 from delaybridge.message import State
@@ -57,8 +58,7 @@ SCRIPT_KEYS: dict[str, tuple[str, ...]] = {
     "announce": ("workers", "worker_info"),
 }
 # fmt: on
-"""Script -> its KEYS in order; `listed` of `page` is the set of the state asked for."""
-
+"""Script -> its KEYS in order; `listed` of `page` is the set of the requested state."""
 
 LISTED = {
     State.DELAYED: "due",
@@ -79,31 +79,19 @@ def bucket_key(namespace: str, bucket: int, name: str) -> str:
     return f"{{{namespace}:{bucket}}}:{name}"
 
 
-def birth(namespace: str) -> str:
-    """String `buckets:birth id`: written once, by whoever comes first."""
-    return f"{{{namespace}}}:birth"
+def _of_namespace(name: str) -> Callable[[str], str]:
+    return lambda namespace: f"{{{namespace}}}:{name}"
 
 
-def workers(namespace: str) -> str:
-    """Zset: worker name -> when its announcement runs out (ms on the store's clock)."""
-    return f"{{{namespace}}}:workers"
-
-
-def worker_info(namespace: str) -> str:
-    """Hash: worker name -> what it said of itself (JSON)."""
-    return f"{{{namespace}}}:worker_info"
-
-
-def ingests(namespace: str) -> str:
-    """Zset: name of an ingest process -> when its announcement runs out (the store's clock)."""
-    return f"{{{namespace}}}:ingests"
-
-
-def ingest_info(namespace: str) -> str:
-    """Hash: name of an ingest process -> what it said of itself (JSON)."""
-    return f"{{{namespace}}}:ingest_info"
-
-
-def wake(namespace: str) -> str:
-    """Channel: `bucket due_ms` when an idle owner must look again, `fleet` when shares changed."""
-    return f"{{{namespace}}}:wake"
+birth = _of_namespace("birth")
+"""String `buckets:birth id`: written once, by the first process that opens the namespace."""
+workers = _of_namespace("workers")
+"""Zset: worker name -> when its announcement expires, in ms on Redis' clock."""
+worker_info = _of_namespace("worker_info")
+"""Hash: worker name -> its announcement, JSON."""
+ingests = _of_namespace("ingests")
+"""Zset: name of an ingest process -> when its announcement expires, in ms on Redis' clock."""
+ingest_info = _of_namespace("ingest_info")
+"""Hash: name of an ingest process -> its announcement, JSON."""
+wake = _of_namespace("wake")
+"""Channel: `bucket due_ms` when an idle owner must look again, `fleet` when shares change."""

@@ -1,4 +1,4 @@
-"""How redis-py logs in with a password in a file, which it reads at each connect."""
+"""Logging in to Redis with a password from a file, which is read at each connect."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from delaybridge.settings.password_file import PasswordFile
 
 
 class FileLogin(CredentialProvider):
-    """User and password, the latter as it stands in its file now."""
+    """User and password; the password is read from its file each time."""
 
     def __init__(self, user: str, file: PasswordFile) -> None:
         self._user, self._file = user, file
 
     def get_credentials(self) -> tuple[str] | tuple[str, str]:
-        """What AUTH is given. A file that cannot be read is like a server that is away."""
+        """The arguments of AUTH. ConnectionError, which is retried, if the file is unreadable."""
         try:
             password = self._file.read()
         except ValueError as exc:
@@ -27,7 +27,7 @@ class FileLogin(CredentialProvider):
 
 
 def logged_in(url: str) -> tuple[str, dict[str, Any]]:
-    """The URL as redis-py takes it, and what else to give `from_url`."""
+    """The URL without `password_file`, and the other arguments for redis-py's `from_url`."""
     bare, file = password_file.split(url)
     if file is None:
         return bare, {}

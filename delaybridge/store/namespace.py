@@ -1,4 +1,4 @@
-"""Opening a namespace: its record, its buckets, and what to say when one of them is damaged."""
+"""A namespace: its record, its buckets, and the error to raise when one of them is damaged."""
 
 from __future__ import annotations
 
@@ -6,16 +6,8 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from delaybridge.errors import (
-    ConfigError,
-    StoreDamaged,
-    StoreError,
-    StoreFull,
-    StoreWiped,
-)
-from delaybridge.message import (
-    Limits,
-)
+from delaybridge.errors import ConfigError, StoreDamaged, StoreError, StoreFull, StoreWiped
+from delaybridge.message import Limits
 from delaybridge.settings.namespace import check_buckets, check_namespace
 from delaybridge.settings.urls import DEFAULT_KINDS, kinds_of
 from delaybridge.store import damage, registry
@@ -51,10 +43,10 @@ class Namespace:
         return self._buckets
 
     def open(self, *, again: bool = False) -> Steps[list[Bucket]]:
-        """The buckets; the first call checks Redis and reads the namespace's record, or writes it.
+        """The buckets. The first call checks Redis and reads the namespace's record, or writes it.
 
-        again: read the record even if it is known. ConfigError: another bucket count, or Redis
-        evicts keys. StoreDamaged: the record cannot be read.
+        again: read the record even if it is known. Raises ConfigError if the settings have another
+        bucket count or if Redis evicts keys, and StoreDamaged if the record cannot be read.
         """
         if self._buckets and not again:
             return self._buckets
@@ -71,7 +63,9 @@ class Namespace:
                 f"redis: maxmemory-policy is {memory['maxmemory_policy']}: Redis would drop "
                 f"messages when full; set: maxmemory-policy {_EVICTION}"
             )
-        if record is None:  # only now a write: a full Redis would refuse it
+        if (
+            record is None
+        ):  # a full Redis refuses writes, so nothing is written before this is known
             count = self._asked or DEFAULT_BUCKETS
             _, record = yield registry.birth(self.namespace, count, secrets.token_hex(8))
         if record is None:
@@ -86,7 +80,7 @@ class Namespace:
         return self._buckets
 
     def explained(self, bucket: Bucket, error: StoreError) -> Steps[StoreError]:
-        """The error itself, or StoreDamaged naming the key if a damaged key is the cause."""
+        """The error itself, or StoreDamaged with the key's name if a damaged key is the cause."""
         if isinstance(error, StoreFull) or store_wide_error([error]):
             return error
         found = damage.found(bucket, (yield Each(damage.look(bucket))))

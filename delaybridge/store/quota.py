@@ -1,10 +1,10 @@
-"""How much may be pending: in a namespace, and for any one destination (off by default).
+"""Limits on how much may be pending in a namespace and for one destination (off by default).
 
 A client looks at most once a second, and only while it schedules; in between it counts its own
-messages. So a limit is exceeded only if several clients schedule within the same second.
+messages. A limit can therefore be exceeded only if several clients schedule in the same second.
 Messages are counted. Bytes, and the share of each destination, are estimated from a sample of every
-bucket: with few messages all of them are in it, with many a destination's share is right to within
-a few per cent of all that is pending.
+bucket. A small bucket is in the sample as a whole; with many messages pending, the share of a
+destination is right to within a few per cent of all that is pending.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SAMPLED = 64  # messages of each bucket
 
 
 class Quota:
-    """What is refused now, as far as the last look says."""
+    """Decides which messages are refused, from the last look at Redis and its own count since."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class Quota:
     ) -> None:
         self._limits, self._kinds, self._monotonic = limits, kinds, monotonic
         self._looked_s = -_EVERY_S
-        # By destination, and of the namespace under an empty name: as looked at, and counted since.
+        # Pending by destination, and in the whole namespace under an empty name.
         self._messages = defaultdict[str, float](float)
         self._bytes = defaultdict[str, float](float)
         self._has_counted = False
@@ -43,22 +43,22 @@ class Quota:
         self._is_set = bool(self._by_destination or limits.pending_messages or limits.pending_bytes)
 
     def look(self, buckets: Sequence[Bucket]) -> Steps[bool]:
-        """Whether anything may be refused. Asks the store if the last look is too old."""
+        """Whether there are limits. Asks the store first if the last look is too old."""
         if self._is_set and self._monotonic() - self._looked_s >= _EVERY_S:
             self._looked_s = self._monotonic()
             samples = yield Each(bucket.sample(_SAMPLED) for bucket in buckets)
-            # A damaged bucket is a matter of its own messages.
+            # A damaged bucket does not stop messages for the others.
             self._take([each for each in samples if not isinstance(each, StoreError)])
         return self._is_set
 
     def refusal(self, payload: bytes) -> StoreFull | None:
-        """Why this record is refused, if it is."""
+        """The error if this record is over a limit, else None."""
         why = self._over("", "pending")
         if why is None and self._by_destination:
             why = self._over(self._label(payload), "destination")
         if why is None:
             return None
-        if self._has_counted:  # some may have gone out since: the next call looks
+        if self._has_counted:  # some may have gone out since, so the next call looks again
             self._looked_s = -_EVERY_S
         return StoreFull(why)
 

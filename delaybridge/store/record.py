@@ -1,4 +1,4 @@
-"""A stored record's head, and what the store remembers of its failed publishes."""
+"""The head of a stored record, and the entries of the `attempts` hash."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from delaybridge.errors import DecodeError
 
 HEAD_SIZE = 13
 HEAD_VERSION = 1
-BACKDATED = 2  # due before it was accepted: eight more bytes at the end hold the time of acceptance
+BACKDATED = 2  # due before it was accepted: the time of acceptance follows, in eight more bytes
 MAX_SCORE = 2**53  # scores below it are exact
 _VERSIONS = (HEAD_VERSION, BACKDATED)
 _HEAD = struct.Struct(">Bd")
@@ -21,7 +21,7 @@ _TRIED = re.compile(rb"([0-9]{1,9}):([01]):([0-9]{0,15})")
 class Tried(NamedTuple):
     """How often publishing failed.
 
-    due_ms: the due time first asked for, None while no back-off has moved it.
+    due_ms: the due time first asked for, None if no back-off has moved it yet.
     """
 
     failures: int = 0
@@ -33,7 +33,10 @@ UNTRIED = Tried()
 
 
 class Failing(NamedTuple):
-    """The last failed publish of a message that is tried again. since_ms: the first failure."""
+    """The last failed publish of a message that is tried again.
+
+    since_ms: when it failed first, in epoch milliseconds.
+    """
 
     since_ms: int
     destination: str
@@ -54,7 +57,7 @@ def split_record(record: bytes) -> tuple[float, bytes]:
 
 
 def since_ms(record: bytes) -> int:
-    """The time from which a stored record is late: its due time, or when it was accepted if later.
+    """The time a record is late from: its due time, or when it was accepted if that is later.
 
     DecodeError if the head cannot be read.
     """
@@ -66,12 +69,12 @@ def since_ms(record: bytes) -> int:
 
 
 def score_of(record: bytes) -> float:
-    """The score in a record's head, unchecked; 0 if the record is too short for one."""
+    """The score in a record's head, unchecked; 0 if the record is too short to have one."""
     return float(_HEAD.unpack_from(record)[1]) if len(record) >= _HEAD.size else 0.0
 
 
 def parse_tried(text: bytes) -> Tried:
-    """An entry of the `attempts` hash; if unreadable, the message may have been delivered."""
+    """An entry of the `attempts` hash. If unreadable, it counts as "may have been delivered"."""
     if not text:
         return UNTRIED
     found = _TRIED.fullmatch(text)
@@ -82,7 +85,7 @@ def parse_tried(text: bytes) -> Tried:
 
 
 def parse_failing(text: str) -> Failing | None:
-    """The last error as the `attempts` hash keeps it: three lines; None if unreadable."""
+    """The last error in the `attempts` hash (time, destination, error); None if unreadable."""
     since_ms, _, rest = text.partition("\n")
     destination, _, error = rest.partition("\n")
     return Failing(int(since_ms), destination, error) if since_ms.isdecimal() else None

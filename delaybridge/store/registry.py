@@ -1,21 +1,18 @@
-"""The verbs of a whole namespace, without I/O: its record, its fleet, the store's clock."""
+"""Commands for a whole namespace, without I/O: its record, its fleet; and Redis' clock and INFO."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from delaybridge.store import keys, replies
-from delaybridge.store.command import RedisCommand, plain
+from delaybridge.store.command import RedisCommand, as_received, plain
 from delaybridge.store.replies import Fleet
 
 
 def birth(namespace: str, buckets: int, id: str) -> list[RedisCommand[Any]]:
     """Write the namespace's record if there is none, and read it: (bucket count, birth id)."""
-    name = keys.birth(namespace)
-    return [
-        plain("SET", name, f"{buckets}:{id}", "NX", parse=bool),
-        plain("GET", name, parse=lambda reply: replies.read_birth(name, reply)),
-    ]
+    written = plain("SET", keys.birth(namespace), f"{buckets}:{id}", "NX", parse=bool)
+    return [written, read_birth(namespace)]
 
 
 def read_birth(namespace: str) -> RedisCommand[tuple[int, str] | None]:
@@ -34,17 +31,17 @@ def announce(
     ingests: bool = False,
     now_ms: int | None = None,
 ) -> RedisCommand[Fleet]:
-    """Say that this worker (or ingest process) lives; with ttl_ms 0, that it leaves."""
+    """Announce this worker (or ingest process) for `ttl_ms`; with ttl_ms=0, withdraw it."""
     args = ("" if now_ms is None else now_ms, name, instance, ttl_ms, info, keys.wake(namespace))
     return RedisCommand("announce", _members(namespace, ingests), args, replies.read_fleet)
 
 
 def fleet(namespace: str, *, ingests: bool = False) -> list[RedisCommand[Any]]:
-    """What workers (or ingest processes) say of themselves, and when each one's word runs out."""
+    """The announcements of workers (or ingest processes), and when each expires."""
     members, info = _members(namespace, ingests)
     return [
         plain("HGETALL", info, parse=replies.read_mapping),
-        plain("ZRANGE", members, 0, -1, "WITHSCORES", parse=lambda reply: reply),
+        plain("ZRANGE", members, 0, -1, "WITHSCORES", parse=as_received),
     ]
 
 
@@ -55,7 +52,7 @@ def _members(namespace: str, ingests: bool) -> tuple[str, str]:
 
 
 def store_time() -> RedisCommand[int]:
-    """The store's clock in microseconds since the epoch."""
+    """Redis' clock in microseconds since the epoch."""
     return plain("TIME", parse=lambda reply: int(reply[0]) * 1_000_000 + int(reply[1]))
 
 

@@ -13,14 +13,7 @@ from typing import Any, Literal, NamedTuple
 from delaybridge.errors import ConfigError, StoreDamaged, printable
 from delaybridge.message import Answer, State
 from delaybridge.settings.namespace import check_buckets
-from delaybridge.store.record import (
-    MAX_SCORE,
-    Failing,
-    Tried,
-    parse_failing,
-    parse_tried,
-    score_of,
-)
+from delaybridge.store.record import MAX_SCORE, Failing, Tried, parse_failing, parse_tried, score_of
 
 Held = Literal[True] | None
 """The answer of an owner's verb that has the same effect however often it runs."""

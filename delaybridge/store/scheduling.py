@@ -13,6 +13,7 @@ from delaybridge.store.command import Each, Steps
 from delaybridge.store.namespace import Namespace
 from delaybridge.times import format_time
 
+# Of one script call: Redis serves no other client while it runs.
 _CALL_MESSAGES = 1000
 _CALL_BYTES = 4 * 2**20
 
@@ -56,13 +57,13 @@ class Scheduling(Namespace):
     """Calls that store new messages."""
 
     def schedule(self, messages: Sequence[Accepted], policy: OnConflict) -> Steps[list[Receipt]]:
-        """As `schedule_accepted`, with new stamps."""
+        """The receipt of each message; raises if the store refused one."""
         return self.schedule_accepted([(verbs.new_stamp(), m) for m in messages], policy)
 
     def schedule_accepted(
         self, messages: Sequence[tuple[bytes, Accepted]], policy: OnConflict
     ) -> Steps[list[Receipt]]:
-        """The receipt of each message; raises if the store refused one."""
+        """As `schedule`, with the caller's stamps: sent again, the same stamp is the same call."""
         answer = receipts((yield from self.schedule_each(messages, policy)))
         if isinstance(answer, Exception):
             raise answer
@@ -71,9 +72,9 @@ class Scheduling(Namespace):
     def schedule_each(
         self, messages: Sequence[tuple[bytes, Accepted]], policy: OnConflict
     ) -> Steps[list[Receipt | Exception]]:
-        """One script call per bucket and thousand messages, all in one pipeline.
+        """The receipt of each message, or why the store refused its script call.
 
-        The receipt of each, or why the store refused the script call that it was part of.
+        One script call per bucket and thousand messages, all in one pipeline.
         """
         found: list[Any] = [None] * len(messages)
         yield from self.open()
@@ -95,7 +96,7 @@ class Scheduling(Namespace):
         *,
         first: bool = False,
     ) -> Steps[list[int]]:
-        """Schedule those at the positions `todo`; positions whose bucket has another record."""
+        """Schedule those at the positions `todo`; returns positions whose bucket answered None."""
         buckets = self._buckets
         calls = list(_calls(messages, todo, len(buckets)))
         replies = yield Each(
@@ -121,7 +122,7 @@ class Scheduling(Namespace):
         todo: list[int],
         found: list[Any],
     ) -> Steps[list[int]]:
-        """Positions within the quota; the others get their error in `found`."""
+        """The positions within the quota; the others get their error in `found`."""
         if not (yield from self.quota.look(self._buckets)):
             return todo
         for i in todo:
@@ -135,7 +136,7 @@ class Scheduling(Namespace):
 def _receipts(
     messages: Sequence[tuple[bytes, Accepted]], call: Sequence[int], reply: Any, number: int
 ) -> list[Any]:
-    """The receipt of each message of one script call, or the call's error for each."""
+    """The receipt of each message of one script call; if it failed, its error for each."""
     if isinstance(reply, Exception):
         return [reply] * len(call)
     return [
@@ -164,11 +165,11 @@ def _calls(
 
 
 def receipts(found: list[Receipt | Exception]) -> list[Receipt] | Exception:
-    """One caller's answer: its receipts, or the error if any message has none."""
+    """One caller's answer: its receipts, or an error if any message has none."""
     errors = [one for one in found if isinstance(one, Exception)]
     if not errors:
         return found  # type: ignore[return-value]
-    # StoreFull says how many were not written; that is known only if no outcome is in doubt.
+    # StoreFull tells how many were not written, which is known only if no outcome is unknown.
     doubt = next((error for error in errors if not isinstance(error, StoreFull)), None)
     if doubt is None and len(errors) < len(found):
         why = "Redis is out of memory" if str(errors[0]) == str(StoreFull()) else errors[0]

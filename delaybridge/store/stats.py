@@ -1,4 +1,4 @@
-"""The counts of a namespace and of its buckets."""
+"""Stats: the counts of a namespace and its buckets, and the state of its fleet."""
 
 from __future__ import annotations
 
@@ -6,13 +6,8 @@ from collections.abc import Iterable, Sequence
 from itertools import chain, islice
 from typing import Any, NamedTuple
 
-from delaybridge.errors import (
-    DecodeError,
-    StoreError,
-)
-from delaybridge.message import (
-    State,
-)
+from delaybridge.errors import DecodeError, StoreError
+from delaybridge.message import State
 from delaybridge.store import announcements, damage, registry, replies
 from delaybridge.store.announcements import IngestInfo, WorkerInfo
 from delaybridge.store.command import Each, RedisCommand, Steps, plain, store_wide_error
@@ -24,7 +19,8 @@ from delaybridge.store.troubles import Retrying, Trouble, counted
 from delaybridge.store.verbs import Bucket
 
 _WAITING = (State.DELAYED, State.PARKED, State.IN_FLIGHT)
-_SAMPLE = 1000  # retried messages of a bucket that stats looks at
+_SAMPLE = 1000  # retried messages that are read of each bucket
+_SUMMED = ("delayed", "in_flight", "parked", "dead", "dead_dropped")
 
 
 class BucketStats(NamedTuple):
@@ -83,29 +79,39 @@ class Stats(NamedTuple):
 
 
 class Counting(Namespace):
-    """The calls that count."""
+    """The call that counts."""
 
     def stats(self) -> Steps[Stats]:
-        """Counts of every bucket, and the fleet; in two pipelines, a third if messages fail."""
+        """Counts of every bucket, and the fleet. Takes two round trips, three if messages fail."""
         buckets = yield from self.open()
-        parts = [_looks(bucket) for bucket in buckets]
+        parts = [part for bucket in buckets for part in (_counts(bucket), damage.look(bucket))]
         parts += (registry.fleet(self.namespace, ingests=ingests) for ingests in (False, True))
         parts.append(damage.look_at_lists(self.namespace))
-        asked = Each(chain.from_iterable(parts))
-        *flat, now_us = yield Each([*asked, registry.store_time()])
+        *flat, now_us = yield Each([*chain.from_iterable(parts), registry.store_time()])
         if (error := store_wide_error([*flat, now_us])) is not None:
             raise error
-        now_ms, replies = now_us // 1000, iter(flat)
-        *of_buckets, workers, ingests, lists = (list(islice(replies, len(p))) for p in parts)
+        now_ms, left = now_us // 1000, iter(flat)
+        *of_buckets, workers, ingests, lists = (list(islice(left, len(p))) for p in parts)
         retrying, is_sampled = yield from self._retrying()
         counts = [
-            _bucket_stats(bucket, of, now_ms)
-            for bucket, of in zip(buckets, of_buckets, strict=True)
+            _bucket_stats(bucket, replies, looked, now_ms)
+            for bucket, replies, looked in zip(
+                buckets, of_buckets[::2], of_buckets[1::2], strict=True
+            )
         ]
         owners = [count.owner for count in counts]
         living = announcements.workers(announcements.intact(workers), owners, now_ms)
-        return _totals(counts)._replace(
+        sums: dict[str, int] = {
+            field: sum(getattr(count, field) for count in counts) for field in _SUMMED
+        }
+        return Stats(
+            **sums,
             now_ms=now_ms,
+            next_due_ms=min(
+                (c.next_due_ms for c in counts if c.next_due_ms is not None), default=None
+            ),
+            overdue_ms=max(count.overdue_ms for count in counts),
+            buckets=counts,
             workers=living,
             ingests=announcements.ingests(announcements.intact(ingests), now_ms),
             retrying=retrying,
@@ -115,12 +121,12 @@ class Counting(Namespace):
         )
 
     def _retrying(self) -> Steps[tuple[list[Retrying], bool]]:
-        """Retried messages by destination and reason; and whether that is only a sample."""
+        """Retried messages by destination and reason; and whether this is only a sample."""
         buckets = self._buckets
         replies = yield Each(_failing(bucket, _SAMPLE) for bucket in buckets)
         answers = [({}, True) if isinstance(reply, StoreError) else reply for reply in replies]
         asked = [(b, found) for b, (found, _) in zip(buckets, answers, strict=True) if found]
-        # A worker of an older version settles a message and leaves its error behind.
+        # A worker of an older version leaves the error of a settled message behind.
         tried = (yield [_tried(bucket, found) for bucket, found in asked]) if asked else []
         failing = [
             each
@@ -131,29 +137,17 @@ class Counting(Namespace):
         return counted(failing), not all(whole for _, whole in answers)
 
 
-def _looks(bucket: Bucket) -> list[RedisCommand[Any]]:
-    """The commands whose replies `_bucket_stats` reads."""
-    firsts = [bucket.page(state, limit=1) for state in _WAITING]
-    return [*_counts(bucket), *firsts, *damage.look(bucket)]
-
-
 def _counts(bucket: Bucket) -> list[RedisCommand[Any]]:
-    """The commands behind `BucketStats`, in this order.
-
-    Sizes of due, mirror, parked and dead; first score of due and of parked; the lease's holder
-    and time left in ms; number of dead messages dropped.
-    """
+    """The commands whose replies `_bucket_stats` reads, in this order."""
+    due = bucket.key("due")
     sizes = [plain("ZCARD", bucket.key(k), parse=int) for k in ("due", "mirror", "parked", "dead")]
-    heads = [
-        plain("ZRANGE", bucket.key(k), 0, 0, "WITHSCORES", parse=replies.read_first_score)
-        for k in ("due", "parked")
-    ]
-    lease: list[RedisCommand[Any]] = [
+    others: list[RedisCommand[Any]] = [
+        plain("ZRANGE", due, 0, 0, "WITHSCORES", parse=replies.read_first_score),
         bucket.holder(),
         plain("PTTL", bucket.key("lease"), parse=int),
         plain("HGET", bucket.key("marks"), "dropped", parse=replies.read_count),
     ]
-    return [*sizes, *heads, *lease]
+    return [*sizes, *others, *(bucket.page(state, limit=1) for state in _WAITING)]
 
 
 def _failing(bucket: Bucket, most: int) -> RedisCommand[tuple[dict[bytes, Failing], bool]]:
@@ -167,42 +161,32 @@ def _tried(bucket: Bucket, ids: Iterable[bytes]) -> RedisCommand[list[bytes | No
     return plain("HMGET", bucket.key("attempts"), *ids)
 
 
-def _totals(counts: list[BucketStats]) -> Stats:
-    return Stats(
-        now_ms=0,
-        delayed=sum(count.delayed for count in counts),
-        in_flight=sum(count.in_flight for count in counts),
-        parked=sum(count.parked for count in counts),
-        dead=sum(count.dead for count in counts),
-        next_due_ms=min((c.next_due_ms for c in counts if c.next_due_ms is not None), default=None),
-        overdue_ms=max(count.overdue_ms for count in counts),
-        buckets=counts,
-        workers=[],
-        dead_dropped=sum(count.dead_dropped for count in counts),
-    )
-
-
-def _bucket_stats(bucket: Bucket, replies: list[Any], now_ms: int) -> BucketStats:
-    # An unreadable key is not counted; it is listed as damage.
-    looks = len(replies) - len(damage.look(bucket))
-    counts = [None if isinstance(reply, StoreError) else reply for reply in replies[:looks]]
-    delayed, in_flight, parked, dead, head, parked_head, holder, left_ms, dropped, *firsts = counts
+def _bucket_stats(
+    bucket: Bucket, replies: list[Any], looked: list[Any], now_ms: int
+) -> BucketStats:
+    """replies, looked: to `_counts` and to `damage.look`."""
+    # A damaged key is not counted, but listed as damage.
+    counts = [None if isinstance(reply, StoreError) else reply for reply in replies]
+    delayed, in_flight, parked, dead, head, holder, left_ms, dropped, *firsts = counts
     rows = (row for page in firsts if page for row in page[0])
     waiting = [at_ms for row in rows if (at_ms := _late_from_ms(row)) is not None]
     return BucketStats(
-        bucket.number,
-        *(delayed or 0, in_flight or 0, parked or 0, dead or 0),
-        None if head is None else int(head),
-        max(0, now_ms - min(waiting, default=now_ms)),
-        holder,
-        left_ms if holder is not None else None,
-        tuple(damage.found(bucket, replies[looks:])),
-        dropped or 0,
+        bucket=bucket.number,
+        delayed=delayed or 0,
+        in_flight=in_flight or 0,
+        parked=parked or 0,
+        dead=dead or 0,
+        next_due_ms=None if head is None else int(head),
+        overdue_ms=max(0, now_ms - min(waiting, default=now_ms)),
+        owner=holder,
+        lease_ms=left_ms if holder is not None else None,
+        damage=tuple(damage.found(bucket, looked)),
+        dead_dropped=dropped or 0,
     )
 
 
 def _reported(living: Sequence[WorkerInfo], counts: Sequence[BucketStats]) -> Iterable[Damage]:
-    """Damage that workers met and that `damage.look` does not show."""
+    """Damage that workers reported and that `damage.look` does not show."""
     shown = {str(count.bucket) for count in counts if count.damage}
     for worker in living:
         for bucket, said in worker.damaged.items():
@@ -212,7 +196,7 @@ def _reported(living: Sequence[WorkerInfo], counts: Sequence[BucketStats]) -> It
 
 
 def _late_from_ms(row: Row) -> int | None:
-    """The time from which a waiting message is late; None if its record does not tell."""
+    """The time a waiting message is late from; None if it is unknown."""
     try:
         return since_ms(row.record)
     except DecodeError:

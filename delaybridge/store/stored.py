@@ -1,4 +1,4 @@
-"""A message as the store keeps it, decoded for people and programs that look at it."""
+"""A stored message, decoded for people and programs that inspect it."""
 
 from __future__ import annotations
 
@@ -6,15 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from delaybridge.amqp.header import decode_properties, decode_table
-from delaybridge.errors import (
-    DecodeError,
-)
-from delaybridge.message import (
-    MAX_PRIORITY,
-    HeaderPairs,
-    State,
-    decode_record,
-)
+from delaybridge.errors import DecodeError
+from delaybridge.message import MAX_PRIORITY, HeaderPairs, State, decode_record
 from delaybridge.store.record import split_record
 from delaybridge.store.replies import Row
 
@@ -55,7 +48,7 @@ class Stored:
 
 
 def stored(row: Row, bucket: int) -> Stored:
-    """A row of the store, decoded; never raises."""
+    """The message of a row. Never raises: an unreadable record is shown as such."""
     dead_ms = row.score_ms if row.state is State.DEAD else None
     try:
         score, payload = split_record(row.record)

@@ -1,4 +1,4 @@
-"""What keeps messages from going out: publishes that fail, and what is parked and why."""
+"""Why messages do not go out: publishes that fail, and what is parked and why."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ SLOW = "slow: its destination takes messages more slowly than they fall due"
 class Retrying(NamedTuple):
     """Messages of one destination whose last publish failed for one reason; they are tried again.
 
-    reason: the first word of their error; example: one of those errors. since_ms: the first
-    failure of the one that fails longest.
+    reason: the first word of their error; example: one whole error. since_ms: when the first of
+    them failed first, in epoch milliseconds.
     """
 
     destination: str
@@ -28,7 +28,7 @@ class Retrying(NamedTuple):
 
 
 class Trouble(NamedTuple):
-    """Whose messages a worker parks, and why: a destination, or all of a broker as `NAME:`."""
+    """A destination whose messages a worker parks (`NAME:` for a whole broker), and the reason."""
 
     destination: str
     reason: str
@@ -36,16 +36,17 @@ class Trouble(NamedTuple):
 
 
 class WorkerTroubles(NamedTuple):
-    """What a worker announces. brokers: name -> why it takes nothing; parked: lane -> why.
+    """The part of a worker's announcement about messages that do not go out.
 
-    brokers is None where the worker's version does not say.
+    brokers: name of each broker -> why it is unavailable, None if it is available; None as a whole
+    if the worker's version does not announce it. parked: lane -> why its messages are parked.
     """
 
     brokers: Mapping[str, str | None] | None = None
     parked: Mapping[str, str] = {}
 
     def why(self, destination: str) -> str:
-        """Why a message of that destination is parked, as far as the worker has said."""
+        """Why a message to this destination is parked, as far as the worker has announced it."""
         name = destination.partition(":")[0]
         if self.brokers is not None and name not in self.brokers:
             return f"{LACKING}: its worker has no broker named {name!r}"
@@ -57,27 +58,27 @@ class WorkerTroubles(NamedTuple):
         return self.parked.get(other_kind(name), SLOW)
 
     def troubles(self, worker: str) -> list[Trouble]:
-        """The same as a list, a broker's own before its destinations'."""
+        """The same as a list: whole brokers first, then destinations."""
         brokers = [(f"{name}:", why) for name, why in (self.brokers or {}).items() if why]
         return [Trouble(*each, worker) for each in [*brokers, *self.parked.items()]]
 
 
 def other_kind(broker: str) -> str:
-    """The label of messages whose broker was of another kind when they were scheduled."""
+    """The lane of messages whose broker was of another kind when they were scheduled."""
     return f"{broker}: of another kind"
 
 
 def first_word(reason: str) -> str:
-    """What reasons are counted by: `unroutable` of `unroutable: 312 NO_ROUTE`.
+    """The word that reasons are grouped by: `unroutable` for `unroutable: 312 NO_ROUTE`.
 
-    Of what ingest quarantined, code and all: `ingress:bad_header`.
+    For quarantined messages it includes the code: `ingress:bad_header`.
     """
     found = _WORD.match(reason)
     return found[0] if found else ""
 
 
 def counted(failing: Iterable[Failing]) -> list[Retrying]:
-    """Failing messages by destination and reason, the most frequent first."""
+    """Failing messages grouped by destination and reason, the largest group first."""
     found: dict[tuple[str, str], Retrying] = {}
     for each in failing:
         group = each.destination, first_word(each.error)

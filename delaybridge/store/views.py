@@ -1,4 +1,4 @@
-"""Looking at messages: one by id, or page by page."""
+"""Calls that show messages: one by id, or page by page."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from delaybridge.message import (
-    State,
-)
+from delaybridge.message import State
 from delaybridge.store import announcements, registry
 from delaybridge.store.changes import asked_for
 from delaybridge.store.command import Each, Steps, store_wide_error
@@ -35,7 +33,7 @@ class Views(Namespace):
     """Calls that change nothing."""
 
     def get(self, id: str, key: bytes | None) -> Steps[Stored | None]:
-        """The message with this id in whatever state it is; None if there is none."""
+        """The message with this id in any state; None if there is none."""
         asked = asked_for(id, key, (yield from self.open()))
         rows = yield Each(bucket.get(id) for bucket in asked)
         for bucket, row in zip(asked, rows, strict=True):
@@ -46,7 +44,7 @@ class Views(Namespace):
         return None
 
     def quarantined(self, id: str) -> Steps[list[Stored]]:
-        """The messages carrying this id that ingest refused; they are in the dead set."""
+        """The messages that ingest quarantined with this id; they are in the dead set."""
         bucket = asked_for(id, None, (yield from self.open()))[0]
         rows = yield [bucket.get(name) for name in quarantine_ids(id)]
         return [stored(row, bucket.number) for row in rows if row is not None]
@@ -71,7 +69,8 @@ class Views(Namespace):
             yield from self.check(buckets, pages)
             rows, more = _merged(buckets, pages)
             for score, _, number, row in rows:
-                # One id under several keys with the same score: no cursor can point between them.
+                # One id may have the same score under several keys. A cursor cannot point between
+                # those, so they stay on one page.
                 if len(items) >= limit and cursor != (score, row.id):
                     return Page((yield from self._with_reasons(items)), cursor)
                 cursor = (score, row.id)
@@ -82,7 +81,7 @@ class Views(Namespace):
                 return Page((yield from self._with_reasons(items)), cursor)
 
     def _with_reasons(self, items: list[Stored]) -> Steps[list[Stored]]:
-        """The same items; parked ones get the reason announced by the worker of their bucket."""
+        """The same items; parked ones with the reason that their bucket's worker announced."""
         numbers = sorted({item.bucket for item in items if item.state is State.PARKED})
         if not numbers:
             return items

@@ -46,6 +46,7 @@ class Damaged:
         self.crew = Crew(url, namespace, BUCKETS)
         self.number, self.kind, self.arrived = number, kind, arrived
         self.place = Place(self.crew.store.redis, namespace, SICK, "w")
+        self.named: list[Damage] = []  # as stats named it last
 
     async def schedule(self, id: str, delay: float) -> None:
         receipt = await self.crew.client.schedule("memory:q", b"x", id=id, delay=delay)
@@ -103,8 +104,8 @@ class Damaged:
         """Whether it is named; or work has healed it, and the bucket's messages go out."""
         await asyncio.sleep(POLL_S)
         key = self.place.key(self.kind.named or self.kind.key)
-        found = " ".join(map(str, await self._damage()))
-        return key in found or sick in self.arrived.at_ms
+        self.named = await self._damage()
+        return key in " ".join(map(str, self.named)) or sick in self.arrived.at_ms
 
     async def _is_told(self) -> bool:
         await asyncio.sleep(POLL_S)
@@ -115,17 +116,21 @@ class Damaged:
         return (await self.crew.client.stats()).all_damage
 
     async def _mend(self) -> None:
-        """Follow the remedies, until none is given any more."""
-        done = ""
-        while found := await self._damage():
+        """Follow the remedies, until none is given any more.
+
+        The first is the one that was named: for as long as its worker has released the bucket and
+        not announced the damage, stats may show none.
+        """
+        found, done = self.named, ""
+        while found:
+            if done != found[0].remedy:  # else its worker has yet to notice
+                done = found[0].remedy
+                command = shlex.split(found[0].remedy.partition("redis-cli ")[2])
+                if found[0].key == self.place.key("birth"):
+                    command = ["SET", found[0].key, self.birth]
+                await self.place.redis.execute_command(*command)
             await asyncio.sleep(POLL_S)
-            if done == found[0].remedy:
-                continue  # its worker has yet to notice
-            done = found[0].remedy
-            command = shlex.split(found[0].remedy.partition("redis-cli ")[2])
-            if found[0].key == self.place.key("birth"):
-                command = ["SET", found[0].key, self.birth]
-            await self.place.redis.execute_command(*command)
+            found = await self._damage()
 
 
 @pytest.mark.timeout(200)
