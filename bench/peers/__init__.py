@@ -1,4 +1,4 @@
-"""What else delays messages on the same machine, measured in the same way as delaybridge.
+"""Compares delaybridge with other ways to delay messages: `python -m bench.peers`.
 
-`python -m bench.peers`; one file for each peer, and what a peer is in `peer.py`.
+Each peer has a file of its own; `peer.py` says what is measured of each.
 """

@@ -1,15 +1,17 @@
-"""delaybridge beside what else delays messages, on the same machine and the same servers.
+"""Compares delaybridge with other ways to delay messages, on the same machine and servers.
 
     python -m bench.peers [DUE] [PENDING] [SECONDS] [RUNS]
 
-DUE messages come due at once; PENDING others are due tomorrow; lateness is taken for SECONDS at
-each rate. Each figure is the median of the runs. See each peer's file for its settings.
+DUE messages come due at once, PENDING others are due tomorrow, and lateness is measured for SECONDS
+at each rate. Each figure is the median of the runs. Each peer's settings are in its file.
 
-Adds count 100-byte messages that are due tomorrow, until the last is confirmed. `due at once` is
-from the due time until the last is in the destination queue, or has been worked on. Memory is
-growth a pending message: used_memory of Redis; for RabbitMQ erlang:memory(total) without garbage,
-once as it is then (the newest, up to 512 MiB, lie in tables beside the write-ahead log) and once
-with all of it in segment files; resident for processes.
+- adds/s: 100-byte messages due tomorrow, until the last is confirmed.
+- due at once: from the due time until the last message is in the destination queue; for
+  BullMQ and Celery, until its task has run.
+- bytes a pending message: how much memory grows per message. Redis: used_memory. RabbitMQ:
+  erlang:memory(total) without garbage, first as it is after the last add (`new`: up to 512 MiB of
+  the newest messages are in tables next to the write-ahead log), then once all messages are in
+  segment files (`in segments`). Processes: their resident set.
 """
 
 from __future__ import annotations
@@ -27,29 +29,36 @@ from typing import Any
 from bench.lateness import Lateness
 from bench.peers.bullmq import BullMQ
 from bench.peers.celery import Celery
+from bench.peers.delaybridge import Delaybridge
 from bench.peers.kombu_native import KombuNative
-from bench.peers.ours import Delaybridge
 from bench.peers.peer import Peer, Servers, TooLate
 from bench.peers.ttl import AtLeastOnce, AtMostOnce
-from bench.peers.ttl_mixed import Mixed
+from bench.peers.ttl_mixed import MixedDelays
 from tests.servers.rabbitmq import RabbitMQNode
 from tests.servers.redis import RedisServer
 
 PEERS: Sequence[type[Peer]] = (
-    *(Delaybridge, AtLeastOnce, AtMostOnce, Mixed, KombuNative, BullMQ, Celery),
+    Delaybridge,
+    AtLeastOnce,
+    AtMostOnce,
+    MixedDelays,
+    KombuNative,
+    BullMQ,
+    Celery,
 )
 RATES = (100, 1000)
 FAILED = "failed"
-# Of the broker's consumer behind at-least-once; by default 32, which would hold it back.
+# Messages in flight of RabbitMQ's own consumer that moves dead letters at least once. The default,
+# 32, would limit its speed.
 DEAD_LETTER_PREFETCH = 1000
 
-NOISE_BYTES = 1_000_000  # what a broker's memory goes up and down by when nothing happens
+NOISE_BYTES = 1_000_000  # how much an idle broker's memory varies
 
 Figures = dict[str, list[Any]]
 
 
 class Sheet:
-    """The figures of one peer, of all runs."""
+    """The figures of one peer from all runs, by name."""
 
     def __init__(self, kind: type[Peer], due: int, pending: int, seconds: float) -> None:
         self.kind, self.seconds = kind, seconds
@@ -59,42 +68,42 @@ class Sheet:
         self.note, self.versions = "", dict[str, str]()
 
     def run(self, servers: Servers) -> None:
-        """Take every figure once; what fails says why and is noted."""
+        """Measure every figure once. Explains on stderr a figure that fails, and goes on."""
         try:
             with self.kind(servers) as peer:
                 self._measure(peer)
                 self.note = peer.note
                 self.versions = dict(peer.versions())
         except Exception:
-            self._explain("its start or its end")
+            self._explain("start or end")
 
     def _measure(self, peer: Peer) -> None:
-        self._take_late(peer, "late")
+        self._take_lateness(peer, "late")
         self._take("burst", partial(self._burst_of, peer))
         self._take("fill", partial(self._fill, peer))
         peer.pending = self.pending
-        self._take_late(peer, "pending")
+        self._take_lateness(peer, "pending")
 
-    def _take_late(self, peer: Peer, when: str) -> None:
+    def _take_lateness(self, peer: Peer, when: str) -> None:
         for rate in RATES:
-            self._take(f"{when} {rate}", partial(peer.late, rate, self.seconds))
+            self._take(f"{when} {rate}", partial(peer.lateness, rate, self.seconds))
 
     def _burst_of(self, peer: Peer) -> float:
         try:
             return peer.burst(self.due)
-        except TooLate:  # the machine is busy
+        except TooLate:  # the machine is busy: allow three times as long for adding
             return peer.burst(self.due, slack=3)
 
     def _fill(self, peer: Peer) -> float:
-        before = peer.empty()
+        before = peer.empty_memory_bytes()
         rate = peer.fill(self.pending)
-        for where, held in peer.held().items():
-            self._note(f"bytes {where}", held - before[where])
+        for where, used in peer.memory_bytes().items():
+            self._note(f"bytes {where}", used - before[where])
         return rate
 
-    def _take(self, name: str, measured: Callable[[], object]) -> None:
+    def _take(self, name: str, measure: Callable[[], object]) -> None:
         try:
-            self._note(name, measured())
+            self._note(name, measure())
         except Exception:
             self._explain(name)
 
@@ -106,13 +115,11 @@ class Sheet:
         sys.stderr.flush()
 
     def row(self, due: int) -> list[str]:
-        """Its line of the table."""
-        late = [self._late(f"{when} {rate}") for when in ("late", "pending") for rate in RATES]
+        """The cells of this peer's row. due: as in the heading of the burst's column."""
+        late = [self._lateness(f"{when} {rate}") for when in ("late", "pending") for rate in RATES]
         fill = self._number("fill", "{:,.0f}")
-        return [
-            *(self.kind.name, fill, self._burst(due), *late, self._bytes(), self.kind.cancel),
-            self.note,
-        ]
+        measured = [fill, self._burst(due), *late, self._bytes()]
+        return [self.kind.name, *measured, self.kind.cancel, self.note]
 
     def _number(self, name: str, form: str) -> str:
         found = self.figures.get(name)
@@ -125,7 +132,7 @@ class Sheet:
         of = "" if self.due == due else f"{self.due:,}: "
         return f"{of}{took_s:.2f} s ({self.due / took_s:,.0f}/s)"
 
-    def _late(self, name: str) -> str:
+    def _lateness(self, name: str) -> str:
         found = self.figures.get(name, [])
         taken = [one for one in found if isinstance(one, Lateness)]
         if not taken:
@@ -145,20 +152,24 @@ class Sheet:
 
 
 def table(sheets: Sequence[Sheet], due: int, pending: int) -> str:
-    """All of it, in Markdown."""
+    """The table of all peers, in Markdown."""
     rates = [f"{rate:,}/s" for rate in RATES]
     head = [
-        *("peer", "adds/s", f"{due:,} due at once"),
+        "peer",
+        "adds/s",
+        f"{due:,} due at once",
         *(f"late at {rate}, ms: p50 / p99 / max" for rate in rates),
         *(f"at {rate} with {pending:,} pending" for rate in rates),
-        *("bytes a pending message", "cancel", "note"),
+        "bytes a pending message",
+        "cancel",
+        "note",
     ]
     rows = [head, ["---"] * len(head), *(sheet.row(due) for sheet in sheets)]
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
 def versions(sheets: Sequence[Sheet], servers: Servers) -> str:
-    """Of all that was measured."""
+    """The versions of all software that was measured, in one line."""
     found = {
         "delaybridge": version("delaybridge"),
         "Python": platform.python_version(),
@@ -171,7 +182,7 @@ def versions(sheets: Sequence[Sheet], servers: Servers) -> str:
 
 
 def main(due: int = 5_000, pending: int = 5_000, seconds: float = 1, runs: int = 1) -> None:
-    """Print the table."""
+    """Run every peer `runs` times and print the table."""
     sheets = [Sheet(kind, due, pending, seconds) for kind in PEERS]
     with RedisServer(["--appendonly", "yes"]) as redis, RabbitMQNode() as rabbitmq:
         servers = Servers(redis, rabbitmq)

@@ -1,4 +1,4 @@
-// BullMQ as bench/peers/bullmq.py asks: a command in JSON on each line read, an answer on a line.
+// Runs BullMQ for bench/peers/bullmq.py: reads a JSON command on each line, answers with a JSON line.
 // node bullmq.mjs LIBRARIES PORT QUEUE CONCURRENCY
 import { createRequire } from 'node:module';
 import { createInterface } from 'node:readline';
@@ -9,7 +9,7 @@ const { Queue, Worker } = createRequire(`${libraries}/`)('bullmq');
 const CALL = 1000;
 const DAY_MS = 86_400_000;
 const BODY = 'x'.repeat(100);
-// Nothing is kept of a job that is done: the least work for Redis.
+// Finished jobs are removed, which is the least work for Redis.
 const defaultJobOptions = { removeOnComplete: true, removeOnFail: true };
 
 const connection = { host: '127.0.0.1', port: Number(port), maxRetriesPerRequest: null };
@@ -61,8 +61,8 @@ const commands = {
   async burst({ count, dueMs }) {
     const last = expecting(count);
     await add(count, () => dueMs);
-    const givenMs = Date.now();
-    return { givenMs, seconds: (await last - dueMs) / 1000 };
+    const addedMs = Date.now();
+    return { addedMs, seconds: (await last - dueMs) / 1000 };
   },
   async late({ count, rate, firstMs }) {
     const last = expecting(count);

@@ -1,4 +1,4 @@
-"""BullMQ: delayed jobs in the same Redis; a job has arrived when the worker's function has it."""
+"""BullMQ: delayed jobs in the same Redis. A job has arrived when the worker calls its function."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from uuid import uuid4
 
 import redis
 
-from bench.lateness import Lateness
+from bench.lateness import Lateness, percentiles
 from bench.peers.npm import libraries
-from bench.peers.peer import PATIENCE_S, SPARE_S, Peer, check_pending, summary
+from bench.peers.peer import PATIENCE_S, SPARE_S, Peer, check_pending
 
 SCRIPT = Path(__file__).parent / "bullmq.mjs"
 CONCURRENCY = 100
-# BullMQ's worker waits in Redis with a time-out, which an idle Redis looks at so often a second;
-# by default 10 times, and then a job is late by up to 100 ms.
+# BullMQ's worker waits in Redis with a time-out. An idle Redis checks time-outs `hz` times a
+# second; with the default, 10, a job is up to 100 ms late.
 HZ = 500
 
 
 class BullMQ(Peer):
-    """One Node process that adds, then works."""
+    """One Node process that adds jobs and runs them."""
 
     name, cancel = "BullMQ", "yes"
 
     def open(self) -> None:
-        """Fetch the library, start the script."""
+        """Fetch the library and start the script; note the lateness with the default hz."""
         self.queue, self.folder = f"bench-{uuid4().hex[:8]}", libraries()
         port = str(self.servers.redis.port)
         self.stack.callback(self._remove)
@@ -41,35 +41,35 @@ class BullMQ(Peer):
         )
         self.stack.callback(self._end)
         self.node = str(self._answer(30)["node"])
-        late = self.late(100, 1)
+        late = self.lateness(100, 1)
         self.stack.callback(self._hz, 10)
         self._hz(HZ)
         self.note = f"no broker behind it; Redis with hz {HZ}, by default late at 100/s: {late}"
 
     def fill(self, count: int) -> float:
-        """addBulk in batches of 1,000."""
+        """Add with addBulk, in batches of 1,000."""
         return count / float(self._ask("fill", count=count)["seconds"])
 
     def burst(self, count: int, slack: int = 1) -> float:
-        """Until the worker has had the last."""
+        """Measured until the worker has run the last job."""
         due_ms = round((time.time() + slack * count / 3000 + SPARE_S) * 1000)
         done = self._ask("burst", count=count, dueMs=due_ms)
-        check_pending(done["givenMs"] / 1000, due_ms / 1000)
+        check_pending(done["addedMs"] / 1000, due_ms / 1000)
         return float(done["seconds"])
 
-    def late(self, rate: int, seconds: float) -> Lateness:
-        """Added before."""
+    def lateness(self, rate: int, seconds: float) -> Lateness:
+        """Jobs are added ahead."""
         count = int(rate * seconds)
         first_ms = (time.time() + count / 1500 + SPARE_S) * 1000
         done = self._ask("late", count=count, rate=rate, firstMs=first_ms)
-        return summary([round(late_ms * 1000) for late_ms in done["lateMs"]])
+        return percentiles([round(late_ms * 1000) for late_ms in done["lateMs"]])
 
-    def held(self) -> Mapping[str, int]:
-        """All of Redis."""
+    def memory_bytes(self) -> Mapping[str, int]:
+        """Memory of the whole Redis, used by this peer alone."""
         return {"in Redis": self.servers.redis_bytes()}
 
     def versions(self) -> Mapping[str, str]:
-        """Of the libraries in the folder, and of Node."""
+        """Versions of BullMQ, its Redis client and Node."""
         wanted = json.loads((self.folder / "package.json").read_text())["dependencies"]
         return {**wanted, "node": self.node}
 
@@ -84,7 +84,7 @@ class BullMQ(Peer):
         if not select.select([self.process.stdout], [], [], timeout_s)[0]:
             raise RuntimeError(f"no answer within {timeout_s:.0f} s")
         if not (line := self.process.stdout.readline()):
-            raise RuntimeError("the script ended; its reason is above")
+            raise RuntimeError("bullmq.mjs ended; its error is above")
         return json.loads(line)
 
     def _hz(self, hz: int) -> None:

@@ -1,4 +1,4 @@
-"""Celery with countdown: its worker takes every message at once and holds it until it is due."""
+"""Celery's countdown: the worker takes every message at once, and holds it until it is due."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from uuid import uuid4
 
 import psutil
 
-from bench.lateness import Lateness
-from bench.peers.celery_app import BROKER, LINE, QUEUE, RUNS, TASK, made
-from bench.peers.peer import DAY_S, PATIENCE_S, POLL_S, Peer, check_pending, lead_s, summary
+from bench.lateness import Lateness, percentiles
+from bench.peers.celery_app import BROKER, LINE, QUEUE, RUNS, TASK, make_app
+from bench.peers.peer import DAY_S, PATIENCE_S, POLL_S, Peer, check_pending, lead_s
 from bench.peers.publishing import broker_bytes, ready, resting_bytes
 from bench.rig import BODY, cpu_seconds
 from tests.rigs.bridge import rabbitmq_channel
@@ -26,9 +26,9 @@ from tests.servers.rabbitmq import RabbitMQNode
 ROOT = Path(__file__).parents[2]
 POOL = ("--pool=threads", f"--concurrency={os.cpu_count() or 2}")
 QUIET = ("--without-gossip", "--without-mingle", "--without-heartbeat", "--loglevel=ERROR")
-CONFIRMED = 300  # so many adds are made with confirms; the others would take too long
-IDLE_CPU_S = 0.03  # in half a second
-SAMPLE = 100  # messages that show how fast it takes them
+CONFIRMED = 300  # adds that are made with confirms; all of them would take too long
+IDLE_CPU_S = 0.03  # CPU time in half a second below which the worker counts as idle
+SAMPLE = 100  # messages that are added first, to measure how fast adding is
 
 
 class Celery(Peer):
@@ -38,18 +38,18 @@ class Celery(Peer):
     most_due, most_pending = 1000, 5000
 
     def open(self) -> None:
-        """Queue, applications, worker."""
+        """Make the two applications and start the worker."""
         self.queue = f"bench-{uuid4().hex[:8]}"
         self.runs = Path(self.stack.enter_context(TemporaryDirectory()), "runs")
         self.runs.touch()
         self.stack.callback(self._remove)
-        self.app = made(self.url, self.queue)
-        self.confirmed = made(self.url, self.queue, confirms=True)
+        self.app = make_app(self.url, self.queue)
+        self.confirmed = make_app(self.url, self.queue, confirms=True)
         self._start()
         self.stack.callback(self._end)
 
     def fill(self, count: int) -> float:
-        """The first with confirms, which count; the others without."""
+        """Adds with confirms are measured; the others are made without, and only noted."""
         some = min(CONFIRMED, count)
         rate = self._add(some, lambda _: time.time() + DAY_S, self.confirmed)
         if count > some:
@@ -59,34 +59,34 @@ class Celery(Peer):
         return rate
 
     def burst(self, count: int, slack: int = 1) -> float:
-        """Until the worker has run the last."""
+        """Measured until the worker has run the last task."""
         due_s = time.time() + slack * lead_s(count, self.rate)
         check_pending(self._run(count, lambda _: due_s), due_s)
         return self.runs.stat().st_mtime - due_s
 
-    def late(self, rate: int, seconds: float) -> Lateness:
-        """Given in before."""
+    def lateness(self, rate: int, seconds: float) -> Lateness:
+        """Tasks are added ahead."""
         count = int(rate * seconds)
         first_s = time.time() + lead_s(count, self.rate)
         check_pending(self._run(count, lambda number: first_s + number / rate), first_s)
-        return summary([int(line) for line in self.runs.read_text().split()])
+        return percentiles([int(line) for line in self.runs.read_text().split()])
 
-    def held(self) -> Mapping[str, int]:
-        """All of the broker, and what the worker has resident."""
-        return self._held(broker_bytes)
+    def memory_bytes(self) -> Mapping[str, int]:
+        """Memory of the broker, and the worker's resident set."""
+        return self._memory(broker_bytes)
 
-    def empty(self) -> Mapping[str, int]:
-        """Of a worker that has held none before."""
+    def empty_memory_bytes(self) -> Mapping[str, int]:
+        """The same figures, of a fresh worker that has not held any message yet."""
         self._end()
         self._start()
-        return self._held(resting_bytes)
+        return self._memory(resting_bytes)
 
     def versions(self) -> Mapping[str, str]:
-        """Celery's."""
+        """The version of Celery."""
         return {"celery": version("celery")}
 
-    def _held(self, broker: Callable[[RabbitMQNode], Mapping[str, int]]) -> Mapping[str, int]:
-        self._until_taken()
+    def _memory(self, broker: Callable[[RabbitMQNode], Mapping[str, int]]) -> Mapping[str, int]:
+        self._wait_until_prefetched()
         resident = int(psutil.Process(self.process.pid).memory_info().rss)
         bytes_in_broker = broker(self.servers.rabbitmq)["in segments"]
         return {"in the worker": resident, "in the broker": bytes_in_broker}
@@ -94,12 +94,12 @@ class Celery(Peer):
     def _run(self, count: int, due_s: Callable[[int], float]) -> float:
         self.runs.write_bytes(b"")
         self.rate = self._add(count, due_s)
-        given_s, last_s = time.time(), due_s(count - 1)
+        added_s, last_s = time.time(), due_s(count - 1)
         while (done := self.runs.stat().st_size // LINE) < count:
             if time.time() > last_s + PATIENCE_S:
                 raise RuntimeError(f"{done:,} of {count:,} ran within {PATIENCE_S:.0f} s")
             time.sleep(POLL_S)
-        return given_s
+        return added_s
 
     def _add(self, count: int, due_s: Callable[[int], float], app: Any = None) -> float:
         task, body = (app or self.app).tasks[TASK], BODY.decode()
@@ -130,15 +130,15 @@ class Celery(Peer):
             self.process.kill()
             self.process.wait()
 
-    def _until_taken(self) -> None:
-        # The broker counts what is given to the worker apart from what waits in the queue.
+    def _wait_until_prefetched(self) -> None:
+        # `ready` does not count messages that the broker has sent to the worker.
         deadline_s = time.monotonic() + PATIENCE_S
         with rabbitmq_channel(self.url) as channel:
             while ready(channel, self.queue):
                 if time.monotonic() > deadline_s:
                     raise RuntimeError("the worker does not take its messages")
                 time.sleep(POLL_S)
-        # What the broker has sent may wait at the worker's socket.
+        # Messages that the broker has sent may still be in the worker's socket.
         used_s = 0.0
         while cpu_seconds(self.process.pid) - used_s > IDLE_CPU_S:
             used_s = cpu_seconds(self.process.pid)

@@ -1,4 +1,4 @@
-"""The Celery application of bench/peers/celery.py, in its worker and in the program."""
+"""The Celery application of bench/peers/celery.py, for its worker and for the benchmark itself."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from celery import Celery
 
 BROKER, QUEUE, RUNS = "BENCH_CELERY_BROKER", "BENCH_CELERY_QUEUE", "BENCH_CELERY_RUNS"
 TASK = "bench.ran"
-LINE = 16  # bytes for each run in the file: microseconds late, and the end of the line
+LINE = 16  # bytes of a line in the file of runs: microseconds late, and the newline
 
 _files: dict[int, int] = {}
 
 
-def made(broker: str, queue: str, *, confirms: bool = False) -> Celery:
-    """An application with one task, without results, events and limits on what is prefetched."""
+def make_app(broker: str, queue: str, *, confirms: bool = False) -> Celery:
+    """Make an application with one task, without results and rate limits; prefetch is unlimited."""
     app = Celery("bench", broker=broker)
     app.conf.update(
         broker_transport_options={"confirm_publish": confirms},
@@ -35,7 +35,7 @@ def _ran(due_us: int, body: str) -> None:
 
 
 def _file() -> int:
-    # One for each process of the pool.
+    # Each process of the pool opens the file once.
     pid = os.getpid()
     if pid not in _files:
         _files[pid] = os.open(os.environ[RUNS], os.O_WRONLY | os.O_APPEND)
@@ -43,4 +43,4 @@ def _file() -> int:
 
 
 if BROKER in os.environ:
-    app = made(os.environ[BROKER], os.environ[QUEUE])
+    app = make_app(os.environ[BROKER], os.environ[QUEUE])

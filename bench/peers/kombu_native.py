@@ -1,7 +1,7 @@
-"""kombu's native delayed delivery: a quorum queue for each power of two seconds, one after another.
+"""kombu's native delayed delivery: a chain of quorum queues, one for each power of two seconds.
 
-A message visits those that its delay is made of. Its publisher would wait for each confirm; here
-the same messages are pipelined.
+A message waits in those queues whose seconds add up to its delay. kombu's publisher would wait for
+each confirm; here the same messages are pipelined.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ from bench.peers.peer import DAY_S, Peer, check_pending, lead_s
 from bench.peers.publishing import (
     To,
     broker_bytes,
-    late_through,
     persistent,
     publish,
+    queue_lateness,
     resting_bytes,
-    until_full,
+    wait_until_full,
 )
 from tests.rigs.bridge import rabbitmq_channel
 
-DELAY_S = 3  # of the messages whose lateness is taken: two of the queues
-SAMPLE = 300  # messages that show how fast it takes them
+DELAY_S = 3  # of the messages whose lateness is measured: they wait in two queues
+SAMPLE = 300  # messages that are added first, to measure how fast adding is
 
 
 class KombuNative(Peer):
-    """28 queues of a prefix of their own."""
+    """All 28 queues, with a name prefix of their own."""
 
     name, cancel = "kombu native delayed delivery", "no"
     most_due, most_pending = 1000, 50_000
 
     def open(self) -> None:
-        """Declare them all."""
+        """Declare the queues and exchanges."""
         self.prefix = f"bench-{uuid4().hex[:8]}"
         self.entry = level_name(MAX_LEVEL, self.prefix)
         self.stack.callback(self._remove)
@@ -60,11 +60,11 @@ class KombuNative(Peer):
         )
 
     def fill(self, count: int) -> float:
-        """With the key of a day."""
+        """Publish with a delay of one day."""
         return count / publish(self.url, repeat(self._to(self.later, DAY_S), count))
 
     def burst(self, count: int, slack: int = 1) -> float:
-        """The next whole second that is not too early for each."""
+        """Delays are whole seconds, rounded up so that no message comes before the due time."""
         with self._target() as target:
             due_s = time.time() + slack * lead_s(count, self._rate())
 
@@ -72,36 +72,36 @@ class KombuNative(Peer):
                 return self._to(target, max(1, math.ceil(due_s - time.time())))
 
             publish(self.url, (message() for _ in range(count)))
-            given_s = time.time()
-            took_s = until_full(self.url, target, count, due_s)
-            check_pending(given_s, due_s)
+            added_s = time.time()
+            took_s = wait_until_full(self.url, target, count, due_s)
+            check_pending(added_s, due_s)
             return took_s
 
-    def late(self, rate: int, seconds: float) -> Lateness:
-        """Each is published DELAY_S before it is due."""
+    def lateness(self, rate: int, seconds: float) -> Lateness:
+        """Each message is published DELAY_S seconds before it is due."""
         with self._target() as target:
 
             def message(now_s: float) -> tuple[To, float]:
                 return self._to(target, DELAY_S), now_s + DELAY_S
 
-            return late_through(self.url, target, rate, seconds, message)
+            return queue_lateness(self.url, target, rate, seconds, message)
 
-    def held(self) -> Mapping[str, int]:
-        """All of the broker."""
+    def memory_bytes(self) -> Mapping[str, int]:
+        """Memory of the broker."""
         return broker_bytes(self.servers.rabbitmq)
 
-    def empty(self) -> Mapping[str, int]:
-        """All of the broker."""
+    def empty_memory_bytes(self) -> Mapping[str, int]:
+        """Memory of the broker, without messages of earlier figures."""
         return resting_bytes(self.servers.rabbitmq)
 
     def versions(self) -> Mapping[str, str]:
-        """Kombu's; it declares, pika publishes."""
+        """Versions of kombu, which declares, and pika, which publishes."""
         return {name: version(name) for name in ("kombu", "pika")}
 
     def _rate(self) -> float:
         with self._target() as target:
             took_s = publish(self.url, repeat(self._to(target, DELAY_S), SAMPLE))
-            until_full(self.url, target, SAMPLE, time.time())
+            wait_until_full(self.url, target, SAMPLE, time.time())
             return SAMPLE / took_s
 
     def _to(self, target: str, delay_s: int) -> To:
@@ -109,7 +109,7 @@ class KombuNative(Peer):
 
     @contextmanager
     def _target(self) -> Iterator[str]:
-        # A topic exchange: kombu takes no direct one.
+        # kombu binds only topic exchanges.
         name = f"bench-{uuid4().hex[:8]}"
         exchange = Exchange(name, type="topic")
         arguments = {"x-queue-type": "quorum"}

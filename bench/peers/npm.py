@@ -1,8 +1,8 @@
-"""The JavaScript libraries of the peers: fetched once, as tests/servers/clients.py does it.
+"""Fetches the peers' JavaScript libraries, once, as tests/servers/clients.py does for the tests.
 
-Of the versions in package.json, beside the test servers, outside the checkout. There is no lock
-file: `npm ci` refuses one unless it names BullMQ's optional parts for every other machine, and
-not every registry has them all.
+package.json has their versions; they are kept in the folder of the test servers, outside the
+checkout. There is no lock file: `npm ci` requires that it name BullMQ's optional packages for all
+other platforms, and not every registry has them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ QUIET = ("--no-package-lock", "--no-audit", "--no-fund", "--silent")
 
 
 def libraries() -> Path:
-    """The folder whose `node_modules` holds them; a half-fetched set is never seen."""
+    """Fetch the libraries if need be; returns the folder of `node_modules`, always complete."""
     wanted = hashlib.sha256(WANTED.read_bytes()).hexdigest()[:12]
     folder = cache_folder() / f"peers-{wanted}"
     with locked(cache_folder() / "peers.lock"):

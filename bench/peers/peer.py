@@ -1,4 +1,4 @@
-"""What a peer is: something that takes messages for later, asked for the same figures."""
+"""What every peer must be able to do, so that the same figures can be measured of each."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ from tests.servers.rabbitmq import RabbitMQNode
 from tests.servers.redis import RedisServer
 
 DAY_S = 86_400
-DELAY_S = 2  # of the messages whose lateness is taken
-SPARE_S = 1.5  # from the last that is given in to the due time
-PATIENCE_S = 60.0  # after the due time; then the peer has failed
+DELAY_S = 2  # of the messages whose lateness is measured
+SPARE_S = 1.5  # from the last add to the due time
+PATIENCE_S = 60.0  # how long after the due time a peer counts as failed
 POLL_S = 0.02
 
 
 class TooLate(RuntimeError):
-    """Messages were still being given in when they came due: no figure."""
+    """Messages were still being added when they came due, so the figure is worthless."""
 
 
 class Servers(NamedTuple):
-    """One Redis and one RabbitMQ node for all."""
+    """One Redis and one RabbitMQ node for all peers."""
 
     redis: RedisServer
     rabbitmq: RabbitMQNode
 
     def redis_bytes(self) -> int:
-        """What Redis has allocated."""
+        """Bytes that Redis has allocated."""
         with redis.Redis.from_url(self.redis.url) as connection:
             return int(connection.info("memory")["used_memory"])
 
 
 class Peer:
-    """One way to delay messages. It is up within its `with` block, which leaves nothing behind."""
+    """One way to delay messages, ready within its `with` block; at its end, nothing is left."""
 
     name: ClassVar[str]
     cancel: ClassVar[str]
-    # No more than so many are given to it, as more would take minutes.
+    # Limits for peers that would take minutes for more messages.
     most_due: ClassVar[int | None] = None
     most_pending: ClassVar[int | None] = None
 
@@ -63,57 +63,50 @@ class Peer:
         self.stack.close()
 
     def open(self) -> None:
-        """Start what it needs; `stack` ends it."""
+        """Start what the peer needs, and register its end with `stack`."""
 
     def fill(self, count: int) -> float:
-        """Give in so many of 100 bytes, due tomorrow; how many a second it took."""
+        """Add `count` messages of 100 bytes due tomorrow; returns adds per second."""
         raise NotImplementedError
 
     def burst(self, count: int, slack: int = 1) -> float:
-        """Seconds from the time when all these are due until the last has arrived.
+        """Add messages due at one moment; seconds from then until the last has arrived.
 
-        slack: by what to multiply the time that is left for giving them in. TooLate.
+        slack: factor for the time allowed for adding. Raises TooLate if it was not enough.
         """
         raise NotImplementedError
 
-    def late(self, rate: int, seconds: float) -> Lateness | str:
-        """How late messages are that come due at this rate; or why there is no figure."""
+    def lateness(self, rate: int, seconds: float) -> Lateness | str:
+        """Lateness of messages that come due at `rate` per second; or why there is no figure."""
         raise NotImplementedError
 
-    def held(self) -> Mapping[str, int]:
-        """Bytes of memory that hold the messages, by what they are."""
+    def memory_bytes(self) -> Mapping[str, int]:
+        """Bytes of memory used with messages pending, by where it is used (`in Redis`)."""
         raise NotImplementedError
 
-    def empty(self) -> Mapping[str, int]:
-        """The same before there are any."""
-        return self.held()
+    def empty_memory_bytes(self) -> Mapping[str, int]:
+        """The same before any message is pending."""
+        return self.memory_bytes()
 
     def versions(self) -> Mapping[str, str]:
-        """Of what it is made, beyond the servers."""
+        """Versions of its libraries, by name."""
         return {}
 
 
-def check_pending(given_s: float, due_s: float) -> None:
-    """TooLate if the last was given in too late to lie pending before all came due.
+def check_pending(added_s: float, due_s: float) -> None:
+    """Raise TooLate unless the last message was added at least half a second before it was due.
 
-    To be called once all have arrived: a dead letter whose target is gone stays in the way.
+    Call it when all have arrived: a dead letter whose target is gone would block the others.
     """
-    if given_s > due_s - 0.5:
-        raise TooLate(f"given in {given_s - due_s + 0.5:.1f} s too late to be pending")
+    if added_s > due_s - 0.5:
+        raise TooLate(f"the last message was added {added_s - due_s + 0.5:.1f} s too late")
 
 
 def lead_s(count: int, rate: float) -> float:
-    """How long before they are due to begin, where so many can be given in a second."""
+    """How many seconds before the due time to begin adding, at `rate` adds per second."""
     return 2 * count / rate + SPARE_S
 
 
-def summary(late_us: list[int]) -> Lateness:
-    """The percentiles of microseconds, as bench.lateness takes them."""
-    found = sorted(one / 1000 for one in late_us)
-    count = len(found)
-    return Lateness(found[count // 2], found[count * 99 // 100], found[-1], found[0])
-
-
-def dice() -> random.Random:
-    """The same numbers in every run."""
+def seeded_random() -> random.Random:
+    """A generator that gives the same numbers in every run."""
     return random.Random(7)

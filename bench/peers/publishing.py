@@ -1,7 +1,7 @@
-"""Publishing to RabbitMQ for peers, and the queues they need.
+"""Publishes to RabbitMQ for the peers, and declares their queues.
 
-Adds are pipelined: pika's asynchronous publish, with confirms and mandatory, with as many on their
-way as bench.raw_rabbitmq allows itself.
+Adds are pipelined with pika's asynchronous publish, with confirms and mandatory, and the same
+window as bench.raw_rabbitmq.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from bench.rig import BODY
 from tests.rigs.bridge import rabbitmq_channel
 from tests.servers.rabbitmq import RabbitMQNode
 
-TURN = 250  # publishes before the connection may read and write
+TURN = 250  # publishes in a row before the connection may read and write
 
-# The first figure is what is allocated now; the second, once the write-ahead log has been rolled
-# over, so that the messages are in segment files. Garbage goes first, and the lowest of three
-# counts, as the node allocates for itself all the time.
+# The first figure is what is allocated now; the second is taken when the write-ahead log has been
+# rolled over, so that all messages are in segment files. Garbage is collected before. The second
+# figure is the lowest of three, since the node itself allocates all the time.
 MEMORY = """
 Held = fun() -> [garbage_collect(P) || P <- processes()], erlang:memory(total) end,
 Now = Held(),
@@ -42,7 +42,7 @@ io_lib:format("~b ~b", [Now, Later]).
 
 
 class To(NamedTuple):
-    """Where one message goes, and how."""
+    """Exchange, routing key and properties of one publish."""
 
     exchange: str
     key: str
@@ -50,7 +50,7 @@ class To(NamedTuple):
 
 
 class _Window:
-    """Counts what the broker confirmed."""
+    """Counts the messages that were sent and those that the broker has confirmed."""
 
     def __init__(self) -> None:
         self.sent = self.confirmed = 0
@@ -58,7 +58,7 @@ class _Window:
         self.moved = asyncio.Event()
 
     def on_confirm(self, frame: Method) -> None:
-        """An ack; anything else fails it all."""
+        """Note an ack; a nack makes `wait_until` raise."""
         if isinstance(frame.method, pika.spec.Basic.Ack):
             self.confirmed = max(self.confirmed, frame.method.delivery_tag)
         else:
@@ -66,12 +66,12 @@ class _Window:
         self.moved.set()
 
     def fail(self, why: object) -> None:
-        """Returned, or the channel is closed."""
+        """Make `wait_until` raise: a message was returned, or the channel closed."""
         self.failure = str(why)
         self.moved.set()
 
-    async def until(self, most: int) -> None:
-        """Wait until at most so many are on their way."""
+    async def wait_until(self, most: int) -> None:
+        """Wait until at most `most` messages are unconfirmed."""
         while self.sent - self.confirmed > most:
             self.moved.clear()
             await asyncio.wait_for(self.moved.wait(), 60)
@@ -80,7 +80,7 @@ class _Window:
 
 
 def publish(url: str, messages: Iterable[To]) -> float:
-    """Publish them all; the seconds until the last is confirmed."""
+    """Publish all messages; returns the seconds until the last is confirmed."""
 
     async def run() -> float:
         channel, window = await _confirming(url)
@@ -90,8 +90,8 @@ def publish(url: str, messages: Iterable[To]) -> float:
             window.sent += 1
             if window.sent % TURN == 0:
                 await asyncio.sleep(0)
-                await window.until(WINDOW - TURN)
-        await window.until(0)
+                await window.wait_until(WINDOW - TURN)
+        await window.wait_until(0)
         took_s = time.monotonic() - began_s
         channel.connection.close()
         await asyncio.sleep(0.1)
@@ -105,7 +105,7 @@ async def _confirming(url: str) -> tuple[Channel, _Window]:
     opened: asyncio.Future[Channel] = loop.create_future()
     AsyncioConnection(
         pika.URLParameters(url),
-        on_open_callback=lambda it: it.channel(on_open_callback=opened.set_result),
+        on_open_callback=lambda made: made.channel(on_open_callback=opened.set_result),
         on_open_error_callback=lambda _, why: opened.set_exception(why),
         custom_ioloop=loop,
     )
@@ -118,16 +118,16 @@ async def _confirming(url: str) -> tuple[Channel, _Window]:
 
 
 def persistent(**more: Any) -> pika.BasicProperties:
-    """Properties of a message that outlives the broker."""
+    """Properties of a persistent message."""
     return pika.BasicProperties(delivery_mode=2, **more)
 
 
-def late_through(
+def queue_lateness(
     url: str, queue: str, rate: int, seconds: float, message: Callable[[float], tuple[To, float]]
 ) -> Lateness:
-    """How late messages are in the queue, each published at its moment.
+    """Publish messages evenly spaced; how late a consumer of `queue` receives them.
 
-    message: from the time now to what is published and when it is due.
+    message: given the epoch seconds now, returns the publish and the epoch seconds when it is due.
     """
     count = int(rate * seconds)
     with (
@@ -145,8 +145,11 @@ def late_through(
 
 
 @contextmanager
-def quorum(url: str, **arguments: object) -> Iterator[str]:
-    """A quorum queue with these arguments (`x_message_ttl` for x-message-ttl); goes at the end."""
+def declare_quorum_queue(url: str, **arguments: object) -> Iterator[str]:
+    """Declare a quorum queue; it is deleted when the block ends.
+
+    arguments: with underscores, `x_message_ttl` for x-message-ttl.
+    """
     name = f"bench-{uuid4().hex[:8]}"
     given = {name.replace("_", "-"): value for name, value in arguments.items()}
     with rabbitmq_channel(url) as channel:
@@ -158,8 +161,8 @@ def quorum(url: str, **arguments: object) -> Iterator[str]:
             channel.queue_delete(name)
 
 
-def until_full(url: str, queue: str, count: int, due_s: float) -> float:
-    """Wait until the queue holds so many; the seconds since the due time."""
+def wait_until_full(url: str, queue: str, count: int, due_s: float) -> float:
+    """Wait until the queue holds `count` messages; returns the seconds since the due time."""
     with rabbitmq_channel(url) as channel:
         while (found := ready(channel, queue)) < count:
             if time.time() > due_s + PATIENCE_S:
@@ -169,17 +172,17 @@ def until_full(url: str, queue: str, count: int, due_s: float) -> float:
 
 
 def ready(channel: Any, queue: str) -> int:
-    """How many messages a queue has to give."""
+    """The number of messages in a queue that are not with a consumer."""
     return int(channel.queue_declare(queue, passive=True).method.message_count)
 
 
 def broker_bytes(node: RabbitMQNode) -> Mapping[str, int]:
-    """What the Erlang VM has allocated, binaries and tables with it; less garbage."""
+    """Bytes that the Erlang VM has allocated, including binaries and tables, without garbage."""
     now, later = node.ctl("eval", MEMORY, timeout_s=PATIENCE_S).strip().strip('"').split()
     return {"new": int(now), "in segments": int(later)}
 
 
 def resting_bytes(node: RabbitMQNode) -> Mapping[str, int]:
-    """The same where nothing is new: what earlier messages left in the log counts for nobody."""
+    """The same for a node without new messages: the log of earlier messages is not counted."""
     later = broker_bytes(node)["in segments"]
     return {"new": later, "in segments": later}

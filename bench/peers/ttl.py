@@ -1,4 +1,4 @@
-"""A queue with a time to live, and a dead-letter exchange behind it: one delay for each queue."""
+"""A queue with a time to live, and a dead-letter exchange after it: one queue for each delay."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from bench.peers.peer import DAY_S, DELAY_S, SPARE_S, Peer, check_pending
 from bench.peers.publishing import (
     To,
     broker_bytes,
-    late_through,
+    declare_quorum_queue,
     persistent,
     publish,
-    quorum,
+    queue_lateness,
     resting_bytes,
-    until_full,
+    wait_until_full,
 )
 from bench.rig import quorum_queue
 
@@ -33,53 +33,53 @@ class AtLeastOnce(Peer):
     }
 
     def open(self) -> None:
-        """The queue of those that are due tomorrow."""
+        """Declare the queue of messages that are due tomorrow, and their target."""
         target = self.stack.enter_context(quorum_queue(self.url))
-        self.later = self.stack.enter_context(self.delaying(target, x_message_ttl=DAY_S * 1000))
+        self.later = self.stack.enter_context(self.delay_queue(target, x_message_ttl=DAY_S * 1000))
         self.note = "one queue for each delay"
 
     @contextmanager
-    def delaying(self, target: str, **arguments: object) -> Iterator[str]:
-        """A queue whose dead letters go to the target."""
+    def delay_queue(self, target: str, **arguments: object) -> Iterator[str]:
+        """Declare a queue whose dead letters go to the target."""
         to = {"x_dead_letter_exchange": target, "x_dead_letter_routing_key": "key"}
-        with quorum(self.url, **to, **self.strategy, **arguments) as name:
+        with declare_quorum_queue(self.url, **to, **self.strategy, **arguments) as name:
             yield name
 
     def fill(self, count: int) -> float:
-        """To the queue of those that are due tomorrow."""
+        """Publish to the queue of messages that are due tomorrow."""
         return count / publish(self.url, repeat(To("", self.later, persistent()), count))
 
     def burst(self, count: int, slack: int = 1) -> float:
-        """All due at once, as each message's own expiration says; they expire in their order."""
+        """Each message has its own expiration, so that all are due at one moment."""
         with (
             quorum_queue(self.url) as target,
-            self.delaying(target, x_message_ttl=DAY_S * 1000) as queue,
+            self.delay_queue(target, x_message_ttl=DAY_S * 1000) as queue,
         ):
             due_s = time.time() + slack * count / 4000 + SPARE_S
             publish(self.url, (self._due(queue, due_s) for _ in range(count)))
-            given_s = time.time()
-            took_s = until_full(self.url, target, count, due_s)
-            check_pending(given_s, due_s)
+            added_s = time.time()
+            took_s = wait_until_full(self.url, target, count, due_s)
+            check_pending(added_s, due_s)
             return took_s
 
-    def late(self, rate: int, seconds: float) -> Lateness | str:
-        """Each is published DELAY_S before it is due, to a queue of this delay."""
+    def lateness(self, rate: int, seconds: float) -> Lateness | str:
+        """Each message is published DELAY_S before it is due, to a queue with that delay."""
         with (
             quorum_queue(self.url) as target,
-            self.delaying(target, x_message_ttl=DELAY_S * 1000) as queue,
+            self.delay_queue(target, x_message_ttl=DELAY_S * 1000) as queue,
         ):
 
             def message(now_s: float) -> tuple[To, float]:
                 return To("", queue, persistent()), now_s + DELAY_S
 
-            return late_through(self.url, target, rate, seconds, message)
+            return queue_lateness(self.url, target, rate, seconds, message)
 
-    def held(self) -> Mapping[str, int]:
-        """All of the broker."""
+    def memory_bytes(self) -> Mapping[str, int]:
+        """Memory of the broker."""
         return broker_bytes(self.servers.rabbitmq)
 
-    def empty(self) -> Mapping[str, int]:
-        """All of the broker."""
+    def empty_memory_bytes(self) -> Mapping[str, int]:
+        """Memory of the broker, without messages of earlier figures."""
         return resting_bytes(self.servers.rabbitmq)
 
     def _due(self, queue: str, due_s: float) -> To:
@@ -88,12 +88,12 @@ class AtLeastOnce(Peer):
 
 
 class AtMostOnce(AtLeastOnce):
-    """The broker forgets a dead letter as it sends it on."""
+    """The broker removes a dead letter when it sends it on, so a crash may lose it."""
 
     name = "TTL queue, at-most-once"
     strategy: ClassVar[Mapping[str, str]] = {}
 
     def open(self) -> None:
-        """The same, and what it costs."""
+        """Declare the same queue, and note the risk."""
         super().open()
         self.note = "one queue for each delay; a dead letter may be lost"

@@ -7,29 +7,29 @@ from collections.abc import Mapping, Sequence
 
 from bench.lateness import AHEAD_S, Lateness, receiving
 from bench.peers.peer import PATIENCE_S, SPARE_S, Peer, check_pending
-from bench.peers.publishing import until_full
+from bench.peers.publishing import wait_until_full
 from bench.rig import BODY, open_bench, quorum_queue
 from delaybridge import Message
 from delaybridge.times import format_time
 
 CALL = 1000
-CLAIM_AHEAD_S = 2  # the worker takes messages from Redis so long before they are due
+CLAIM_AHEAD_S = 2  # how long before the due time the worker claims a message
 
 
 class Delaybridge(Peer):
-    """Messages lie in Redis."""
+    """Messages wait in Redis; a worker publishes them to RabbitMQ."""
 
     name, cancel = "delaybridge", "yes"
 
     def open(self) -> None:
-        """A worker that owns every bucket."""
+        """Start a worker, and wait until it holds every bucket."""
         self.bench = self.stack.enter_context(open_bench(self.servers.redis.url, rabbitmq=self.url))
         self.later = self.stack.enter_context(quorum_queue(self.url))
         self.bench.start_worker()
         self.bench.wait_until_owned()
 
     def fill(self, count: int) -> float:
-        """Batches of 1,000, one after the other."""
+        """Add in batches of 1,000, one after the other."""
         to = f"rabbitmq:{self.later}/key"
         began_s = time.monotonic()
         for first in range(0, count, CALL):
@@ -38,17 +38,17 @@ class Delaybridge(Peer):
         return count / (time.monotonic() - began_s)
 
     def burst(self, count: int, slack: int = 1) -> float:
-        """Until the queue holds them all."""
+        """Measured until the queue holds all messages."""
         with quorum_queue(self.url) as queue:
             due_s = round(time.time() + slack * count / 8000 + CLAIM_AHEAD_S + SPARE_S)
             self._schedule(queue, [due_s * 1000] * count)
-            given_s = time.time()
-            took_s = until_full(self.url, queue, count, due_s)
-            check_pending(given_s, due_s - CLAIM_AHEAD_S)
+            added_s = time.time()
+            took_s = wait_until_full(self.url, queue, count, due_s)
+            check_pending(added_s, due_s - CLAIM_AHEAD_S)
             return took_s
 
-    def late(self, rate: int, seconds: float) -> Lateness:
-        """Scheduled before, taken by a plain consumer."""
+    def lateness(self, rate: int, seconds: float) -> Lateness:
+        """Messages are scheduled ahead; a plain consumer receives them."""
         count = int(rate * seconds)
         with (
             quorum_queue(self.url) as queue,
@@ -58,7 +58,7 @@ class Delaybridge(Peer):
             self._schedule(queue, [round(first_ms + i * 1000 / rate) for i in range(count)])
             return receiver.lateness(AHEAD_S + seconds + PATIENCE_S)
 
-    def held(self) -> Mapping[str, int]:
+    def memory_bytes(self) -> Mapping[str, int]:
         """All of Redis."""
         return {"in Redis": self.servers.redis_bytes()}
 
