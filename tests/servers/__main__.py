@@ -1,6 +1,7 @@
-"""`python -m tests.servers [NAME]...`: install what the recipes need, once; part of `make test`.
+"""`python -m tests.servers [NAME]...` installs the servers for tests, once; part of `make test`.
 
-A server that cannot be had here is no error: the tests fall back or skip, and `--require` decides.
+It is not an error if a server cannot be installed: tests use another source or are skipped, or,
+with `--require`, fail.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ INSTALL = {
     "kafka": kafka.install,
     "clients": clients.install,
 }
-OTHERWISE = {
+REMEDIES = {
     "redis": "put redis-server on PATH, start Docker, or set DELAYBRIDGE_TEST_REDIS_URL",
     "rabbitmq": "run this as root on Debian, install RabbitMQ here, start Docker, "
     "or set DELAYBRIDGE_TEST_RABBITMQ_URL",
@@ -31,7 +32,7 @@ NONE = "none; its tests will be skipped"
 
 
 def main(names: list[str]) -> None:
-    """Install the named servers, all by default, and say what the tests will use."""
+    """Install the named servers (default: all), and print which ones the tests will use."""
     for name in names or INSTALL:
         began = time.monotonic()
         try:
@@ -41,7 +42,7 @@ def main(names: list[str]) -> None:
         source = next(SOURCES[name](), None)
         _say(f"{name}: {source or NONE} [{time.monotonic() - began:.1f} s]")
         if source is None or source.stand_in:
-            _say(f"  to test with a real one: {OTHERWISE[name]}")
+            _say(f"  to test with a real one: {REMEDIES[name]}")
 
 
 def _say(line: str) -> None:
@@ -51,5 +52,5 @@ def _say(line: str) -> None:
 
 if __name__ == "__main__":
     if not debian.is_debian_root():
-        _say("not root on Debian: no package is installed; the rest is fetched")
+        _say("not root on Debian: Debian packages are not installed, only downloads")
     main(sys.argv[1:])

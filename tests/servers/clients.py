@@ -1,6 +1,6 @@
-"""Client libraries of another language, for tests: Node and what `tests/clients` asks for.
+"""Client libraries in JavaScript, for tests: Node and the dependencies of `tests/clients`.
 
-The libraries are installed once, of the versions in the lock file, beside the servers.
+They are installed once, in the versions of the lock file, in the folder of the servers.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ import pytest
 
 from tests.servers import debian
 from tests.servers.folders import cache_folder, locked
-from tests.servers.sources import Given, Source, serve
+from tests.servers.sources import External, Source, serve
 
 PROGRAMS = Path(__file__).parent.parent / "clients"
-LISTS = ("package.json", "package-lock.json")
+MANIFESTS = ("package.json", "package-lock.json")
 
 
-def installed() -> Path:
-    """Where the libraries lie, or would: a folder for each state of the lock file."""
-    lock = (PROGRAMS / LISTS[1]).read_bytes()
+def libraries_folder() -> Path:
+    """The folder of the libraries, which may not exist yet: one for each lock file."""
+    lock = (PROGRAMS / MANIFESTS[1]).read_bytes()
     return cache_folder() / f"clients-{hashlib.sha256(lock).hexdigest()[:12]}"
 
 
 def install() -> None:
-    """Fetch the libraries, once; a half-fetched set is never seen."""
+    """Fetch the libraries, once; the folder appears only when it is complete."""
     with locked(cache_folder() / "clients.lock"):
         if debian.is_debian_root():
             wanted = {"node": "nodejs", "npm": "npm"}
@@ -39,12 +39,12 @@ def install() -> None:
                 package for program, package in wanted.items() if not shutil.which(program)
             ]:
                 debian.install(*missing)
-        if installed().exists() or not shutil.which("npm"):
+        if libraries_folder().exists() or not shutil.which("npm"):
             return
         with tempfile.TemporaryDirectory(prefix="clients-", dir=cache_folder()) as unfinished:
             fetched = Path(unfinished) / "libraries"
             fetched.mkdir()
-            for name in LISTS:
+            for name in MANIFESTS:
                 shutil.copy(PROGRAMS / name, fetched)
             subprocess.run(
                 ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--silent"],
@@ -52,19 +52,19 @@ def install() -> None:
                 stdin=subprocess.DEVNULL,
                 check=True,
             )
-            fetched.rename(installed())
+            fetched.rename(libraries_folder())
 
 
 def sources() -> Iterator[Source]:
-    """Node with the libraries, where both are there."""
-    folder = installed() / "node_modules"
+    """Node with the libraries, if both are installed."""
+    folder = libraries_folder() / "node_modules"
     if folder.exists() and shutil.which("node"):
-        wanted = json.loads((PROGRAMS / LISTS[0]).read_text())["dependencies"]
+        wanted = json.loads((PROGRAMS / MANIFESTS[0]).read_text())["dependencies"]
         what = ", ".join(f"{name} {version}" for name, version in wanted.items())
-        yield Source(what=f"node with {what}", open=lambda: nullcontext(Given(str(folder))))
+        yield Source(what=f"node with {what}", open=lambda: nullcontext(External(str(folder))))
 
 
 @pytest.fixture(scope="session")
 def node_modules() -> Iterator[str]:
-    """The folder of the libraries, as NODE_PATH names it."""
+    """The folder of the libraries, a value for NODE_PATH."""
     yield from serve("clients", sources())

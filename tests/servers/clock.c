@@ -1,7 +1,7 @@
-/* Preloaded into a server: its wall clock, moved by what a mapped file says, at any time.
+/* Preloaded into a server: shifts its wall clock by the number in a mapped file, which may change.
 
-   The file named by TEST_CLOCK holds one 64-bit number of microseconds. The monotonic clock stays
-   as it is, as it does where an administrator or NTP sets the time. */
+   The file named by TEST_CLOCK holds one 64-bit number of microseconds. The monotonic clock is
+   not shifted, just as when an administrator or NTP sets the time. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdint.h>

@@ -1,4 +1,4 @@
-"""A Redis whose clock a test can set: a small library, preloaded, moves what it reads."""
+"""A Redis whose clock a test can set: a small preloaded library shifts the time that it reads."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SOURCE = Path(__file__).with_name("clock.c")
 
 
 class ClockedRedis(RedisServer):
-    """A private Redis; `set_clock` moves its wall clock at any time, `step_ms` says how far."""
+    """A private Redis whose wall clock is `step_ms` ahead of this machine's; see `set_clock`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -27,12 +27,12 @@ class ClockedRedis(RedisServer):
         self.set_clock(0)
 
     def environment(self) -> Mapping[str, str]:
-        """With the library preloaded."""
-        moved = {"LD_PRELOAD": str(library()), "TEST_CLOCK": str(self._offset)}
-        return {**super().environment(), **moved}
+        """The environment of `RedisServer`, with the library preloaded."""
+        preload = {"LD_PRELOAD": str(library()), "TEST_CLOCK": str(self._offset)}
+        return {**super().environment(), **preload}
 
     def set_clock(self, step_ms: int) -> None:
-        """From now on its clock is so far from this machine's."""
+        """Set its clock `step_ms` milliseconds ahead of this machine's; negative: behind."""
         self.step_ms = step_ms
         us = (step_ms * 1000).to_bytes(8, sys.byteorder, signed=True)
         # In place: the server has mapped this very file.
@@ -42,7 +42,7 @@ class ClockedRedis(RedisServer):
 
 @cache
 def library() -> Path:
-    """The library, compiled once for each version of its source."""
+    """The path of the library, compiled again if its source has changed."""
     built = cache_folder() / "clock.so"
     with locked(cache_folder() / "clock.lock"):
         if not built.exists() or built.stat().st_mtime < SOURCE.stat().st_mtime:
@@ -55,8 +55,8 @@ def library() -> Path:
 
 @pytest.fixture
 def clocked_redis() -> Iterator[ClockedRedis]:
-    """A Redis of this test's own whose clock it can set."""
+    """A private Redis whose clock the test can set."""
     if shutil.which("cc") is None and not debian.is_debian_root():
-        pytest.skip("no C compiler to build the library that moves a clock")
+        pytest.skip("no C compiler to build the library that shifts a clock")
     with ClockedRedis() as server:
         yield server

@@ -1,4 +1,4 @@
-"""What the recipes take from Debian: packages, and the mirror this machine already uses."""
+"""Installs Debian packages, and finds the mirror that this machine uses."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ LOCK_TIMEOUT_S = 300
 
 
 def is_debian_root() -> bool:
-    """Whether the recipes that install Debian packages may be used."""
+    """Whether this is Debian and this process may install packages."""
     return os.geteuid() == 0 and Path("/etc/debian_version").exists()
 
 
 def install(*packages: str) -> None:
-    """Install the packages that are missing; ask the mirror for news only if one is."""
+    """Install the packages that are missing; updates the package lists only if one is missing."""
     with locked(cache_folder() / "apt.lock"):
         missing = [package for package in packages if not _is_installed(package)]
         if missing:
@@ -27,20 +27,20 @@ def install(*packages: str) -> None:
 
 def mirror() -> str:
     """The address of the Debian archive in this machine's apt sources."""
-    asked = ["apt-get", "indextargets", "--format", "$(REPO_URI) $(LABEL) $(COMPONENT)"]
+    command = ["apt-get", "indextargets", "--format", "$(REPO_URI) $(LABEL) $(COMPONENT)"]
     targets = subprocess.run(
-        [*asked, "Created-By: Packages"], capture_output=True, text=True, check=True
+        [*command, "Created-By: Packages"], capture_output=True, text=True, check=True
     ).stdout
     for target in targets.splitlines():
         uri, *kind = target.split()
         if kind == ["Debian", "main"]:
             return uri
-    raise LookupError("apt's sources name no Debian archive")
+    raise LookupError("apt's sources contain no Debian archive")
 
 
 def _is_installed(package: str) -> bool:
-    asked = ["dpkg-query", "--show", "--showformat", "${db:Status-Status}", package]
-    return subprocess.run(asked, capture_output=True, check=False).stdout == b"installed"
+    query = ["dpkg-query", "--show", "--showformat", "${db:Status-Status}", package]
+    return subprocess.run(query, capture_output=True, check=False).stdout == b"installed"
 
 
 def _apt_get(*arguments: str) -> None:

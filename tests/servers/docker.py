@@ -12,9 +12,11 @@ READY_TIMEOUT_S = 60.0
 
 
 class Container:
-    """One container; its port has the same number inside and outside when `container_port` is None.
+    """One container.
 
-    `is_ready` and `url_of` are the same functions that the private processes use.
+    container_port: the port inside; None: the same number as outside.
+    is_ready, url_of: called with the port outside.
+    environment: called with the port outside; variables for the container.
     """
 
     def __init__(
@@ -34,13 +36,13 @@ class Container:
         self._environment = environment(self.port)
 
     def __enter__(self) -> Self:
-        # Imported here: the package is slow to import and most runs have no engine.
+        # Imported here: the package is slow to import, and most runs have no Docker engine.
         from testcontainers.core.container import DockerContainer
 
         self._container = DockerContainer(self.image)
         for name, value in self._environment.items():
             self._container.with_env(name, value)
-        # Not with_bind_ports: it would listen on every address of this machine.
+        # with_bind_ports would listen on every address of this machine.
         self._container.ports[f"{self._container_port}/tcp"] = (LOOPBACK, self.port)
         self._container.start()
         wait_until(lambda: self._is_ready(self.port), READY_TIMEOUT_S, f"{self.image} is up")

@@ -1,4 +1,4 @@
-"""Folders of the test servers: the cache of downloads, and one private folder per server."""
+"""Folders of the test servers: a cache of downloads, and a private folder for each server."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 def cache_folder() -> Path:
-    """Where downloaded servers are kept, outside the checkout; $DELAYBRIDGE_CACHE moves it."""
+    """The folder of downloaded servers, outside the checkout; $DELAYBRIDGE_CACHE overrides it."""
     if chosen := os.environ.get("DELAYBRIDGE_CACHE"):
         return Path(chosen).absolute()
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
@@ -21,7 +21,7 @@ def cache_folder() -> Path:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the file's lock against other processes; the kernel drops it if we die."""
+    """Hold the file's lock against other processes; the kernel releases it if this one dies."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -29,7 +29,7 @@ def locked(path: Path) -> Iterator[None]:
 
 
 class PrivateFolder:
-    """A server's folder. Its owner holds a lock in it, so one left by a dead run is recognised."""
+    """A server's folder. Its owner holds a lock in it; folders of dead runs are removed."""
 
     def __init__(self, name: str) -> None:
         run = cache_folder() / "run"
@@ -41,7 +41,7 @@ class PrivateFolder:
             fcntl.flock(self._owned, fcntl.LOCK_EX)
 
     def remove(self) -> None:
-        """Remove the folder with all that is in it."""
+        """Remove the folder and its contents."""
         with locked(self.path.parent / "lock"):
             shutil.rmtree(self.path, ignore_errors=True)
             self._owned.close()

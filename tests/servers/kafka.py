@@ -1,7 +1,7 @@
-"""Kafka for tests: Apache Kafka from its Maven jars as a private node, controller and broker.
+"""Kafka for tests: a private node of Apache Kafka from its Maven jars, controller and broker.
 
-Where there is no Java, librdkafka's mock cluster stands in: good for contracts and error paths,
-never for latency or exactly-once claims.
+Without Java, librdkafka's mock cluster is the stand-in. It is good enough for contracts and error
+paths, but not for claims about latency or exactly-once delivery.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from tests.servers.sources import NoServer, Source, docker_answers, from_environ
 
 POM = Path(__file__).with_name("kafka.pom.xml")
 IMAGE = "apache/kafka:4.3.1"
-CLASSES, STORAGE = "classes.jsa", "storage"  # what `install` keeps for quick starts
-CLUSTER_ID = "delaybridge-tests-0000"  # 22 characters of base64, as Kafka wants it
+CLASSES, STORAGE = "classes.jsa", "storage"  # `install` prepares these, so that nodes start faster
+CLUSTER_ID = "delaybridge-tests-0000"  # Kafka requires 22 characters of base64
 REPLY_TIMEOUT_S = 2.0
 
-# One node, one partition for each internal topic: small and quick to start.
+# One node, and one partition for each internal topic, so that it is small and starts quickly.
 SINGLE_NODE = {
     "process.roles": "broker,controller",
     "node.id": "1",
@@ -47,16 +47,16 @@ SINGLE_NODE = {
     "share.coordinator.state.topic.min.isr": "1",
     "group.initial.rebalance.delay.ms": "0",
     "log.cleaner.dedupe.buffer.size": "4194304",
-    # After a kill, a node waits until the session of the broker that it was is over.
+    # After a kill, a node waits until its former session as a broker has expired.
     "broker.session.timeout.ms": "3000",
     "broker.heartbeat.interval.ms": "500",
 }
-# A test's node lives for seconds: what the second compiler gains comes too late for it.
+# A test's node lives for seconds, too short to gain from the optimizing compiler.
 SHORT_LIVED = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
 
 def plain_login(user: str, password: str) -> dict[str, str]:
-    """Properties for a listener named LOGIN, on which clients log in as this user."""
+    """Properties of a listener named LOGIN, on which clients log in as this user."""
     return {
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,"
         "LOGIN:SASL_PLAINTEXT",
@@ -69,8 +69,8 @@ def plain_login(user: str, password: str) -> dict[str, str]:
 class KafkaNode(ServerProcess):
     """A private Apache Kafka; topics, offsets and transactions survive `restart` and `kill`.
 
-    `properties` are added to its server.properties and win over ours. `options` are Java's: for
-    a short life by default, so measurements pass `()`.
+    properties: added to its server.properties; they override the defaults. options: command line
+    options of Java. The default is for short-lived nodes; measurements pass `()`.
     """
 
     name = "kafka"
@@ -94,7 +94,7 @@ class KafkaNode(ServerProcess):
 
     @property
     def url(self) -> str:
-        """Where it answers, as the settings of delaybridge write it."""
+        """Its URL, as in the settings of delaybridge."""
         return kafka_url_of(self.port)
 
     @property
@@ -103,22 +103,22 @@ class KafkaNode(ServerProcess):
         return libs_version(self.libs)
 
     def command(self) -> Sequence[str]:
-        """Broker and controller in one foreground process."""
+        """The command line of broker and controller, one foreground process."""
         archive = ready_folder(self.libs) / CLASSES
         shared = [f"-XX:SharedArchiveFile={archive}"] if archive.exists() else []
         return self._java(*shared, *self._options, "kafka.Kafka", str(self._properties))
 
     def is_ready(self) -> bool:
-        """Whether it tells a client about itself."""
+        """Whether it answers a client's request for metadata."""
         return serves_metadata(self.port)
 
     def start(self) -> Self:
-        """Start the node and return once it serves; its storage is formatted first."""
+        """Format its storage if it has none, start the node, and return when it answers."""
         self.format()
         return super().start()
 
     def format(self) -> None:
-        """Give it an empty storage, if it has none: a copy of the one `install` keeps, if any."""
+        """Format its storage, if it has none; copies the one that `install` formatted, if any."""
         data, formatted = self.folder / "data", ready_folder(self.libs) / STORAGE
         if data.exists():
             return
@@ -131,7 +131,7 @@ class KafkaNode(ServerProcess):
             subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=True)
 
     def add_listener(self, listener: str, *lines: str) -> None:
-        """One more way in for clients, before the first start; lines: further settings."""
+        """Add a listener for clients; call it before the first start. lines: further settings."""
         kept = [
             f"{line},{listener}"
             if line.startswith(("listeners=", "advertised.listeners="))
@@ -156,7 +156,7 @@ class KafkaNode(ServerProcess):
 
 
 class KafkaStandIn:
-    """librdkafka's mock cluster, in this process but reachable from others."""
+    """librdkafka's mock cluster; it runs in this process, and others can connect to it."""
 
     def __init__(self) -> None:
         self._owner = confluent_kafka.Producer({"test.mock.num.brokers": 1})
@@ -176,9 +176,9 @@ def kafka_url_of(port: int) -> str:
 
 
 def serves_metadata(port: int) -> bool:
-    """Whether a broker on the port answers and counts itself in."""
+    """Whether a broker on the port answers, and lists itself as a broker."""
     if not accepts(port):
-        return False  # asked first, for librdkafka prints every refusal
+        return False  # checked first, since librdkafka prints every refused connection
     client = AdminClient({"bootstrap.servers": f"{LOOPBACK}:{port}"})
     try:
         return bool(client.list_topics(timeout=REPLY_TIMEOUT_S).brokers)
@@ -187,13 +187,13 @@ def serves_metadata(port: int) -> bool:
 
 
 def cached_libs() -> Path | None:
-    """The jars that `install` fetched, where there is a Java to run them."""
+    """The jars that `install` fetched, if they exist and Java is installed."""
     libs = cache_folder() / f"kafka-{pom_version()}"
     return libs if libs.exists() and shutil.which("java") else None
 
 
 def path_libs() -> Path | None:
-    """The jars beside a Kafka whose start script is on PATH, where there is a Java to run them."""
+    """The jars of a Kafka whose start script is on PATH, if Java is installed."""
     script = shutil.which("kafka-server-start.sh") or shutil.which("kafka-server-start")
     if script is None or shutil.which("java") is None:
         return None
@@ -208,15 +208,18 @@ def libs_version(libs: Path) -> str:
 
 
 def pom_version() -> str:
-    """The version of Kafka that our pom asks for."""
+    """The version of Kafka in kafka.pom.xml."""
     found = re.search(r"<artifactId>kafka_[\d.]+</artifactId>\s*<version>([^<]+)", POM.read_text())
     if found is None:
-        raise LookupError(f"{POM} asks for no Kafka")
+        raise LookupError(f"{POM} has no dependency on Kafka")
     return found.group(1)
 
 
 def install() -> None:
-    """Fetch the jars, and try them; each once. Half of either is never seen."""
+    """Fetch the jars, and prepare quick starts with them, each once.
+
+    The folders appear only when they are complete.
+    """
     libs = cache_folder() / f"kafka-{pom_version()}"
     with locked(cache_folder() / "kafka.lock"):
         if debian.is_debian_root():
@@ -234,12 +237,12 @@ def install() -> None:
 
 
 def ready_folder(libs: Path) -> Path:
-    """Where `install` keeps what makes a node of these jars start in half the time."""
+    """The folder of the files with which a node of these jars starts in half the time."""
     return cache_folder() / f"kafka-{libs_version(libs)}-ready"
 
 
 def _make_ready(libs: Path, folder: Path) -> None:
-    """A formatted storage, and the classes of a node that has run, loaded and verified."""
+    """Put a formatted storage and an archive of a node's loaded classes into the folder."""
     folder.mkdir()
     archive = f"-XX:ArchiveClassesAtExit={folder / CLASSES}"
     node = KafkaNode(libs=libs, options=[*SHORT_LIVED, archive])
@@ -265,7 +268,7 @@ def _fetch(folder: Path) -> None:
 
 
 def sources() -> Iterator[Source]:
-    """Where a Kafka can come from, best first."""
+    """The sources of a Kafka, best first."""
     yield from from_environment("kafka")
     if docker_answers():
         yield Source(what=f"{IMAGE} (docker)", open=_container)
@@ -281,7 +284,7 @@ def _private(libs: Path, origin: str) -> Source:
 
 
 def _container() -> Container:
-    # A client comes back to the advertised address, so the port is the same inside and outside.
+    # A client reconnects to the advertised address: the port must be the same inside and outside.
     return Container(
         IMAGE,
         None,
@@ -309,7 +312,7 @@ def kafka_url() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def real_kafka_url(kafka_url: str) -> str:
-    """`kafka_url`, but never a stand-in: for latency, transactions, admin calls."""
+    """`kafka_url`, or a skip if it is a stand-in: for latency, transactions, admin calls."""
     if next(sources()).stand_in:
         pytest.skip("this test needs a real Kafka")
     return kafka_url

@@ -1,4 +1,4 @@
-"""The pytest side of the servers: `--require`, and the header line that says what each one is."""
+"""The pytest plugin of the servers: `--require`, skips, and a header line with their sources."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SOURCES: dict[str, Callable[[], Iterator[Source]]] = {
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--require=redis,rabbitmq,kafka`: fail where a server is missing or stood in for."""
+    """`--require=redis,rabbitmq,kafka`: fail if a server is missing or is only a stand-in."""
     parser.addoption(
         "--require",
         default="",
@@ -28,13 +28,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Refuse to run without a required server, before any test."""
+    """Fail before the first test if a required server is missing or is only a stand-in."""
     for name in _required(config):
         if name not in SOURCES:
             raise pytest.UsageError(f"--require: no server {name!r}; known: {', '.join(SOURCES)}")
         source = next(SOURCES[name](), None)
         if source is None or source.stand_in:
-            found = "there is none" if source is None else f"there is only {source}"
+            found = "missing" if source is None else f"only {source} found"
             raise pytest.UsageError(f"--require: {name}: {found}; `make test` installs the servers")
 
 
@@ -44,17 +44,17 @@ def _required(config: pytest.Config) -> list[str]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None]:
-    """A test skips where only a container is here and it wants a node of its own."""
-    yield from _skipping(item)
+    """Skip a test whose fixtures need a private node, if only a container is available."""
+    yield from _skip_without_server(item)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
-    """The same, inside the test."""
-    yield from _skipping(item)
+    """Skip a test that itself needs a private node, if only a container is available."""
+    yield from _skip_without_server(item)
 
 
-def _skipping(item: pytest.Item) -> Generator[None]:
+def _skip_without_server(item: pytest.Item) -> Generator[None]:
     try:
         yield
     except NoServer as missing:
@@ -64,6 +64,6 @@ def _skipping(item: pytest.Item) -> Generator[None]:
 
 
 def pytest_report_header() -> str:
-    """What each server will be; none is started before a test asks for it."""
+    """The source of each server; a server starts only when a test asks for it."""
     planned = (f"{name}={next(of(), 'missing')}" for name, of in SOURCES.items())
     return "delaybridge servers: " + "  ".join(planned)

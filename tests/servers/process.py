@@ -1,4 +1,4 @@
-"""A private server process: own folder, own ports, loopback only, gone when the tests are gone."""
+"""A private server process: own folder, own ports, loopback only; it ends with the tests."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ FIRST_PORT = 10_000
 PORT_ATTEMPTS = 200
 LOG_TAIL_CHARACTERS = 2_000
 
-# The kernel's death signal goes out when the *thread* that forked ends, so every server is
-# forked by this one, which lives as long as the interpreter.
+# The kernel sends the death signal when the *thread* that forked ends. This one forks every server,
+# and lives as long as the interpreter.
 _launcher = ThreadPoolExecutor(max_workers=1, thread_name_prefix="server-launcher")
 _open: set[ServerProcess] = set()
 _owner_pid = os.getpid()
 
 
 class ServerFailed(RuntimeError):
-    """A server process ended, or did not answer in time; the message carries its log's end."""
+    """A server process ended, or did not answer in time; the message has the end of its log."""
 
 
 class ServerProcess:
     """One server process with a folder and a port that survive `restart`.
 
-    A subclass says what to run (`command`) and when it is up (`is_ready`). The process leads its
-    own process group, and the kernel kills it when this interpreter dies, however it dies.
+    A subclass defines the command (`command`) and when it is up (`is_ready`). The process leads its
+    own process group, and the kernel kills it when this interpreter ends, for whatever reason.
     """
 
     name = "server"
@@ -56,7 +56,7 @@ class ServerProcess:
         raise NotImplementedError
 
     def is_ready(self) -> bool:
-        """Whether the server serves; asked again and again until it does."""
+        """Whether the server answers; called repeatedly until it does."""
         raise NotImplementedError
 
     def environment(self) -> Mapping[str, str]:
@@ -70,7 +70,7 @@ class ServerProcess:
 
     @property
     def log(self) -> Path:
-        """What the server wrote to its standard output and error."""
+        """The file with the server's standard output and error."""
         return self.folder / "log"
 
     @property
@@ -85,15 +85,15 @@ class ServerProcess:
         """Whether the process was started and has not ended."""
         if self._process is None:
             return False
-        # WNOWAIT: a reaped leader would give its id, and so the group's, back to the kernel.
+        # WNOWAIT: reaping the leader would free its id, which is also the group's.
         ended = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         return ended is None
 
     def start(self) -> Self:
-        """Start the server and return once it serves; one that runs is left alone."""
+        """Start the server, if it is not running, and return when it answers."""
         if self.running:
             return self
-        self.kill()  # reaps one that ended by itself
+        self.kill()  # reaps a process that ended by itself
         self._process = _launcher.submit(self._spawn).result()
         try:
             wait_until(self._ready_or_dead, self.ready_timeout_s, f"{self.name} is up")
@@ -103,7 +103,7 @@ class ServerProcess:
         return self
 
     def stop(self) -> None:
-        """Ask the server to end (SIGTERM), wait for it, then end what is left of its group."""
+        """Ask the server to end (SIGTERM), wait for it, then kill the rest of its group."""
         if self.running:
             self.resume()  # a paused process would not see the next signal
             self._signal(signal.SIGTERM)
@@ -112,7 +112,7 @@ class ServerProcess:
         self.kill()
 
     def kill(self) -> None:
-        """SIGKILL for the whole process group; return when it is gone and so are its ports."""
+        """Kill the whole process group; returns when its processes and ports are gone."""
         if self._process is not None:
             self._signal(signal.SIGKILL)
             wait_until(lambda: not members(self.pid), STOP_TIMEOUT_S, f"{self.name} is dead")
@@ -120,16 +120,16 @@ class ServerProcess:
             self._process = None
 
     def restart(self) -> Self:
-        """Stop the server if it runs and start it again with the same data and port."""
+        """Stop the server if it is running, and start it with the same data and port."""
         self.stop()
         return self.start()
 
     def pause(self) -> None:
-        """SIGSTOP: connections stay open and nothing answers, as when a machine hangs."""
+        """Stop it with SIGSTOP: connections stay open, nothing answers, as when a machine hangs."""
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """SIGCONT, after `pause`."""
+        """Let it continue after `pause`."""
         self._signal(signal.SIGCONT)
 
     def close(self) -> None:
@@ -170,14 +170,14 @@ class ServerProcess:
 
 
 def free_port() -> int:
-    """A port nobody listens on, below the range the kernel gives to outgoing connections.
+    """A port that is not in use, below the range of outgoing connections.
 
-    From inside that range, a client that reconnects to a stopped server can be given the
-    server's own port and connect to itself.
+    From inside that range, a client that reconnects to a stopped server could get the server's own
+    port and connect to itself.
     """
     last_port = _first_outgoing_port() - 1
     for _ in range(PORT_ATTEMPTS):
-        # Not the seedable generator: two runs with one seed must not want the same ports.
+        # The seedable generator would give two runs with one seed the same ports.
         port = random.SystemRandom().randint(min(FIRST_PORT, last_port), last_port)
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind((LOOPBACK, port))
@@ -193,11 +193,11 @@ def accepts(port: int) -> bool:
 
 
 def members(group: int) -> list[int]:
-    """The ids of the processes of a group that have not ended; Linux only, elsewhere none."""
+    """The ids of a group's processes that have not ended; empty on systems other than Linux."""
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            # The name before the last parenthesis may itself hold spaces and parentheses.
+            # The name before the last parenthesis may itself contain spaces and parentheses.
             fields = stat.read_text().rpartition(")")[2].split()
             if int(fields[2]) == group and not _has_ended(state=fields[0], threads=fields[17]):
                 found.append(int(stat.parent.name))
@@ -205,7 +205,7 @@ def members(group: int) -> list[int]:
 
 
 def _has_ended(*, state: str, threads: str) -> bool:
-    # A zombie whose other threads still end keeps its ports open.
+    # A zombie keeps its ports open until its other threads have ended.
     return state in "ZX" and int(threads) <= 1
 
 
@@ -215,7 +215,7 @@ def _first_outgoing_port() -> int:
 
 
 def _death_signal() -> Sequence[str]:
-    # `setpriv` execs, so the process id stays; a preexec_fn could deadlock beside other threads.
+    # `setpriv` execs, so the process id stays. A preexec_fn could deadlock with other threads.
     setpriv = shutil.which("setpriv")
     return [setpriv, "--pdeathsig", "KILL"] if setpriv else []
 

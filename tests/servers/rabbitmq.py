@@ -1,8 +1,8 @@
-"""RabbitMQ for tests: the newest release, from a Debian folder of its own, as a private node.
+"""RabbitMQ for tests: a private node of the newest release, in a folder with a small Debian.
 
-The folder is made once by debootstrap (`install`) and shared read-only by all nodes. A node
-runs chrooted in it, inside process and mount namespaces of its own: its data are mounted on
-/srv, and whatever it started (the port mapper epmd above all) ends with it.
+`install` makes the folder once with debootstrap; all nodes share it read-only. A node runs chrooted
+in it, in its own process and mount namespaces: its data are mounted on /srv, and everything that it
+started, such as the port mapper epmd, ends with it.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ DATA_IN_ROOT = "/srv"
 REPLY_TIMEOUT_S = 2.0
 CTL_TIMEOUT_S = 25.0
 PROTOCOL_HEADER = b"AMQP\x00\x00\x09\x01"
-METHOD_FRAME = b"\x01"  # what a broker that is up answers with: Connection.Start
+METHOD_FRAME = b"\x01"  # begins Connection.Start, the answer of a broker that is up
 
-# No daemon: epmd stays in our process group and dies with the node, which replaces the shell.
+# epmd is not a daemon here: it stays in the process group and dies with the node, which replaces
+# the shell.
 EPMD = f'epmd -address {LOOPBACK} -port "$ERL_EPMD_PORT"'
 RUN_NODE = f"setpriv --pdeathsig KILL {EPMD} & exec /{BIN}/rabbitmq-server"
 # Arguments: data folder, root folder, command...
@@ -44,8 +45,8 @@ IN_ROOT = 'mount --bind "$1" "$2/srv"; root=$2; shift 2; exec chroot "$root" "$@
 class RabbitMQNode(ServerProcess):
     """A private RabbitMQ node with the user guest; its definitions and queues survive `restart`.
 
-    `config` is appended to its rabbitmq.conf. `root` is the folder of the installation: ours by
-    default, `/` for a RabbitMQ of this machine.
+    config: lines appended to its rabbitmq.conf. root: the root folder of the installation; `/` for
+    a RabbitMQ installed on this machine. Default: the folder that `install` made, or `/`.
     """
 
     name = "rabbitmq"
@@ -67,7 +68,7 @@ class RabbitMQNode(ServerProcess):
 
     @property
     def url(self) -> str:
-        """Where it answers, as pika reads it."""
+        """Its URL, as pika takes it."""
         return rabbitmq_url_of(self.port)
 
     @property
@@ -76,16 +77,16 @@ class RabbitMQNode(ServerProcess):
         return installed_version(self.root)
 
     def command(self) -> Sequence[str]:
-        """The node and its port mapper in the foreground."""
+        """The command line of the node and its port mapper, in the foreground."""
         return self._in_root(["/bin/sh", "-ec", RUN_NODE])
 
     def environment(self) -> Mapping[str, str]:
-        """Folders, ports and addresses that keep the node apart from any other."""
+        """Folders, ports and addresses that isolate the node from all others."""
         data = DATA_IN_ROOT if self._is_chrooted else str(self.folder)
         loopback_only = "-kernel inet_dist_use_interface {127,0,0,1}"
         return {
             "PATH": os.environ["PATH"],
-            "HOME": data,  # the cookie is here
+            "HOME": data,  # for the Erlang cookie
             "LC_ALL": "C.UTF-8",
             "RABBITMQ_NODENAME": NODE_NAME,
             "RABBITMQ_DIST_PORT": str(self.distribution_port),
@@ -105,7 +106,7 @@ class RabbitMQNode(ServerProcess):
         return speaks_amqp(self.port)
 
     def ctl(self, *arguments: str, timeout_s: float = CTL_TIMEOUT_S) -> str:
-        """What `rabbitmqctl` prints for the arguments; raises if it fails. Takes about a second."""
+        """Run `rabbitmqctl` and return what it prints; raises if it fails. Takes about a second."""
         run = subprocess.run(
             self._in_root([f"/{BIN}/rabbitmqctl", *arguments]),
             env=dict(self.environment()),
@@ -128,8 +129,8 @@ class RabbitMQNode(ServerProcess):
         if not self._is_chrooted:
             return command
         namespaces = ["--mount", "--pid", "--fork", "--kill-child=KILL"]
-        # /proc must be the new namespace's: the node reads its own memory use there. Never
-        # mount /dev: a later removal of the folder would reach through it.
+        # /proc must be the new namespace's, since the node reads its own memory use there. Never
+        # mount /dev: removing the folder would remove its files.
         proc = f"--mount-proc={self.root}/proc"
         inside = ["sh", "-ec", IN_ROOT, "sh", str(self.folder), str(self.root), *command]
         return ["unshare", *namespaces, proc, *inside]
@@ -151,13 +152,13 @@ def speaks_amqp(port: int) -> bool:
 
 
 def built_root() -> Path | None:
-    """The folder that `install` made, where this process may run it."""
+    """The folder that `install` made, if it exists and this process may run it."""
     root = cache_folder() / "rabbitmq"
     return root if debian.is_debian_root() and (root / BIN).exists() else None
 
 
 def machine_root() -> Path | None:
-    """The root of this machine, if a RabbitMQ is installed and its port mapper on PATH."""
+    """`/`, if RabbitMQ is installed on this machine and its port mapper is on PATH."""
     return Path("/") if (Path("/") / BIN).exists() and shutil.which("epmd") else None
 
 
@@ -169,7 +170,7 @@ def installed_version(root: Path) -> str:
 
 
 def install() -> None:
-    """Build the folder from the Debian archive, once; half-built ones are never seen."""
+    """Build the folder from the Debian archive, once; it appears only when it is complete."""
     root = cache_folder() / "rabbitmq"
     with locked(cache_folder() / "rabbitmq.lock"):
         if root.exists() or not debian.is_debian_root():
@@ -181,24 +182,24 @@ def install() -> None:
 
 
 def _build(root: Path) -> None:
-    # debootstrap of an older Debian has no script named after the suite; sid's is the same one.
+    # debootstrap of an older Debian has no script for this suite; the one for sid is the same.
     script = "/usr/share/debootstrap/scripts/sid"
     what = ["--variant=minbase", "--include=rabbitmq-server", SUITE, str(root)]
-    # In a mount namespace, so that an interrupted build leaves no mount behind in the folder.
+    # The mount namespace ensures that an interrupted build leaves no mount in the folder.
     subprocess.run(
         ["unshare", "--mount", "debootstrap", *what, debian.mirror(), script],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         check=True,
     )
-    # Without it the node hangs for ever, and logs nothing.
+    # Without this file the node hangs for ever, and logs nothing.
     (root / "etc/hosts").write_text(f"{LOOPBACK} localhost\n")
     for package in (root / "var/cache/apt/archives").glob("*.deb"):
         package.unlink()
 
 
 def sources() -> Iterator[Source]:
-    """Where a RabbitMQ can come from, best first."""
+    """The sources of a RabbitMQ, best first."""
     yield from from_environment("rabbitmq")
     if docker_answers():
         yield Source(what=f"{IMAGE} (docker)", open=_container)

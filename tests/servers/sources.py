@@ -1,4 +1,4 @@
-"""Where a server for the tests can come from, as a value; nothing starts before it is opened."""
+"""The ways to get a server for the tests; a server starts only when its source is opened."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Protocol
 import pytest
 
 DOCKER_INFO_TIMEOUT_S = 3.0
-REMEDY = "`make servers` gets what it can, and says what is left to do"
+REMEDY = "run `make servers`: it installs what it can, and prints what is left to do"
 
 
 class Running(Protocol):
@@ -26,7 +26,7 @@ class Running(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """One way to get a server. `what` names it in the header line, so it is known unstarted."""
+    """One way to get a server. `what` describes it in the header line, before it is started."""
 
     what: str
     open: Callable[[], AbstractContextManager[Running]]
@@ -37,35 +37,35 @@ class Source:
 
 
 class NoServer(LookupError):
-    """A test wants a node of its own, and there is nothing here to run one from."""
+    """A test needs a private node, and no installation of this server was found."""
 
     def __init__(self, name: str) -> None:
-        """name: the server's, as `--require` spells it."""
-        super().__init__(f"no {name} here to run a node from; {REMEDY}")
+        """name: the server's name, as in `--require`."""
+        super().__init__(f"no installation of {name} for a private node; {REMEDY}")
         self.name = name
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
-    """A server that somebody else runs."""
+class External:
+    """A server that is already running, and is left running."""
 
     url: str
 
 
 def from_environment(name: str) -> Iterator[Source]:
-    """The server in DELAYBRIDGE_TEST_<NAME>_URL, if the variable is set; it is left running."""
+    """The server at DELAYBRIDGE_TEST_<NAME>_URL, if the variable is set."""
     variable = f"DELAYBRIDGE_TEST_{name.upper()}_URL"
     if url := os.environ.get(variable):
-        yield Source(what=f"given ({variable})", open=lambda: nullcontext(Given(url)))
+        yield Source(what=f"given ({variable})", open=lambda: nullcontext(External(url)))
 
 
 @cache
 def docker_answers() -> bool:
-    """Whether a Docker engine answers; the client is often installed without one."""
+    """Whether a Docker engine answers; `docker` is often installed without one."""
     if shutil.which("docker") is None:
         return False
     try:
-        asked = subprocess.run(
+        info = subprocess.run(
             ["docker", "info", "--format", "{{.ServerVersion}}"],
             capture_output=True,
             timeout=DOCKER_INFO_TIMEOUT_S,
@@ -73,13 +73,13 @@ def docker_answers() -> bool:
         )
     except subprocess.TimeoutExpired:
         return False
-    return asked.returncode == 0
+    return info.returncode == 0
 
 
 def serve(name: str, sources: Iterator[Source]) -> Iterator[str]:
-    """Start the first of the sources for as long as a session fixture lives, and give its URL."""
+    """Yield the URL of the first source's server, running until the fixture ends; or skip."""
     source = next(sources, None)
     if source is None:
-        pytest.skip(f"no {name} here; {REMEDY}")
+        pytest.skip(f"no {name} found; {REMEDY}")
     with source.open() as server:
         yield server.url
