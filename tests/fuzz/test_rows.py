@@ -45,7 +45,7 @@ ELSEWHERE = {
     "B5": "unit/test_cli.py::test_stdin_endless_is_read_to_the_limit",
     "B11": "unit/test_publish_rabbitmq.py::"
     "test_headers_that_fill_the_frame_pass_and_one_byte_more_is_refused",
-    "B12": "unit/test_quota.py::test_a_full_namespace_takes_nothing_and_says_which_limit_it_is",
+    "B12": "unit/test_quota.py::test_a_full_namespace_refuses_messages_and_names_the_limit",
     "D14": "unit/test_amqp.py::test_a_foreign_user_id_is_left_out",
     "A28": "integration/test_ingest_rabbitmq.py::"
     "test_the_message_id_decides_duplicates_cancels_and_conflicts",

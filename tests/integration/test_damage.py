@@ -134,7 +134,7 @@ class Damaged:
 
 
 @pytest.mark.timeout(200)
-async def test_one_damaged_bucket_stops_no_other_and_goes_on_when_it_is_mended(
+async def test_a_damaged_bucket_does_not_stop_others_and_works_again_once_mended(
     redis_url: str, namespace: str, arrived: Arrived
 ) -> None:
     limit = asyncio.Semaphore(AT_ONCE)

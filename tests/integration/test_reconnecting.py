@@ -211,7 +211,7 @@ async def test_after_a_planned_fail_over_a_client_follows_the_address(
         assert await client.cancel("x") == Answer.CANCELLED
 
 
-async def test_after_a_planned_fail_over_what_is_read_is_read_from_the_new_server(
+async def test_after_a_planned_fail_over_reads_go_to_the_new_server(
     make: Maker, pair: Pair
 ) -> None:
     old, new = pair
@@ -243,7 +243,7 @@ class _InThreads:
         return lambda *args, **fields: asyncio.to_thread(method, *args, **fields)
 
 
-async def test_a_server_that_stays_the_wrong_one_is_said_and_why(
+async def test_a_server_that_stays_the_wrong_one_is_reported_with_its_reason(
     make: Maker, server: RedisServer, admin: redis.Redis
 ) -> None:
     client = make(server.url, timeout_s=0.3)
@@ -320,7 +320,7 @@ async def test_scripts_that_are_flushed_as_soon_as_they_are_loaded_are_loaded_ag
     assert flushed == 3
 
 
-async def test_a_user_who_may_not_load_scripts_is_told_so(
+async def test_a_user_without_the_right_to_load_scripts_gets_an_error_that_says_so(
     make: Maker, server: RedisServer, admin: redis.Redis
 ) -> None:
     admin.acl_setuser(
@@ -337,7 +337,7 @@ class _Watched(list[bytes]):
     """Arguments that can be watched."""
 
 
-async def test_what_a_call_sent_is_let_go_with_its_error() -> None:
+async def test_the_bytes_that_a_call_sent_are_freed_with_its_error() -> None:
     """While Redis is away calls are tried for ever: what each has sent must not pile up."""
     gc.collect()
     gc.disable()

@@ -77,7 +77,7 @@ async def test_calls_at_once_do_not_mix(wire: AsyncWire) -> None:
     await asyncio.gather(*(echo(b"%d" % n) for n in range(20)))
 
 
-async def test_the_reply_of_a_cancelled_call_is_nobody_s(wire: AsyncWire) -> None:
+async def test_the_reply_to_a_cancelled_call_goes_to_no_other_call(wire: AsyncWire) -> None:
     for _ in range(20):
         commands = some(("BLPOP", "never filled", 0.05), ("ECHO", "a"))
         waiting = asyncio.create_task(wire.call(commands))
@@ -98,7 +98,9 @@ async def test_a_call_that_outlives_the_wire_closes_its_connection(
     await wait_until_async(lambda: proxy.connections == 0, TIMEOUT_S, "it is closed")
 
 
-async def test_no_answer_is_a_time_out_and_what_comes_late_is_nobody_s(wire: AsyncWire) -> None:
+async def test_a_missing_answer_is_a_time_out_and_a_late_one_goes_to_no_other_call(
+    wire: AsyncWire,
+) -> None:
     with pytest.raises(redis.TimeoutError):
         await wire.call(some(("BLPOP", "never filled", 2 * TIMEOUT_S)))
     assert await wire.call(some(("ECHO", "b"))) == [b"b"]
@@ -140,7 +142,7 @@ def ordinary(redis_url: str) -> Iterator[Wire]:
         wire.close()
 
 
-def test_ordinary_code(ordinary: Wire) -> None:
+def test_a_synchronous_wire_does_the_same(ordinary: Wire) -> None:
     large = b"x" * 2**20
     found = ordinary.call(some(("ECHO", large), ("EVALSHA", "0" * 40, 0), ("ECHO", "b")))
     assert (found[0], found[2]) == (large, b"b")
@@ -170,7 +172,7 @@ def test_a_connection_that_the_server_closed_is_noticed_before_it_is_used(
     assert another != number
 
 
-def test_a_process_that_is_forked_has_a_connection_of_its_own(ordinary: Wire) -> None:
+def test_a_forked_process_opens_its_own_connection(ordinary: Wire) -> None:
     def tell(theirs: Connection) -> None:
         theirs.send([ordinary.call(some(("CLIENT", "ID"))) for _ in range(2)])
 
@@ -186,7 +188,7 @@ def test_a_process_that_is_forked_has_a_connection_of_its_own(ordinary: Wire) ->
     assert ordinary.call(some(("CLIENT", "ID"))) == [number]
 
 
-def test_an_unreachable_server_leaves_nothing_behind_of_ordinary_code() -> None:
+def test_an_unreachable_server_leaves_nothing_of_a_synchronous_wire_behind() -> None:
     client = redis.Redis(port=free_port(), protocol=2, retry=Retry(NoBackoff(), 0))
     with pytest.raises((redis.ConnectionError, OSError)):
         Wire(client.connection_pool, TIMEOUT_S).call(some(("PING",)))
@@ -271,7 +273,7 @@ async def test_a_task_waits_for_a_connection_no_longer_than_for_an_answer(redis_
         ("BUSYGROUP Consumer Group name already exists", ResponseError),
     ],
 )
-def test_what_an_error_reply_means(
+def test_each_error_reply_has_its_meaning(
     ordinary: Wire, redis_url: str, reply: str, kind: type[Exception]
 ) -> None:
     """A wrong server loses every connection, the idle ones, too."""
@@ -285,7 +287,7 @@ def test_what_an_error_reply_means(
     assert before.isdisjoint(after) == (kind is WrongServer)
 
 
-async def test_a_wrong_server_loses_idle_and_busy_connections_of_an_async_wire(
+async def test_a_wrong_server_s_reply_closes_idle_and_busy_connections_of_an_async_wire(
     wire: AsyncWire, proxy: FaultProxy
 ) -> None:
     idle = await asyncio.gather(*(wire.call(ID) for _ in range(3)))

@@ -117,9 +117,7 @@ def _ingest(client: Client) -> None:
 
 
 @pytest.mark.parametrize("role", rights.ROLES)
-def test_whatever_right_is_missing_is_named_and_nothing_stays_behind(
-    guarded: Guarded, role: str
-) -> None:
+def test_every_missing_right_is_named_and_no_key_is_left(guarded: Guarded, role: str) -> None:
     def lacking(*rules: str) -> list[str]:
         guarded.change(role, *rules)
         store = Store(guarded.url(role))

@@ -80,7 +80,7 @@ def test_a_selection_finds_what_fits_every_field(
     assert len(found(client, **fields)) == 2 * len(expected)
 
 
-def test_what_goes_to_a_broker_that_the_client_does_not_know_is_found_too(
+def test_messages_to_a_broker_that_the_client_does_not_know_are_found_too(
     client: Client, redis_url: str, namespace: str
 ) -> None:
     client.schedule("eu:orders/a", b"", delay=60, id="a")
@@ -91,7 +91,7 @@ def test_what_goes_to_a_broker_that_the_client_does_not_know_is_found_too(
         assert found(stranger, exchange="a") == []
 
 
-def test_each_message_is_moved_once_though_it_stays_in_the_set_that_is_read(
+def test_each_message_is_moved_once_even_if_it_stays_in_the_set_being_read(
     client: Client,
 ) -> None:
     client.schedule_many(Message("kafka:t", b"", delay=60 + n, id=f"m{n}") for n in range(60))
@@ -101,7 +101,7 @@ def test_each_message_is_moved_once_though_it_stays_in_the_set_that_is_read(
     assert answers == [Answer.RESCHEDULED] * 60
 
 
-def test_many_are_due_as_far_apart_as_was_said(client: Client) -> None:
+def test_many_messages_are_due_as_far_apart_as_asked(client: Client) -> None:
     client.schedule_many(Message("kafka:t", b"", delay=60, id=id) for id in ("a", "b", "c"))
     answers = client.reschedule_many(["a", "b", "c"], at=AT.format(0), spread_ms=[0, 500, 70])
     assert answers == [Answer.RESCHEDULED] * 3
@@ -109,7 +109,7 @@ def test_many_are_due_as_far_apart_as_was_said(client: Client) -> None:
     assert due_ms == [0, 500, 70]
 
 
-def test_each_answer_is_the_truth_whatever_became_of_the_message(
+def test_each_answer_is_true_even_if_the_message_has_moved_on(
     client: Client, store: Store, redis_url: str, namespace: str
 ) -> None:
     # Given one message in each state, and one that is handed to the broker
@@ -170,7 +170,7 @@ def test_messages_that_are_tried_again_are_found_by_their_last_error(
 
 
 @pytest.mark.parametrize("key", ["due", "calls"])
-def test_a_damaged_bucket_keeps_no_other_from_being_swept(
+def test_a_damaged_bucket_does_not_stop_a_bulk_verb_in_the_others(
     client: Client, redis_url: str, namespace: str, key: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     client.schedule_many(Message("kafka:t", b"", delay=60, key=str(n)) for n in range(40))
@@ -188,7 +188,9 @@ def test_a_damaged_bucket_keeps_no_other_from_being_swept(
     assert cli.main([*sweep, "--dry-run"]) == (5 if key == "due" else 0)
 
 
-async def test_asyncio_has_the_same(client: Client, redis_url: str, namespace: str) -> None:
+async def test_the_asyncio_client_does_the_same(
+    client: Client, redis_url: str, namespace: str
+) -> None:
     client.schedule_many(Message("kafka:t", b"", delay=60, id=f"m{n}") for n in range(9))
     async with AsyncClient(redis_url, namespace=namespace) as mine:
         assert await mine.reschedule_many(["m0"], delay=1, spread_ms=[5]) == ["rescheduled"]

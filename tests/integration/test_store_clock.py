@@ -57,9 +57,7 @@ def test_a_delay_is_not_cut_short_by_a_part_of_a_millisecond(world: World, verb:
         world.cancel(f"x{n}")
 
 
-def test_what_was_overdue_when_it_was_accepted_is_late_from_then_on(
-    world: World, now_ms: int
-) -> None:
+def test_a_message_accepted_overdue_is_late_from_its_acceptance(world: World, now_ms: int) -> None:
     owner, long_ago = world.owner(), now_ms - 2500 * 86_400_000
     world.schedule("x", long_ago)
     world.schedule("y", now_ms + 5)
@@ -76,7 +74,7 @@ def test_what_was_overdue_when_it_was_accepted_is_late_from_then_on(
     assert {record.split_record(row.record)[1] for row in rows if row} == {b"payload"}
 
 
-def test_stats_count_what_was_overdue_when_it_was_accepted_from_then_on(
+def test_stats_count_the_lateness_of_a_message_accepted_overdue_from_its_acceptance(
     redis_url: str, store: Store, namespace: str
 ) -> None:
     with Client(redis_url, namespace=namespace, brokers=BROKERS, buckets=1) as client:
@@ -113,7 +111,7 @@ def test_a_dead_workers_announcement_ends_within_its_ttl(world: World, now_ms: i
     assert "dead" not in announce(world, "alive", now_ms + TTL_MS)
 
 
-def test_an_announcement_is_cut_to_its_own_ttl_and_not_to_the_callers(
+def test_an_announcement_is_cut_to_its_own_ttl_not_to_the_callers(
     world: World, now_ms: int
 ) -> None:
     announce(world, "long", now_ms, 6 * TTL_MS)
@@ -131,7 +129,7 @@ def test_an_announcement_of_an_older_version_ends_within_the_longest_ttl(
     assert announce(world, "new", now_ms)["old"] == now_ms + 600_000
 
 
-def test_a_lease_is_cut_to_its_own_ttl_and_not_to_the_callers(world: World) -> None:
+def test_a_lease_is_cut_to_its_own_ttl_not_to_the_callers(world: World) -> None:
     lease = world.key("lease")
     taken = world.run(world.bucket.acquire("long:1", 6 * TTL_MS))
     assert taken.token is not None

@@ -57,7 +57,7 @@ def publish(world: World) -> None:
     world.end_lease()
 
 
-def test_what_was_read_before_is_left_out_also_when_it_was_published_already(world: World) -> None:
+def test_messages_read_before_are_skipped_even_if_published_already(world: World) -> None:
     assert read(world, [(5, "a"), (6, "b")]) == [CREATED, CREATED]
     publish(world)
     assert read(world, [(5, "a"), (6, "b"), (7, "c")]) == [DUPLICATE, DUPLICATE, CREATED]
@@ -80,7 +80,7 @@ def test_offsets_beyond_32_bits_are_exact(world: World) -> None:
     assert read(world, [(far + 1, "b"), (far + 2, "c")]) == [DUPLICATE, CREATED]
 
 
-def test_a_conflict_ends_the_answers_and_was_not_read(world: World) -> None:
+def test_a_conflict_ends_the_answers_and_does_not_count_as_read(world: World) -> None:
     world.schedule("x", world.now_ms, payload=b"other")
     assert read(world, [(5, "a"), (6, "x"), (7, "b")]) == [CREATED, CONFLICT]
     assert read(world, [(6, "x"), (7, "b")]) == [CONFLICT], "also where the answer was lost"
@@ -98,7 +98,7 @@ def test_an_id_whose_message_is_fired_is_in_flight_until_it_is_settled(world: Wo
     assert read(world, [(6, "x"), (7, "b")]) == [CREATED, CREATED]
 
 
-def test_a_call_sent_again_is_answered_as_before_though_its_message_is_fired(world: World) -> None:
+def test_a_call_sent_again_gets_the_same_answer_even_if_its_message_is_fired(world: World) -> None:
     sent = world.stamp(), Accepted("x", b"", str(world.now_ms), 255, b"p")
 
     def send() -> Answer:
@@ -115,7 +115,9 @@ def test_a_call_sent_again_is_answered_as_before_though_its_message_is_fired(wor
     assert world.schedule("x", world.now_ms, payload=b"p", policy=WAIT) is Answer.IN_FLIGHT
 
 
-def test_without_waiting_a_fired_message_of_the_same_content_is_a_duplicate(world: World) -> None:
+def test_without_policy_wait_a_fired_message_with_the_same_content_is_a_duplicate(
+    world: World,
+) -> None:
     world.schedule("x", world.now_ms, payload=b"p")
     owner = world.owner()
     owner.claim()
@@ -134,7 +136,7 @@ def test_a_cancel_read_again_undoes_no_later_schedule(world: World) -> None:
     assert world.run(world.canceling("x", "topic:0", 4)) is Answer.CANCELLED
 
 
-def test_quarantined_messages_lie_in_the_dead_set_and_can_be_kicked(world: World) -> None:
+def test_quarantined_messages_are_in_the_dead_set_and_can_be_kicked(world: World) -> None:
     assert world.run(world.quarantining("q", reason="ingress: bad_time")) == [CREATED]
     row = world.run(world.bucket.get("q"))
     assert (row.state, row.reason, row.record[13:]) == (
@@ -152,7 +154,7 @@ def test_a_quarantine_never_touches_another_message(world: World) -> None:
     assert world.run(world.bucket.get("x")).state is State.DELAYED
 
 
-def test_a_quarantine_of_the_same_stamp_is_another_one_if_its_content_is(world: World) -> None:
+def test_a_quarantine_with_the_same_stamp_and_other_content_is_another_one(world: World) -> None:
     first, other = ((b"1234", "q", payload, "why") for payload in (b"one", b"other"))
     for sent, answer in ((first, CREATED), (first, CREATED), (other, CONFLICT)):
         command = world.bucket.quarantine([sent], first=True, now_ms=world.now_ms)
@@ -191,7 +193,7 @@ def bound_for(destination: str) -> bytes:
         (TOPIC, (), ("*=*",), ("rabbitmq:/q", "gone:x", "kafka:" + "x" * 249), ()),
     ],
 )
-def test_how_far_a_source_reaches(
+def test_a_source_reaches_the_destinations_of_its_patterns(
     world: World,
     route: Route,
     destinations: Sequence[str],
@@ -209,7 +211,9 @@ def test_how_far_a_source_reaches(
 
 
 @pytest.mark.parametrize("payload", [b"", b"\x98", b"\x98\xd9", b"\x98\x05", b"\xff" * 40])
-def test_what_is_bound_for_nowhere_is_beyond_every_source(world: World, payload: bytes) -> None:
+def test_a_record_without_a_destination_is_outside_every_reach(
+    world: World, payload: bytes
+) -> None:
     reach = reach_of(TOPIC, KINDS, (), ())
     world.schedule("x", world.now_ms, payload=payload)
     assert world.run(world.canceling("x", reach=reach)) is Answer.FOREIGN
@@ -218,7 +222,7 @@ def test_what_is_bound_for_nowhere_is_beyond_every_source(world: World, payload:
 
 
 @pytest.mark.parametrize("policy", [WAIT, *OnConflict])
-def test_nothing_is_done_to_another_sources_message(world: World, policy: ConflictPolicy) -> None:
+def test_a_message_of_another_source_is_not_changed(world: World, policy: ConflictPolicy) -> None:
     mine, reach = bound_for("kafka:orders"), reach_of(TOPIC, KINDS, (), ())
     world.schedule("x", world.now_ms + 500, payload=bound_for("kafka:pay"))
     before = world.state()
@@ -233,7 +237,7 @@ def test_nothing_is_done_to_another_sources_message(world: World, policy: Confli
     assert world.state() == before
 
 
-def test_a_tombstone_of_another_sources_message_is_not_read_either(world: World) -> None:
+def test_a_tombstone_for_a_message_of_another_source_does_not_count_as_read(world: World) -> None:
     reach = reach_of(TOPIC, KINDS, (), ())
     world.schedule("x", world.now_ms, payload=bound_for("kafka:pay"))
     before = world.state()
@@ -251,7 +255,7 @@ def test_a_reschedule_read_again_undoes_no_later_one(world: World) -> None:
     assert int(world.score("x") or 0) == second
 
 
-def test_of_a_message_that_may_have_been_delivered_cancel_says_so(world: World) -> None:
+def test_a_cancel_says_if_the_message_may_have_been_delivered(world: World) -> None:
     assert world.schedule("x", world.now_ms, policy=WAIT, maybe=True) is CREATED
     assert world.cancel("x") is Answer.CANCELLED_MAYBE_DELIVERED
     world.schedule("x", world.now_ms)

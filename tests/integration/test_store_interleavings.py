@@ -54,7 +54,7 @@ undoing = pytest.mark.parametrize(
 
 
 @undoing
-def test_what_is_claimed_below_the_watermark_is_not_in_flight_before_the_next_fire(
+def test_a_message_claimed_below_the_watermark_is_not_in_flight_before_the_next_fire(
     world: World, now: int, undo: Callable[[World, int], Answer], answer: Answer
 ) -> None:
     owner, _ = fired(world, "y", now + 1000)
@@ -65,7 +65,7 @@ def test_what_is_claimed_below_the_watermark_is_not_in_flight_before_the_next_fi
 
 
 @undoing
-def test_what_is_rescheduled_to_now_and_claimed_again_is_not_in_flight(
+def test_a_message_rescheduled_to_now_and_claimed_again_is_not_in_flight(
     world: World, now: int, undo: Callable[[World, int], Answer], answer: Answer
 ) -> None:
     owner, _ = fired(world, "y", now + 1000)
@@ -76,7 +76,7 @@ def test_what_is_rescheduled_to_now_and_claimed_again_is_not_in_flight(
     assert undo(world, now + 1) == answer
 
 
-def test_a_crash_counts_no_attempt_for_what_was_claimed_below_the_watermark_and_never_fired(
+def test_a_crash_counts_no_attempt_for_a_message_claimed_below_the_watermark_and_never_fired(
     world: World, now: int
 ) -> None:
     owner, _ = fired(world, "y", now + 1000)
@@ -87,7 +87,7 @@ def test_a_crash_counts_no_attempt_for_what_was_claimed_below_the_watermark_and_
     assert world.tried("y") == "1:1:"
 
 
-def test_a_crash_in_a_backlog_counts_no_attempt_for_what_waits_above_the_watermark(
+def test_a_crash_in_a_backlog_counts_no_attempt_for_messages_above_the_watermark(
     world: World, now: int
 ) -> None:
     for n in range(5):
@@ -102,7 +102,7 @@ def test_a_crash_in_a_backlog_counts_no_attempt_for_what_waits_above_the_waterma
 # a wheel copy is named (id, claim number); a revocation hits what was claimed before its turn
 
 
-def test_an_id_used_again_for_the_same_millisecond_outlives_the_revocation_of_its_first_copy(
+def test_a_message_with_a_reused_id_and_due_time_outlives_the_revocation_of_the_first_copy(
     world: World, now: int
 ) -> None:
     world.schedule("x", now)
@@ -129,7 +129,7 @@ def test_two_revocations_of_one_id_both_count(world: World, now: int) -> None:
     assert owner.wheel == []
 
 
-def test_a_copy_revoked_for_a_later_time_is_not_taken_for_the_one_that_came_after(
+def test_a_copy_revoked_by_a_reschedule_is_not_confused_with_its_successor(
     world: World, now: int
 ) -> None:
     world.schedule("x", now)
@@ -172,7 +172,7 @@ def test_a_revocation_stays_until_its_report_is_acknowledged(world: World, now: 
     assert "revoked" not in world.state()
 
 
-def test_a_report_is_not_acknowledged_while_a_claim_is_on_its_way(world: World, now: int) -> None:
+def test_a_report_is_not_acknowledged_while_a_claim_is_under_way(world: World, now: int) -> None:
     owner = world.owner()
     world.schedule("x", now + 100)
     late = world.run(owner.claiming())
@@ -183,7 +183,7 @@ def test_a_report_is_not_acknowledged_while_a_claim_is_on_its_way(world: World, 
     assert owner.fire(now + 100.999) == []
 
 
-def test_a_fire_executed_late_forgets_no_revocation_that_is_newer(world: World, now: int) -> None:
+def test_a_fire_executed_late_keeps_newer_revocations(world: World, now: int) -> None:
     world.schedule("x", now + 100)
     owner = world.owner()
     owner.claim()
@@ -227,7 +227,7 @@ def test_a_claim_executed_twice_leaves_no_batch_without_an_owner(world: World, n
     assert [copy.id for copy in owner.fire(now + 0.999)] == ["x"]
 
 
-def test_what_was_cancelled_out_of_a_lost_batch_is_not_in_the_batch_given_again(
+def test_a_message_cancelled_from_a_lost_batch_is_missing_when_the_batch_is_returned_again(
     world: World, now: int
 ) -> None:
     owner = world.owner()
@@ -296,7 +296,7 @@ Exit = Callable[[Owner, Copy], RedisCommand[Any]]
 
 
 @pytest.mark.parametrize("ending", EXITS)
-def test_the_end_of_an_old_claim_executed_late_does_not_touch_the_new_message_of_the_id(
+def test_a_verb_that_ends_an_old_claim_late_does_not_touch_a_new_message_with_its_id(
     world: World, now: int, ending: Exit
 ) -> None:
     owner, x = fired(world, "x", now)
@@ -312,7 +312,7 @@ def test_the_end_of_an_old_claim_executed_late_does_not_touch_the_new_message_of
 
 
 @pytest.mark.parametrize("ending", EXITS)
-def test_the_end_of_an_old_claim_executed_late_leaves_a_copy_on_the_wheel_revocable(
+def test_a_verb_that_ends_an_old_claim_late_leaves_a_copy_on_the_wheel_revocable(
     world: World, now: int, ending: Exit
 ) -> None:
     owner, x = fired(world, "x", now)
@@ -325,7 +325,7 @@ def test_the_end_of_an_old_claim_executed_late_leaves_a_copy_on_the_wheel_revoca
 
 
 @pytest.mark.parametrize("ending", EXITS)
-def test_the_end_of_a_claim_counts_once_however_often_it_is_executed(
+def test_a_verb_that_ends_a_claim_counts_once_however_often_it_is_executed(
     world: World, now: int, ending: Exit
 ) -> None:
     owner, x = fired(world, "x", now)
@@ -352,7 +352,7 @@ def test_a_reclaim_executed_late_does_not_touch_the_wheel_of_its_own_session(
 # every taking of the lease is a new session, and renewing never creates one
 
 
-def test_a_lease_that_ran_out_is_not_renewed_even_if_nobody_used_the_moment(
+def test_an_expired_lease_is_not_renewed_even_if_no_other_worker_took_it(
     world: World, now: int
 ) -> None:
     world.schedule("x", now)
@@ -365,7 +365,7 @@ def test_a_lease_that_ran_out_is_not_renewed_even_if_nobody_used_the_moment(
     assert world.run(owner.firing(now + 1).command) is None
 
 
-def test_an_acquire_executed_late_is_a_new_session_and_no_renewal_of_the_old(
+def test_an_acquire_executed_late_starts_a_new_session_and_does_not_renew_the_old(
     world: World, now: int
 ) -> None:
     taking = world.bucket.acquire("worker:same", TTL_MS)
@@ -382,7 +382,7 @@ def test_an_acquire_executed_late_is_a_new_session_and_no_renewal_of_the_old(
     assert world.run(owner.firing(now + 1).command) is None
 
 
-def test_an_acquire_sent_again_while_it_holds_is_answered_with_the_same_token(
+def test_an_acquire_sent_again_while_the_lease_holds_gets_the_same_token(
     world: World, now: int
 ) -> None:
     taking = world.bucket.acquire("worker:same", TTL_MS)
@@ -400,7 +400,7 @@ def test_another_owner_is_told_who_holds_the_lease_and_for_how_long(world: World
     assert 0 < answer.left_ms <= TTL_MS
 
 
-def test_a_time_to_live_made_longer_by_a_step_of_the_clock_is_cut_to_the_lease(
+def test_a_lease_made_longer_by_a_clock_step_is_cut_to_its_ttl(
     world: World,
 ) -> None:
     world.owner()
@@ -410,7 +410,7 @@ def test_a_time_to_live_made_longer_by_a_step_of_the_clock_is_cut_to_the_lease(
     assert 0 < world.redis.pttl(world.key("lease")) <= TTL_MS
 
 
-def test_a_bucket_of_another_birth_is_not_taken(world: World) -> None:
+def test_a_bucket_with_another_birth_id_is_not_taken(world: World) -> None:
     world.owner()
     world.end_lease()
     world.redis.hset(world.key("marks"), "birth", "another")
@@ -419,7 +419,7 @@ def test_a_bucket_of_another_birth_is_not_taken(world: World) -> None:
     assert world.state() == before
 
 
-def test_only_the_first_taking_of_a_bucket_ever_is_fresh_and_says_so_when_sent_again(
+def test_only_the_first_acquire_of_a_bucket_is_fresh_also_when_sent_again(
     world: World, now: int
 ) -> None:
     world.schedule("x", now)
@@ -453,7 +453,7 @@ def owner_verbs(owner: Owner, copy: Copy) -> dict[str, RedisCommand[Any]]:
     }
 
 
-def test_a_stale_owner_changes_nothing_and_is_told(world: World, now: int) -> None:
+def test_a_stale_owner_changes_nothing_and_learns_it(world: World, now: int) -> None:
     world.schedule("x", now)
     stale = world.owner()
     (x,) = stale.claim()
@@ -473,7 +473,7 @@ def test_a_stale_owner_changes_nothing_and_is_told(world: World, now: int) -> No
         assert world.state() == before, name
 
 
-def test_an_owner_without_a_lease_changes_nothing_though_nobody_else_has_it(
+def test_an_owner_without_its_lease_changes_nothing_even_if_the_lease_is_free(
     world: World, now: int
 ) -> None:
     owner, x = fired(world, "x", now)
@@ -486,7 +486,7 @@ def test_an_owner_without_a_lease_changes_nothing_though_nobody_else_has_it(
 
 
 @pytest.mark.parametrize("verb", ["claim", "fire"])
-def test_an_owner_that_has_more_than_the_store_was_rolled_back_and_lost(
+def test_an_owner_that_is_ahead_of_a_rolled_back_store_has_lost_its_lease(
     world: World, now: int, verb: str
 ) -> None:
     world.schedule("x", now)
@@ -499,7 +499,7 @@ def test_an_owner_that_has_more_than_the_store_was_rolled_back_and_lost(
     assert world.state() == before
 
 
-def test_every_owner_verb_renews_the_lease_by_the_way(world: World, now: int) -> None:
+def test_every_owner_verb_renews_the_lease(world: World, now: int) -> None:
     owner, x = fired(world, "x", now)
     for name, command in owner_verbs(owner, x).items():
         world.redis.pexpire(world.key("lease"), 1000)
@@ -542,7 +542,9 @@ def test_before_its_first_fire_a_session_has_nothing_in_flight(world: World, now
     assert world.cancel("y") == Answer.CANCELLED
 
 
-def test_reclaim_goes_on_until_nothing_of_dead_sessions_is_left(world: World, now: int) -> None:
+def test_reclaim_continues_until_dead_sessions_have_nothing_left_in_the_mirror(
+    world: World, now: int
+) -> None:
     for n in range(5):
         world.schedule(f"x{n}", now + n)
     dead = world.owner()
@@ -555,7 +557,7 @@ def test_reclaim_goes_on_until_nothing_of_dead_sessions_is_left(world: World, no
     assert {world.place(f"x{n}") for n in range(5)} == {"due"}
 
 
-def test_what_was_reclaimed_has_the_score_it_was_claimed_with(world: World, now: int) -> None:
+def test_a_reclaimed_message_has_the_score_it_was_claimed_with(world: World, now: int) -> None:
     world.schedule("x", now + 7, priority=9)
     score = world.score("x")
     world.owner().claim()
@@ -575,7 +577,7 @@ def test_a_fire_executed_late_does_not_lower_the_watermark(world: World, now: in
     assert world.cancel("y") == Answer.IN_FLIGHT
 
 
-def test_what_comes_below_the_watermark_of_its_session_goes_along_with_the_next_fire(
+def test_a_message_claimed_below_its_sessions_watermark_goes_out_with_the_next_fire(
     world: World, now: int
 ) -> None:
     owner, _ = fired(world, "y", now + 1000)
@@ -614,7 +616,7 @@ def test_a_lower_priority_of_the_same_millisecond_is_not_fired_with_a_higher(
 # an earlier publish may have arrived
 
 
-def test_after_a_pause_between_fire_and_publish_a_reschedule_says_maybe(
+def test_a_reschedule_between_a_fire_and_its_late_publish_says_maybe(
     world: World, now: int
 ) -> None:
     fired(world, "x", now)
@@ -622,14 +624,14 @@ def test_after_a_pause_between_fire_and_publish_a_reschedule_says_maybe(
     assert world.reschedule("x", now + 1000) == Answer.RESCHEDULED_MAYBE_DELIVERED
 
 
-def test_after_a_pause_between_fire_and_publish_a_cancel_says_maybe(world: World, now: int) -> None:
+def test_a_cancel_between_a_fire_and_its_late_publish_says_maybe(world: World, now: int) -> None:
     fired(world, "x", now)
     world.successor()
     assert world.cancel("x") == Answer.CANCELLED_MAYBE_DELIVERED
     assert world.tried("x") is None
 
 
-def test_a_replacement_keeps_the_memory_that_an_earlier_publish_may_have_arrived(
+def test_a_replacement_remembers_that_an_earlier_publish_may_have_arrived(
     world: World, now: int
 ) -> None:
     fired(world, "x", now)
@@ -651,7 +653,7 @@ def test_a_failed_publish_is_remembered_by_whether_it_may_have_arrived(
     assert world.cancel("x") == answer
 
 
-def test_what_was_retried_is_claimed_with_its_new_time_and_remembers_the_first(
+def test_a_retried_message_is_claimed_with_its_new_due_time_and_remembers_the_first(
     world: World, now: int
 ) -> None:
     owner, x = fired(world, "x", now)
@@ -686,9 +688,7 @@ def test_a_schedule_sent_again_after_a_cancel_does_not_revive_the_message(
     assert world.place("x") is None
 
 
-def test_a_cancel_sent_again_does_not_remove_the_message_that_came_after(
-    world: World, now: int
-) -> None:
+def test_a_cancel_sent_again_does_not_remove_a_later_message(world: World, now: int) -> None:
     world.schedule("x", now)
     cancel = world.canceling("x")
     assert world.run(cancel) == Answer.CANCELLED
@@ -721,7 +721,7 @@ def test_a_replace_sent_again_does_not_undo_a_later_change(world: World, now: in
     assert world.state() == before
 
 
-def test_a_schedule_sent_again_after_its_message_was_replaced_is_answered_as_undone(
+def test_a_schedule_sent_again_after_its_message_was_replaced_is_answered_cancelled(
     world: World, now: int
 ) -> None:
     schedule = world.scheduling("x", now)
@@ -733,7 +733,7 @@ def test_a_schedule_sent_again_after_its_message_was_replaced_is_answered_as_und
 
 
 @pytest.mark.parametrize("verb", ["kick", "discard"])
-def test_a_call_on_the_dead_set_sent_again_does_not_touch_what_was_buried_after(
+def test_a_call_on_the_dead_set_sent_again_does_not_touch_a_message_buried_later(
     world: World, now: int, verb: str
 ) -> None:
     owner, x = fired(world, "x", now)
@@ -762,7 +762,7 @@ def test_an_at_most_once_schedule_sent_again_after_the_publish_schedules_nothing
     assert world.place("x") is None
 
 
-def test_an_at_most_once_settle_sent_again_still_allows_the_one_publish(
+def test_an_at_most_once_settle_sent_again_still_allows_its_one_publish(
     world: World, now: int
 ) -> None:
     owner, x = fired(world, "x", now)
@@ -775,7 +775,7 @@ def test_an_at_most_once_settle_sent_again_still_allows_the_one_publish(
     assert world.state() == before
 
 
-def test_an_at_most_once_settle_allows_nothing_that_another_verb_ended(
+def test_an_at_most_once_settle_does_not_allow_a_copy_that_another_verb_ended(
     world: World, now: int
 ) -> None:
     owner, x = fired(world, "x", now)
@@ -807,7 +807,7 @@ def test_stamps_are_forgotten_after_ten_minutes(world: World, now: int) -> None:
 
 
 @pytest.mark.parametrize("verb", ["schedule", "claim"])
-def test_any_schedule_or_claim_forgets_the_stamps_of_other_kinds_of_calls(
+def test_any_schedule_or_claim_forgets_old_stamps_of_all_kinds_of_calls(
     world: World, now: int, verb: str
 ) -> None:
     owner, x = fired(world, "x", now)
@@ -898,7 +898,7 @@ AFTER = dict.fromkeys(("cancelled", "discarded")) | dict.fromkeys(
 
 
 @pytest.mark.parametrize(("where", "verb", "answer"), CASES)
-def test_each_call_answers_the_truth_wherever_the_message_is(
+def test_each_call_answers_truthfully_in_every_state_of_the_message(
     world: World, now: int, where: Callable[[World, int], None], verb: str, answer: str
 ) -> None:
     where(world, now)
@@ -924,7 +924,7 @@ def test_each_call_answers_the_truth_wherever_the_message_is(
         ("replace", b"other", Answer.REPLACED),
     ],
 )
-def test_the_conflict_policy_decides_about_an_id_that_is_pending(
+def test_the_conflict_policy_decides_what_happens_to_a_pending_id(
     world: World, now: int, policy: Any, payload: bytes, answer: Answer
 ) -> None:
     world.schedule("x", now, payload=b"same")
@@ -945,7 +945,7 @@ def test_one_call_may_hold_an_id_twice(world: World, now: int) -> None:
 # claim: limits, order, what nobody can read
 
 
-def test_claims_go_by_score_within_their_limits_and_say_what_is_next(
+def test_claims_take_messages_by_score_within_their_limits_and_return_the_next_score(
     world: World, now: int
 ) -> None:
     for n in range(4):
@@ -962,13 +962,15 @@ def test_claims_go_by_score_within_their_limits_and_say_what_is_next(
     assert last is not None and not last.more and last.next_score == now + 60_000 + 255 / 256
 
 
-def test_what_is_due_just_beyond_the_horizon_is_not_claimed(world: World, now: int) -> None:
+def test_a_message_due_just_after_the_horizon_is_not_claimed(world: World, now: int) -> None:
     world.schedule("in", now + 100, priority=0)
     world.schedule("out", now + 101, priority=255)
     assert [copy.id for copy in world.owner().claim(ahead_ms=100)] == ["in"]
 
 
-def test_a_message_without_payload_is_buried_and_stops_nothing(world: World, now: int) -> None:
+def test_a_message_without_payload_is_buried_and_does_not_stop_others(
+    world: World, now: int
+) -> None:
     world.schedule("gone", now)
     world.schedule("x", now + 1)
     world.redis.hdel(world.key("messages"), "gone")
@@ -976,7 +978,9 @@ def test_a_message_without_payload_is_buried_and_stops_nothing(world: World, now
     assert world.state()["dead_reason"] == {b"gone": b"payload_missing"}
 
 
-def test_a_batch_given_again_buries_what_lost_its_payload_meanwhile(world: World, now: int) -> None:
+def test_a_batch_returned_again_buries_messages_that_lost_their_payload(
+    world: World, now: int
+) -> None:
     world.schedule("gone", now)
     world.schedule("x", now + 1)
     owner = world.owner()
@@ -987,7 +991,7 @@ def test_a_batch_given_again_buries_what_lost_its_payload_meanwhile(world: World
     assert world.place("x") == "mirror"
 
 
-def test_reclaim_buries_what_has_no_payload(world: World, now: int) -> None:
+def test_reclaim_buries_messages_without_payload(world: World, now: int) -> None:
     world.schedule("gone", now)
     world.owner().claim()
     world.redis.hdel(world.key("messages"), "gone")
@@ -995,7 +999,7 @@ def test_reclaim_buries_what_has_no_payload(world: World, now: int) -> None:
     assert world.state()["dead_reason"] == {b"gone": b"payload_missing"}
 
 
-def test_a_claim_passes_on_what_is_remembered_of_failures(world: World, now: int) -> None:
+def test_a_claim_returns_what_is_remembered_of_failures(world: World, now: int) -> None:
     owner, x = fired(world, "x", now)
     owner.retry(x, delay_ms=10, maybe=True)
     world.schedule("y", now)
@@ -1007,7 +1011,7 @@ def test_a_claim_passes_on_what_is_remembered_of_failures(world: World, now: int
     }
 
 
-def test_many_messages_go_through_every_verb_at_once(world: World, now: int) -> None:
+def test_every_verb_takes_many_messages_in_one_call(world: World, now: int) -> None:
     names = [f"x{n:04}" for n in range(2500)]
     calls = [world.scheduling(name, now + n % 7) for n, name in enumerate(names)]
     args = [*calls[0].args[:9], *(arg for call in calls for arg in call.args[9:])]
@@ -1041,7 +1045,7 @@ def test_parked_messages_are_not_claimed_and_come_back_in_order(world: World, no
     assert world.tried("x0") is None
 
 
-def test_what_is_parked_before_the_fire_that_would_cover_it_can_still_be_cancelled(
+def test_a_message_parked_before_the_fire_that_would_cover_it_can_still_be_cancelled(
     world: World, now: int
 ) -> None:
     world.schedule("x", now)

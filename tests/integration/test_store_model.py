@@ -474,8 +474,6 @@ def run(machine: Callable[[], BucketMachine], **options: Any) -> None:
 
 
 @pytest.mark.timeout(TIMEOUT_S)
-def test_stories_of_a_bucket_go_as_in_the_model(
-    redis_url: str, namespace: str, now_ms: int
-) -> None:
+def test_a_bucket_behaves_as_its_model(redis_url: str, namespace: str, now_ms: int) -> None:
     with World(redis_url, namespace, now_ms) as world:
         run(lambda: BucketMachine(world), max_examples=150, stateful_step_count=100)

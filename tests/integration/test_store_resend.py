@@ -384,7 +384,7 @@ async def test_a_whole_pipeline_whose_replies_are_lost_is_sent_again_by_the_asyn
     assert everything(other) == everything(one)
 
 
-def test_a_delay_counted_on_the_stores_clock_is_not_counted_anew_when_sent_again(
+def test_a_delay_on_redis_clock_is_not_restarted_when_the_call_is_sent_again(
     twins: tuple[World, World], proxy: LossyProxy
 ) -> None:
     world, _ = twins

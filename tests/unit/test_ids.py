@@ -27,14 +27,16 @@ def drawn(count: int, buckets: int) -> list[str]:
 
 
 @pytest.mark.parametrize("buckets", [1, 2, 16, 64, 256, 16_384])
-def test_ids_are_ids_and_none_comes_twice(clock: list[float], buckets: int) -> None:
+def test_ids_are_valid_and_unique(clock: list[float], buckets: int) -> None:
     found = drawn(20_000, buckets)
     assert len(set(found)) == len(found)
     assert {len(check_id(id)) for id in found} == {26}
 
 
 @pytest.mark.parametrize("buckets", [2, 16, 64])
-def test_a_run_is_for_one_bucket_and_the_runs_go_round(clock: list[float], buckets: int) -> None:
+def test_a_run_is_for_one_bucket_and_runs_go_round_all_buckets(
+    clock: list[float], buckets: int
+) -> None:
     numbers = [bucket_of(id.encode(), buckets) for id in drawn(1100 * buckets, buckets)]
     runs = [(number, len(list(run))) for number, run in itertools.groupby(numbers)]
     assert all(length >= 60 for _, length in runs[:-1])
@@ -69,7 +71,7 @@ def test_a_run_of_an_idle_client_is_not_used_up(clock: list[float]) -> None:
     assert ids.draw()[:24] != first[:24]
 
 
-def test_threads_draw_no_id_twice(clock: list[float]) -> None:
+def test_no_two_threads_draw_the_same_id(clock: list[float]) -> None:
     ids = Ids(lambda: 16)
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda _: [ids.draw() for _ in range(5000)], range(8)))

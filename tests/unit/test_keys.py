@@ -51,14 +51,14 @@ def test_the_bucket_of_a_message_never_changes_between_versions(
 
 @pytest.mark.parametrize("namespace", ["delaybridge", "a", "x.y_z-1", "N" * 64])
 @pytest.mark.parametrize("number", [0, 15, MAX_BUCKETS - 1])
-def test_the_keys_of_a_bucket_lie_in_one_slot(namespace: str, number: int) -> None:
+def test_the_keys_of_a_bucket_are_in_one_slot(namespace: str, number: int) -> None:
     names = [keys.bucket_key(namespace, number, name) for name in keys.BUCKET_KEYS]
     assert len(set(names)) == len(keys.BUCKET_KEYS)
     assert {slot(name) for name in names} == {slot(f"{{{namespace}:{number}}}")}
     assert all(name.startswith(f"{{{namespace}:{number}}}:") for name in names)
 
 
-def test_the_keys_of_the_namespace_lie_in_one_slot_too() -> None:
+def test_the_keys_of_the_namespace_are_in_one_slot_too() -> None:
     names = [of("ns") for of in OF_THE_NAMESPACE]
     assert {slot(name) for name in names} == {slot("ns")}
 
@@ -92,7 +92,7 @@ def test_a_namespace_that_could_not_be_part_of_a_key_is_refused(namespace: str) 
 
 
 @pytest.mark.parametrize("buckets", [0, -1, 3, 12, 3_000_000, 2**15])
-def test_a_bucket_count_that_is_no_power_of_two_is_refused(buckets: int) -> None:
+def test_a_bucket_count_that_is_not_a_power_of_two_is_refused(buckets: int) -> None:
     with pytest.raises(ConfigError, match="buckets"):
         check_buckets(buckets)
 

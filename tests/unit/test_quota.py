@@ -53,14 +53,14 @@ def refused(quota: Quota, destination: str) -> str | None:
     return None if error is None else str(error)
 
 
-def test_without_a_limit_nothing_is_asked() -> None:
+def test_without_a_limit_redis_is_not_asked() -> None:
     assert look(Quota(Limits(), DEFAULT_KINDS)) is False
 
 
 @pytest.mark.parametrize(
     ("limit", "name"), [({"pending_messages": 30}, "messages"), ({"pending_bytes": 6000}, "bytes")]
 )
-def test_a_full_namespace_takes_nothing_and_says_which_limit_it_is(
+def test_a_full_namespace_refuses_messages_and_names_the_limit(
     limit: dict[str, int], name: str
 ) -> None:
     quota = Quota(Limits(**limit), DEFAULT_KINDS, Clock())
@@ -69,7 +69,7 @@ def test_a_full_namespace_takes_nothing_and_says_which_limit_it_is(
 
 
 @pytest.mark.parametrize("limit", [{"destination_messages": 10}, {"destination_bytes": 2000}])
-def test_a_full_destination_takes_nothing_and_the_others_do(limit: dict[str, int]) -> None:
+def test_a_full_destination_refuses_messages_and_others_do_not(limit: dict[str, int]) -> None:
     quota = Quota(Limits(**limit), DEFAULT_KINDS, Clock())
     some = sample(12, "rabbitmq:x/a", "rabbitmq:x/b", "kafka:b")
     assert look(quota, some, sample(3, "rabbitmq:x/c")) is True
@@ -78,7 +78,7 @@ def test_a_full_destination_takes_nothing_and_the_others_do(limit: dict[str, int
     assert refused(quota, "kafka:unknown") is None
 
 
-def test_it_looks_once_a_second_and_takes_again_when_there_is_room() -> None:
+def test_it_looks_once_a_second_and_accepts_again_when_there_is_room() -> None:
     clock = Clock()
     quota = Quota(Limits(pending_messages=10), DEFAULT_KINDS, clock)
     assert look(quota, sample(10, "kafka:a"), Sample(0, [])) is True
@@ -89,7 +89,7 @@ def test_it_looks_once_a_second_and_takes_again_when_there_is_room() -> None:
     assert refused(quota, "kafka:a") is None
 
 
-def test_what_is_scheduled_between_two_looks_counts_and_then_it_looks_again() -> None:
+def test_messages_scheduled_between_two_looks_count_and_a_refusal_makes_it_look_again() -> None:
     quota = Quota(Limits(pending_messages=5, destination_bytes=1000), DEFAULT_KINDS, Clock())
     assert look(quota, sample(2, "kafka:a"), Sample(0, [])) is True
     large = msgspec.msgpack.encode(Record("kafka:b", b"x" * 1000))

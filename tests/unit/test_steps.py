@@ -54,14 +54,14 @@ def completed(steps: Steps[Any]) -> tuple[Any, list[list[str]]]:
         replies = [KeyError("bad") if c.name == "bad" else c.name for c in asked]
 
 
-def test_what_calls_ask_for_travels_together() -> None:
+def test_the_commands_of_several_calls_travel_together() -> None:
     calls = [asking("a b", "c"), asking("d"), asking("", "e", "f g")]
     result, sent = completed(together(calls))
     assert result == ["a b c", "d", "e f g"]
     assert sent == [["a", "b", "d"], ["c", "e"], ["f", "g"]]
 
 
-def test_an_error_is_that_of_its_own_call() -> None:
+def test_an_error_reaches_only_the_call_that_asked() -> None:
     calls: list[Generator[Any, Any, Any]] = [
         *(asking("a bad b", "never"), asking("c", "d"), failing(), each(), mending()),
     ]
@@ -72,5 +72,5 @@ def test_an_error_is_that_of_its_own_call() -> None:
     assert sent == [["a", "bad", "b", "c", "good", "bad", "bad"], ["d", "good"]]
 
 
-def test_no_calls_ask_for_nothing() -> None:
+def test_without_calls_nothing_is_asked() -> None:
     assert completed(together([])) == ([], [])
