@@ -119,7 +119,7 @@ class LineBatches:
         try:
             receipts = self.client.schedule_many(messages, on_conflict=self.on_conflict)
         except delaybridge.StoreError as exc:
-            unknown = "not scheduled" if never_sent(exc) else "whether scheduled is unknown"
+            unknown = "not scheduled" if never_sent(exc) else "may have been scheduled"
             self.call.note(f"lines {batch[0].number} to {batch[-1].number}: {unknown}")
             raise
         self.scheduled += len(receipts)

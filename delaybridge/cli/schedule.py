@@ -160,7 +160,7 @@ def _schedule_one(
 
     id = new_id() if arguments["id"] is None else arguments["id"]
     message = delaybridge.Message(body=body, **{**arguments, "id": id})
-    repeat = f"if it may have arrived, repeat it with --id {shlex.quote(id)}: it comes once"
+    repeat = f"it may be stored; repeat with --id {shlex.quote(id)}, and it is stored once"
     with call.client(remedy=repeat) as client:
         (receipt,) = client.schedule_many([message], on_conflict=on_conflict)
         if receipt.answer.value == "conflict":

@@ -249,7 +249,7 @@ class Leases:
                 self.damaged_buckets.add(bucket, answer)
                 continue
             if answer.fresh and bucket.number in self._known:
-                raise StoreWiped(f"bucket {bucket.number} is not the one it was: data was wiped")
+                raise StoreWiped(f"bucket {bucket.number} starts over at turn 1: data was wiped")
             if answer.token is None:
                 self._blocked_s[bucket.number] = now_s + (answer.left_ms + _BLOCKED_RETRY_MS) / 1000
                 continue

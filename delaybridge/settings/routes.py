@@ -74,7 +74,7 @@ def parse_routes(
     """Parse the routes of all delay exchanges, or of all delay topics; ConfigError.
 
     kinds: name -> kind of the configured brokers. A pattern without a broker's name is for every
-    broker of the kind. No name may be given twice, and no message may go round in a circle, even
+    broker of the kind. No name may be given twice, and no message may go in a loop, even
     if two of the `brokers` (name -> URL) are one server.
     """
     routes = [
@@ -83,13 +83,12 @@ def parse_routes(
     servers = {name: server_of(url) for name, url in brokers.items()}
     for route in routes:
         if sum(str(route) == str(other) for other in routes) > 1:
-            raise ConfigError(f"{SETTINGS[kind]}: {str(route)!r} is there twice; remove one")
+            raise ConfigError(f"{SETTINGS[kind]}: {str(route)!r} is given twice; remove one")
         here = servers.get(route.broker, route.broker)
         near = [each for each in routes if servers.get(each.broker, each.broker) == here]
         if way := " -> ".join(_circle(route, near)):
             raise ConfigError(
-                f"{SETTINGS[kind]}: {way}: messages would go round in a circle for ever; "
-                "change a target"
+                f"{SETTINGS[kind]}: {way}: messages would loop forever; change a target"
             )
     return routes
 
@@ -161,7 +160,7 @@ def _type(options: Iterable[str], where: str, kind: str) -> str:
         name, _, chosen = (part.strip() for part in option.partition("="))
         if kind != "rabbitmq" or name != "type" or chosen not in EXCHANGE_TYPES:
             allowed = f"type={'|'.join(EXCHANGE_TYPES)}" if kind == "rabbitmq" else "nothing"
-            raise ConfigError(f"{where}: behind ';' is allowed: {allowed}")
+            raise ConfigError(f"{where}: allowed after ';': {allowed}")
     return chosen
 
 

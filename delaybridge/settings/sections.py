@@ -83,7 +83,7 @@ class RedisSettings(Section):
             url = f"{str.__str__(self.url)}{'&' if '?' in self.url else '?'}{option}"
             # Read again: refused where the URL holds a password, or another file.
             if file is not None:
-                raise ValueError("password_file here or in the URL, not another in each")
+                raise ValueError("password_file here or in the URL, not two different ones")
             self.__dict__["url"] = check_redis_url(url)
         return self
 
@@ -182,11 +182,11 @@ class IngestSettings(Section):
     topics: Texts = ("*.delay",)
     """Kafka: the delay topics, written the same way. * stands for any text."""
     destinations: Texts = ()
-    """Where a delaybridge-destination header may lead, in addition to the source's own target: as
-    rabbitmq:audit or kafka:*, without routing key."""
+    """Destinations that a delaybridge-destination header may name, in addition to the source's own
+    target: as rabbitmq:audit or kafka:*, without routing key."""
     trust: Rules = ()
-    """A source may cancel, replace and reschedule messages bound for where its own may go. Rules
-    that allow it more: SOURCE=DESTINATION, * for any text, as orders.delay=rabbitmq:audit."""
+    """A source may cancel, replace and reschedule only messages for destinations that it may send
+    to. Rules that allow more: SOURCE=DESTINATION, as orders.delay=rabbitmq:audit; * is any text."""
     management: ManagementUrls = ()
     """RabbitMQ: [BROKER=]URL of its management API. []: look on the broker's host, port 15672,
     with TLS 15671; off: do not use it. It sets the policy of a direct delay exchange, and finds

@@ -87,7 +87,7 @@ def options_of(settings: Settings, routes: Iterable[Route]) -> dict[str, IngestO
 class Ingester(Service):
     """The work of one ingest process, from start to drained."""
 
-    left_behind = "what was not acknowledged is delivered again"
+    left_behind = "unacknowledged messages are delivered again"
 
     def __init__(
         self,

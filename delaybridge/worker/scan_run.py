@@ -151,7 +151,7 @@ class ScanRun:
             if text is None:  # subscribed: anything published before may have been missed
                 subscriptions += 1
                 if subscriptions > 1:
-                    say(logging.WARNING, "wake_ups_lost", hint="every bucket is looked into")
+                    say(logging.WARNING, "wake_ups_lost", hint="every bucket is checked")
                 self._scanner.wake_all()
                 self._leases.changed()
             elif text == "fleet":
@@ -193,7 +193,7 @@ class ScanRun:
         giving = asyncio.create_task(self._leases.leave())
         done, _ = await asyncio.wait([giving], timeout=_CONFIRMS * total_s)
         if not done:
-            say(logging.WARNING, "drain_timeout", hint="what is unconfirmed is published again")
+            say(logging.WARNING, "drain_timeout", hint="unconfirmed messages are published again")
             await self._brokers.close(min(_CLOSE_S, _LEAVING * total_s))
             await asyncio.wait([giving], timeout=_TELLING * total_s)
         giving.cancel()

@@ -58,7 +58,7 @@ class Service:
         if self.stopping.is_set():
             say(logging.WARNING, "aborted", hint=f"not drained; {self.left_behind}")
             os._exit(_ABORTED)
-        say(logging.INFO, "draining", hint="again to stop at once")
+        say(logging.INFO, "draining", hint="send it again to stop at once")
         self.stopping.set()
 
     async def reload(self) -> None:

@@ -31,7 +31,7 @@ _NAME_TAKEN_S = 0.5  # pause before the name is asked for again
 class Worker(Service):
     """One worker process, from start to drained."""
 
-    left_behind = "the next owner reclaims"
+    left_behind = "the next owner reclaims its messages"
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class Worker(Service):
             self._name_free_s = now_s + taken.left_ms / 1000 + 1
         if now_s > self._name_free_s:
             raise taken
-        say(logging.INFO, "name_taken", name=str(taken), hint="waits for its owner")
+        say(logging.INFO, "name_taken", name=str(taken), hint="waiting until the name is free")
         await self.pause(_NAME_TAKEN_S)
 
     async def _failed(self, exc: Exception, ran_s: float) -> None:
@@ -134,4 +134,4 @@ def run_one(
     worker = Worker(settings, identity, burst=burst, on_token=on_token)
     run(worker, ignore=ignore)
     if not worker.gave_back:
-        raise NotDrained("redis did not answer: leases were not given back, they run out")
+        raise NotDrained("redis did not answer: leases were not released; they will expire")

@@ -590,7 +590,7 @@ async def test_delay_topics_are_added_and_removed_by_sighup(
 
             write(f"{first}={second}", f"{second}={first}")
             process.signal(signal.SIGHUP)
-            await until(lambda: "reload_refused" in process.log, "a circle is refused")
+            await until(lambda: "reload_refused" in process.log, "a loop is refused")
             await kafka.send(first, b"501", HOUR)
             await until(lambda: are_stored(502), "the first is read on")
 

@@ -170,7 +170,7 @@ class RecordReader:
             return self._etf1(record, headers)
         if asked.cancel or asked.reschedule:
             if asked.id is None:
-                raise MessageError("bad_id", ID, "missing: which message is meant?")
+                raise MessageError("bad_id", ID, "missing; name the message")
             when = when_of(asked, self._limits) if asked.reschedule else ""
             key = record.key if asked.key is None else asked.key
             return self._change(check_id(asked.id, self._limits), key, record, when=when)
@@ -289,7 +289,7 @@ class RecordReader:
         destination = parse_destination(asked, self._kinds)
         if (destination.broker, destination.address) == (route.broker, route.source):
             raise MessageError(
-                "self_loop", "delaybridge-destination", f"{route.source} is where it came from"
+                "self_loop", "delaybridge-destination", f"{route.source} is the source itself"
             )
         self._allowed.check(destination, route)
         return destination, str(destination)

@@ -141,7 +141,7 @@ class MessageReader:
         id = known_id or new_id() if given is None else self._id(given)
         if asked.cancel or asked.reschedule:
             if given is None:
-                raise MessageError("bad_id", "delaybridge-id", "missing: which message is meant?")
+                raise MessageError("bad_id", "delaybridge-id", "missing; name the message")
             when = when_of(asked, self._limits) if asked.reschedule else ""
             return Change(id, asked.key, stamp, when=when, reach=self.reach)
         destination, text = self._destination(message.routing_key, asked)
@@ -250,7 +250,7 @@ class MessageReader:
             or (not destination.address and destination.routing_key == source)
         ):
             raise MessageError(
-                "self_loop", "delaybridge-destination", f"{source} is where it came from"
+                "self_loop", "delaybridge-destination", f"{source} is the source itself"
             )
 
 

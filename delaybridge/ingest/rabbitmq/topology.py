@@ -175,8 +175,8 @@ async def _declare_direct(
     line = _policy_line(connection.params.virtual_host, *policy)
     _log.warning("run once: %s", line)  # not as a field: its quotes would be escaped
     raise ConfigError(
-        f"{route}: RabbitMQ drops what a direct exchange has no queue for; a policy is needed, or "
-        f"this in the policy that applies{why}: {line}"
+        f"{route}: RabbitMQ drops messages that a direct exchange has no queue for; set this "
+        f"policy, or add it to the one that applies{why}: {line}"
     )
 
 

@@ -141,7 +141,7 @@ class StreamsPublisher(LinkedPublisher):
         while True:
             reply = await _reply(connection)
             if not self._written:
-                raise SessionEnded("protocol: an answer to nothing")
+                raise SessionEnded("protocol: an unexpected reply")
             asker, _ = self._written.popleft()
             if isinstance(asker, Delivery):
                 self._answered(asker, reply)
