@@ -117,8 +117,12 @@ async def test_if_no_policy_may_be_set_the_command_to_run_is_printed(
         return told[1] if told else ""
 
     told = await entrance.until(line, "the line to run")
-    shown = await entrance.until(lambda: source(entrance, delay), "the source")
-    assert told in shown.state
+
+    async def is_announced() -> bool:
+        shown = await source(entrance, delay)
+        return shown is not None and told in shown.state
+
+    await entrance.until(is_announced, "the command as the source's state")
     await asyncio.to_thread(node.ctl, *shlex.split(told))
     await reading(entrance, delay)
     await declared_plainly(rabbit, delay)

@@ -29,7 +29,7 @@ from delaybridge.store.scripts import packed
 from delaybridge.store.store import AsyncStore
 from tests.rigs.flavours import TO, Maker
 from tests.rigs.redis_troubles import Pair, endless_script, is_busy, moving, refuse_writes
-from tests.rigs.waiting import wait_until_async
+from tests.rigs.waiting import wait_until, wait_until_async
 from tests.servers.process import LOOPBACK, free_port
 from tests.servers.redis import RedisServer
 
@@ -111,7 +111,7 @@ def test_a_wire_reconnects_ten_thousand_times(fickle: Fickle) -> None:
     fickle.mode, pool.connection_kwargs["port"] = "up", fickle.port
     assert wire.call(PING) == [b"PONG"]
     wire.close()
-    assert open_files() <= before
+    wait_until(lambda: open_files() <= before, 10, "every connection is closed")
 
 
 def _answer(wire: Wire) -> Any:
@@ -135,7 +135,7 @@ async def test_an_async_wire_reconnects_ten_thousand_times(fickle: Fickle) -> No
     fickle.mode, pool.connection_kwargs["port"] = "up", fickle.port
     assert await wire.call(PING) == [b"PONG"]
     await wire.close()
-    assert open_files() <= before
+    await wait_until_async(lambda: open_files() <= before, 10, "every connection is closed")
 
 
 async def _answer_of(wire: AsyncWire) -> Any:

@@ -580,9 +580,9 @@ def test_a_killed_worker_s_buckets_are_taken_over_within_one_lease(fleet: Fleet)
     fleet.wait_published(ids)
     fleet.wait_settled()
     assert fleet.early() == []
-    # Handed to the broker when it was killed: 300 a second, half of them its own, confirmed
-    # within some milliseconds.
-    assert len(fleet.twice()) <= 20
+    # With the broker when the worker was killed: of its 150 messages a second, those of some
+    # milliseconds; on a busy machine, of some hundred.
+    assert len(fleet.twice()) <= 45
     late_ms = [record.at_ms - record.due_ms for record in fleet.published()]
     assert max(late_ms) < 1000 + LATE_MS
 
