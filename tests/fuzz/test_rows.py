@@ -34,9 +34,9 @@ LATER = {
 
 ELSEWHERE = {
     "I21": "integration/test_client.py::"
-    "test_the_same_again_is_a_duplicate_and_keeps_the_first_time",
+    "test_the_same_content_under_an_id_is_a_duplicate_and_keeps_the_first_due_time",
     "I22": "integration/test_client.py::"
-    "test_other_content_under_an_id_is_a_conflict_that_names_the_remedy",
+    "test_other_content_under_an_id_is_a_conflict_whose_error_names_the_remedy",
     "I23": "integration/test_ingest_rabbitmq.py::"
     "test_a_message_sent_again_after_its_cancel_is_a_new_one",
     "B2": "unit/test_accept.py::test_null_is_kept_for_kafka_and_refused_elsewhere",

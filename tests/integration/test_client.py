@@ -69,7 +69,7 @@ def own_server() -> Iterator[RedisServer]:
 
 @pytest.fixture
 def own(own_server: RedisServer) -> Iterator[redis.Redis]:
-    """A Redis of one's own, to be flushed, counted and configured."""
+    """A Redis that this test may flush, count and configure."""
     with redis.Redis(host=LOOPBACK, port=own_server.port) as connection:
         connection.flushall()
         connection.config_resetstat()
@@ -97,7 +97,7 @@ def world_of(url: str, connection: redis.Redis, namespace: str, number: int) -> 
 
 @pytest.fixture
 def bucket_of_x(redis_url: str, plain: redis.Redis, namespace: str) -> Callable[[], World]:
-    """The bucket that id `x` lies in, once the namespace is born."""
+    """The bucket of id `x`, once the namespace exists."""
     number = keys.bucket_of(b"x", BUCKETS)
     return lambda: world_of(redis_url, plain, namespace, number)
 
@@ -115,7 +115,7 @@ async def test_a_client_works_before_any_worker_ever_ran(client: Any, plain: red
     assert await client.cancel("x") == Answer.CANCELLED
 
 
-async def test_what_was_scheduled_is_shown_as_it_was_given(client: Any) -> None:
+async def test_get_shows_a_message_as_it_was_scheduled(client: Any) -> None:
     at = datetime(2035, 1, 31, 9, 0, 0, 250_000, tzinfo=UTC)
     await client.schedule(
         TO,
@@ -149,7 +149,9 @@ async def test_what_was_scheduled_is_shown_as_it_was_given(client: Any) -> None:
     )
 
 
-async def test_a_kafka_message_keeps_null_order_and_duplicates(client: Any) -> None:
+async def test_a_kafka_message_keeps_its_null_body_and_duplicate_headers_in_order(
+    client: Any,
+) -> None:
     headers = [("a", b"1"), ("b", None), ("a", "zwei")]
     receipt = await client.schedule(
         "kafka:orders", None, delay=60, headers=headers, properties={"partition": 3}
@@ -168,13 +170,17 @@ async def test_generated_ids_are_unique_and_sort_by_time(client: Any) -> None:
     assert all(len(id) == 26 for id in ids)
 
 
-async def test_the_same_again_is_a_duplicate_and_keeps_the_first_time(client: Any) -> None:
+async def test_the_same_content_under_an_id_is_a_duplicate_and_keeps_the_first_due_time(
+    client: Any,
+) -> None:
     first = await client.schedule(TO, b"body", delay=60, id="x")
     again = await client.schedule(TO, b"body", delay=99, id="x")
     assert (again, again.due_ms) == ("duplicate", first.due_ms)
 
 
-async def test_other_content_under_an_id_is_a_conflict_that_names_the_remedy(client: Any) -> None:
+async def test_other_content_under_an_id_is_a_conflict_whose_error_names_the_remedy(
+    client: Any,
+) -> None:
     first = await client.schedule(TO, b"body", delay=60, id="x")
     with pytest.raises(MessageConflict, match=f"{first.due_ms} ms.*on_conflict='replace'") as got:
         await client.schedule(TO, b"other", delay=60, id="x")
@@ -186,7 +192,7 @@ async def test_other_content_under_an_id_is_a_conflict_that_names_the_remedy(cli
     ("on_conflict", "answer", "body"),
     [("keep", "duplicate", b"body"), ("replace", "replaced", b"other")],
 )
-async def test_other_policies_keep_or_replace(
+async def test_the_policies_keep_and_replace_do_so(
     client: Any, on_conflict: str, answer: str, body: bytes
 ) -> None:
     await client.schedule(TO, b"body", delay=60, id="x")
@@ -196,12 +202,12 @@ async def test_other_policies_keep_or_replace(
     assert (stored.body, stored.due_ms) == (body, receipt.due_ms)
 
 
-async def test_an_unknown_policy_is_refused_with_those_there_are(client: Any) -> None:
+async def test_the_error_for_an_unknown_policy_lists_the_known_ones(client: Any) -> None:
     with pytest.raises(ConfigError, match="fail, keep, replace"):
         await client.schedule(TO, b"", delay=60, on_conflict="merge")
 
 
-async def test_many_are_answered_one_by_one_in_order(client: Any) -> None:
+async def test_each_of_many_messages_gets_its_own_answer_in_order(client: Any) -> None:
     await client.schedule(TO, b"taken", delay=60, id="m7")
     messages = [Message(TO, b"body", delay=60, id=f"m{n}") for n in range(40)]
     messages.append(Message(TO, b"second", delay=60, id="m3"))
@@ -212,18 +218,18 @@ async def test_many_are_answered_one_by_one_in_order(client: Any) -> None:
     assert receipts == answers
 
 
-async def test_nothing_is_sent_if_one_of_many_is_refused(client: Any) -> None:
+async def test_nothing_is_stored_if_one_of_many_messages_is_wrong(client: Any) -> None:
     messages = [Message(TO, b"", delay=60, id="good"), Message(TO, b"", id="no time")]
     with pytest.raises(MessageError, match="time_required"):
         await client.schedule_many(messages)
     assert await client.get("good") is None
 
 
-async def test_none_at_all_are_no_trouble(client: Any) -> None:
+async def test_scheduling_no_messages_returns_no_receipts(client: Any) -> None:
     assert await client.schedule_many([]) == []
 
 
-async def test_more_than_a_script_call_takes_go_in_several(client: Any) -> None:
+async def test_many_messages_are_split_over_several_script_calls(client: Any) -> None:
     messages = [Message(TO, b"", delay=60, id=f"m{n}", key="one bucket") for n in range(2100)]
     receipts = await client.schedule_many(messages)
     assert Counter(receipts) == {"created": 2100}
@@ -240,7 +246,7 @@ async def test_reschedule_moves_and_cancel_removes(client: Any) -> None:
     assert await client.reschedule("x", delay=5) == Answer.UNKNOWN
 
 
-async def test_a_time_is_required_once_to_reschedule_too(client: Any) -> None:
+async def test_reschedule_takes_exactly_one_time(client: Any) -> None:
     with pytest.raises(MessageError, match="time_required"):
         await client.reschedule("x")
     with pytest.raises(MessageError, match="time_ambiguous"):
@@ -257,7 +263,9 @@ async def test_a_time_is_required_once_to_reschedule_too(client: Any) -> None:
     ],
     ids=lambda id: ascii(id)[:24],
 )
-async def test_any_id_that_is_accepted_is_only_text_in_the_store(client: Any, id: str) -> None:
+async def test_an_accepted_id_is_plain_text_to_the_store_whatever_it_contains(
+    client: Any, id: str
+) -> None:
     receipt = await client.schedule(TO, b"body", at="2035-01-01T00:00:00Z", id=id)
     assert (receipt, receipt.id) == ("created", id)
     assert (await client.get(id)).id == id
@@ -268,7 +276,7 @@ async def test_any_id_that_is_accepted_is_only_text_in_the_store(client: Any, id
     assert await client.cancel(id) == Answer.CANCELLED
 
 
-async def test_the_id_of_a_message_already_delivered_is_free_again(
+async def test_an_id_is_free_again_once_its_message_is_delivered(
     client: Any, bucket_of_x: Callable[[], World]
 ) -> None:
     await client.schedule(TO, b"body", delay=0, id="x")
@@ -280,7 +288,7 @@ async def test_the_id_of_a_message_already_delivered_is_free_again(
         assert await client.schedule(TO, b"other", delay=0, id="x") == "created"
 
 
-async def test_bodies_of_any_size_and_bytes_come_back_as_they_were(client: Any) -> None:
+async def test_bodies_of_any_size_and_content_come_back_unchanged(client: Any) -> None:
     bodies = [b"", b"\0", bytes(range(256)), b"x" * Limits().body_bytes]
     await client.schedule_many(
         [Message(TO, body, delay=60, id=f"b{n}", key="x") for n, body in enumerate(bodies)]
@@ -291,7 +299,7 @@ async def test_bodies_of_any_size_and_bytes_come_back_as_they_were(client: Any) 
 # one id under several keys
 
 
-async def test_an_id_under_several_keys_is_several_messages(client: Any) -> None:
+async def test_the_same_id_under_several_keys_names_several_messages(client: Any) -> None:
     for key in ("a", "b", "c"):
         await client.schedule(TO, key, delay=60, id="x", key=key)
     assert await client.cancel("x", key="b") == Answer.CANCELLED
@@ -302,7 +310,7 @@ async def test_an_id_under_several_keys_is_several_messages(client: Any) -> None
     assert (await client.stats()).delayed == 0
 
 
-async def test_by_id_alone_the_answer_is_that_of_the_message_that_had_gone_furthest(
+async def test_without_a_key_the_answer_is_that_of_the_message_furthest_on_its_way(
     client: Any, redis_url: str, plain: redis.Redis, namespace: str
 ) -> None:
     for key in ("a", "b"):
@@ -356,7 +364,7 @@ def in_order(messages: list[Message]) -> list[str]:
 
 
 def crowd(seed: int, size: int) -> list[Message]:
-    """Messages of few milliseconds and priorities, in no order."""
+    """Messages, in random order, that share a few milliseconds and priorities."""
     draw = random.Random(seed)
     return [
         Message(
@@ -371,7 +379,7 @@ def crowd(seed: int, size: int) -> list[Message]:
 
 
 @pytest.mark.parametrize("limit", [1, 7, 100])
-async def test_pages_show_each_message_once_in_order_though_milliseconds_are_equal(
+async def test_pages_show_each_message_once_and_in_order_even_within_a_millisecond(
     client: Any, limit: int
 ) -> None:
     messages = crowd(seed=limit, size=60)
@@ -381,12 +389,17 @@ async def test_pages_show_each_message_once_in_order_though_milliseconds_are_equ
     assert {len(page.items) for page in pages[:-1]} <= {limit}
 
 
-async def test_deletions_between_pages_hide_nothing_else(client: Any) -> None:
+async def test_deletions_between_pages_hide_no_other_message(client: Any) -> None:
     messages = crowd(seed=5, size=40)
     await client.schedule_many(messages)
     order = in_order(messages)
     first = await client.pending(limit=10)
-    for gone in (order[0], order[9], order[10], order[25]):  # the cursor's own among them
+    for gone in (
+        order[0],
+        order[9],
+        order[10],
+        order[25],
+    ):  # one of them is the message of the cursor
         await client.cancel(gone)
     rest = [
         item.id for page in await every_page_after(client, first, limit=10) for item in page.items
@@ -402,7 +415,7 @@ async def every_page_after(client: Any, page: Page, **fields: Any) -> list[Page]
     return pages
 
 
-async def test_arrivals_between_pages_show_up_where_they_belong(client: Any) -> None:
+async def test_messages_that_arrive_between_pages_appear_in_their_place(client: Any) -> None:
     await client.schedule_many(crowd(seed=6, size=20))
     first = await client.pending(limit=10)
     at = "2035-01-01T00:00:00.009Z"
@@ -414,7 +427,7 @@ async def test_arrivals_between_pages_show_up_where_they_belong(client: Any) -> 
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3])
-async def test_one_id_in_two_buckets_at_the_same_millisecond_is_shown_twice(
+async def test_an_id_in_several_buckets_at_the_same_millisecond_is_shown_once_for_each(
     client: Any, limit: int
 ) -> None:
     at = "2035-01-01T00:00:00Z"
@@ -425,7 +438,7 @@ async def test_one_id_in_two_buckets_at_the_same_millisecond_is_shown_twice(
     assert shown == ["v"] * 3 + ["x"] * 3 + ["z"] * 3
 
 
-async def test_pages_can_be_of_one_destination_and_of_a_span_of_time(client: Any) -> None:
+async def test_pages_can_be_limited_to_a_destination_and_a_span_of_due_times(client: Any) -> None:
     messages = [
         Message(f"kafka:t{n % 3}", b"", at=f"2035-01-01T00:00:0{n % 10}Z", id=f"m{n:02}")
         for n in range(30)
@@ -441,7 +454,7 @@ async def test_pages_can_be_of_one_destination_and_of_a_span_of_time(client: Any
     assert sorted(i.id for page in pages for i in page.items) == expected
 
 
-async def test_what_is_in_flight_parked_or_dead_has_pages_of_its_own(
+async def test_each_state_has_pages_of_its_own(
     client: Any, bucket_of_x: Callable[[], World]
 ) -> None:
     for n in range(4):
@@ -467,7 +480,7 @@ async def test_an_empty_namespace_has_one_empty_page(client: Any) -> None:
     assert await client.dead() == Page([], None)
 
 
-async def test_limits_are_kept_within_one_and_a_thousand(client: Any) -> None:
+async def test_the_limit_of_a_page_is_at_least_1_and_at_most_1000(client: Any) -> None:
     await client.schedule_many([Message(TO, b"", delay=60) for _ in range(3)])
     assert len((await client.pending(limit=0)).items) == 1
     assert len((await client.pending(limit=10**9)).items) == 3
@@ -497,7 +510,7 @@ async def test_stats_count_by_state_and_bucket_and_name_owners_and_workers(
         assert worker.expires_ms > stats.now_ms
 
 
-async def test_what_waits_beyond_its_time_is_overdue_wherever_it_is(
+async def test_a_message_past_its_due_time_is_overdue_in_every_state(
     client: Any, bucket_of_x: Callable[[], World]
 ) -> None:
     await client.schedule(TO, b"", delay=0, id="x")
@@ -509,7 +522,7 @@ async def test_what_waits_beyond_its_time_is_overdue_wherever_it_is(
             assert (await client.stats()).overdue_ms > 0
 
 
-async def test_a_record_that_nobody_can_read_hides_nothing_else(
+async def test_an_unreadable_record_hides_no_other_message(
     client: Any, bucket_of_x: Callable[[], World]
 ) -> None:
     await client.schedule(TO, b"body", delay=0, id="x")
@@ -530,7 +543,7 @@ async def test_a_record_that_nobody_can_read_hides_nothing_else(
 # the namespace's birth
 
 
-async def test_clients_and_processes_agree_on_the_first_birth(
+async def test_clients_that_create_a_namespace_at_once_agree_on_its_birth(
     make: Maker, redis_url: str, namespace: str, plain: redis.Redis
 ) -> None:
     clients = [make(redis_url, namespace=namespace) for _ in range(5)]
@@ -539,7 +552,7 @@ async def test_clients_and_processes_agree_on_the_first_birth(
     assert (await clients[0].stats()).delayed == 5
 
 
-async def test_the_bucket_count_is_fixed_at_birth(
+async def test_the_bucket_count_is_fixed_when_the_namespace_is_created(
     make: Maker, redis_url: str, namespace: str, plain: redis.Redis
 ) -> None:
     await make(redis_url, namespace=namespace, buckets=4).schedule(TO, b"", delay=60, id="x")
@@ -556,7 +569,7 @@ def test_a_bucket_count_out_of_range_is_refused_before_any_io(buckets: int) -> N
         Client("redis://127.0.0.1:1/0", buckets=buckets)
 
 
-async def test_a_bucket_born_in_another_namespace_is_not_written(
+async def test_a_bucket_with_another_birth_is_not_written(
     client: Any, bucket_of_x: Callable[[], World]
 ) -> None:
     await client.schedule(TO, b"", delay=60, id="x")
@@ -568,7 +581,7 @@ async def test_a_bucket_born_in_another_namespace_is_not_written(
         assert world.state() == before
 
 
-async def test_after_flushall_a_client_is_born_again(
+async def test_after_flushall_a_client_creates_its_namespace_again(
     make: Maker, own_server: RedisServer, own: redis.Redis
 ) -> None:
     client, other = make(own_server.url), make(own_server.url)
@@ -581,7 +594,7 @@ async def test_after_flushall_a_client_is_born_again(
     assert (await other.stats()).delayed == 2
 
 
-async def test_after_script_flush_and_between_two_calls_nothing_is_noticed(
+async def test_a_script_flush_between_two_calls_goes_unnoticed(
     make: Maker, own_server: RedisServer, own: redis.Redis
 ) -> None:
     client = make(own_server.url)
@@ -591,7 +604,7 @@ async def test_after_script_flush_and_between_two_calls_nothing_is_noticed(
     assert [await client.cancel(f"x{n}") for n in range(3)] == [Answer.CANCELLED] * 3
 
 
-async def test_after_a_restart_of_redis_the_same_client_goes_on(
+async def test_a_client_continues_after_a_restart_of_redis(
     make: Maker, own_server: RedisServer, own: redis.Redis
 ) -> None:
     client = make(own_server.url)
@@ -612,7 +625,7 @@ async def test_an_eviction_policy_that_drops_messages_is_refused(
     assert await make(own_server.url).schedule(TO, b"", delay=60) == "created"
 
 
-# Redis away: StoreUnavailable, in time
+# Redis does not answer: StoreUnavailable, in time
 
 TIMEOUT_S = 1.0
 CALLS: dict[str, Callable[[Any], Any]] = {
@@ -630,7 +643,7 @@ CALLS: dict[str, Callable[[Any], Any]] = {
 
 
 async def unavailable(call: Any) -> float:
-    """How long it took until StoreUnavailable was raised."""
+    """The seconds until StoreUnavailable was raised."""
     started = time.monotonic()
     with pytest.raises(StoreUnavailable):
         await call
@@ -638,13 +651,13 @@ async def unavailable(call: Any) -> float:
 
 
 @pytest.mark.parametrize("name", CALLS)
-async def test_nobody_listening_is_said_within_the_time_out(make: Maker, name: str) -> None:
+async def test_a_refused_connection_is_reported_within_the_timeout(make: Maker, name: str) -> None:
     client = make(f"redis://{LOOPBACK}:{free_port()}/0", timeout_s=TIMEOUT_S)
     assert await unavailable(CALLS[name](client)) < TIMEOUT_S + 0.2
 
 
 @pytest.mark.parametrize("name", CALLS)
-async def test_swallowed_replies_are_said_within_the_time_out(
+async def test_missing_replies_are_reported_within_the_timeout(
     make: Maker, own_server: RedisServer, own: redis.Redis, name: str
 ) -> None:
     with LossyProxy(own_server.port) as proxy:
@@ -656,7 +669,7 @@ async def test_swallowed_replies_are_said_within_the_time_out(
         assert await client.cancel("y") == Answer.UNKNOWN
 
 
-async def test_a_redis_that_hangs_is_said_within_the_time_out_and_found_again(
+async def test_a_hanging_redis_is_reported_within_the_timeout_and_used_again_afterwards(
     make: Maker, own_server: RedisServer, own: redis.Redis
 ) -> None:
     client = make(own_server.url, timeout_s=TIMEOUT_S)
@@ -669,7 +682,7 @@ async def test_a_redis_that_hangs_is_said_within_the_time_out_and_found_again(
     assert await client.get("y") is None
 
 
-async def test_connections_cut_again_and_again_are_said_within_the_time_out(
+async def test_connections_that_keep_breaking_are_reported_within_the_timeout(
     make: Maker, own_server: RedisServer, own: redis.Redis
 ) -> None:
     with LossyProxy(own_server.port) as proxy:
@@ -680,7 +693,7 @@ async def test_connections_cut_again_and_again_are_said_within_the_time_out(
         assert proxy.dropped > 1
 
 
-async def test_a_call_whose_reply_is_lost_answers_as_if_it_were_not(
+async def test_a_call_whose_reply_is_lost_still_returns_its_answer(
     make: Maker, own_server: RedisServer, own: redis.Redis
 ) -> None:
     with LossyProxy(own_server.port) as proxy:
@@ -693,7 +706,7 @@ async def test_a_call_whose_reply_is_lost_answers_as_if_it_were_not(
         assert proxy.dropped == 2
 
 
-async def test_what_speaks_no_redis_is_an_error_and_no_hang(make: Maker) -> None:
+async def test_a_server_that_is_not_redis_is_an_error_and_not_a_hang(make: Maker) -> None:
     with socket.create_server((LOOPBACK, 0)) as listener:
         thread = threading.Thread(target=_answer_in_http, args=(listener,), daemon=True)
         thread.start()
@@ -715,7 +728,7 @@ def _answer_in_http(listener: socket.socket) -> None:
             connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
 
-async def test_a_wrong_password_is_an_error_that_does_not_tell_it(make: Maker) -> None:
+async def test_the_error_for_a_wrong_password_does_not_contain_it(make: Maker) -> None:
     with RedisServer(["--requirepass", "right"]) as server:
         url = server.url.replace("redis://", "redis://:wr0ng-secret@")
         with pytest.raises(StoreError, match="access refused") as got:
@@ -727,13 +740,13 @@ async def test_a_wrong_password_is_an_error_that_does_not_tell_it(make: Maker) -
 
 
 @pytest.mark.parametrize("url", ["", "http://h:1", "redis://h:99999/0", "redis://h:p"])
-def test_a_url_that_is_none_is_a_setting_that_is_wrong(url: str) -> None:
+def test_an_invalid_url_is_a_config_error(url: str) -> None:
     for flavour in FLAVOURS:
         with pytest.raises(ConfigError, match="redis"):
             flavour(url)
 
 
-# Redis full: StoreFull, nothing half written, and all that drains goes on
+# Redis is full: StoreFull, no message is stored in part, and workers continue
 
 
 @pytest.fixture(params=[None, redis62_binary, valkey_binary], ids=["redis", "6.2", "valkey"])
@@ -746,12 +759,12 @@ def full_server(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
 
 
 def fill(server: RedisServer) -> None:
-    """Leave no byte for anything that may grow."""
+    """Leave no memory for any write that may need some."""
     with redis.Redis(host=LOOPBACK, port=server.port) as connection:
         connection.config_set("maxmemory", connection.info("memory")["used_memory"] // 2)
 
 
-async def test_a_full_redis_refuses_schedules_cleanly_and_takes_what_lets_messages_go(
+async def test_a_full_redis_stores_no_message_but_still_cancels_and_reschedules(
     make: Maker, full_server: RedisServer
 ) -> None:
     early = make(full_server.url)
@@ -771,7 +784,7 @@ async def test_a_full_redis_refuses_schedules_cleanly_and_takes_what_lets_messag
     assert await late.cancel("z") == Answer.CANCELLED
 
 
-async def test_on_a_full_redis_a_new_worker_does_all_of_its_work(
+async def test_a_new_worker_does_all_its_work_on_a_full_redis(
     make: Maker, full_server: RedisServer
 ) -> None:
     client = make(full_server.url, namespace="full")
@@ -788,7 +801,7 @@ async def test_on_a_full_redis_a_new_worker_does_all_of_its_work(
 
 
 def _work_on_a_full_store(world: World) -> None:
-    """A worker's whole life: it starts, takes over, and everything ends in some way."""
+    """A worker's whole life: it starts, takes over a bucket, and its copies end in every way."""
     store = Store(_url_of(world))
     store.complete(Calls("full", None, None, Limits()).open())
     store.run([registry.announce("full", "worker", "0" * 16, TTL_MS, ABOUT)])
@@ -822,13 +835,13 @@ def _url_of(world: World) -> str:
 
 @pytest.fixture
 def heard(plain: redis.Redis, namespace: str) -> Iterator[Callable[[], list[bytes]]]:
-    """What was said on the namespace's channel since the last time."""
+    """The messages on the namespace's channel since the last call."""
     subscription = plain.pubsub(ignore_subscribe_messages=True)
     subscription.subscribe(keys.wake(namespace))
     subscription.get_message(timeout=5)
 
     def said() -> list[bytes]:
-        # What was published before this marker has arrived before it.
+        # Everything published before this marker arrives before it.
         plain.publish(keys.wake(namespace), "marker")
         found = []
         while (message := subscription.get_message(timeout=5)) is None or (
@@ -842,13 +855,13 @@ def heard(plain: redis.Redis, namespace: str) -> Iterator[Callable[[], list[byte
     subscription.close()
 
 
-async def test_only_a_new_head_that_is_due_before_the_owner_looks_again_wakes_it(
+async def test_a_message_wakes_the_owner_only_if_it_is_first_and_due_before_the_next_look(
     client: Any, bucket_of_x: Callable[[], World], heard: Callable[[], list[bytes]]
 ) -> None:
     first = await client.schedule(TO, b"", delay=3600, id="x")
     with bucket_of_x() as world:
         owner = world.owner()
-        owner.claim(ahead_ms=2000, margin_ms=20)  # looks again in an hour less two seconds
+        owner.claim(ahead_ms=2000, margin_ms=20)  # looks again in an hour minus two seconds
         assert heard() == []
         sooner = await client.schedule(TO, b"", delay=60, id="a", key="x")
         assert heard() == [f"{first.bucket} {sooner.due_ms}".encode()]
@@ -874,7 +887,7 @@ async def test_only_a_new_head_that_is_due_before_the_owner_looks_again_wakes_it
         ({"a": 7200, "x": 120, "b": 60}, "b"),
     ],
 )
-async def test_replacing_wakes_the_owner_where_something_is_due_before_all_else(
+async def test_replacing_wakes_the_owner_if_a_message_is_now_due_before_all_others(
     client: Any,
     bucket_of_x: Callable[[], World],
     heard: Callable[[], list[bytes]],
@@ -892,7 +905,7 @@ async def test_replacing_wakes_the_owner_where_something_is_due_before_all_else(
         assert heard() == ([f"{world.number} {due_ms}".encode()] if wakes else [])
 
 
-async def test_rescheduling_and_kicking_to_the_head_wake_the_owner_too(
+async def test_rescheduling_or_kicking_a_message_to_the_front_wakes_the_owner(
     client: Any, bucket_of_x: Callable[[], World], heard: Callable[[], list[bytes]]
 ) -> None:
     await client.schedule(TO, b"", delay=0, id="x")
@@ -911,14 +924,14 @@ async def test_rescheduling_and_kicking_to_the_head_wake_the_owner_too(
         assert said == f"{world.number} {(await client.get('x')).due_ms}".encode()
 
 
-async def test_without_an_owner_nobody_is_woken(
+async def test_a_bucket_without_an_owner_sends_no_wake_up(
     client: Any, heard: Callable[[], list[bytes]]
 ) -> None:
     await client.schedule(TO, b"", delay=0, id="x")
     assert heard() == []
 
 
-# AsyncClient: what is scheduled in one tick of the loop travels together
+# AsyncClient: calls made in one tick of the loop travel together
 
 
 def script_calls(connection: redis.Redis) -> int:
@@ -955,9 +968,9 @@ async def test_a_hundred_schedules_without_id_are_a_few_script_calls(
     assert script_calls(own) == len({receipt.bucket for receipt in receipts}) <= 3
 
 
-# While the second half opens its connection the first one may come back and be divided, too.
+# While the second half opens its connection, the first may come back and be split as well.
 @pytest.mark.parametrize(("own_ids", "most_flushes"), [(False, 40), (True, 11)])
-async def test_many_callers_take_turns_in_two_halves_where_script_calls_stay_large(
+async def test_many_callers_take_turns_in_two_halves_if_script_calls_stay_large(
     together: AsyncClient,
     monkeypatch: pytest.MonkeyPatch,
     own_ids: bool,
@@ -987,17 +1000,17 @@ async def test_many_callers_take_turns_in_two_halves_where_script_calls_stay_lar
     assert (most == 1) == own_ids and flushes <= most_flushes
 
 
-async def test_calls_for_one_bucket_are_never_divided(
+async def test_calls_for_one_bucket_are_never_split(
     together: AsyncClient, own: redis.Redis
 ) -> None:
-    """Of one key the earlier call is due first."""
+    """Of two messages with the same key and delay, the one scheduled first is due first."""
     receipts = await asyncio.gather(
         *(together.schedule(TO, b"", delay=60, key=f"key {n % 3}") for n in range(200))
     )
     assert script_calls(own) == len({receipt.bucket for receipt in receipts})
 
 
-async def test_what_is_no_message_is_refused_to_its_own_caller(together: AsyncClient) -> None:
+async def test_a_bad_message_raises_in_its_own_caller_only(together: AsyncClient) -> None:
     wrong: Any = [together.accept(Message(TO, b"", delay=60))]  # without its stamp
     answers = await asyncio.gather(
         *(together.schedule(TO, b"", delay=60) for _ in range(60)),
@@ -1009,7 +1022,7 @@ async def test_what_is_no_message_is_refused_to_its_own_caller(together: AsyncCl
     assert isinstance(answers[60], TypeError) and answers[61] == []
 
 
-async def test_a_close_that_is_given_up_leaves_nobody_waiting(
+async def test_cancelling_close_leaves_no_caller_waiting(
     own_server: RedisServer,
 ) -> None:
     client = AsyncClient(own_server.url)
@@ -1023,7 +1036,7 @@ async def test_a_close_that_is_given_up_leaves_nobody_waiting(
     await client.close()
 
 
-async def test_schedules_of_other_ticks_travel_by_themselves(
+async def test_schedules_of_different_ticks_are_sent_separately(
     together: AsyncClient, own: redis.Redis
 ) -> None:
     for n in range(3):
@@ -1048,7 +1061,7 @@ async def test_each_caller_of_one_tick_gets_its_own_answer_or_error(
     assert isinstance(answers[2], MessageError)
 
 
-async def test_every_caller_of_one_tick_learns_that_redis_is_away() -> None:
+async def test_every_caller_of_one_tick_learns_that_redis_does_not_answer() -> None:
     async with AsyncClient(f"redis://{LOOPBACK}:{free_port()}/0", timeout_s=0.2) as client:
         answers = await asyncio.gather(
             *(client.schedule(TO, b"", delay=60) for _ in range(5)), return_exceptions=True
@@ -1056,7 +1069,7 @@ async def test_every_caller_of_one_tick_learns_that_redis_is_away() -> None:
     assert {type(answer) for answer in answers} == {StoreUnavailable}
 
 
-async def test_a_caller_that_gives_up_does_not_disturb_the_others(together: AsyncClient) -> None:
+async def test_a_cancelled_caller_does_not_disturb_the_others(together: AsyncClient) -> None:
     tasks = [
         asyncio.create_task(together.schedule(TO, b"", delay=60, id=f"m{n}")) for n in range(5)
     ]
@@ -1067,7 +1080,7 @@ async def test_a_caller_that_gives_up_does_not_disturb_the_others(together: Asyn
     assert [answers[n] for n in (0, 1, 3, 4)] == ["created"] * 4
 
 
-async def test_a_call_given_up_in_the_middle_leaves_no_reply_for_the_next(
+async def test_a_call_cancelled_halfway_leaves_no_reply_for_the_next(
     own_server: RedisServer, own: redis.Redis
 ) -> None:
     with LossyProxy(own_server.port) as proxy:
@@ -1081,7 +1094,7 @@ async def test_a_call_given_up_in_the_middle_leaves_no_reply_for_the_next(
                 assert (await client.get("x")).id == "x"  # type: ignore[union-attr]
 
 
-async def test_closing_waits_for_what_was_scheduled(
+async def test_closing_waits_for_schedules_under_way(
     own_server: RedisServer, own: redis.Redis
 ) -> None:
     client = AsyncClient(own_server.url)
@@ -1092,7 +1105,7 @@ async def test_closing_waits_for_what_was_scheduled(
 
 
 def connections(connection: redis.Redis) -> int:
-    """How many there are besides this one."""
+    """The number of connections other than this one."""
     return len(connection.client_list()) - 1
 
 
@@ -1137,7 +1150,7 @@ async def test_thousands_of_calls_at_once_need_few_connections(
         assert connections(own) <= 100
 
 
-async def test_what_fails_in_one_bucket_fails_for_its_callers_alone(
+async def test_a_failing_bucket_fails_only_the_callers_whose_messages_are_in_it(
     together: AsyncClient, own: redis.Redis
 ) -> None:
     damaged = keys.bucket_of(b"m0", BUCKETS)
@@ -1159,11 +1172,11 @@ LARGE = [Message(TO, bytes(100_000), delay=60, id=f"m{n}") for n in range(64)]
 
 
 def leave_room(connection: redis.Redis) -> None:
-    """For about half of those above."""
+    """Leave memory for about half of the messages above."""
     connection.config_set("maxmemory", connection.info("memory")["used_memory"] + 3_000_000)
 
 
-async def test_redis_full_in_the_middle_of_a_tick_is_said_to_those_it_refused_alone(
+async def test_only_callers_whose_messages_redis_refused_get_store_full(
     together: AsyncClient, own: redis.Redis
 ) -> None:
     leave_room(own)
@@ -1175,7 +1188,7 @@ async def test_redis_full_in_the_middle_of_a_tick_is_said_to_those_it_refused_al
     assert [found is not None for found in there] == [answer == "created" for answer in answers]
 
 
-async def test_redis_full_in_the_middle_of_a_call_says_how_many_it_did_not_take(
+async def test_store_full_says_how_many_messages_of_a_call_were_not_stored(
     make: Maker, own_server: RedisServer, own: redis.Redis
 ) -> None:
     client = make(own_server.url)
@@ -1203,7 +1216,7 @@ async def test_a_full_redis_after_a_lost_reply_leaves_the_outcome_unknown(
         assert (await client.get("y")).id == "y"
 
 
-async def test_closing_waits_for_what_was_cancelled(
+async def test_closing_waits_for_cancels_under_way(
     own_server: RedisServer, own: redis.Redis
 ) -> None:
     client = AsyncClient(own_server.url)
@@ -1220,7 +1233,7 @@ async def test_many_calls_at_once_get_their_own_answers(together: AsyncClient) -
     assert [item and item.body for item in shown] == [f"{n}".encode() for n in range(50)]
 
 
-# Client: from many threads
+# Client: used by many threads
 
 
 def test_a_client_may_be_used_from_many_threads(
@@ -1240,7 +1253,7 @@ def test_a_client_may_be_used_from_many_threads(
 # settings
 
 
-async def test_clients_come_from_the_settings(
+async def test_clients_are_made_from_the_settings(
     redis_url: str, namespace: str, plain: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DELAYBRIDGE_REDIS_URL", redis_url)
@@ -1267,7 +1280,7 @@ def test_both_clients_have_the_same_calls_with_the_same_arguments() -> None:
     }
 
 
-def test_a_quota_refuses_what_is_beyond_it_and_takes_again_when_there_is_room(
+def test_a_quota_refuses_further_messages_until_there_is_room(
     redis_url: str, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("delaybridge.store.quota._EVERY_S", 0.0)
@@ -1285,7 +1298,7 @@ def test_a_quota_refuses_what_is_beyond_it_and_takes_again_when_there_is_room(
         assert client.schedule("kafka:a", b"x", delay="1h") == "created"
 
 
-def test_one_client_passes_no_quota_however_fast_it_schedules(
+def test_one_client_never_exceeds_a_quota_however_fast_it_schedules(
     redis_url: str, namespace: str
 ) -> None:
     with Client(redis_url, namespace=namespace, limits=Limits(pending_messages=5)) as client:

@@ -79,7 +79,7 @@ def refusal(take: Any, value: Any) -> MessageError:
         ("T19", timedelta(milliseconds=2**32), 2**32),
     ),
 )
-def test_a_delay_is_taken(delay: Any, ms: int) -> None:
+def test_a_delay_is_accepted(delay: Any, ms: int) -> None:
     assert delay_ms(delay) == ms
 
 
@@ -164,7 +164,7 @@ def test_a_delay_is_refused(delay: Any, code: str) -> None:
 @pytest.mark.parametrize(
     "delay", [True, Decimal(1), memoryview(bytearray(b"1")), type("Odd", (), {"__hash__": None})()]
 )
-def test_a_delay_that_equals_one_taken_before_or_has_no_hash_is_refused(delay: Any) -> None:
+def test_a_delay_that_equals_a_cached_one_or_has_no_hash_is_refused(delay: Any) -> None:
     assert delay_ms(1) == delay_ms(1.0) == 1000
     assert refusal(delay_ms, delay).code == "bad_time"
 
@@ -173,7 +173,7 @@ def test_a_delay_that_equals_one_taken_before_or_has_no_hash_is_refused(delay: A
     ("delay", "ms"),
     [(1234.5671, 1_234_568), ("20m34.567s", 1_234_567), (timedelta(seconds=1234.567), 1_234_567)],
 )
-def test_the_caller_s_decimal_context_rounds_nothing(delay: Any, ms: int) -> None:
+def test_the_caller_s_decimal_context_does_not_round(delay: Any, ms: int) -> None:
     with localcontext(prec=3):
         assert delay_ms(delay) == ms
         assert at_ms("2030-01-31T09:00:00.1239999Z") % 1000 == 124
@@ -194,7 +194,7 @@ def test_the_caller_s_decimal_context_rounds_nothing(delay: Any, ms: int) -> Non
         ("T29", "2024-02-29T00:00:00Z", 1_709_164_800_000),
     ),
 )
-def test_a_time_is_taken(at: Any, ms: int) -> None:
+def test_a_time_is_accepted(at: Any, ms: int) -> None:
     assert at_ms(at) == ms
 
 
@@ -249,7 +249,7 @@ def test_a_time_is_refused(at: Any, code: str) -> None:
     assert refusal(at_ms, at).code == code
 
 
-def test_a_time_or_a_delay_is_given_and_not_both() -> None:
+def test_either_a_time_or_a_delay_is_given() -> None:
     with pytest.raises(MessageError) as missing:  # T14
         when(None, None, FOREVER)
     with pytest.raises(MessageError) as both:  # T15
@@ -257,7 +257,7 @@ def test_a_time_or_a_delay_is_given_and_not_both() -> None:
     assert (missing.value.code, both.value.code) == ("time_required", "time_ambiguous")
 
 
-def test_a_delay_is_counted_by_the_store_and_a_time_is_taken_as_it_is() -> None:
+def test_a_delay_is_counted_by_redis_and_a_time_is_used_as_it_is() -> None:
     assert when("15m", None, FOREVER) == "+900000"
     assert when(None, "2026-01-01T00:00:00Z", FOREVER) == "1767225600000"
 
@@ -273,7 +273,7 @@ def test_a_time_beyond_the_limit_is_refused_and_both_numbers_are_named(delay: An
     assert caught.value.detail[:3].isdigit()
 
 
-def test_a_time_exactly_at_the_limit_is_taken() -> None:
+def test_a_time_exactly_at_the_limit_is_accepted() -> None:
     assert when("10d", None, Limits(delay_ms=10 * 86_400_000)) == "+864000000"
 
 
@@ -286,7 +286,7 @@ def test_a_number_that_is_not_in_epoch_milliseconds_is_refused(ms: int, code: st
 
 @calm
 @given(st.text() | st.binary() | st.floats() | st.integers() | st.timedeltas() | st.none())
-def test_any_value_given_as_a_delay_is_taken_or_refused(value: Any) -> None:
+def test_any_value_given_as_a_delay_is_accepted_or_refused(value: Any) -> None:
     try:
         assert 0 <= delay_ms(value) < YEAR_3000_MS
     except MessageError as exc:
@@ -295,7 +295,7 @@ def test_any_value_given_as_a_delay_is_taken_or_refused(value: Any) -> None:
 
 @calm
 @given(st.text() | st.binary() | st.floats() | st.integers() | st.datetimes() | st.none())
-def test_any_value_given_as_a_time_is_taken_or_refused(value: Any) -> None:
+def test_any_value_given_as_a_time_is_accepted_or_refused(value: Any) -> None:
     try:
         assert YEAR_2001_MS <= at_ms(value) < YEAR_3000_MS
     except MessageError as exc:
@@ -304,7 +304,7 @@ def test_any_value_given_as_a_time_is_taken_or_refused(value: Any) -> None:
 
 @calm
 @given(st.text(alphabet="0123456789dhms.P T-", max_size=20))
-def test_text_that_looks_like_a_delay_is_taken_or_refused(text: str) -> None:
+def test_text_that_looks_like_a_delay_is_accepted_or_refused(text: str) -> None:
     try:
         assert 0 <= delay_ms(text) < YEAR_3000_MS
     except MessageError:
