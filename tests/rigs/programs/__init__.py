@@ -1,1 +1,1 @@
-"""Programs that a rig starts as processes of their own; most import nothing of delaybridge."""
+"""Programs that a rig starts as separate processes; most do not import delaybridge."""

@@ -1,4 +1,4 @@
-"""A Celery app as a team has it; `delaybridge` only where CELERY_TEST_INSTALL is set."""
+"""An ordinary Celery app; it installs delaybridge only if CELERY_TEST_INSTALL is set."""
 
 import os
 import time
@@ -31,19 +31,19 @@ app.conf.result_expires = 600
 _runs = redis.Redis.from_url(os.environ["CELERY_TEST_BACKEND"])
 
 
-def _ran(what: str) -> None:
-    _runs.rpush(os.environ["CELERY_TEST_QUEUE"] + ":runs", f"{what} {time.time_ns() // 1000}")
+def _note_run(label: str) -> None:
+    _runs.rpush(os.environ["CELERY_TEST_QUEUE"] + ":runs", f"{label} {time.time_ns() // 1000}")
 
 
 @app.task
 def ran(label: str) -> str:
-    _ran(label)
+    _note_run(label)
     return label
 
 
 @app.task
 def fails(*_: object) -> None:
-    raise ValueError("as it should")
+    raise ValueError("this task always fails")
 
 
 @app.task
@@ -58,7 +58,7 @@ def total(numbers: list[int]) -> int:
 
 @app.task(bind=True, max_retries=3)
 def at_the_third_try(self, label: str, countdown: float) -> int:
-    _ran(f"{label}-{self.request.retries}")
+    _note_run(f"{label}-{self.request.retries}")
     if self.request.retries < 2:
         raise self.retry(countdown=countdown)
     return self.request.retries
@@ -68,5 +68,5 @@ def at_the_third_try(self, label: str, countdown: float) -> int:
 def again_at(self, label: str, seconds: float) -> float:
     if self.request.retries == 0:
         raise self.retry(eta=datetime.now(UTC) + timedelta(seconds=seconds))
-    _ran(label)
+    _note_run(label)
     return self.request.retries

@@ -1,6 +1,6 @@
-"""A plain consumer: confluent-kafka and nothing of ours. Writes what it receives.
+"""A plain consumer that imports only confluent-kafka. Appends each record to a file, as JSON.
 
-python consume_kafka.py host:port TOPIC FILE
+python consume_kafka.py HOST:PORT TOPIC FILE
 """
 
 import hashlib

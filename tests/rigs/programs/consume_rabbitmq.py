@@ -1,7 +1,7 @@
-"""A plain consumer: pika and nothing of ours. Writes what it receives, then acknowledges.
+"""A plain consumer that imports only pika. Appends each message to a file, as JSON.
 
-It acknowledges a hundred at a time, and what is left every fifth of a second: one by one it would
-be the slowest part of the bridge.
+It acknowledges after each hundred messages, and every fifth of a second. One acknowledgement per
+message would make it the slowest part of the bridge.
 
 python consume_rabbitmq.py URL QUEUE FILE
 """
@@ -56,7 +56,7 @@ def main(url: str, queue: str, path: str) -> None:
 
 
 def reconnecting(url: str, queue: str, path: str) -> None:
-    """The broker may be stopped under it: an ordinary consumer comes back."""
+    """Run `main` for ever: connect again when the broker has closed the connection."""
     while True:
         try:
             main(url, queue, path)

@@ -1,10 +1,11 @@
-"""An application that publishes delayed messages with a drop-in producer, until it is killed.
+"""An application that publishes delayed messages with a drop-in producer; a test may kill it.
 
 python produce_delayed.py LIBRARY TARGET COUNT JOURNAL [PREFIX [SECONDS]]
 
-LIBRARY: pika, kombu, aio_pika, confluent_kafka, aiokafka. Message n is always the same, its id
-PREFIX-n (TARGET-n); they are spread over so many seconds. What was accepted is noted in the
-journal; started again, it goes on behind that. Settings come from the environment.
+LIBRARY: pika, kombu, aio_pika, confluent_kafka, aiokafka. Message n has id PREFIX-n (default
+prefix: TARGET) and is the same in every run. The messages are spread over SECONDS. The journal has
+a line for each accepted message; a restarted application continues after the last. Settings come
+from the environment.
 """
 
 import asyncio
@@ -14,24 +15,25 @@ import sys
 import time
 from pathlib import Path
 
-LEAST_S, MOST_S = 2.0, 5.0
+MIN_DELAY_S, MAX_DELAY_S = 2.0, 5.0
 
 
 def message(prefix: str, number: int) -> tuple[str, bytes, float]:
-    """Id, body and delay of message n."""
+    """Id, body and delay in seconds of message n."""
     draw = random.Random(f"{prefix}-{number}")
-    return f"{prefix}-{number}", draw.randbytes(draw.randrange(300)), draw.uniform(LEAST_S, MOST_S)
+    body = draw.randbytes(draw.randrange(300))
+    return f"{prefix}-{number}", body, draw.uniform(MIN_DELAY_S, MAX_DELAY_S)
 
 
 class Journal:
-    """Which messages were accepted: from 0 to one less than the number of lines."""
+    """A file with one line for each accepted message, in order from message 0."""
 
     def __init__(self, prefix: str, count: int, path: str, seconds: float) -> None:
         self._path, self._count, self._prefix = Path(path), count, prefix
         self._pause_s = seconds / count
 
     def left(self):
-        """The messages that are to be published; each is noted when the next one is asked for."""
+        """Yield the messages that are not accepted yet; asking for the next one notes the last."""
         done = self._path.read_bytes().count(b"\n") if self._path.exists() else 0
         with self._path.open("ab", buffering=0) as file:
             for number in range(done, self._count):
@@ -45,7 +47,7 @@ def with_pika(target: str, journal: Journal, url: str) -> None:
 
     from delaybridge.intercept.pika import BlockingConnection
 
-    # Never closed: pika's close raises where the broker was away meanwhile.
+    # Never closed: pika's close raises if the broker was down in the meantime.
     channel = BlockingConnection(pika.URLParameters(url)).channel()
     for id, body, delay in journal.left():
         properties = pika.BasicProperties(message_id=id, headers={"a": 1})
@@ -61,7 +63,8 @@ def with_kombu(target: str, journal: Journal, url: str) -> None:
         producer = Producer(connection)
         for id, body, delay in journal.left():
             producer.publish(
-                *(body, "key"),
+                body,
+                "key",
                 exchange=target,
                 content_type="application/octet-stream",
                 content_encoding="binary",
