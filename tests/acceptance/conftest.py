@@ -1,4 +1,4 @@
-"""Bridges, and servers of a test's own, which it may stop and damage."""
+"""Fixtures: bridges, and private servers that a test may stop and damage."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.servers.redis import RedisServer
 
 @pytest.fixture
 def make_bridge(tmp_path: Path, redis_url: str, namespace: str) -> Iterator[MakeBridge]:
-    """Makes bridges on the shared Redis, or on the one given as `redis_url`; closes them."""
+    """Make bridges on the shared Redis, or on the one at `redis_url`; closed at the end."""
     with ExitStack() as stack:
 
         def make(brokers: dict[str, str], **options: object) -> Bridge:
@@ -30,20 +30,20 @@ def make_bridge(tmp_path: Path, redis_url: str, namespace: str) -> Iterator[Make
 
 @pytest.fixture
 def own_redis() -> Iterator[RedisServer]:
-    """A Redis of this test's own, with AOF every second."""
+    """A private Redis that writes its AOF to disk every second."""
     with RedisServer(["--appendonly", "yes", "--appendfsync", "everysec"]) as server:
         yield server
 
 
 @pytest.fixture
 def own_rabbitmq(rabbitmq_url: str) -> Iterator[RabbitMQNode]:
-    """A RabbitMQ of this test's own. `rabbitmq_url` skips the test where there is none."""
+    """A private RabbitMQ. `rabbitmq_url` skips the test if no RabbitMQ is available."""
     with RabbitMQNode() as node:
         yield node
 
 
 @pytest.fixture
 def own_kafka(kafka_url: str) -> Iterator[KafkaNode]:
-    """A Kafka of this test's own."""
+    """A private Kafka. `kafka_url` skips the test if no Kafka is available."""
     with KafkaNode() as node:
         yield node

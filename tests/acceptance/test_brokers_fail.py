@@ -1,4 +1,4 @@
-"""A broker stops, blocks, loses an exchange or routes nothing: nothing is lost, others go on."""
+"""A broker stops, blocks, or cannot route: nothing is lost, and other destinations are on time."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def check_nothing_lost(bridge: Bridge) -> None:
     assert not verdict.changed
 
 
-def test_rabbitmq_stops_for_ten_seconds(
+def test_nothing_is_lost_while_rabbitmq_is_down_for_ten_seconds(
     make_bridge: MakeBridge, own_rabbitmq: RabbitMQNode, real_kafka_url: str, namespace: str
 ) -> None:
     bridge = make_bridge({"rabbitmq": own_rabbitmq.url, "kafka": real_kafka_url})
@@ -45,7 +45,7 @@ def test_rabbitmq_stops_for_ten_seconds(
     own_rabbitmq.ctl("stop_app")
     bridge.schedule(to_rabbitmq, 500, seconds=OUTAGE_S / 2)
     wait_s(OUTAGE_S)
-    # what falls due meanwhile is parked: no attempt is counted
+    # then messages that fall due meanwhile are parked, and no attempt is counted
     assert bridge.client.stats().parked > 0
     own_rabbitmq.ctl("start_app")
     bridge.wait_delivered(90)
@@ -55,7 +55,7 @@ def test_rabbitmq_stops_for_ten_seconds(
     assert lateness_p99_ms(bridge, to_kafka) < 1000
 
 
-def test_kafka_stops_for_ten_seconds(
+def test_nothing_is_lost_while_kafka_is_down_for_ten_seconds(
     make_bridge: MakeBridge, own_kafka: KafkaNode, rabbitmq_url: str, namespace: str
 ) -> None:
     bridge = make_bridge({"kafka": own_kafka.url, "rabbitmq": rabbitmq_url})
@@ -74,7 +74,7 @@ def test_kafka_stops_for_ten_seconds(
     assert lateness_p99_ms(bridge, to_rabbitmq) < 1000
 
 
-def test_a_memory_alarm_lasts_ten_seconds(
+def test_nothing_is_lost_while_rabbitmq_has_a_memory_alarm_for_ten_seconds(
     make_bridge: MakeBridge, own_rabbitmq: RabbitMQNode, real_kafka_url: str, namespace: str
 ) -> None:
     bridge = make_bridge({"rabbitmq": own_rabbitmq.url, "kafka": real_kafka_url})
@@ -93,10 +93,10 @@ def test_a_memory_alarm_lasts_ten_seconds(
     assert lateness_p99_ms(bridge, to_kafka) < 1000
 
 
-def test_an_exchange_is_deleted_and_messages_are_unroutable(
+def test_messages_without_an_exchange_or_a_route_are_buried_and_others_are_on_time(
     make_bridge: MakeBridge, rabbitmq_url: str, namespace: str
 ) -> None:
-    # given three destinations: one fine, one whose exchange goes, one that nothing is bound to
+    # given three destinations: one works, one exchange will be deleted, one has no binding
     bridge = make_bridge({"rabbitmq": rabbitmq_url}, settings=QUICK_RETRY)
     fine = bridge.rabbitmq_queue(f"{namespace}-fine")
     gone = bridge.rabbitmq_queue(f"{namespace}-gone", consume=False)
@@ -111,14 +111,14 @@ def test_an_exchange_is_deleted_and_messages_are_unroutable(
     with rabbitmq_channel(rabbitmq_url) as channel:
         channel.exchange_delete(f"{namespace}-gone")
     bridge.wait_delivered(90)
-    # then nothing is lost: reasons are in the dead set, and the others were on time
+    # then nothing is lost: these messages are dead with a reason, and the others were on time
     check_nothing_lost(bridge)
     assert set(lost_ids) | set(going) == bridge.dead()
     assert "unroutable" in (bridge.client.get(lost_ids[0]).reason or "")
     assert "exchange" in (bridge.client.get(going[0]).reason or "")
     assert bridge.client.get(lost_ids[0]).attempts == 3
     assert lateness_p99_ms(bridge, fine) < 1000
-    # and once the exchange is back a kick delivers them
+    # and when the exchange is back, a kick delivers them
     bridge.rabbitmq_queue(f"{namespace}-gone")
     for id in going:
         assert bridge.client.kick(id) == "kicked"

@@ -1,4 +1,4 @@
-"""Plain producers publish to a delay topic, plain consumers read its target: real processes."""
+"""A plain producer publishes to a delay topic, a plain consumer reads its target."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ Pairs = list[tuple[str, str | bytes | None]]
 
 
 class Sent(NamedTuple):
-    """A record as it was published. least_ms: it must not arrive before, by this machine's clock.
+    """A record as it was published. least_ms: the earliest it may arrive, by this machine's clock.
 
-    id: as given; None if delaybridge was to give one.
+    id: as published; None if delaybridge generates one.
     """
 
     number: int
@@ -43,7 +43,7 @@ class Sent(NamedTuple):
 
 
 class Site:
-    """A delay topic, its target, and what was sent."""
+    """A delay topic, its target, and the records that were sent."""
 
     def __init__(self, bridge: Bridge, name: str) -> None:
         self.bridge = bridge
@@ -114,14 +114,14 @@ class Site:
                 for ingest in self.bridge.client.stats().ingests
                 for source in ingest.sources
             ),
-            *(30, "it reads"),
+            *(30, "ingest reads the delay topic"),
             interval_s=0.1,
         )
 
     def check(self, *, duplicates: bool = False) -> list[float]:
-        """None lost, none early, byte for byte, and none twice; how late they were in ms, sorted.
+        """Check that all records arrived unchanged, none early and, by default, none twice.
 
-        A message is on time when it arrives at its due time or, if it asked for none, at once.
+        Returns how late each was, in ms, sorted. A record without a delay is due when it is sent.
         """
         received = self.wait_received()
         by_number = {int(dict(r.headers)["n"] or b""): r for r in self.read()}
@@ -149,7 +149,7 @@ class Site:
         return late_ms
 
     def read(self) -> list[Any]:
-        """Everything in the target."""
+        """All records in the target."""
         return list(read_topic(self.servers, self.target))
 
     def committed(self) -> int:
@@ -180,7 +180,7 @@ def read_topic(servers: str, topic: str) -> Iterator[Found]:
     try:
         while ended < PARTITIONS:
             message = consumer.poll(10)
-            assert message is not None, f"{topic} does not end"
+            assert message is not None, f"{topic}: no end of partition within 10 s"
             error = message.error()
             if error is None:
                 headers: Any = message.headers() or []
@@ -199,7 +199,7 @@ def settings(namespace: str) -> dict[str, str]:
     }
 
 
-def test_two_thousand_of_every_kind(
+def test_two_thousand_records_of_every_kind_arrive_once_unchanged_and_on_time(
     make_bridge: MakeBridge, real_kafka_url: str, namespace: str
 ) -> None:
     bridge = make_bridge({"kafka": real_kafka_url}, settings=settings(namespace))
@@ -209,13 +209,13 @@ def test_two_thousand_of_every_kind(
     site.send_for(3)
     late_ms = site.check()
     assert late_ms[int(len(late_ms) * 0.99)] < 1000
-    # and a worker that is told to end leaves nothing undone
+    # and a worker that is terminated first commits every record
     worker.terminate()
     assert worker.wait(20) == 0
     assert site.committed() == MESSAGES
 
 
-def test_ingest_is_killed_in_the_middle(
+def test_nothing_is_lost_or_repeated_when_ingest_is_killed(
     make_bridge: MakeBridge, real_kafka_url: str, namespace: str
 ) -> None:
     bridge = make_bridge({"kafka": real_kafka_url}, settings=settings(namespace))
@@ -225,17 +225,17 @@ def test_ingest_is_killed_in_the_middle(
     ingests = [bridge.start(*command), bridge.start(*command)]
     for half in range(2):
         site.send(MESSAGES // 4)
-        wait_until(lambda: bridge.deliveries(), 30, "something arrives", interval_s=0.05)
+        wait_until(lambda: bridge.deliveries(), 30, "the first record arrives", interval_s=0.05)
         site.send(MESSAGES // 4)
         assert site.producer.flush(30) == 0
         ingests[half].kill()
         ingests[half].wait()
         bridge.start(*command)
-    # a message read by the one that died is known to the next, also if it was published already
+    # then the next process knows the records that the killed one stored, even published ones
     site.check()
 
 
-def test_kafka_stops_for_ten_seconds(
+def test_nothing_is_lost_while_kafka_is_down_for_ten_seconds(
     make_bridge: MakeBridge, own_kafka: KafkaNode, namespace: str
 ) -> None:
     bridge = make_bridge({"kafka": own_kafka.url}, settings=settings(namespace))
@@ -244,7 +244,7 @@ def test_kafka_stops_for_ten_seconds(
     bridge.start("ingest", "kafka")
     site.send(MESSAGES // 2)
     assert site.producer.flush(30) == 0
-    wait_until(lambda: bridge.deliveries(), 30, "something arrives", interval_s=0.05)
+    wait_until(lambda: bridge.deliveries(), 30, "the first record arrives", interval_s=0.05)
     own_kafka.kill()
     until_s = time.monotonic() + 10
     wait_until(lambda: time.monotonic() >= until_s, 15, "ten seconds", interval_s=0.05)
@@ -268,7 +268,7 @@ def test_memory_is_bounded_while_redis_is_down(
     ingest = psutil.Process(bridge.start("ingest", "kafka").pid)
     hour: Pairs = [("delaybridge-delay", b"1h")]
     site.producer.produce(site.delay, b"first", headers=hour)
-    wait_until(lambda: bridge.client.stats().delayed == 1, 30, "it reads", interval_s=0.1)
+    wait_until(lambda: bridge.client.stats().delayed == 1, 30, "ingest reads", interval_s=0.1)
     before = ingest.memory_info().rss
     own_redis.pause()
     waiting = 400
@@ -276,15 +276,20 @@ def test_memory_is_bounded_while_redis_is_down(
         value = number.to_bytes(4, "big") * (MIB // 5)
         site.producer.produce(site.delay, value, headers=hour)
     assert site.producer.flush(60) == 0
-    # so long that everything would have been fetched
+    # when there was time enough to fetch all of them
     log = bridge.folder / "ingest-1.log"
-    wait_until(lambda: "store_silent" in log.read_text(), 30, "Redis is missed", interval_s=0.1)
+    wait_until(
+        lambda: "store_silent" in log.read_text(),
+        30,
+        "the silence of Redis is noticed",
+        interval_s=0.1,
+    )
     until_s = time.monotonic() + 3
     wait_until(lambda: time.monotonic() >= until_s, 10, "three seconds more", interval_s=0.1)
     grown = ingest.memory_info().rss - before
     waiting_mib = waiting * (MIB // 5) * 4 / MIB
     print(f"\n{grown / MIB:.0f} MiB for a window of 8 and {waiting_mib:.0f} waiting")
-    # 26 to 89 were seen: the window, copies on their way, and what malloc keeps
+    # 26 to 89 MiB were measured: the window, copies in transit, and free memory kept by malloc
     assert grown < waiting_mib / 2 * MIB
     own_redis.resume()
     wait_until(

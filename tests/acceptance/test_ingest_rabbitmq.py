@@ -1,4 +1,4 @@
-"""Plain producers publish to a delay exchange, plain consumers read its target: real processes."""
+"""A plain producer publishes to a delay exchange, a plain consumer reads its target."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ OWN = {"delaybridge-id", "delaybridge-due-ms", "delaybridge-attempt"}
 
 
 class Sent(NamedTuple):
-    """A message as it was published. least_ms: it must not arrive before, by this machine's clock.
+    """A message as it was published. least_ms: the earliest it may arrive, by this machine's clock.
 
-    headers, rest: those that must arrive, by name; flags and properties around them. id: as given;
-    None if delaybridge was to give one.
+    headers: those that must arrive, by name; rest: the flags, and the properties before and after
+    the headers. id: as published; None if delaybridge generates one.
     """
 
     key: str
@@ -45,7 +45,7 @@ class Sent(NamedTuple):
 
 
 class Site:
-    """A delay exchange, its target with a consumer, a queue that keeps a copy, what was sent."""
+    """A delay exchange, its target with a consumer and a queue of copies, and what was sent."""
 
     def __init__(self, bridge: Bridge, name: str) -> None:
         self.bridge = bridge
@@ -129,25 +129,27 @@ class Site:
                 for ingest in self.bridge.client.stats().ingests
                 for source in ingest.sources
             ),
-            *(30, "it reads"),
+            *(30, "ingest reads the delay exchange"),
             interval_s=0.1,
         )
 
     def wait_arrived(self) -> None:
         """Wait until the first messages have arrived on the target."""
-        wait_until(lambda: self.bridge.deliveries(), 30, "something arrives", interval_s=0.05)
+        wait_until(
+            lambda: self.bridge.deliveries(), 30, "the first message arrives", interval_s=0.05
+        )
 
     def check(self, *, duplicates: bool = False) -> list[float]:
-        """None lost, none early, byte for byte, and none twice; how late they were in ms, sorted.
+        """Check that all messages arrived unchanged, none early and, by default, none twice.
 
-        A message is on time when it arrives at its due time or, if it asked for none, at once.
+        Returns how late each was, in ms, sorted. A message without a delay is due when it is sent.
         """
         wait_until(
             lambda: len({d.id for d in self.bridge.deliveries()}) >= len(self.sent),
             *(60, "everything received"),
             interval_s=0.3,
         )
-        wait_until(self._is_idle, 30, "nothing left on its way", interval_s=0.3)
+        wait_until(self._is_idle, 30, "nothing is in transit", interval_s=0.3)
         received = self.bridge.deliveries()
         assert not self.bridge.dead()
         assert not [d.id for d in received if d.at_us < d.due_ms * 1000]
@@ -201,7 +203,7 @@ def table(headers: dict[str, bytes]) -> bytes:
     return b"".join(bytes([len(name)]) + name.encode() + value for name, value in headers.items())
 
 
-def test_two_thousand_of_every_kind(
+def test_two_thousand_messages_of_every_kind_arrive_once_unchanged_and_on_time(
     make_bridge: MakeBridge, rabbitmq_url: str, namespace: str
 ) -> None:
     exchanges = {"DELAYBRIDGE_INGEST__EXCHANGES": f"{namespace}.delay"}
@@ -212,14 +214,14 @@ def test_two_thousand_of_every_kind(
     site.send(MESSAGES, seconds=3)
     late_ms = site.check()
     assert late_ms[int(len(late_ms) * 0.99)] < 1000
-    # and a worker that is told to end leaves nothing undone
+    # and a worker that is terminated first acknowledges every message
     worker.terminate()
     assert worker.wait(20) == 0
     with rabbitmq_channel(rabbitmq_url) as channel:
         assert channel.queue_declare(site.delay, passive=True).method.message_count == 0
 
 
-def test_ingest_is_killed_in_the_middle(
+def test_nothing_is_lost_when_ingest_is_killed(
     make_bridge: MakeBridge, rabbitmq_url: str, namespace: str
 ) -> None:
     bridge = make_bridge({"rabbitmq": rabbitmq_url})
@@ -235,7 +237,7 @@ def test_ingest_is_killed_in_the_middle(
     site.check(duplicates=True)
 
 
-def test_rabbitmq_stops_for_ten_seconds(
+def test_nothing_is_lost_while_rabbitmq_is_down_for_ten_seconds(
     make_bridge: MakeBridge, own_rabbitmq: RabbitMQNode, namespace: str
 ) -> None:
     bridge = make_bridge({"rabbitmq": own_rabbitmq.url})
@@ -265,14 +267,19 @@ def test_memory_is_bounded_while_redis_is_down(
     hour = pika.BasicProperties(headers={"x-delay": 3_600_000})
     with rabbitmq_channel(rabbitmq_url) as channel:
         channel.basic_publish(site.delay, "k", b"first", hour)
-        wait_until(lambda: bridge.client.stats().delayed == 1, 30, "it reads", interval_s=0.1)
+        wait_until(lambda: bridge.client.stats().delayed == 1, 30, "ingest reads", interval_s=0.1)
         before = ingest.memory_info().rss
         own_redis.pause()
         channel.confirm_delivery()
         for number in range(400):
             channel.basic_publish(site.delay, "k", number.to_bytes(4, "big") * (50 * KIB), hour)
     log = bridge.folder / "ingest-1.log"
-    wait_until(lambda: "store_silent" in log.read_text(), 30, "Redis is missed", interval_s=0.1)
+    wait_until(
+        lambda: "store_silent" in log.read_text(),
+        30,
+        "the silence of Redis is noticed",
+        interval_s=0.1,
+    )
     wait_s(2)
     grown = ingest.memory_info().rss - before
     print(f"\n{grown / MIB:.0f} MiB for a window of 8 and 80 waiting")

@@ -1,4 +1,4 @@
-"""Applications with drop-in producers, killed, or their broker stopped; plain consumers."""
+"""Applications with drop-in producers are killed, or their broker is stopped: nothing is lost."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KILLED_AT = (MESSAGES // 3, 2 * MESSAGES // 3)
 
 
 class Application:
-    """The program of produce_delayed.py."""
+    """An application: produce_delayed.py with one library."""
 
     def __init__(self, bridge: Bridge, library: str, target: str, seconds: float = 0.0) -> None:
         self.prefix = f"{target}-{library}"
@@ -46,7 +46,7 @@ class Application:
 
     @contextmanager
     def running(self) -> Iterator[subprocess.Popen[bytes]]:
-        """Runs until the block ends; then it is killed."""
+        """Run it until the block ends; then it is killed."""
         with subprocess.Popen(self._command, env=self._environment, cwd=self._folder) as process:
             try:
                 yield process
@@ -54,12 +54,12 @@ class Application:
                 process.kill()
 
     def wait_accepted(self, count: int) -> None:
-        """Wait until it has noted this many messages."""
+        """Wait until this many messages are in its journal."""
         wait_until(lambda: self.accepted >= count, 60, f"{count} accepted", interval_s=0.02)
 
     @property
     def accepted(self) -> int:
-        """How many messages it has noted."""
+        """The number of messages in its journal."""
         return self._journal.read_bytes().count(b"\n") if self._journal.exists() else 0
 
     def promise(self, bridge: Bridge, destination: str) -> None:
@@ -81,7 +81,7 @@ def check_all_arrived(bridge: Bridge) -> Verdict:
 
 @pytest.mark.alone  # it has to be started again before its first messages are due
 @pytest.mark.parametrize("library", ["pika", "kombu", "aio_pika", "confluent_kafka", "aiokafka"])
-def test_an_application_is_killed_and_continues_when_restarted(
+def test_an_application_that_is_killed_and_restarted_loses_and_repeats_nothing(
     library: str,
     make_bridge: MakeBridge,
     rabbitmq_url: str,
@@ -102,7 +102,7 @@ def test_an_application_is_killed_and_continues_when_restarted(
         assert process.wait(60) == 0
     application.promise(bridge, destination)
     verdict = check_all_arrived(bridge)
-    # what was accepted when the application was killed is the same when it is published again
+    # then a message that was accepted just before a kill keeps its id when it is published again
     assert not verdict.duplicates
     assert verdict.late(0.5) < 500
 
@@ -114,7 +114,7 @@ def check_outage(
     start: Callable[[], None],
     libraries: Sequence[str],
 ) -> None:
-    """The broker stops for ten seconds while applications publish, and they notice nothing."""
+    """Stop the broker for ten seconds while applications publish; they must not fail."""
     bridge.start_workers(2)
     target = bridge.namespace
     applications = [Application(bridge, library, target, OUTAGE_S + 5) for library in libraries]
@@ -133,7 +133,7 @@ def check_outage(
     assert not bridge.dead()
 
 
-def test_rabbitmq_stops_for_ten_seconds(
+def test_applications_do_not_notice_that_rabbitmq_is_down_for_ten_seconds(
     make_bridge: MakeBridge, own_rabbitmq: RabbitMQNode, namespace: str
 ) -> None:
     bridge = make_bridge({"rabbitmq": own_rabbitmq.url})
@@ -145,7 +145,7 @@ def test_rabbitmq_stops_for_ten_seconds(
     )
 
 
-def test_kafka_stops_for_ten_seconds(
+def test_applications_do_not_notice_that_kafka_is_down_for_ten_seconds(
     make_bridge: MakeBridge, own_kafka: KafkaNode, namespace: str
 ) -> None:
     bridge = make_bridge({"kafka": own_kafka.url})

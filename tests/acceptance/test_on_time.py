@@ -24,11 +24,15 @@ def check_ten_thousand(bridge, destination: str) -> None:
     assert not verdict.changed
 
 
-def test_rabbitmq(make_bridge: MakeBridge, rabbitmq_url: str, namespace: str) -> None:
+def test_ten_thousand_messages_arrive_once_and_never_early_on_rabbitmq(
+    make_bridge: MakeBridge, rabbitmq_url: str, namespace: str
+) -> None:
     bridge = make_bridge({"rabbitmq": rabbitmq_url})
     check_ten_thousand(bridge, bridge.rabbitmq_queue(namespace))
 
 
-def test_kafka(make_bridge: MakeBridge, real_kafka_url: str, namespace: str) -> None:
+def test_ten_thousand_messages_arrive_once_and_never_early_on_kafka(
+    make_bridge: MakeBridge, real_kafka_url: str, namespace: str
+) -> None:
     bridge = make_bridge({"kafka": real_kafka_url})
     check_ten_thousand(bridge, bridge.kafka_topic(namespace))

@@ -1,4 +1,4 @@
-"""Producers of another language, which know nothing of delaybridge, publish to a delay topic."""
+"""A producer in Java, which knows nothing of delaybridge, publishes to a delay topic."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DELAY_MS = 1500
 
 @pytest.fixture
 def java(tmp_path: Path) -> list[str]:
-    """The command that runs the producer: compiled where there is a compiler, else as source."""
+    """The command that runs the producer: compiled if there is a compiler, else from source."""
     libs = cached_libs() or path_libs()
     if libs is None or shutil.which("java") is None:
         pytest.skip("no Java client of Kafka: run `python -m tests.servers`")
@@ -43,7 +43,7 @@ def bridge_of(make_bridge: MakeBridge, url: str, namespace: str) -> Bridge:
     return make_bridge({"kafka": f"{url}?partitioner=murmur2_random"}, settings=group)
 
 
-def test_kafkas_own_producer_in_java(
+def test_records_of_the_java_producer_arrive_later_unchanged_and_in_its_partitions(
     make_bridge: MakeBridge, java: list[str], real_kafka_url: str, namespace: str
 ) -> None:
     servers = real_kafka_url.removeprefix("kafka://")
@@ -86,6 +86,6 @@ def test_kafkas_own_producer_in_java(
         assert id[1].startswith(f"{namespace}.delay-".encode())
         assert attempt == ("delaybridge-attempt", b"1")
         assert before_ms + DELAY_MS <= int(due_ms[1]) <= at_ms
-        # and it lies where Java's producer would have put it
+        # and it is in the partition that Java's producer would have chosen
         assert message.partition() == int(chosen[key])
     assert {message.key() for message, _ in found} == {key.encode() for key in chosen}

@@ -1,4 +1,4 @@
-"""Clients of another language, which know nothing of delaybridge: amqplib, and rhea (AMQP 1.0)."""
+"""Clients in JavaScript, which know nothing of delaybridge: amqplib, and rhea (AMQP 1.0)."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Node:
         return process
 
     def end(self, process: subprocess.Popen[str], lines: Sequence[Row] = ()) -> list[Row]:
-        """Give it these lines; returns what it printed, once it has exited with 0."""
+        """Send it these lines and wait for exit code 0; returns the lines that it printed."""
         given = "".join(json.dumps(line) + "\n" for line in lines)
         printed, failed = process.communicate(given, timeout=DEADLINE_S)
         assert (process.returncode, failed) == (0, "")
@@ -75,7 +75,7 @@ def node(node_modules: str, rabbitmq_url: str) -> Iterator[Node]:
 
 @pytest.fixture
 def bridge(make_bridge: MakeBridge, rabbitmq_url: str, namespace: str) -> Bridge:
-    """A worker that ingests NAMESPACE.delay, and the target's queues: NAMESPACE, NAMESPACE-2."""
+    """A worker that ingests NAMESPACE.delay, whose target has queues NAMESPACE and NAMESPACE-2."""
     exchanges = {"DELAYBRIDGE_INGEST__EXCHANGES": f"{namespace}.delay"}
     bridge = make_bridge({"rabbitmq": rabbitmq_url}, settings=exchanges)
     bridge.rabbitmq_queue(namespace, consume=False)
@@ -86,7 +86,7 @@ def bridge(make_bridge: MakeBridge, rabbitmq_url: str, namespace: str) -> Bridge
     bridge.start("scan", "--with-ingest")
     wait_until(
         lambda: [s.state for i in bridge.client.stats().ingests for s in i.sources] == ["reading"],
-        *(DEADLINE_S, "it reads"),
+        *(DEADLINE_S, "ingest reads the delay exchange"),
         interval_s=0.1,
     )
     return bridge
@@ -107,11 +107,13 @@ def check_time(row: Row, own: Row, sent_ms: int, wait_ms: int) -> None:
     assert sent_ms + wait_ms <= due_ms <= row["atMs"] <= due_ms + SLACK_MS
 
 
-def test_amqplib(bridge: Bridge, node: Node, namespace: str) -> None:
+def test_amqplib_receives_the_same_message_later(
+    bridge: Bridge, node: Node, namespace: str
+) -> None:
     asked: list[tuple[Row, int]] = [
         ({"x-delay": 700}, 700),
-        ({"x-delay": 200}, 200),  # a short, on the wire
-        ({"x-delay": 90}, 90),  # a byte
+        ({"x-delay": 200}, 200),  # sent as an AMQP short
+        ({"x-delay": 90}, 90),  # sent as a byte
         ({"x-delay": {"!": "int64", "value": 600}}, 600),
         ({"x-delay": {"!": "double", "value": 500}}, 500),
         ({"x-delay": "400"}, 400),
@@ -149,16 +151,16 @@ def test_amqplib(bridge: Bridge, node: Node, namespace: str) -> None:
         }
         for number, (headers, _) in enumerate(asked)
     ]
-    # given what the consumer gets of a direct publish
+    # given what a consumer receives of a direct publish
     direct = node.amqplib("consume", namespace, str(len(lines)))
     node.end(node.amqplib("publish", namespace), lines)
     expected = {row["properties"]["messageId"]: row for row in node.end(direct)}
-    # when the same goes to the delay exchange
+    # when the same messages go to the delay exchange
     delayed = node.amqplib("consume", namespace, str(len(lines)))
     sent_ms = time.time_ns() // 1_000_000
     node.end(node.amqplib("publish", f"{namespace}.delay"), lines)
     found = {row["properties"]["messageId"]: row for row in node.end(delayed)}
-    # then it gets the same, later
+    # then a consumer receives the same, later
     assert found.keys() == expected.keys()
     for id, row in found.items():
         own, row["properties"]["headers"] = split_own(row["properties"]["headers"])
@@ -169,7 +171,9 @@ def test_amqplib(bridge: Bridge, node: Node, namespace: str) -> None:
         assert {**row, "atMs": 0} == {**expected[id], "atMs": 0}
 
 
-def test_rhea(bridge: Bridge, node: Node, namespace: str, rabbitmq_url: str) -> None:
+def test_rhea_receives_the_same_message_later(
+    bridge: Bridge, node: Node, namespace: str, rabbitmq_url: str
+) -> None:
     with pika.BlockingConnection(pika.URLParameters(rabbitmq_url)) as connection:
         if connection._impl.server_properties["version"].startswith("3."):
             pytest.skip("RabbitMQ 3 speaks AMQP 1.0 only with a plugin")
@@ -201,7 +205,7 @@ def test_rhea(bridge: Bridge, node: Node, namespace: str, rabbitmq_url: str) -> 
                     **one.get("application_properties", {}),
                 },
                 "message_annotations": {"x-own": "y", **one.get("message_annotations", {})},
-                # two kinds of body: data as it is, and a value of AMQP's own
+                # two kinds of body: bytes, and a value of an AMQP type
                 **({"text": {"a": [1, "b"]}} if number % 2 else {"body": encoded(b"\xff\0")}),
             }
             for number, one in enumerate(asked)
@@ -225,14 +229,14 @@ def test_rhea(bridge: Bridge, node: Node, namespace: str, rabbitmq_url: str) -> 
         assert own["delaybridge-id"] == id
         check_time(row, own, sent_ms, waits[int(id[1:])])
         for each in (row, sent):
-            # The broker sorts them anew: x-... are annotations to it, whatever they were.
+            # The broker makes an annotation of each x-... property, whatever it was before.
             annotations = each.pop("message_annotations") | each.pop("application_properties")
             each["headers"] = annotations
             assert annotations.pop("x-exchange") == namespace
-            annotations.pop("x-opt-delivery-time", None)  # of another moment
-            annotations.pop("x-basic-type", None)  # the body of AMQP 1.0 went through 0.9.1
+            annotations.pop("x-opt-delivery-time", None)  # the time differs
+            annotations.pop("x-basic-type", None)  # added when the body goes through AMQP 0.9.1
         assert {**row, "atMs": 0} == {**sent, "atMs": 0}
-    # and a consumer of AMQP 0.9.1 gets them, too
+    # and a consumer with AMQP 0.9.1 receives them too
     rows = [r for r in node.end(plain) if "delaybridge-id" in r["properties"]["headers"]]
     assert {row["properties"]["messageId"] for row in rows} >= found.keys()
 

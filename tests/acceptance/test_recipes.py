@@ -1,6 +1,6 @@
-"""docs/recipes.md as a reader runs it: every block, against real servers, with its own consumers.
+"""Runs every block of docs/recipes.md as a reader does: on real servers, with the page's consumers.
 
-Only the name differs: `orders` on the page is a name of this run's own.
+Only the name differs: `orders` on the page becomes a unique name.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ REMINDED = re.compile(r"\[(\S+ \S+): WARNING/MainProcess\] Celery reminds Ada")
 
 
 class Arrival(NamedTuple):
-    """A line that a consumer of the page printed; times in epoch ms, as it and the header say."""
+    """A line that a consumer of the page printed; the times are epoch ms."""
 
     text: str
-    at_ms: float
-    due_ms: int
+    at_ms: float  # when the consumer printed it
+    due_ms: int  # from the header
 
 
 class Reader:
@@ -55,7 +55,7 @@ class Reader:
             "HOME": str(folder),
             "DELAYBRIDGE_REDIS_URL": redis_url,
             "DELAYBRIDGE_NAMESPACE": self.name,
-            # The shared Kafka has delay topics of other tests'.
+            # The shared Kafka also has the delay topics of other tests.
             "DELAYBRIDGE_INGEST__TOPICS": f"{self.name}.delay",
             "DELAYBRIDGE_INGEST__GROUP": f"{self.name}.ingest",
             **{f"DELAYBRIDGE_BROKERS__{kind.upper()}": url for kind, url in brokers.items()},
@@ -63,7 +63,7 @@ class Reader:
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def block(self, title: str, language: str = "python", number: int = 0) -> str:
-        """The code of a section."""
+        """The code of a section: its block `number` in this language."""
         section = PAGE.read_text().split(f"\n## {title}\n")[1].split("\n## ")[0]
         found = re.findall(rf"```{language}\n(.*?)```", section, re.DOTALL)
         return str(found[number]).replace("orders", self.name)
@@ -119,7 +119,7 @@ class Reader:
         ]
 
     def check_arrives(self, log: str, text: str, began_ms: float) -> None:
-        """It was delayed as the page says, arrives once and not early; nothing else waits."""
+        """Check that the message arrives once, after the page's delay, and nothing else waits."""
         arrived = wait_until(
             lambda: [a for a in self.arrivals(log) if a.text == text],
             *(DEADLINE_S, f"{text!r} at the consumer"),
@@ -131,7 +131,7 @@ class Reader:
         assert "in an hour" not in self.printed(log)
 
     def check_nothing_waits(self) -> None:
-        """Cancelled messages are gone, and nothing was refused."""
+        """Check that no message is pending or dead: cancelled ones are gone, none was refused."""
 
         def left() -> tuple[int, ...]:
             found = self.client.stats()
@@ -164,7 +164,7 @@ def reader(
         reader.run(reader.block("First", number=1))
         reader.start("kafka", reader.block("First", number=2))
         reader.start("worker", reader.block("First", "sh"), "sh")
-        wait_until(reader.is_read, DEADLINE_S, "both entrances are read", interval_s=0.1)
+        wait_until(reader.is_read, DEADLINE_S, "the worker reads both sources", interval_s=0.1)
         yield reader
     finally:
         reader.close()
@@ -182,13 +182,13 @@ def reader(
         ("aiokafka", "kafka"),
     ],
 )
-def test_a_producer(reader: Reader, title: str, log: str) -> None:
+def test_each_producer_of_the_page_delays_its_message(reader: Reader, title: str, log: str) -> None:
     began_ms = time.time() * 1000
     reader.run(reader.block(title))
     reader.check_arrives(log, title.lower(), began_ms)
 
 
-def test_celery(reader: Reader) -> None:
+def test_the_celery_recipe_delays_its_task(reader: Reader) -> None:
     (reader.folder / "tasks.py").write_text(reader.block("Celery"))
     reader.start("celery", reader.block("Celery", "sh"), "sh")
     reader.wait_printed("celery", "ready.")
@@ -203,7 +203,7 @@ def test_celery(reader: Reader) -> None:
     reader.check_nothing_waits()
 
 
-def test_the_shell(reader: Reader) -> None:
+def test_the_shell_recipe_schedules_and_cancels(reader: Reader) -> None:
     began_ms = time.time() * 1000
     lines = reader.run(reader.block("Shell", "sh"), "sh").splitlines()
     assert [line.split()[0] for line in lines] == ["order-44", "order-45", "order-46", "order-46"]
@@ -217,19 +217,19 @@ def blocks_of(page: str) -> list[str]:
     return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
 
 
-def test_the_first_screen_of_the_readme(reader: Reader) -> None:
+def test_the_first_example_of_the_readme_delivers_its_message(reader: Reader) -> None:
     consumer, schedule = (
         code.replace("orders", f"{reader.name}-readme") for code in blocks_of("README.md")[:2]
     )
     reader.start("readme", consumer)
     began_ms = time.time() * 1000
-    # A message that comes before its queue is there is tried again.
+    # A message that is due before its queue exists is tried again.
     reader.run(schedule)
     reader.wait_printed("readme", "order 42 is due")
     assert time.time() * 1000 >= began_ms + DELAY_MS
 
 
-def test_a_producer_before_and_after_the_migration_page(reader: Reader) -> None:
+def test_a_producer_changed_as_the_migration_page_says_delays_its_message(reader: Reader) -> None:
     _, after = blocks_of("docs/migrate-from-the-plugin.md")
     connect = (
         "import os, pika\n"
@@ -248,7 +248,7 @@ def test_a_producer_before_and_after_the_migration_page(reader: Reader) -> None:
     assert time.time() >= began_s + 5
 
 
-def test_the_celery_page_after_the_recipes_on_the_same_brokers(reader: Reader) -> None:
+def test_the_example_of_the_celery_page_runs_after_the_recipe(reader: Reader) -> None:
     *_, code = blocks_of("docs/celery.md")
     code = code.replace("orders", reader.name)
     printed = reader.run(f"python -c {shlex.quote(code)}", "sh").split()  # warnings are Celery's
@@ -256,7 +256,7 @@ def test_the_celery_page_after_the_recipes_on_the_same_brokers(reader: Reader) -
     reader.check_nothing_waits()
 
 
-def test_every_block_of_the_python_page(reader: Reader) -> None:
+def test_every_block_of_the_python_page_runs(reader: Reader) -> None:
     local = "redis://localhost:6379/0"
     printed = [
         reader.run(code.replace("orders", reader.name).replace(local, reader.redis_url))
@@ -268,7 +268,7 @@ def test_every_block_of_the_python_page(reader: Reader) -> None:
 
 
 def test_every_block_of_the_page_is_run() -> None:
-    """Without this a section could be on the page that no test runs."""
+    """A section that is added to the page fails here until a test runs it."""
     page = PAGE.read_text()
     counts = {
         title: len(re.findall(r"```(?:python|sh)\n", section))

@@ -1,4 +1,4 @@
-"""Redis is killed, or answers nothing: nothing is lost, and workers resume by themselves."""
+"""Redis is killed, or does not answer: nothing is lost, and workers resume by themselves."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.servers.redis import RedisServer
 pytestmark = pytest.mark.timeout(150)
 
 
-def test_redis_is_killed_under_load_and_restarted(
+def test_nothing_is_lost_when_redis_is_killed_and_restarted_under_load(
     make_bridge: MakeBridge, own_redis: RedisServer, rabbitmq_url: str, namespace: str
 ) -> None:
     bridge = make_bridge({"rabbitmq": rabbitmq_url}, redis_url=own_redis.url)
@@ -34,7 +34,7 @@ def test_redis_is_killed_under_load_and_restarted(
     assert not verdict.changed
 
 
-async def test_redis_takes_everything_and_answers_nothing_for_ten_seconds(
+async def test_nothing_is_lost_while_redis_does_not_answer_for_ten_seconds(
     make_bridge: MakeBridge, own_redis: RedisServer, rabbitmq_url: str, namespace: str
 ) -> None:
     bridge = make_bridge({"rabbitmq": rabbitmq_url}, redis_url=own_redis.url)
@@ -54,7 +54,7 @@ async def test_redis_takes_everything_and_answers_nothing_for_ten_seconds(
     assert not verdict.changed
 
 
-def test_without_redis_a_client_says_so_in_time(
+def test_without_redis_schedule_raises_a_store_error(
     make_bridge: MakeBridge, own_redis: RedisServer, rabbitmq_url: str
 ) -> None:
     bridge = make_bridge({"rabbitmq": rabbitmq_url}, redis_url=own_redis.url)

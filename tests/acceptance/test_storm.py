@@ -1,4 +1,4 @@
-"""Cancel and reschedule against claim and fire: the answer is the truth."""
+"""Cancel and reschedule race with claim and fire: their answers must be true."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ def check_storm(bridge: Bridge, destination: str) -> None:
     bridge.start_workers(2)
     ids = bridge.schedule(destination, 1_200, seconds=6, first_s=0.5)
     by_due = sorted(ids, key=lambda id: bridge.promises[id].due_ms)
-    # when each second one is cancelled or moved just about when it is fired
+    # when every second message is cancelled or rescheduled close to the moment of its fire
     answers: dict[str, int] = {}
     for i, id in enumerate(by_due[::2]):
         call_ms = bridge.promises[id].due_ms + bridge.random.randrange(-40, 3)
-        wait_until(lambda at=call_ms: time.time_ns() // 1_000_000 >= at, 30, "about the due time")
+        wait_until(
+            lambda at=call_ms: time.time_ns() // 1_000_000 >= at, 30, "the due time is close"
+        )
         answer = bridge.cancel(id) if i % 2 else bridge.reschedule(id, bridge.random.random() * 2)
         answers[answer] = answers.get(answer, 0) + 1
     bridge.wait_delivered()
@@ -37,11 +39,15 @@ def check_storm(bridge: Bridge, destination: str) -> None:
     assert not verdict.duplicates
 
 
-def test_rabbitmq(make_bridge: MakeBridge, rabbitmq_url: str, namespace: str) -> None:
+def test_cancel_and_reschedule_just_before_the_due_time_answer_truly_on_rabbitmq(
+    make_bridge: MakeBridge, rabbitmq_url: str, namespace: str
+) -> None:
     bridge = make_bridge({"rabbitmq": rabbitmq_url}, lease_ttl_ms=10_000)
     check_storm(bridge, bridge.rabbitmq_queue(namespace))
 
 
-def test_kafka(make_bridge: MakeBridge, real_kafka_url: str, namespace: str) -> None:
+def test_cancel_and_reschedule_just_before_the_due_time_answer_truly_on_kafka(
+    make_bridge: MakeBridge, real_kafka_url: str, namespace: str
+) -> None:
     bridge = make_bridge({"kafka": real_kafka_url}, lease_ttl_ms=10_000)
     check_storm(bridge, bridge.kafka_topic(namespace))
