@@ -15,7 +15,7 @@ import sys
 import time
 from importlib.metadata import version
 
-NOISY = 0.03  # the share of processor time taken by other guests from which on it is reported
+NOISY = 0.03  # other guests' share of processor time above which it is reported
 
 # Each benchmark's module, its arguments in the short form and at the full sizes.
 PROGRAMS: tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...] = (

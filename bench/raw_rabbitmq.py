@@ -18,7 +18,7 @@ from bench.rig import BODY
 from delaybridge.amqp.connection import Encoder, WireConnection, open_connection
 from delaybridge.message import Delivery, Destination, Record
 
-WINDOW = 10_000  # publish.window_messages
+WINDOW = 10_000  # the default of publish.window_messages
 _BATCH = 250
 _FRAME_MAX = 131_072
 

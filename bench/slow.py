@@ -41,7 +41,7 @@ class Throttle:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def __enter__(self) -> None:
-        """Do nothing: it listens since it was made."""
+        """Do nothing: it listens already."""
 
     def __exit__(self, *_: object) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)  # wakes `accept`, which `close` would not

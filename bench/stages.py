@@ -47,11 +47,11 @@ class Stub:
         self.deliveries: Sequence[Delivery] = ()
 
     def now_ms(self) -> int:
-        """Return the same time always."""
+        """Return NOW_MS."""
         return NOW_MS
 
     def monotonic(self) -> float:
-        """Return the same time always."""
+        """Return 0: no time passes."""
         return 0.0
 
     def ring(self) -> None:

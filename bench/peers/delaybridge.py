@@ -59,7 +59,7 @@ class Delaybridge(Peer):
             return receiver.lateness(AHEAD_S + seconds + PATIENCE_S)
 
     def memory_bytes(self) -> Mapping[str, int]:
-        """All of Redis."""
+        """Memory of the whole Redis, used by this peer alone."""
         return {"in Redis": self.servers.redis_bytes()}
 
     def _schedule(self, queue: str, dues_ms: Sequence[int]) -> None:
