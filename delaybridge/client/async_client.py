@@ -57,7 +57,7 @@ class AsyncClient:
         limits: Limits | None = None,
         timeout_s: float = 5.0,
     ) -> None:
-        self._requests = Requests(namespace, brokers, buckets, limits)
+        self._requests = Requests(Calls(namespace, brokers, buckets, limits or Limits()))
         self._store = AsyncStore(redis_url, timeout_s=timeout_s)
         self._batching = Batching(self._requests.calls, self._store)
 
@@ -101,13 +101,13 @@ class AsyncClient:
             id: generated if omitted.
             key: messages with the same key keep their order.
             headers, properties, priority, ttl, at_most_once: see `Client.schedule`.
-            on_conflict: if the id is pending with other content: `fail`, `keep` or `replace`.
+            on_conflict: if the id is pending already: `fail`, `keep` or `replace`.
 
         Returns:
             `created`, `duplicate`, `replaced` or `in_flight`.
 
         Raises:
-            MessageError: an argument is wrong, or (MessageConflict) the id is pending.
+            MessageError: an argument is wrong, or (MessageConflict) the id is taken.
             StoreFull, StoreWiped: nothing was stored.
         """
         message = Message(
@@ -245,7 +245,7 @@ class AsyncClient:
     async def kick_many(
         self, messages: Iterable[str | Selected], *, spread_ms: Spread = None, key: Key = None
     ) -> list[Answer]:
-        """Kick many messages in one round trip: the answer of `kick` for each.
+        """Kick many messages at once: the answer of `kick` for each.
 
         `spread_ms`: for each message, the milliseconds from now until it is due.
         """
@@ -254,7 +254,7 @@ class AsyncClient:
     async def discard_many(
         self, messages: Iterable[str | Selected], *, key: Key = None
     ) -> list[Answer]:
-        """Discard many messages in one round trip: the answer of `discard` for each."""
+        """Discard many messages at once: the answer of `discard` for each."""
         return await self._store.complete(self._requests.discard_many(messages, key))
 
     async def stats(self) -> Stats:

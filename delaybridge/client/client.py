@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class Client:
-    """Schedules messages, changes and shows them. Thread-safe: one for the whole process is enough.
+    """Schedules messages, changes and shows them. Thread-safe: one for each process is enough.
 
         with Client("redis://localhost:6379/0") as client:
             client.schedule("rabbitmq:orders/timeout", b"order 42", delay="15m", id="order-42")
@@ -43,7 +43,7 @@ class Client:
 
     Args:
         redis_url: the Redis that stores the messages.
-        namespace: separates applications that share a Redis. The workers' must be the same.
+        namespace: separates applications that share a Redis. Workers must use the same one.
         brokers: name -> URL of each broker that messages may name. Only the scheme of the URL is
             used. By default the kinds are the names: `rabbitmq`, `kafka`, ...
         buckets: the number of buckets, fixed when the namespace is created; by default 16 for a
@@ -70,7 +70,7 @@ class Client:
         limits: Limits | None = None,
         timeout_s: float = 5.0,
     ) -> None:
-        self._requests = Requests(namespace, brokers, buckets, limits)
+        self._requests = Requests(Calls(namespace, brokers, buckets, limits or Limits()))
         self._store = Store(redis_url, timeout_s=timeout_s)
 
     @classmethod
@@ -121,8 +121,8 @@ class Client:
             priority: 0 to 255; of messages due in the same millisecond the highest goes first.
             ttl: like `delay`; a message that is this late moves to the dead set as `expired`.
             at_most_once: may be lost in a crash, is never delivered twice.
-            on_conflict: if the id is pending with other content: `fail` raises MessageConflict,
-                `keep` leaves the pending message as it is, `replace` replaces it.
+            on_conflict: if the id is pending already: `fail` raises MessageConflict, unless the
+                content is the same; `keep` keeps the pending message; `replace` replaces it.
 
         Returns:
             `created`, `duplicate` (the message was pending already and nothing changed),
@@ -195,7 +195,7 @@ class Client:
 
         Args:
             id: the message's.
-            key: the message's, if it has one; saves a search through all buckets.
+            key: the message's, if it has one: saves a search through all buckets.
 
         Returns:
             `cancelled`: it is not delivered. `cancelled_maybe_delivered`: it is not published
@@ -208,7 +208,7 @@ class Client:
         return self._store.complete(self._requests.cancel(id, key))
 
     def reschedule(self, id: str, *, delay: Delay = None, at: At = None, key: Key = None) -> Answer:
-        """Give a message another due time. Until then, nothing of it is delivered.
+        """Give a message another due time; it is not delivered before then.
 
         Args:
             id, key: as for `cancel`.
@@ -252,8 +252,8 @@ class Client:
         """One page of messages in order of due time.
 
         Args:
-            state: of the messages. `in_flight` is ordered by claim, `dead` by time of burial.
-            destination: only messages to this destination, written as messages have it.
+            state: of the messages. Those in flight are in order of claim, dead ones of burial.
+            destination: only messages to this destination.
             due_from_ms, due_to_ms: only messages due in this span, both ends included; in
                 milliseconds since the epoch.
             limit: the most messages of the page, 1 to 1000.
@@ -273,7 +273,7 @@ class Client:
         return self.pending(state=State.DEAD, limit=limit, cursor=cursor)
 
     def kick(self, id: str, *, key: Key = None) -> Answer:
-        """Move a message out of the dead set: it is due now, with all its attempts.
+        """Move a message out of the dead set: it is due now, and its attempts start again.
 
         Args:
             id, key: as for `cancel`.
@@ -355,7 +355,7 @@ class Client:
     def kick_many(
         self, messages: Iterable[str | Selected], *, spread_ms: Spread = None, key: Key = None
     ) -> list[Answer]:
-        """Kick many messages in one round trip.
+        """Kick many messages at once.
 
         Args:
             messages, key: as for `cancel_many`.
@@ -367,7 +367,7 @@ class Client:
         return self._store.complete(self._requests.kick_many(messages, spread_ms, key))
 
     def discard_many(self, messages: Iterable[str | Selected], *, key: Key = None) -> list[Answer]:
-        """Discard many messages in one round trip; arguments as for `cancel_many`.
+        """Discard many messages at once; arguments as for `cancel_many`.
 
         Returns:
             The answer of `discard` for each, in their order.

@@ -5,13 +5,13 @@ This is what the two clients share. Every check comes before any I/O.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from delaybridge.accept.accept import Accepted, accept, check_id, check_key, when
 from delaybridge.accept.destination import DestinationCache
 from delaybridge.errors import ConfigError, MessageConflict, MessageError, printable, shown
-from delaybridge.message import Answer, Limits, Message, OnConflict, State
+from delaybridge.message import Answer, Message, OnConflict, State
 from delaybridge.store.calls import Calls
 from delaybridge.store.command import Steps
 from delaybridge.store.ids import Ids
@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from delaybridge.settings.settings import Settings
 
 Key = bytes | str | None
-Spread = Sequence[int] | None  # milliseconds for each message
 Named = str | Selected  # a message by its id, or as `select` found it
+Span = tuple[int | None, int | None]  # the first and the last due time
+Spread = Sequence[int] | None  # milliseconds for each message
 
 _MAX_PAGE_MESSAGES = 1000
 
@@ -38,16 +39,10 @@ class Requests:
     ConfigError names the first argument at fault.
     """
 
-    def __init__(
-        self,
-        namespace: str,
-        brokers: Mapping[str, str] | None,
-        buckets: int | None,
-        limits: Limits | None,
-    ) -> None:
-        self.calls = Calls(namespace, brokers, buckets, limits or Limits())
+    def __init__(self, calls: Calls) -> None:
+        self.calls = calls
         self._destinations = DestinationCache()
-        self._ids = Ids(lambda: len(self.calls.buckets) or 1)
+        self._ids = Ids(lambda: len(calls.buckets) or 1)
 
     def accept(self, message: Message) -> Accepted:
         """The message checked and encoded, with an id."""
@@ -81,7 +76,7 @@ class Requests:
         self,
         state: State,
         destination: str | None,
-        span_ms: tuple[int | None, int | None],
+        span_ms: Span,
         limit: int,
         cursor: Cursor | None,
     ) -> Steps[Page]:
