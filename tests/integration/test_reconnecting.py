@@ -1,4 +1,4 @@
-"""Redis is away, refuses, resets, hangs or moves: connections are bounded, and come back."""
+"""Redis is down, refuses, resets, hangs or moves: connections are bounded, and come back."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 
 class Fickle:
-    """Speaks as much Redis as one PING a connection, or as `mode` says.
+    """A server that answers one PING per connection, or behaves as `mode` says.
 
-    mode: "up" answers once and closes; "refusing" says that there are too many clients;
-    "resetting" resets. accepted, open: connections so far, and at this moment.
+    mode: "up" answers once and closes; "refusing" answers that there are too many clients;
+    "resetting" resets. accepted, open: the number of connections so far, and now.
     """
 
     def __init__(self) -> None:
@@ -87,7 +87,7 @@ def open_files() -> int:
 
 
 def options(**fields: Any) -> dict[str, Any]:
-    """Without the greeting, which would cost two thirds of the time."""
+    """Connections without redis-py's greeting, which would cost two thirds of the time."""
     return {"host": LOOPBACK, "protocol": 2, "driver_info": None, **fields}
 
 
@@ -175,7 +175,7 @@ async def test_a_client_works_at_once_when_redis_is_back(make: Maker, server: Re
     client = make(f"{server.url}?max_connections=3", timeout_s=1.0)
     assert await client.get("x") is None
     server.kill()
-    for _ in range(4):  # some attempts in each, more than there may be connections
+    for _ in range(4):  # several attempts in each, together more than the connections allowed
         with pytest.raises(StoreUnavailable):
             await client.schedule(TO, b"", delay=60)
     server.start()
@@ -194,7 +194,7 @@ async def test_connections_are_bounded_and_further_calls_wait(
     assert len(admin.client_list()) <= 1 + 3
 
 
-# a reply that says: not this server, or not now
+# replies that say "not this server" or "not now"
 
 
 async def test_after_a_planned_fail_over_a_client_follows_the_address(
@@ -216,7 +216,7 @@ async def test_after_a_planned_fail_over_reads_go_to_the_new_server(
 ) -> None:
     old, new = pair
     async with moving(pair) as (proxy, move):
-        # each with a connection of its own, which has been used already
+        # each with its own connection, which has been used already
         readers = [make(f"redis://{LOOPBACK}:{proxy.port}/0") for _ in range(3)]
         if isinstance(readers[0].client, Client):  # the proxy runs on this loop
             readers = [_InThreads(reader.client) for reader in readers]
@@ -224,7 +224,7 @@ async def test_after_a_planned_fail_over_reads_go_to_the_new_server(
         assert [(await reader.stats()).delayed for reader in readers] == [1, 1, 1]
         await move()
         with redis.Redis(host=LOOPBACK, port=old.port) as demoted:
-            demoted.replicaof(LOOPBACK, free_port())  # it hears nothing of the new server
+            demoted.replicaof(LOOPBACK, free_port())  # it gets nothing from the new server
         assert await make(new.url).cancel("x") == Answer.CANCELLED
         one, other, third = readers
         assert await one.get("x") is None
@@ -233,7 +233,7 @@ async def test_after_a_planned_fail_over_reads_go_to_the_new_server(
 
 
 class _InThreads:
-    """A client of ordinary code whose calls run beside the loop."""
+    """A synchronous client whose calls run in threads."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -281,7 +281,7 @@ async def test_a_call_waits_while_redis_cannot_write_its_file(
     allowing.start()
     assert await client.schedule(TO, b"", delay=60, id="y") == "created"
     allowing.join()
-    admin.config_set("save", "")  # or it would not stop
+    admin.config_set("save", "")  # or it would refuse to stop
 
 
 async def test_scripts_that_are_flushed_as_soon_as_they_are_loaded_are_loaded_again(
@@ -334,11 +334,11 @@ async def test_a_user_without_the_right_to_load_scripts_gets_an_error_that_says_
 
 
 class _Watched(list[bytes]):
-    """Arguments that can be watched."""
+    """Arguments to which a test can hold a weak reference."""
 
 
 async def test_the_bytes_that_a_call_sent_are_freed_with_its_error() -> None:
-    """While Redis is away calls are tried for ever: what each has sent must not pile up."""
+    """While Redis is down calls are tried again and again; what they sent must not pile up."""
     gc.collect()
     gc.disable()
     try:

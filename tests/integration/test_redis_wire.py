@@ -1,4 +1,4 @@
-"""Our own bytes on redis-py's connections: each reply belongs to its call, come what may."""
+"""Calls on connections taken from redis-py: in any trouble, each reply reaches its own call."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ async def test_a_connection_that_was_closed_is_not_used_again(
     (number,) = await wire.call(some(("CLIENT", "ID")))
     async with redis.asyncio.Redis.from_url(redis_url) as other:
         await other.client_kill_filter(_id=str(number))
-    for _ in range(5):  # the news of it may be on its way
+    for _ in range(5):  # the close may not have arrived yet
         try:
             (another,) = await wire.call(some(("CLIENT", "ID")))
         except redis.ConnectionError:
@@ -131,7 +131,7 @@ async def test_an_unreachable_server_leaves_nothing_behind() -> None:
     await client.aclose()
 
 
-# ordinary code
+# the synchronous wire
 
 
 @pytest.fixture
@@ -194,7 +194,7 @@ def test_an_unreachable_server_leaves_nothing_of_a_synchronous_wire_behind() -> 
         Wire(client.connection_pool, TIMEOUT_S).call(some(("PING",)))
 
 
-# a bound on connections: further calls wait
+# connections are bounded; further calls wait
 
 
 def test_threads_wait_for_a_free_connection(redis_url: str) -> None:
@@ -244,7 +244,7 @@ async def test_a_task_waits_for_a_connection_no_longer_than_for_an_answer(redis_
         await wire.close()
 
 
-# a server that is the wrong one, for now
+# a server that is the wrong one, or refuses for now
 
 
 @pytest.mark.parametrize(
@@ -276,7 +276,7 @@ async def test_a_task_waits_for_a_connection_no_longer_than_for_an_answer(redis_
 def test_each_error_reply_has_its_meaning(
     ordinary: Wire, redis_url: str, reply: str, kind: type[Exception]
 ) -> None:
-    """A wrong server loses every connection, the idle ones, too."""
+    """Check that a wrong server's reply closes every connection, also the idle ones."""
     busy = some(("EVAL", f'return redis.error_reply("{reply}")', 0))
     with ThreadPoolExecutor(2) as threads:
         before = {one for (one,) in threads.map(lambda _: ordinary.call(ID), range(8))}

@@ -50,7 +50,7 @@ BINARIES = {"redis": default_binary, "6.2": redis62_binary, "valkey": valkey_bin
 
 @pytest.fixture(scope="module", params=BINARIES)
 def server(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
-    """Each says in words of its own what it refuses."""
+    """Each version of Redis has its own words for a refusal."""
     binary = BINARIES[request.param]()
     if binary is None:
         pytest.skip("no such server here")
@@ -105,7 +105,7 @@ async def test_each_user_of_the_page_of_keys_can_do_its_work_and_an_operator_eve
 
 
 def _ingest(client: Client) -> None:
-    """What an ingest process asks beside a client's calls; a message is quarantined."""
+    """The commands of an ingest process that clients do not send; a message is quarantined."""
     said = registry.announce(NS, "i", "0" * 16, 1000, b"{}", ingests=True)
     kept = [(verbs.new_stamp(), "lost", b"payload", "ingress:bad: why")]
 

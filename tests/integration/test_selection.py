@@ -1,4 +1,4 @@
-"""Bulk verbs: which messages a selection finds, each of them once, and what each is answered."""
+"""Bulk verbs: a selection finds the right messages, each once, and each gets its answer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BROKERS = {"rabbitmq": "amqp://h", "eu": "amqp://eu", "kafka": "kafka://h"}
 
 @pytest.fixture(autouse=True)
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that a few messages are several pages."""
+    """Small pages, so that a few messages fill several."""
     monkeypatch.setattr(selection, "_PAGE_MESSAGES", 2)
 
 
@@ -40,7 +40,7 @@ def found(client: Client, **fields: Any) -> list[str]:
 
 
 def bucket_of_x(store: Store, redis_url: str, namespace: str) -> World:
-    """The bucket of key `x`, seen from the owners' side."""
+    """The bucket of key `x`, for the verbs of its owner."""
     birth, now_us = store.run([registry.read_birth(namespace), registry.store_time()])
     number = keys.bucket_of(b"x", birth[0])
     return World(redis_url, namespace, now_us // 1000, number=number, birth=birth[1])
@@ -129,7 +129,7 @@ def test_each_answer_is_true_even_if_the_message_has_moved_on(
             for page in client.select(every)
             for one, answer in zip(page, client.cancel_many(page), strict=True)
         }
-        # Then only the one that is with the broker is left
+        # Then only the one with the broker is left
         cancelled = dict.fromkeys(("m0", "m1", "m3", "m4", "m5"), Answer.CANCELLED)
         assert said == cancelled | {"m2": Answer.IN_FLIGHT}
         assert found(client, states=tuple(State)) == ["m2"]

@@ -1,4 +1,4 @@
-"""What Redis' own clock decides: due times to the microsecond, expiries though it was set back."""
+"""Redis' own clock: due times to the microsecond, and expiries after it was set back."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def world(redis_url: str, namespace: str, now_ms: int) -> Iterator[World]:
 
 
 def delaying(world: World, owner: Owner, verb: str, id: str) -> RedisCommand[Any]:
-    """A call, ready to be sent, that has the message wait for DELAY_MS by Redis' clock."""
+    """A call that makes the message wait for DELAY_MS by Redis' clock."""
     if verb == "schedule":
         accepted = Accepted(id, id.encode(), f"+{DELAY_MS}", 0, b"payload")
         return world.bucket.schedule([(world.stamp(), accepted)], first=True)
@@ -95,7 +95,7 @@ def test_stats_count_the_lateness_of_a_message_accepted_overdue_from_its_accepta
 
 
 def announce(world: World, name: str, now_ms: int, ttl_ms: int = TTL_MS) -> dict[str, int]:
-    """Announce a worker; when the announcement of each living one ends."""
+    """Announce a worker; returns when the announcement of each living worker ends."""
     instance = name.encode().hex()
     fleet = world.run(
         registry.announce(world.namespace, name, instance, ttl_ms, b"{}", now_ms=now_ms)

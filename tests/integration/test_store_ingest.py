@@ -1,4 +1,4 @@
-"""What ingest asks of the store: sources, ids that are in flight, and quarantine."""
+"""The store as ingest uses it: sources, ids in flight, and quarantine."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def world(any_redis_url: str, namespace: str, now_ms: int) -> Iterator[World]:
 
 
 def read(world: World, items: Sequence[tuple[int, str]], payload: bytes = b"p") -> list[Answer]:
-    """Schedule what was read at these offsets of one partition."""
+    """Schedule messages read at these offsets of one partition."""
     offsets = [offset for offset, _ in items]
     messages = [
         (world.stamp(), Accepted(id, b"", str(world.now_ms), 255, payload)) for _, id in items
@@ -49,7 +49,7 @@ def read(world: World, items: Sequence[tuple[int, str]], payload: bytes = b"p") 
 
 
 def publish(world: World) -> None:
-    """Everything that is due goes out and is settled."""
+    """Publish and settle everything that is due."""
     owner = world.owner()
     copies = owner.claim()
     owner.fire(world.now_ms + 0.999)
@@ -231,7 +231,7 @@ def test_a_message_of_another_source_is_not_changed(world: World, policy: Confli
     assert world.run(world.canceling("x", reach=reach)) is Answer.FOREIGN
     assert world.run(world.rescheduling("x", world.now_ms, reach=reach)) is Answer.FOREIGN
     assert world.state() == before
-    # nor is it read from a source: who quarantines it may crash before that is done
+    # it does not count as read either: ingest may crash before it has quarantined it
     source = {"source": SourceOffsets("topic:0", [5])}
     assert world.schedule("x", world.now_ms, **send, **source) is Answer.FOREIGN
     assert world.state() == before

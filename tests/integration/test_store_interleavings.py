@@ -1,7 +1,7 @@
-"""The bucket protocol on real Redis: every line of "Why this is right" (design.md, section 3).
+"""The bucket protocol on real Redis: each rule of it, with calls in every harmful order.
 
-"Executed late" and "sent again" are the identical command once more: what a re-send, or a request
-that was given up and still lay in a socket, looks like to the store.
+"Executed late" and "sent again" mean the identical command once more. To the store, that is what a
+re-send looks like, or a request that was given up while it was still in a socket.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def now(now_ms: int) -> int:
 
 
 def fired(world: World, id: str, due_ms: int) -> tuple[Owner, Copy]:
-    """A message that was claimed and handed to the broker, and whoever did it."""
+    """A message that was claimed and handed to the broker, and its owner."""
     world.schedule(id, due_ms)
     owner = world.owner()
     owner.claim()
@@ -99,7 +99,7 @@ def test_a_crash_in_a_backlog_counts_no_attempt_for_messages_above_the_watermark
     assert [world.tried(f"x{n}") for n in range(5)] == ["1:1:", "1:1:", None, None, None]
 
 
-# a wheel copy is named (id, claim number); a revocation hits what was claimed before its turn
+# a copy is named (id, claim number); a revocation affects copies claimed before its turn
 
 
 def test_a_message_with_a_reused_id_and_due_time_outlives_the_revocation_of_the_first_copy(
@@ -142,7 +142,7 @@ def test_a_copy_revoked_by_a_reschedule_is_not_confused_with_its_successor(
     assert owner.fire(now + 100.999) == [later]
 
 
-# "seen" is a turn, and a revocation leaves only when it was acknowledged
+# "seen" is a turn, and a revocation is removed only when it was acknowledged
 
 
 def test_acknowledging_one_revocation_does_not_hide_a_second_of_the_same_id(
@@ -198,7 +198,7 @@ def test_a_fire_executed_late_keeps_newer_revocations(world: World, now: int) ->
     assert owner.fire(now + 100.999) == []
 
 
-# claim names what the owner has: a lost batch is given again, and is not fired unseen
+# claim says which claim the owner has: a lost batch is returned again, and not fired unseen
 
 
 def test_a_claim_sent_again_gives_the_same_batch_and_moves_nothing_more(
@@ -221,7 +221,7 @@ def test_a_claim_executed_twice_leaves_no_batch_without_an_owner(world: World, n
     claim = owner.claiming()
     owner.received(world.run(claim))
     world.schedule("x", now)
-    world.run(claim)  # once more, answered to nobody
+    world.run(claim)  # once more; its answer reaches no owner
     assert world.place("x") == "mirror"
     assert [copy.id for copy in owner.claim()] == ["x"]
     assert [copy.id for copy in owner.fire(now + 0.999)] == ["x"]
@@ -349,7 +349,7 @@ def test_a_reclaim_executed_late_does_not_touch_the_wheel_of_its_own_session(
     assert owner.fire(now + 1000) == []
 
 
-# every taking of the lease is a new session, and renewing never creates one
+# each acquire is a new session, and a renewal never creates one
 
 
 def test_an_expired_lease_is_not_renewed_even_if_no_other_worker_took_it(
@@ -440,7 +440,7 @@ def test_a_release_executed_late_leaves_the_next_session_its_lease(world: World)
 
 
 def owner_verbs(owner: Owner, copy: Copy) -> dict[str, RedisCommand[Any]]:
-    """Everything that an owner may send."""
+    """Every call that an owner may send."""
     endings = {make.__name__: make(owner, copy) for make in EXITS}
     return endings | {
         "claim": owner.claiming(),
@@ -584,12 +584,12 @@ def test_a_message_claimed_below_its_sessions_watermark_goes_out_with_the_next_f
     world.schedule("x", now)
     world.schedule("z", now + 500)
     owner.claim()
-    published = owner.fire(now + 0.999)  # sent as high as the one before
+    published = owner.fire(now + 0.999)  # raised to the watermark of the one before
     assert [copy.id for copy in published] == ["x", "z"]
     assert world.cancel("z") == Answer.IN_FLIGHT
 
 
-# the priority's fraction belongs to the watermark
+# the watermark includes the fraction for the priority
 
 
 def test_a_message_of_priority_0_is_in_flight_once_it_is_fired(world: World, now: int) -> None:
@@ -661,7 +661,7 @@ def test_a_retried_message_is_claimed_with_its_new_due_time_and_remembers_the_fi
     (again,) = owner.claim()
     assert again.score == now + 100 + 255 / 256
     assert world.tried("x") == f"1:0:{now}"
-    assert world.cancel("x") == Answer.CANCELLED  # not judged by the score it was fired with
+    assert world.cancel("x") == Answer.CANCELLED  # the score that it was fired with does not count
 
 
 def test_maybe_delivered_is_not_forgotten_by_a_later_certain_failure(
@@ -675,7 +675,7 @@ def test_maybe_delivered_is_not_forgotten_by_a_later_certain_failure(
     assert world.tried("x") == f"2:1:{now}"
 
 
-# call stamps: a client's call sent again changes nothing twice
+# call stamps: a client's call that is sent again changes nothing more
 
 
 def test_a_schedule_sent_again_after_a_cancel_does_not_revive_the_message(
@@ -847,7 +847,7 @@ def test_schedule_and_plain_settle_write_no_stamps(world: World, now: int) -> No
     assert world.state().keys() == {"lease", "marks"}
 
 
-# what each call answers, wherever the message is
+# what each call answers in each state of the message
 
 
 def _delayed(world: World, now: int) -> None:
@@ -942,7 +942,7 @@ def test_one_call_may_hold_an_id_twice(world: World, now: int) -> None:
     assert world.place("x") == "due"
 
 
-# claim: limits, order, what nobody can read
+# claim: limits, order, unreadable records
 
 
 def test_claims_take_messages_by_score_within_their_limits_and_return_the_next_score(
@@ -1083,11 +1083,11 @@ def test_a_kicked_message_remembers_that_it_may_have_been_delivered(world: World
 @pytest.fixture
 def in_cluster(now_ms: int) -> Iterator[World]:
     """A bucket on the only node of a cluster."""
-    # By itself the bus would take a port of those that outgoing connections are given.
+    # The default port of the bus is in the range of those for outgoing connections.
     options = ["--cluster-enabled", "yes", "--cluster-port", str(free_port())]
     with RedisServer(options) as server, World(server.url, "slots", now_ms) as world:
         world.redis.execute_command("CLUSTER ADDSLOTS", *range(16_384))
-        # A node that starts refuses writes for two seconds.
+        # A node refuses writes for two seconds after its start.
         wait_until(
             lambda: world.redis.execute_command("CLUSTER INFO")["cluster_state"] == "ok", 10.0
         )

@@ -1,8 +1,8 @@
 """A bucket on real Redis against a plain Python model, after every step of random stories.
 
-Two owners follow the protocol of design.md, section 3, while leases run out, replies are lost or
-come late, and any call is executed again at any later time. After each step answer and whole state
-are the model's, and what an owner would publish is what a fire really allowed.
+Two owners follow the protocol while leases expire, replies are lost or come late, and any call is
+executed again at any later time. After each step the answer and the whole state equal the model's,
+and owners would publish only copies that a fire really allowed.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from tests.rigs.bucket_model import Model
 
 START_MS = 1_800_000_000_000
 AHEAD_MS = 1000
-AGAIN = 6  # calls of each verb that are remembered, to be executed once more
+AGAIN = 6  # remembered calls of each verb, which may be executed once more
 UNTIMED = False  # a verb that takes no time
-TIMEOUT_S = 420  # 20 as a rule; Hypothesis takes up to 300 to make a failing story short
+TIMEOUT_S = 420  # usually 20; Hypothesis takes up to 300 to shorten a failing story
 
 IDS = st.sampled_from(["x", "y", "z"])
 OFFSETS_MS = st.sampled_from([0, 1, 1, 2, -5, 500, 5000])
@@ -52,7 +52,7 @@ LOSABLE = st.sampled_from(["arrives", "arrives", "arrives", "lost"])
 
 
 class Call(NamedTuple):
-    """One verb with its arguments, to be made, and made again."""
+    """One verb with its arguments, to be called, and called again."""
 
     verb: str
     args: tuple[Any, ...]
@@ -61,7 +61,7 @@ class Call(NamedTuple):
 
 
 class Copy(NamedTuple):
-    """A claimed message on an owner's wheel. once: at most once, settled before the publish."""
+    """A claimed message on an owner's wheel. once: delivered at most once, so settled first."""
 
     id: str
     claim: int
@@ -82,7 +82,7 @@ class Copy(NamedTuple):
 
 
 class Firing(NamedTuple):
-    """A fire under way: what was sent, what it really allowed, and its answer."""
+    """A fire under way: its call, the claims that it really allowed, and its answer."""
 
     watermark: float
     have: int
@@ -101,7 +101,7 @@ class Session:
         self.ready = False
         self.wheel: list[Copy] = []
         self.out: list[Copy] = []  # with the broker
-        self.once: list[Copy] = []  # to be settled before they go there
+        self.once: list[Copy] = []  # to be settled before they go to the broker
         self.ending: list[tuple[Copy, Call]] = []  # no answer yet: to be sent again
         self.late_claim: Claim | None = None
         self.late_fire: Firing | None = None
@@ -124,7 +124,7 @@ class BucketMachine(RuleBasedStateMachine):
     # one call, on both
 
     def call(self, verb: str, *args: Any, timed: bool = True, **fields: Any) -> Any:
-        """Make a call on Redis and on the model; their answers and states are one."""
+        """Make a call on Redis and on the model; their answers and states must be equal."""
         return self.make(self.remembered(Call(verb, args, fields, timed)))
 
     def remembered(self, call: Call) -> Call:
@@ -158,7 +158,7 @@ class BucketMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def something_happens(self, data: st.DataObject) -> None:
         owners, others, rarely = (list(self.steps(table)) for table in (OWNERS, OTHERS, RARELY))
-        # Hypothesis likes what comes first: let that be what moves messages on.
+        # Hypothesis prefers the first: put first what moves messages on.
         steps = owners + others + rarely
         name, session = data.draw(st.sampled_from(steps))
         note(name)
@@ -166,7 +166,7 @@ class BucketMachine(RuleBasedStateMachine):
         getattr(self, name)(*arguments)
 
     def steps(self, table: Table) -> Iterator[tuple[str, Session | None]]:
-        """What can happen now, as often as it is likely."""
+        """The steps that are possible now, each as often as it is likely."""
         for name, weight, may in table:
             for session in self.sessions if name in OF_A_SESSION else (None,):
                 yield from ((name, session) for _ in range(weight * may(self, session)))
@@ -185,7 +185,7 @@ class BucketMachine(RuleBasedStateMachine):
         self.call("schedule", made, policy, reach=reach, maybe=data.draw(st.booleans()))
 
     def pending(self, data: st.DataObject) -> str:
-        """An id in the store, one that an owner has in hand as a rule."""
+        """An id in the store, usually one that an owner has claimed."""
         ids = sorted(self.model.messages)
         claimed = sorted(self.model.mirror)
         return data.draw(st.sampled_from(claimed * 3 + ids))
@@ -240,7 +240,7 @@ class BucketMachine(RuleBasedStateMachine):
             self.sessions.remove(session)
 
     def give_up(self, data: st.DataObject, session: Session) -> None:
-        """Released, or a crash."""
+        """End a session by a release or a crash."""
         self.sessions.remove(session)
         if data.draw(st.booleans()):
             self.call("release", session.token, timed=False)
@@ -251,7 +251,7 @@ class BucketMachine(RuleBasedStateMachine):
     def ask(
         self, session: Session, verb: str, *args: Any, timed: bool = True, **fields: Any
     ) -> Any:
-        """An owner's verb; None, and the end of the session, where the lease is lost."""
+        """Make an owner's call. If its lease is lost: None, and the session is over."""
         answer = self.call(verb, session.token, TTL_MS, *args, timed=timed, **fields)
         if answer is None:
             self.sessions.remove(session)
@@ -289,7 +289,7 @@ class BucketMachine(RuleBasedStateMachine):
         return lost or min(self.model.due.values(), default=inf) < self.now_ms + AHEAD_MS
 
     def ripe(self, session: Session) -> list[float]:
-        """What may be fired up to, now."""
+        """The highest score that may be fired now."""
         return sorted({c.score for c in session.wheel if c.score <= self.now_ms + 5})
 
     def fire(self, data: st.DataObject, session: Session) -> None:
@@ -322,7 +322,7 @@ class BucketMachine(RuleBasedStateMachine):
         session.once += [c for c in out if c.once]
         assert set(out) == allowed, "an owner publishes what the store allowed, and all of it"
 
-    # how claims end: a copy leaves the owner's hands, and its end is sent until it is answered
+    # how copies end: the owner drops the copy, and sends its end until that is answered
 
     def end(self, data: st.DataObject, session: Session, copy: Copy, *ending: Any) -> None:
         for copies in (session.wheel, session.out, session.once):
@@ -406,7 +406,7 @@ class BucketMachine(RuleBasedStateMachine):
         assert not (self.model.due or self.model.mirror or self.model.parked)
 
 
-# What may happen: how likely, and when it can.
+# The steps: how likely each is, and when it is possible.
 Table = list[tuple[str, int, Callable[[BucketMachine, Any], bool]]]
 
 OWNERS: Table = [
@@ -419,7 +419,7 @@ OWNERS: Table = [
     ("retry", 4, lambda m, s: bool(s.out)),
     ("bury_fired", 3, lambda m, s: bool(s.out)),
     ("end_again", 6, lambda m, s: bool(s.ending)),
-    # What a fire under way may cover is not ended otherwise meanwhile.
+    # Copies that a fire under way may cover do not end in another way meanwhile.
     ("put_back", 2, lambda m, s: bool(s.wheel) and not s.late_fire),
     ("park", 2, lambda m, s: bool(s.wheel) and not s.late_fire),
     ("bury", 1, lambda m, s: bool(s.wheel) and not s.late_fire),
@@ -454,7 +454,7 @@ _KEYS = ("due", "messages", "mirror", "attempts", "parked", "dead", "dead_reason
 
 
 def comparable(answer: Any) -> Any:
-    """An answer without what real time put into it."""
+    """An answer without the parts that depend on real time."""
     if isinstance(answer, Acquired) and answer.token is None:
         return answer._replace(left_ms=TTL_MS)
     return answer

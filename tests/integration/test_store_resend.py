@@ -1,9 +1,9 @@
-"""Every verb, its reply lost once: sent again, it gives the answer that the lost reply carried.
+"""Every verb with its reply lost once: sent again, it gives the answer of the lost reply.
 
-Two buckets are brought into the same state. On one the call is made; on the other it is made
-through a proxy that lets the store execute it and swallows the reply, so that the store is asked
-twice. Answer and bucket must be the same. Three numbers are what this execution did and no answer
-to act upon: `moved` and `fired` of a reclaim, and the clock of an announcement.
+Two buckets are brought into the same state. On one the call is made directly; on the other through
+a proxy that lets Redis execute it and drops the reply, so that Redis is asked twice. Answer and
+bucket must be the same. Three numbers may differ, since callers do not act on them: `moved` and
+`fired` of a reclaim, and the clock of an announcement.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def schedule_waiting(world: World) -> RedisCommand[Any]:
 
 
 def schedule_read_before(world: World) -> RedisCommand[Any]:
-    # The first time `created`: who reads from a source makes no difference between the two.
+    # `created` the first time: to a reader of a source both answers mean the same.
     command = world.scheduling("x", world.now_ms, policy=WAIT, source=SourceOffsets("t:0", [7]))
     world.run(command)
     return command
@@ -302,14 +302,14 @@ def proxy(any_redis_url: str) -> Iterator[LossyProxy]:
 
 
 def everything(world: World) -> dict[str, Any]:
-    """The bucket, and what the namespace says of its workers."""
+    """The bucket, and the namespace's announcements of workers."""
     workers = world.redis.zrange(keys.workers(world.namespace), 0, -1, withscores=True)
     info = world.redis.hgetall(keys.worker_info(world.namespace))
     return world.state() | {"workers": workers, "worker_info": info}
 
 
 def told(answer: Any) -> Any:
-    """The part of an answer that anybody acts upon."""
+    """The part of an answer that callers act on."""
     if isinstance(answer, Reclaimed):
         return answer.left
     if isinstance(answer, Trimmed):
@@ -393,6 +393,6 @@ def test_a_delay_on_redis_clock_is_not_restarted_when_the_call_is_sent_again(
     args[11] = "+60000"
     args[0] = world.now_ms
     first = world.run(RedisCommand("schedule", relative.keys, args, relative.parse))
-    args[0] = world.now_ms + 777  # the store's clock when it is executed again
+    args[0] = world.now_ms + 777  # Redis' clock when it is executed again
     again = world.run(RedisCommand("schedule", relative.keys, args, relative.parse))
     assert again == first == [(Answer.CREATED, world.now_ms + 60_000)]

@@ -1,4 +1,4 @@
-"""One bucket on a real Redis, as tests drive it: calls one by one, the time passed in."""
+"""One bucket on a real Redis, driven by tests one call at a time, with the time passed in."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HASHES = ("messages", "attempts", "dead_reason", "marks", "sources")
 
 
 class World:
-    """A bucket, a connection, and numbers for stamps: two worlds used alike end alike."""
+    """A bucket and its connection. Stamps are counted, so two worlds used alike end alike."""
 
     def __init__(
         self, url: str, namespace: str, now_ms: int, *, number: int = NUMBER, birth: str = BIRTH
@@ -130,27 +130,27 @@ class World:
     # owners
 
     def owner(self, name: str = "worker") -> Owner:
-        """Whoever takes the lease now; it must be free."""
+        """A new owner of the lease, which must be free."""
         self._owners += 1
         acquired = self.run(self.bucket.acquire(f"{name}:{self._owners:016x}", TTL_MS))
         assert acquired.token is not None, "the lease is held"
         return Owner(self, acquired.token, acquired.turn)
 
     def successor(self) -> Owner:
-        """The next owner, after the lease ran out; it has reclaimed everything."""
+        """The next owner, after the lease expired; it has reclaimed everything."""
         self.end_lease()
         owner = self.owner()
         owner.reclaim()
         return owner
 
     def end_lease(self) -> None:
-        """The lease runs out."""
+        """Let the lease expire."""
         self.redis.delete(self.key("lease"))
 
-    # what lies in the store
+    # the content of the store
 
     def state(self) -> State:
-        """Everything in the bucket, by key; what does not exist is left out."""
+        """Everything in the bucket, by key; without keys that do not exist."""
         with self.redis.pipeline(transaction=False) as pipeline:
             for name in keys.BUCKET_KEYS:
                 if name in HASHES:
@@ -167,7 +167,7 @@ class World:
         }
 
     def place(self, id: str) -> str | None:
-        """The one place a message lies in, None if nowhere."""
+        """The one set that a message is in, None if there is none."""
         raw = id.encode()
         places = ("due", "mirror", "parked", "dead")
         found = [place for place in places if self.redis.zscore(self.key(place), raw) is not None]
@@ -180,7 +180,7 @@ class World:
         return score
 
     def tried(self, id: str) -> str | None:
-        """What `attempts` says of a message."""
+        """The entry of `attempts` for a message."""
         found: bytes | None = self.redis.hget(self.key("attempts"), id)
         return None if found is None else found.decode()
 
@@ -206,7 +206,7 @@ class Firing(NamedTuple):
 
 
 class Owner:
-    """One session of one worker, as design.md section 3 says that an owner behaves."""
+    """One session of one worker, which behaves as an owner must (docs/internals.md)."""
 
     def __init__(self, world: World, token: str, turn: int) -> None:
         self.world, self.token, self.turn = world, token, turn
@@ -224,7 +224,7 @@ class Owner:
     def claiming(
         self, *, ahead_ms: int = 10_000, limit: int = 100, max_bytes: int = 10**6, **fields: Any
     ) -> RedisCommand[Claim | None]:
-        """A claim, ready to be sent (and sent again)."""
+        """A claim to be sent, perhaps more than once."""
         return self.bucket.claim(
             *(self.token, TTL_MS, self.have),
             ahead_ms=ahead_ms,
@@ -235,7 +235,7 @@ class Owner:
         )
 
     def received(self, claimed: Claim | None) -> list[Copy]:
-        """A claim's answer arrives."""
+        """Take the answer to a claim."""
         assert claimed is not None
         self.have = claimed.number
         records = zip(claimed.ids, claimed.records, strict=True)
@@ -249,14 +249,14 @@ class Owner:
     # fire
 
     def firing(self, up_to: float) -> Firing:
-        """A fire, ready to be sent: never lower than the one before."""
+        """A fire to be sent; its watermark is never below the one before."""
         self.watermark = max(self.watermark, up_to)
         owner, now_ms = (self.token, TTL_MS), self.world.now_ms
         fire = self.bucket.fire(*owner, self.watermark, self.have, self.seen, now_ms=now_ms)
         return Firing(fire, self.watermark, self.have)
 
     def publishes(self, firing: Firing, fired: Fired | None) -> list[Copy]:
-        """A fire's answer arrives: what goes to the broker now."""
+        """Take the answer to a fire; returns the copies that go to the broker now."""
         assert fired is not None
         turns = {id.decode(): turn for id, turn in fired.revoked.items()}
         if turns and self.have >= fired.claimed:
@@ -323,7 +323,7 @@ class Owner:
 
 
 def grouped(copies: Iterable[Copy]) -> list[tuple[int, list[str]]]:
-    """Copies as settle names them: claim number, ids."""
+    """Copies in the form that `settle` takes: (claim number, ids)."""
     groups: dict[int, list[str]] = {}
     for copy in copies:
         groups.setdefault(copy.claim, []).append(copy.id)

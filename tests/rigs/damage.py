@@ -1,4 +1,4 @@
-"""Every kind of damage that a hand, a bug or another program may do to the keys of a namespace."""
+"""Every kind of damage that people, bugs or other programs may do to the keys of a namespace."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BUCKETS, SICK, HEALTHY = 2, 0, 1
 
 
 def id_for(bucket: int, what: str) -> str:
-    """An id that begins so and lies in that bucket."""
+    """An id that begins with `what` and belongs to that bucket."""
     ids = (f"{what}-{i}" for i in range(100))
     return next(id for id in ids if keys.bucket_of(id.encode(), BUCKETS) == bucket)
 
@@ -45,8 +45,8 @@ Harm = Callable[[Place], Awaitable[Any]]
 class Kind(NamedTuple):
     """One kind of damage to one key.
 
-    is_named: it stays until it is mended or work heals it, and is named so long; otherwise it is
-    one message's. named: the key that is named, if that is another.
+    is_named: named until it is mended or work heals it; else it affects one message only.
+    named: the key that is named, if it is another.
     """
 
     key: str
@@ -92,7 +92,7 @@ def _gone(key: str) -> Harm:
 
 
 def _of_kept(key: str, value: bytes) -> Harm:
-    """Damage to what is known of the message that is pending, which then becomes due."""
+    """Damage to the entry of the pending message, which then becomes due."""
 
     async def harm(place: Place) -> None:
         await place.redis.hset(place.key(key), KEPT, value)
@@ -102,7 +102,7 @@ def _of_kept(key: str, value: bytes) -> Harm:
 
 
 def _info(value: bytes, *, own: bool = False, list: str = "worker") -> Harm:
-    """What a living process says of itself."""
+    """The announcement of a living process."""
 
     async def harm(place: Place) -> None:
         name = place.worker if own else "other"

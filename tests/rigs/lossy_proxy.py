@@ -1,4 +1,4 @@
-"""A TCP proxy in front of Redis that loses replies, as a cut or a stalled connection does."""
+"""A TCP proxy in front of Redis that loses replies, as a broken or stalled connection does."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ LOOPBACK = "127.0.0.1"
 
 
 class LossyProxy:
-    """Passes everything on to `port` of this machine, but for the replies it is told to lose.
+    """Passes everything on to `port` of this machine, except the replies that it is told to lose.
 
-    dropped: how many replies were lost so far. on_drop: called before each is. swallowing: lose
-    every reply in silence.
+    dropped: the number of replies lost so far. on_drop: called before each loss. swallowing: drop
+    every reply and keep the connection open.
     """
 
     def __init__(self, port: int) -> None:

@@ -1,4 +1,4 @@
-"""What may befall a Redis: it moves to another server, is busy, or cannot write."""
+"""Troubles of a Redis: it moves to another server, is busy, or cannot write."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def is_busy(connection: redis.Redis) -> bool:
 
 
 def refuse_writes(server: RedisServer, admin: redis.Redis) -> None:
-    """Have a snapshot fail, after which Redis takes no writes: MISCONF."""
+    """Make a snapshot fail, after which Redis refuses writes: MISCONF."""
     (server.folder / "dump.rdb").mkdir()  # which cannot be replaced by a file
     admin.config_set("save", "3600 1")
     admin.bgsave()

@@ -53,7 +53,7 @@ def test_with_many_buckets_a_run_is_for_a_few(clock: list[float], buckets: int) 
 
 
 def test_ids_sort_by_the_time_they_were_drawn() -> None:
-    """To some milliseconds: a run is thrown away when it is older."""
+    """To within some milliseconds: an older run is dropped."""
     ids = Ids(lambda: 16)
     first = [ids.draw() for _ in range(3)]
     assert first == sorted(first)
@@ -83,7 +83,7 @@ def _send(ids: Ids, pipe: Connection) -> None:
 
 
 def test_a_forked_process_draws_its_own(clock: list[float]) -> None:
-    """In the middle of a run that it has, too."""
+    """Also in the middle of a run that it inherited."""
     ids, forking = Ids(lambda: 16), get_context("fork")
     ids.draw()
     found = [{ids.draw() for _ in range(5)}]

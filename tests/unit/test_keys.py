@@ -1,4 +1,4 @@
-"""Names of keys: one hash tag per bucket, and docs/keys.md says what keys.py makes."""
+"""Names of keys: one hash tag per bucket, and the same keys in docs/keys.md as in keys.py."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ SLOTS = 16_384
 OF_THE_NAMESPACE = (
     *(keys.birth, keys.workers, keys.worker_info, keys.ingests, keys.ingest_info, keys.wake),
 )
-# A busy machine is no failure.
+# A busy machine must not fail these.
 calm = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def slot(key: str) -> int:
-    """The slot of a Redis Cluster: CRC-16 (XMODEM) of what stands in the first braces."""
+    """The slot of a Redis Cluster: CRC-16 (XMODEM) of the text in the first braces."""
     tag = re.search(r"\{([^}]+)\}", key)
     return crc_hqx((tag.group(1) if tag else key).encode(), 0) % SLOTS
 

@@ -1,4 +1,4 @@
-"""What a quota refuses, judged by a sample of each bucket; time is passed in."""
+"""The messages that a quota refuses, judged by a sample of each bucket; time is passed in."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Clock:
 
 
 def look(quota: Quota, *samples: Any) -> bool | None:
-    """Whether it may refuse anything; None if it asks although no answer is given."""
+    """Whether there are limits; None if it asks the store although no answer was given."""
     steps = quota.look(BUCKETS)
     try:
         asked: Sequence[Any] = next(steps)

@@ -1,4 +1,4 @@
-"""Several calls sans I/O as one: commands travel together, answers and errors do not mix."""
+"""Several calls run as one: their commands travel together, answers and errors do not mix."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def command(name: str) -> RedisCommand[Any]:
 
 
 def asking(*rounds: str) -> Steps[str]:
-    """Asks for each word of a round at once; its result is all it was told."""
+    """A call that asks for the words of each round together; its result is all the answers."""
     told: list[str] = []
     for words in rounds:
         told += yield [command(word) for word in words.split()]
@@ -41,7 +41,7 @@ def mending() -> Steps[str]:
 
 
 def completed(steps: Steps[Any]) -> tuple[Any, list[list[str]]]:
-    """The result, and what was sent in each pipeline; `bad` is answered with an error."""
+    """Complete a call: its result, and what each pipeline sent. `bad` is answered with an error."""
     sent: list[list[str]] = []
     replies: list[Any] | None = None
     while True:
