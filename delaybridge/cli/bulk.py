@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import json
 import signal
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from delaybridge.cli import grammar
 from delaybridge.cli.failure import INTERRUPTED, Exit, Failure, refused
 from delaybridge.cli.grammar import Decorator, option, options
+from delaybridge.cli.progress import progress
 from delaybridge.cli.session import Invocation
 from delaybridge.errors import StoreDamaged
 from delaybridge.worker.interrupts import interrupts
@@ -36,50 +35,46 @@ _OBSTACLES = {
     "in_flight": (Exit.CONFLICT, "too late: it is handed to the broker"),
     "unreadable": (
         Exit.CONFLICT,
-        "its record is missing or cannot be read, so it would only be buried again; "
-        "see: delaybridge dead show, and discard it",
+        "its record cannot be read; see: delaybridge dead show, and discard it",
     ),
     "dead": (Exit.CONFLICT, "it is in the dead set; bring it back: delaybridge dead kick"),
 }
-Verb = Callable[["Client", Sequence["Named"], list[int]], "list[Answer]"]
-"""Takes messages and a delay in ms for each of them; returns one answer per message."""
+CONFIRMED = ("cancel", "discard")  # also if several ids are given
+Verb = Callable[..., "list[Answer]"]
+"""A method of `Client` for many messages, such as `Client.cancel_many`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Targets:
     """Ids, or filters, and how the verb is to be applied. Failure if they contradict each other.
 
-    default_states: searched if `states` is empty. due_from_ms, due_to_ms: epoch ms. over: the ms to
-    spread the messages over. confirmed_by: the option that means yes.
+    over: the ms to spread the messages over. everything: all of the default states, without a
+    filter. confirmed_by: the option that means yes. filters: fields of a `Selection`, if not empty.
     """
 
-    ids: tuple[str, ...] = ()
-    key: bytes | None = None
-    destination: str | None = None
-    exchange: str | None = None
-    states: tuple[str, ...] = ()
-    reason: str | None = None
-    id_prefix: str | None = None
-    due_from_ms: int | None = None
-    due_to_ms: int | None = None
-    everything: bool = False
-    default_states: tuple[str, ...] = PENDING_STATES
-    yes: bool = False
-    dry_run: bool = False
-    over: int | None = None
-    confirmed_by: str = "--yes"
-
-    def __post_init__(self) -> None:
-        text = self.destination or self.exchange or self.reason or self.id_prefix
-        span = self.due_from_ms or self.due_to_ms
-        has_filter = bool(text or self.states or span or self.everything)
-        if not self.ids and not has_filter:
+    def __init__(
+        self,
+        *,
+        ids: tuple[str, ...] = (),
+        key: bytes | None = None,
+        yes: bool = False,
+        dry_run: bool = False,
+        over: int | None = None,
+        everything: bool = False,
+        default_states: tuple[str, ...] = PENDING_STATES,
+        confirmed_by: str = "--yes",
+        **filters: Any,
+    ) -> None:
+        chosen = {name: value for name, value in filters.items() if value}
+        self.ids, self.key, self.yes, self.dry_run = ids, key, yes, dry_run
+        self.over_ms, self.confirmed_by = over or 0, confirmed_by
+        self._filters = {"states": default_states, **chosen}
+        if not ids and not chosen and not everything:
             what = "missing; give ids, or choose messages: --destination, --id-prefix, ..."
             raise refused("ID", what)
-        for given, flag in ((self.ids, "ID"), (self.key, "--key")):
-            if given and has_filter:
+        for given, flag in ((ids, "ID"), (key, "--key")):
+            if given and (chosen or everything):
                 raise refused(flag, "given together with a filter; give one of them")
-        if self.dry_run and self.ids:
+        if dry_run and ids:
             raise refused("--dry-run", "only together with a filter")
 
     @property
@@ -88,16 +83,9 @@ class Targets:
         from delaybridge.message import State
         from delaybridge.store.selection import PENDING, Selection
 
-        states = self.states or self.default_states
-        return Selection(
-            states=tuple(state for state in (*PENDING, State.DEAD) if state in states),
-            destination=self.destination,
-            exchange=self.exchange,
-            reason=self.reason,
-            id_prefix=self.id_prefix or "",
-            due_from_ms=self.due_from_ms,
-            due_to_ms=self.due_to_ms,
-        )
+        names = self._filters["states"]
+        states = tuple(state for state in (*PENDING, State.DEAD) if state in names)
+        return Selection(**{**self._filters, "states": states})
 
 
 _EXCHANGE = option(
@@ -138,34 +126,27 @@ def target_options(*, dead: bool = False, over: bool = False) -> Decorator:
 
 
 def perform(
-    call: Invocation,
-    targets: Targets,
-    word: str,
-    verb: Verb,
-    unknown: str = "no such message",
-    *,
-    confirm_ids: bool = False,
+    call: Invocation, targets: Targets, word: str, verb: Verb, unknown: str = "no such message"
 ) -> int:
     """Apply the verb and print the answer for every message; the exit code.
 
-    All ids are checked before anything is done. The failure of a single id is raised. confirm_ids:
-    several ids are confirmed, too.
+    All ids are checked before anything is done. The failure of a single id is raised.
     """
     from delaybridge.accept.accept import check_id
 
     ids = [*dict.fromkeys(targets.ids)]
-    if confirm_ids and len(ids) > 1:
+    if word in CONFIRMED and len(ids) > 1:
         call.confirm(f"{word} {len(ids)} messages", yes=targets.yes)
     for id in ids:
         check_id(id, call.settings.limits.as_limits())
     with call.client(remedy="run the command again") as client:
-        sweep = Sweep(call, client, verb, targets.over or 0)
+        sweep = Sweep(call, client, verb, targets.key, targets.over_ms)
         if not ids:
             return _sweep_matches(sweep, targets, word)
         if len(ids) > 1:
             sweep.counted = Counter({None: len(ids)})
             return sweep.run([ids])
-        (answer,) = verb(client, ids, [0])
+        (answer,) = verb(client, ids, key=targets.key)
         if answer.value in _OBSTACLES:
             exit, what = _OBSTACLES[answer.value]
             raise Failure(exit, answer.value, ids[0], what or unknown)
@@ -179,7 +160,7 @@ def _sweep_matches(sweep: Sweep, targets: Targets, word: str) -> int:
     Counts only if the number is needed: to ask, to spread the messages, or for --dry-run.
     """
     selection, call = targets.selection, sweep.call
-    if targets.dry_run or targets.over or not targets.yes:
+    if targets.dry_run or targets.over_ms or not targets.yes:
         states, damage = sweep.count(selection)
         text = f"{states.total():,} messages"
         if states:
@@ -193,7 +174,7 @@ def _sweep_matches(sweep: Sweep, targets: Targets, word: str) -> int:
         if states:
             call.confirm(f"{word} {text}", yes=targets.yes, flag=targets.confirmed_by)
     try:
-        return sweep.run(sweep.client.select(selection), quiet=_is_watched(call))
+        return sweep.run(sweep.client.select(selection), quiet=call.output.is_watched)
     finally:
         sweep.show_summary()
 
@@ -205,6 +186,7 @@ class Sweep:
     call: Invocation
     client: Client
     verb: Verb
+    key: bytes | None = None
     over_ms: int = 0
     counted: Counter[int | None] | None = None
     answers: Counter[str] = field(default_factory=Counter)
@@ -230,7 +212,7 @@ class Sweep:
         total = None if self.counted is None else self.counted.total()
         with interrupts(signal.SIGINT) as check:
             try:
-                with _progress(self.call, total) as advance:
+                with progress(total, wanted=not self.call.output.json) as advance:
                     for page in pages:
                         for start in range(0, len(page), BATCH_MESSAGES):
                             some = page[start : start + BATCH_MESSAGES]
@@ -245,7 +227,7 @@ class Sweep:
 
     def _do(self, some: Sequence[Named], quiet: bool) -> None:
         try:
-            answers = self.verb(self.client, some, [*map(self._later_ms, some)])
+            answers = self.verb(self.client, some, key=self.key, **self._spread(some))
         except StoreDamaged as exc:  # in this bucket; the others come first
             self.damage = self.damage or exc
             return
@@ -253,15 +235,18 @@ class Sweep:
         if not quiet:
             _show(self.call, [one if isinstance(one, str) else one.id for one in some], answers)
 
-    def _later_ms(self, one: Named) -> int:
+    def _spread(self, some: Sequence[Named]) -> dict[str, list[int]]:
         """Spread the messages evenly over the span, in their order, bucket by bucket."""
-        if self.counted is None:
-            return 0
-        bucket = None if isinstance(one, str) else one.bucket
-        place, count = self._places[bucket], self.counted[bucket]
-        self._places[bucket] += 1
-        # One that was not counted comes last.
-        return self.over_ms * min(place, count - 1) // count if count > 0 else 0
+        if not self.over_ms or self.counted is None:
+            return {}
+        later_ms = []
+        for one in some:
+            bucket = None if isinstance(one, str) else one.bucket
+            place, count = self._places[bucket], max(self.counted[bucket], 1)
+            self._places[bucket] += 1
+            # One that was not counted comes last.
+            later_ms.append(self.over_ms * min(place, count - 1) // count)
+        return {"spread_ms": later_ms}
 
     def show_summary(self) -> None:
         """Print on stderr how often each answer was given."""
@@ -284,17 +269,3 @@ def exit_code(answers: Counter[str]) -> int:
 def _show(call: Invocation, ids: Sequence[str], answers: Sequence[Answer]) -> None:
     rows = zip(ids, answers, strict=True)
     call.output.results(({"id": id, "answer": a.value}, f"{id}  {a.value}") for id, a in rows)
-
-
-def _is_watched(call: Invocation) -> bool:
-    """Whether stdout is a terminal: people want the sum, not a line per message."""
-    return not call.output.json and sys.stdout is not None and sys.stdout.isatty()
-
-
-def _progress(call: Invocation, total: int | None) -> AbstractContextManager[Callable[[int], None]]:
-    """A bar on stderr if it is a terminal."""
-    if call.output.json or sys.stderr is None or not sys.stderr.isatty():
-        return nullcontext(lambda _count: None)
-    from delaybridge.cli.progress import bar
-
-    return bar(total)

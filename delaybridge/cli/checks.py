@@ -6,7 +6,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from delaybridge.cli.fleet import failing_text
+from delaybridge.cli.fleet import failing_text, sources_of
 from delaybridge.cli.output import FAIL, OK, WARN, roughly
 from delaybridge.store import registry
 
@@ -61,11 +61,10 @@ def problems(
         yield Finding(WARN, "retrying", failing_text(each, found), remedy)
     for name in _unread(found, settings):
         remedy = "Start: delaybridge ingest, or scan --with-ingest"
-        yield Finding(WARN, "ingest", f"no ingest process reads {name}", remedy)
-    for process in found.ingests:
-        for source in process.sources:
-            if is_stalled(source, process, found.now_ms):
-                yield Finding(FAIL, "ingest", f"{source.source} is not read: {source.state}")
+        yield Finding(WARN, "ingest", f"nobody reads {name}", remedy)
+    for source, process in sources_of(found):
+        if is_stalled(source, process, found.now_ms):
+            yield Finding(FAIL, "ingest", f"{source.source} is not read: {source.state}")
     for one in found.all_damage:
         what = f"{one}: its bucket waits, the others go on"
         yield Finding(FAIL, "damage", what, f"Repair it to resume: {one.remedy}")
@@ -85,7 +84,7 @@ def _unread(found: Stats, settings: Settings) -> list[str]:
 
     if not settings.ingest.exchanges and all("*" in topic for topic in settings.ingest.topics):
         return []
-    announced = {source.source for process in found.ingests for source in process.sources}
+    announced = {source.source for source, _ in sources_of(found)}
     try:
         routes = [str(route) for route in routes_of(settings) if not route.is_pattern]
     except ConfigError:  # this host need not have the brokers of the ingest processes

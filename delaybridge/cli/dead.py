@@ -9,15 +9,14 @@ import click
 
 import delaybridge
 from delaybridge.cli import grammar
-from delaybridge.cli.bulk import PENDING_STATES, Targets, Verb, perform, target_options
-from delaybridge.cli.failure import Exit, Failure, refused
+from delaybridge.cli.bulk import PENDING_STATES, Targets, perform, target_options
+from delaybridge.cli.failure import refused
 from delaybridge.cli.grammar import Group, option, pass_call
 from delaybridge.cli.output import moment
 from delaybridge.cli.session import Invocation
-from delaybridge.cli.stored import found_under, show_page, show_stored
+from delaybridge.cli.stored import show_message, show_page
 
 _NOT_DEAD = "not in the dead set"
-_NONE = "no dead messages"
 
 
 @click.group(cls=Group)
@@ -35,17 +34,8 @@ def ls(call: Invocation, by_reason: bool, **query: Any) -> None:
         _show_reasons(call)
         return
     query["state"] = delaybridge.State.DEAD
-    show_page(call, query, _row, (">TRY", "DEAD SINCE"), _NONE)
-
-
-def _row(item: delaybridge.Stored) -> dict[str, str | int | None]:
-    return {
-        "DEAD SINCE": moment(item.dead_ms),
-        "ID": item.id,
-        "DESTINATION": item.destination or "?",
-        ">TRY": item.attempts,
-        "REASON": item.reason,
-    }
+    columns = ("DEAD SINCE", "ID", "DESTINATION", ">TRY", "REASON")
+    show_page(call, query, columns, (">TRY", "DEAD SINCE"))
 
 
 @dead.command("show")
@@ -53,15 +43,9 @@ def _row(item: delaybridge.Stored) -> dict[str, str | int | None]:
 @grammar.body_option
 @grammar.key_option
 @pass_call
-def show(call: Invocation, id: str, form: str, key: bytes | None) -> None:
+def show(call: Invocation, **given: Any) -> None:
     """Show one dead message."""
-    with call.client() as client:
-        found = found_under(client, id, key)
-    buried = [stored for stored in found if stored.state == delaybridge.State.DEAD]
-    if not buried:
-        where = f"; it is {found[0].state}" if found else ""
-        raise Failure(Exit.NOT_FOUND, "unknown", id, _NOT_DEAD + where)
-    show_stored(call, buried, form)
+    show_message(call, _NOT_DEAD, delaybridge.State.DEAD, **given)
 
 
 @dead.command("kick")
@@ -74,13 +58,7 @@ def kick(call: Invocation, **given: Any) -> int:
     once you confirm (or with --yes).
     """
     targets = Targets(**given, default_states=("dead",))
-    return perform(
-        call,
-        targets,
-        "bring back",
-        lambda client, some, later_ms: client.kick_many(some, spread_ms=later_ms, key=targets.key),
-        _NOT_DEAD,
-    )
+    return perform(call, targets, "bring back", delaybridge.Client.kick_many, _NOT_DEAD)
 
 
 @dead.command("discard")
@@ -93,8 +71,7 @@ def discard(call: Invocation, **given: Any) -> int:
     you confirm (or with --yes).
     """
     targets = Targets(**given, default_states=("dead",))
-    verb: Verb = lambda client, some, _: client.discard_many(some, key=targets.key)  # noqa: E731
-    return perform(call, targets, "discard", verb, _NOT_DEAD, confirm_ids=True)
+    return perform(call, targets, "discard", delaybridge.Client.discard_many, _NOT_DEAD)
 
 
 def _show_reasons(call: Invocation) -> None:
@@ -109,7 +86,7 @@ def _show_reasons(call: Invocation) -> None:
             groups.setdefault((first_word(example), place), group)["count"] += 1
     largest_first = sorted(groups.values(), key=lambda group: -group["count"])
     if not call.output.table(largest_first, _reason_row, spare=("OLDEST", "EXAMPLE")):
-        call.note(_NONE)
+        call.note("no dead messages")
 
 
 def _reason_row(group: dict[str, Any]) -> dict[str, Any]:
@@ -156,4 +133,4 @@ def purge(call: Invocation, destination: str, confirm: str | None, dry_run: bool
         dry_run=dry_run,
         confirmed_by=f"--confirm {destination}",
     )
-    return perform(call, targets, "purge", lambda client, some, _: client.cancel_many(some))
+    return perform(call, targets, "purge", delaybridge.Client.cancel_many)

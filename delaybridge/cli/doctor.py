@@ -15,7 +15,7 @@ import delaybridge
 from delaybridge import errors
 from delaybridge.cli.checks import Finding, check, is_stalled, measured, problems, server_name
 from delaybridge.cli.failure import Exit
-from delaybridge.cli.fleet import ingest_numbers, unowned
+from delaybridge.cli.fleet import ingest_numbers, sources_of, unowned
 from delaybridge.cli.grammar import Command, pass_call
 from delaybridge.cli.output import FAIL, OK, WARN
 from delaybridge.cli.session import Invocation
@@ -82,8 +82,7 @@ def _findings(settings: Settings) -> Iterator[Finding]:
         yield Finding(WARN, "brokers", "none is configured; a worker needs one", remedy)
     for name, url in settings.brokers.items():
         yield from asyncio.run(_broker(name, url, settings))
-    processes = found.ingests if found else ()
-    announced = [source for process in processes for source in process.sources]
+    announced = [source for source, _ in sources_of(found)] if found else []
     yield from _delay_exchanges(settings, announced)
 
 
@@ -210,7 +209,7 @@ def _unserved(found: delaybridge.Stats, settings: Settings) -> Iterator[Finding]
 
 def _reading(found: delaybridge.Stats) -> Iterator[Finding]:
     """The sources that are read, and what their producers should change."""
-    for each, process in ((source, p) for p in found.ingests for source in p.sources):
+    for each, process in sources_of(found):
         what = f"{each.source} -> {each.target}: {each.state}, {ingest_numbers(each)}"
         if each.quarantined:
             yield Finding(WARN, "ingest", what, "See: delaybridge dead ls --by-reason")

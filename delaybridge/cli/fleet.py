@@ -13,7 +13,7 @@ from delaybridge.cli.session import Invocation
 
 if TYPE_CHECKING:
     from delaybridge import Stats
-    from delaybridge.store.announcements import SourceInfo, WorkerInfo
+    from delaybridge.store.announcements import IngestInfo, SourceInfo, WorkerInfo
     from delaybridge.store.stats import BucketStats
     from delaybridge.store.troubles import Retrying
 
@@ -82,6 +82,11 @@ def bucket_ls(call: Invocation) -> None:
 def _stats(call: Invocation) -> Stats:
     with call.client() as client:
         return client.stats()
+
+
+def sources_of(found: Stats) -> list[tuple[SourceInfo, IngestInfo]]:
+    """What the ingest processes read, each source with its process."""
+    return [(source, process) for process in found.ingests for source in process.sources]
 
 
 def unowned(found: Stats) -> list[int]:
@@ -173,16 +178,16 @@ def _bucket_row(each: BucketStats, now_ms: int) -> dict[str, str | int]:
 
 def _show_sources(call: Invocation, found: Stats) -> None:
     call.output.table(
-        [(ingest.name, source) for ingest in found.ingests for source in ingest.sources],
+        sources_of(found),
         lambda pair: _source_row(*pair),
         spare=(">TAKEN", "TARGET", ">RATE", "INGEST"),
-        data=lambda pair: {"ingest": pair[0], **pair[1]._asdict()},
+        data=lambda pair: {"ingest": pair[1].name, **pair[0]._asdict()},
     )
 
 
-def _source_row(ingest: str, source: SourceInfo) -> dict[str, str]:
+def _source_row(source: SourceInfo, process: IngestInfo) -> dict[str, str]:
     return {
-        "INGEST": ingest,
+        "INGEST": process.name,
         "SOURCE": source.source,
         "TARGET": source.target,
         ">LAG": _number(source.lag),

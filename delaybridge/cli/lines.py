@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import select
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import IO, Any, NamedTuple
 
 import delaybridge
 from delaybridge.cli.failure import INTERRUPTED, Exit
+from delaybridge.cli.progress import progress, size_of
 from delaybridge.cli.schedule import described, stdin_bytes, too_large, warn_without_workers
 from delaybridge.cli.session import Invocation, never_sent
 from delaybridge.worker.interrupts import interrupts
@@ -24,6 +23,7 @@ _CHUNK_BYTES = 64 * 2**10
 _PATIENCE_S = 0.5  # wait for more lines to count, from a pipe
 _COUNTING_S = 2.0
 _BOM = b"\xef\xbb\xbf"
+_LABEL = "scheduling"
 Progress = Callable[[int], None]
 
 
@@ -172,12 +172,13 @@ def schedule_lines(
     """Schedule every line of stdin; the exit code. An interruption undoes nothing."""
     limit = call.settings.limits.body_bytes
     stream = stdin_bytes(call, "one message per line")
-    quiet = _is_terminal(sys.stdout) and not call.output.json
+    quiet = call.output.is_watched
+    has_bar = quiet and not stream.isatty()
     with call.client() as client, interrupts(signal.SIGINT) as check:
         batches = LineBatches(call, client, arguments, on_conflict, quiet, sent=check)
         lines = read_lines(stream, limit)
         try:
-            with _progress(stream, quiet) as advance:
+            with progress(size_of(stream), wanted=has_bar, label=_LABEL, in_bytes=True) as advance:
                 code = batches.drain(lines, limit, advance, keep_going=keep_going)
             if code and not keep_going:
                 batches.unread = unread(lines, stream)
@@ -191,16 +192,3 @@ def schedule_lines(
         if batches.scheduled:
             warn_without_workers(call, client)
         return code
-
-
-def _progress(stream: IO[bytes], on_terminal: bool) -> AbstractContextManager[Progress]:
-    """A bar on stderr if it is a terminal; its total is known if stdin is a file."""
-    if not (on_terminal and _is_terminal(sys.stderr)) or stream.isatty():
-        return nullcontext(lambda _size: None)
-    from delaybridge.cli.progress import bar, size_of
-
-    return bar(size_of(stream), label="scheduling", bytes=True)
-
-
-def _is_terminal(stream: IO[str] | None) -> bool:
-    return stream is not None and stream.isatty()

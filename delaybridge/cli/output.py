@@ -93,10 +93,14 @@ class Output:
         return bool(listed)
 
     @property
+    def is_watched(self) -> bool:
+        """Whether a person reads stdout: it is a terminal, and holds no JSON."""
+        return not self.json and sys.stdout is not None and sys.stdout.isatty()
+
+    @property
     def width(self) -> int | None:
         """The terminal's columns; None if stdout is not a terminal or holds JSON."""
-        is_terminal = not self.json and sys.stdout is not None and sys.stdout.isatty()
-        return shutil.get_terminal_size().columns if is_terminal else None
+        return shutil.get_terminal_size().columns if self.is_watched else None
 
     def fields(self, pairs: Iterable[tuple[str, object]]) -> None:
         """Names and values, one pair per line, aligned; without those whose value is None."""

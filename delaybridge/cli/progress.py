@@ -1,31 +1,37 @@
-"""A progress bar for long bulk work, on a terminal only."""
+"""A progress bar on stderr for long bulk work."""
 
 from __future__ import annotations
 
 import os
 import stat
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import IO
 
-from rich import progress
-from rich.console import Console
-
 
 @contextmanager
-def bar(
-    total: int | None, *, label: str = "", bytes: bool = False
+def progress(
+    total: int | None, *, wanted: bool, label: str = "", in_bytes: bool = False
 ) -> Iterator[Callable[[int], None]]:
-    """Shows the progress towards `total`, if it is known; call it with each increment."""
-    columns: list[progress.ProgressColumn] = [progress.BarColumn()]
-    if label:
-        columns.insert(0, progress.TextColumn(label))
-    if bytes:
-        columns += [progress.DownloadColumn(), progress.TransferSpeedColumn()]
-        columns.append(progress.TimeElapsedColumn())
-    else:
-        columns += [progress.MofNCompleteColumn(), progress.TimeRemainingColumn()]
-    with progress.Progress(*columns, console=Console(stderr=True), transient=True) as shown:
+    """Shows the progress towards `total`, if it is known; call it with each increment.
+
+    Shows nothing unless `wanted` and stderr is a terminal.
+    """
+    if not wanted or sys.stderr is None or not sys.stderr.isatty():
+        yield lambda _count: None
+        return
+    from rich import progress as rich
+    from rich.console import Console
+
+    numbers: list[rich.ProgressColumn] = [rich.MofNCompleteColumn(), rich.TimeRemainingColumn()]
+    if in_bytes:
+        numbers = [rich.DownloadColumn(), rich.TransferSpeedColumn(), rich.TimeElapsedColumn()]
+    columns = [rich.TextColumn(label)] if label else []
+    console = Console(stderr=True)
+    with rich.Progress(
+        *columns, rich.BarColumn(), *numbers, console=console, transient=True
+    ) as shown:
         task = shown.add_task("", total=total)
         yield lambda count: shown.advance(task, count)
 

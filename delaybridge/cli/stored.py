@@ -7,24 +7,25 @@ import json
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import delaybridge
-from delaybridge.cli.failure import refused
+from delaybridge.cli.failure import Exit, Failure, refused
 from delaybridge.cli.grammar import PAGE_LIMIT
-from delaybridge.cli.output import Row, moment, moment_and_wait, plain
+from delaybridge.cli.output import Row, in_time, moment, moment_and_wait, plain
 from delaybridge.cli.session import Invocation
 
 _HEX_BYTES = 16
+# What JSON shows under the same name.
+_FIELDS = (
+    "id state destination due_ms priority attempts maybe_delivered fired bucket headers properties "
+    "ttl_ms at_most_once"
+).split()
 
 
 def show_page(
-    call: Invocation,
-    query: dict[str, Any],
-    row: Callable[[delaybridge.Stored], Row],
-    spare: tuple[str, ...],
-    nothing: str,
+    call: Invocation, query: dict[str, Any], columns: tuple[str, ...], spare: tuple[str, ...]
 ) -> None:
     """A page of messages as a table, and below it how to continue, or a note that it is empty.
 
@@ -35,10 +36,16 @@ def show_page(
         query["limit"] = PAGE_LIMIT
     with call.client() as client:
         page = client.pending(**query)
-    output = call.output
-    if not output.table(page.items, row, spare=spare, data=described):
-        call.note(nothing)
+    output, now_ms = call.output, time.time_ns() // 1_000_000
+
+    def row(item: delaybridge.Stored) -> Row:
+        cells = cells_of(item, now_ms)
+        return {title: cells[title] for title in columns}
+
+    is_empty = not output.table(page.items, row, spare=spare, data=described)
     if page.cursor is None:
+        if is_empty:
+            call.note(f"no {query['state']} messages")
         return
     cursor = cursor_text(page.cursor)
     if output.json:
@@ -47,21 +54,55 @@ def show_page(
         output.line(f"next: --cursor {shlex.quote(cursor)}")
 
 
+def cells_of(item: delaybridge.Stored, now_ms: int) -> Row:
+    """The cells of every list of messages, by title."""
+    return {
+        "DUE": moment(item.due_ms),
+        ">IN": in_time(item.due_ms - now_ms),
+        "DEAD SINCE": moment(item.dead_ms),
+        "ID": item.id,
+        "DESTINATION": item.destination or "?",
+        ">TRY": item.attempts,
+        ">BYTES": "null" if item.body is None else len(item.body),
+        "HEADERS": " ".join(f"{name}={plain(value)}" for name, value in item.headers),
+        "FIRST DUE": moment(item.first_due_ms),
+        "REASON": item.reason or item.last_error,
+    }
+
+
 def cursor_text(cursor: tuple[float, str]) -> str:
     """`1795197600450.99:ID`."""
     score, id = cursor
     return f"{int(score) if score.is_integer() else repr(score)}:{id}"
 
 
-def found_under(client: delaybridge.Client, id: str, key: bytes | None) -> list[delaybridge.Stored]:
-    """The message with this id, if any, then records quarantined under the id."""
-    stored = client.get(id, key=key)
-    return [*([] if stored is None else [stored]), *client.quarantined(id)]
+def show_message(
+    call: Invocation,
+    missing: str,
+    state: delaybridge.State | None = None,
+    *,
+    id: str,
+    form: str,
+    key: bytes | None,
+) -> None:
+    """The message with this id and its body, then the names of others quarantined under the id.
+
+    state: that it must have, if any. Failure, with `missing`, if there is none.
+    """
+    with call.client() as client:
+        stored = client.get(id, key=key)
+        found = [*([] if stored is None else [stored]), *client.quarantined(id)]
+    wanted = [one for one in found if state in (None, one.state)]
+    if not wanted:
+        where = f"; it is {found[0].state}" if found else ""
+        raise Failure(Exit.NOT_FOUND, "unknown", id, missing + where)
+    show_stored(call, wanted[0], form)
+    for other in wanted[1:]:
+        call.note(f"also in the dead set: {other.id}: {other.reason}")
 
 
-def show_stored(call: Invocation, found: Sequence[delaybridge.Stored], form: str) -> None:
-    """The first of these messages with its body, and the names of the others."""
-    stored, *others = found
+def show_stored(call: Invocation, stored: delaybridge.Stored, form: str) -> None:
+    """A message and its body."""
     output, body = call.output, stored.body
     if form == "raw":
         _write_raw(body or b"")
@@ -74,30 +115,13 @@ def show_stored(call: Invocation, found: Sequence[delaybridge.Stored], form: str
             output.line("body is null")
         elif lines:
             output.line(f"\n{lines}")
-    for other in others:
-        call.note(f"also in the dead set: {other.id}: {other.reason}")
 
 
 def described(stored: delaybridge.Stored) -> dict[str, Any]:
     """A stored message as JSON; the names of fields that hold encoded bytes end in `_base64`."""
-    data: dict[str, Any] = {
-        "id": stored.id,
-        "state": stored.state.value,
-        "destination": stored.destination,
-        "due": moment(stored.due_ms),
-        "due_ms": stored.due_ms,
-        "priority": stored.priority,
-        "attempts": stored.attempts,
-        "maybe_delivered": stored.maybe_delivered,
-        "fired": stored.fired,
-        "bucket": stored.bucket,
-        "headers": plain(stored.headers),
-        "properties": plain(stored.properties),
-        "ttl_ms": stored.ttl_ms,
-        "at_most_once": stored.at_most_once,
-        "body_bytes": None if stored.body is None else len(stored.body),
-    }
-    data |= _bytes_field("key", stored.key)
+    data = {name: plain(getattr(stored, name)) for name in _FIELDS}
+    data |= {"due": moment(stored.due_ms), **_bytes_field("key", stored.key)}
+    data["body_bytes"] = None if stored.body is None else len(stored.body)
     if stored.first_due_ms is not None:
         data |= {"first_due": moment(stored.first_due_ms), "first_due_ms": stored.first_due_ms}
     if stored.last_error is not None:
@@ -116,11 +140,6 @@ def _bytes_field(name: str, value: bytes | None) -> dict[str, Any]:
         return {name: value.decode()}
     except UnicodeDecodeError:
         return {f"{name}_base64": base64.b64encode(value).decode()}
-
-
-def headers_text(stored: delaybridge.Stored) -> str:
-    """Headers in a table's cell."""
-    return " ".join(f"{name}={plain(value)}" for name, value in stored.headers)
 
 
 def _facts(stored: delaybridge.Stored) -> Iterator[tuple[str, object]]:

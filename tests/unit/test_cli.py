@@ -24,7 +24,7 @@ import pytest
 from rich.cells import cell_len
 
 from delaybridge import cli
-from delaybridge.cli import bulk, doctor, health, layout, lines, messages, output
+from delaybridge.cli import bulk, doctor, health, layout, lines, output
 from delaybridge.cli import stored as stored_page
 from delaybridge.cli.checks import problems
 from delaybridge.cli.failure import Exit, Failure, failure_of
@@ -715,14 +715,17 @@ def swept(stop: BaseException | None) -> tuple[Callable[[], int], list[int]]:
     """A sweep that is stopped before its third batch; what it spreads the messages over."""
     spread: list[int] = []
 
-    def verb(_client: object, some: Sequence[object], later_ms: list[int]) -> list[Answer]:
+    def verb(
+        _client: object, some: Sequence[object], *, key: None, spread_ms: list[int]
+    ) -> list[Answer]:
         if stop is not None and len(spread) == 20:
             raise stop
-        spread.extend(later_ms)
+        spread.extend(spread_ms)
         return [Answer.CANCELLED] * len(some)
 
     client: Any = FakePages()
-    sweep = bulk.Sweep(Invocation(output.Output()), client, verb, 1500, Counter({0: 15, 1: 15}))
+    counted: Counter[int | None] = Counter({0: 15, 1: 15})
+    sweep = bulk.Sweep(Invocation(output.Output()), client, verb, over_ms=1500, counted=counted)
 
     def run() -> int:
         try:
@@ -803,10 +806,12 @@ def test_hostile_bytes_are_escaped_in_text_and_json(capsys: pytest.CaptureFixtur
         key=HOSTILE.encode(),
     )
     call = Invocation(output.Output())
-    stored_page.show_stored(call, [message], "text")
-    call.output.table([message], lambda item: messages._row(item, 0), data=stored_page.described)
+    stored_page.show_stored(call, message, "text")
+    call.output.table(
+        [message], lambda item: stored_page.cells_of(item, 0), data=stored_page.described
+    )
     call.note(HOSTILE)
-    stored_page.show_stored(Invocation(output.Output(json=True)), [message], "text")
+    stored_page.show_stored(Invocation(output.Output(json=True)), message, "text")
     failure_of(StoreError(HOSTILE)).show(as_json=False)
     failure_of(StoreError(HOSTILE)).show(as_json=True)
     out, err = capsys.readouterr()
@@ -828,30 +833,30 @@ def test_hostile_bytes_are_escaped_in_text_and_json(capsys: pytest.CaptureFixtur
 def test_bodies(
     capsys: pytest.CaptureFixture[str], body: bytes, form: str, expected: list[str]
 ) -> None:
-    stored_page.show_stored(Invocation(output.Output()), [stored(body=body)], form)
+    stored_page.show_stored(Invocation(output.Output()), stored(body=body), form)
     assert capsys.readouterr().out.splitlines()[-len(expected) :] == expected
 
 
 @pytest.mark.parametrize("body", [b"{", b"\xff", b"[" * 100_000])
 def test_a_body_that_is_not_json_is_refused(body: bytes) -> None:
     with pytest.raises(Failure, match="not JSON"):
-        stored_page.show_stored(Invocation(output.Output()), [stored(body=body)], "json")
+        stored_page.show_stored(Invocation(output.Output()), stored(body=body), "json")
 
 
 def test_a_raw_body_is_only_its_bytes(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
-    stored_page.show_stored(Invocation(output.Output()), [stored(body=b"\xff\x1b\n")], "raw")
+    stored_page.show_stored(Invocation(output.Output()), stored(body=b"\xff\x1b\n"), "raw")
     assert capfdbinary.readouterr().out == b"\xff\x1b\n"
 
 
 def test_a_raw_body_is_not_printed_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     with pytest.raises(Failure, match="control this terminal"):
-        stored_page.show_stored(Invocation(output.Output()), [stored(body=b"x")], "raw")
+        stored_page.show_stored(Invocation(output.Output()), stored(body=b"x"), "raw")
 
 
 def test_null_body_is_not_an_empty_one(capsys: pytest.CaptureFixture[str]) -> None:
     for body in (None, b""):
-        stored_page.show_stored(Invocation(output.Output()), [stored(body=body)], "text")
+        stored_page.show_stored(Invocation(output.Output()), stored(body=body), "text")
     out = capsys.readouterr().out
     assert out.count("body is null") == 1
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import os
 import pickle
+import runpy
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from delaybridge import publish
-from delaybridge.cli.config import sample
 from delaybridge.errors import ConfigError
 from delaybridge.message import Limits
 from delaybridge.settings import password_file, urls
@@ -28,7 +28,8 @@ from delaybridge.settings.urls import (
     redact_text,
 )
 
-SAMPLE = Path(__file__).parents[2] / "config" / "delaybridge.toml"
+ROOT = Path(__file__).parents[2]
+SAMPLE = ROOT / "config/delaybridge.toml"
 CANARY = "S3CR3T-CANARY-77"
 
 
@@ -63,6 +64,7 @@ def test_sample_file_is_the_defaults() -> None:
 
 
 def test_sample_file_is_generated_from_the_descriptions() -> None:
+    sample = runpy.run_path(str(ROOT / "docs/sample.py"))["sample"]
     assert SAMPLE.read_text() == sample()
 
 
