@@ -88,22 +88,16 @@ class Targets:
         return Selection(**{**self._filters, "states": states})
 
 
-_EXCHANGE = option(
-    "--exchange [BROKER:]X",
-    "Only messages to this exchange, with any routing key, or to this topic.",
-)
-_STATES = option(
-    "--state",
-    "Only messages in this state; once for each state. [default: all three]",
-    to="states",
-    type=click.Choice(PENDING_STATES),
-    multiple=True,
-)
+_X = "Only messages to this exchange, with any routing key, or to this topic."
+_EXCHANGE = option("--exchange [BROKER:]X", _X)
+_STATE = "Only messages in this state; once for each state. [default: all three]"
+_CHOICE = click.Choice(PENDING_STATES)
+_STATES = option("--state", _STATE, to="states", type=_CHOICE, multiple=True)
 _ALL = option("--all", "All dead messages.", to="everything")
 _REASON = option("--reason R", "Only messages that failed for this reason, as unroutable.")
 _ID_PREFIX = option("--id-prefix TEXT", "Only messages whose id begins with this.")
 _SPAN = "Spread them evenly over this span, in their order."
-_OVER = option("--over DURATION", _SPAN, type=grammar.DURATION)
+_OVER = option("--over", _SPAN, type=grammar.DURATION)
 _DRY_RUN = option("--dry-run", "Only count what a filter matches.")
 _YES = option("--yes", "Do not ask.")
 

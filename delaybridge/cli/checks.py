@@ -37,7 +37,7 @@ class Finding(NamedTuple):
 
 
 def check(about: str, is_well: bool, fact: str, fault: str, *, level: str = FAIL) -> Finding:
-    """The fact alone if all is well, else with what is wrong about it."""
+    """The fact alone if all is well, else the fact and its fault."""
     return Finding(OK, about, fact) if is_well else Finding(level, about, f"{fact}: {fault}")
 
 
@@ -61,7 +61,7 @@ def problems(
         yield Finding(WARN, "retrying", failing_text(each, found), remedy)
     for name in _unread(found, settings):
         remedy = "Start: delaybridge ingest, or scan --with-ingest"
-        yield Finding(WARN, "ingest", f"nobody reads {name}", remedy)
+        yield Finding(WARN, "ingest", f"no ingest process reads {name}", remedy)
     for source, process in sources_of(found):
         if is_stalled(source, process, found.now_ms):
             yield Finding(FAIL, "ingest", f"{source.source} is not read: {source.state}")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from delaybridge import Stats
     from delaybridge.store.announcements import IngestInfo, SourceInfo, WorkerInfo
     from delaybridge.store.stats import BucketStats
-    from delaybridge.store.troubles import Retrying
+    from delaybridge.store.troubles import Retrying, Trouble
 
 _STATES = ("delayed", "in_flight", "parked", "dead")
 
@@ -36,12 +36,7 @@ def stats(call: Invocation) -> None:
         output.table(found.retrying, lambda each: _retrying_row(each, found), spare=("EXAMPLE",))
     if found.troubles:
         output.line()
-        output.table(
-            found.troubles,
-            lambda each: {
-                "PARKED": each.destination, "WORKER": each.worker, "REASON": each.reason
-            },
-        )  # fmt: skip
+        output.table(found.troubles, _trouble_row)
     if found.ingests:
         output.line()
         _show_sources(call, found)
@@ -149,6 +144,10 @@ def _retrying_row(each: Retrying, found: Stats) -> dict[str, str]:
     }
 
 
+def _trouble_row(each: Trouble) -> dict[str, str]:
+    return {"PARKED": each.destination, "WORKER": each.worker, "REASON": each.reason}
+
+
 def _worker_row(each: WorkerInfo, found: Stats) -> dict[str, str | int]:
     started_ms = each.started_ms
     return {
@@ -171,7 +170,7 @@ def _bucket_row(each: BucketStats, now_ms: int) -> dict[str, str | int]:
         ">DEAD": each.dead,
         "NEXT DUE": "-" if each.next_due_ms is None else in_time(each.next_due_ms - now_ms),
         "OVERDUE": roughly(each.overdue_ms) if each.overdue_ms else "-",
-        "OWNER": each.owner or "nobody",
+        "OWNER": each.owner or "none",
         "LEASE": "-" if each.lease_ms is None else roughly(each.lease_ms),
     }
 

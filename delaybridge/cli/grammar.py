@@ -114,7 +114,7 @@ def cursor_of(text: str, flag: str = "--cursor") -> tuple[float, str]:
 DURATION = Value("DURATION", _duration_ms)  # `15m`, in ms
 TIME = Value("TIME", _time_ms)  # RFC 3339, in epoch ms
 KEY = Value("KEY", lambda text, _: os.fsencode(text))
-NAME = Value("NAME", _name)
+NAME = Value("W", _name)
 CURSOR = Value("CURSOR", cursor_of)
 
 
@@ -146,34 +146,21 @@ def options(*each: Decorator) -> Decorator:
 
 in_option = option("--in DURATION", "How long from now, as 15m or 1h30m.", to="delay")
 at_option = option("--at TIME", "When, as 2030-01-31T09:00:00Z.")
-key_option = option(
-    "-k --key KEY", "Search only the bucket of this key. [default: all buckets]", type=KEY
-)
+_KEY_HELP = "Search only the bucket of this key. [default: all buckets]"
+key_option = option("-k --key", _KEY_HELP, type=KEY)
 destination_option = option("--destination D", "Only messages to exactly this destination.")
 due_options = options(
-    option(
-        "--due-from TIME", "Only messages due at this time or later.", to="due_from_ms", type=TIME
-    ),
-    option(
-        "--due-to TIME", "Only messages due at this time or earlier.", to="due_to_ms", type=TIME
-    ),
+    option("--due-from", "Only messages due at this time or later.", to="due_from_ms", type=TIME),
+    option("--due-to", "Only messages due at this time or earlier.", to="due_to_ms", type=TIME),
 )
+_COUNT = click.IntRange(min=1)
 page_options = options(
-    option(
-        "--limit N",
-        f"How many to list, {PAGE_LIMIT} at most.",
-        type=click.IntRange(min=1),
-        default=50,
-    ),
-    option("--cursor CURSOR", "Continue a list: the cursor printed at its end.", type=CURSOR),
+    option("--limit N", f"How many to list, {PAGE_LIMIT} at most.", type=_COUNT, default=50),
+    option("--cursor", "Continue a list: the cursor printed at its end.", type=CURSOR),
 )
-body_option = option(
-    "--body",
-    "How the body is printed; raw: only its bytes.",
-    to="form",
-    type=click.Choice(["text", "json", "hex", "raw"]),
-    default="text",
-)
+_FORMS = click.Choice(["text", "json", "hex", "raw"])
+_FORM = "How the body is printed; raw: only its bytes."
+body_option = option("--body", _FORM, to="form", type=_FORMS, default="text")
 
 
 def text_or_bytes(text: str) -> str | bytes:

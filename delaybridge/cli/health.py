@@ -22,9 +22,9 @@ _RETRYING = "How long a message may have been failing and retried."
 
 
 @click.command("health", cls=Command)
-@option("--max-overdue DURATION", _OVERDUE, to="overdue_ms", type=DURATION, default="5s")
-@option("--max-unowned DURATION", _UNOWNED, to="unowned_ms", type=DURATION, default="0s")
-@option("--max-retrying-age DURATION", _RETRYING, to="retrying_ms", type=DURATION, default="1m")
+@option("--max-overdue", _OVERDUE, to="overdue_ms", type=DURATION, default="5s")
+@option("--max-unowned", _UNOWNED, to="unowned_ms", type=DURATION, default="0s")
+@option("--max-retrying-age", _RETRYING, to="retrying_ms", type=DURATION, default="1m")
 @pass_call
 def health(call: Invocation, overdue_ms: int, unowned_ms: int, retrying_ms: int) -> int:
     """Check that messages go out on time; exits with 0 or 1.

@@ -21,7 +21,7 @@ def table(
 ) -> list[str]:
     """Lines of aligned columns, their titles first, at most `width` cells wide.
 
-    Where there is no room, text is cut to 26 cells, then spare columns are left out in this order,
+    If there is no room, text is cut to 26 cells, then spare columns are left out in this order,
     then text is cut to 10 cells. Columns that are aligned to the right are not cut.
     """
     columns = {title: [title.lstrip(_RIGHT), *(row[title] for row in rows)] for title in rows[0]}

@@ -50,18 +50,18 @@ class JsonFormatter(logging.Formatter):
 
 
 def configure(*, as_json: bool, verbose: bool) -> None:
-    """Send delaybridge's log to stderr; with `verbose` also what is only for the curious."""
+    """Send delaybridge's log to stderr; with `verbose` also debug messages."""
     never_fail()
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter() if as_json else TextFormatter())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     logging.getLogger("delaybridge").setLevel(logging.DEBUG if verbose else logging.INFO)
-    # pika logs every lost connection as an error with its traceback; ours says it once.
+    # pika logs every lost connection with a traceback; our log has one line for it.
     logging.getLogger("pika").setLevel(logging.WARNING if verbose else logging.CRITICAL)
 
 
 def shown(text: str) -> str:
-    """A log line: secrets masked, everything escaped, words and the whole of bearable length."""
+    """A log line: secrets masked, control characters escaped, long words and lines cut."""
     words = printable(redact_text(text[: 2 * LINE_CHARS])).split(" ")
     return _cut(" ".join(_cut(word, FIELD_CHARS) for word in words), LINE_CHARS)
 
@@ -71,12 +71,12 @@ def _cut(text: str, chars: int) -> str:
 
 
 def _bounded(value: object) -> object:
-    """A field as JSON: a text without secrets and of bearable length, all else as it is."""
+    """A field as JSON: text with secrets masked and cut, other values unchanged."""
     return _cut(redact_text(value), FIELD_CHARS) if isinstance(value, str) else value
 
 
 def trace(formatter: logging.Formatter, record: logging.LogRecord) -> list[str]:
-    """The traceback of a record, escaped line by line; of a long one the end."""
+    """The traceback of a record, escaped; only the end of a long one."""
     if not record.exc_info:
         return []
     text = redact_text(formatter.formatException(record.exc_info))

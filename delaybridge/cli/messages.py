@@ -17,6 +17,7 @@ from delaybridge.cli.stored import show_message, show_page
 
 _NOT_PENDING = "no such message is pending"
 _COLUMNS = ("DUE", ">IN", "ID", "DESTINATION", ">TRY", ">BYTES", "HEADERS", "FIRST DUE", "REASON")
+_STATES = click.Choice([*PENDING_STATES, "dead"])
 _SPARE = ("DUE", "HEADERS", "FIRST DUE", ">BYTES", ">TRY")
 
 
@@ -27,12 +28,7 @@ def message() -> None:
 
 @message.command("ls")
 @grammar.destination_option
-@option(
-    "--state",
-    "Only messages in this state.",
-    type=click.Choice([*PENDING_STATES, "dead"]),
-    default="delayed",
-)
+@option("--state", "Only messages in this state.", type=_STATES, default="delayed")
 @grammar.due_options
 @grammar.page_options
 @pass_call

@@ -33,12 +33,9 @@ _NO_BROKERS = (
     "Worker processes; one per core is the most that helps. [default: scan.processes, 1]",
     type=click.IntRange(1, 256),
 )
-@option("--name W", "The worker's name. [default: host and pid]", type=NAME)
+@option("--name", "The worker's name. [default: host and pid]", type=NAME)
 @option("--burst", "Exit when nothing is due any more.")
-@option(
-    "--with-ingest",
-    "Also read delay exchanges and delay topics, in a process of its own; see ingest.",
-)
+@option("--with-ingest", "Also read delay exchanges and topics, in another process; see ingest.")
 @pass_call
 def scan(
     call: Invocation, processes: int | None, name: str | None, burst: bool, with_ingest: bool
@@ -88,7 +85,7 @@ _ingest_options = options(
         "Take over the sources of this abandoned namespace. Repeat for several.",
         multiple=True,
     ),
-    option("--name W", "The process' name. [default: host and pid]", type=NAME),
+    option("--name", "The process' name. [default: host and pid]", type=NAME),
 )
 
 

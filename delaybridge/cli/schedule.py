@@ -30,9 +30,7 @@ _NUMBERS = ("delivery_mode", "priority", "timestamp", "partition")
 @grammar.in_option
 @grammar.at_option
 @option("--id ID", "The message's id; generated if omitted.")
-@option(
-    "-k --key KEY", "Kafka's record key; messages of one key keep their order.", type=grammar.KEY
-)
+@option("-k --key", "Kafka's record key; messages of one key keep their order.", type=grammar.KEY)
 @option("-H --header NAME=VALUE", "A header.", to="headers", multiple=True)
 @option(
     "-P --property NAME=VALUE",

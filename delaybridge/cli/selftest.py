@@ -1,6 +1,6 @@
-"""Every script of the store, run once on a bucket that no message ever lies in.
+"""Runs every script of the store once, on a bucket that is never used for messages.
 
-A missing right or command shows here, and not in the middle of a worker's script.
+A missing right or command is found here rather than in the middle of a worker's script.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ _AHEAD_MS = 3_600_000
 
 
 def run_scripts(store: Store, namespace: str) -> int:
-    """Run every script once; how many. StoreError for one that fails. Nothing stays behind."""
+    """Run every script once and remove the bucket; returns the number of scripts.
+
+    StoreError if a script fails.
+    """
     number = MAX_BUCKETS + 1 + secrets.randbelow(2**30)
     seen: set[str] = set()
     steps = _life(Bucket(namespace, number, _BIRTH), namespace)
@@ -40,19 +43,19 @@ def run_scripts(store: Store, namespace: str) -> int:
             seen.add(command.name)
             (reply,) = store.run([command])
             if reply is None:
-                raise StoreError(f"redis: the script {command.name} did not do its work")
+                raise StoreError(f"redis: the script {command.name} had no effect")
     except StopIteration:
         pass
     finally:
         left = [keys.bucket_key(namespace, number, name) for name in keys.BUCKET_KEYS]
         store.run([RedisCommand("DEL", (), left, int, is_plain=True)])
     if untried := SCRIPT_KEYS.keys() - seen:
-        raise StoreError(f"redis: not tried: {', '.join(sorted(untried))}")
+        raise StoreError(f"redis: scripts not tried: {', '.join(sorted(untried))}")
     return len(seen)
 
 
 def _life(bucket: Bucket, namespace: str) -> Generator[RedisCommand[Any], Any, None]:
-    """A message that meets everything: rescheduled, retried, parked, buried, kicked, settled."""
+    """The life of a message that meets every script: rescheduled, retried, parked, buried, ..."""
     who = f"doctor:{secrets.token_hex(8)}"
     held: Acquired = yield bucket.acquire(who, _TTL_MS)
     token = held.token or ""
@@ -90,11 +93,9 @@ def _schedule(bucket: Bucket) -> RedisCommand[Any]:
 
 def _fired(bucket: Bucket, token: str, have: int) -> Generator[RedisCommand[Any], Any, Item]:
     """The message, claimed and fired."""
-    claimed = yield bucket.claim(
-        *(token, _TTL_MS, have), ahead_ms=_AHEAD_MS, limit=1, max_bytes=2**20
-    )
+    claimed = yield bucket.claim(token, _TTL_MS, have, ahead_ms=_AHEAD_MS, limit=1, max_bytes=2**20)
     if not claimed.records:
-        raise StoreError("redis: the script claim did not find what was scheduled")
+        raise StoreError("redis: the script claim did not find the scheduled message")
     item = Item(_ID, claimed.number, record.split_record(claimed.records[0])[0])
     yield bucket.fire(token, _TTL_MS, item.score, claimed.number, 0)
     return item

@@ -1,7 +1,7 @@
-"""A standard error that cannot fail: what nobody reads, or finds no room on a disk, is lost.
+"""A standard error that cannot fail: output that cannot be written is lost.
 
-Nothing ends for that: neither a worker whose log cannot be written, nor a command before it has
-said by its exit code what went wrong. A standard stream that is closed leads to the null device.
+A full disk or a closed pipe ends neither a worker nor a command, which keeps its exit code. Closed
+standard streams are opened on the null device.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class _Lossy(io.FileIO):
 
 
 def never_fail() -> None:
-    """From now on nothing is raised for what is written to standard error, nor left to flush."""
+    """Make writes to standard error unbuffered, and never raise."""
     _fill_closed()
     stream = sys.__stderr__
     if stream is not None and sys.stderr is stream:

@@ -87,7 +87,7 @@ def show_message(
 ) -> None:
     """The message with this id and its body, then the names of others quarantined under the id.
 
-    state: that it must have, if any. Failure, with `missing`, if there is none.
+    state: only a message in this state. Failure, with `missing`, if none is found.
     """
     with call.client() as client:
         stored = client.get(id, key=key)

@@ -194,7 +194,9 @@ def test_bodies_are_bytes(run: Run, client: Client) -> None:
     assert run("schedule", "rabbitmq:/q", "-", *HOUR, stdin=largest + b"x").code == 2
 
 
-def test_what_is_pending_already(run: Run, client: Client) -> None:
+def test_an_id_that_is_already_pending_is_a_duplicate_or_a_conflict(
+    run: Run, client: Client
+) -> None:
     same = ("schedule", "rabbitmq:/q", "x", *HOUR, "--id", "a")
     other = ("schedule", "rabbitmq:/q", "y", *HOUR, "--id", "a")
     assert run(*same).code == 0
@@ -217,7 +219,9 @@ def test_ids_are_text(run: Run, bad: str) -> None:
     assert run("message", "cancel", "--", bad).out == f"{bad}  cancelled\n"
 
 
-def test_in_flight_is_too_late(run: Run, client: Client, namespace: str) -> None:
+def test_a_message_in_flight_is_too_late_to_change(
+    run: Run, client: Client, namespace: str
+) -> None:
     run("schedule", "rabbitmq:/q", "x", *HOUR, "--id", "a")
     Owner(client, namespace, "a").fire()
     for command in (("cancel", "a"), ("reschedule", "a", *HOUR), ("publish-now", "a")):
@@ -229,7 +233,7 @@ def test_in_flight_is_too_late(run: Run, client: Client, namespace: str) -> None
     assert shown["fired"] is True
 
 
-def test_many_at_once(run: Run) -> None:
+def test_verbs_take_several_ids(run: Run) -> None:
     for id in ("a", "b", "c"):
         run("schedule", "rabbitmq:/q", "x", *HOUR, "--id", id)
     partly = run("message", "cancel", "--yes", "a", "zz", "a")
@@ -247,25 +251,27 @@ def test_many_at_once(run: Run) -> None:
 
 
 def summary(result: Result) -> dict[str, int]:
-    """The sum that --json says on stderr."""
+    """The counts that --json prints on stderr."""
     found: dict[str, int] = json.loads(result.err.splitlines()[-1])["summary"]
     return found
 
 
-def test_a_filter_is_counted_confirmed_and_done(run: Run, client: Client, namespace: str) -> None:
+def test_matches_of_a_filter_are_counted_confirmed_and_changed(
+    run: Run, client: Client, namespace: str
+) -> None:
     # Given 9 mistaken messages, one of them handed to the broker, and one that is right
     client.schedule_many(Message("kafka:bad", b"", delay=60, id=f"m{n}") for n in range(9))
     client.schedule("kafka:good", b"", delay=60, id="good")
     Owner(client, namespace, "m4").fire()
     bad = ("message", "cancel", "--destination", "kafka:bad")
-    # When it is only counted, or nobody said yes, then nothing is done
+    # When it is only counted or not confirmed, then nothing is done
     counted = run("--json", *bad, "--dry-run")
     assert counted.objects[0]["matched"] == 9
     assert counted.objects[0]["in_flight"] >= 1
     refused = run(*bad)
     assert (refused.code, refused.out) == (2, "")
     assert refused.err.startswith("error: --yes: missing; needed to cancel 9 messages (")
-    # When it is done, then each message has its own answer, and the sum is true
+    # When it is done, then each message has its own answer, and the counts are right
     done = run("--json", *bad, "--yes")
     assert done.code == 6
     said = {each["id"]: each["answer"] for each in done.objects}
@@ -276,7 +282,7 @@ def test_a_filter_is_counted_confirmed_and_done(run: Run, client: Client, namesp
     assert (left.code, left.out, left.err) == (0, "", "no message matches\n")
 
 
-def test_what_is_moved_by_filter_can_be_spread(run: Run, client: Client) -> None:
+def test_messages_moved_by_filter_can_be_spread_over_time(run: Run, client: Client) -> None:
     client.schedule_many(
         Message("kafka:t", b"", delay=60 + n, id=f"m{n:03}", key="k") for n in range(100)
     )
@@ -294,7 +300,7 @@ def test_what_is_moved_by_filter_can_be_spread(run: Run, client: Client) -> None
     assert abs(stored.due_ms - wall_ms() - 600_000) < 30_000
 
 
-def test_dead_messages_by_filter_and_a_destination_as_a_whole(
+def test_dead_messages_and_whole_destinations_are_changed_by_filter(
     run: Run, client: Client, namespace: str
 ) -> None:
     for id in ("a", "b", "c"):
@@ -314,7 +320,9 @@ def test_dead_messages_by_filter_and_a_destination_as_a_whole(
     assert run("dead", "discard", "--all", "--yes").err == "no message matches\n"
 
 
-def test_a_reader_that_goes_does_not_stop_a_bulk_verb(flags: list[str], client: Client) -> None:
+def test_a_reader_that_closes_stdout_does_not_stop_a_bulk_verb(
+    flags: list[str], client: Client
+) -> None:
     client.schedule_many(Message("kafka:t", b"", delay=60) for _ in range(3000))
     line = " ".join([sys.executable, "-m", "delaybridge", *flags, "message", "cancel"])
     done = subprocess.run(
@@ -435,12 +443,12 @@ def test_lines(run: Run, client: Client) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"\n\n", b"\r\n"])
-def test_lines_of_nothing(run: Run, data: bytes) -> None:
+def test_empty_lines_schedule_nothing(run: Run, data: bytes) -> None:
     done = run("schedule", "kafka:t", *HOUR, "--lines", stdin=data)
     assert (done.code, done.out, done.err) == (0, "", "0 scheduled\n")
 
 
-def test_lines_that_are_refused(run: Run, client: Client) -> None:
+def test_a_line_that_is_too_long_is_refused(run: Run, client: Client) -> None:
     data = b"a\n" + b"x" * 300_000 + b"\nb\n"
     stopped = run("schedule", "kafka:t", *HOUR, "--lines", stdin=data)
     assert stopped.code == 6
@@ -452,7 +460,7 @@ def test_lines_that_are_refused(run: Run, client: Client) -> None:
     assert run("schedule", "nope:t", *HOUR, "--lines", stdin=b"a\n").code == 2
 
 
-def test_a_reader_that_goes_does_not_end_the_reading_of_lines(
+def test_a_reader_that_closes_stdout_does_not_stop_the_reading_of_lines(
     flags: list[str], client: Client
 ) -> None:
     line = " ".join([sys.executable, "-m", "delaybridge", *flags, "schedule kafka:t --in 1h"])
@@ -518,7 +526,7 @@ def test_stats_and_buckets(run: Run, client: Client, namespace: str) -> None:
     Owner(client, namespace, "a")
     owned = [each for each in run("--json", "bucket", "ls").objects if each["owner"]]
     assert [(each["owner"], each["delayed"]) for each in owned] == [("test", 1)]
-    assert run("bucket", "ls").out.count("nobody") == 15
+    assert run("bucket", "ls").out.count("none") == 15
     assert run("worker", "ls").err == "no worker runs; start one: delaybridge scan\n"
     sick = run("health")
     assert (sick.code, sick.out) == (1, "FAIL  15 of 16 buckets have no worker\n")
@@ -559,7 +567,7 @@ def crowded(client: Client, store: Store, namespace: str) -> str:
     ],
 )
 @pytest.mark.parametrize("columns", [50, 80])
-def test_everything_that_is_listed_fits_a_terminal(
+def test_every_list_fits_the_terminal(
     run: Run, crowded: str, monkeypatch: pytest.MonkeyPatch, words: str, shows: str, columns: int
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
@@ -574,7 +582,7 @@ def test_everything_that_is_listed_fits_a_terminal(
 
 @pytest.fixture
 def worker_flags(flags: list[str]) -> list[str]:
-    """A broker that is away is enough for a worker to start."""
+    """An unreachable broker is enough for a worker to start."""
     return [*flags, "--broker", "amqp://127.0.0.1:1"]
 
 
@@ -655,7 +663,7 @@ def test_two_workers_of_one_name(
 
 
 def levels(result: Result) -> dict[str, list[str]]:
-    """Level -> what is said."""
+    """Level -> texts."""
     found: dict[str, list[str]] = {}
     for item in result.objects:
         found.setdefault(item["level"], []).append(f"{item['about']}: {item['text']}")
@@ -678,7 +686,7 @@ def test_doctor_on_every_redis(
         assert [*connection.scan_iter(f"{{{namespace}*")] == []
 
 
-def test_doctor_finds_what_is_wrong(run: Run, client: Client) -> None:
+def test_doctor_reports_missing_workers_and_unreachable_brokers(run: Run, client: Client) -> None:
     run("schedule", "rabbitmq:/q", "x", *HOUR, "--id", "a")
     lonely = run("--json", "doctor")
     assert lonely.code == 1
@@ -689,13 +697,13 @@ def test_doctor_finds_what_is_wrong(run: Run, client: Client) -> None:
     assert CANARY not in broker.out + broker.err
 
 
-def test_doctor_asks_the_brokers(run: Run) -> None:
+def test_doctor_connects_to_the_brokers(run: Run) -> None:
     well = run("--json", "--broker", "memory://", "doctor")
     assert well.code == 0
     assert any(text.startswith("broker memory: ") for text in levels(well)["ok"])
 
 
-def test_doctor_compares_the_limits_of_the_brokers_with_ours(
+def test_doctor_compares_the_limits_of_the_brokers_with_the_settings(
     run: Run, rabbitmq_url: str, real_kafka_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     narrow = ["--broker", f"{rabbitmq_url}?frame_max=8192", "--broker", real_kafka_url]

@@ -467,7 +467,9 @@ def test_all_ids_are_checked_before_anything_is_done(run: Run) -> None:
     ],
     ids=" ".join,
 )
-def test_redis_away(run: Run, args: tuple[str, ...]) -> None:
+def test_an_unreachable_redis_is_named_without_its_password(
+    run: Run, args: tuple[str, ...]
+) -> None:
     result = run("--redis", f"redis://:{CANARY}@127.0.0.1:1/0", *args)
     assert (result.code, result.out) == (5, "")
     (line,) = result.err.splitlines()
@@ -478,7 +480,7 @@ def test_redis_away(run: Run, args: tuple[str, ...]) -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-def test_redis_away_for_lines(run: Run) -> None:
+def test_lines_are_not_scheduled_if_redis_is_unreachable(run: Run) -> None:
     result = run(*NOWHERE, "schedule", "kafka:t", *WHEN, "--lines", stdin=b"a\nb\n")
     assert (result.code, result.out) == (5, "")
     assert "lines 1 to 2: not scheduled" in result.err
@@ -486,7 +488,7 @@ def test_redis_away_for_lines(run: Run) -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-def test_doctor_says_that_redis_is_away(run: Run) -> None:
+def test_doctor_reports_an_unreachable_redis(run: Run) -> None:
     result = run(*NOWHERE, "doctor")
     assert result.code == 1
     assert result.out.startswith("FAIL  redis: no answer")
@@ -673,7 +675,7 @@ def test_lines_that_were_not_read_are_counted() -> None:
     assert lines.unread(found, stream) == (2, True)
 
 
-def test_lines_of_a_stream_without_end_are_not_counted_for_ever(
+def test_lines_of_an_endless_stream_are_counted_for_a_limited_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(lines, "_COUNTING_S", 0.01)
@@ -854,7 +856,7 @@ def test_a_raw_body_is_not_printed_on_a_terminal(monkeypatch: pytest.MonkeyPatch
         stored_page.show_stored(Invocation(output.Output()), stored(body=b"x"), "raw")
 
 
-def test_null_body_is_not_an_empty_one(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_null_body_is_not_shown_as_an_empty_one(capsys: pytest.CaptureFixture[str]) -> None:
     for body in (None, b""):
         stored_page.show_stored(Invocation(output.Output()), stored(body=body), "text")
     out = capsys.readouterr().out
@@ -997,11 +999,11 @@ def test_a_verdict_is_wrapped_on_a_terminal(
         (-7_000, "7s ago"),
     ],
 )
-def test_times_are_said_as_a_person_says_them(ms: int, text: str) -> None:
+def test_times_are_rounded_as_people_round_them(ms: int, text: str) -> None:
     assert output.in_time(ms) == text
 
 
-def test_an_empty_table_is_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_empty_table_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert not show_table([])
     assert capsys.readouterr().out == ""
 
@@ -1009,7 +1011,7 @@ def test_an_empty_table_is_nothing(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     "cursor", [(1795197600450.9961, "a:b c"), (5.0, "é"), (1795197600450.0, "x")]
 )
-def test_cursors_survive_the_way_through_a_shell(cursor: tuple[float, str]) -> None:
+def test_cursors_survive_a_shell(cursor: tuple[float, str]) -> None:
     assert cursor_of(stored_page.cursor_text(cursor)) == cursor
 
 
@@ -1118,7 +1120,7 @@ def test_interrupted(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (result.code, result.err) == (130, "error: interrupted\n")
 
 
-def test_a_reader_that_goes_away_is_no_error() -> None:
+def test_a_reader_that_closes_stdout_is_not_an_error() -> None:
     done = subprocess.run(
         ["sh", "-c", f"{sys.executable} -m delaybridge config show; echo $? >&2"],
         stdout=closed_pipe(),
@@ -1186,7 +1188,7 @@ def test_c_locale() -> None:
 # settings
 
 
-def test_config_show_is_a_file_that_says_the_same(run: Run) -> None:
+def test_the_output_of_config_show_is_a_settings_file_with_the_same_values(run: Run) -> None:
     flags = ("--namespace", "n", "--broker", "amqp://h/%2F", "--broker", "eu=kafka://h:9092")
     text = run(*flags, "config", "show").out
     Path("shown.toml").write_text(text)
@@ -1265,7 +1267,7 @@ def stats(*, owners: list[str | None], overdue_ms: int = 0, delayed: int = 0) ->
 
 
 class FakeStats:
-    """A client whose stats come from a list, the last one for ever."""
+    """A client whose stats come from a list, the last one repeated."""
 
     def __init__(self, *answers: Stats) -> None:
         self.answers = list(answers)
@@ -1333,7 +1335,7 @@ UNREAD = "no ingest process reads rabbitmq:orders.delay"
         (ingesting("reading", name="pay.delay"), UNREAD),
     ],
 )
-def test_health_and_doctor_look_at_what_ingest_reads(
+def test_health_and_doctor_check_that_sources_are_read(
     run: Run, monkeypatch: pytest.MonkeyPatch, found: Stats, fault: str
 ) -> None:
     monkeypatch.setenv("DELAYBRIDGE_INGEST__EXCHANGES", "orders.delay")
