@@ -637,7 +637,7 @@ def test_sigterm_while_redis_is_down_ends_in_time_and_reports_leases_not_given_b
         worker.signal(signal.SIGTERM)
         assert worker.wait() == 1
         assert time.monotonic() - began_s < 10, "and not the sum of what each step may take"
-        assert "not_drained" in worker.log or "were not given back" in worker.log
+        assert "not_drained" in worker.log or "were not released" in worker.log
         server.resume()
 
 
