@@ -840,7 +840,7 @@ def heard(plain: redis.Redis, namespace: str) -> Iterator[Callable[[], list[byte
     subscription.subscribe(keys.wake(namespace))
     subscription.get_message(timeout=5)
 
-    def said() -> list[bytes]:
+    def since_the_last_call() -> list[bytes]:
         # Everything published before this marker arrives before it.
         plain.publish(keys.wake(namespace), "marker")
         found = []
@@ -851,7 +851,7 @@ def heard(plain: redis.Redis, namespace: str) -> Iterator[Callable[[], list[byte
                 found.append(message["data"])
         return found
 
-    yield said
+    yield since_the_last_call
     subscription.close()
 
 
@@ -915,13 +915,13 @@ async def test_rescheduling_or_kicking_a_message_to_the_front_wakes_the_owner(
         owner.bury(*owner.claim(ahead_ms=2000, margin_ms=20))
         heard()
         await client.reschedule("y", delay=1800)
-        (said,) = heard()
-        assert said == f"{world.number} {(await client.get('y')).due_ms}".encode()
+        (wake_up,) = heard()
+        assert wake_up == f"{world.number} {(await client.get('y')).due_ms}".encode()
         await client.reschedule("y", delay=3600)
         assert heard() == []
         await client.kick("x")
-        (said,) = heard()
-        assert said == f"{world.number} {(await client.get('x')).due_ms}".encode()
+        (wake_up,) = heard()
+        assert wake_up == f"{world.number} {(await client.get('x')).due_ms}".encode()
 
 
 async def test_a_bucket_without_an_owner_sends_no_wake_up(
