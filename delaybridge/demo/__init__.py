@@ -69,7 +69,8 @@ def _set_up(
     url, about = stack.enter_context(private_redis())
     screen.line(f"store     {about}  {url}  nothing on disk")
     screen.line(f"broker    {place.about}")
-    screen.line(f"          {place.own}")
+    kind, end = ("queue" if place.kind == "rabbitmq" else "topic"), ", deleted at the end"
+    screen.line(f"          {kind} {place.name}{'' if place.is_stand_in else end}")
     settings = environment(
         **_SETTINGS,
         NAMESPACE=_NAMESPACE,

@@ -11,7 +11,7 @@ import os
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pika
@@ -22,13 +22,14 @@ from pika.exceptions import AMQPError
 
 from delaybridge.amqp.connection import reason_of
 from delaybridge.errors import ConfigError, PublishUnavailable, printable
+from delaybridge.message import Message
 from delaybridge.publish import PublishOptions
 from delaybridge.publish.kafka.configuration import configuration
 from delaybridge.settings.settings import Settings
 from delaybridge.settings.urls import kind_of, redact
 
 _PARTITIONS = 4
-_NO_SUCH_PARTITION = 99
+_NO_SUCH_PARTITION = {"partition": 99}
 _ANSWER_S = 10.0
 _QUEUE_EXPIRES_MS = 60_000  # RabbitMQ deletes it after this, if the demo was killed
 _QUIET = {"log_level": 0}  # librdkafka would write to our standard error
@@ -38,20 +39,27 @@ _QUIET = {"log_level": 0}  # librdkafka would write to our standard error
 class Target:
     """A queue or topic of the demo's own.
 
-    url: the broker, for a worker's settings. about: the same for people, without secrets. own: the
-    queue or topic, for people. consume: the consumer's input. poison: a destination that, with
-    poison_properties, cannot be delivered to.
+    url: the broker, for a worker's settings. about: the same for people, without secrets. consume:
+    the consumer's input.
     """
 
     kind: str
     url: str
+    name: str
     about: str
-    own: str
-    destination: str
     consume: Mapping[str, Any]
-    poison: str
-    poison_properties: Mapping[str, Any] = field(default_factory=dict)
     is_stand_in: bool = False
+
+    @property
+    def destination(self) -> str:
+        """The queue or topic, for a message."""
+        return f"rabbitmq:/{self.name}" if self.kind == "rabbitmq" else f"kafka:{self.name}"
+
+    def poison(self, *, id: str, delay_s: float) -> Message:
+        """A message that the broker refuses."""
+        if self.kind == "rabbitmq":
+            return Message(f"{self.destination}.nowhere", b"", id=id, delay=delay_s)
+        return Message(self.destination, b"", id=id, delay=delay_s, properties=_NO_SUCH_PARTITION)
 
 
 @contextmanager
@@ -79,14 +87,13 @@ def _stand_in(topic: str) -> Iterator[Target]:
     brokers = owner.list_topics(topic, timeout=_ANSWER_S).brokers  # asking creates the topic
     servers = ",".join(f"{broker.host}:{broker.port}" for broker in brokers.values())
     about = f"kafka mock {libversion()[0]} (a stand-in, in this process)  {servers}"
-    yield _kafka_target(f"kafka://{servers}", topic, about, f"topic {topic}", is_stand_in=True)
+    yield _kafka_target(f"kafka://{servers}", topic, about, is_stand_in=True)
     owner.purge()
 
 
 @contextmanager
 def _kafka(url: str, topic: str) -> Iterator[Target]:
-    own = f"topic {topic}, deleted at the end"
-    found = _kafka_target(url, topic, f"kafka  {redact(url)}", own)
+    found = _kafka_target(url, topic, f"kafka  {redact(url)}")
     admin = AdminClient(found.consume["settings"])
     with _errors_of(url):
         admin.list_topics(timeout=_ANSWER_S / 2)
@@ -99,19 +106,10 @@ def _kafka(url: str, topic: str) -> Iterator[Target]:
             admin.delete_topics([topic])[topic].result(_ANSWER_S)
 
 
-def _kafka_target(url: str, topic: str, about: str, own: str, **more: bool) -> Target:
+def _kafka_target(url: str, topic: str, about: str, **more: bool) -> Target:
     settings = {**configuration("kafka", url, PublishOptions()), **_QUIET}
-    return Target(
-        kind="kafka",
-        url=url,
-        about=about,
-        own=own,
-        destination=f"kafka:{topic}",
-        consume={"kind": "kafka", "settings": settings, "topic": topic},
-        poison=f"kafka:{topic}",
-        poison_properties={"partition": _NO_SUCH_PARTITION},
-        **more,
-    )
+    consume = {"kind": "kafka", "settings": settings, "topic": topic}
+    return Target(kind="kafka", url=url, name=topic, about=about, consume=consume, **more)
 
 
 @contextmanager
@@ -121,15 +119,9 @@ def _rabbitmq(url: str, queue: str) -> Iterator[Target]:
         arguments = {"x-expires": _QUEUE_EXPIRES_MS}
         connection.channel().queue_declare(queue, durable=True, arguments=arguments)
     try:
-        yield Target(
-            kind="rabbitmq",
-            url=url,
-            about=f"rabbitmq  {redact(url)}",
-            own=f"queue {queue}, deleted at the end",
-            destination=f"rabbitmq:/{queue}",
-            consume={"kind": "rabbitmq", "url": url, "queue": queue},
-            poison=f"rabbitmq:/{queue}.nowhere",
-        )
+        consume = {"kind": "rabbitmq", "url": url, "queue": queue}
+        about = f"rabbitmq  {redact(url)}"
+        yield Target(kind="rabbitmq", url=url, name=queue, about=about, consume=consume)
     finally:
         with _errors_of(url), pika.BlockingConnection(pika.URLParameters(url)) as connection:
             connection.channel().queue_delete(queue)

@@ -96,8 +96,7 @@ class Play:
 
     def _messages(self) -> Iterator[Message]:
         to, plan, chance = self.target, self.plan, random.Random()
-        properties = to.poison_properties
-        yield Message(to.poison, b"", id=POISON, delay=plan.change_at_s, properties=properties)
+        yield to.poison(id=POISON, delay_s=plan.change_at_s)
         for number in range(1, plan.messages):
             delay_s = round(chance.uniform(plan.first_s, plan.seconds), 3)
             yield Message(to.destination, f"I am {number}", id=f"demo.{number}", delay=delay_s)

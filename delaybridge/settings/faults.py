@@ -1,4 +1,4 @@
-"""One line for each refused value: where it was written, what was written, and what is allowed."""
+"""One line for each refused value: where it was written, the value, and the values allowed."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def dotted(path: KeyPath) -> str:
 
 
 def value_at(tree: Any, path: KeyPath) -> Any:
-    """The value at a path of nested mappings; None if there is none."""
+    """The value at a path of nested mappings; None if it is not there."""
     for key in path:
         tree = tree.get(key) if isinstance(tree, dict) else None
     return tree

@@ -27,8 +27,7 @@ RELATIONS: tuple[tuple[tuple[str, ...], str, str], ...] = (
     (("retry.base_ms",), "<=", "retry.max_ms"),
 )
 
-_COMPARE = {"<": operator.lt, "<=": operator.le}
-_BOUNDS = {"<": "below", "<=": "at most"}
+_COMPARE = {"<": (operator.lt, "below"), "<=": (operator.le, "at most")}
 
 
 def contradictions(settings: Settings) -> Iterator[str]:
@@ -44,10 +43,11 @@ def _numbers(settings: Settings) -> Iterator[str]:
     seconds = [name for name in values if name.endswith("_s") and not name.startswith("brokers.")]
     numbers = values | {name: values[name] * 1000 for name in seconds}
     for left, sign, right in RELATIONS:
-        if not _COMPARE[sign](sum(numbers[name] for name in left), numbers[right]):
+        holds, bound = _COMPARE[sign]
+        if not holds(sum(numbers[name] for name in left), numbers[right]):
             written = [sources[name] for name in (*left, right) if sources[name] != "default"]
             sum_ = " + ".join(f"{name} ({values[name]})" for name in left)
-            allowed = f"{_BOUNDS[sign]} {right} ({values[right]})"
+            allowed = f"{bound} {right} ({values[right]})"
             yield f"{[*written, 'default'][0]}: {sum_}: allowed: {allowed}"
 
 

@@ -38,12 +38,7 @@ _FLAGS = {
     ("ingest", "skip_offsets"): "--skip-offset",
     ("ingest", "take_over"): "--take-over",
 }
-_NOT_SETTINGS = (
-    "DELAYBRIDGE_TEST_",
-    CONFIG_VARIABLE,
-    "DELAYBRIDGE_CACHE",
-    "DELAYBRIDGE_FAILPOINTS",
-)
+_NOT_SETTINGS = (CONFIG_VARIABLE, *(PREFIX + name for name in ("TEST_", "CACHE", "FAILPOINTS")))
 # Kubernetes sets these in every pod of a namespace with a Service whose name begins with
 # "delaybridge".
 _SERVICE_LINK = re.compile(
@@ -53,7 +48,7 @@ _SERVICE_LINK = re.compile(
 
 
 class _Tree(dict[str, Any]):
-    """What is written in one place, by section. Its values may be secrets, so its repr hides them.
+    """The values of one place, by section. They may be secrets, so the repr hides them.
 
     With PYDANTIC_SETTINGS_DEBUG set, pydantic-settings logs the repr of every source.
     """
@@ -65,7 +60,7 @@ class _Tree(dict[str, Any]):
 class SettingsSource(InitSettingsSource):
     """One place where settings are written.
 
-    tree: what is written there, nested as in the file. name_of: the flag, variable or file that
+    tree: the values, nested as in the file. name_of: the flag, variable or file that
     gives the value of a key path.
     """
 
@@ -79,7 +74,7 @@ class SettingsSource(InitSettingsSource):
         return self.tree
 
     def value(self, path: KeyPath) -> Any:
-        """The value written here under this key path; None if there is none."""
+        """The value written here under this key path; None if it is not there."""
         return value_at(self.tree, path)
 
     def without_plain_sections(self) -> Iterator[str]:

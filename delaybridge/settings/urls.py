@@ -139,7 +139,7 @@ def server_of(url: str) -> str:
 
 
 def check_redis_url(value: object) -> SecretUrl:
-    """A URL of the store's Redis; ValueError says what is accepted."""
+    """A URL of the store's Redis; ValueError names the accepted forms."""
     _check_redis(_parts(value, _REDIS_FORM), _STORE_OPTIONS)
     return SecretUrl(value)
 
@@ -158,7 +158,7 @@ def _check_redis(parts: _Parts, more_options: frozenset[str] = frozenset()) -> N
 
 
 def check_broker_url(value: object) -> SecretUrl:
-    """A URL of a broker; ValueError says what is accepted. The publisher checks its options."""
+    """A URL of a broker; ValueError names the accepted forms. The publisher checks its options."""
     forms = " or ".join(_FORMS.values())
     parts = _parts(value, forms)
     kind = kind_of(f"{parts.scheme}://")

@@ -1,4 +1,4 @@
-"""What a single value may be. Each validator refuses with a ValueError that says what is allowed.
+"""Validators of single values. Each raises a ValueError that states the values allowed.
 
 In the environment every value is text, so text stands for a number, a list or a truth value.
 Stricter than pydantic, which takes `true` and `1_000` for numbers.

@@ -2,5 +2,5 @@
 
 Each builds its parts from the settings and keeps them running: `worker` a scanner, `ingester` the
 delay exchanges and topics of each broker. `processes` is the parent of several of them. `service`
-has their signals and their end in common, `eventlog` writes what they report.
+holds what they share: signals, tasks and how they end. `eventlog` writes their events to the log.
 """

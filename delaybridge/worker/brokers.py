@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Coroutine, Mapping, Set
+from collections.abc import Callable, Collection, Mapping, Set
 from functools import partial
-from typing import Any
 
 from delaybridge.errors import PublishUnavailable
 from delaybridge.publish import PublishOptions, Report, connect, kind_of
 from delaybridge.scan.lane import Broker, Lane
 from delaybridge.worker.eventlog import say
+from delaybridge.worker.service import Background
 
 _OUTCOMES_POLL_S = 0.05
 
@@ -36,40 +36,41 @@ class Brokers:
         self.by_name = {name: self._create(name, url) for name, url in urls.items()}
         self.tried = asyncio.Event()
         self._logged: dict[str, str | None] = {}  # the reason logged last; None: available
-        self._work: set[asyncio.Task[None]] = set()
-        self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._background = Background()
 
     async def keep(self) -> None:
         """Connect to all at the same time; run until cancelled.
 
         A broker that cannot be reached is `unavailable`, and its publisher keeps trying. Raises the
-        first error that another try cannot mend, for example ConfigError.
+        first error that another try cannot fix, for example ConfigError.
         """
-        attempts = [self._start(self._connect(name)) for name in self.by_name]
+        attempts = [self._background.start(self._connect(name)) for name in self.by_name]
         for task in attempts:
-            await asyncio.wait([task, self._failure], return_when=asyncio.FIRST_COMPLETED)
+            either = [task, self._background.failure]
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         self.tried.set()
-        await asyncio.shield(self._failure)
+        await self._background.failed()
 
     def change(self, urls: Mapping[str, str], names: Set[str]) -> list[Broker]:
         """Replace the brokers of these names by those at `urls`, if any; returns the old, open."""
         replaced = [self.by_name.pop(name) for name in names if name in self.by_name]
         for name in names & urls.keys():
             self.by_name[name] = self._create(name, urls[name])
-            self._start(self._connect(name))
+            self._background.start(self._connect(name))
         return replaced
 
     def retire(self, brokers: Collection[Broker], lanes: Collection[Lane]) -> None:
         """Close replaced brokers once their lanes have every outcome, or confirms time out."""
-        self._start(self._retire(brokers, lanes))
+        self._background.start(self._retire(brokers, lanes))
 
     async def close(self, timeout_s: float) -> None:
         """Wait at most `timeout_s` for outstanding confirms, then disconnect from all."""
         brokers, self.by_name = self.by_name, {}
-        for task in self._work:
+        work = [*self._background.tasks]
+        for task in work:
             task.cancel()
         await asyncio.gather(*(broker.publisher.close(timeout_s) for broker in brokers.values()))
-        await asyncio.gather(*self._work, return_exceptions=True)
+        await asyncio.gather(*work, return_exceptions=True)
 
     def _create(self, name: str, url: str) -> Broker:
         publisher = connect(
@@ -110,15 +111,3 @@ class Brokers:
                 say(logging.WARNING, "broker_unavailable", name=name, reason=reason)
             self._logged[name] = reason
         self._on_change()
-
-    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(work)
-        self._work.add(task)
-        task.add_done_callback(self._done)
-        return task
-
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._work.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if error is not None and not self._failure.done():
-            self._failure.set_exception(error)

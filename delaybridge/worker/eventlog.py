@@ -53,7 +53,7 @@ from delaybridge.store.troubles import first_word
 _log = logging.getLogger("delaybridge")
 _SUMMARY_S = 1.0
 _TEXT_CHARS = 200
-# The remedy for a source stands at the end, after names that may be long.
+# The remedy for a source comes last, after names that may be long.
 _MOST_CHARS = {IngestFailed: 1000, SourceUnguarded: 1000}
 _MOST_LINES = 100  # of one summary; further groups are counted together as `(others)`
 _DEBUG = (Claimed, Revoked)

@@ -28,7 +28,7 @@ from delaybridge.store.calls import Calls
 from delaybridge.store.store import AsyncStore
 from delaybridge.worker.eventlog import EventLog, say
 from delaybridge.worker.reload import changed_brokers, reread
-from delaybridge.worker.service import Identity, Service, end, run, until
+from delaybridge.worker.service import Background, Identity, Service, end, run, until
 
 _log = logging.getLogger("delaybridge")
 _RESTART_S = (0.2, 10.0)
@@ -67,7 +67,7 @@ def routes_of(settings: Settings, kinds: Iterable[str] = KINDS) -> list[Route]:
 
 
 def options_of(settings: Settings, routes: Iterable[Route]) -> dict[str, IngestOptions]:
-    """For each broker that has sources, what its ingest is told."""
+    """For each broker that has sources, the options of its ingest."""
     by_broker: dict[str, list[Route]] = {}
     for route in routes:
         by_broker.setdefault(route.broker, []).append(route)
@@ -105,18 +105,18 @@ class Ingester(Service):
         self._keepers: dict[str, asyncio.Task[None]] = {}
 
     async def work(self) -> None:
-        """Read until stopped. Raises only what a restart cannot mend."""
+        """Read until stopped. Raises only errors that a restart cannot mend."""
         s = self.settings
         self._store = AsyncStore(s.redis.url, timeout_s=s.redis.timeout_s)
         self._calls = Calls(s.namespace, s.brokers, s.buckets, s.limits.as_limits())
-        self._failure = asyncio.get_running_loop().create_future()
+        self._background = Background()
         try:
             await self._store.complete(self._calls.open())
             await self._store.complete(rights.check(s.namespace, "producer"))
             self._start_keepers()
             work = [
                 asyncio.create_task(self._announce(self._store)),
-                asyncio.create_task(self._failed()),
+                asyncio.create_task(self._background.failed()),
             ]
             try:
                 await until(asyncio.create_task(self.stopping.wait()), work)
@@ -150,9 +150,7 @@ class Ingester(Service):
 
     def _start_keepers(self) -> None:
         for name in self._options.keys() - self._keepers.keys():
-            keeper = asyncio.create_task(self._keep(self._options[name]))
-            self._keepers[name] = keeper
-            keeper.add_done_callback(self._ended)
+            self._keepers[name] = self._background.start(self._keep(self._options[name]))
 
     async def _stop_keeper(self, name: str) -> None:
         """Read no more from a broker; what was read is stored and acknowledged."""
@@ -160,15 +158,6 @@ class Ingester(Service):
             await self._ingests[name].stop(self.settings.scan.drain_timeout_s)
         await end([self._keepers.pop(name)])
         self._ingests.pop(name, None)
-
-    def _ended(self, keeper: asyncio.Task[None]) -> None:
-        error = None if keeper.cancelled() else keeper.exception()
-        if error is not None and not self._failure.done():
-            self._failure.set_exception(error)
-
-    async def _failed(self) -> None:
-        """Raise what ended the reading from a broker."""
-        await asyncio.shield(self._failure)
 
     async def _keep(self, options: IngestOptions) -> None:
         """Read from one broker; start again after anything unexpected."""

@@ -12,7 +12,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,7 +42,7 @@ class Identity:
 
 
 class Service:
-    """The work of a process. left_behind: what happens to work not drained, for the log."""
+    """The work of a process. left_behind: what happens to undrained work, for the log."""
 
     left_behind = ""
 
@@ -71,6 +71,31 @@ class Service:
                 await self.stopping.wait()
         except TimeoutError:
             pass
+
+
+class Background:
+    """Tasks that run beside the work of a service. failure: gets the first error of one of them."""
+
+    def __init__(self) -> None:
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run it until it ends or its task is cancelled."""
+        task = asyncio.create_task(work)
+        self.tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    async def failed(self) -> None:
+        """Wait for the first error and raise it."""
+        await asyncio.shield(self.failure)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self.tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not self.failure.done():
+            self.failure.set_exception(error)
 
 
 def run(service: Service, *, ignore: Iterable[signal.Signals] = ()) -> None:

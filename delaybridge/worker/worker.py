@@ -24,7 +24,7 @@ from delaybridge.worker.service import Identity, Service, run
 _log = logging.getLogger("delaybridge")
 _RESTART_S = (0.1, 10.0)  # pause before a failed scanner is restarted: first, longest
 _STEADY_S = 10.0  # a scanner that ran for longer is restarted after the first pause
-_REDIS_AWAY_S = 0.5  # pause before Redis is asked again; asking took its time-out already
+_REDIS_SILENT_S = 0.5  # pause before Redis is asked again; the time-out has passed already
 _NAME_TAKEN_S = 0.5  # pause before the name is asked for again
 
 
@@ -49,7 +49,7 @@ class Worker(Service):
         self.settings, self.identity, self.on_token = settings, identity, on_token
         self.burst = burst
         self.emit = EventLog()
-        self.gave_back = True  # every lease it took
+        self.gave_back = True  # whether every lease that it took was given back
         self.current_run: ScanRun | None = None
         self._backoff = Backoff(*_RESTART_S, steady_s=_STEADY_S)
         self._name_free_s: float | None = None  # when a dead owner's name is free, monotonic
@@ -71,7 +71,7 @@ class Worker(Service):
             await store.close()
 
     async def reload(self) -> None:
-        """Take over the brokers as they are configured now; all of them, or none if one is bad."""
+        """Apply the brokers as they are configured now; all of them, or none if one is refused."""
         taken = await asyncio.to_thread(reread, self.settings)
         if taken is None:
             return
@@ -92,7 +92,7 @@ class Worker(Service):
             await self._wait_for_name(exc)
         except StoreUnavailable as exc:
             self.emit(StoreSilent(reason=str(exc)))
-            await self.pause(_REDIS_AWAY_S)
+            await self.pause(_REDIS_SILENT_S)
         except Exception as exc:
             await self._failed(exc, time.monotonic() - began_s)
 

@@ -162,7 +162,7 @@ def test_it_fails_when_the_consumer_reports_something_else(
     # Given a consumer that reports something else than it received
     consumer = tmp_path / "consumer.py"
     consumer.write_text(_CONSUMER.format(change=change))
-    # When the demo runs with it, then its verdict says what is wrong
+    # When the demo runs with it, then its verdict names the fault
     plan = f"Plan(messages=40, seconds=2, kill=False, consumer=Path({str(consumer)!r}))"
     run = Demo(sys.executable, "-c", f"{_IMPORTS}\nsys.exit(run({plan}, None))")
     assert run.end() == 1, run.printed

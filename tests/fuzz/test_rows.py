@@ -101,24 +101,24 @@ COMMAND_LINE = {
 }
 
 FILE = "unit/test_settings.py::"
-REFUSED = FILE + "test_refused_in_the_file"
+REFUSED = FILE + "test_a_bad_value_in_the_file_is_refused_with_its_bounds"
 URL = CLI + "test_a_broker_url_that_a_worker_could_not_use_is_refused_by_the_check_and_at_the_start"
 OPTIONS = "unit/test_publish_kafka.py::test_other_options_are_refused_by_name"
 SETTINGS = {
-    "S-1": ("missing", FILE + "test_file_that_is_missing_or_a_directory"),
-    "S-2": ("unreadable", FILE + "test_file_that_may_not_be_read"),
-    "S-3": ("secrets that the world may read", FILE + "test_cautions"),
-    "S-4": ("a directory", FILE + "test_file_that_is_missing_or_a_directory"),
-    "S-5": ("empty", FILE + "test_file_empty_or_with_a_byte_order_mark"),
-    "S-6": ("BOM", FILE + "test_file_empty_or_with_a_byte_order_mark"),
-    "S-7": ("not UTF-8", FILE + "test_file_that_cannot_be_read"),
-    "S-8": ("bad TOML", FILE + "test_file_that_cannot_be_read"),
-    "S-9": ("a key twice", FILE + "test_file_that_cannot_be_read"),
+    "S-1": ("missing", FILE + "test_a_missing_file_and_a_directory_are_refused"),
+    "S-2": ("unreadable", FILE + "test_a_file_without_read_permission_is_refused"),
+    "S-3": ("secrets that the world may read", FILE + "test_risky_settings_give_warnings"),
+    "S-4": ("a directory", FILE + "test_a_missing_file_and_a_directory_are_refused"),
+    "S-5": ("empty", FILE + "test_an_empty_file_and_a_byte_order_mark_are_accepted"),
+    "S-6": ("BOM", FILE + "test_an_empty_file_and_a_byte_order_mark_are_accepted"),
+    "S-7": ("not UTF-8", FILE + "test_a_file_that_cannot_be_read_is_refused_in_one_line"),
+    "S-8": ("bad TOML", FILE + "test_a_file_that_cannot_be_read_is_refused_in_one_line"),
+    "S-9": ("a key twice", FILE + "test_a_file_that_cannot_be_read_is_refused_in_one_line"),
     "S-10": ("unknown key", REFUSED),
     "S-11": ("wrong section", REFUSED),
-    "S-12": ("50 MB", FILE + "test_file_that_cannot_be_read"),
-    "S-13": ("variable empty or unset", FILE + "test_empty_variable_is_unset"),
-    "S-14": ("unknown variable", FILE + "test_refused_in_the_environment"),
+    "S-12": ("50 MB", FILE + "test_a_file_that_cannot_be_read_is_refused_in_one_line"),
+    "S-13": ("variable empty or unset", FILE + "test_an_empty_variable_counts_as_unset"),
+    "S-14": ("unknown variable", FILE + "test_a_bad_variable_is_refused_by_its_name"),
     "S-15": ("variable and file disagree", CLI + "test_config_show_sources"),
     "S-16": ("file of a secret", FILE + "test_a_password_file_is_utf_8_and_loses_one_line_end"),
     "S-17": ("bad Redis URL", FILE + "test_redis_urls_refused"),
@@ -130,13 +130,16 @@ SETTINGS = {
     "S-26": ("namespace", REFUSED),
     "S-27": ("two bucket counts", REAL + "test_another_bucket_count"),
     "S-28": ("buckets", REFUSED),
-    "S-29": ("relations", FILE + "test_relations_name_both_numbers"),
+    "S-29": (
+        "relations",
+        FILE + "test_settings_that_contradict_each_other_are_refused_with_both_numbers",
+    ),
     "S-30": ("renew 0", REFUSED),
     "S-31": ("batch 0, 10^6", REFUSED),
     "S-32": ("max_attempts", REFUSED),
     "S-33": ("back-off, factor, jitter", REFUSED),
     "S-34": ("the longest delay", REFUSED),
-    "S-35": ("heartbeat 1 s", FILE + "test_cautions"),
+    "S-35": ("heartbeat 1 s", FILE + "test_risky_settings_give_warnings"),
     "S-36": ("prefetch 0", REFUSED),
     "S-37": ("window", REFUSED),
     "S-38": ("port", FILE + "test_broker_urls_refused"),
@@ -151,9 +154,9 @@ SETTINGS = {
         "exchange missing",
         "integration/test_publish_rabbitmq.py::test_a_deleted_exchange_is_noticed",
     ),
-    "S-48": ("TLS on port 5672", FILE + "test_cautions"),
+    "S-48": ("TLS on port 5672", FILE + "test_risky_settings_give_warnings"),
     "S-49": ("vhost not escaped", FILE + "test_broker_urls_refused"),
-    "S-50": ("a password without TLS", FILE + "test_cautions"),
+    "S-50": ("a password without TLS", FILE + "test_risky_settings_give_warnings"),
 }
 
 

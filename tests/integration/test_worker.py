@@ -1,4 +1,4 @@
-"""Workers as they run: their buckets, their ends, and what is done to them and to Redis.
+"""Workers as they run: their buckets, how they end, and faults of workers and of Redis.
 
 Half of these run a `Worker` on the test's own loop with a broker in memory, the others real
 processes with a file for a broker.
@@ -171,18 +171,18 @@ async def test_an_idle_worker_of_16_buckets_sends_one_command_per_bucket_and_ren
 
 
 def _commands_about(url: str, namespace: str, window_s: float) -> list[str]:
-    """What clients sent about a namespace within so long; what scripts call is not sent."""
+    """The commands that clients sent about a namespace in `window_s`, without those of scripts."""
     end = f"end-{namespace}"
     client = redis_py.Redis.from_url(url)
     timer = threading.Timer(window_s, client.echo, [end])
     found: list[str] = []
     with client.monitor() as monitor:
         timer.start()
-        for said in monitor.listen():
-            if end in said["command"]:
+        for command in monitor.listen():
+            if end in command["command"]:
                 break
-            if said["client_type"] != "lua" and namespace in said["command"]:
-                found.append(said["command"])
+            if command["client_type"] != "lua" and namespace in command["command"]:
+                found.append(command["command"])
     timer.join()
     client.close()
     return found
@@ -203,7 +203,7 @@ async def test_a_burst_ends_when_nothing_is_due_and_leaves_the_rest(
     assert stats.workers == []
 
 
-# brokers that are away at the start
+# brokers unavailable at the start
 
 ADDRESSES = {"amqp": "x/key", "kafka": "topic", "redis": "stream", "kombu": "queue"}
 SCHEMES = {"kombu": "kombu+redis"}
@@ -221,7 +221,7 @@ async def test_brokers_unavailable_at_the_start_delay_neither_leases_nor_other_d
 ) -> None:
     caplog.set_level("INFO", "delaybridge")
     ports = {"refused": free_port(), "silent": silent_port}
-    away = {
+    unavailable = {
         f"{how}-{kind}": f"{SCHEMES.get(kind, kind)}://127.0.0.1:{port}"
         for how, port in ports.items()
         for kind in ADDRESSES
@@ -230,20 +230,22 @@ async def test_brokers_unavailable_at_the_start_delay_neither_leases_nor_other_d
     def silent_were_tried() -> bool:
         return "broker_unavailable name=silent-" in caplog.text
 
-    async with AsyncClient(crew.url, namespace=crew.namespace, brokers=away) as client:
-        for name in away:
+    async with AsyncClient(crew.url, namespace=crew.namespace, brokers=unavailable) as client:
+        for name in unavailable:
             await client.schedule(f"{name}:{ADDRESSES[name.partition('-')[2]]}", b"", delay=0)
     ids = await crew.schedule(20, seconds=0.2)
-    task = crew.start(brokers={"memory": "memory://", **away})
+    task = crew.start(brokers={"memory": "memory://", **unavailable})
     await arrived.all(ids)
     assert not silent_were_tried()
-    await wait_until_async(lambda: parked(crew, len(away)), DEADLINE_S, "the others are parked")
+    await wait_until_async(
+        lambda: parked(crew, len(unavailable)), DEADLINE_S, "the others are parked"
+    )
 
     arrived.fail_next = True
     ids = await crew.schedule(20, seconds=0.2)
     await arrived.all(ids)
     assert len(crew.heard(ScannerFailed)) == 1
-    assert not silent_were_tried(), "nor when the scanner begins anew"
+    assert not silent_were_tried(), "nor when the scanner is restarted"
     assert not task.done()
     await crew.stop()
     assert "Exception in callback" not in caplog.text
@@ -414,7 +416,7 @@ async def test_a_run_that_cannot_begin_leaves_no_connection_open(crew: Crew) -> 
     await crew.stop()
 
 
-# what is done to Redis' clock
+# Redis' clock is set
 
 STEADY = {"ttl_ms": 10_000, "renew_ms": 500}
 
@@ -500,7 +502,7 @@ async def test_a_drain_without_confirms_ends_in_time_and_the_messages_are_retrie
     await crew.stop()
 
 
-# what is done to Redis
+# faults of Redis
 
 
 async def test_a_wiped_namespace_stops_the_worker_within_5_s(crew: Crew) -> None:
@@ -547,19 +549,19 @@ async def test_workers_resume_by_themselves_after_redis_was_down(
 
 
 async def _fault(fault: str, server: RedisServer, proxy: FaultProxy) -> None:
-    """Redis is away for longer than a lease."""
-    away_s = 2 * TTL_MS / 1000
+    """Redis is unavailable for longer than a lease."""
+    down_s = 2 * TTL_MS / 1000
     if fault == "killed":
         await asyncio.to_thread(server.kill)
-        await asyncio.sleep(away_s)
+        await asyncio.sleep(down_s)
         await asyncio.to_thread(server.start)
     elif fault == "stopped":
         server.pause()
-        await asyncio.sleep(away_s)
+        await asyncio.sleep(down_s)
         server.resume()
     else:
         proxy.mode = "blackhole"
-        await asyncio.sleep(away_s)
+        await asyncio.sleep(down_s)
         proxy.mode = "pass"
         proxy.reset()
 
@@ -603,7 +605,7 @@ def test_a_worker_paused_for_longer_than_its_lease_publishes_nothing_stale(fleet
     fleet.wait_published(more)
     assert fleet.twice() == []
     assert fleet.early() == []
-    wait_until(lambda: "lease_lost" in paused.log, DEADLINE_S, "said, a moment later")
+    wait_until(lambda: "lease_lost" in paused.log, DEADLINE_S, "logged, a moment later")
 
 
 def test_sigterm_drains_under_load_without_a_gap_or_a_duplicate(fleet_of: FleetFactory) -> None:
@@ -805,7 +807,7 @@ def test_a_wiped_store_ends_a_parent_and_the_namespace_is_not_created_again(
 
 
 def _holders(client: redis_py.Redis) -> set[str]:
-    """Who holds leases; asked without a client of ours, which would open the namespace."""
+    """The workers that hold leases; asked without a `Client`, which would create the namespace."""
     tokens = [client.get(key) or b"" for key in client.keys("*:lease")]
     return {token.decode().partition(":")[0] for token in tokens}
 
@@ -833,7 +835,7 @@ def test_brokers_are_added_replaced_and_removed_while_the_worker_keeps_its_lease
         before = client.stats().buckets
 
         def written(text: str, say: str) -> None:
-            """The file holds that, and the worker was told and has said so."""
+            """Write the file, send SIGHUP, and wait until every process has logged `say`."""
             config.write_text(text)
             seen = worker.log.count(say)
             worker.signal(signal.SIGHUP)

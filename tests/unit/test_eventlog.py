@@ -1,4 +1,4 @@
-"""Events as log lines: one a line at once, or summed up a second where they come in masses."""
+"""Events as log lines: rare events one line each, frequent ones summed once a second."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ async def test_the_remedy_for_a_source_is_logged_in_full(
     reason = f"{long} belongs to namespace {long}; {remedy}"
     EventLog()(kind(source="orders.delay", reason=reason))  # type: ignore[call-arg]
     EventLog()(kind(source="orders.delay", reason=100 * reason))  # type: ignore[call-arg]
-    (_, said), (_, bounded) = lines(caplog)
-    assert remedy in said
+    (_, logged), (_, bounded) = lines(caplog)
+    assert remedy in logged
     assert len(bounded) < 1_100
 
 
@@ -71,12 +71,12 @@ async def test_leases_taken_together_are_one_line(caplog: pytest.LogCaptureFixtu
 
 
 def fields(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
-    """What formatters get beside the text."""
+    """What formatters get in addition to the text."""
     return [{"event": r.event, **r.fields} for r in map(vars_of, caplog.records)]
 
 
 def vars_of(record: logging.LogRecord) -> Any:
-    """The record, with what was logged beside the text."""
+    """The record; typed, it would not have the fields logged in addition to the text."""
     return record
 
 
@@ -113,11 +113,11 @@ async def test_lines_are_bounded_however_many_destinations_and_reasons(
         log(events.Buried(destination=f"kafka:{number}", messages=1, reason="unroutable: x"))
         log(events.Retried(destination="kafka:t", messages=1, reason=f"refused: {number}"))
     log.flush()
-    said = fields(caplog)
-    assert len(said) < 110
-    assert sum(each["n"] for each in said) == 2 * MASSES
-    assert {each["n"] for each in said if each["event"] == "retried"} == {MASSES}
-    assert "(others)" in {each["destination"] for each in said}
+    logged = fields(caplog)
+    assert len(logged) < 110
+    assert sum(each["n"] for each in logged) == 2 * MASSES
+    assert {each["n"] for each in logged if each["event"] == "retried"} == {MASSES}
+    assert "(others)" in {each["destination"] for each in logged}
 
 
 async def test_frequent_events_are_summed_by_destination_and_reason(

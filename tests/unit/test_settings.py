@@ -1,4 +1,4 @@
-"""Settings: defaults, where values come from, and what is refused, in words that help."""
+"""Settings: their defaults, the sources of values, and refusals that help."""
 
 from __future__ import annotations
 
@@ -59,16 +59,16 @@ def refusal(text: str | None = None, **more: Any) -> list[str]:
 # defaults and the sample file
 
 
-def test_sample_file_is_the_defaults() -> None:
+def test_the_sample_file_holds_the_defaults() -> None:
     assert Settings.load(SAMPLE, environ={}).model_dump() == Settings().model_dump()
 
 
-def test_sample_file_is_generated_from_the_descriptions() -> None:
+def test_the_sample_file_is_generated_from_the_descriptions() -> None:
     sample = runpy.run_path(str(ROOT / "docs/sample.py"))["sample"]
     assert SAMPLE.read_text() == sample()
 
 
-def test_sample_file_names_every_setting() -> None:
+def test_the_sample_file_names_every_setting() -> None:
     listed = Settings.load(SAMPLE, environ={}).sources()
     assert {path for path, source in listed.items() if source == "default"} == set()
 
@@ -77,7 +77,7 @@ def test_every_setting_is_described() -> None:
     assert [path for path, text in descriptions().items() if not text] == []
 
 
-def test_defaults_are_those_of_the_parts_they_configure() -> None:
+def test_defaults_agree_with_those_of_the_configured_parts() -> None:
     settings = Settings()
     options = publish.PublishOptions()
     assert settings.limits.as_limits() == Limits()
@@ -87,13 +87,13 @@ def test_defaults_are_those_of_the_parts_they_configure() -> None:
     assert settings.publish.linger_ms == options.linger_ms
 
 
-def test_kinds_are_those_of_the_publishers() -> None:
+def test_every_url_scheme_has_the_kind_of_its_publisher() -> None:
     for scheme, kind in urls.KINDS.items():
         assert publish.kind_of(f"{scheme}://host") == kind
     assert set(urls.DEFAULT_KINDS) == set(urls.KINDS.values())
 
 
-def test_settings_are_frozen_and_travel_to_other_processes() -> None:
+def test_settings_are_frozen_and_can_be_pickled() -> None:
     settings = load(flags={"redis": {"url": f"redis://:{CANARY}@host"}})
     with pytest.raises(ValueError, match="frozen"):
         settings.lease.ttl_ms = 1
@@ -106,7 +106,7 @@ def test_settings_are_frozen_and_travel_to_other_processes() -> None:
 # order and sources
 
 
-def test_flag_before_environment_before_file_before_default() -> None:
+def test_flags_win_over_environment_over_file_over_defaults() -> None:
     settings = load(
         "[lease]\nttl_ms = 20001\nrenew_ms = 3001\n[scan]\nbatch_messages = 7\n",
         env={
@@ -127,7 +127,7 @@ def test_flag_before_environment_before_file_before_default() -> None:
     assert sources["namespace"] == "default"
 
 
-def test_spellings_that_others_script_against() -> None:
+def test_variables_keep_their_documented_spelling() -> None:
     settings = load(
         env={
             "DELAYBRIDGE_REDIS_URL": "rediss://r:1",
@@ -166,7 +166,7 @@ def test_every_setting_has_a_variable() -> None:
         assert settings.model_dump() == Settings().model_dump()
 
 
-def test_file_by_variable_and_by_place() -> None:
+def test_the_file_is_named_by_argument_or_variable_or_is_in_the_working_directory() -> None:
     Path("a.toml").write_text('namespace = "a"\n')
     Path("delaybridge.toml").write_text('namespace = "here"\n')
     assert Settings.load(environ={}).namespace == "here"
@@ -192,20 +192,20 @@ def test_file_by_variable_and_by_place() -> None:
         "OTHER_DELAYBRIDGE_X",
     ],
 )
-def test_variables_that_are_not_settings_are_left_alone(name: str) -> None:
+def test_variables_that_are_not_settings_are_ignored(name: str) -> None:
     assert load(env={name: "tcp://10.0.0.1:80"}).model_dump() == Settings().model_dump()
 
 
-def test_empty_variable_is_unset() -> None:
+def test_an_empty_variable_counts_as_unset() -> None:
     env = {"DELAYBRIDGE_NAMESPACE": "", "DELAYBRIDGE_NONSENSE": ""}
     assert load(env=env).model_dump() == Settings().model_dump()
 
 
-# what a file may be
+# files
 
 
 @pytest.mark.parametrize("text", ["", "\ufeff", "\ufeffbuckets = 8\n", "# nothing\n"])
-def test_file_empty_or_with_a_byte_order_mark(text: str) -> None:
+def test_an_empty_file_and_a_byte_order_mark_are_accepted(text: str) -> None:
     assert load(text).buckets == (8 if "8" in text else 16)
 
 
@@ -221,7 +221,7 @@ def test_file_empty_or_with_a_byte_order_mark(text: str) -> None:
         (b"buckets = " + b"9" * 5000, "is not TOML: "),
     ],
 )
-def test_file_that_cannot_be_read(content: bytes, says: str) -> None:
+def test_a_file_that_cannot_be_read_is_refused_in_one_line(content: bytes, says: str) -> None:
     Path("settings.toml").write_bytes(content)
     with pytest.raises(ConfigError) as caught:
         Settings.load("settings.toml", environ={})
@@ -230,7 +230,7 @@ def test_file_that_cannot_be_read(content: bytes, says: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_file_that_is_missing_or_a_directory() -> None:
+def test_a_missing_file_and_a_directory_are_refused() -> None:
     for asked, says in (("none.toml", "there is no such file"), (".", "is a directory")):
         with pytest.raises(ConfigError, match=says):
             Settings.load(asked, environ={})
@@ -239,7 +239,7 @@ def test_file_that_is_missing_or_a_directory() -> None:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
-def test_file_that_may_not_be_read() -> None:
+def test_a_file_without_read_permission_is_refused() -> None:
     Path("closed.toml").write_text("")
     Path("closed.toml").chmod(0)
     with pytest.raises(ConfigError, match="Permission denied"):
@@ -297,7 +297,7 @@ def test_file_that_may_not_be_read() -> None:
         ("[limits]\nid_bytes = 256", "limits.id_bytes: got 256; allowed: a whole number from 1"),
     ],
 )
-def test_refused_in_the_file(text: str, says: str) -> None:
+def test_a_bad_value_in_the_file_is_refused_with_its_bounds(text: str, says: str) -> None:
     (line,) = refusal(text)
     assert line.startswith("settings.toml: ")
     assert says in line
@@ -321,7 +321,7 @@ def test_refused_in_the_file(text: str, says: str) -> None:
         ("DELAYBRIDGE_REDIS_URL", "redis://\udcff", "redis.url: got"),
     ],
 )
-def test_refused_in_the_environment(name: str, value: str, says: str) -> None:
+def test_a_bad_variable_is_refused_by_its_name(name: str, value: str, says: str) -> None:
     (line,) = refusal(env={name: value})
     assert line.startswith(f"{name}: ")
     assert says in line
@@ -350,14 +350,14 @@ def test_a_broker_named_as_another_kind_is_refused_together_with_other_faults() 
     assert load("[brokers]\nkafka = 'amqp://x'", env=overridden).brokers == {"kafka": "kafka://h:1"}
 
 
-def test_two_variables_for_one_setting() -> None:
+def test_two_variables_for_one_setting_must_agree() -> None:
     same = {"DELAYBRIDGE_REDIS_URL": "redis://a", "DELAYBRIDGE_REDIS__URL": "redis://a"}
     assert load(env=same).redis.url == "redis://a"
     (line,) = refusal(env={**same, "DELAYBRIDGE_REDIS__URL": "redis://b"})
     assert "differs from DELAYBRIDGE_REDIS_URL" in line
 
 
-def test_all_faults_at_once() -> None:
+def test_all_faults_are_reported_at_once() -> None:
     lines = refusal(
         "bukets = 1\n[lease]\nttl_ms = 'x'\n[brokers]\n'a:b' = 'amqp://x'\nc = 'ftp://x'\n",
         env={"DELAYBRIDGE_NONSENSE": "1", "DELAYBRIDGE_SCAN__PROCESSES": "0"},
@@ -385,14 +385,16 @@ def test_all_faults_at_once() -> None:
         ("[retry]\nmax_ms = 999", ["retry.base_ms (1000)", "retry.max_ms (999)"]),
     ],
 )
-def test_relations_name_both_numbers(text: str, names: list[str]) -> None:
+def test_settings_that_contradict_each_other_are_refused_with_both_numbers(
+    text: str, names: list[str]
+) -> None:
     (line,) = refusal(text)
     assert line.startswith("settings.toml: ")
     for name in names:
         assert name in line
 
 
-def test_every_relation_is_of_settings_that_exist() -> None:
+def test_every_relation_compares_settings_that_exist() -> None:
     for left, _, right in RELATIONS:
         assert {*left, right} <= descriptions().keys()
 
@@ -410,7 +412,7 @@ def test_every_relation_is_of_settings_that_exist() -> None:
         "unix:///run/redis.sock?db=1",
     ],
 )
-def test_redis_urls(url: str) -> None:
+def test_redis_urls_accepted(url: str) -> None:
     assert check_redis_url(url) == url
 
 
@@ -440,7 +442,7 @@ def test_redis_urls_refused(url: object) -> None:
         ("brokers", "kafka://u:a@{}@h:1"),
     ],
 )
-def test_unescaped_password_is_hinted_at_and_not_shown(section: str, url: str) -> None:
+def test_an_unescaped_password_gives_a_hint_and_is_not_shown(section: str, url: str) -> None:
     (line,) = refusal(flags={section: {"url": url.format(CANARY)}})
     assert "write @ as %40, / as %2F" in line
     assert CANARY not in line
@@ -458,7 +460,7 @@ def test_unescaped_password_is_hinted_at_and_not_shown(section: str, url: str) -
         "memory:///x",
     ],
 )
-def test_broker_urls(url: str) -> None:
+def test_broker_urls_accepted(url: str) -> None:
     assert check_broker_url(url) == url
 
 
@@ -554,7 +556,7 @@ def test_no_secret_in_the_log_of_pydantic_settings(
 # cautions
 
 
-def test_cautions() -> None:
+def test_risky_settings_give_warnings() -> None:
     Path("settings.toml").touch(mode=0o644)
     settings = load(
         '[redis]\nurl = "redis://:pw@10.0.0.1"\n'
@@ -653,7 +655,7 @@ def test_a_password_file_is_utf_8_and_loses_one_line_end(tmp_path: Path) -> None
         file.read()
 
 
-# routes: what ingest refuses is refused where settings are read
+# routes
 
 
 @pytest.mark.parametrize(
@@ -671,7 +673,9 @@ def test_a_password_file_is_utf_8_and_loses_one_line_end(tmp_path: Path) -> None
         ("topics", "orders"),
     ],
 )
-def test_a_route_that_ingest_would_refuse(field: str, value: str) -> None:
+def test_a_route_that_ingest_would_refuse_is_refused_when_settings_are_loaded(
+    field: str, value: str
+) -> None:
     for brokers in ({}, {"rabbitmq": "amqp://h", "log": "kafka://h"}):
         with pytest.raises(ConfigError) as refused:
             Settings.load(
@@ -685,13 +689,13 @@ def test_a_route_that_ingest_would_refuse(field: str, value: str) -> None:
 @pytest.mark.parametrize(
     "field", ["exchanges", "topics", "destinations", "trust", "skip_offsets", "take_over"]
 )
-def test_a_text_that_is_not_utf_8(field: str) -> None:
+def test_a_text_that_is_not_utf_8_is_refused(field: str) -> None:
     name = f"DELAYBRIDGE_INGEST__{field.upper()}"
     with pytest.raises(ConfigError, match=f"{name}: ingest.{field}: .*printable"):
         Settings.load(None, {}, environ={name: "\udcff/0=1,a@00"})
 
 
-def test_a_route_whose_broker_is_configured_elsewhere() -> None:
+def test_a_route_whose_broker_is_configured_elsewhere_is_accepted() -> None:
     Settings.load(None, {"ingest": {"exchanges": ["orders.delay"]}}, environ={})
     kafka = {"brokers": {"kafka": "kafka://h"}, "ingest": {"exchanges": ["orders.delay"]}}
     Settings.load(None, kafka, environ={})
@@ -705,7 +709,7 @@ def test_a_route_whose_broker_is_configured_elsewhere() -> None:
         ("rabbitmq:/a,rabbitmq:/b", "broker 'rabbitmq' has one already"),
     ],
 )
-def test_a_dead_letter_destination_is_one_of_a_configured_broker(letters: str, what: str) -> None:
+def test_a_dead_letter_destination_must_name_a_configured_broker(letters: str, what: str) -> None:
     overrides = {"brokers": {"rabbitmq": "amqp://h"}, "dead": {"dead_letter": letters}}
     with pytest.raises(ConfigError, match=what):
         Settings.load(None, overrides, environ={})
