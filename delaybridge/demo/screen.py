@@ -23,12 +23,18 @@ _EIGHTHS = " ▏▎▍▌▋▊▉"
 _BINS = 4
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Rich would exit with 1; the command line ends with 0 when its reader has enough."""
+        raise BrokenPipeError
+
+
 class Screen(Live):
     """Prints lines, and on a terminal live lines below them that change in place."""
 
     def __init__(self, console: Console | None = None, *, color: bool = False) -> None:
         """color: whether to colour if stdout is a terminal."""
-        console = console or Console()
+        console = console or _Console()
         super().__init__(console=console, auto_refresh=False, transient=True)
         self.is_animated = console.is_terminal and not console.is_dumb_terminal
         self._color = color

@@ -60,6 +60,12 @@ class Demo:
             self.printed += stream.read()
         return self._process.wait()
 
+    def stop_reading(self) -> int:
+        """Close its standard output and error; its exit code."""
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        return self._process.wait()
+
     def send(self, number: signal.Signals) -> int:
         """Send a signal, and wait for the end."""
         self._process.send_signal(number)
@@ -145,6 +151,12 @@ def test_interrupted_it_leaves_nothing_behind(
     assert demo.send(number) == code
     assert "Traceback" not in demo.printed
     wait_until(lambda: not demo.left_behind(), 5, "all its processes are gone")
+
+
+def test_a_reader_that_has_enough_ends_the_demo_without_an_error(demo: Demo) -> None:
+    demo.until("consumer")
+    assert demo.stop_reading() == 0
+    assert not demo.left_behind()
 
 
 @pytest.mark.parametrize(
