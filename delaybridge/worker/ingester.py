@@ -31,7 +31,10 @@ from delaybridge.worker.reload import changed_brokers, reread
 from delaybridge.worker.service import Background, Identity, Service, end, run, until
 
 _log = logging.getLogger("delaybridge")
-_RESTART_S = (0.2, 10.0)
+_RESTART_S = (0.2, 10.0)  # pause before a failed ingest is restarted: first, longest
+# The steps of a drain, as shares of scan.drain_timeout_s.
+_STOPPING = 0.9  # store what was read
+_LEAVING = 0.05  # remove the announcement
 KINDS = ("rabbitmq", "kafka")
 
 
@@ -120,7 +123,7 @@ class Ingester(Service):
             ]
             try:
                 await until(asyncio.create_task(self.stopping.wait()), work)
-                stops = [i.stop(0.9 * s.scan.drain_timeout_s) for i in self._ingests.values()]
+                stops = [i.stop(_STOPPING * s.scan.drain_timeout_s) for i in self._ingests.values()]
                 await asyncio.gather(*stops)
             finally:
                 await end([*work, *self._keepers.values()])
@@ -211,7 +214,7 @@ class Ingester(Service):
 
     async def _leave(self, store: AsyncStore) -> None:
         try:
-            async with asyncio.timeout(0.05 * self.settings.scan.drain_timeout_s):
+            async with asyncio.timeout(_LEAVING * self.settings.scan.drain_timeout_s):
                 await store.run_one(self._announcement(0))
         except (StoreError, TimeoutError):
             pass  # its announcement expires
