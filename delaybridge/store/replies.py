@@ -153,16 +153,8 @@ def read_scheduled(reply: list[int]) -> list[tuple[Answer, int]] | None:
     return [(ANSWERS[reply[i]], reply[i + 1]) for i in range(0, len(reply), 2)]
 
 
-def read_released(_: Any) -> Literal[True]:
-    return True
-
-
 def read_held(reply: int | None) -> Held:
     return None if reply is None else True
-
-
-def read_number(reply: int | None) -> int | None:
-    return reply
 
 
 def read_ids(reply: list[bytes] | None) -> set[str] | None:

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 from delaybridge.accept.accept import Accepted
 from delaybridge.message import WAIT, Answer, ConflictPolicy, OnConflict, State
 from delaybridge.store import keys, replies
-from delaybridge.store.command import Arg, RedisCommand, plain
+from delaybridge.store.command import Arg, RedisCommand, as_received, plain
 from delaybridge.store.keys import LISTED, SCRIPT_KEYS
 
 T = TypeVar("T")
@@ -221,7 +221,7 @@ class Bucket:
 
     def release(self, token: str) -> RedisCommand[Literal[True]]:
         """Give the lease back, if this token still holds it."""
-        return self._call("release", (token, self._wake), replies.read_released)
+        return self._call("release", (token, self._wake), lambda _: True)
 
     def holder(self) -> RedisCommand[str | None]:
         """The worker that holds the lease, None if it is free."""
@@ -323,7 +323,7 @@ class Bucket:
 
         Answers with the number still parked.
         """
-        return self._call("unpark", (token, ttl_ms, limit, *ids), replies.read_number)
+        return self._call("unpark", (token, ttl_ms, limit, *ids), as_received)
 
     def bury(
         self,

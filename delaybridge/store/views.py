@@ -75,10 +75,8 @@ class Views(Namespace):
                     return Page((yield from self._with_reasons(items)), cursor)
                 cursor = (score, row.id)
                 items += _fitting(stored(row, number), destination, span_ms)
-            if not more:
-                return Page((yield from self._with_reasons(items)), None)
-            if len(items) >= limit:
-                return Page((yield from self._with_reasons(items)), cursor)
+            if not more or len(items) >= limit:
+                return Page((yield from self._with_reasons(items)), cursor if more else None)
 
     def _with_reasons(self, items: list[Stored]) -> Steps[list[Stored]]:
         """The same items; parked ones with the reason that their bucket's worker announced."""
@@ -92,9 +90,9 @@ class Views(Namespace):
         *holders, info, expiries, now_us = replies
         holder_of = dict(zip(numbers, holders, strict=True))
         living = announcements.workers(announcements.intact([info, expiries]), [], now_us // 1000)
-        said = {each.name: each.said for each in living}
+        troubles = {each.name: each.said for each in living}
         return [
-            replace(item, reason=_why_parked(item.destination, holder_of[item.bucket], said))
+            replace(item, reason=_why_parked(item.destination, holder_of[item.bucket], troubles))
             if item.state is State.PARKED
             else item
             for item in items
@@ -108,10 +106,12 @@ def _fitting(
     return [item] if fits else []
 
 
-def _why_parked(destination: str, holder: str | None, said: Mapping[str, WorkerTroubles]) -> str:
+def _why_parked(
+    destination: str, holder: str | None, troubles: Mapping[str, WorkerTroubles]
+) -> str:
     if holder is None:
         return "no_worker: its bucket has none"
-    return said.get(holder, WorkerTroubles()).why(destination)
+    return troubles.get(holder, WorkerTroubles()).why(destination)
 
 
 def _merged(buckets: Sequence[Bucket], pages: Sequence[Any]) -> tuple[Iterable[Any], bool]:
