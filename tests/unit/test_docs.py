@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -70,10 +71,10 @@ def test_type_checkers_know_every_public_name() -> None:
     tree = ast.parse((PACKAGE / "__init__.py").read_text())
     (block,) = (node for node in tree.body if isinstance(node, ast.If))
     imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
-    typed = {(f"{node.module}", alias.asname) for node in imports for alias in node.names}
-    homes = {(f"delaybridge.{home}", name) for name, home in delaybridge._HOME.items()}
-    assert typed == homes
-    assert all(getattr(delaybridge, name) is not None for name in delaybridge.__all__)
+    typed = {alias.asname: node.module for node in imports for alias in node.names}
+    assert {*typed, "__version__"} == {*delaybridge.__all__}
+    for name, home in typed.items():
+        assert getattr(delaybridge, name) is getattr(import_module(str(home)), name)
 
 
 def test_the_python_page_names_every_public_error() -> None:

@@ -33,6 +33,7 @@ REDIS_IS_IMPORTED_BY = {
 WITHOUT_IO = {
     "amqp/header.py",
     "amqp/table.py",
+    "client/requests.py",
     "ingest/entries.py",
     "ingest/kafka/records.py",
     "ingest/rabbitmq/messages.py",
