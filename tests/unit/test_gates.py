@@ -1,4 +1,4 @@
-"""Sizes: no function above 40 lines, no file above 400, and no function that is hard to follow.
+"""Gates: no function above 40 lines, no file above 400, none hard to follow; one class per name.
 
 Hard to follow means cognitive complexity (G. Ann Campbell, SonarSource 2018), which counts nesting
 and mixed boolean operators.
@@ -48,3 +48,21 @@ def test_no_function_is_long(path: Path) -> None:
 def test_no_function_is_hard_to_follow(path: Path) -> None:
     found = {f.name: f.complexity for f in file_complexity(str(path)).functions}
     assert {name: count for name, count in found.items() if count > MOST_COMPLEXITY} == {}
+
+
+@pytest.mark.parametrize("path", FILES, ids=shown)
+def test_no_tuple_is_unpacked_only_to_steer_the_formatter(path: Path) -> None:
+    """`f(*(a, b), c=d)` is `f(a, b, c=d)`; where the formatter wastes lines: `# fmt: skip`."""
+    calls = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call))
+    unpacked = (arg.value for call in calls for arg in call.args if isinstance(arg, ast.Starred))
+    assert [each.lineno for each in unpacked if isinstance(each, ast.Tuple | ast.List)] == []
+
+
+def test_no_two_public_classes_have_one_name() -> None:
+    files: dict[str, list[str]] = {}
+    for path in FILES:
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                files.setdefault(node.name, []).append(shown(path))
+    del files["Producer"]  # drop-ins have the names of the classes that they replace
+    assert {name: where for name, where in files.items() if len(where) > 1} == {}
