@@ -203,7 +203,7 @@ class TestWhatArrives:
         assert found == (as_read if keep else as_java)
 
 
-class TestWhatIsUndone:
+class TestCancelling:
     async def test_a_header_and_a_tombstone_cancel(
         self, entrance: Entrance, kafka: Kafka, namespace: str
     ) -> None:
@@ -270,7 +270,7 @@ class TestWhatIsUndone:
         await is_pending(entrance, 0)
 
 
-class TestWhatIsShown:
+class TestStates:
     async def test_a_pattern_without_topics_and_a_process_without_partitions_are_idle(
         self, make_entrance: MakeEntrance, kafka: Kafka, namespace: str
     ) -> None:
@@ -278,17 +278,17 @@ class TestWhatIsShown:
         later = f"{namespace}-later.delay"
         delay, _ = await kafka.pair(namespace)
         first = entrance.ingest("kafka")
-        await says(entrance, delay, "reading")
+        await until_state(entrance, delay, "reading")
         other = make_entrance(topics=[delay, pattern, later])
         other.ingest("kafka")
-        await says(other, delay, "idle: other processes read it")
-        await says(other, pattern, "idle: no such topic exists yet")
-        await says(other, later, f"{later}: UNKNOWN_TOPIC_OR_PART ")
+        await until_state(other, delay, "idle: other processes read it")
+        await until_state(other, pattern, "idle: no such topic exists yet")
+        await until_state(other, later, f"{later}: UNKNOWN_TOPIC_OR_PART ")
         await entrance.stop(first)
-        await says(other, delay, "reading")
+        await until_state(other, delay, "reading")
 
 
-async def says(entrance: Entrance, topic: str, state: str) -> None:
+async def until_state(entrance: Entrance, topic: str, state: str) -> None:
     """Wait until a process announces this state of a topic."""
 
     async def look() -> bool:
@@ -512,7 +512,7 @@ async def share(kafka: Kafka, group: str, partitions: list[int]) -> bool:
     return await kafka.members(group) == partitions
 
 
-class TestAnotherTopicOfTheSameName:
+class TestRecreatedTopics:
     async def test_a_topic_recreated_while_it_is_read_is_read_from_its_start(
         self, entrance: Entrance, kafka: Kafka, namespace: str
     ) -> None:  # K-23

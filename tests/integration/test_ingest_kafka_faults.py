@@ -193,7 +193,7 @@ class TestInputThatCannotBeRead:
         await until_state(entrance, delay, "reading")
 
 
-class TestServersAway:
+class TestUnavailableServers:
     @pytest.mark.timeout(90)  # Kafka starts slowly on a busy machine
     async def test_reading_resumes_when_the_broker_is_back(
         self, make_entrance: MakeEntrance, kafka: Kafka, node: KafkaNode, namespace: str

@@ -161,7 +161,7 @@ async def test_an_exchange_delays_while_its_connection_is_down(site: Site, robus
     underlying = await robust.get_underlay_channel()
     await underlying.connection.close()
     assert underlying.is_closed
-    receipt = await exchange.publish(Message(b"while it is away"), "k", delay=0)
+    receipt = await exchange.publish(Message(b"while it is down"), "k", delay=0)
     assert (await take(site, queue)).headers["delaybridge-id"] == receipt.id
 
 
@@ -264,8 +264,8 @@ async def test_without_redis_a_delayed_publish_raises_and_publishes_nothing(
     site: Site, timeout_s: float | None, expected: type[Exception]
 ) -> None:
     queue = site.queue()
-    async with AsyncClient(f"redis://{LOOPBACK}:{free_port()}", timeout_s=0.2) as away:
-        async with await delaying.connect(site.url, client=away) as connection:
+    async with AsyncClient(f"redis://{LOOPBACK}:{free_port()}", timeout_s=0.2) as unreachable:
+        async with await delaying.connect(site.url, client=unreachable) as connection:
             exchange = (await connection.channel()).default_exchange
             with pytest.raises(expected):
                 await exchange.publish(Message(b"x"), queue, timeout=timeout_s, delay=1)

@@ -253,8 +253,8 @@ class TestRefused:
         self, site: KafkaSite
     ) -> None:
         topic = site.topic()
-        async with AsyncClient(f"redis://{LOOPBACK}:{free_port()}", timeout_s=0.2) as away:
-            async with AIOKafkaProducer(bootstrap_servers=site.servers, client=away) as producer:
+        async with AsyncClient(f"redis://{LOOPBACK}:{free_port()}", timeout_s=0.2) as lost:
+            async with AIOKafkaProducer(bootstrap_servers=site.servers, client=lost) as producer:
                 with pytest.raises(StoreUnavailable):
                     await producer.send_and_wait(topic, b"x", delay=0)
         await asyncio.to_thread(site.check_nothing_left, topic)

@@ -291,17 +291,17 @@ def test_the_same_task_id_twice_runs_twice_as_with_celery(team: Team) -> None:
 def test_an_unreachable_redis_raises_the_same_error_as_an_unreachable_broker(
     team: Team, kind: str
 ) -> None:
-    away = Client(
+    unreachable = Client(
         "redis://127.0.0.1:1/0", namespace="x", brokers=team.bridge.brokers, timeout_s=0.3
     )
     app = type(team.app)(
         "other", broker=team.environment["CELERY_TEST_BROKER"], backend="cache+memory://"
     )
-    install(app, client=away)
-    install(app, client=away)
+    install(app, client=unreachable)
+    install(app, client=unreachable)
     with pytest.raises(OperationalError):
         app.send_task("x", countdown=10, queue=team.queue)
-    away.close()
+    unreachable.close()
     app.close()
 
 
@@ -407,9 +407,9 @@ def test_a_revoke_finds_every_copy_and_every_retry(team: Team) -> None:
 
 def test_a_revoke_reaches_the_workers_even_if_redis_is_unreachable(team: Team) -> None:
     team.start()
-    with Client("redis://127.0.0.1:1/0", brokers=team.bridge.brokers, timeout_s=0.3) as away:
+    with Client("redis://127.0.0.1:1/0", brokers=team.bridge.brokers, timeout_s=0.3) as unreachable:
         app = Celery("other", broker=team.environment["CELERY_TEST_BROKER"], set_as_current=False)
-        install(app, client=away)
+        install(app, client=unreachable)
         with pytest.raises(OperationalError):
             app.control.revoke(f"{team.queue}-id")
         app.close()

@@ -91,7 +91,7 @@ def slow(site: KafkaSite, lossy: LossyProxy) -> Iterator[Client]:
 
 
 @pytest.fixture
-def away() -> Iterator[Client]:
+def unreachable() -> Iterator[Client]:
     """A client whose Redis does not run."""
     with Client(f"redis://{LOOPBACK}:{free_port()}", timeout_s=0.1) as client:
         yield client
@@ -487,7 +487,7 @@ class TestRefused:
         assert len(site.pending(later)) == 2
 
 
-class TestTheStoreAway:
+class TestAnUnavailableStore:
     def test_a_call_whose_reply_is_lost_is_repeated_and_stores_once(
         self, site: KafkaSite, lossy: LossyProxy, slow: Client, reports: Reports
     ) -> None:
@@ -560,9 +560,9 @@ class TestTheStoreAway:
             assert producer.flush() == 0
         assert reports.codes == [None] * 4
 
-    def test_a_queue_is_bounded_in_bytes(self, site: KafkaSite, away: Client) -> None:
+    def test_a_queue_is_bounded_in_bytes(self, site: KafkaSite, unreachable: Client) -> None:
         config = {**site.config, "queue.buffering.max.kbytes": 10, "message.timeout.ms": 500}
-        with Producer(config, client=away) as producer:
+        with Producer(config, client=unreachable) as producer:
             producer.produce("t", bytes(6000), delay="1h")
             with pytest.raises(BufferError, match="Queue full"):
                 producer.produce("t", bytes(6000), delay="1h")
@@ -571,9 +571,9 @@ class TestTheStoreAway:
 
     @pytest.mark.parametrize("name", ["message.timeout.ms", "delivery.timeout.ms"])
     def test_a_message_is_given_up_after_the_time_out_of_the_configuration(
-        self, site: KafkaSite, away: Client, reports: Reports, name: str
+        self, site: KafkaSite, unreachable: Client, reports: Reports, name: str
     ) -> None:
-        with Producer({**site.config, name: "700"}, client=away) as producer:
+        with Producer({**site.config, name: "700"}, client=unreachable) as producer:
             began_s = time.monotonic()
             producer.produce("t", b"x", b"k", on_delivery=reports, delay="1h")
             assert producer.flush(0.1) == 1
@@ -587,9 +587,9 @@ class TestTheStoreAway:
         assert (message.topic(), message.value(), message.key()) == ("t", b"x", b"k")
 
     def test_without_a_callback_a_failure_is_logged(
-        self, site: KafkaSite, away: Client, caplog: pytest.LogCaptureFixture
+        self, site: KafkaSite, unreachable: Client, caplog: pytest.LogCaptureFixture
     ) -> None:
-        with Producer({**site.config, "message.timeout.ms": 100}, client=away) as producer:
+        with Producer({**site.config, "message.timeout.ms": 100}, client=unreachable) as producer:
             id = producer.produce("t", b"x", delay="1h")
         (record,) = caplog.records
         assert record.levelno == logging.ERROR
@@ -609,9 +609,9 @@ class TestTheStoreAway:
             assert "access refused" in str(reports.all[0][0])
 
     def test_purge_gives_up_messages_in_queue_and_in_flight(
-        self, site: KafkaSite, away: Client, reports: Reports
+        self, site: KafkaSite, unreachable: Client, reports: Reports
     ) -> None:
-        with Producer(site.config, client=away) as producer:
+        with Producer(site.config, client=unreachable) as producer:
             producer.produce("t", b"first", on_delivery=reports, delay="1h")
             wait_until(lambda: producer._outbox._in_flight, DEADLINE_S)
             producer.produce("t", b"second", on_delivery=reports, delay="1h")

@@ -254,7 +254,7 @@ class TestConnection:
                 caught = rig.deliveries(to, 10)
                 await publish(publisher, sink, caught)
                 assert Verdict.CONFIRMED not in sink.verdicts(caught)
-                await wait_until_async(lambda: len(sink.changes) == 3, 20.0, "away and back")
+                await wait_until_async(lambda: len(sink.changes) == 3, 20.0, "lost, and back")
                 assert [reason is None for reason in sink.changes] == [True, False, True]
                 after = rig.deliveries(to, 10)
                 await publish(publisher, sink, after)
