@@ -113,17 +113,17 @@ async def test_if_no_policy_may_be_set_the_command_to_run_is_printed(
     def line() -> str:
         """The command in the log, complete and ready to paste."""
         log = "\n".join(TextFormatter().format(record) for record in caplog.records)
-        told = re.search(r": rabbitmqctl (set_policy .*)", log)
-        return told[1] if told else ""
+        command = re.search(r": rabbitmqctl (set_policy .*)", log)
+        return command[1] if command else ""
 
-    told = await entrance.until(line, "the line to run")
+    command = await entrance.until(line, "the line to run")
 
     async def is_announced() -> bool:
         shown = await source(entrance, delay)
-        return shown is not None and told in shown.state
+        return shown is not None and command in shown.state
 
     await entrance.until(is_announced, "the command as the source's state")
-    await asyncio.to_thread(node.ctl, *shlex.split(told))
+    await asyncio.to_thread(node.ctl, *shlex.split(command))
     await reading(entrance, delay)
     await declared_plainly(rabbit, delay)
     await is_delayed(entrance, rabbit, delay)
@@ -157,8 +157,8 @@ async def test_a_queue_bound_to_a_delay_exchange_is_reported(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    said: list[Event] = []
-    monkeypatch.setattr(EventLog, "__call__", lambda _, e: said.append(e))
+    events: list[Event] = []
+    monkeypatch.setattr(EventLog, "__call__", lambda _, e: events.append(e))
     delay, wrong = f"{namespace}.delay", f"{namespace}-wrong"
     await rabbit.target(wrong)
     entrance = await make_entrance(exchanges=[delay])
@@ -181,10 +181,10 @@ async def test_a_queue_bound_to_a_delay_exchange_is_reported(
     # a process that starts to read reports it, too
     entrance.ingest("rabbitmq")
 
-    def told() -> list[str]:
-        return [e.reason for e in said if isinstance(e, SourceUnguarded)]
+    def reasons() -> list[str]:
+        return [e.reason for e in events if isinstance(e, SourceUnguarded)]
 
-    (reason,) = await entrance.until(told, "a warning")
+    (reason,) = await entrance.until(reasons, "a warning")
     assert f"queue {wrong}" in reason
 
 
@@ -206,8 +206,8 @@ async def test_a_user_without_the_right_to_mark_the_owner_reads_and_is_warned(
     namespace: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    said: list[Event] = []
-    monkeypatch.setattr(EventLog, "__call__", lambda _, e: said.append(e))
+    events: list[Event] = []
+    monkeypatch.setattr(EventLog, "__call__", lambda _, e: events.append(e))
     await asyncio.to_thread(node.ctl, "add_user", namespace, "secret")
     name = re.escape(f"{namespace}.delay")
     rights = [f"^{name}$", f"^{name}$", f"^{name}$"]
@@ -216,6 +216,6 @@ async def test_a_user_without_the_right_to_mark_the_owner_reads_and_is_warned(
     entrance = await make_entrance(url, exchanges=[f"{namespace}.delay"])
     entrance.ingest("rabbitmq")
     await reading(entrance, f"{namespace}.delay")
-    (event,) = [e for e in said if isinstance(e, SourceUnguarded)]
+    (event,) = [e for e in events if isinstance(e, SourceUnguarded)]
     assert "403" in event.reason or "ACCESS_REFUSED" in event.reason
     assert f"all that begins with '{namespace}.delay'" in event.reason

@@ -408,7 +408,7 @@ class TestQuarantine:
 
         entrance.ingest("kafka")
         await entrance.until(is_counted, "three are refused, one is quarantined")
-        await entrance.until(lambda: "change_refused n=3" in caplog.text, "it is said")
+        await entrance.until(lambda: "change_refused n=3" in caplog.text, "it is logged")
         after = [message for message in await entrance.delayed() if message.body is not None]
         assert after == before, "the trusted one is cancelled; a tombstone here cancels nothing"
         (dead,) = await entrance.client.quarantined("etf1")

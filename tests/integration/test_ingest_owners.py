@@ -107,10 +107,10 @@ class TestRabbitMQ:
         while not refusal.done():  # it gets nothing while it starts, either
             await rabbit.publish(delay, "k", b"meanwhile", {"x-delay": HOUR_MS})
             sent += 1
-        said = await refusal
+        reason = await refusal
         owner = await owner_of(redis_url, namespace)
-        assert f"namespace '{namespace}' ({owner})" in said
-        assert f"delaybridge ingest rabbitmq --take-over {owner}" in said
+        assert f"namespace '{namespace}' ({owner})" in reason
+        assert f"delaybridge ingest rabbitmq --take-over {owner}" in reason
         for number in range(20):
             await rabbit.publish(delay, "k", b"%d" % number, {"x-delay": HOUR_MS})
         await is_pending(first, 20 + sent)
@@ -144,9 +144,9 @@ class TestRabbitMQ:
 
         again = await make_entrance(namespace, broker, exchanges=[delay])
         task = again.ingest("rabbitmq")
-        said = await refused(again, exchange_source, delay)
-        assert "wiped" in said
-        assert f"--take-over {old}" in said
+        reason = await refused(again, exchange_source, delay)
+        assert "wiped" in reason
+        assert f"--take-over {old}" in reason
         await again.stop(task)
         over = await make_entrance(namespace, broker, exchanges=[delay], take_over=[old])
         task = over.ingest("rabbitmq")
@@ -185,10 +185,10 @@ class TestKafka:
         await kafka.send(delay, b"before", HOUR)
         await is_pending(first, 1)
         trying = second.ingest("kafka")
-        said = await refused(second, topic_source, delay)
+        reason = await refused(second, topic_source, delay)
         owner = await owner_of(redis_url, namespace)
-        assert f"namespace '{namespace}' ({owner})" in said
-        assert f"delaybridge ingest kafka --take-over {owner}" in said
+        assert f"namespace '{namespace}' ({owner})" in reason
+        assert f"delaybridge ingest kafka --take-over {owner}" in reason
         for number in range(20):
             await kafka.send(delay, b"%d" % number, HOUR, partition=number % 4)
         await is_pending(first, 21)

@@ -140,10 +140,10 @@ async def test_a_direct_exchange_with_another_alternate_exchange_stops_no_other(
         found = await source(entrance, bad)
         return found.state if found and found.state != "starting" else ""
 
-    said = await entrance.until(failure, "a failure that shows")
-    assert bad in said
-    assert "has the alternate exchange 'amq.fanout'" in said
-    assert f"{bad}.intake" in said
+    reason = await entrance.until(failure, "a failure that shows")
+    assert bad in reason
+    assert "has the alternate exchange 'amq.fanout'" in reason
+    assert f"{bad}.intake" in reason
     await rabbit.publish(good, "k", headers={"x-delay": HOUR_MS})
     await entrance.until(entrance.delayed, "stored")
     # it recovers once the exchange is deleted
@@ -369,7 +369,7 @@ async def test_a_source_changes_no_message_that_goes_elsewhere(
         return found is not None and (found.refused, found.quarantined) == (2, 3)
 
     await entrance.until(is_counted, "what was refused is counted")
-    await entrance.until(lambda: "change_refused" in caplog.text, "it is said")
+    await entrance.until(lambda: "change_refused" in caplog.text, "it is logged")
     assert await entrance.delayed() == [before]
     # each is quarantined under an id of its own, and is found by the id that it came with
     found = await entrance.client.quarantined("id")
@@ -536,9 +536,11 @@ async def test_messages_without_an_id_are_counted_and_the_first_is_logged(
 
     await entrance.until(without_id, "counted")
     assert await without_id() == 3
-    told = [record.getMessage() for record in caplog.records if "id_missing" in record.getMessage()]
-    assert len(told) == 1
-    assert "message_id" in told[0]
+    lines = [
+        record.getMessage() for record in caplog.records if "id_missing" in record.getMessage()
+    ]
+    assert len(lines) == 1
+    assert "message_id" in lines[0]
 
 
 async def stored(entrance: Entrance, count: int) -> bool:

@@ -250,7 +250,7 @@ def test_a_chord_learns_that_one_of_its_tasks_was_revoked(team: Team) -> None:
     joined = chord([add.s(1, 2), late], total.s()).apply_async()
     team.app.control.revoke(f"{team.queue}-late")
     # Of its own, not that of the group it waits for, which `get` would raise as well.
-    wait_until(lambda: joined.state == "FAILURE", DEADLINE_S, "the chord told")
+    wait_until(lambda: joined.state == "FAILURE", DEADLINE_S, "the chord has failed")
     with pytest.raises(Exception, match="evoked"):
         joined.get(timeout=DEADLINE_S)
 
@@ -414,7 +414,7 @@ def test_a_revoke_reaches_the_workers_even_if_redis_is_unreachable(team: Team) -
             app.control.revoke(f"{team.queue}-id")
         app.close()
     inspect = team.app.control.inspect([f"{team.queue}@localhost"])
-    wait_until(lambda: f"{team.queue}-id" in str(inspect.revoked()), DEADLINE_S, "the worker told")
+    wait_until(lambda: f"{team.queue}-id" in str(inspect.revoked()), DEADLINE_S, "the worker knows")
 
 
 def test_a_lost_broker_connection_is_reopened_once(team: Team) -> None:

@@ -402,11 +402,11 @@ class TestOrder:
         st.lists(st.booleans(), max_size=60),
     )
     def test_no_record_of_a_source_is_passed_over(
-        self, told: list[tuple[str, bytes, bytes | None, ConflictPolicy]], fired: list[bool]
+        self, messages: list[tuple[str, bytes, bytes | None, ConflictPolicy]], fired: list[bool]
     ) -> None:
         entries: list[Entry] = [
             schedule(id, payload, key=key, policy=policy, source="t:0", offset=n)
-            for n, (id, payload, key, policy) in enumerate(told)
+            for n, (id, payload, key, policy) in enumerate(messages)
         ]
         model = ModelStore()
         changes = iter(fired)

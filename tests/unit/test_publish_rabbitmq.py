@@ -36,7 +36,7 @@ def delivery(id: str, body: bytes = b"body", key: str = "key", **record: Any) ->
     return Delivery(id, Record(str(destination), body, **record), destination, 1_800_000_000_000, 1)
 
 
-class Told:
+class OutcomeRecorder:
     """Records outcomes; each delivery must be reported once."""
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class Told:
     def add(self, deliveries: Iterable[Delivery], outcome: Outcome) -> None:
         """In the place of `Reports.add`."""
         for one in deliveries:
-            assert one not in self.outcomes, f"{one.id}: told twice"
+            assert one not in self.outcomes, f"{one.id}: reported twice"
             self.outcomes[one] = outcome
 
 
@@ -53,8 +53,8 @@ class Channel:
     """A line, and the broker's side of it: tags and their deliveries."""
 
     def __init__(self) -> None:
-        self.told = Told()
-        self.line = ExchangeLine(self.told)  # type: ignore[arg-type]
+        self.recorder = OutcomeRecorder()
+        self.line = ExchangeLine(self.recorder)  # type: ignore[arg-type]
         self.tags: list[Delivery] = []
         self.settled: set[int] = set()
         self.returned: set[Delivery] = set()
@@ -101,7 +101,7 @@ class Channel:
 
     def reason(self, one: Delivery) -> str:
         """First word of the reason."""
-        return self.told.outcomes[one].reason.split(":")[0]
+        return self.recorder.outcomes[one].reason.split(":")[0]
 
 
 STEPS = st.lists(
@@ -148,8 +148,8 @@ class TestExchangeLine:
     ) -> None:
         channel = Channel()
         handed = play(channel, steps)
-        assert set(channel.told.outcomes) == set(handed)
-        for one, outcome in channel.told.outcomes.items():
+        assert set(channel.recorder.outcomes) == set(handed)
+        for one, outcome in channel.recorder.outcomes.items():
             is_settled = one in channel.acked or one in channel.nacked
             if outcome == CLOSED:
                 assert one not in channel.written
@@ -185,11 +185,11 @@ class TestExchangeLine:
         channel.settle(1, False, True)
         channel.give_back(5)
         channel.give_back(7)
-        assert batch[4] not in channel.told.outcomes
+        assert batch[4] not in channel.recorder.outcomes
         channel.settle(10, True, True)
         refused = [n for n, one in enumerate(batch, 1) if channel.reason(one) == "unroutable"]
         assert refused == [5, 7]
-        assert channel.told.outcomes[batch[4]].fault is Fault.MESSAGE
+        assert channel.recorder.outcomes[batch[4]].fault is Fault.MESSAGE
 
     def test_a_second_message_with_an_id_waits_for_the_first_and_so_do_all_after_it(self) -> None:
         channel = Channel()
@@ -216,7 +216,7 @@ class TestExchangeLine:
         poison = delivery("poison")
         channel.publish([poison, delivery("next")])
         channel.line.closed_by_broker(code, text)
-        outcome = channel.told.outcomes[poison]
+        outcome = channel.recorder.outcomes[poison]
         assert (outcome.verdict, outcome.fault) == (Verdict.REFUSED, fault)
         assert outcome.reason.startswith(f"{reason}: {code} ")
 
@@ -226,7 +226,7 @@ class TestExchangeLine:
         one = delivery("one")
         channel.publish([one])
         channel.line.closed_by_broker(code, "INTERNAL_ERROR")
-        assert channel.told.outcomes[one].verdict is Verdict.UNKNOWN
+        assert channel.recorder.outcomes[one].verdict is Verdict.UNKNOWN
 
     def test_a_lone_unconfirmed_message_that_was_not_the_last_written_is_unknown(self) -> None:
         channel = Channel()
@@ -235,7 +235,7 @@ class TestExchangeLine:
         channel.settle(1, False, True)
         channel.settle(3, False, True)
         channel.line.closed_by_broker(406, "PRECONDITION_FAILED")
-        assert channel.told.outcomes[batch[1]].verdict is Verdict.UNKNOWN
+        assert channel.recorder.outcomes[batch[1]].verdict is Verdict.UNKNOWN
 
     def test_a_poison_message_is_found_when_its_window_comes_back(self) -> None:
         channel = Channel()
@@ -244,7 +244,7 @@ class TestExchangeLine:
         channel.settle(1, False, True)
         channel.line.closed_by_broker(406, "PRECONDITION_FAILED")
         channel.end()
-        assert {channel.told.outcomes[one].verdict for one in batch[1:]} == {Verdict.UNKNOWN}
+        assert {channel.recorder.outcomes[one].verdict for one in batch[1:]} == {Verdict.UNKNOWN}
         # Others are published meanwhile; then the window is published again. Number 50 is bad.
         others = [delivery(f"other-{n}") for n in range(CAREFUL_MESSAGES + 1)]
         channel.publish(others)
@@ -252,17 +252,17 @@ class TestExchangeLine:
             channel.settle(tag, False, True)
         again = [delivery(str(n)) for n in range(1, 100)]
         channel.publish(again)
-        while again[49] not in channel.told.outcomes:
+        while again[49] not in channel.recorder.outcomes:
             assert len(channel.unsettled()) == 1
             if channel.tags[-1] is again[49]:
                 channel.line.closed_by_broker(406, "PRECONDITION_FAILED")
                 channel.end()
             else:
                 channel.settle(len(channel.tags), False, True)
-        assert channel.told.outcomes[again[49]].verdict is Verdict.REFUSED
+        assert channel.recorder.outcomes[again[49]].verdict is Verdict.REFUSED
         while tags := channel.unsettled():
             channel.settle(tags[0], False, True)
-        verdicts = Counter(channel.told.outcomes[one].verdict for one in again)
+        verdicts = Counter(channel.recorder.outcomes[one].verdict for one in again)
         assert verdicts == {Verdict.CONFIRMED: 98, Verdict.REFUSED: 1}
 
     def test_messages_that_were_only_slow_go_together_again(self) -> None:
@@ -278,7 +278,7 @@ class TestExchangeLine:
         channel.publish([delivery("a")])
         for tag, multiple in [(5, False), (5, True), (1, False), (1, False), (1, True), (0, False)]:
             channel.line.settle(tag, multiple, confirmed=True)
-        assert list(channel.told.outcomes.values()) == [CONFIRMED]
+        assert list(channel.recorder.outcomes.values()) == [CONFIRMED]
 
 
 class TestUnconfirmed:
@@ -515,16 +515,16 @@ class TestUrl:
         assert "s3cret" not in str(caught.value)
 
     async def test_before_the_connection_everything_is_refused(self) -> None:
-        told = Told()
+        recorder = OutcomeRecorder()
         made = publisher(
             "rabbitmq",
             "amqp://h",
-            report=told.add,
+            report=recorder.add,
             on_change=lambda: None,
             options=PublishOptions(),
         )
         one = delivery("a")
         made.publish([one])
         await asyncio.sleep(0)
-        outcome = told.outcomes[one]
+        outcome = recorder.outcomes[one]
         assert (outcome.verdict, outcome.fault) == (Verdict.REFUSED, Fault.BROKER)
