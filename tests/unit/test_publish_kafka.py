@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -33,6 +35,21 @@ class TestConfiguration:
         assert found["acks"] == "all"
         assert found["message.timeout.ms"] == 20_000
         assert found["linger.ms"] == 1
+
+    def test_a_changed_password_file_is_read_again_and_an_unreadable_one_changes_nothing(
+        self, tmp_path: Path
+    ) -> None:
+        file = tmp_path / "password"
+        file.write_text("old\n")
+        made = configuration("kafka", f"kafka://u@a?password_file={file}", OPTIONS)
+        file.write_text("new\n")
+        given: list[tuple[str, str]] = []
+        client = SimpleNamespace(set_sasl_credentials=lambda *login: given.append(login))
+        made.renew(client)
+        file.unlink()
+        made.renew(client)
+        assert given == [("u", "new"), ("u", "new")]
+        assert made.current()["sasl.password"] == "new"
 
     @pytest.mark.parametrize(
         ("url", "protocol"),
