@@ -43,11 +43,7 @@ def encode_headers(
         encoded = _headers(message.headers, destination, limits)
         return encoded, _properties(properties, destination, limits)
     if destination.kind != "rabbitmq" or message.headers:
-        raise MessageError(
-            "bad_property",
-            "properties",
-            "a content header is for RabbitMQ only; give no other headers with it",
-        )
+        raise _bad_property("a content header is for RabbitMQ only; give no other headers with it")
     pairs = check_content(properties)
     for name, _ in pairs:
         _check_header_name(name)
@@ -87,28 +83,24 @@ def _pairs(headers: Headers) -> list[tuple[str, Any]]:
     try:
         return list(headers.items() if isinstance(headers, Mapping) else map(_pair, headers))
     except TypeError:
-        raise MessageError(
-            "bad_header", "headers", f"got {type(headers).__name__}; give a mapping or pairs"
-        ) from None
+        raise _bad_header(f"got {type(headers).__name__}; give a mapping or pairs") from None
 
 
 def _pair(pair: Any) -> tuple[str, Any]:
     if isinstance(pair, tuple | list) and len(pair) == 2:
         return pair[0], pair[1]
-    raise MessageError("bad_header", "headers", "a header is a pair of name and value")
+    raise _bad_header("a header is a pair of name and value")
 
 
 def _check_header_name(name: object) -> None:
     if not isinstance(name, str) or not name:
-        raise MessageError("bad_header", "headers", "a header's name is text and not empty")
+        raise _bad_header("a header's name is text and not empty")
     try:
         size = len(name.encode())
     except UnicodeEncodeError:
-        raise MessageError("bad_header", "headers", "a header's name is not UTF-8") from None
+        raise _bad_header("a header's name is not UTF-8") from None
     if size > 255 or not name.isprintable():
-        raise MessageError(
-            "bad_header", "headers", f"{shown(name)}: at most 255 bytes, all printable"
-        )
+        raise _bad_header(f"{shown(name)}: at most 255 bytes, all printable")
     if name.startswith(RESERVED_PREFIX) and name not in OWN_HEADERS:
         raise MessageError(
             "reserved_header",
@@ -136,7 +128,7 @@ def _properties(
     properties: Mapping[str, Any], destination: Destination, limits: Limits
 ) -> _EncodedProperties | bytes | None:
     if not isinstance(properties, Mapping):
-        raise MessageError("bad_property", "properties", "give a mapping of names to values")
+        raise _bad_property("give a mapping of names to values")
     if destination.kind == "rabbitmq":
         return encode_properties(properties) if properties else None
     if destination.kind == "kombu":
@@ -144,11 +136,7 @@ def _properties(
     known = {"partition"} if destination.kind == "kafka" else set()
     for name in properties:
         if name not in known:
-            raise MessageError(
-                "bad_property",
-                "properties",
-                f"{shown(name)} is not a property of {destination.kind}",
-            )
+            raise _bad_property(f"{shown(name)} is not a property of {destination.kind}")
     return None
 
 
@@ -170,3 +158,11 @@ def partition_of(properties: Properties, destination: Destination) -> int | None
     if isinstance(partition, bool) or not isinstance(partition, int) or not 0 <= partition < 2**31:
         raise MessageError("bad_partition", "partition", f"got {shown(partition)}; give 0 or more")
     return partition
+
+
+def _bad_header(detail: str) -> MessageError:
+    return MessageError("bad_header", "headers", detail)
+
+
+def _bad_property(detail: str) -> MessageError:
+    return MessageError("bad_property", "properties", detail)

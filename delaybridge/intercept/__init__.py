@@ -61,7 +61,7 @@ def timing_of(
     by_argument = delay is not None or deliver_at is not None
     if not (by_argument or (headers and is_timed(headers))):
         return None
-    asked = instructions(_pairs(headers))
+    asked = instructions(pairs(headers))
     if by_argument:
         _check_arguments(delay, deliver_at, asked.is_timed)
         timing = Timing(delay, deliver_at, asked.id)
@@ -103,7 +103,7 @@ def _check_arguments(delay: Delay, deliver_at: At, timed_by_header: bool) -> Non
 
 def without_instructions(headers: Any) -> list[tuple[str, Any]]:
     """The headers as pairs, without those for delaybridge alone. `x-delay` stays."""
-    return [(name, value) for name, value in _pairs(headers) if not is_instruction(name)]
+    return [(name, value) for name, value in pairs(headers) if not is_instruction(name)]
 
 
 def broker_of(client: Client | AsyncClient, kind: str, name: str | None) -> str:
@@ -163,5 +163,6 @@ def destination(kind: str, broker: str, address: str, routing_key: str = "") -> 
     return str(Destination(broker, kind, address, routing_key))
 
 
-def _pairs(headers: Any) -> list[tuple[str, Any]]:
+def pairs(headers: Any) -> list[tuple[str, Any]]:
+    """The headers of a mapping, of pairs, or of None as pairs."""
     return list(headers.items() if isinstance(headers, Mapping) else headers or ())

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
 from typing import Any
 
 import confluent_kafka
@@ -21,6 +20,7 @@ from delaybridge.intercept import (
     Timing,
     client_of_settings,
     is_timed,
+    pairs,
     timing_of,
     without_instructions,
 )
@@ -186,9 +186,10 @@ class Producer(confluent_kafka.Producer):
         kept = without_instructions(headers)
         message = message_of(client, self._broker, timing, topic, value, key, chosen, kept)
         accepted = client.accept(message)
-        given = list(headers.items() if isinstance(headers, Mapping) else headers or ())
         callback = callback or self._default_callback
-        produced = Produced(topic, value, key, partition, given, callback, self._only_error)
+        produced = Produced(
+            topic, value, key, partition, pairs(headers), callback, self._only_error
+        )
         self._outbox.put(client, accepted, produced)
         return accepted.id
 
