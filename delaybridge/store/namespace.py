@@ -63,9 +63,7 @@ class Namespace:
                 f"redis: maxmemory-policy is {memory['maxmemory_policy']}: Redis would drop "
                 f"messages when full; set: maxmemory-policy {_EVICTION}"
             )
-        if (
-            record is None
-        ):  # a full Redis refuses writes, so nothing is written before this is known
+        if record is None:  # otherwise nothing is written: a full Redis would refuse it
             count = self._asked or DEFAULT_BUCKETS
             _, record = yield registry.birth(self.namespace, count, secrets.token_hex(8))
         if record is None:

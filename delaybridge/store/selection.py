@@ -129,9 +129,7 @@ class Walk:
             score, payload = split_record(row.record)
             due_ms = int(score)
             destination = self._destination(payload)
-        except (
-            DecodeError
-        ):  # its destination is unknown; its set's score still tells when it is due
+        except DecodeError:  # destination unknown; its set's score still tells when it is due
             due_ms, destination = row.score_ms, None
         if not within(due_ms, self._span_ms):
             return False
