@@ -204,9 +204,11 @@ class Sweep:
         StoreDamaged: the verb was applied to all messages that can be read.
         """
         total = None if self.counted is None else self.counted.total()
+        output = self.call.output
+        has_bar = not output.json and quiet == output.is_watched  # else answers would run into it
         with interrupts(signal.SIGINT) as check:
             try:
-                with progress(total, wanted=not self.call.output.json) as advance:
+                with progress(total, wanted=has_bar) as advance:
                     for page in pages:
                         for start in range(0, len(page), BATCH_MESSAGES):
                             some = page[start : start + BATCH_MESSAGES]
@@ -214,7 +216,7 @@ class Sweep:
                             advance(len(some))
                             check()
             except KeyboardInterrupt:
-                return INTERRUPTED.show(as_json=self.call.output.json)
+                return INTERRUPTED.show(as_json=output.json)
         if self.damage is not None:
             raise self.damage
         return exit_code(self.answers)

@@ -45,7 +45,7 @@ def ls(call: Invocation, by_reason: bool, **query: Any) -> None:
 @pass_call
 def show(call: Invocation, **given: Any) -> None:
     """Show one dead message."""
-    show_message(call, _NOT_DEAD, delaybridge.State.DEAD, **given)
+    show_message(call, given, _NOT_DEAD, delaybridge.State.DEAD)
 
 
 @dead.command("kick")

@@ -127,11 +127,6 @@ class LineBatches:
             self.call.output.results(map(described, receipts))
         self.sent()
 
-    def refuse(self, line: Line, limit: int) -> None:
-        """Report a line that is too long."""
-        self.refused += 1
-        too_large(f"line {line.number}", limit).show(as_json=self.call.output.json)
-
     def drain(
         self, lines: Iterator[Line | None], limit: int, advance: Progress, *, keep_going: bool
     ) -> int:
@@ -143,7 +138,8 @@ class LineBatches:
                 self.add(line)
                 advance(line.size)
             else:
-                self.refuse(line, limit)
+                self.refused += 1
+                too_large(f"line {line.number}", limit).show(as_json=self.call.output.json)
                 if not keep_going:
                     break
         self.flush()

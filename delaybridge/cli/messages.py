@@ -45,7 +45,7 @@ def ls(call: Invocation, state: str, **query: Any) -> None:
 @pass_call
 def show(call: Invocation, **given: Any) -> None:
     """Show one message, wherever it is."""
-    show_message(call, "no such message is pending or dead", **given)
+    show_message(call, given, "no such message is pending or dead")
 
 
 @message.command("cancel")

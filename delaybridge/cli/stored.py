@@ -77,26 +77,22 @@ def cursor_text(cursor: tuple[float, str]) -> str:
 
 
 def show_message(
-    call: Invocation,
-    missing: str,
-    state: delaybridge.State | None = None,
-    *,
-    id: str,
-    form: str,
-    key: bytes | None,
+    call: Invocation, given: dict[str, Any], missing: str, state: delaybridge.State | None = None
 ) -> None:
-    """The message with this id and its body, then the names of others quarantined under the id.
+    """The message with an id and its body, then the names of others quarantined under the id.
 
-    state: only a message in this state. Failure, with `missing`, if none is found.
+    given: id, key, and the form of the body. state: only a message in this state. Failure, with
+    `missing`, if none is found.
     """
+    id = given["id"]
     with call.client() as client:
-        stored = client.get(id, key=key)
+        stored = client.get(id, key=given["key"])
         found = [*([] if stored is None else [stored]), *client.quarantined(id)]
     wanted = [one for one in found if state in (None, one.state)]
     if not wanted:
         where = f"; it is {found[0].state}" if found else ""
         raise Failure(Exit.NOT_FOUND, "unknown", id, missing + where)
-    show_stored(call, wanted[0], form)
+    show_stored(call, wanted[0], given["form"])
     for other in wanted[1:]:
         call.note(f"also in the dead set: {other.id}: {other.reason}")
 
