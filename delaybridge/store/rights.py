@@ -76,7 +76,7 @@ PROBES: dict[str, tuple[str, tuple[str | int, ...]]] = {
     "DEL": (_STRING, ()),
 }
 KEYLESS = {"TIME": (), "PING": (), "INFO": ("memory",)}
-ON_A_CHANNEL = {"PUBLISH": ("fleet",), "SUBSCRIBE": (), "UNSUBSCRIBE": ()}
+SUBSCRIBING = ("SUBSCRIBE", "UNSUBSCRIBE")
 
 
 def commands_of(role: Role) -> list[str]:
@@ -123,17 +123,14 @@ def _asked(
     channel = keys.wake(namespace)
     yield "EVALSHA", bucket.renew("rights", _EXPIRE_MS)
     yield "SCRIPT LOAD", plain("SCRIPT LOAD", scripts()["renew"][0])
-    for name, (key, args) in PROBES.items():
-        if name in names:
-            yield name, plain(name, bucket.key(key), *args)
-    for name, words in KEYLESS.items():
-        if name in names:
-            yield name, plain(name, *words)
-    for name, words in ON_A_CHANNEL.items():
-        if name in names:
-            # Not on the fleet's own channel: its messages would come between two replies.
-            here = channel if name == "PUBLISH" else f"{channel}:rights"
-            yield name, plain(name, here, *words)
+    words: dict[str, tuple[str | int, ...]] = {
+        **{name: (bucket.key(key), *args) for name, (key, args) in PROBES.items()},
+        **KEYLESS,
+        "PUBLISH": (channel, "fleet"),
+        # Not the fleet's own channel: its messages would come between two replies.
+        **dict.fromkeys(SUBSCRIBING, (f"{channel}:rights",)),
+    }
+    yield from ((name, plain(name, *words[name])) for name in words if name in names)
     # Every key of a bucket, and one of the namespace: a key pattern may leave some out.
     of_bucket = [bucket.key(name) for name in keys.BUCKET_KEYS]
     for key in (*of_bucket, f"{keys.workers(namespace)}:rights"):
