@@ -167,7 +167,12 @@ def arguments_of(settings: Settings | None) -> dict[str, Any]:
 
 
 def _spread(spread_ms: Spread, messages: Sequence[Named]) -> Sequence[int]:
-    return [0] * len(messages) if spread_ms is None else spread_ms
+    if spread_ms is None:
+        return [0] * len(messages)
+    if len(spread_ms) != len(messages):
+        what = f"got {len(spread_ms)} for {len(messages)} messages; give one for each"
+        raise MessageError("bad_time", "spread_ms", what)
+    return spread_ms
 
 
 def _is_number(value: object) -> bool:

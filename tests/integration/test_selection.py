@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import redis
 
-from delaybridge import AsyncClient, Client, Message, Selection, cli
+from delaybridge import AsyncClient, Client, Message, MessageError, Selection, cli
 from delaybridge.message import Answer, State
 from delaybridge.store import keys, registry, selection
 from delaybridge.store.store import Store
@@ -107,6 +107,19 @@ def test_many_messages_are_due_as_far_apart_as_asked(client: Client) -> None:
     assert answers == [Answer.RESCHEDULED] * 3
     due_ms = [stored.due_ms - AT_MS for id in ("a", "b", "c") if (stored := client.get(id))]
     assert due_ms == [0, 500, 70]
+
+
+def test_a_spread_with_another_number_of_values_is_refused_and_nothing_moves(
+    client: Client,
+) -> None:
+    client.schedule_many(Message("kafka:t", b"", delay=60, id=id) for id in ("a", "b"))
+    before = [client.get(id) for id in ("a", "b")]
+    for spread_ms in ([5], [5, 5, 5]):
+        with pytest.raises(
+            MessageError, match="spread_ms: got . for 2 messages; give one for each"
+        ):
+            client.reschedule_many(["a", "b"], delay=120, spread_ms=spread_ms)
+    assert [client.get(id) for id in ("a", "b")] == before
 
 
 def test_each_answer_is_true_even_if_the_message_has_moved_on(
