@@ -122,7 +122,8 @@ class KafkaNode(ServerProcess):
         data, formatted = self.folder / "data", ready_folder(self.libs) / STORAGE
         if data.exists():
             return
-        if formatted.exists():
+        is_ours = f"log.dirs={data}\n" in self._properties.read_text()
+        if formatted.exists() and is_ours:  # a test may have its storage elsewhere
             shutil.copytree(formatted, data)
             return
         arguments = ["format", "-t", CLUSTER_ID, "-c", str(self._properties)]
