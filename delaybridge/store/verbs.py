@@ -198,13 +198,10 @@ class Bucket:
 
         after: the (score, id) to begin after. low, high: bounds of the score, both included.
         """
-        args = (
-            "-inf" if low is None else repr(low),
-            "+inf" if high is None else repr(high),
-            *(("", "") if after is None else (repr(after[0]), after[1])),
-            limit,
-            max_bytes,
-        )
+        lowest = "-inf" if low is None else repr(low)
+        highest = "+inf" if high is None else repr(high)
+        after_score, after_id = ("", "") if after is None else (repr(after[0]), after[1])
+        args = (lowest, highest, after_score, after_id, limit, max_bytes)
         keys_ = self._page_keys[state]
         return RedisCommand("page", keys_, args, lambda reply: replies.read_page(state, reply))
 
