@@ -9,9 +9,11 @@ import socket
 import subprocess
 import sys
 import time
+import uuid
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -39,8 +41,8 @@ pytestmark = [
 ]
 
 
-class Team:
-    """An app that sends tasks, a Celery worker without delaybridge, and a delaybridge worker."""
+class Workers:
+    """Two processes on one queue: a Celery worker without delaybridge, a worker of delaybridge."""
 
     def __init__(self, folder: Path, redis_url: str, broker: str, queue: str, kind: str) -> None:
         url = broker if kind == "rabbitmq" else f"kombu+{broker}"
@@ -50,19 +52,14 @@ class Team:
             "CELERY_TEST_BACKEND": redis_url,
             "CELERY_TEST_QUEUE": queue,
         }
-        os.environ.update(self.environment)
-        sys.modules.pop(APP, None)
-        self.tasks: Any = importlib.import_module(APP)
-        self.app: Any = self.tasks.app
         self.bridge = Bridge(folder, redis_url, queue, {kind: url})
-        self.client = Client(redis_url, namespace=queue, brokers={kind: url})
-        install(self.app, client=self.client)
-        self._folder = folder
-        self._redis = redis.Redis.from_url(redis_url)
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._log = folder / "celery.log"
+        self._celery: subprocess.Popen[bytes] | None = None
 
     def start(self, *, pool: str = "threads", **environment: str) -> None:
-        """Start both workers; returns when Celery's answers."""
+        """Start both workers unless they run; returns when Celery's answers."""
+        if self._celery is not None:
+            return
         command = [sys.executable, "-m", "celery", "-A", APP, "worker", f"--pool={pool}"]
         command += [
             f"--concurrency={4 if pool == 'threads' else 2}",
@@ -70,23 +67,52 @@ class Team:
             "--without-mingle",
             "--without-gossip",
         ]
-        with (self._folder / "celery.log").open("wb") as log:
-            self._processes.append(
-                subprocess.Popen(
-                    [*command, f"--hostname={self.queue}@localhost"],
-                    cwd=ROOT,
-                    env={**os.environ, **environment},
-                    stdout=log,
-                    stderr=log,
-                )
+        with self._log.open("wb") as log:
+            self._celery = subprocess.Popen(
+                [*command, f"--hostname={self.queue}@localhost"],
+                cwd=ROOT,
+                env={**os.environ, **self.environment, **environment},
+                stdout=log,
+                stderr=log,
             )
         self.bridge.start_workers(1)
         wait_until(
-            lambda: "ready." in (self._folder / "celery.log").read_text(),
+            lambda: "ready." in self._log.read_text(),
             DEADLINE_S,
             "a Celery worker",
-            interval_s=0.1,
+            interval_s=0.05,
         )
+
+    def close(self) -> None:
+        if self._celery is not None:
+            self._celery.terminate()  # the processes of its pool end with it
+            try:
+                self._celery.wait(10)
+            except subprocess.TimeoutExpired:
+                self._celery.kill()
+                self._celery.wait()
+        self.bridge.close()
+
+
+class Team:
+    """An app that sends, and the workers of its queue."""
+
+    def __init__(self, workers: Workers) -> None:
+        self._workers, self.bridge, self.queue = workers, workers.bridge, workers.queue
+        self.environment = workers.environment
+        os.environ.update(self.environment)
+        sys.modules.pop(APP, None)
+        self.tasks: Any = importlib.import_module(APP)
+        self.app: Any = self.tasks.app
+        self.client = Client(
+            self.bridge.redis_url, namespace=self.queue, brokers=self.bridge.brokers
+        )
+        install(self.app, client=self.client)
+        self._redis = redis.Redis.from_url(self.bridge.redis_url)
+
+    def start(self, **options: str) -> None:
+        """The workers, as `Workers.start`."""
+        self._workers.start(**options)
 
     def runs(self) -> dict[str, list[float]]:
         """The tasks that ran, and when, in seconds since the epoch."""
@@ -131,15 +157,11 @@ class Team:
             )
 
     def close(self) -> None:
-        for process in self._processes:
-            process.terminate()  # the processes of its pool end with it
-        for process in self._processes:
-            try:
-                process.wait(10)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-        self.bridge.close()
+        """Nothing that this test sent and did not await is left to the next one."""
+        while left := self.client.pending().items:
+            for message in left:
+                self.client.cancel(message.id, key=message.key)
+        self._redis.delete(f"{self.queue}:runs")
         self.client.close()
         self.app.close()
         pools.reset()
@@ -148,23 +170,39 @@ class Team:
             os.environ.pop(name, None)
 
 
-@pytest.fixture(params=["rabbitmq", "kombu"])
+@pytest.fixture(scope="module", params=["rabbitmq", "kombu"])
 def kind(request: pytest.FixtureRequest) -> str:
     """The kind of broker that Celery is on; `kombu`: Redis."""
     return str(request.param)
 
 
+@pytest.fixture(scope="module")
+def make_workers(kind: str, redis_url: str, rabbitmq_url: str) -> Callable[[Path], Workers]:
+    broker = rabbitmq_url if kind == "rabbitmq" else redis_url
+    return lambda folder: Workers(folder, redis_url, broker, f"t-{uuid.uuid4().hex[:16]}", kind)
+
+
+@pytest.fixture(scope="module")
+def workers(
+    make_workers: Callable[[Path], Workers], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Workers]:
+    """Those of all tests that change nothing about them."""
+    with closing(make_workers(tmp_path_factory.mktemp("workers"))) as workers:
+        yield workers
+
+
 @pytest.fixture
-def team(
-    kind: str, tmp_path: Path, redis_url: str, rabbitmq_url: str, namespace: str
-) -> Iterator[Team]:
-    team = Team(
-        tmp_path, redis_url, rabbitmq_url if kind == "rabbitmq" else redis_url, namespace, kind
-    )
-    try:
+def team(workers: Workers) -> Iterator[Team]:
+    """A team on a queue that it shares with earlier tests, and with their workers."""
+    with closing(Team(workers)) as team:
         yield team
-    finally:
-        team.close()
+
+
+@pytest.fixture
+def own_team(make_workers: Callable[[Path], Workers], tmp_path: Path) -> Iterator[Team]:
+    """A team whose workers, if it starts any, are its own."""
+    with closing(make_workers(tmp_path)) as workers, closing(Team(workers)) as team:
+        yield team
 
 
 def in_(seconds: float) -> datetime:
@@ -256,7 +294,10 @@ def test_a_chord_learns_that_one_of_its_tasks_was_revoked(team: Team) -> None:
 
 
 @pytest.mark.parametrize("installed", [True, False], ids=["installed", "without"])
-def test_a_retry_with_a_countdown_comes_back(team: Team, installed: bool) -> None:
+def test_a_retry_with_a_countdown_comes_back(
+    request: pytest.FixtureRequest, installed: bool
+) -> None:
+    team = request.getfixturevalue("own_team" if installed else "team")
     if installed:
         team.start(pool="prefork", CELERY_TEST_INSTALL="1", **team.settings)
     else:
@@ -289,19 +330,19 @@ def test_the_same_task_id_twice_runs_twice_as_with_celery(team: Team) -> None:
 
 
 def test_an_unreachable_redis_raises_the_same_error_as_an_unreachable_broker(
-    team: Team, kind: str
+    own_team: Team, kind: str
 ) -> None:
-    unreachable = Client(
-        "redis://127.0.0.1:1/0", namespace="x", brokers=team.bridge.brokers, timeout_s=0.3
+    away = Client(
+        "redis://127.0.0.1:1/0", namespace="x", brokers=own_team.bridge.brokers, timeout_s=0.3
     )
-    app = type(team.app)(
-        "other", broker=team.environment["CELERY_TEST_BROKER"], backend="cache+memory://"
+    app = type(own_team.app)(
+        "other", broker=own_team.environment["CELERY_TEST_BROKER"], backend="cache+memory://"
     )
     install(app, client=unreachable)
     install(app, client=unreachable)
     with pytest.raises(OperationalError):
-        app.send_task("x", countdown=10, queue=team.queue)
-    unreachable.close()
+        app.send_task("x", countdown=10, queue=own_team.queue)
+    away.close()
     app.close()
 
 
@@ -321,23 +362,23 @@ def test_the_app_may_be_configured_after_install(redis_url: str) -> None:
 
 @pytest.mark.parametrize("options", [{}, {"serializer": "yaml", "compression": "zlib"}])
 def test_a_delayed_task_arrives_as_celery_would_have_sent_it(
-    team: Team, kind: str, options: dict[str, Any]
+    own_team: Team, kind: str, options: dict[str, Any]
 ) -> None:
-    team.bridge.start_workers(1)
+    own_team.bridge.start_workers(1)
     stock: Any = Celery(
-        "stock", broker=team.environment["CELERY_TEST_BROKER"], set_as_current=False
+        "stock", broker=own_team.environment["CELERY_TEST_BROKER"], set_as_current=False
     )
-    stock.conf.task_default_queue = team.queue
-    link = dict(stock.signature("linked", args=[1]))  # a plain dict, which YAML can encode
+    stock.conf.task_default_queue = own_team.queue
+    link = dict(stock.signature("linked", args=[1]))  # as YAML, too, knows it
     arguments = {
-        "task_id": f"{team.queue}-same", "eta": in_(1), "priority": 3, "headers": {"mine": 1},
+        "task_id": f"{own_team.queue}-same", "eta": in_(1), "priority": 3, "headers": {"mine": 1},
         "link": link, "link_error": link, "shadow": "other", "reply_to": "r", **options,
     }  # fmt: skip
     stock.send_task("t", ["x", {"y": 1}], {"z": None}, **arguments)
-    direct = team.take()
-    receipt_id = team.app.send_task("t", ["x", {"y": 1}], {"z": None}, **arguments).id
-    due_ms = team.client.get(receipt_id, key=receipt_id).due_ms  # type: ignore[union-attr]
-    delayed = team.take()
+    direct = own_team.take()
+    receipt_id = own_team.app.send_task("t", ["x", {"y": 1}], {"z": None}, **arguments).id
+    due_ms = own_team.client.get(receipt_id, key=receipt_id).due_ms  # type: ignore[union-attr]
+    delayed = own_team.take()
     assert time.time() * 1000 >= due_ms
     ours = {"delaybridge-id", "delaybridge-due-ms", "delaybridge-attempt"}
     assert delayed.headers.keys() - direct.headers.keys() == ours
@@ -353,7 +394,7 @@ def test_a_delayed_task_arrives_as_celery_would_have_sent_it(
     stock.close()
 
 
-def test_signals_fire_when_the_task_is_sent(team: Team) -> None:
+def test_signals_fire_when_the_task_is_sent(own_team: Team) -> None:
     fired: list[str] = []
 
     def before(headers: dict[str, Any], routing_key: str, **_: Any) -> None:
@@ -366,12 +407,12 @@ def test_signals_fire_when_the_task_is_sent(team: Team) -> None:
     signals.before_task_publish.connect(before)
     signals.after_task_publish.connect(after)
     try:
-        id = team.tasks.ran.apply_async(["x"], countdown=3600).id
+        id = own_team.tasks.ran.apply_async(["x"], countdown=3600).id
     finally:
         signals.before_task_publish.disconnect(before)
         signals.after_task_publish.disconnect(after)
     assert fired == [f"before {id} True", f"after {id}"]
-    stored = team.client.get(id)
+    stored = own_team.client.get(id)
     assert stored is not None and dict(stored.headers)["stamped"] == "by a signal"
 
 
@@ -388,20 +429,20 @@ def test_links_and_tasks_sent_by_name_are_delayed(team: Team) -> None:
     assert "expired" not in team.runs()
 
 
-def test_a_revoke_finds_every_copy_and_every_retry(team: Team) -> None:
-    ran = team.tasks.ran
-    again, hundredth, kept = (f"{team.queue}-{what}" for what in ("again", "retry", "kept"))
+def test_a_revoke_finds_every_copy_and_every_retry(own_team: Team) -> None:
+    ran = own_team.tasks.ran
+    again, hundredth, kept = (f"{own_team.queue}-{what}" for what in ("again", "retry", "kept"))
     for number in range(3):
         ran.apply_async([number], countdown=3600, task_id=again)
     ran.apply_async(["r"], countdown=3600, task_id=hundredth, retries=100)
     ran.apply_async(["k"], countdown=3600, task_id=kept)
-    assert len(team.pending()) == 5
+    assert len(own_team.pending()) == 5
     # As `celery control revoke ID ID` has it.
-    team.app.control.broadcast("revoke", arguments={"task_id": [again, hundredth, "unknown"]})
-    assert team.pending() == [kept]
-    team.app.control.revoke("x" * 2000)  # too long for an id
+    own_team.app.control.broadcast("revoke", arguments={"task_id": [again, hundredth, "unknown"]})
+    assert own_team.pending() == [kept]
+    own_team.app.control.revoke("x" * 2000)  # no id that a message could have
     ran.AsyncResult(kept).revoke(terminate=True)
-    assert team.pending() == []
+    assert own_team.pending() == []
     assert {ran.AsyncResult(id).state for id in (again, hundredth, kept)} == {"REVOKED"}
 
 
@@ -417,23 +458,23 @@ def test_a_revoke_reaches_the_workers_even_if_redis_is_unreachable(team: Team) -
     wait_until(lambda: f"{team.queue}-id" in str(inspect.revoked()), DEADLINE_S, "the worker knows")
 
 
-def test_a_lost_broker_connection_is_reopened_once(team: Team) -> None:
-    with team.app.amqp.producer_pool.acquire(block=True) as producer:
+def test_a_lost_broker_connection_is_reopened_once(own_team: Team) -> None:
+    with own_team.app.amqp.producer_pool.acquire(block=True) as producer:
         lost = producer.channel
         if hasattr(lost, "client") and hasattr(lost.client, "connection_pool"):
             lost.client.connection_pool.disconnect()
         else:
             producer.connection.connection.sock.shutdown(socket.SHUT_RDWR)
-        team.tasks.ran.apply_async(["1"], countdown=3600, producer=producer)
+        own_team.tasks.ran.apply_async(["1"], countdown=3600, producer=producer)
         made = producer.channel
         for number in range(3):
-            team.tasks.ran.apply_async([number], countdown=3600, producer=producer)
+            own_team.tasks.ran.apply_async([number], countdown=3600, producer=producer)
         assert producer.channel is made
-    assert len(team.pending()) == 4
+    assert len(own_team.pending()) == 4
 
 
 def test_a_call_whose_answer_is_lost_is_repeated_by_the_retry_policy(
-    team: Team, redis_url: str
+    own_team: Team, redis_url: str
 ) -> None:
     class Patient(Client):
         calls = 0
@@ -445,23 +486,23 @@ def test_a_call_whose_answer_is_lost_is_repeated_by_the_retry_policy(
 
     url = urlsplit(redis_url)
     with LossyProxy(url.port or 6379) as proxy:
-        brokers = team.bridge.brokers
+        brokers = own_team.bridge.brokers
         with Patient(
-            proxy.url, namespace=team.queue, brokers=brokers, buckets=1, timeout_s=0.6
+            proxy.url, namespace=own_team.queue, brokers=brokers, buckets=1, timeout_s=0.6
         ) as client:
             app: Any = Celery(
-                "other", broker=team.environment["CELERY_TEST_BROKER"], set_as_current=False
+                "other", broker=own_team.environment["CELERY_TEST_BROKER"], set_as_current=False
             )
             install(app, client=client)
-            first = app.send_task("x", countdown=3600, queue=team.queue)
-            second = app.send_task("x", countdown=3600, queue=team.queue)
+            first = app.send_task("x", countdown=3600, queue=own_team.queue)
+            second = app.send_task("x", countdown=3600, queue=own_team.queue)
             assert client.calls == 3
             client.calls = 1
             with pytest.raises(OperationalError):
-                app.send_task("x", countdown=3600, queue=team.queue, retry=False, task_id="3rd")
+                app.send_task("x", countdown=3600, queue=own_team.queue, retry=False, task_id="3rd")
             assert client.calls == 2
             app.close()
-    assert team.pending() == sorted([first.id, second.id, "3rd"])
+    assert own_team.pending() == sorted([first.id, second.id, "3rd"])
 
 
 def test_processes_forked_after_the_first_send_delay_their_tasks(team: Team) -> None:
@@ -495,18 +536,18 @@ def quorum(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> N
 @pytest.mark.parametrize("quorum", ["topic", "direct"], indirect=True)
 @pytest.mark.parametrize("kind", ["rabbitmq"], indirect=True)
 def test_quorum_queues_accept_any_delay_without_celery_s_native_delays(
-    quorum: None, team: Team, caplog: pytest.LogCaptureFixture
+    quorum: None, own_team: Team, caplog: pytest.LogCaptureFixture
 ) -> None:
-    team.start()
+    own_team.start()
     sent_s = time.time()
-    sent = team.tasks.ran.apply_async(["later"], countdown=1.5)
-    team.tasks.ran.apply_async(["soon"], countdown=0.4)
-    team.tasks.ran.apply_async(["at"], eta=datetime.now(UTC) + timedelta(seconds=0.6))
+    sent = own_team.tasks.ran.apply_async(["later"], countdown=1.5)
+    own_team.tasks.ran.apply_async(["soon"], countdown=0.4)
+    own_team.tasks.ran.apply_async(["at"], eta=datetime.now(UTC) + timedelta(seconds=0.6))
     # It may be claimed between the two pages, and is then on both.
-    waiting = team.client.pending().items + team.client.pending(state=State.IN_FLIGHT).items
+    waiting = own_team.client.pending().items + own_team.client.pending(state=State.IN_FLIGHT).items
     (destination,) = {m.destination.partition("/")[0] for m in waiting if m.id == sent.id}
-    assert destination in (f"rabbitmq:{team.queue}", "rabbitmq:"), "its own exchange"
-    runs = team.until_ran("later", "soon", "at")
+    assert destination in (f"rabbitmq:{own_team.queue}", "rabbitmq:"), "its own exchange"
+    runs = own_team.until_ran("later", "soon", "at")
     assert [len(times) for times in runs.values()] == [1, 1, 1]
     assert runs["later"][0] >= sent_s + 1.5
     assert runs["soon"][0] >= sent_s + 0.4
@@ -514,11 +555,11 @@ def test_quorum_queues_accept_any_delay_without_celery_s_native_delays(
 
 
 @pytest.mark.parametrize("kind", ["rabbitmq"], indirect=True)
-def test_the_code_in_the_guide_runs_unchanged(team: Team) -> None:
+def test_the_code_in_the_guide_runs_unchanged(own_team: Team) -> None:
     guide = (ROOT / "docs" / "celery.md").read_text()
     (code,) = re.findall(r"```python\n(import os.*?)```", guide, re.DOTALL)
-    team.bridge.start_workers(1)
-    environment = {**os.environ, **team.settings}
+    own_team.bridge.start_workers(1)
+    environment = {**os.environ, **own_team.settings}
     run = subprocess.run(
         [sys.executable, "-c", code],
         env=environment, cwd=ROOT, capture_output=True, text=True, timeout=DEADLINE_S, check=False,
@@ -526,5 +567,5 @@ def test_the_code_in_the_guide_runs_unchanged(team: Team) -> None:
     assert (run.returncode, run.stderr) == (0, "")
     id, state = run.stdout.split()
     assert state == "REVOKED"
-    team.queue = "orders.tasks"
-    assert team.take().headers["id"] == id
+    own_team.queue = "orders.tasks"
+    assert own_team.take().headers["id"] == id
