@@ -295,7 +295,7 @@ def test_a_chord_learns_that_one_of_its_tasks_was_revoked(team: Team) -> None:
 
 @pytest.mark.parametrize("installed", [True, False], ids=["installed", "without"])
 def test_a_retry_with_a_countdown_comes_back(
-    request: pytest.FixtureRequest, installed: bool
+    kind: str, request: pytest.FixtureRequest, installed: bool
 ) -> None:
     team = request.getfixturevalue("own_team" if installed else "team")
     if installed:
@@ -332,7 +332,7 @@ def test_the_same_task_id_twice_runs_twice_as_with_celery(team: Team) -> None:
 def test_an_unreachable_redis_raises_the_same_error_as_an_unreachable_broker(
     own_team: Team, kind: str
 ) -> None:
-    away = Client(
+    unreachable = Client(
         "redis://127.0.0.1:1/0", namespace="x", brokers=own_team.bridge.brokers, timeout_s=0.3
     )
     app = type(own_team.app)(
@@ -342,7 +342,7 @@ def test_an_unreachable_redis_raises_the_same_error_as_an_unreachable_broker(
     install(app, client=unreachable)
     with pytest.raises(OperationalError):
         app.send_task("x", countdown=10, queue=own_team.queue)
-    away.close()
+    unreachable.close()
     app.close()
 
 

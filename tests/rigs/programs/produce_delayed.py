@@ -1,11 +1,11 @@
 """An application that publishes delayed messages with a drop-in producer; a test may kill it.
 
-python produce_delayed.py LIBRARY TARGET COUNT JOURNAL [PREFIX [SECONDS]]
+python produce_delayed.py LIBRARY TARGET COUNT JOURNAL LEAST_S SECONDS
 
-LIBRARY: pika, kombu, aio_pika, confluent_kafka, aiokafka. Message n has id PREFIX-n (default
-prefix: TARGET) and is the same in every run. The messages are spread over SECONDS. The journal has
-a line for each accepted message; a restarted application continues after the last. Settings come
-from the environment.
+LIBRARY: pika, kombu, aio_pika, confluent_kafka, aiokafka. Message n has id TARGET-LIBRARY-n, a delay
+of LEAST_S to LEAST_S + 3, and is the same in every run. The messages are spread over SECONDS. The
+journal has a line for each accepted message; a restarted application continues after the last.
+Settings come from the environment.
 """
 
 import asyncio
@@ -15,29 +15,31 @@ import sys
 import time
 from pathlib import Path
 
-MIN_DELAY_S, MAX_DELAY_S = 2.0, 5.0
+SPREAD_S = 3.0
 
 
 def message(prefix: str, number: int) -> tuple[str, bytes, float]:
-    """Id, body and delay in seconds of message n."""
+    """Id and body of message n, and the seconds to add to the least delay."""
     draw = random.Random(f"{prefix}-{number}")
-    body = draw.randbytes(draw.randrange(300))
-    return f"{prefix}-{number}", body, draw.uniform(MIN_DELAY_S, MAX_DELAY_S)
+    return f"{prefix}-{number}", draw.randbytes(draw.randrange(300)), draw.uniform(0, SPREAD_S)
 
 
 class Journal:
     """A file with one line for each accepted message, in order from message 0."""
 
-    def __init__(self, prefix: str, count: int, path: str, seconds: float) -> None:
-        self._path, self._count, self._prefix = Path(path), count, prefix
-        self._pause_s = seconds / count
+    def __init__(
+        self, prefix: str, count: int, path: Path, *, least_s: float, seconds: float
+    ) -> None:
+        self._path, self._count, self._prefix = path, count, prefix
+        self._least_s, self._pause_s = least_s, seconds / count
 
     def left(self):
         """Yield the messages that are not accepted yet; asking for the next one notes the last."""
         done = self._path.read_bytes().count(b"\n") if self._path.exists() else 0
         with self._path.open("ab", buffering=0) as file:
             for number in range(done, self._count):
-                yield message(self._prefix, number)
+                id, body, more_s = message(self._prefix, number)
+                yield id, body, self._least_s + more_s
                 file.write(b"%d\n" % number)
                 time.sleep(self._pause_s)
 
@@ -115,14 +117,13 @@ def with_aiokafka(target: str, journal: Journal, url: str) -> None:
     asyncio.run(run())
 
 
-def main(
-    library: str, target: str, count: str, path: str, prefix: str = "", seconds: str = "0"
-) -> None:
+def main(library: str, target: str, count: str, path: str, least_s: str, seconds: str) -> None:
     broker = "KAFKA" if "kafka" in library else "RABBITMQ"
-    url = os.environ[f"DELAYBRIDGE_BROKERS__{broker}"]
-    globals()[f"with_{library}"](
-        target, Journal(prefix or target, int(count), path, float(seconds)), url
-    )
+    journal = Journal(
+        f"{target}-{library}", int(count), Path(path),
+        least_s=float(least_s), seconds=float(seconds),
+    )  # fmt: skip
+    globals()[f"with_{library}"](target, journal, os.environ[f"DELAYBRIDGE_BROKERS__{broker}"])
 
 
 if __name__ == "__main__":
