@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from delaybridge.amqp.header import encode_properties
-from tests.rigs.bridge import Bridge, MakeBridge, rabbitmq_channel
+from tests.rigs.bridge import OUTAGE_S, Bridge, MakeBridge, rabbitmq_channel
 from tests.rigs.history import Delivery
 from tests.rigs.ingest_rabbitmq import AsBytes, receive_raw
 from tests.rigs.rabbitmq_site import Raw, entries
@@ -24,7 +24,6 @@ from tests.servers.redis import RedisServer
 pytestmark = pytest.mark.timeout(120)
 
 MESSAGES = 2000
-OUTAGE_S = 10
 KIB, MIB = 2**10, 2**20
 OWN = {"delaybridge-id", "delaybridge-due-ms", "delaybridge-attempt"}
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from delaybridge.errors import StoreError
-from tests.rigs.bridge import MakeBridge
+from tests.rigs.bridge import OUTAGE_S, MakeBridge
 from tests.rigs.fault_proxy import FaultProxy
 from tests.rigs.waiting import wait_s
 from tests.servers.process import free_port
@@ -45,7 +45,7 @@ async def test_nothing_is_lost_while_redis_does_not_answer_for_ten_seconds(
         await asyncio.to_thread(bridge.schedule, destination, 3_000, seconds=14, first_s=1)
         await asyncio.to_thread(wait_s, 3)
         proxy.mode = "blackhole"
-        await asyncio.to_thread(wait_s, 10)
+        await asyncio.to_thread(wait_s, OUTAGE_S)
         proxy.mode = "pass"
         await asyncio.to_thread(bridge.wait_delivered)
     verdict = bridge.verdict()

@@ -23,7 +23,7 @@ from tests.rigs.waiting import wait_until
 
 PROGRAMS = Path(__file__).parent / "programs"
 ROOT = Path(__file__).parents[2]
-OUTAGE_S = 10  # how long a broker is away
+OUTAGE_S = 10  # how long a server does not answer
 
 
 class Bridge:

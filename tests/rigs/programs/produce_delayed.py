@@ -2,9 +2,9 @@
 
 python produce_delayed.py LIBRARY TARGET COUNT JOURNAL LEAST_S SECONDS
 
-LIBRARY: pika, kombu, aio_pika, confluent_kafka, aiokafka. Message n has id TARGET-LIBRARY-n, a delay
-of LEAST_S to LEAST_S + 3, and is the same in every run. The messages are spread over SECONDS. The
-journal has a line for each accepted message; a restarted application continues after the last.
+LIBRARY: pika, kombu, aio_pika, confluent_kafka, aiokafka. Message n has id TARGET-LIBRARY-n and a
+delay of LEAST_S to LEAST_S + 3, and is the same in every run. The messages are spread over SECONDS.
+The journal has a line for each accepted message; a restarted application continues after the last.
 Settings come from the environment.
 """
 
