@@ -17,15 +17,13 @@ demo: $(VENV)/.demo ## install, then watch it work: two workers, one killed, a v
 
 PYTEST = $(BIN)/pytest $(if $(REQUIRE),--require=$(REQUIRE))
 
-# Most tests wait for servers, so several run at a time, each process with servers of its own. A test
-# that measures (marker `alone`) has the machine for itself.
+# Most tests wait for servers, so three processes share two cores, each with servers of its own. The
+# long tests come first, and a process that is done takes over from the end of another one's list.
 TOGETHER = --dist=worksteal --numprocesses
 test: $(VENV)/.test servers ## install, obtain the servers, run every test
 ifeq ($(strip $(PYTEST_ARGS)),)
-	$(PYTEST) -q tests/unit tests/test_packaging.py $(TOGETHER)=2
-	$(PYTEST) -q tests/integration tests/fuzz $(TOGETHER)=3
-	$(PYTEST) -q tests/acceptance -m 'not alone' $(TOGETHER)=2
-	$(PYTEST) -q tests/acceptance -m alone
+	$(PYTEST) -q tests/unit $(TOGETHER)=2
+	$(PYTEST) -q tests/acceptance tests/test_packaging.py tests/integration tests/fuzz $(TOGETHER)=3
 else
 	$(PYTEST) $(PYTEST_ARGS)
 endif
