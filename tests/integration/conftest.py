@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from delaybridge.ingest.kafka import consumer, subscription
 from delaybridge.store.store import Store
 from tests.rigs.crew import Arrived, Crew, note_arrivals
 from tests.rigs.flavours import FLAVOURS, Awaited, Maker
@@ -33,6 +34,15 @@ def store(redis_url: str) -> Iterator[Store]:
     store = Store(redis_url)
     yield store
     store.close()
+
+
+@pytest.fixture
+def watched_kafka_url(real_kafka_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The shared Kafka; ingest in this process looks every moment for topics, owners and lag."""
+    monkeypatch.setattr(consumer, "MEASURE_S", 0.2)
+    monkeypatch.setattr(consumer, "CHECK_OWNERS_S", 0.5)
+    monkeypatch.setattr(subscription, "SETTLED_S", 2.0)
+    return f"{real_kafka_url}?topic.metadata.refresh.interval.ms=500"
 
 
 @pytest.fixture(params=FLAVOURS, ids=["sync", "async"])

@@ -31,19 +31,21 @@ HOUR = [("delaybridge-delay", b"1h")]
 
 
 @pytest.fixture
-def kafka(real_kafka_url: str) -> Kafka:
-    return Kafka(real_kafka_url)
+def kafka(watched_kafka_url: str) -> Kafka:
+    return Kafka(watched_kafka_url)
 
 
 @pytest.fixture
 async def make_entrance(
-    redis_url: str, real_kafka_url: str, namespace: str
+    redis_url: str, watched_kafka_url: str, namespace: str
 ) -> AsyncIterator[MakeEntrance]:
     """Makes entrances that read topics beginning with this test's namespace, in their own group."""
     async with AsyncExitStack() as stack:
         made = []
 
-        def make(*, url: str = real_kafka_url, redis: str = redis_url, **ingest: Any) -> Entrance:
+        def make(
+            *, url: str = watched_kafka_url, redis: str = redis_url, **ingest: Any
+        ) -> Entrance:
             given = {"topics": [f"{namespace}*.delay"], "group": namespace, **ingest}
             entrance = Entrance(redis, namespace, {"kafka": url}, **given)
             made.append(entrance)
@@ -187,7 +189,7 @@ class TestWhatArrives:
     async def test_the_partition_is_chosen_by_key_or_kept(
         self, make_entrance: MakeEntrance, kafka: Kafka, namespace: str, keep: bool
     ) -> None:
-        url = f"{kafka.url}?partitioner=murmur2_random"
+        url = f"{kafka.url}&partitioner=murmur2_random"
         entrance = make_entrance(url=url, keep_partition=keep)
         delay, target = await kafka.pair(namespace, partitions=5)
         keys = [b"key-%d" % n for n in range(40)]

@@ -27,9 +27,6 @@ from tests.servers.process import LOOPBACK, free_port
 from tests.servers.redis import RedisServer
 
 PROPERTIES = {
-    # So that a restarted broker is not taken for a second one of the same id.
-    "broker.session.timeout.ms": "1500",
-    "broker.heartbeat.interval.ms": "300",
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "allow.everyone.if.no.acl.found": "true",
 }

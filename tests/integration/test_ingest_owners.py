@@ -158,12 +158,12 @@ class TestRabbitMQ:
 
 class TestKafka:
     @pytest.fixture
-    def broker(self, real_kafka_url: str) -> dict[str, str]:
-        return {"kafka": real_kafka_url}
+    def broker(self, watched_kafka_url: str) -> dict[str, str]:
+        return {"kafka": watched_kafka_url}
 
     @pytest.fixture
-    def kafka(self, real_kafka_url: str) -> Kafka:
-        return Kafka(real_kafka_url)
+    def kafka(self, watched_kafka_url: str) -> Kafka:
+        return Kafka(watched_kafka_url)
 
     @pytest.mark.parametrize("same_group", [True, False], ids=["one group", "two groups"])
     async def test_a_second_namespace_is_refused_and_gets_nothing(

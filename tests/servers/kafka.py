@@ -48,8 +48,8 @@ SINGLE_NODE = {
     "group.initial.rebalance.delay.ms": "0",
     "log.cleaner.dedupe.buffer.size": "4194304",
     # After a kill, a node waits until its former session as a broker has expired.
-    "broker.session.timeout.ms": "3000",
-    "broker.heartbeat.interval.ms": "500",
+    "broker.session.timeout.ms": "1500",
+    "broker.heartbeat.interval.ms": "300",
 }
 # A test's node lives for seconds, too short to gain from the optimizing compiler.
 SHORT_LIVED = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
