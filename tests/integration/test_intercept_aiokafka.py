@@ -209,7 +209,9 @@ class TestRefused:
             ({}, {"delay": 1, "deliver_at": "2030-01-01T00:00:00Z"}, "time_ambiguous", "delay"),
             ({"headers": [("x-delay", b"5")]}, {"delay": 1}, "time_ambiguous", "delay"),
             ({"headers": [("x-delay", b"abc")]}, {}, "bad_time", "x-delay"),
-            ({"value": bytes(300_000)}, {"delay": 1}, "body_too_large", "body"),
+            pytest.param(
+                {"value": bytes(300_000)}, {"delay": 1}, "body_too_large", "body", id="large"
+            ),
             ({"partition": -1}, {"delay": 1}, "bad_partition", "partition"),
             ({"topic": "a topic"}, {"delay": 1}, "bad_destination", "destination"),
         ],

@@ -409,7 +409,9 @@ class TestRefused:
              "delaybridge-dealy"),
             ({"headers": [("a", 5)]}, {"delay": 1}, "unsupported_header_type", "a"),
             ({"headers": {"delaybridge-id": "a\nb"}}, {"delay": 1}, "bad_id", "id"),
-            ({"value": bytes(300_000)}, {"delay": 1}, "body_too_large", "body"),
+            pytest.param(
+                {"value": bytes(300_000)}, {"delay": 1}, "body_too_large", "body", id="large"
+            ),
             ({"value": 5}, {"delay": 1}, "bad_body", "body"),
             ({"key": 5}, {"delay": 1}, "bad_key", "key"),
             ({"partition": -5}, {"delay": 1}, "bad_partition", "partition"),
