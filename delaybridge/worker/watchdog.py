@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from delaybridge.worker.eventlog import say
 
@@ -30,4 +31,6 @@ class Watchdog:
             still_s = time.monotonic() - self._beat_s()
             if still_s > self._limit_s:
                 say(logging.ERROR, "loop_stuck", still_s=round(still_s))
-                faulthandler.dump_traceback(all_threads=True)
+                # Without a usable stderr there are no stacks, but the thread must go on.
+                with suppress(AttributeError, OSError, RuntimeError, ValueError):
+                    faulthandler.dump_traceback(all_threads=True)

@@ -1,0 +1,21 @@
+"""The watchdog's thread."""
+
+from __future__ import annotations
+
+import io
+import sys
+import time
+
+import pytest
+
+from delaybridge.worker.watchdog import Watchdog
+from tests.rigs.waiting import wait_until
+
+
+def test_a_stderr_that_is_no_file_does_not_end_the_watchdog(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sys, "stderr", io.StringIO())  # it has no file descriptor for the stacks
+    watchdog = Watchdog(lambda: time.monotonic() - 100, 0.03)
+    wait_until(lambda: caplog.text.count("loop_stuck") >= 3, 10, "it goes on")
+    watchdog.stop()
