@@ -16,8 +16,8 @@ import click
 from delaybridge import __version__
 from delaybridge.cli.failure import INTERRUPTED, Exit, failure_of, show_origin
 from delaybridge.cli.grammar import COMPLETE_VARIABLE, CONTEXT, Group, option
+from delaybridge.cli.invocation import Invocation
 from delaybridge.cli.output import Output, drop_stdout, wants_color
-from delaybridge.cli.session import Invocation
 from delaybridge.cli.stderr import never_fail
 
 # name -> (module under delaybridge.cli, what it does), in the order in which a user needs them

@@ -11,15 +11,12 @@ import signal
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import click
-
-from delaybridge.cli import grammar
-from delaybridge.cli.failure import INTERRUPTED, Exit, Failure, refused
-from delaybridge.cli.grammar import Decorator, option, options
+from delaybridge.cli.failure import INTERRUPTED, Exit, Failure
+from delaybridge.cli.invocation import Invocation
 from delaybridge.cli.progress import progress
-from delaybridge.cli.session import Invocation
+from delaybridge.cli.targets import Targets
 from delaybridge.errors import StoreDamaged
 from delaybridge.worker.interrupts import interrupts
 
@@ -27,10 +24,9 @@ if TYPE_CHECKING:
     from delaybridge import Answer, Client, Selection
     from delaybridge.store.changes import Named
 
-PENDING_STATES = ("delayed", "in_flight", "parked")
 BATCH_MESSAGES = 250  # a pipeline that keeps Redis busy for about 4 ms
-# Answers that mean failure: exit code and words.
-_OBSTACLES = {
+# Answer -> the exit code and the words of its failure.
+_FAILURES = {
     "unknown": (Exit.NOT_FOUND, ""),
     "in_flight": (Exit.CONFLICT, "too late: it is handed to the broker"),
     "unreadable": (
@@ -39,84 +35,9 @@ _OBSTACLES = {
     ),
     "dead": (Exit.CONFLICT, "it is in the dead set; bring it back: delaybridge dead kick"),
 }
-CONFIRMED = ("cancel", "discard")  # also if several ids are given
+_CONFIRMED = ("cancel", "discard")  # verbs that ask first, even if the messages are named by id
 Verb = Callable[..., "list[Answer]"]
 """A method of `Client` for many messages, such as `Client.cancel_many`."""
-
-
-class Targets:
-    """Ids, or filters, and how the verb is to be applied. Failure if they contradict each other.
-
-    over: the ms to spread the messages over. everything: all of the default states, without a
-    filter. confirmed_by: the option that means yes. filters: fields of a `Selection`, if not empty.
-    """
-
-    def __init__(
-        self,
-        *,
-        ids: tuple[str, ...] = (),
-        key: bytes | None = None,
-        yes: bool = False,
-        dry_run: bool = False,
-        over: int | None = None,
-        everything: bool = False,
-        default_states: tuple[str, ...] = PENDING_STATES,
-        confirmed_by: str = "--yes",
-        **filters: Any,
-    ) -> None:
-        chosen = {name: value for name, value in filters.items() if value}
-        self.ids, self.key, self.yes, self.dry_run = ids, key, yes, dry_run
-        self.over_ms, self.confirmed_by = over or 0, confirmed_by
-        self._filters = {"states": default_states, **chosen}
-        if not ids and not chosen and not everything:
-            what = "missing; give ids, or choose messages: --destination, --id-prefix, ..."
-            raise refused("ID", what)
-        for given, flag in ((ids, "ID"), (key, "--key")):
-            if given and (chosen or everything):
-                raise refused(flag, "given together with a filter; give one of them")
-        if dry_run and ids:
-            raise refused("--dry-run", "only together with a filter")
-
-    @property
-    def selection(self) -> Selection:
-        """The filters as the client takes them."""
-        from delaybridge.message import State
-        from delaybridge.store.selection import PENDING, Selection
-
-        names = self._filters["states"]
-        states = tuple(state for state in (*PENDING, State.DEAD) if state in names)
-        return Selection(**{**self._filters, "states": states})
-
-
-_X = "Only messages to this exchange, with any routing key, or to this topic."
-_EXCHANGE = option("--exchange [BROKER:]X", _X)
-_STATE = "Only messages in this state; once for each state. [default: all three]"
-_CHOICE = click.Choice(PENDING_STATES)
-_STATES = option("--state", _STATE, to="states", type=_CHOICE, multiple=True)
-_ALL = option("--all", "All dead messages.", to="everything")
-_REASON = option("--reason R", "Only messages that failed for this reason, as unroutable.")
-_ID_PREFIX = option("--id-prefix TEXT", "Only messages whose id begins with this.")
-_SPAN = "Spread them evenly over this span, in their order."
-_OVER = option("--over", _SPAN, type=grammar.DURATION)
-_DRY_RUN = option("--dry-run", "Only count what a filter matches.")
-_YES = option("--yes", "Do not ask.")
-
-
-def target_options(*, dead: bool = False, over: bool = False) -> Decorator:
-    """ID..., -k and the filters of a bulk verb: the fields of `Targets`."""
-    return options(
-        click.argument("ids", nargs=-1, metavar="[ID...]"),
-        grammar.key_option,
-        grammar.destination_option,
-        _EXCHANGE,
-        _ALL if dead else _STATES,
-        _REASON,
-        _ID_PREFIX,
-        grammar.due_options,
-        *([_OVER] if over else []),
-        _DRY_RUN,
-        _YES,
-    )
 
 
 def perform(
@@ -129,7 +50,7 @@ def perform(
     from delaybridge.accept.accept import check_id
 
     ids = [*dict.fromkeys(targets.ids)]
-    if word in CONFIRMED and len(ids) > 1:
+    if word in _CONFIRMED and len(ids) > 1:
         call.confirm(f"{word} {len(ids)} messages", yes=targets.yes)
     for id in ids:
         check_id(id, call.settings.limits.as_limits())
@@ -141,8 +62,8 @@ def perform(
             sweep.counted = Counter({None: len(ids)})
             return sweep.run([ids])
         (answer,) = verb(client, ids, key=targets.key)
-        if answer.value in _OBSTACLES:
-            exit, what = _OBSTACLES[answer.value]
+        if answer.value in _FAILURES:
+            exit, what = _FAILURES[answer.value]
             raise Failure(exit, answer.value, ids[0], what or unknown)
         _show(call, ids, [answer])
         return Exit.DONE
@@ -256,10 +177,10 @@ class Sweep:
 
 def exit_code(answers: Counter[str]) -> int:
     """0 if no message failed, 6 if some did; if all did, the code of the reason."""
-    obstacles = [_OBSTACLES[answer][0] for answer in answers if answer in _OBSTACLES]
-    if not obstacles:
+    codes = [_FAILURES[answer][0] for answer in answers if answer in _FAILURES]
+    if not codes:
         return Exit.DONE
-    return max(obstacles) if len(obstacles) == len(answers) else Exit.PARTLY
+    return max(codes) if len(codes) == len(answers) else Exit.PARTLY
 
 
 def _show(call: Invocation, ids: Sequence[str], answers: Sequence[Answer]) -> None:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from delaybridge.cli.grammar import Group, option, pass_call
+from delaybridge.cli.invocation import Invocation
 from delaybridge.cli.output import OK, WARN
-from delaybridge.cli.session import Invocation
 
 if TYPE_CHECKING:
     from delaybridge.settings.settings import Settings

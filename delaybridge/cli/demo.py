@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from delaybridge.cli.grammar import Command, option, pass_call
-from delaybridge.cli.session import Invocation
+from delaybridge.cli.invocation import Invocation
 
 _MESSAGES, _SECONDS = click.IntRange(10, 1_000_000), click.IntRange(1, 600)
 

@@ -17,8 +17,8 @@ from delaybridge.cli.checks import Finding, check, is_stalled, measured, problem
 from delaybridge.cli.failure import Exit
 from delaybridge.cli.fleet import ingest_numbers, sources_of, unowned
 from delaybridge.cli.grammar import Command, pass_call
+from delaybridge.cli.invocation import Invocation
 from delaybridge.cli.output import FAIL, OK, WARN
-from delaybridge.cli.session import Invocation
 from delaybridge.store import damage, registry
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from delaybridge.store.store import Store
 
 _OLDEST_REDIS = (6, 2)
-# Release line -> the first release with the fixes of October 2025 for four holes in Lua. The worst,
-# CVE-2025-49844, lets every user who may run a script run code on the server.
+# Release line -> the first release that fixes the four vulnerabilities in Lua of October 2025. The
+# worst, CVE-2025-49844, lets every user who may run a script run code on the server.
 _LUA_FIXED: dict[str, dict[tuple[int, int], int]] = {
     "redis": {(6, 2): 20, (7, 2): 11, (7, 4): 6, (8, 0): 4, (8, 2): 2},
     "valkey": {(7, 2): 11, (8, 0): 6, (8, 1): 4},
@@ -97,7 +97,7 @@ def _server(store: Store) -> Iterator[Finding]:
     is_new = tuple(int(part) for part in version if part.isdigit()) >= _OLDEST_REDIS
     yield check("redis", is_new, name, "too old; 6.2 or newer is needed")
     if (fixed := lua_fixed_in(name)) is not None:
-        what = "this release has known holes in Lua (CVE-2025-49844)"
+        what = "this release has known vulnerabilities in Lua (CVE-2025-49844)"
         what += ", unless your distribution has fixed them"
         yield Finding(WARN, "redis", what, f"Upgrade: {fixed}")
     policy = memory.get("maxmemory_policy", "?")
@@ -109,7 +109,7 @@ def _server(store: Store) -> Iterator[Finding]:
 
 
 def lua_fixed_in(name: str) -> str | None:
-    """The release that fixes the holes in a server such as `redis 7.2.4`; None if it has none."""
+    """The release that fixes a server such as `redis 7.2.4`; None if it needs no fix."""
     found = re.fullmatch(r"(\w+) (\d+)\.(\d+)\.(\d+).*", name)
     lines = _LUA_FIXED.get(found[1], {}) if found else {}
     if found is None or not lines:

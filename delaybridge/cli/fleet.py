@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from delaybridge.cli.grammar import Command, Group, pass_call
+from delaybridge.cli.invocation import Invocation
 from delaybridge.cli.output import in_time, moment, plain, roughly
-from delaybridge.cli.session import Invocation
 
 if TYPE_CHECKING:
     from delaybridge import Stats

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from delaybridge.cli.failure import refused
-from delaybridge.cli.session import Invocation
+from delaybridge.cli.invocation import Invocation
 from delaybridge.errors import printable
 
 Function = Callable[..., Any]
@@ -72,7 +72,10 @@ _JSON = click.Option(
 
 
 class Value(click.ParamType[Any]):
-    """What a function reads from an argument, which it gets with the name of its option."""
+    """A type of argument that a function reads.
+
+    name: its metavar. read: called with the text and the name of the option; returns the value.
+    """
 
     def __init__(self, name: str, read: Callable[[str, str], Any]) -> None:
         self.name, self._read = name, read
@@ -159,8 +162,8 @@ page_options = options(
     option("--cursor", "Continue a list: the cursor printed at its end.", type=CURSOR),
 )
 _FORMS = click.Choice(["text", "json", "hex", "raw"])
-_FORM = "How the body is printed; raw: only its bytes."
-body_option = option("--body", _FORM, to="form", type=_FORMS, default="text")
+_BODY_HELP = "How the body is printed; raw: only its bytes."
+body_option = option("--body", _BODY_HELP, to="form", type=_FORMS, default="text")
 
 
 def text_or_bytes(text: str) -> str | bytes:

@@ -11,8 +11,8 @@ from delaybridge.cli.checks import problems
 from delaybridge.cli.failure import Exit
 from delaybridge.cli.fleet import failing_text, unowned
 from delaybridge.cli.grammar import DURATION, Command, option, pass_call
+from delaybridge.cli.invocation import Invocation
 from delaybridge.cli.output import FAIL, OK
-from delaybridge.cli.session import Invocation
 
 _LOOK_AGAIN_S = 0.5
 _NAMED = 3  # failing destinations

@@ -12,9 +12,9 @@ from typing import IO, Any, NamedTuple
 
 import delaybridge
 from delaybridge.cli.failure import INTERRUPTED, Exit
+from delaybridge.cli.invocation import Invocation, never_sent
 from delaybridge.cli.progress import progress, size_of
 from delaybridge.cli.schedule import described, stdin_bytes, too_large, warn_without_workers
-from delaybridge.cli.session import Invocation, never_sent
 from delaybridge.worker.interrupts import interrupts
 
 BATCH_MESSAGES = 500

@@ -9,11 +9,12 @@ import click
 
 import delaybridge
 from delaybridge.cli import grammar
-from delaybridge.cli.bulk import PENDING_STATES, Targets, perform, target_options
+from delaybridge.cli.bulk import perform
 from delaybridge.cli.failure import refused
 from delaybridge.cli.grammar import Group, option, pass_call
-from delaybridge.cli.session import Invocation
+from delaybridge.cli.invocation import Invocation
 from delaybridge.cli.stored import show_message, show_page
+from delaybridge.cli.targets import PENDING_STATES, Targets, target_options
 
 _NOT_PENDING = "no such message is pending"
 _COLUMNS = ("DUE", ">IN", "ID", "DESTINATION", ">TRY", ">BYTES", "HEADERS", "FIRST DUE", "REASON")

@@ -14,7 +14,7 @@ import click
 from delaybridge import __version__
 from delaybridge.cli.failure import Exit, Failure, failure_of, refused
 from delaybridge.cli.grammar import NAME, Command, Group, option, options, pass_call
-from delaybridge.cli.session import Invocation
+from delaybridge.cli.invocation import Invocation
 
 if TYPE_CHECKING:
     from delaybridge.settings.routes import Route

@@ -13,8 +13,8 @@ from typing import Any
 import delaybridge
 from delaybridge.cli.failure import Exit, Failure, refused
 from delaybridge.cli.grammar import PAGE_LIMIT
+from delaybridge.cli.invocation import Invocation
 from delaybridge.cli.output import Row, in_time, moment, moment_and_wait, plain
-from delaybridge.cli.session import Invocation
 
 _HEX_BYTES = 16
 # What JSON shows under the same name.

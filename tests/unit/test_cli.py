@@ -29,8 +29,8 @@ from delaybridge.cli import stored as stored_page
 from delaybridge.cli.checks import problems
 from delaybridge.cli.failure import Exit, Failure, failure_of
 from delaybridge.cli.grammar import cursor_of
+from delaybridge.cli.invocation import Invocation
 from delaybridge.cli.logs import FIELD_CHARS, LINE_CHARS, JsonFormatter, TextFormatter, shown
-from delaybridge.cli.session import Invocation
 from delaybridge.errors import (
     ConfigError,
     MessageConflict,

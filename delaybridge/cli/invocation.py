@@ -1,4 +1,4 @@
-"""The global options, and what commands get from them: settings, a client, an output."""
+"""One run of the command line: its global options, and the settings, client and output for them."""
 
 from __future__ import annotations
 
