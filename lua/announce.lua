@@ -1,4 +1,4 @@
--- Announce that a worker is alive (with a ttl of 0: that it leaves), and return those alive.
+-- Announce that a worker is alive (with a ttl of 0: it leaves), and return the workers that are alive.
 --
 -- KEYS[1]  workers      zset
 -- KEYS[2]  worker_info  hash
@@ -24,8 +24,8 @@ for _, worker in ipairs(gone) do
   redis.call('HDEL', KEYS[2], worker)
 end
 -- An entry that no process wrote keeps neither its name nor a share of the buckets.
-local function read(said)
-  return said and (string.match(said, '^%w+ %d+') or string.match(said, '^%x+{')) and said
+local function read(info)
+  return info and (string.match(info, '^%w+ %d+') or string.match(info, '^%x+{')) and info
 end
 
 local other = read(redis.call('HGET', KEYS[2], name))
@@ -46,17 +46,17 @@ local answer = {mine and 1 or 0, tonumber(t[1]), tonumber(t[2])}
 for i = 1, #living, 2 do
   local worker, expires = living[i], tonumber(living[i + 1])
   -- After a clock step back it would outlast its own ttl: a dead worker would seem alive.
-  local said = expires <= now + ttl or read(redis.call('HGET', KEYS[2], worker))
-  if not said then
+  local info = expires <= now + ttl or read(redis.call('HGET', KEYS[2], worker))
+  if not info then
     redis.call('ZREM', KEYS[1], worker)
   elseif expires > now + ttl then
-    local longest = now + (tonumber(string.match(said, '^[^{ ]+ (%d+)')) or LONGEST_MS)
+    local longest = now + (tonumber(string.match(info, '^[^{ ]+ (%d+)')) or LONGEST_MS)
     if expires > longest then
       expires = longest
       redis.call('ZADD', KEYS[1], string.format('%.0f', longest), worker)
     end
   end
-  if said then
+  if info then
     answer[#answer + 1] = worker
     answer[#answer + 1] = expires
   end

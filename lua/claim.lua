@@ -12,7 +12,7 @@
 -- ARGV[1]  token
 -- ARGV[2]  ttl          ms
 -- ARGV[3]  now          ms, empty = the store's clock
--- ARGV[4]  have         the last claim number the owner received (at first its turn)
+-- ARGV[4]  last_claim   number of the last claim that the owner received (at first its turn)
 -- ARGV[5]  ahead        ms: due <= now + ahead is claimed
 -- ARGV[6]  limit        messages
 -- ARGV[7]  bytes        of records; one message is always taken
@@ -26,8 +26,8 @@ if redis.call('GET', KEYS[1]) ~= ARGV[1] then
   return false
 end
 local claimed = tonumber(redis.call('HGET', KEYS[8], 'claimed'))
-local have, limit, bytes = tonumber(ARGV[4]), tonumber(ARGV[6]), tonumber(ARGV[7])
-if have > claimed then
+local last_claim, limit, bytes = tonumber(ARGV[4]), tonumber(ARGV[6]), tonumber(ARGV[7])
+if last_claim > claimed then
   return false -- the store lost writes that the owner knows of
 end
 local now = tonumber(ARGV[3])
@@ -48,7 +48,7 @@ if redis.call('EXISTS', KEYS[9]) == 1 then
 end
 
 local was_tried = redis.call('HLEN', KEYS[5]) > 0
-local again = have < claimed -- an answer was lost: give the same batch again, move nothing
+local again = last_claim < claimed -- an answer was lost: give the same batch again, move nothing
 local found
 if again then
   found = redis.call('ZRANGEBYSCORE', KEYS[3], '(' .. ARGV[4], '+inf')

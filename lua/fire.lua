@@ -5,26 +5,26 @@
 -- KEYS[2]  marks        hash
 -- KEYS[3]  revoked      zset
 -- ARGV[1]  token
--- ARGV[2]  ttl          ms
--- ARGV[3]  watermark    highest score about to be published; never lower than before in a session
--- ARGV[4]  have         the last claim number the owner received
--- ARGV[5]  seen         the highest revocation turn the owner has acted upon
--- ARGV[6]  now          ms, empty = the store's clock
+-- ARGV[2]  ttl              ms
+-- ARGV[3]  watermark        highest score about to be published; never lower than before in a session
+-- ARGV[4]  last_claim       number of the last claim that the owner received
+-- ARGV[5]  last_revocation  turn of the last revocation that the owner acted upon
+-- ARGV[6]  now              ms, empty = the store's clock
 -- returns  false if the lease is lost; else {last claim number, now (us), id, turn, id, turn, ...}
 -- cost     O(revoked)
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then
   return false
 end
 local marks = redis.call('HMGET', KEYS[2], 'claimed', 'fired_score', 'fired_claim')
-local claimed, have = tonumber(marks[1]), tonumber(ARGV[4])
-if have > claimed then
+local claimed, last_claim = tonumber(marks[1]), tonumber(ARGV[4])
+if last_claim > claimed then
   return false
 end
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
 
 -- The first fire of a session replaces the pair; within a session neither part ever falls.
 local turn = tonumber(string.match(ARGV[1], ':(%d+)$'))
-local watermark, claim = ARGV[3], have
+local watermark, claim = ARGV[3], last_claim
 if tonumber(marks[3] or -1) >= turn then
   if tonumber(marks[2]) > tonumber(watermark) then
     watermark = marks[2]

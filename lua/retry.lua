@@ -25,7 +25,7 @@ redis.call('PEXPIRE', KEYS[1], ARGV[2])
 
 -- The due time first asked for is kept with the attempts, since each back-off moves the score.
 -- The error has a field of its own, which older versions do not read.
-local function back_off(id, score, delay, maybe, said)
+local function back_off(id, score, delay, maybe, failure)
   local tried = redis.call('HGET', KEYS[5], id) or '0:0:'
   local count, before, due_ms = string.match(tried, '(%d+):(%d):(%d*)')
   if not due_ms or due_ms == '' then
@@ -37,7 +37,7 @@ local function back_off(id, score, delay, maybe, said)
   local failed = redis.call('HGET', KEYS[5], id .. '\0')
   local since = failed and string.match(failed, '^%d+') or string.format('%.0f', now)
   redis.call('HSET', KEYS[5], id, ((count or 0) + 1) .. ':' .. maybe .. ':' .. due_ms,
-    id .. '\0', since .. '\n' .. said)
+    id .. '\0', since .. '\n' .. failure)
   local record = redis.call('HGET', KEYS[4], id)
   local new = now + delay + score % 1
   redis.call('HSET', KEYS[4], id,

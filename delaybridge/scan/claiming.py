@@ -67,8 +67,8 @@ class Claiming:
             session.claimed_at_ms, session.look_at_ms = now_ms, inf
         claims = {
             s: [s.bucket.claim(
-                *s.owner, s.have, ahead_ms=options.claim_ahead_ms, limit=limit, max_bytes=max_bytes,
-                pace_ms=options.pace_ms, margin_ms=MARGIN_MS,
+                *s.owner, s.last_claim, ahead_ms=options.claim_ahead_ms, limit=limit,
+                max_bytes=max_bytes, pace_ms=options.pace_ms, margin_ms=MARGIN_MS,
             )]
             for s in asked
         }  # fmt: skip

@@ -92,10 +92,10 @@ class Firing:
         """Take the first `taken` ripe copies, and those after them that the fire covers."""
         ripe = self._context.waiting.ripe
         gone, kept = ripe[:taken], list[Copy]()
-        marks = {s: max(s.watermark, copies[-1].score) for s, copies in batch.items()}
-        covered = bisect_right(ripe, max(marks.values(), default=-1.0), lo=taken, key=by_score)
+        watermarks = {s: max(s.watermark, copies[-1].score) for s, copies in batch.items()}
+        covered = bisect_right(ripe, max(watermarks.values(), default=-1.0), lo=taken, key=by_score)
         for copy in ripe[taken:covered]:
-            if copy.score > marks.get(copy.session, -1.0):
+            if copy.score > watermarks.get(copy.session, -1.0):
                 kept.append(copy)
                 continue
             if self._context.lanes.admit(copy, now_ms, may_wait=False) is GO:
@@ -112,7 +112,9 @@ class Firing:
 
     def _fire_of(self, session: Session, copies: list[Copy]) -> RedisCommand[Any]:
         session.watermark = max(session.watermark, *map(by_score, copies))
-        return session.bucket.fire(*session.owner, session.watermark, session.have, session.seen)
+        return session.bucket.fire(
+            *session.owner, session.watermark, session.last_claim, session.last_revocation
+        )
 
     async def _fire(
         self, batch: Batch, reports: dict[Session, ExitReport], fires: list[RedisCommand[Any]]

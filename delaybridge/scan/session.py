@@ -16,8 +16,8 @@ from delaybridge.store.verbs import Bucket
 class Session:
     """The owner's side of one bucket. Everything it holds is void once `alive` is False.
 
-    have: the last claim number received. seen: the highest revocation turn acted upon.
-    watermark: the highest score ever fired; it never falls.
+    last_claim: the number of the last claim received. last_revocation: the turn of the last
+    revocation acted upon. watermark: the highest score ever fired; it never falls.
     copies: number claimed and not yet reported to the store as ended. calls: number under way.
     look_at_ms: when to claim next. next_score: no unclaimed message has a lower score.
     """
@@ -28,8 +28,8 @@ class Session:
         self.touched_s = taken_s  # when the last call was sent whose answer renewed the lease
         self.alive = True
         self.ready = False  # all is reclaimed: claims may begin
-        self.have = turn
-        self.seen = 0
+        self.last_claim = turn
+        self.last_revocation = 0
         self.watermark = -1.0
         self._waiting: dict[int, int] = {}  # claim number -> copies of it not fired yet
         self._revoked: dict[str, int] = {}  # id -> turn
@@ -62,7 +62,7 @@ class Session:
 
     def received(self, number: int, copies: int) -> None:
         """A claim's answer arrived."""
-        self.have = number
+        self.last_claim = number
         if copies:
             self._waiting[number] = copies
 
@@ -76,13 +76,13 @@ class Session:
     def revoke(self, fired: Fired) -> None:
         """Remember the revocations that a fire returned, while copies that they mean may exist.
 
-        They are acknowledged (`seen`) only once every claim made before them has arrived: a claim
-        still under way may bring a copy that was revoked.
+        They are acknowledged (`last_revocation`) only once every claim made before them has
+        arrived: a claim still under way may bring a copy that was revoked.
         """
         for id, turn in fired.revoked.items():
             self._revoked[id.decode(errors="replace")] = turn
-        if fired.revoked and self.have >= fired.claimed:
-            self.seen = max(self.seen, *fired.revoked.values())
+        if fired.revoked and self.last_claim >= fired.claimed:
+            self.last_revocation = max(self.last_revocation, *fired.revoked.values())
 
     def is_revoked(self, id: str, claim: int) -> bool:
         """Whether the copy of that claim was cancelled, rescheduled or replaced since."""

@@ -74,9 +74,9 @@ class WaitingCopies:
             self._wheel.insert(int(copy.score), copy, copy)
         self.ripe, self._late = [], []
 
-    def taken(self, copies: Sequence[Copy], kept: list[Copy], beyond: int) -> None:
-        """These ripe copies wait no more. Of the first `beyond` ripe ones, `kept` stay."""
-        self.ripe[:beyond] = kept
+    def taken(self, copies: Sequence[Copy], kept: list[Copy], checked: int) -> None:
+        """These ripe copies wait no more. Of the first `checked` ripe ones, only `kept` stay."""
+        self.ripe[:checked] = kept
         self._lanes.unripened(copies)
         self._end_wait(copies)
 

@@ -14,7 +14,7 @@ class Watch:
 
     def __init__(self, waiting: WaitingCopies, lanes: Lanes, asking: Asking, emit: Emit) -> None:
         self._waiting, self._lanes, self._asking, self._emit = waiting, lanes, asking, emit
-        self._head: Copy | None = None
+        self._first: Copy | None = None
         self._since_ms = 0
 
     def look(self, now_ms: int, limit_ms: int) -> RuntimeError | None:
@@ -23,14 +23,14 @@ class Watch:
         A copy is not stuck while it waits for room in its lane, or while the store is silent.
         """
         ripe = self._waiting.ripe
-        head, since_ms = ripe[0] if ripe else None, max(self._since_ms, self._asking.silent_at_ms)
-        if head is None or head is not self._head:
-            self._head, self._since_ms = head, now_ms
+        first, since_ms = ripe[0] if ripe else None, max(self._since_ms, self._asking.silent_at_ms)
+        if first is None or first is not self._first:
+            self._first, self._since_ms = first, now_ms
         elif now_ms - since_ms > limit_ms:
-            if self._lanes.waits_for_room(head, since_ms):
+            if self._lanes.waits_for_room(first, since_ms):
                 self._since_ms = now_ms
                 return None
-            self._emit(Stuck(overdue_ms=now_ms - int(head.score)))
+            self._emit(Stuck(overdue_ms=now_ms - int(first.score)))
             return RuntimeError(f"stuck: nothing was fired for {now_ms - since_ms} ms")
         return None
 

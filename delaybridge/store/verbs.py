@@ -230,7 +230,7 @@ class Bucket:
         self,
         token: str,
         ttl_ms: int,
-        have: int,
+        last_claim: int,
         *,
         ahead_ms: int,
         limit: int,
@@ -241,11 +241,13 @@ class Bucket:
     ) -> RedisCommand[replies.Claim | None]:
         """Move messages due within `ahead_ms` into the mirror and return them.
 
-        have: the last claim number received. pace_ms: the owner looks again no sooner, unless it is
-        woken or more is due. margin_ms: a message due up to this long after that look wakes it.
+        last_claim: the number of the last claim received; after a lost answer the same batch comes
+        again. pace_ms: the owner looks again no sooner, unless it is woken or more is due.
+        margin_ms: a message due up to this long after that look wakes it.
         """
         args = (
-            token, ttl_ms, _now(now_ms), have, ahead_ms, limit, max_bytes, pace_ms, margin_ms,
+            token, ttl_ms, _now(now_ms), last_claim, ahead_ms, limit, max_bytes, pace_ms,
+            margin_ms,
         )  # fmt: skip
         return self._call("claim", args, replies.read_claimed)
 
@@ -254,16 +256,17 @@ class Bucket:
         token: str,
         ttl_ms: int,
         watermark: float,
-        have: int,
-        seen: int,
+        last_claim: int,
+        last_revocation: int,
         *,
         now_ms: int | None = None,
     ) -> RedisCommand[replies.Fired | None]:
         """Raise the watermark: `cancel` then answers `in_flight` for the messages up to it.
 
-        Answers with the revocations since `seen`. have: the last claim number received.
+        Answers with the revocations after the turn `last_revocation`. last_claim: the number of
+        the last claim received.
         """
-        args = (token, ttl_ms, repr(watermark), have, seen, _now(now_ms))
+        args = (token, ttl_ms, repr(watermark), last_claim, last_revocation, _now(now_ms))
         return self._call("fire", args, replies.read_fired)
 
     def settle(

@@ -1237,7 +1237,7 @@ async def test_a_repeated_claim_that_is_empty_by_now_does_not_stop_its_bucket(
         await rig.schedule(message("x", NOW_MS + 1000))
         claim = session.bucket.claim(
             *session.owner,
-            session.have,
+            session.last_claim,
             ahead_ms=2000,
             limit=10,
             max_bytes=1000,

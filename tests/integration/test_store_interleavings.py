@@ -110,9 +110,9 @@ def test_a_message_with_a_reused_id_and_due_time_outlives_the_revocation_of_the_
     owner.claim()
     assert world.cancel("x") == Answer.CANCELLED
     world.schedule("x", now)
-    (anew,) = owner.claim()
-    assert owner.fire(anew.score) == [anew]
-    owner.settle(anew)
+    (again,) = owner.claim()
+    assert owner.fire(again.score) == [again]
+    owner.settle(again)
     assert world.place("x") is None
 
 
@@ -142,7 +142,7 @@ def test_a_copy_revoked_by_a_reschedule_is_not_confused_with_its_successor(
     assert owner.fire(now + 100.999) == [later]
 
 
-# "seen" is a turn, and a revocation is removed only when it was acknowledged
+# the owner acknowledges revocations by their turn; only acknowledged ones are removed
 
 
 def test_acknowledging_one_revocation_does_not_hide_a_second_of_the_same_id(
@@ -178,7 +178,7 @@ def test_a_report_is_not_acknowledged_while_a_claim_is_under_way(world: World, n
     late = world.run(owner.claiming())
     world.cancel("x")
     assert owner.fire(now) == []
-    assert owner.seen == 0
+    assert owner.last_revocation == 0
     owner.received(late)
     assert owner.fire(now + 100.999) == []
 
@@ -303,12 +303,12 @@ def test_a_verb_that_ends_an_old_claim_late_does_not_touch_a_new_message_with_it
     late = ending(owner, x)
     owner.settle(x)
     world.schedule("x", now)
-    (anew,) = owner.claim()
+    (again,) = owner.claim()
     before = world.state()
-    assert anew.score == x.score
+    assert again.score == x.score
     assert world.run(late) is not None
     assert world.state() == before
-    assert owner.fire(anew.score) == [anew]
+    assert owner.fire(again.score) == [again]
 
 
 @pytest.mark.parametrize("ending", EXITS)
@@ -492,7 +492,7 @@ def test_an_owner_that_is_ahead_of_a_rolled_back_store_has_lost_its_lease(
     world.schedule("x", now)
     owner = world.owner()
     owner.claim()
-    owner.have += 1
+    owner.last_claim += 1
     before = world.state()
     sent = owner.claiming() if verb == "claim" else owner.firing(now).command
     assert world.run(sent) is None

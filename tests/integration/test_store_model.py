@@ -85,7 +85,7 @@ class Firing(NamedTuple):
     """A fire under way: its call, the claims that it really allowed, and its answer."""
 
     watermark: float
-    have: int
+    last_claim: int
     allowed: frozenset[Copy]
     fired: Fired
 
@@ -95,8 +95,8 @@ class Session:
 
     def __init__(self, token: str, turn: int) -> None:
         self.token = token
-        self.have = turn
-        self.seen = 0
+        self.last_claim = turn
+        self.last_revocation = 0
         self.watermark = -1.0
         self.ready = False
         self.wheel: list[Copy] = []
@@ -270,7 +270,7 @@ class BucketMachine(RuleBasedStateMachine):
     def send_claim(self, session: Session, limit: int, max_bytes: int, reply: str) -> None:
         bounds = {"ahead_ms": AHEAD_MS, "limit": limit, "max_bytes": max_bytes}
         paces = {"pace_ms": 250, "margin_ms": 20}
-        claimed = self.ask(session, "claim", session.have, **bounds, **paces)
+        claimed = self.ask(session, "claim", session.last_claim, **bounds, **paces)
         if claimed is not None and reply != "lost":
             session.late_claim = claimed
             if reply == "arrives":
@@ -279,13 +279,13 @@ class BucketMachine(RuleBasedStateMachine):
     def claim_arrives(self, _: Any, session: Session) -> None:
         claimed, session.late_claim = session.late_claim, None
         assert claimed is not None
-        session.have = claimed.number
+        session.last_claim = claimed.number
         for id, record in zip(claimed.ids, claimed.records, strict=True):
             score, stamp = split_record(record)[0], record[9:13]
             session.wheel.append(Copy(id.decode(), claimed.number, score, stamp))
 
     def has_claimable(self, session: Session) -> bool:
-        lost = session.have < self.model.marks.claimed
+        lost = session.last_claim < self.model.marks.claimed
         return lost or min(self.model.due.values(), default=inf) < self.now_ms + AHEAD_MS
 
     def ripe(self, session: Session) -> list[float]:
@@ -297,26 +297,26 @@ class BucketMachine(RuleBasedStateMachine):
 
     def send_fire(self, session: Session, up_to: float, reply: str) -> None:
         watermark = session.watermark = max(session.watermark, up_to)
-        have, mirror = session.have, dict(self.model.mirror)
+        last_claim, mirror = session.last_claim, dict(self.model.mirror)
         covered = [c for c in session.wheel if c.score <= watermark]
-        fired = self.ask(session, "fire", watermark, have, session.seen)
+        fired = self.ask(session, "fire", watermark, last_claim, session.last_revocation)
         if fired is None:
             return
         allowed = frozenset(c for c in covered if mirror.get(c.id) == c.claim)
         self.model.fired |= {(c.id, c.claim) for c in allowed}
         if reply != "lost":
-            session.late_fire = Firing(watermark, have, allowed, fired)
+            session.late_fire = Firing(watermark, last_claim, allowed, fired)
             if reply == "arrives":
                 self.fire_arrives(None, session)
 
     def fire_arrives(self, _: Any, session: Session) -> None:
         assert session.late_fire is not None
-        (watermark, have, allowed, fired), session.late_fire = session.late_fire, None
+        (watermark, last_claim, allowed, fired), session.late_fire = session.late_fire, None
         turns = {id.decode(): turn for id, turn in fired.revoked.items()}
-        if turns and session.have >= fired.claimed:
-            session.seen = max(session.seen, *turns.values())
+        if turns and session.last_claim >= fired.claimed:
+            session.last_revocation = max(session.last_revocation, *turns.values())
         wheel = [c for c in session.wheel if c.claim > turns.get(c.id, -1)]
-        out = [c for c in wheel if c.score <= watermark and c.claim <= have]
+        out = [c for c in wheel if c.score <= watermark and c.claim <= last_claim]
         session.wheel = [c for c in wheel if c not in out]
         session.out += [c for c in out if not c.once]
         session.once += [c for c in out if c.once]

@@ -202,7 +202,7 @@ class Firing(NamedTuple):
 
     command: RedisCommand[Fired | None]
     watermark: float
-    have: int
+    last_claim: int
 
 
 class Owner:
@@ -210,8 +210,8 @@ class Owner:
 
     def __init__(self, world: World, token: str, turn: int) -> None:
         self.world, self.token, self.turn = world, token, turn
-        self.have = turn
-        self.seen = 0
+        self.last_claim = turn
+        self.last_revocation = 0
         self.watermark = -1.0
         self.wheel: list[Copy] = []
 
@@ -226,7 +226,7 @@ class Owner:
     ) -> RedisCommand[Claim | None]:
         """A claim to be sent, perhaps more than once."""
         return self.bucket.claim(
-            *(self.token, TTL_MS, self.have),
+            *(self.token, TTL_MS, self.last_claim),
             ahead_ms=ahead_ms,
             limit=limit,
             max_bytes=max_bytes,
@@ -237,7 +237,7 @@ class Owner:
     def received(self, claimed: Claim | None) -> list[Copy]:
         """Take the answer to a claim."""
         assert claimed is not None
-        self.have = claimed.number
+        self.last_claim = claimed.number
         records = zip(claimed.ids, claimed.records, strict=True)
         copies = [Copy(i.decode(), claimed.number, split_record(r)[0]) for i, r in records]
         self.wheel += copies
@@ -252,17 +252,21 @@ class Owner:
         """A fire to be sent; its watermark is never below the one before."""
         self.watermark = max(self.watermark, up_to)
         owner, now_ms = (self.token, TTL_MS), self.world.now_ms
-        fire = self.bucket.fire(*owner, self.watermark, self.have, self.seen, now_ms=now_ms)
-        return Firing(fire, self.watermark, self.have)
+        fire = self.bucket.fire(
+            *owner, self.watermark, self.last_claim, self.last_revocation, now_ms=now_ms
+        )
+        return Firing(fire, self.watermark, self.last_claim)
 
     def publishes(self, firing: Firing, fired: Fired | None) -> list[Copy]:
         """Take the answer to a fire; returns the copies that go to the broker now."""
         assert fired is not None
         turns = {id.decode(): turn for id, turn in fired.revoked.items()}
-        if turns and self.have >= fired.claimed:
-            self.seen = max(self.seen, *turns.values())
+        if turns and self.last_claim >= fired.claimed:
+            self.last_revocation = max(self.last_revocation, *turns.values())
         self.wheel = [c for c in self.wheel if c.claim > turns.get(c.id, -1)]
-        out = [c for c in self.wheel if c.score <= firing.watermark and c.claim <= firing.have]
+        out = [
+            c for c in self.wheel if c.score <= firing.watermark and c.claim <= firing.last_claim
+        ]
         self.wheel = [c for c in self.wheel if c not in out]
         return out
 

@@ -51,7 +51,7 @@ class Model(ClientVerbs):
         self,
         token: str,
         ttl_ms: int,
-        have: int,
+        last_claim: int,
         *,
         ahead_ms: int,
         limit: int,
@@ -61,11 +61,11 @@ class Model(ClientVerbs):
         now_ms: int,
     ) -> Claim | None:
         marks = self.marks
-        if self.lease != token or have > marks.claimed:
+        if self.lease != token or last_claim > marks.claimed:
             return None
         self._forget_calls(now_ms)
-        if have < marks.claimed:
-            again = [(claim, id) for id, claim in self.mirror.items() if claim > have]
+        if last_claim < marks.claimed:
+            again = [(claim, id) for id, claim in self.mirror.items() if claim > last_claim]
             ids = [id for _, id in sorted(again)]
         else:
             ids = self._claim(now_ms + ahead_ms, limit, max_bytes)
@@ -95,16 +95,23 @@ class Model(ClientVerbs):
         return ids
 
     def fire(
-        self, token: str, ttl_ms: int, watermark: float, have: int, seen: int, *, now_ms: int
+        self,
+        token: str,
+        ttl_ms: int,
+        watermark: float,
+        last_claim: int,
+        last_revocation: int,
+        *,
+        now_ms: int,
     ) -> Fired | None:
         marks = self.marks
-        if self.lease != token or have > marks.claimed:
+        if self.lease != token or last_claim > marks.claimed:
             return None
         if marks.fired_claim is not None and marks.fired_claim >= turn_of(token):
             watermark = max(watermark, marks.fired_score or 0.0)
-            have = max(have, marks.fired_claim)
-        marks.fired_score, marks.fired_claim = watermark, have
-        self.revoked = {id: turn for id, turn in self.revoked.items() if turn > seen}
+            last_claim = max(last_claim, marks.fired_claim)
+        marks.fired_score, marks.fired_claim = watermark, last_claim
+        self.revoked = {id: turn for id, turn in self.revoked.items() if turn > last_revocation}
         revoked = {id.encode(): turn for id, turn in self.revoked.items()}
         return Fired(marks.claimed, revoked, now_ms * 1000)
 

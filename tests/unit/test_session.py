@@ -85,12 +85,12 @@ def test_a_revocation_is_acknowledged_when_every_claim_made_before_it_has_arrive
 ) -> None:
     session.received(TURN + 1, 1)
     session.revoke(Fired(TURN + 2, {b"x": TURN + 3}))
-    assert session.seen == 0, "claim TURN + 2 is on its way and may hold x"
+    assert session.last_revocation == 0, "claim TURN + 2 is on its way and may hold x"
     session.received(TURN + 2, 1)
     session.revoke(Fired(TURN + 2, {b"x": TURN + 3}))
-    assert session.seen == TURN + 3
+    assert session.last_revocation == TURN + 3
     session.revoke(Fired(TURN + 2, {}))
-    assert session.seen == TURN + 3
+    assert session.last_revocation == TURN + 3
 
 
 class SmallStore:
@@ -117,9 +117,9 @@ class SmallStore:
             self.turn += 1
             self.revoked[id] = self.turn
 
-    def fire(self, watermark: float, have: int, seen: int) -> Fired:
-        self.fired = max(watermark, self.fired[0]), max(have, self.fired[1])
-        self.revoked = {id: turn for id, turn in self.revoked.items() if turn > seen}
+    def fire(self, watermark: float, last_claim: int, last_revocation: int) -> Fired:
+        self.fired = max(watermark, self.fired[0]), max(last_claim, self.fired[1])
+        self.revoked = {id: turn for id, turn in self.revoked.items() if turn > last_revocation}
         return Fired(self.claimed, {id.encode(): turn for id, turn in self.revoked.items()})
 
 
@@ -149,7 +149,7 @@ class Owner:
         if self.firing is None and covered:
             session = self.session
             session.watermark = max(session.watermark, *(score for *_, score in covered))
-            fired = self.store.fire(session.watermark, session.have, session.seen)
+            fired = self.store.fire(session.watermark, session.last_claim, session.last_revocation)
             self.firing = fired, covered
             self.wheel = [copy for copy in self.wheel if copy not in covered]
             for _, claim, _ in covered:
