@@ -26,6 +26,7 @@ class WorkerInfo(NamedTuple):
     """One living worker, as it announced itself.
 
     started_ms, expires_ms: in epoch milliseconds of Redis' clock. buckets: how many it holds.
+    said: why messages do not go out (the name is public: `worker ls --json` prints it).
     damaged: bucket -> the damage that keeps it waiting.
     """
 

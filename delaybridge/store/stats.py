@@ -189,9 +189,9 @@ def _reported(living: Sequence[WorkerInfo], counts: Sequence[BucketStats]) -> It
     """Damage that workers reported and that `damage.look` does not show."""
     shown = {str(count.bucket) for count in counts if count.damage}
     for worker in living:
-        for bucket, said in worker.damaged.items():
-            if bucket not in shown and said:
-                what, _, remedy = said.partition("; mend it: ")
+        for bucket, text in worker.damaged.items():
+            if bucket not in shown and text:
+                what, _, remedy = text.partition("; mend it: ")
                 yield Damage(f"bucket {bucket}", f"waits: {what}", remedy or "see the worker's log")
 
 

@@ -21,7 +21,7 @@ from tests.servers.rabbitmq import RabbitMQNode
 pytestmark = pytest.mark.timeout(120)
 
 MESSAGES = 2000
-RESTART_S = 8.0  # a busy machine takes so long to kill and start a process
+RESTART_S = 8.0  # a busy machine takes this long to kill and start a process
 KILLED_AT = (MESSAGES // 3, 2 * MESSAGES // 3)
 
 

@@ -22,7 +22,7 @@ class FilePublisher:
     async def connect(self):
         """PublishUnavailable if there is no such folder; a real broker would be tried again."""
         if not self._folder.is_dir():
-            self.unavailable = f"unreachable: {self._folder} is no folder"
+            self.unavailable = f"unreachable: {self._folder} is not a folder"
             raise PublishUnavailable(f"{self.name}: {self.unavailable}")
 
     def publish(self, deliveries):
@@ -31,7 +31,7 @@ class FilePublisher:
             self._reports.add([delivery], self._append(delivery))
 
     def _append(self, delivery):
-        if self.unavailable is not None:  # was not written, and is no fault of the message
+        if self.unavailable is not None:  # not written, and the message is not at fault
             return Outcome(Verdict.REFUSED, self.unavailable, Fault.BROKER)
         if (reason := self._refusal(delivery.destination)) is not None:  # certainly not written
             return Outcome(Verdict.REFUSED, reason, Fault.MESSAGE)

@@ -85,7 +85,7 @@ COMMAND_LINE = {
     "C-21": ("--config missing, a directory", CLI + "test_refused"),
     "C-22": ("cancel of an unknown id", REAL + "test_schedule_show_reschedule_cancel"),
     "C-23": ("cancel in flight", REAL + "test_a_message_in_flight_is_too_late_to_change"),
-    "C-24": ("kick of what is not dead", REAL + "test_the_dead_set"),
+    "C-24": ("kick of a message that is not dead", REAL + "test_the_dead_set"),
     "C-25": ("many without --yes", CLI + "test_refused"),
     "C-26": ("a terminal of 20 columns", REAL + "test_a_narrow_terminal"),
     "C-27": ("NO_COLOR, a dumb terminal", CLI + "test_colour"),

@@ -94,7 +94,7 @@ class Owner:
         birth = self.ask(registry.read_birth(namespace))
         self.bucket = Bucket(namespace, keys.bucket_of(id.encode(), birth[0]), birth[1])
         held = self.ask(self.bucket.acquire("test:1", 60_000))
-        self.token, self.have, self.id = held.token, held.turn, id
+        self.token, self.last_claim, self.id = held.token, held.turn, id
 
     def ask(self, command: Any) -> Any:
         """One reply."""
@@ -109,13 +109,13 @@ class Owner:
         """Claim the message and hand it over."""
         claimed = self.ask(
             self.bucket.claim(
-                self.token, 60_000, self.have, ahead_ms=86_400_000, limit=10, max_bytes=2**20
+                self.token, 60_000, self.last_claim, ahead_ms=86_400_000, limit=10, max_bytes=2**20
             )
         )
-        self.have = claimed.number
+        self.last_claim = claimed.number
         at = claimed.ids.index(self.id.encode())
-        item = Item(self.id, self.have, record.split_record(claimed.records[at])[0])
-        self.ask(self.bucket.fire(self.token, 60_000, item.score, self.have, 0))
+        item = Item(self.id, self.last_claim, record.split_record(claimed.records[at])[0])
+        self.ask(self.bucket.fire(self.token, 60_000, item.score, self.last_claim, 0))
         return item
 
     def bury(self, reason: str) -> None:
@@ -274,8 +274,8 @@ def test_matches_of_a_filter_are_counted_confirmed_and_changed(
     # When it is done, then each message has its own answer, and the counts are right
     done = run("--json", *bad, "--yes")
     assert done.code == 6
-    said = {each["id"]: each["answer"] for each in done.objects}
-    assert said == {f"m{n}": "cancelled" for n in range(9)} | {"m4": "in_flight"}
+    answers = {each["id"]: each["answer"] for each in done.objects}
+    assert answers == {f"m{n}": "cancelled" for n in range(9)} | {"m4": "in_flight"}
     assert summary(done) == {"matched": 9, "cancelled": 8, "in_flight": 1}
     assert client.get("good") is not None
     left = run(*bad, "--state", "delayed", "--yes")
@@ -545,8 +545,8 @@ def crowded(client: Client, store: Store, namespace: str) -> str:
         "started_ms": 1, "brokers": {"rabbitmq": f"unreachable: {long}"}, "parked": {place: long},
         "sources": [{"source": f"{place}.delay", "target": place, "state": long, **counts}],
     }  # fmt: skip
-    said = (namespace, f"worker-{long}", "0" * 16, 60_000, json.dumps(about).encode())
-    store.run([registry.announce(*said), registry.announce(*said, ingests=True)])
+    announcement = (namespace, f"worker-{long}", "0" * 16, 60_000, json.dumps(about).encode())
+    store.run([registry.announce(*announcement), registry.announce(*announcement, ingests=True)])
     failing = {b"x\0": f"1\n{place}\nunroutable: {long}".encode(), b"x": b"1:0:"}
     store.redis.hset(keys.bucket_key(namespace, 0, "attempts"), mapping=failing)
     return f"later-{long}"
@@ -590,8 +590,8 @@ def test_scan_burst_with_nothing_due(worker_flags: list[str]) -> None:
     with start(worker_flags, "scan", "--burst", stderr=subprocess.PIPE) as process:
         assert process.wait(20) == 0
         assert process.stderr is not None
-        said = process.stderr.read().decode()
-    assert "(Ctrl-C drains, twice aborts)" in said
+        printed = process.stderr.read().decode()
+    assert "(Ctrl-C drains, twice aborts)" in printed
 
 
 def test_scan_burst_publishes_what_is_due(run: Run, flags: list[str], client: Client) -> None:
@@ -608,12 +608,12 @@ def test_every_line_of_a_worker_s_json_log_names_its_event(
     worker_flags: list[str], tmp_path: Path
 ) -> None:
     log = tmp_path / "log"
-    said: Callable[[str], bool] = lambda event: f'"event": "{event}"' in log.read_text()  # noqa: E731
+    logged: Callable[[str], bool] = lambda event: f'"event": "{event}"' in log.read_text()  # noqa: E731
     flags = ["--json", *worker_flags, "--broker", "memory://"]
     with log.open("wb") as stderr, start(flags, "scan", stderr=stderr) as process:
-        wait_until(lambda: said("lease_acquired"), 20)
+        wait_until(lambda: logged("lease_acquired"), 20)
         process.send_signal(signal.SIGHUP)
-        wait_until(lambda: said("reloaded"), 20)
+        wait_until(lambda: logged("reloaded"), 20)
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0
     events = [json.loads(line) for line in log.read_text().splitlines()]
@@ -677,11 +677,11 @@ def test_doctor_on_every_redis(
 ) -> None:
     flags = ["--json", "--redis", any_redis_url, "--namespace", namespace]
     code = cli.main([*flags, "doctor"])
-    said = levels(Result(code, *capsys.readouterr()))
+    printed = levels(Result(code, *capsys.readouterr()))
     assert code == 0
-    assert any("scripts run" in text for text in said["ok"])
-    assert any("is new" in text for text in said["ok"])
-    assert any("appendonly no" in text for text in said["warn"])
+    assert any("scripts run" in text for text in printed["ok"])
+    assert any("is new" in text for text in printed["ok"])
+    assert any("appendonly no" in text for text in printed["warn"])
     with redis.Redis.from_url(any_redis_url) as connection:
         assert [*connection.scan_iter(f"{{{namespace}*")] == []
 
@@ -709,9 +709,11 @@ def test_doctor_compares_the_limits_of_the_brokers_with_the_settings(
     narrow = ["--broker", f"{rabbitmq_url}?frame_max=8192", "--broker", real_kafka_url]
     assert [t for t in levels(run("--json", *narrow, "doctor"))["warn"] if "kafka" in t] == []
     monkeypatch.setenv("DELAYBRIDGE_LIMITS__BODY_BYTES", str(2 * 2**20))
-    said = [text for text in levels(run("--json", *narrow, "doctor"))["warn"] if "broker" in text]
-    assert any("frame_max is 8,192 bytes" in text for text in said)
-    assert any("records of up to 1,048,588 bytes" in text for text in said)
+    warnings = [
+        text for text in levels(run("--json", *narrow, "doctor"))["warn"] if "broker" in text
+    ]
+    assert any("frame_max is 8,192 bytes" in text for text in warnings)
+    assert any("records of up to 1,048,588 bytes" in text for text in warnings)
 
 
 def test_another_bucket_count(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -786,10 +788,10 @@ def test_no_secret_in_any_output(
         capture_output=True,
         timeout=25,
     )
-    said = done.stdout + done.stderr
+    printed = done.stdout + done.stderr
     assert done.returncode in (0, 1, 3)
-    assert CANARY.encode() not in said
-    assert b"Traceback" not in said
+    assert CANARY.encode() not in printed
+    assert b"Traceback" not in printed
 
 
 def test_a_redis_that_would_evict(one_shot: Run) -> None:

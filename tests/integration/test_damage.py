@@ -182,15 +182,15 @@ async def test_no_command_reports_damage_as_a_bug_of_delaybridge_and_doctor_name
             for line in COMMANDS:
                 flags = ["--redis", redis_url, "--namespace", place.namespace, "--json"]
                 code = cli.main([*flags, *line.split()])
-                said = "".join(capsys.readouterr())
-                if code not in (0, 1, 3, 4, 5) or "internal" in said or "Traceback" in said:
-                    faults.append(f"{kind.name}: {line}: {code} {said[:300]}")
+                printed = "".join(capsys.readouterr())
+                if code not in (0, 1, 3, 4, 5) or "internal" in printed or "Traceback" in printed:
+                    faults.append(f"{kind.name}: {line}: {code} {printed[:300]}")
                 if (
                     line == "doctor"
                     and kind.is_named
-                    and place.key(kind.named or kind.key) not in said
+                    and place.key(kind.named or kind.key) not in printed
                 ):
-                    faults.append(f"{kind.name}: not named by doctor: {said[:3000]}")
+                    faults.append(f"{kind.name}: not named by doctor: {printed[:3000]}")
     assert not faults, "\n".join(faults)
 
 
@@ -212,9 +212,9 @@ async def _populate(url: str, place: Place) -> None:
     await run(bucket.bury(taken.token, 60_000, [(items[ids[3]], False, False, "why")]))
     about = json.dumps({"host": "h", "pid": 1, "version": "1", "started_ms": 1}).encode()
     for ingests in (False, True):
-        said = registry.announce(
+        announcement = registry.announce(
             place.namespace, place.worker, "0" * 16, 60_000, about, ingests=ingests
         )
-        await run(said)
+        await run(announcement)
     await client.close()
     await store.close()

@@ -85,7 +85,7 @@ async def until_pending(entrance: Entrance, wanted: set[bytes]) -> None:
 
 
 async def until_state(entrance: Entrance, topic: str, begin: str) -> SourceInfo:
-    """What is announced about a topic, once its state begins like this."""
+    """The announcement of a topic, once its state begins like this."""
 
     async def look() -> SourceInfo | None:
         shown = await source(entrance, topic)
@@ -127,7 +127,7 @@ class TestInputThatCannotBeRead:
             shown = await source(entrance, delay)
             return shown is not None and shown.lag == 3
 
-        await entrance.until(is_counted, "the lag of what is not read")
+        await entrance.until(is_counted, "the lag of the unread records")
         await entrance.stop(ingest)
         assert await kafka.committed(namespace, delay, 0) == 3
         # until an operator skips the records

@@ -410,7 +410,7 @@ class TestQueuesInRedis:
         name = f"q-{uuid.uuid4().hex}"
         fanout = kombu.Exchange(name, "fanout")
         producer = Producer(connection, client=site.client)
-        for exchange in (fanout, kombu.Exchange("nobody-listens", "direct")):
+        for exchange in (fanout, kombu.Exchange("without-listeners", "direct")):
             with pytest.raises(MessageError) as caught:
                 producer.publish(
                     "x",

@@ -119,7 +119,7 @@ async def test_a_connection_that_was_closed_is_not_used_again(
             continue
         assert another != number
         return
-    pytest.fail("no connection was made anew")
+    pytest.fail("no new connection was made")
 
 
 async def test_an_unreachable_server_leaves_nothing_behind() -> None:

@@ -96,9 +96,9 @@ async def test_each_user_of_the_page_of_keys_can_do_its_work_and_an_operator_eve
             flags = ["--redis", guarded.url("operator"), "--namespace", NS]
             flags += [] if line == "doctor" else ["--broker", "memory=memory://"]
             code = cli.main([*flags, *line.split()])
-            said = "".join(capsys.readouterr())
-            if code == 2 or re.search(r"access refused|NOPERM|role operator|internal", said):
-                refused.append(f"{line}: {said}")
+            printed = "".join(capsys.readouterr())
+            if code == 2 or re.search(r"access refused|NOPERM|role operator|internal", printed):
+                refused.append(f"{line}: {printed}")
         await crew.stop()
         await crew.close()
     assert refused == []
@@ -106,12 +106,12 @@ async def test_each_user_of_the_page_of_keys_can_do_its_work_and_an_operator_eve
 
 def _ingest(client: Client) -> None:
     """The commands of an ingest process that clients do not send; a message is quarantined."""
-    said = registry.announce(NS, "i", "0" * 16, 1000, b"{}", ingests=True)
+    announcement = registry.announce(NS, "i", "0" * 16, 1000, b"{}", ingests=True)
     kept = [(verbs.new_stamp(), "lost", b"payload", "ingress:bad: why")]
 
     def call(calls: Calls) -> Steps[None]:
         buckets = yield from calls.open()
-        yield [said, buckets[keys.bucket_of(b"lost", len(buckets))].quarantine(kept)]
+        yield [announcement, buckets[keys.bucket_of(b"lost", len(buckets))].quarantine(kept)]
 
     client.run(call)
 
@@ -159,9 +159,9 @@ async def test_doctor_names_what_the_user_lacks(
 ) -> None:
     flags = ["--namespace", NS, "doctor"]
     assert cli.main(["--redis", guarded.url("worker"), *flags]) == 0
-    said = capsys.readouterr().out
-    assert "rights: the user has the rights of: worker" in said
-    assert "rights of the role operator: +" in said
+    printed = capsys.readouterr().out
+    assert "rights: the user has the rights of: worker" in printed
+    assert "rights of the role operator: +" in printed
     guarded.change("worker", "-zrem")
     assert cli.main(["--redis", guarded.url("worker"), *flags]) == 1
     assert "rights of the role worker: +zrem" in capsys.readouterr().out

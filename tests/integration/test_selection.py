@@ -135,14 +135,14 @@ def test_each_answer_is_true_even_if_the_message_has_moved_on(
         owner.fire(copies[2].score)
         # When all are cancelled
         every = Selection(states=(*selection.PENDING, State.DEAD))
-        said = {
+        answers = {
             one.id: answer
             for page in client.select(every)
             for one, answer in zip(page, client.cancel_many(page), strict=True)
         }
         # Then only the one with the broker is left
         cancelled = dict.fromkeys(("m0", "m1", "m3", "m4", "m5"), Answer.CANCELLED)
-        assert said == cancelled | {"m2": Answer.IN_FLIGHT}
+        assert answers == cancelled | {"m2": Answer.IN_FLIGHT}
         assert found(client, states=tuple(State)) == ["m2"]
         assert client.cancel_many(["m1", "m2", "zz"]) == ["unknown", "in_flight", "unknown"]
 
@@ -193,9 +193,9 @@ def test_a_damaged_bucket_does_not_stop_a_bulk_verb_in_the_others(
     flags = ["--redis", redis_url, "--namespace", namespace]
     sweep = [*flags, "message", "cancel", "--exchange", "t"]
     assert cli.main([*sweep, "--yes"]) == 5
-    said = capsys.readouterr().err.splitlines()
-    assert said[0] == f"{40 - lost} cancelled"
-    assert said[1].startswith(f"error: redis: {name}")
+    printed = capsys.readouterr().err.splitlines()
+    assert printed[0] == f"{40 - lost} cancelled"
+    assert printed[1].startswith(f"error: redis: {name}")
     assert cli.main([*sweep, "--dry-run"]) == (5 if key == "due" else 0)
 
 

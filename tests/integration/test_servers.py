@@ -119,7 +119,7 @@ def test_a_private_server_ends_with_a_run_that_is_killed(
         run.wait(DEADLINE_S)
     wait_until(lambda: not members(int(group)), DEADLINE_S)
     assert not accepts(int(port))
-    with RedisServer():  # whoever comes next removes what the dead run left
+    with RedisServer():  # the next run removes the folders that the dead one left
         assert not Path(folder).exists()
 
 

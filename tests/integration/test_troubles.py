@@ -102,11 +102,11 @@ def test_a_failing_destination_is_named_with_its_reason_while_its_message_is_ret
     (data,) = objects(tell("--json", "stats")[1])
     assert data["retrying"][0]["destination"] == no_stream
     assert "RETRYING" in tell("stats")[1]
-    code, said = tell("health", "--max-overdue", "1h", "--max-retrying-age", "1d")
-    assert (code, f"1 message to {no_stream} failing for " in said) == (0, True)
-    code, said = tell("health", "--max-retrying-age", "0s")
+    code, printed = tell("health", "--max-overdue", "1h", "--max-retrying-age", "1d")
+    assert (code, f"1 message to {no_stream} failing for " in printed) == (0, True)
+    code, printed = tell("health", "--max-retrying-age", "0s")
     assert code == 1
-    assert f"1 message to {no_stream} failing for " in said
+    assert f"1 message to {no_stream} failing for " in printed
     found = objects(tell("--json", "doctor")[1])
     (warned,) = [each["text"] for each in found if each["about"] == "retrying"]
     assert no_stream in warned
@@ -122,7 +122,7 @@ def test_a_parked_message_says_why_and_a_broker_that_no_worker_serves_is_named(
     def is_told() -> bool:
         return any(each.destination == "kafka:" for each in client.stats().troubles)
 
-    wait_until(is_told, DEADLINE_S, "the worker has said what it parks")
+    wait_until(is_told, DEADLINE_S, "the worker has announced what it parks")
     stored = client.get("a")
     assert stored is not None
     assert (stored.state, stored.attempts) == (State.PARKED, 0)
@@ -130,11 +130,13 @@ def test_a_parked_message_says_why_and_a_broker_that_no_worker_serves_is_named(
     assert client.pending(state=State.PARKED).items == [stored]
     assert "no_broker" in tell("message", "ls", "--state", "parked")[1]
     assert "no_broker" in tell("stats")[1]
-    said = [
+    warnings = [
         each["text"] for each in objects(tell("--json", "--broker", "eu=memory://", "doctor")[1])
     ]
-    assert any(text.startswith("no worker serves broker kafka, its messages are") for text in said)
-    assert any(text.startswith("no worker serves broker eu. Add it") for text in said)
+    assert any(
+        text.startswith("no worker serves broker kafka, its messages are") for text in warnings
+    )
+    assert any(text.startswith("no worker serves broker eu. Add it") for text in warnings)
 
 
 def test_a_message_parked_in_a_bucket_that_no_worker_holds_says_so(
@@ -358,4 +360,4 @@ def test_workers_keep_no_more_dead_messages_than_the_limit(
     wait_until(lambda: sum(counts()) == 100, DEADLINE_S, "all are buried")
     wait_until(lambda: counts() == (20, 80), DEADLINE_S, "those above the bound are dropped")
     log = tmp_path / "log"
-    wait_until(lambda: "dead_dropped n=" in log.read_text(), DEADLINE_S, "and that is said")
+    wait_until(lambda: "dead_dropped n=" in log.read_text(), DEADLINE_S, "and that is logged")

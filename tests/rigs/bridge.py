@@ -195,7 +195,7 @@ class Bridge:
         before_ms = time.time_ns() // 1_000_000
         answer = self.client.reschedule(id, delay=delay_s)
         if answer == "rescheduled":
-            # The new due time lies at least so far ahead of the moment before the call.
+            # The new due time is at least this long after the moment before the call.
             due_ms = before_ms + int(delay_s * 1000)
             self.promises[id].moved.append((time.time_ns() // 1000, due_ms))
         return answer.value

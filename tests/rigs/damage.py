@@ -175,7 +175,7 @@ def _kinds_of_hashes() -> list[Kind]:
 
 
 def _kinds_of_the_fleet() -> list[Kind]:
-    said = {
+    announced = {
         "no-json": b"0123456789abcdef{]",
         "a-list": b"0123456789abcdef[]",
         "no-instance": b"garbage",
@@ -188,7 +188,8 @@ def _kinds_of_the_fleet() -> list[Kind]:
     kinds = []
     for list in ("worker", "ingest"):
         kinds += [
-            Kind(f"{list}_info", how, _info(value, list=list), False) for how, value in said.items()
+            Kind(f"{list}_info", how, _info(value, list=list), False)
+            for how, value in announced.items()
         ]
         kinds += [
             Kind(f"{list}s", "no-text", _member(f"{list}s", b"\xff", LIVING_MS), False),
@@ -197,7 +198,7 @@ def _kinds_of_the_fleet() -> list[Kind]:
             Kind(f"{list}_info", "gone", _gone(f"{list}_info"), False),
         ]
     own = ("no-json", "no-instance", "a-list", "nothing")
-    kinds += [Kind("worker_info", f"own-{h}", _info(said[h], own=True), False) for h in own]
+    kinds += [Kind("worker_info", f"own-{h}", _info(announced[h], own=True), False) for h in own]
     texts = (
         "",
         "x",

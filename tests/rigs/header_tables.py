@@ -32,7 +32,7 @@ SCALARS = (
 
 
 def containers(children: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """Lists and dicts of what is given."""
+    """Lists and dicts of the given values."""
     return st.lists(children, max_size=4) | st.dictionaries(NAMES, children, max_size=4)
 
 

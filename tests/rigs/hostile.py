@@ -26,7 +26,7 @@ def deep_list() -> list[Any]:
 
 
 def deep_tuple() -> tuple[Any, ...]:
-    """The same with a hash, which no one can compute."""
+    """The same with a hash, which cannot be computed."""
     value: tuple[Any, ...] = ()
     for _ in range(DEEP):
         value = (value,)

@@ -22,7 +22,7 @@ DEADLINE_S = 20.0
 
 
 class Entrance:
-    """What is between a producer and a consumer: ingest, the store and, if asked for, a worker."""
+    """The parts between a producer and a consumer: ingest, the store and, on request, a worker."""
 
     def __init__(
         self, redis_url: str, namespace: str, brokers: dict[str, str], **ingest: Any

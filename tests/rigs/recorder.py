@@ -95,7 +95,7 @@ class Recorder:
         return "a file"
 
     async def close(self, timeout_s: float) -> None:
-        """What is not confirmed is unknown."""
+        """Deliveries without a confirm are unknown."""
         unconfirmed, self._unconfirmed = list(self._unconfirmed), {}
         if unconfirmed:
             self._report(unconfirmed, Outcome(Verdict.UNKNOWN, "closed"))

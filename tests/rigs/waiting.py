@@ -37,7 +37,7 @@ def wait_until(
 
 
 def _interval_s(waited_s: float) -> float:
-    """Short while little time was lost; then longer, for what is waited for needs the CPU, too."""
+    """Short while little time was lost; then longer, since the awaited work needs the CPU, too."""
     return min(max(FIRST_INTERVAL_S, waited_s / 10), LAST_INTERVAL_S)
 
 

@@ -14,7 +14,7 @@ from typing import Protocol
 import pytest
 
 DOCKER_INFO_TIMEOUT_S = 3.0
-REMEDY = "run `make servers`: it installs what it can, and prints what is left to do"
+REMEDY = "run `make servers`: it installs all it can, and prints the rest to do by hand"
 
 
 class Running(Protocol):

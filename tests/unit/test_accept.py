@@ -1,4 +1,4 @@
-"""What is accepted: rows I, B, H and D of bad-input.md 5.2, as the client takes them.
+"""Accepted and refused messages: rows I, B, H and D of bad-input.md 5.2, as the client takes them.
 
 Rows of other surfaces (HTTP, ingest, the broker's own answer) are tested where they live. T is in
 test_times.py, what an AMQP table carries in test_amqp.py.
@@ -40,7 +40,7 @@ from delaybridge.store.record import (
 
 KINDS = {name: name for name in ("rabbitmq", "kafka", "redis", "kombu")} | {"eu": "rabbitmq"}
 LIMITS = Limits()
-# A busy machine is no failure.
+# A busy machine must not fail a test.
 calm = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 RABBITMQ, KAFKA = "rabbitmq:orders/close", "kafka:orders"
 SURROGATE = "\ud800"
@@ -60,7 +60,7 @@ def refusal(*args: Any, **fields: Any) -> MessageError:
 
 
 def rows(*found: tuple[Any, ...]) -> list[Any]:
-    """Parametrised cases that bear the row's number and what was tried."""
+    """Parametrised cases named after the row's number and the input."""
     return [pytest.param(*case, id=f"{row} {_shown(case[0])}") for row, *case in found]
 
 

@@ -610,7 +610,7 @@ def test_lines_pause_when_the_input_does() -> None:
 
 
 class FakeClient:
-    """Counts what is scheduled."""
+    """Counts scheduled messages."""
 
     def __init__(self) -> None:
         self.batches: list[list[Message]] = []
@@ -742,9 +742,9 @@ def test_a_sweep_spreads_each_bucket_s_messages_evenly(capsys: pytest.CaptureFix
     run, spread = swept(None)
     assert run() == Exit.DONE
     assert spread[::2] == spread[1::2] == [*range(0, 1500, 100)]
-    said = capsys.readouterr()
-    assert said.err == "30 cancelled\n"
-    assert said.out.splitlines()[::29] == ["0-0  cancelled", "2-9  cancelled"]
+    printed = capsys.readouterr()
+    assert printed.err == "30 cancelled\n"
+    assert printed.out.splitlines()[::29] == ["0-0  cancelled", "2-9  cancelled"]
 
 
 def test_a_sweep_clears_its_bar_before_it_prints_the_sum(
@@ -754,9 +754,9 @@ def test_a_sweep_clears_its_bar_before_it_prints_the_sum(
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     assert run() == Exit.DONE
-    said = capsys.readouterr().err
-    assert "30/30" in said
-    assert said.endswith("\x1b[2K30 cancelled\n")
+    printed = capsys.readouterr().err
+    assert "30/30" in printed
+    assert printed.endswith("\x1b[2K30 cancelled\n")
 
 
 def test_a_sweep_that_is_stopped_prints_what_it_did(capsys: pytest.CaptureFixture[str]) -> None:
@@ -1016,7 +1016,7 @@ def test_cursors_survive_a_shell(cursor: tuple[float, str]) -> None:
 
 
 def record(text: str, **extra: Any) -> logging.LogRecord:
-    """What is logged at a fixed time."""
+    """A log record of a fixed time."""
     found = logging.makeLogRecord({"levelno": 30, "levelname": "WARNING", "msg": text, **extra})
     found.created = 1_900_000_000.25
     return found
@@ -1038,10 +1038,10 @@ def test_a_log_in_text_has_a_date() -> None:
 def test_a_log_in_json_has_fields_bounded_and_without_secrets() -> None:
     fields = {"n": 3, "reason": f"redis://:{CANARY}@h " + "x" * 1000, "buckets": [1, 2]}
     line = JsonFormatter().format(record("retried n=3", event="retried", fields=fields))
-    said = json.loads(line)
-    assert (said["event"], said["n"], said["buckets"]) == ("retried", 3, [1, 2])
-    assert (said["ts"], said["ts_ms"]) == ("2030-03-17T17:46:40.250Z", 1_900_000_000_250)
-    assert len(said["reason"]) <= FIELD_CHARS + 3
+    logged = json.loads(line)
+    assert (logged["event"], logged["n"], logged["buckets"]) == ("retried", 3, [1, 2])
+    assert (logged["ts"], logged["ts_ms"]) == ("2030-03-17T17:46:40.250Z", 1_900_000_000_250)
+    assert len(logged["reason"]) <= FIELD_CHARS + 3
     assert CANARY not in line
     long = json.loads(JsonFormatter().format(record("word " * 10_000)))
     assert len(long["message"]) <= LINE_CHARS + 3
@@ -1056,10 +1056,10 @@ def test_a_traceback_in_the_log_is_bounded() -> None:
     try:
         deep(200)
     except ValueError:
-        said = json.loads(JsonFormatter().format(record("broken", exc_info=sys.exc_info())))
-    assert len(said["traceback"]) <= 60
-    assert max(map(len, said["traceback"])) <= FIELD_CHARS + 3
-    assert said["traceback"][-1].startswith("ValueError: xxx")
+        logged = json.loads(JsonFormatter().format(record("broken", exc_info=sys.exc_info())))
+    assert len(logged["traceback"]) <= 60
+    assert max(map(len, logged["traceback"])) <= FIELD_CHARS + 3
+    assert logged["traceback"][-1].startswith("ValueError: xxx")
 
 
 # exit codes

@@ -1,4 +1,4 @@
-"""What a producer may write in headers to have its message delayed, and what is refused."""
+"""The headers by which a producer delays its message: accepted and refused values."""
 
 from __future__ import annotations
 

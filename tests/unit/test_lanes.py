@@ -401,9 +401,9 @@ def test_messages_for_a_broker_that_is_not_configured_here_stay_parked(
     assert board.pass_(board.copy("b:q")) == "go"
     assert board.told() == {"park": 2}
     assert board.recover(NOW_MS + 10 * LAST_PROBE_MS) == []
-    (said,) = [event for event in board.events if isinstance(event, events.CircuitOpened)]
-    assert said.destination == "elsewhere:"
-    assert said.reason == "no_broker: this worker has no broker named 'elsewhere'"
+    (opened,) = [event for event in board.events if isinstance(event, events.CircuitOpened)]
+    assert opened.destination == "elsewhere:"
+    assert opened.reason == "no_broker: this worker has no broker named 'elsewhere'"
 
 
 TABLE, PAIRS = b"\x01aV", (("a", b"1"),)
@@ -483,12 +483,12 @@ def test_a_worker_says_which_brokers_it_serves_and_whose_messages_it_parks_and_w
     board.pass_(board.copy("elsewhere:q"))
     board.b.unavailable = "not_connected: " + "x" * 1000
     board.pass_(board.copy("b:q"))
-    said = board.lanes.announced()
-    assert said["parked"] == {
+    announced = board.lanes.announced()
+    assert announced["parked"] == {
         "a:q": NO_EXCHANGE.reason,
         "elsewhere:": "no_broker: this worker has no broker named 'elsewhere'",
     }
-    assert said["brokers"]["b"] == board.b.unavailable[:200]
+    assert announced["brokers"]["b"] == board.b.unavailable[:200]
     for number in range(100):
         board.answer(board.send(1, f"a:q{number}"), NO_EXCHANGE)
     assert len(board.lanes.announced()["parked"]) == 20

@@ -46,7 +46,7 @@ def test_failing_messages_are_counted_by_destination_and_reason_the_most_frequen
     ]
 
 
-SAID = WorkerTroubles(
+ANNOUNCED = WorkerTroubles(
     {"a": None, "b": "not_connected: refused", "c": None},
     {"a:orders": "access_refused: 403", "a:/q": "stalled", other_kind("c"): "other_kind: c"},
 )
@@ -66,7 +66,7 @@ SAID = WorkerTroubles(
 def test_a_parked_message_has_the_reason_of_its_destination_or_of_its_broker(
     destination: str, reason: str
 ) -> None:
-    assert SAID.why(destination) == reason
+    assert ANNOUNCED.why(destination) == reason
 
 
 def test_a_worker_whose_version_announces_no_brokers_is_not_reported_to_lack_one() -> None:
@@ -75,7 +75,7 @@ def test_a_worker_whose_version_announces_no_brokers_is_not_reported_to_lack_one
 
 
 def test_the_troubles_of_a_worker_are_its_brokers_and_its_destinations() -> None:
-    assert SAID.troubles("w")[:2] == [
+    assert ANNOUNCED.troubles("w")[:2] == [
         Trouble("b:", "not_connected: refused", "w"),
         Trouble("a:orders", "access_refused: 403", "w"),
     ]
