@@ -112,9 +112,8 @@ class Firing:
 
     def _fire_of(self, session: Session, copies: list[Copy]) -> RedisCommand[Any]:
         session.watermark = max(session.watermark, *map(by_score, copies))
-        return session.bucket.fire(
-            *session.owner, session.watermark, session.last_claim, session.last_revocation
-        )
+        known = session.last_claim, session.last_revocation
+        return session.bucket.fire(*session.owner, session.watermark, *known)
 
     async def _fire(
         self, batch: Batch, reports: dict[Session, ExitReport], fires: list[RedisCommand[Any]]

@@ -194,8 +194,7 @@ class Scanner:
         is_busy = self._tasks or self._publishing.fired or self._lanes.is_returning
         has_exits = any(session.exits.any for session in sessions)
         published = sum(session.copies for session in sessions) - self._waiting.messages
-        is_due = any(session.next_score <= now_ms for session in sessions)
-        is_due = is_due or self._waiting.is_due(now_ms)
+        is_due = self._waiting.is_due(now_ms) or any(s.next_score <= now_ms for s in sessions)
         return not (is_busy or has_exits or published or is_due)
 
     def check_moving(self, limit_ms: int) -> None:
