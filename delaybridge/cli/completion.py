@@ -11,7 +11,7 @@ _SHELLS = ["bash", "zsh", "fish"]
 
 
 @click.command("completion", cls=Command)
-@click.argument("shell", type=click.Choice(_SHELLS), metavar=f"{{{'|'.join(_SHELLS)}}}")
+@click.argument("shell", type=click.Choice(_SHELLS))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
     """Print the script that makes a shell complete commands and options.

@@ -108,7 +108,7 @@ def failure_of(exc: Exception) -> Failure:
 def _usage(exc: click.ClickException) -> Failure:
     """click's own message, the option or argument that it refuses, and a remedy."""
     field = getattr(exc, "option_name", getattr(exc, "command_name", "usage"))
-    message, ctx = exc.format_message(), getattr(exc, "ctx", None)
+    message, ctx = exc.format_message().replace("\n\t", " "), getattr(exc, "ctx", None)
     if isinstance(exc, click.BadParameter) and exc.param is not None:
         name = exc.param.opts[0]
         field = name if name.startswith("-") else exc.param.human_readable_name.strip("[].")

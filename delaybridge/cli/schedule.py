@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import sys
 import time
@@ -22,6 +23,7 @@ from delaybridge.cli.output import in_time, moment
 
 # AMQP properties that are numbers; all others are text.
 _NUMBERS = ("delivery_mode", "priority", "timestamp", "partition")
+_WHOLE_NUMBER = re.compile(r"-?[0-9]{1,18}")
 
 
 @click.command("schedule", cls=Command)
@@ -123,8 +125,9 @@ def _properties(texts: Sequence[str]) -> dict[str, Any]:
         if count > 1:
             raise refused("-P", f"{name} is given twice")
     for name, value in pairs:
-        if name in _NUMBERS and not (value.isascii() and value.removeprefix("-").isdigit()):
-            raise refused("-P", f"got {name}={value[:80]!r}; give a whole number")
+        if name in _NUMBERS and not _WHOLE_NUMBER.fullmatch(value):
+            what = f"got {name}={value[:80]!r}; give a whole number"
+            raise refused("-P", what, "bad_property")
     return {name: int(v) if name in _NUMBERS else text_or_bytes(v) for name, v in pairs}
 
 

@@ -302,6 +302,11 @@ REFUSED: list[tuple[tuple[str, ...], str, str]] = [
     (("schedule", "kafka:t", "x", *WHEN, "-P", "a=1", "-P", "a=2"), "-P", "a is given twice"),
     (("schedule", "rabbitmq:/q", "x", *WHEN, "-P", "priority=high"), "-P", "give a whole number"),
     (("schedule", "rabbitmq:/q", "x", *WHEN, "-P", "priority=٥"), "-P", "give a whole number"),
+    (
+        ("schedule", "rabbitmq:/q", "x", *WHEN, "-P", f"timestamp={'9' * 5000}"),
+        "-P",
+        "give a whole number",
+    ),
     (("schedule", "kafka:t", "x", *WHEN, "--priority", "1.5"), "--priority", "is not a valid int"),
     (("schedule", "kafka:t", "x", *WHEN, "--on-conflict", "x"), "--on-conflict", "is not one of"),
     (("message", "show"), "ID", "Missing argument"),
@@ -370,6 +375,22 @@ def test_refused(run: Run, args: tuple[str, ...], field: str, says: str) -> None
         assert line.startswith(f"error: {field}: ")
     assert says in line
     assert CANARY not in line
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "field"),
+    [
+        (("schedule", "kafka:t", "x", *WHEN, "-P", "partition=x"), "bad_property", "-P"),
+        (("completion", "tcsh"), "usage", "SHELL"),
+        (("completion",), "usage", "SHELL"),
+    ],
+)
+def test_a_refusal_has_a_code_and_a_field(
+    run: Run, args: tuple[str, ...], code: str, field: str
+) -> None:
+    error = json.loads(run("--json", *args).err)["error"]
+    assert (error["code"], error["field"]) == (code, field)
+    assert "\\x" not in error["message"]
 
 
 @pytest.mark.parametrize(("args", "field", "says"), REFUSED, ids=shortened)
