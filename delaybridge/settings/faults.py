@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from pydantic_core import ErrorDetails
 
@@ -54,10 +54,12 @@ def misnamed_brokers(sources: list[SettingsSource]) -> Iterator[str]:
 
 def shown(path: KeyPath, value: object) -> str:
     """A refused value as it was written; without secrets, bounded."""
-    if not isinstance(value, str):
-        text = repr(value)
-    else:
-        is_url = path == ("redis", "url") or path[:1] == BROKERS
+    is_url = path == ("redis", "url") or path[:1] == BROKERS
+    if isinstance(value, str):
         text = repr(redact(value) if is_url else redact_text(value))
+    elif is_url and isinstance(value, Mapping | list):
+        text = "a table or a list"
+    else:
+        text = redact_text(repr(value))
     text = printable(text)
     return text if len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + "..."

@@ -258,7 +258,7 @@ def test_a_file_without_read_permission_is_refused() -> None:
         ("redis = 'redis://x'", "redis: is a section; write [redis] and its keys below"),
         ("redis_url = 'redis://x'", "redis_url: unknown; did you mean redis.url?"),
         ("[namespace]\nx = 1", "namespace: got {'x': 1}; allowed: 1 to 64 letters"),
-        ("[brokers]\neu.west = 'amqp://x'", "brokers.eu: got {'west': 'amqp://x'}; allowed: amqp"),
+        ("[brokers]\neu.west = 'amqp://x'", "brokers.eu: got a table or a list; allowed: amqp"),
         ("[brokers]\n'a:b' = 'amqp://x'", "brokers: got the name 'a:b'; allowed: 1 to 64"),
         ("[brokers]\n'a/b' = 'amqp://x'", "brokers: got the name 'a/b'; allowed: 1 to 64"),
         ("[brokers]\n'' = 'amqp://x'", "brokers"),
@@ -525,6 +525,22 @@ def test_redact_hides_every_secret(url: str) -> None:
 )
 def test_redact_keeps_the_parts_that_are_not_secret(url: str, shown: str) -> None:
     assert redact(url) == shown
+
+
+@pytest.mark.parametrize(
+    "toml",
+    [
+        "[ingest]\nmanagement = ['https://u:{}@h']",
+        "[ingest]\nexchanges = [['amqp://u:{}@h']]",
+        "[brokers]\nrabbitmq = {{password = '{}'}}",
+        "[brokers.rabbitmq]\nurl = '{}'",
+        "[redis]\nurl = ['{}']",
+    ],
+)
+def test_no_secret_of_a_list_or_table_in_a_refusal(toml: str) -> None:
+    (line,) = refusal(toml.format(CANARY))
+    assert "got" in line
+    assert CANARY not in line
 
 
 def test_no_secret_in_any_output_of_settings() -> None:
