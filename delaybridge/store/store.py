@@ -38,15 +38,16 @@ def _connect(from_url: Callable[..., T], url: str, timeout_s: float) -> T:
     Its retries multiply (connect inside command) and know no deadline; `Pipeline` does both.
     """
     url, login = logged_in(url)
+    keepalive = {} if url.lower().startswith("unix:") else {"socket_keepalive": True}
     try:
         return from_url(
             url,
             **login,
+            **keepalive,
             protocol=2,
             retry=Retry(NoBackoff(), 0),
             socket_timeout=timeout_s / 2,
             socket_connect_timeout=timeout_s / 2,
-            socket_keepalive=True,
             health_check_interval=0,
         )
     except (ValueError, TypeError, RedisError) as exc:

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -561,6 +562,15 @@ async def test_the_bucket_count_is_fixed_when_the_namespace_is_created(
     adopted = make(redis_url, namespace=namespace)
     assert (await adopted.get("x")).bucket == keys.bucket_of(b"x", 4)
     assert len((await adopted.stats()).buckets) == 4
+
+
+async def test_messages_are_stored_through_a_unix_socket(make: Maker, tmp_path: Path) -> None:
+    path = tmp_path / "redis.sock"
+    with RedisServer(["--unixsocket", str(path)]):
+        client = make(f"unix://{path}?db=1")
+        assert await client.schedule("kafka:t", b"x", delay="1h", id="a") == "created"
+        assert await client.cancel("a") == "cancelled"
+        await client.close()
 
 
 @pytest.mark.parametrize("buckets", [0, 3, 2**15])
