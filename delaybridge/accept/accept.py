@@ -1,4 +1,4 @@
-"""One validation for every entrance, before anything is written.
+"""The validation that every entrance uses, before anything is written.
 
 It needs neither broker nor store. Each refusal is a `MessageError` with a code, the field and the
 remedy.
@@ -43,13 +43,13 @@ def accept(
     """
     id = draw() if message.id is None else check_id(message.id, limits)
     cache = DestinationCache() if cache is None else cache
-    destination, written = cache.parse(message.destination, kinds)
+    destination, canonical = cache.parse(message.destination, kinds)
     key = check_key(message.key)
     if key is not None and len(key) > limits.body_bytes:
         what = f"{len(key):,} bytes; limits.body_bytes, {limits.body_bytes:,}, also limits the key"
         raise MessageError("key_too_large", "key", what)
     record = Record(
-        written,
+        canonical,
         _body_bytes(message.body, destination, limits),
         *encode_headers(message, destination, limits),
         key,

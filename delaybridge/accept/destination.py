@@ -16,7 +16,7 @@ _NAME_CHARS = 255  # similar broker names are looked for in this many characters
 
 
 class DestinationCache(dict[str, tuple[Destination, str]]):
-    """Text -> the parsed destination and its canonical text; bounded. For one set of brokers."""
+    """Text -> the parsed destination and its canonical text, for one set of brokers. Bounded."""
 
     def parse(self, text: str, kinds: Mapping[str, str]) -> tuple[Destination, str]:
         """`parse_destination`, once for each text."""

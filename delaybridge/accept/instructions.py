@@ -33,8 +33,8 @@ class Instructions(NamedTuple):
     """The instructions of one message. At most one of delay_ms and due_ms is set; neither: now.
 
     id and destination: as written, not checked. near_miss: a header spelt almost like an
-    instruction. reschedule: the time is the new one of a pending message. rank: of the priority.
-    policy None: `fail`, or not given.
+    instruction. reschedule: give the pending message of that id this time. rank: from the priority
+    (`rank_of`). policy: None for `fail`, and if it is not given.
     """
 
     delay_ms: int | None = None

@@ -45,7 +45,7 @@ class _Call:
         return not self.is_full
 
     def take_answers(self, found: Sequence[Any], answers: list[Answer | None]) -> None:
-        """Put what the scripts answered into the places of its entries."""
+        """Put the scripts' answers into the places of its entries."""
         if self.kind[0] == "change":
             answers[self.places[0]] = min(found, key=ANSWER_PRECEDENCE.index)
             return
@@ -54,7 +54,7 @@ class _Call:
 
 
 class EntryStore:
-    """The store, as the ingest of a broker uses it. calls: what it knows of the namespace."""
+    """The store, as the ingest of a broker uses it. calls: of the namespace."""
 
     def __init__(self, store: AsyncStore, calls: Calls, emit: Emit) -> None:
         self.calls = calls
@@ -83,8 +83,8 @@ def store_entries(calls: Calls, entries: Sequence[Entry]) -> Steps[list[Answer |
     """The answer to each entry; None: it was not looked at and must be sent again.
 
     Entries of one bucket take effect in their order. Entries from a source get one call per bucket,
-    which stops at a conflict or an id in flight; what follows, or does not fit, is not looked at.
-    Send a change from a source by itself, after all entries before it have their answers.
+    which stops at a conflict or an id in flight; entries after it, or beyond the call's bounds, are
+    not looked at. Send a change from a source by itself, once all entries before it are answered.
     StoreWiped if the namespace is not there, or is another one, after its record was read again.
     """
     answers: list[Answer | None] = [None] * len(entries)
@@ -114,7 +114,7 @@ def _take_answers(
     """Put the answers of all calls into their places; places to be sent again.
 
     A bucket that answers None is not initialized, or is of another namespace. Its later entries are
-    sent again, too, since a change must come after what stands before it.
+    sent again, too, since a change must come after the entries before it.
     """
     left: list[int] = []
     unborn: set[int] = set()
@@ -144,7 +144,7 @@ def _plan(entries: Sequence[Entry], todo: Iterable[int], buckets: Sequence[Bucke
     for place in todo:
         entry = entries[place]
         if isinstance(entry, Change):
-            planned.append(_Call(("change",), _asked(entry, buckets), [place]))
+            planned.append(_Call(("change",), _buckets_of(entry, buckets), [place]))
             latest.clear()
             continue
         if isinstance(entry, Schedule):
@@ -169,7 +169,7 @@ def _plan(entries: Sequence[Entry], todo: Iterable[int], buckets: Sequence[Bucke
     return planned
 
 
-def _asked(entry: Change, buckets: Sequence[Bucket]) -> list[Bucket]:
+def _buckets_of(entry: Change, buckets: Sequence[Bucket]) -> list[Bucket]:
     """The bucket of its key; without a key first the id's own, then all others."""
     own = keys.bucket_of(
         entry.id.encode() if entry.shard_key is None else entry.shard_key, len(buckets)

@@ -11,7 +11,7 @@ from itertools import count
 from delaybridge.message import PAIRS, new_id
 from delaybridge.store import keys
 
-_HEAD_CHARS = 24  # of an id; a pair of characters follows, one of 1024
+_PREFIX_CHARS = 24  # of an id; a pair of characters follows, one of 1024
 _MOST_CLASSES = 64  # so that each class has some of the 1024 pairs
 _RUN_IDS = 64
 _FRESH_S = 0.01
@@ -60,11 +60,11 @@ def _run(turn: int, buckets: int) -> list[str]:
     number = turn % len(classes)
     run: list[str] = []
     while len(run) < _RUN_IDS:
-        head = new_id()[:_HEAD_CHARS]
+        prefix = new_id()[:_PREFIX_CHARS]
         # In a CRC the effect of the last characters does not depend on the ones before them, so the
-        # classes hold for every head.
-        tails = classes[keys.bucket_of(f"{head}00".encode(), len(classes)) ^ number]
-        run += [head + tail for tail in tails]
+        # classes hold for every prefix.
+        tails = classes[keys.bucket_of(f"{prefix}00".encode(), len(classes)) ^ number]
+        run += [prefix + tail for tail in tails]
     run.reverse()
     return run
 
@@ -72,7 +72,7 @@ def _run(turn: int, buckets: int) -> list[str]:
 @cache
 def _classes(buckets: int) -> list[list[str]]:
     """The pairs in order, grouped by the bits that they flip in the number of an id's bucket."""
-    zeros = "0" * _HEAD_CHARS
+    zeros = "0" * _PREFIX_CHARS
     plain = keys.bucket_of(f"{zeros}00".encode(), buckets)
     classes: list[list[str]] = [[] for _ in range(buckets)]
     for pair in PAIRS:
