@@ -1,4 +1,4 @@
-"""What the parts of the scanner share."""
+"""The context that the parts of the scanner share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from delaybridge.scan.waiting import WaitingCopies
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanOptions:
-    """Bounds of one worker; each means what the setting of that name means."""
+    """Bounds of one worker; each is described at the setting of that name."""
 
     claim_ahead_ms: int = 2000
     wheel_messages: int = 100_000

@@ -61,5 +61,5 @@ class Copy(Delivery):
 
     @property
     def item(self) -> Item:
-        """What the scripts name it by."""
+        """Its name in a script call."""
         return Item(self.id, self.claim, self.score)

@@ -1,4 +1,4 @@
-"""Flow: how many messages a destination may have in flight: what it confirms in a moment.
+"""Flow: how many messages a destination may have in flight: as many as it soon confirms.
 
 Messages in flight may be delivered twice after a fault, and a message that is not confirmed within
 the confirm time-out counts as a failed attempt. So a destination that confirms 50 messages a second

@@ -1,4 +1,4 @@
-"""Lanes: where each copy goes, what stands in its way, and how it is handed to its broker."""
+"""Lanes: where each copy goes, the obstacles in its way, and how it is handed to its broker."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _NOWHERE = Destination("", "", "")
 
 
 class Way(Enum):
-    """What a ripe copy may do."""
+    """The next step of a ripe copy."""
 
     GO = "go"  # it is admitted to its lane: fire it
     WAIT = "wait"  # its lane is full: it and all later copies stay ripe
@@ -54,7 +54,7 @@ class Lanes:
         window_bytes: int,
         dead_letters: Mapping[str, str] = {},
     ) -> None:
-        """window_messages, window_bytes: bounds of what may be in flight on all lanes together.
+        """window_messages, window_bytes: bounds of the messages in flight on all lanes together.
 
         dead_letters: broker -> destination of messages that are given up.
         """
@@ -129,7 +129,7 @@ class Lanes:
         self._parking.brokers_changed({*names})
         return left
 
-    # what stands in its way
+    # obstacles in its way
 
     def begin_batch(self) -> None:
         """A batch of `admit` calls begins: sessions and lanes are checked again."""
@@ -163,7 +163,7 @@ class Lanes:
         return is_clear
 
     def _obstacle(self, copy: Copy, now_ms: int, *, may_wait: bool) -> Way:
-        """What stands in the copy's way. The one place that decides it; the first reason counts."""
+        """Find the copy's first obstacle, and give it its exit. The one place that decides this."""
         session, lane, record = copy.session, copy.lane, copy.record
         is_full = self._window.is_full(lane)
         if not session.alive:
@@ -286,7 +286,7 @@ class Lanes:
         letter.refusals = lane.refusals
         self.ready([letter])
 
-    # what they report
+    # reports
 
     @property
     def is_calm(self) -> bool:
@@ -303,7 +303,7 @@ class Lanes:
         return self._window.is_full(copy.lane) and copy.lane.flow.moved_ms > since_ms
 
     def announced(self) -> dict[str, Any]:
-        """What the worker announces: brokers that take messages, lanes that parked some and why."""
+        """For the announcement: brokers and why they are unavailable, lanes and why they park."""
         reasons = {name: broker.publisher.unavailable for name, broker in self._brokers.items()}
         parked = (
             lane

@@ -74,7 +74,7 @@ class Leases:
         renew_ms: int,
         on_token: Callable[[int, str | None], None],
     ) -> None:
-        """calls: an opened namespace. info: what the worker announces of itself, as JSON.
+        """calls: an opened namespace. info: returns the worker's announcement, as JSON.
 
         on_token: called with bucket and token of each lease taken, with None when it ends.
         """

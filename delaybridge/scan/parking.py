@@ -39,7 +39,7 @@ class Parking:
         lane, session = copy.lane, copy.session
         session.exits.park(copy.item)
         if not session.alive:
-            return  # the bucket's next session brings back what this one parked
+            return  # the bucket's next session brings back the messages that this one parked
         self.troubled[lane] = None
         parked = lane.parked.get(session)
         if parked is None:
@@ -73,7 +73,7 @@ class Parking:
             self._bring_back(lane, session, lane.parked[session].take(most))
 
     def session_over(self, session: Session) -> None:
-        """The bucket's next session brings back what this one parked."""
+        """Forget the session's parked messages: the bucket's next session brings them back."""
         for lane in self.troubled:
             lane.parked.pop(session, None)
         self._returning = [way for way in self._returning if way[1] is not session]
@@ -116,7 +116,7 @@ class Parking:
     def _bring_back_some(self, lane: Lane) -> None:
         """Bring back the earliest messages of a slow lane that it has room for, if worth a call."""
         room = self._window.room(lane)
-        # The next session of a draining bucket brings back what this one parked.
+        # The next session of a draining bucket brings back the messages that this one parked.
         ours = {session: p for session, p in lane.parked.items() if not session.draining}
         is_busy = lane in self._window.ripe or any(p.is_returning for p in ours.values())
         parked_count = sum(len(parked) for parked in ours.values())

@@ -20,7 +20,7 @@ class RetryPolicy:
 
     The wait starts at `base_ms`, grows by `factor` with each attempt up to `max_ms`, and is then
     moved by up to a share of `jitter` to either side, so that messages that failed together do not
-    come back together. Raises ValueError, naming the field and what is allowed.
+    come back together. Raises ValueError, naming the field and the values allowed.
     """
 
     max_attempts: int = 16
@@ -30,7 +30,7 @@ class RetryPolicy:
     jitter: float = 0.2
 
     def __post_init__(self) -> None:
-        # Conditions state what is allowed, not what is refused: comparisons with NaN are false.
+        # Conditions state the allowed values, not the refused ones: comparisons with NaN are false.
         if not 1 <= self.max_attempts <= ATTEMPTS_LIMIT:
             raise ValueError(f"max_attempts must be 1 to {ATTEMPTS_LIMIT}, not {self.max_attempts}")
         if not 1 < self.factor <= FACTOR_LIMIT:

@@ -1,4 +1,4 @@
-"""A session: the time for which this worker holds one bucket's lease, and what it knows of it.
+"""A session: the time for which this worker holds one bucket's lease, and its state.
 
 When the lease is lost the session is over, and none of its copies may be published.
 """
