@@ -1,4 +1,4 @@
-"""Ingest: what producers publish to a delay exchange or a delay topic goes into the store.
+"""Ingest: messages published to a delay exchange or a delay topic go into the store.
 
 `rabbitmq` and `kafka` consume, and acknowledge only after the store has answered. They turn each
 message into an `Entry` (entries.py), which `storing` writes. A message that cannot be accepted

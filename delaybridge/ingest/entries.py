@@ -1,4 +1,4 @@
-"""What ingest asks of the store for one message: schedule, change or quarantine it."""
+"""Entries: ingest asks the store to schedule, change or quarantine one message."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class Schedule(NamedTuple):
 class Change(NamedTuple):
     """Cancel the pending message of an id or, if `when` is given, reschedule it.
 
-    shard_key: what its bucket is computed from; None: look in all buckets. otherwise: what to do
-    if there is no message to cancel.
+    shard_key: chooses its bucket; None: look in all buckets. otherwise: schedule this instead if
+    there is no message to cancel.
     """
 
     id: str

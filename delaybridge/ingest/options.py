@@ -1,4 +1,4 @@
-"""What the settings say about the sources of one broker."""
+"""The settings for the sources of one broker."""
 
 from __future__ import annotations
 
@@ -31,5 +31,5 @@ class IngestOptions:
         return AllowList(self.settings.destinations)
 
     def reach(self, route: Route, kinds: Mapping[str, str]) -> str:
-        """Whose pending messages a source may touch; kinds: of the configured brokers."""
+        """The reach of a source, as `reach_of` gives it; kinds: of the configured brokers."""
         return reach_of(route, kinds, self.settings.destinations, self.settings.trust)

@@ -17,7 +17,7 @@ from delaybridge.message import Destination
 from delaybridge.settings.routes import Route
 
 _ANY = "*"
-_MAGIC = re.compile(r"([!-/:-@\[-`{-~])")  # what may be special in a Lua pattern
+_MAGIC = re.compile(r"([!-/:-@\[-`{-~])")  # these may be special in a Lua pattern
 
 
 class AllowList:

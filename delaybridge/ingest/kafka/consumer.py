@@ -68,7 +68,7 @@ class KafkaConsumer:
         """topics: names, or patterns that begin with ^. member: as `member_settings` gives it.
 
         sources: gets reports of topics and their faults, on the loop. skip: first offset to read,
-        if it is beyond what was committed. lag: records not read yet, by topic, as far as is known.
+        if beyond the committed offset. lag: records not read yet, by topic, as far as is known.
         """
         self.lag: dict[str, int] = {}
         self._settings, self._sources, self._skip = settings, sources, dict(skip)
@@ -83,7 +83,7 @@ class KafkaConsumer:
         self._batch_messages = FIRST_BATCH_MESSAGES
         self._stored: deque[tuple[Topic, int, int]] = deque()  # partition, offset after the last
         self._begun: dict[Place, int] = {}  # the partitions assigned, and where each began
-        self._stopped: set[Place] = set()  # of these, what cannot be read on
+        self._stopped: set[Place] = set()  # those of them that cannot be read on
         self._troubled: dict[str, int] = {}  # topics reported as failing: a partition of each
         self._is_paused = False
         self._is_unavailable = False
@@ -97,7 +97,7 @@ class KafkaConsumer:
     async def next(self) -> Batch:
         """The next batch. The loop may have two: one is read, one is stored.
 
-        Raises what ended the thread: a new consumer begins where this one had committed.
+        Raises the error that ended the thread: a new consumer begins where this one had committed.
         """
         return await self._hand_over.next()
 
@@ -109,7 +109,7 @@ class KafkaConsumer:
         self._hand_over.stored()
 
     async def stop(self) -> None:
-        """Leave the group; the offsets of what was stored are committed."""
+        """Leave the group; the offsets of stored records are committed."""
         self._ending.set()
         self._hand_over.release()
         await asyncio.to_thread(self._thread.join)
@@ -186,7 +186,7 @@ class KafkaConsumer:
         return batch
 
     def _give(self, batch: Batch) -> Sequence[Message]:
-        """Wait until the loop takes the batch. Returns what arrived meanwhile."""
+        """Wait until the loop takes the batch. Returns the records that arrived meanwhile."""
         self._hand_over.offer(batch)
         patience_s = time.monotonic() + HAND_OVER_S
         arrived: list[Message] = []
@@ -224,12 +224,12 @@ class KafkaConsumer:
                 continue  # the topic that was read is gone
             # The id goes along: an offset means nothing in another topic of the same name.
             place = TopicPartition(topic.name, partition, offset, topic.id)
-            # If another member has the partition by now, it continues from what is committed.
+            # If another member has the partition by now, it continues from the committed offset.
             with contextlib.suppress(KafkaException):
                 self._consumer.store_offsets(offsets=[place])
 
     def _measure(self) -> None:
-        """Count what waits, and report what is read and what has recovered."""
+        """Count waiting records; report topics that are read, and those that have recovered."""
         self.lag = waiting(self._consumer, self._begun, self._stopped)
         read = {topic for topic, _ in self._begun}
         if self._is_unavailable:
@@ -302,7 +302,7 @@ class KafkaConsumer:
             self._recovered(name)
 
     def _revoked(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        # Wait for the loop to store what it has, so that the next member need not read it again.
+        # Wait for the loop to store its batch, so that the next member need not read it again.
         # Without this it would be read twice, and still be scheduled once.
         self._hand_over.wait_stored(GIVE_UP_S)
         self._store_offsets()

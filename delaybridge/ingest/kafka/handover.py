@@ -29,7 +29,7 @@ class HandOver:
     # for the loop
 
     async def next(self) -> Batch:
-        """The next batch. Raises what ended the thread."""
+        """The next batch. Raises the error that ended the thread."""
         while True:
             if self._error is not None:
                 raise self._error

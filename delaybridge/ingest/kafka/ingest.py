@@ -35,7 +35,7 @@ from delaybridge.publish.kafka.configuration import Configuration, configuration
 
 
 class Fate(Enum):
-    """What happens to a record after an answer. REFUSED: its entry is now a quarantine."""
+    """The next step for a record after an answer. REFUSED: its entry is now a quarantine."""
 
     STORED = auto()
     AGAIN = auto()
@@ -74,7 +74,7 @@ class KafkaIngest:
         return self._sources.counts
 
     async def run(self) -> None:
-        """Read until cancelled or stopped. Raises what a new consumer may mend."""
+        """Read until cancelled or stopped. Raises errors that a new consumer may mend."""
         await self._store.insist([])  # do not consume before the store answers
         consumer = self._consumer = self._new_consumer()
         # One batch is read while the one before goes into the store.
@@ -173,7 +173,7 @@ class KafkaIngest:
         consumer.stored(batch)
 
     async def _store_part(self, records: list[HeldRecord]) -> None:
-        """Store them in their order; quarantine what cannot be stored before what follows it.
+        """Store them in order; a record that cannot be stored is quarantined before the next ones.
 
         Within one partition and bucket no record overtakes one that has to wait: once its offset
         was passed, it would never be read again.
@@ -223,7 +223,7 @@ class KafkaIngest:
 
 
 def _fate(record: HeldRecord, answer: Answer | None, *, is_late: bool) -> Fate:
-    """What an answer means for a record. A tombstone that found nothing to cancel is a message."""
+    """The fate of a record after an answer. A tombstone with nothing to cancel is a message."""
     entry = record.entry
     if isinstance(entry, Change):
         if entry.otherwise and answer in (Answer.UNKNOWN, Answer.FOREIGN):

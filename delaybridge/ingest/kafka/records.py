@@ -73,7 +73,7 @@ class RawRecord(NamedTuple):
 
 
 class Understood(NamedTuple):
-    """What headers ask for. kept: the headers without the instructions for delaybridge."""
+    """The instructions in the headers. kept: the headers without those of delaybridge."""
 
     asked: Instructions
     kept: HeaderPairs
@@ -81,7 +81,7 @@ class Understood(NamedTuple):
 
 
 class Partition(NamedTuple):
-    """What the records of a partition have in common.
+    """The common parts of a partition's records.
 
     source: the name under which the store remembers the highest offset read; empty: it does not.
     """
@@ -120,7 +120,7 @@ class RecordReader:
         self._known: dict[tuple[bool, Headers], Understood] = {}  # headers seen before
 
     def read(self, record: RawRecord) -> Entry:
-        """What to do with a record."""
+        """The entry for a record."""
         try:
             return self._read(record)
         except MessageError as exc:
@@ -182,7 +182,7 @@ class RecordReader:
         return entry
 
     def _understood(self, given: tuple[bool, Headers]) -> Understood:
-        """What headers ask for, of a record whose value is null or not."""
+        """The instructions in the headers of a record whose value is null or not."""
         is_null, headers = given
         size = sum(len(name) + len(value or b"") for name, value in headers)
         check_header_sizes(len(headers), size, self._limits)

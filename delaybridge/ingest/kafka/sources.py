@@ -10,14 +10,14 @@ from delaybridge.ingest.kafka.subscription import ELSEWHERE
 from delaybridge.ingest.owner import Owner
 from delaybridge.settings.routes import SUFFIX, Route, topics_pattern
 
-CLUSTER = "kafka"  # the place of what concerns no topic
+CLUSTER = "kafka"  # the place for trouble that concerns no topic
 
 
 class Sources:
     """Keeps the counts of each topic, and the states that the consumer reports."""
 
     def __init__(self, routes: Sequence[Route], owner: Owner, emit: Emit) -> None:
-        """asked: what to read, as the consumer takes it."""
+        """asked: the topics to read, as the consumer takes them."""
         self.asked = [topics_pattern(r.source) if r.is_pattern else r.source for r in routes]
         self._routes, self._owner, self._emit = routes, owner, emit
         self._named = {route.source for route in routes}
@@ -53,7 +53,7 @@ class Sources:
     # reported by the consumer
 
     def place_changed(self, place: str, reason: str | None) -> None:
-        """What is wrong at a topic, TOPIC/PARTITION or `CLUSTER`; None once it is well."""
+        """The trouble at a topic, TOPIC/PARTITION or `CLUSTER`; None once it is well."""
         topic = place.partition("/")[0]
         if topic != CLUSTER:
             self._add(self.route_of(topic))

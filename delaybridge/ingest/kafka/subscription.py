@@ -25,7 +25,7 @@ class Subscription:
     def __init__(self, asked: Sequence[str], ids: TopicIds, owners: TopicOwners) -> None:
         """asked: names, or patterns that begin with ^.
 
-        topics: what to subscribe to. since_s: when the group was asked for partitions.
+        topics: names and patterns to ask for. since_s: when the group was asked for partitions.
         """
         self.topics = list(asked)
         self.since_s = time.monotonic()

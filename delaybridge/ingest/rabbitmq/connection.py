@@ -106,7 +106,7 @@ class IntakeConnection(WireConnection):
         transport._MAX_RECV_BYTES = _READ_BYTES
 
     def take_deliveries(self, channel: int, deliveries: Deliveries | None) -> None:
-        """Send what the channel delivers from now on there; None: to pika."""
+        """Send the channel's deliveries there from now on; None: to pika."""
         if deliveries is None:
             self._deliveries.pop(channel, None)
         else:

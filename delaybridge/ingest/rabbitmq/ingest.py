@@ -100,10 +100,10 @@ class RabbitMQIngest:
             async with asyncio.timeout(timeout_s):
                 await asyncio.gather(*(intake.stop() for intake in self._intakes))
         except TimeoutError:
-            pass  # RabbitMQ delivers again what is not acknowledged
+            pass  # RabbitMQ delivers the unacknowledged messages again
 
     async def measure(self) -> None:
-        """Count what waits in each queue, and check that this namespace owns its exchange."""
+        """Count the messages in each queue, and check that this namespace owns its exchange."""
         connection = self._connection
         for intake in self._intakes:
             if connection is not None and connection.is_open and intake.counts.state == "reading":
@@ -180,7 +180,7 @@ async def connected(
 
 
 async def look_for_others(options: Iterable[IngestOptions]) -> list[tuple[Route, str, str]]:
-    """Each delay exchange; what else is bound to it; why that is unknown. '' for neither."""
+    """Each delay exchange; a warning of other bindings; why they are unknown. '' for neither."""
     found = []
     for each in options:
         parameters = parameters_of(each.broker, each.url, each.publish)

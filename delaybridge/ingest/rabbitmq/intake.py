@@ -32,7 +32,7 @@ from delaybridge.publish import Outcome, Publisher, Verdict
 from delaybridge.store.verbs import new_stamp
 
 _BATCH = 2000
-_LOOK_S = 60.0  # between two looks at what else is bound to the exchange
+_LOOK_S = 60.0  # between two looks at other bindings of the exchange
 
 
 class Intake:
@@ -52,13 +52,13 @@ class Intake:
         self._reader, self._store, self._emit, self._prefetch = reader, store, emit, prefetch
         self._owner, self._management = owner, management
         self._next_look_s = 0.0
-        self._others: set[str] = set()  # what else is bound to the exchange
+        self._others: set[str] = set()  # other bindings of the exchange
         self._looking: asyncio.Task[None] | None = None
         self.counts = Counts(source=str(route), target=f"{route.broker}:{route.target}")
         self._publisher: Publisher
         self._waiting: list[HeldMessage] = []  # for an id in flight
         self._refused: list[HeldMessage] = []  # that could not be published at once
-        # Stamp and id of what was held when a channel ended, by content: it is delivered again.
+        # Stamp and id of messages held when a channel ended, by content: they are delivered again.
         self._lost: defaultdict[int, list[tuple[bytes, str]]] = defaultdict(list)
         self._channel: IntakeChannel | None = None
         self._storing: asyncio.Task[None] | None = None
@@ -107,7 +107,7 @@ class Intake:
             await self._channel.moved.wait()
 
     async def run(self, connection: IntakeConnection, publisher: Publisher) -> None:
-        """Declare, consume, and store or publish each message; raises what ends the channel.
+        """Declare, consume, and store or publish each message; raises the reason of its end.
 
         SourceTaken if the exchange belongs to another namespace.
         """
@@ -155,7 +155,7 @@ class Intake:
         return bool(channel.deliveries.messages) and not self._is_stopping
 
     async def _take(self, channel: IntakeChannel) -> None:
-        """Read what has arrived, then publish it or start storing it.
+        """Read the messages that have arrived; publish them or start storing them.
 
         One batch is read while the one before goes into the store.
         """
@@ -177,7 +177,7 @@ class Intake:
     def _read(
         self, arrived: Sequence[HeldMessage]
     ) -> tuple[list[ImmediateDelivery], list[HeldMessage]]:
-        """What to publish at once, and what to store."""
+        """The messages to publish at once, and those to store."""
         immediate: list[ImmediateDelivery] = []
         to_store: list[HeldMessage] = []
         now_ms = time_ns() // 1_000_000
@@ -234,7 +234,7 @@ class Intake:
         return answer is Answer.IN_FLIGHT and is_patient
 
     def published(self, deliveries: Sequence[ImmediateDelivery], outcome: Outcome) -> None:
-        """The outcome of immediate publishes; what was not confirmed is stored, due now."""
+        """The outcome of immediate publishes; messages without a confirm are stored, due now."""
         channels = set()
         for delivery in deliveries:
             held, channel = delivery.held, delivery.held.channel
@@ -270,7 +270,7 @@ class Intake:
         if not self._lost:
             return new_stamp(), None
         if not message.redelivered:
-            self._lost.clear()  # what was returned is delivered before what is new
+            self._lost.clear()  # returned messages are delivered before new ones
             return new_stamp(), None
         had = self._lost.get(_fingerprint(message))
         return had.pop(0) if had else (new_stamp(), None)

@@ -54,7 +54,7 @@ class Management:
         return cls(parameters)
 
     async def bound_to(self, exchange: str) -> set[str]:
-        """What is bound to an exchange: `queue NAME` or `exchange NAME`."""
+        """The bindings of an exchange: `queue NAME` or `exchange NAME`."""
         path = f"exchanges/{self._vhost}/{quote(exchange, safe='')}/bindings/source"
         answer = await self._ask("GET", path)
         try:

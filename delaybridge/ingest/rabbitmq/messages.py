@@ -95,7 +95,7 @@ class MessageReader:
     ) -> None:
         """delay_exchanges: those of the broker; a message forwarded to one is not delayed twice.
 
-        reach: whose messages may be changed, as `reach_of` gives it; empty: all. near_misses: how
+        reach: as `reach_of` gives it; empty: all destinations. near_misses: how
         often a header was named almost like an instruction. without_id: messages without an id.
         """
         self.route, self._kinds, self._limits, self._allowed = route, kinds, limits, allowed
@@ -107,7 +107,7 @@ class MessageReader:
     def read(
         self, message: RawMessage, stamp: bytes, known_id: str | None = None
     ) -> Schedule | Change | Quarantine | Immediate:
-        """What to do with a message.
+        """The entry for a message, or the message to publish at once.
 
         stamp: unique to the message, and the same when it is delivered again. known_id: the id it
         was given at its first delivery if it has none of its own; None: give it a new one.
@@ -167,7 +167,7 @@ class MessageReader:
         return None
 
     def _instructions(self, table: bytes) -> tuple[Instructions, bytes]:
-        """What the headers ask for, and the headers without the instructions for delaybridge."""
+        """The instructions in the headers, and the headers without those of delaybridge."""
         found: list[tuple[str, Any]] = []
         kept: list[bytes] = []
         count = since = 0

@@ -22,7 +22,7 @@ from delaybridge.ingest.rabbitmq.management import Management, ManagementError
 from delaybridge.settings.routes import EXCHANGE_TYPES, Route
 
 # No delivery limit: a message is returned often if ingest is restarted often, not because it is
-# bad. Not -1, which means no limit in RabbitMQ 4 only: RabbitMQ 3 drops what is returned once.
+# bad. Not -1, which means no limit in RabbitMQ 4 only: RabbitMQ 3 drops messages returned once.
 QUEUE_ARGUMENTS = {"x-queue-type": "quorum", "x-delivery-limit": 2**31 - 1}
 _REFUSED, _NOT_FOUND, _PRECONDITION_FAILED = 403, 404, 406
 _log = logging.getLogger("delaybridge")
@@ -91,10 +91,10 @@ async def _declare_owner(connection: IntakeConnection, route: Route, name: str) 
 
 
 async def declare(connection: IntakeConnection, route: Route, management: Management) -> Channel:
-    """Declare what is missing, leave the rest unchanged, and return a new channel.
+    """Declare exchange and queue where missing, and return a new channel.
 
-    ConfigError if the existing exchange cannot be consumed from; otherwise raises what closed the
-    channel (403: the user may not declare).
+    Existing ones stay unchanged. ConfigError if the existing exchange cannot be consumed from;
+    otherwise raises the error that closed the channel (403: the user may not declare).
     """
     await _declare(
         connection, "queue_declare", queue=route.source, durable=True, arguments=QUEUE_ARGUMENTS
@@ -234,12 +234,12 @@ class _Probe:
 
 
 async def others_bound(management: Management, route: Route) -> set[str]:
-    """What is bound to the delay exchange besides its intake queue; raises ManagementError."""
+    """The bindings of the delay exchange besides its intake queue; raises ManagementError."""
     return await management.bound_to(route.source) - {f"queue {route.source}"}
 
 
 def bypass(route: Route, others: Iterable[str]) -> str:
-    """What other bindings of the delay exchange mean, and what to do."""
+    """The consequence of other bindings of the delay exchange, and the remedy."""
     named = ", ".join(sorted(others))
     return (
         f"bound to {route.source!r} and so given its messages at once, without their delay: "
