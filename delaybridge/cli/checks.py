@@ -32,7 +32,7 @@ class Finding(NamedTuple):
 
     @property
     def text(self) -> str:
-        """What was found, and the remedy."""
+        """The fault or fact that was found, and the remedy."""
         return f"{self.what}. {self.remedy}" if self.remedy else self.what
 
 

@@ -1,4 +1,4 @@
-"""What the fleet looks like: `delaybridge stats`, `worker ls` and `bucket ls`."""
+"""The fleet: `delaybridge stats`, `worker ls` and `bucket ls`."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _stats(call: Invocation) -> Stats:
 
 
 def sources_of(found: Stats) -> list[tuple[SourceInfo, IngestInfo]]:
-    """What the ingest processes read, each source with its process."""
+    """The sources of all ingest processes, each with its process."""
     return [(source, process) for process in found.ingests for source in process.sources]
 
 

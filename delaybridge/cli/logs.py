@@ -31,7 +31,7 @@ class JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """One object: ts, ts_ms, level, logger, event and its fields, message; traceback, a list.
 
-        event and fields: of what was logged with them (`eventlog.say`).
+        event and fields: of records logged with them (`eventlog.say`).
         """
         at_ms = int(record.created * 1000)
         data: dict[str, object] = {

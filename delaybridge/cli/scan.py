@@ -43,7 +43,7 @@ def scan(
     """Run a worker: publish messages when they are due.
 
     Start as many as you like, on as many hosts: they share the buckets among themselves.
-    On SIGTERM or Ctrl-C a worker finishes what it has begun and gives its buckets to the others; a
+    On SIGTERM or Ctrl-C a worker finishes its work and gives its buckets to the others; a
     second signal stops it at once.
     """
     settings = call.load({"scan": {"processes": processes}})
@@ -171,7 +171,7 @@ def _started(
 def _banner(
     call: Invocation, settings: Settings, role: str, name: str | None, routes: Sequence[Route]
 ) -> Iterator[str]:
-    """What a process prints when it starts: its store, brokers, sources and settings."""
+    """The lines that a process prints when it starts: its store, brokers, sources and settings."""
     from delaybridge.cli.checks import measured, server_name
     from delaybridge.store import registry
     from delaybridge.times import format_duration

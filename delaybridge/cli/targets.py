@@ -71,7 +71,7 @@ _REASON = option("--reason R", "Only messages that failed for this reason, as un
 _ID_PREFIX = option("--id-prefix TEXT", "Only messages whose id begins with this.")
 _OVER_HELP = "Spread them evenly over this span, in their order."
 _OVER = option("--over", _OVER_HELP, type=grammar.DURATION)
-_DRY_RUN = option("--dry-run", "Only count what a filter matches.")
+_DRY_RUN = option("--dry-run", "Only count the messages that match.")
 _YES = option("--yes", "Do not ask.")
 
 

@@ -19,7 +19,7 @@ _SHOWN_CHARS = 100
 def fault(error: ErrorDetails, sources: list[SettingsSource], known: list[KeyPath]) -> str:
     """The line for one error of pydantic's."""
     path, value = tuple(str(part) for part in error["loc"]), error["input"]
-    if error["type"] == "value_error" and path == ("redis",):  # its one check as a section
+    if error["type"] == "value_error" and path == ("redis",):  # from the check of the whole section
         path, value = (*path, password_file.OPTION), value[password_file.OPTION]
     is_name = path[-1] == "[key]"
     path = path[:-1] if is_name else path

@@ -31,7 +31,7 @@ _COMPARE = {"<": (operator.lt, "below"), "<=": (operator.le, "at most")}
 
 
 def contradictions(settings: Settings) -> Iterator[str]:
-    """Every fault between settings that are each accepted."""
+    """Every fault among settings whose values are valid by themselves."""
     kinds = kinds_of(settings.brokers)
     yield from _numbers(settings)
     yield from _routes(settings, kinds)

@@ -98,7 +98,7 @@ class LeaseSettings(Section):
 
 
 class ScanSettings(Section):
-    """The worker: what it takes from the store, and how far ahead."""
+    """The worker: how much it takes from the store, and how far ahead."""
 
     processes: Annotated[int, whole(1, 256)] = 1
     """Worker processes of one `delaybridge scan`; at most one per core is useful."""
@@ -207,7 +207,7 @@ class IngestSettings(Section):
 
 
 class LimitsSettings(Section):
-    """What is accepted. Never above the brokers' own limits."""
+    """Limits of messages and of the namespace. Never above the brokers' own."""
 
     body_bytes: Annotated[int, whole(1, 512 * _MIB)] = _LIMITS.body_bytes
     """The largest body, and the largest key."""

@@ -158,7 +158,7 @@ class Settings(Section, BaseSettings):
 
 
 def descriptions() -> dict[str, str]:
-    """Dotted key path of each setting -> what it means: the docstring below it in the source.
+    """Dotted key path of each setting -> its meaning: the docstring below it in the source.
 
     Read when asked: `use_attribute_docstrings` would read it at each import, in 30 ms.
     """
