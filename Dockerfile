@@ -13,7 +13,7 @@ FROM python:3.12-slim
 COPY --from=build /install /usr/local
 RUN useradd --system --no-create-home delaybridge
 USER delaybridge
-# SIGTERM drains: what is under way is finished, the buckets are given to the other workers.
+# SIGTERM drains: work under way is finished, and the other workers get the buckets.
 STOPSIGNAL SIGTERM
 # Whether the fleet's messages go out on time: exit code 0 or 1.
 HEALTHCHECK --interval=30s --timeout=10s CMD ["delaybridge", "health", "--max-overdue", "60s", "--max-retrying-age", "1h"]

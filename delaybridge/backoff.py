@@ -9,8 +9,8 @@ class Backoff:
     """How long to wait before the next try, in seconds.
 
     jitter: each wait is shortened at random by up to this share (0 to 1), so that processes that
-    failed together do not try again together. steady_s: what worked for longer than this before it
-    failed is tried again after the first wait; by default the longest wait.
+    failed together do not try again together. steady_s: if it worked for longer than this before it
+    failed, the next try comes after the first wait again; by default the longest wait.
     """
 
     def __init__(

@@ -49,7 +49,7 @@ class MessageError(DelayBridgeError, ValueError):
 
     code: one word for programs, the same in Python, ingest and on the command line.
     field: the argument or header at fault, at most 255 printable characters.
-    detail: the value and what is accepted instead, at most 200 printable characters.
+    detail: the refused value and the values accepted, at most 200 printable characters.
     """
 
     def __init__(self, code: str, field: str, detail: str) -> None:

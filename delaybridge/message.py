@@ -1,7 +1,7 @@
 """One message in its three forms.
 
-`Message` is what a caller passes in, not yet checked. `Record` is what the store keeps; `accept`
-makes it of a message. A `Delivery` is a claimed message on its way to a broker.
+A caller passes in a `Message`, not yet checked. The store keeps a `Record`, which `accept` makes of
+it. A `Delivery` is a claimed message on its way to a broker.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ PAIRS = [high + low for high in _BASE32HEX for low in _BASE32HEX]  # an id is 13
 
 
 class Answer(StrEnum):
-    """What a call did. The words are the same in Lua, Python and on the command line."""
+    """The answer to a call. The words are the same in Lua, Python and on the command line."""
 
     CREATED = "created"
     DUPLICATE = "duplicate"  # the id is pending; with `fail`, with the same content
@@ -92,7 +92,7 @@ ConflictPolicy = OnConflict | Literal["wait"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What is accepted. 0 means no limit for the last four, and for these only.
+    """The limits of one message and of a namespace. 0: no limit; for the last four only.
 
     body_bytes: the most bytes of a body, and of a key. headers, headers_bytes: the most headers of
     a message, and their bytes in all. id_bytes: the most bytes of an id. delay_ms: the longest

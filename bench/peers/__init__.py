@@ -1,4 +1,4 @@
 """Compares delaybridge with other ways to delay messages: `python -m bench.peers`.
 
-Each peer has a file of its own; `peer.py` says what is measured of each.
+Each peer has a file of its own; `peer.py` names the figures measured of each.
 """

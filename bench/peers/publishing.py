@@ -27,7 +27,7 @@ from tests.servers.rabbitmq import RabbitMQNode
 
 TURN = 250  # publishes in a row before the connection may read and write
 
-# The first figure is what is allocated now; the second is taken when the write-ahead log has been
+# The first figure is the memory in use; the second is taken when the write-ahead log has been
 # rolled over, so that all messages are in segment files. Garbage is collected before. The second
 # figure is the lowest of three, since the node itself allocates all the time.
 MEMORY = """

@@ -49,7 +49,7 @@ class Listener(Protocol):
     """Receives the confirms and returns of one channel."""
 
     def on_confirm(self, tag: int, multiple: bool, is_ack: bool) -> None:
-        """The broker settled what was published as number `tag`, or everything up to it."""
+        """The broker settled the publish with number `tag`, or all up to it."""
 
     def on_return(self, id: str, reason: str) -> None:
         """The broker gave back the message with this `delaybridge-id`."""

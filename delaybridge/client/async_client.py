@@ -258,7 +258,7 @@ class AsyncClient:
         return await self._store.complete(self._requests.discard_many(messages, key))
 
     async def stats(self) -> Stats:
-        """Counts by state and bucket, the workers, and what fails and why."""
+        """Counts by state and bucket, the workers, and the failures with their reasons."""
         return await self._store.complete(self._requests.calls.stats())
 
     async def close(self) -> None:

@@ -48,7 +48,7 @@ class Client:
             used. By default the kinds are the names: `rabbitmq`, `kafka`, ...
         buckets: the number of buckets, fixed when the namespace is created; by default 16 for a
             new namespace, and any number for an existing one.
-        limits: what is accepted; by default `Limits()`.
+        limits: bounds of messages and of the namespace; by default `Limits()`.
         timeout_s: the seconds in which each method returns or raises StoreUnavailable.
 
     Raises:
@@ -180,8 +180,8 @@ class Client:
         """For drop-in producers: `schedule_many` for checked messages, each with its stamp.
 
         A stamp (`store.verbs.new_stamp`) names a call. For ten minutes a call with the same stamps
-        is the same call, and safe to repeat: what took effect is answered as before and not done
-        again, even if it was cancelled since.
+        is the same call, and safe to repeat: the answers are the same, and no message is stored
+        twice, even if it was cancelled since.
         """
         calls = self._requests.calls
         return self._store.complete(calls.schedule_accepted(messages, policy_of(on_conflict)))
@@ -375,7 +375,7 @@ class Client:
         return self._store.complete(self._requests.discard_many(messages, key))
 
     def stats(self) -> Stats:
-        """Counts by state and bucket, the workers, and what fails and why."""
+        """Counts by state and bucket, the workers, and the failures with their reasons."""
         return self._store.complete(self._requests.calls.stats())
 
     def close(self) -> None:

@@ -1,6 +1,6 @@
 """Requests: the arguments of a client's methods, checked and turned into steps for a store.
 
-This is what the two clients share. Every check comes before any I/O.
+Both clients use them. Every check comes before any I/O.
 """
 
 from __future__ import annotations

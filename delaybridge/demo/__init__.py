@@ -64,7 +64,7 @@ def run(plan: Plan, broker: str | None, *, color: bool = False) -> int:
 def _set_up(
     stack: ExitStack, screen: Screen, plan: Plan, broker: str | None
 ) -> tuple[Target, Play]:
-    """Start everything and show what was started; it ends with the stack."""
+    """Start everything and show it; it ends with the stack."""
     place = stack.enter_context(target(broker))
     url, about = stack.enter_context(private_redis())
     screen.line(f"store     {about}  {url}  nothing on disk")

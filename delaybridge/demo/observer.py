@@ -27,7 +27,7 @@ class Failed(Exception):
 
 @dataclass
 class Observer:
-    """Writes the story from what the consumer and the workers print, and shows it.
+    """Writes the story from the output of the consumer and the workers, and shows it.
 
     workers: the running ones; the caller removes a worker from the list before killing it.
     bin_ms: of the histogram. awaited: slot of due time -> messages that are still to arrive.
@@ -72,7 +72,7 @@ class Observer:
         return len(self.story.taken()) < len(self.story.orphans)
 
     def hear(self) -> None:
-        """Read what the processes printed since the last call. Failed: one of them died."""
+        """Read the processes' output since the last call. Failed: one of them died."""
         self._check_alive()
         for fields in filter(None, map(parsed, self.consumer.news())):
             self._deliver(Received(**fields))

@@ -1,4 +1,4 @@
-"""What was observed in a run of the demo, and the result: is every message accounted for?
+"""The observations of a run of the demo, and the result: is every message accounted for?
 
 No I/O. Redis and the consumer share this machine's clock.
 """

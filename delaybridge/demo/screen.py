@@ -1,4 +1,4 @@
-"""What the demo prints: one row per second, events between the rows, and the result.
+"""The demo's output: one row per second, events between the rows, and the result.
 
 On a terminal the latest row and the histogram change in place; a pipe gets only finished lines.
 """

@@ -100,7 +100,7 @@ def environment(**settings: object) -> dict[str, str]:
 
 @contextmanager
 def private_redis() -> Iterator[tuple[str, str]]:
-    """A Redis or Valkey on a free port of 127.0.0.1: its URL, and what it is, for people.
+    """A Redis or Valkey on a free port of 127.0.0.1: its URL, and its name and version for people.
 
     Keeps nothing on disk (no AOF, no snapshots) and ends with the demo. ConfigError if no server is
     installed, or only one that is too old; StoreUnavailable if it does not start.

@@ -126,7 +126,7 @@ class Outbox:
     def _unstored(self) -> int:
         return len(self._queue) + len(self._in_flight)
 
-    # what the thread runs
+    # these run on the thread
 
     def _run(self, client: Client) -> None:
         while self._next_batch():

@@ -1,4 +1,4 @@
-"""What the outbox of a confluent_kafka producer holds: its bounds, its messages, their reports."""
+"""The contents of a confluent_kafka producer's outbox: its bounds, messages and their reports."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ class LinkedPublisher(ABC):
             await asyncio.wait([self._keeper])
         await self._disconnect()
 
-    # what each kind of broker adds
+    # each kind of broker implements these
 
     @abstractmethod
     def _configure(self, url: str, options: PublishOptions) -> None:
@@ -118,9 +118,9 @@ class LinkedPublisher(ABC):
 
     @abstractmethod
     async def _disconnect(self) -> None:
-        """Report what has no outcome, flush the reports, and end the connection for good."""
+        """Report deliveries without an outcome, flush the reports, end the connection for good."""
 
-    # what it may call
+    # each kind of broker may call these
 
     def _opened(self) -> None:
         """The connection is open, and the broker takes messages."""

@@ -1,4 +1,4 @@
-"""A broker in memory, for tests: it records what is published and gives scripted answers."""
+"""A broker in memory, for tests: it records publishes and gives scripted answers."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@
   `replies`, `keys`, `record`.
 - A client's calls, without I/O: `calls` joins `scheduling`, `changes`, `views` and `stats`, which
   share a `namespace`; `selection` finds the messages of a bulk verb.
-- Running them: `store` is what other rooms use; `pipeline` sends again and translates errors,
+- Running them: `store`, for other rooms; `pipeline` sends again and translates errors,
   `scripts` packs commands, `connection` has the sockets, `login` the password.
 - Checks: `quota`, `rights`, `damage`. Data for people: `stored`, `announcements`, `troubles`.
 - New ids: `ids`.

@@ -1,4 +1,4 @@
-"""What a store runs: Redis commands, and calls that need several of them, one after the other.
+"""Redis commands, and calls that need several of them, one after the other.
 
 A call is a generator (`Steps`) without I/O: it yields the commands to run next and is sent their
 replies. `Store.complete` and `AsyncStore.complete` run it to its end.
@@ -81,7 +81,7 @@ def _advance(call: Steps[T], answer: Any) -> Sequence[RedisCommand[Any]]:
 
 
 def _answer(asked: Sequence[RedisCommand[Any]], replies: Iterator[Any]) -> list[Any] | Exception:
-    """What the call that asked is sent, or the error that it is thrown."""
+    """The replies to send to the call that asked, or the error to throw into it."""
     own = list(islice(replies, len(asked)))
     if isinstance(asked, Each):
         return own

@@ -29,7 +29,7 @@ _READ_BYTES = 256 * 1024
 _SEND_BYTES = 16 * 1024
 # poll and select need no descriptor of their own, unlike epoll; not every platform has poll.
 _Selector = getattr(selectors, "PollSelector", selectors.SelectSelector)
-_MORE = object()  # what the parser answers while a reply is incomplete
+_MORE = object()  # the parser's answer while a reply is incomplete
 
 
 class NotNow(redis.RedisError):
@@ -89,7 +89,7 @@ class _Idle(Generic[C]):
         self.generation = 0  # connections of an earlier one are closed when their call ends
 
     def take(self) -> C | None:
-        """One that the server has not closed, as far as is known; None if there is none."""
+        """One that the server has not closed, as far as is known, or None."""
         while True:
             try:
                 connection = self._connections.pop()  # in one step: threads take at once
@@ -209,7 +209,7 @@ class AsyncWire(_Wire["_StreamConnection"]):
         return _StreamConnection(connection, self._timeout_s, generation)
 
     async def close(self) -> None:
-        """Close what is idle now, and what is in use when its call ends."""
+        """Close idle connections now, and those in use when their calls end."""
         self._idle.close()
         await asyncio.sleep(0)  # asyncio closes a socket in its next turn
 
@@ -250,7 +250,7 @@ class _StreamConnection:
             raise redis.TimeoutError(f"no answer within {self._timeout_s:g} s") from None
 
     def close(self) -> None:
-        """Close it at once; what was not sent is dropped."""
+        """Close it at once; unsent bytes are dropped."""
         self._writer.transport.abort()
 
 

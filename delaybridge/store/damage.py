@@ -1,4 +1,4 @@
-"""What each key of a bucket must hold, and how to mend a key that holds something else.
+"""The right contents of each key of a bucket, and how to mend a key with other contents.
 
 `look` returns a few cheap commands for one bucket, `found` reads their replies. A worker looks at a
 bucket whose verb was refused; `stats`, `health` and `doctor` look at all of them.
@@ -62,7 +62,7 @@ class Damage(NamedTuple):
 
 
 def look(bucket: Bucket) -> list[RedisCommand[Any]]:
-    """Commands that show what is damaged in a bucket, to be run as `Each`; for `found`."""
+    """Commands that show the damage in a bucket, to be run as `Each`; for `found`."""
     return [plain(verb, bucket.key(key), *args) for key in TYPES for verb, *args in READS[key]]
 
 

@@ -1,4 +1,4 @@
-"""Commands on their way to their answers: what is sent again, and what an error means."""
+"""Commands on their way to their answers: sent again if need be; errors translated."""
 
 from __future__ import annotations
 
@@ -63,14 +63,14 @@ class Pipeline:
         self._last_s = time.monotonic() + timeout_s / 2
 
     def requests(self) -> Iterable[bytes]:
-        """What is left, as it goes over the wire; before it the scripts, if Redis lacks them."""
+        """The bytes of the commands left; before them the scripts, if Redis lacks them."""
         if not self._failures and not self._loading:
             return map(request, self._commands)
         left = [request(self._commands[i]) for i in self.left]
         return [*load_requests(), *left] if self._loading else left
 
     def take(self, replies: Sequence[Any]) -> None:
-        """Read the replies to `requests()`. Sets what is left."""
+        """Read the replies to `requests()`. Sets `left`."""
         if self._loading:
             replies = _without_loads(replies)
         refused: dict[int, Exception] = {}
@@ -87,7 +87,7 @@ class Pipeline:
             self._refused(self._if_wrong_server(sent, refused))
 
     def lost(self, error: Exception) -> None:
-        """No reply came. Sets what is left."""
+        """No reply came. Sets `left`."""
         self._in_doubt = True
         self._refused(dict.fromkeys(self.left, error))
 
@@ -113,7 +113,7 @@ class Pipeline:
     def _if_wrong_server(
         self, sent: Sequence[int], refused: dict[int, Exception]
     ) -> dict[int, Exception]:
-        """What counts as refused: everything, if one reply says that this is the wrong server."""
+        """The refused commands: all of them, if one reply says that this is the wrong server."""
         wrong = next((e for e in refused.values() if isinstance(e, WrongServer)), None)
         if wrong is None or len(refused) == len(sent):
             return refused
@@ -121,7 +121,7 @@ class Pipeline:
         return dict.fromkeys(sent, wrong)
 
     def _refused(self, refused: dict[int, Exception]) -> None:
-        """Send again what may succeed later; end the others with their error."""
+        """Send commands again that may succeed later; end the others with their error."""
         again = {i: error for i, error in refused.items() if _may_succeed(error)}
         lacks_scripts = [isinstance(error, NoScriptError) for error in again.values()]
         # A script is loaded and called at once, but only once: something else may remove it.

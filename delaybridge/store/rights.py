@@ -46,7 +46,7 @@ ROLES = {
 """producer: clients and ingest; operator: the command line, whose doctor runs every script."""
 
 _HASH, _ZSET, _STRING = "messages", "due", "lease"
-# Command -> one of a bucket's keys of its type, and what follows the key.
+# Command -> one of a bucket's keys of its type, and the arguments after the key.
 PROBES: dict[str, tuple[str, tuple[str | int, ...]]] = {
     "SET": (_STRING, ("x", "PX", 1)),
     "GET": (_STRING, ()),

@@ -58,7 +58,7 @@ def request(command: RedisCommand[Any]) -> bytes:
 # Verb, digest and keys are the same in every call for a bucket: packed once, they cost no more.
 @lru_cache(10_000)
 def _head(verb: str, keys: tuple[str, ...]) -> tuple[bytes, int]:
-    """What a script call begins with, and how many words that is."""
+    """The beginning of a script call, and its number of words."""
     words = ("EVALSHA", scripts()[verb][1], len(keys), *keys)
     return _without_count(words), len(words)
 

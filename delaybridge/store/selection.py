@@ -57,7 +57,7 @@ class Selected(NamedTuple):
 class Walk:
     """Finds every message of a selection once, also those that a verb moves on meanwhile.
 
-    A message is judged by what it was when its page was read. The ids found in the present bucket
+    A message is judged by its state when its page was read. The ids found in the present bucket
     are remembered, those of other buckets are not.
     """
 
@@ -92,7 +92,7 @@ class Walk:
         return [Selected(id, bucket.number, state) for id in ids]
 
     def _read(self, bucket: Bucket, state: State) -> Steps[tuple[list[Row], bool]]:
-        """One page of a bucket, and whether there are more; none of what is damaged."""
+        """One page of a bucket, and whether there are more; nothing from damaged keys."""
         low, high = span_scores(state, self._span_ms)
         (reply,) = yield Each(
             [bucket.page(state, limit=_PAGE_MESSAGES, after=self._after, low=low, high=high)]

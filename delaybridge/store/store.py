@@ -80,7 +80,7 @@ class AsyncStore:
         return (await self._answered(commands)).answers
 
     async def run_isolated(self, commands: Sequence[RedisCommand[Any]]) -> list[Any]:
-        """As `run_each` for several buckets, but raises what concerns more than one of them.
+        """As `run_each` for several buckets, but raises errors that concern more than one of them.
 
         That is StoreUnavailable and StoreDenied. Any other error is its command's answer, so one
         damaged bucket does not stop the others.
@@ -129,7 +129,7 @@ class AsyncStore:
                 await subscription.aclose()
 
     async def _heard(self, subscription: Any, generation: int) -> AsyncIterator[str | None]:
-        """What one subscription hears, None once it is made. Raises when it is dead.
+        """The messages of one subscription; None once it is made. Raises when it is dead.
 
         Ends when the connections of its generation are closed: it leads to the same wrong server.
         """

@@ -1,4 +1,4 @@
-"""Why messages do not go out: publishes that fail, and what is parked and why."""
+"""Why messages do not go out: failed publishes, and parked messages with the reason."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ from delaybridge.worker.service import Background, Identity, Service, end, run, 
 _log = logging.getLogger("delaybridge")
 _RESTART_S = (0.2, 10.0)  # pause before a failed ingest is restarted: first, longest
 # The steps of a drain, as shares of scan.drain_timeout_s.
-_STOPPING = 0.9  # store what was read
+_STOPPING = 0.9  # store the messages already read
 _LEAVING = 0.05  # remove the announcement
 KINDS = ("rabbitmq", "kafka")
 
@@ -156,7 +156,7 @@ class Ingester(Service):
             self._keepers[name] = self._background.start(self._keep(self._options[name]))
 
     async def _stop_keeper(self, name: str) -> None:
-        """Read no more from a broker; what was read is stored and acknowledged."""
+        """Read no more from a broker; messages already read are stored and acknowledged."""
         if name in self._ingests:
             await self._ingests[name].stop(self.settings.scan.drain_timeout_s)
         await end([self._keepers.pop(name)])

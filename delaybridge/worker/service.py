@@ -74,7 +74,7 @@ class Service:
 
 
 class Background:
-    """Tasks that run beside the work of a service. failure: gets the first error of one of them."""
+    """Tasks that run next to a service's work. failure: gets the first error of one of them."""
 
     def __init__(self) -> None:
         self.tasks: set[asyncio.Task[None]] = set()
@@ -179,7 +179,7 @@ async def end(work: Iterable[asyncio.Task[Any]]) -> None:
 
 
 def _dump_tasks(loop: asyncio.AbstractEventLoop) -> None:
-    """Print on standard error what each task waits for."""
+    """Print on standard error where each task waits."""
     for task in asyncio.all_tasks(loop):
         task.print_stack(file=sys.stderr)
 

@@ -43,7 +43,7 @@ class QueueCheck(NamedTuple):
 
 
 class ConnectionThread:
-    """Publishes what it is given, in order, over one connection, until that is lost or stopped.
+    """Publishes messages in order over one connection, until that is lost or stopped.
 
     `on_outcomes` is called on the loop when `take_outcomes` has something to return.
     opened: done once the connection is open. ended: done when the thread is finished, with the
@@ -89,7 +89,7 @@ class ConnectionThread:
         return taken
 
     def stop(self) -> list[Delivery | QueueCheck]:
-        """End the thread after its present call; returns what it had not begun, and never will."""
+        """End the thread after its present call; returns the messages that it will not begin."""
         waiting = []
         with contextlib.suppress(Empty):
             while True:

@@ -1,4 +1,4 @@
-"""Which outcome each delivery on a channel gets, and what may be written next. No I/O.
+"""The outcome of each delivery on a channel, and the deliveries to write next. No I/O.
 
 A publisher confirm names a number, a basic.return carries our `delaybridge-id` header, and a closed
 channel names no message. `ExchangeLine` turns the three into exactly one outcome per delivery:
@@ -67,7 +67,7 @@ class Unconfirmed:
         self._batches.append((self._first + len(self._slots) - 1, now_s))
 
     def take(self, tag: int, multiple: bool) -> list[Delivery]:
-        """Take what the broker settles with this tag; empty if the tag is settled or unknown."""
+        """Take the deliveries settled with this tag; empty if the tag is settled or unknown."""
         end = tag - self._first + 1 if tag or not multiple else len(self._slots)
         start = self._head if multiple else end - 1
         if not self._head <= start < end <= len(self._slots):
@@ -132,7 +132,7 @@ class ExchangeLine:
         self._waiting.extend(deliveries)
 
     def next_batch(self) -> list[Delivery]:
-        """Take what may be written now, in order; then pass what was written to `wrote`."""
+        """Take the deliveries to write now, in order; pass the written ones to `wrote`."""
         waiting, unconfirmed = self._waiting, self._unconfirmed
         if not waiting or self._is_alone or waiting[0].id in unconfirmed:
             return []
@@ -206,7 +206,7 @@ class ExchangeLine:
     # the end of a channel
 
     def closed_by_broker(self, code: int, text: str) -> Outcome:
-        """Report what was unconfirmed; returns what the close means for a lone message."""
+        """Report all unconfirmed deliveries; returns the outcome for a lone one."""
         refused = refusal(code, text)
         last = self._unconfirmed.last
         if last is not None and len(self._unconfirmed) == 1 and refused is not None:

@@ -224,7 +224,7 @@ class ExchangeChannel:
         self.refuse_waiting(outcome.reason)
 
     def refuse_waiting(self, reason: str) -> None:
-        """Refuse what was never written: the broker is at fault."""
+        """Refuse the deliveries that were never written: the broker is at fault."""
         self.line.refuse_waiting(broker_refusal(reason))
 
 

@@ -31,7 +31,7 @@ _NORMAL_CLOSES = (200, 320)  # closed on purpose, not because of a message
 class RabbitMQPublisher(LinkedPublisher):
     """A `Publisher` for one RabbitMQ. Confirmed means: on every queue it was routed to.
 
-    Its URL is amqp:// or amqps://; what follows `?` is as in pika.URLParameters. amqps:// verifies
+    Its URL is amqp:// or amqps://; after `?` the options of pika.URLParameters. amqps:// verifies
     certificate and host name. ConfigError if the URL cannot be used.
     """
 

@@ -31,7 +31,7 @@ HEADER_PREFIX = "header:"
 # Refused whenever writes are refused, and changes nothing, since the stream never exists.
 _PROBE = ("XADD", "delaybridge:probe", "NOMKSTREAM", "*", "probe", "")
 Asker = Delivery | asyncio.Future[Any]
-"""What a reply is for: a message, or a question of the publisher itself."""
+"""The purpose of a reply: a message, or a question of the publisher itself."""
 
 
 class SessionEnded(Exception):

@@ -9,8 +9,8 @@ import org.apache.kafka.clients.producer.RecordMetadata;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 
 /**
- * Kafka's own producer without any code of delaybridge: COUNT records with keys to TOPIC, each with a delay, and
- * the same keys to PLAIN without one. Prints what it sent: key, and the partition in PLAIN.
+ * Kafka's own producer without any code of delaybridge: COUNT records with keys to TOPIC, each with
+ * a delay, and the same keys to PLAIN without one. Prints what it sent: key, and the partition in PLAIN.
  *
  * <p>java -cp 'LIBS/*' Producer.java SERVERS TOPIC PLAIN COUNT DELAY_MS
  */
