@@ -125,9 +125,6 @@ class Bridge:
         """The exit code of a worker that has ended; then the worker is forgotten."""
         return self._workers.pop(name).returncode
 
-    def log_of(self, name: str) -> str:
-        return (self.folder / f"{name}.log").read_text(errors="replace")
-
     @property
     def workers(self) -> list[str]:
         return list(self._workers)

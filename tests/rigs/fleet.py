@@ -211,10 +211,6 @@ class Fleet:
     def let_go(self) -> None:
         self.path.with_suffix(".hold").unlink()
 
-    def fail_once(self) -> None:
-        """The next publish raises."""
-        self.path.with_suffix(".fail").touch()
-
 
 @contextlib.contextmanager
 def running_worker(

@@ -1,8 +1,7 @@
 """A third-party publisher for tests of whole processes: its broker is a file.
 
 recorder:///PATH?confirm_ms=MS: one JSON line a message is appended to the file, and the message is
-confirmed so much later. While `PATH.hold` exists nothing is confirmed; `PATH.fail` makes the next
-publish raise, once.
+confirmed that much later. While `PATH.hold` exists nothing is confirmed.
 """
 
 from __future__ import annotations
@@ -67,10 +66,6 @@ class Recorder:
 
     def publish(self, deliveries: Sequence[Delivery]) -> None:
         """Append them in one write, which no other process' can come between."""
-        fail = self._path.with_suffix(".fail")
-        if fail.exists():
-            fail.unlink()
-            raise RuntimeError("told to fail")
         now_ms, pid = time.time_ns() / 1e6, os.getpid()
         lines = [json.dumps([d.id, now_ms, d.due_ms, d.attempt, pid]) + "\n" for d in deliveries]
         os.write(self._file, "".join(lines).encode())
