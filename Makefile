@@ -7,9 +7,9 @@ BIN := $(VENV)/bin
 PYTEST_ARGS ?=
 REQUIRE ?=
 
-.PHONY: help demo test fuzz bench check lint unit format servers lock clean
+.PHONY: help demo test fuzz bench check lint unit format servers luacheck lock clean
 
-help: ## what there is
+help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
 demo: $(VENV)/.demo ## install, then watch it work: two workers, one killed, a verdict
@@ -73,5 +73,3 @@ $(VENV)/.demo: $(VENV)/bin/python pyproject.toml
 $(VENV)/.test: $(VENV)/bin/python pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[test]'
 	@touch $@ $(VENV)/.demo
-
-.PHONY: luacheck
