@@ -43,8 +43,8 @@ def scan(
     """Run a worker: publish messages when they are due.
 
     Start as many as you like, on as many hosts: they share the buckets among themselves.
-    On SIGTERM or Ctrl-C a worker finishes its work and gives its buckets to the others; a
-    second signal stops it at once.
+    On SIGTERM or Ctrl-C a worker waits for its publishes to end and gives its buckets to the
+    others; a second signal stops it at once.
     """
     settings = call.load({"scan": {"processes": processes}})
     if not settings.brokers:
