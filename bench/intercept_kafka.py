@@ -1,4 +1,4 @@
-"""What the Kafka drop-ins cost a record that is not delayed, and how fast they store delayed ones.
+"""The cost of the Kafka drop-ins for a record without a delay, and their rate of delayed ones.
 
     python -m bench.intercept_kafka [MESSAGES] [ROUNDS]
 

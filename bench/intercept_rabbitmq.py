@@ -1,4 +1,4 @@
-"""What the drop-ins cost a publish that is not delayed, compared with the plain library.
+"""The cost of the drop-ins for a publish that is not delayed, compared with the plain library.
 
     python -m bench.intercept_rabbitmq [MESSAGES] [ROUNDS]
 

@@ -1,4 +1,4 @@
-"""What every test may ask for. The servers' fixtures are in `tests/servers/`, one file each."""
+"""Fixtures for every test. The servers' fixtures are in `tests/servers/`, one file each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every peer must be able to do, so that the same figures can be measured of each."""
+"""The tasks that every peer must do, so that the same figures can be measured of each."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Peer:
         self.stack.close()
 
     def open(self) -> None:
-        """Start what the peer needs, and register its end with `stack`."""
+        """Start the peer's servers and processes, and register their end with `stack`."""
 
     def fill(self, count: int) -> float:
         """Add `count` messages of 100 bytes due tomorrow; returns adds per second."""

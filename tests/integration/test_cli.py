@@ -594,7 +594,7 @@ def test_scan_burst_with_nothing_due(worker_flags: list[str]) -> None:
     assert "(Ctrl-C drains, twice aborts)" in printed
 
 
-def test_scan_burst_publishes_what_is_due(run: Run, flags: list[str], client: Client) -> None:
+def test_scan_burst_publishes_the_due_messages(run: Run, flags: list[str], client: Client) -> None:
     memory = ("--broker", "memory://")
     for delay in ("0s", "1ms", "1h"):
         assert run(*memory, "schedule", "memory:x", "body", "--in", delay).code == 0

@@ -36,7 +36,7 @@ def test_redis_starts_with_its_file_and_delaybridge_accepts_it(tmp_path: Path) -
 
 
 @pytest.mark.usefixtures("rabbitmq_url")
-def test_rabbitmq_s_user_may_do_what_the_readme_does_and_administer_nothing() -> None:
+def test_rabbitmq_s_user_may_do_the_steps_of_the_readme_and_administer_nothing() -> None:
     given = SERVICES["rabbitmq"]["environment"]
     user = given["RABBITMQ_DEFAULT_USER"]
     # The image hands the two variables to the server, which has the same settings for them.

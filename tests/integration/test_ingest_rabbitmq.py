@@ -730,7 +730,7 @@ async def test_an_immediate_message_that_is_unroutable_blocks_nothing(
 # stopping
 
 
-async def test_a_graceful_stop_acknowledges_what_it_stored(
+async def test_a_graceful_stop_acknowledges_the_stored_messages(
     make_entrance: MakeEntrance, rabbit: Exchanges, namespace: str
 ) -> None:
     delay, count = f"{namespace}.delay", 3000

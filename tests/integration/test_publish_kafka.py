@@ -222,7 +222,7 @@ class TestConnection:
             await publish(publisher, sink, rig.deliveries(to, 1))
             assert time.perf_counter() - started_s < 0.3  # without the warm-up it takes 0.5 to 1 s
 
-    async def test_a_fatal_error_ends_what_is_in_flight_and_a_new_producer_takes_over(
+    async def test_a_fatal_error_ends_messages_in_flight_and_a_new_producer_takes_over(
         self, rig: KafkaRig
     ) -> None:
         to = await rig.new_destination()

@@ -154,7 +154,7 @@ async def test_a_worker_that_may_not_settle_does_not_start_and_names_the_command
     await crew.close()
 
 
-async def test_doctor_names_what_the_user_lacks(
+async def test_doctor_names_the_rights_that_the_user_lacks(
     guarded: Guarded, capsys: pytest.CaptureFixture[str]
 ) -> None:
     flags = ["--namespace", NS, "doctor"]

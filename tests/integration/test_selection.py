@@ -68,7 +68,7 @@ PLACES = ("rabbitmq:orders/a", "rabbitmq:orders/b", "eu:orders/a", "rabbitmq:/q"
     ],
     ids=str,
 )
-def test_a_selection_finds_what_fits_every_field(
+def test_a_selection_finds_the_messages_that_fit_every_field(
     client: Client, fields: dict[str, Any], expected: str
 ) -> None:
     client.schedule_many(

@@ -59,7 +59,7 @@ def test_redis_has_the_version_it_says_and_keeps_its_data_with_aof() -> None:
             assert client.get("kept") == b"yes"
 
 
-def test_rabbitmq_gives_back_what_it_was_given(rabbitmq_url: str, namespace: str) -> None:
+def test_rabbitmq_gives_back_the_same_values(rabbitmq_url: str, namespace: str) -> None:
     connection = pika.BlockingConnection(pika.URLParameters(rabbitmq_url))
     channel = connection.channel()
     channel.queue_declare(namespace, exclusive=True)
@@ -68,7 +68,7 @@ def test_rabbitmq_gives_back_what_it_was_given(rabbitmq_url: str, namespace: str
     connection.close()
 
 
-def test_kafka_gives_back_what_it_was_given(kafka_url: str, namespace: str) -> None:
+def test_kafka_gives_back_the_same_values(kafka_url: str, namespace: str) -> None:
     servers = {"bootstrap.servers": kafka_url.removeprefix("kafka://")}
     producer = confluent_kafka.Producer(servers)
     producer.produce(namespace, b"value", key=b"key", partition=0)

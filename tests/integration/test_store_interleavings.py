@@ -924,7 +924,7 @@ def test_each_call_answers_truthfully_in_every_state_of_the_message(
         ("replace", b"other", Answer.REPLACED),
     ],
 )
-def test_the_conflict_policy_decides_what_happens_to_a_pending_id(
+def test_the_conflict_policy_decides_the_fate_of_a_pending_id(
     world: World, now: int, policy: Any, payload: bytes, answer: Answer
 ) -> None:
     world.schedule("x", now, payload=b"same")
@@ -999,7 +999,7 @@ def test_reclaim_buries_messages_without_payload(world: World, now: int) -> None
     assert world.state()["dead_reason"] == {b"gone": b"payload_missing"}
 
 
-def test_a_claim_returns_what_is_remembered_of_failures(world: World, now: int) -> None:
+def test_a_claim_returns_the_remembered_failures(world: World, now: int) -> None:
     owner, x = fired(world, "x", now)
     owner.retry(x, delay_ms=10, maybe=True)
     world.schedule("y", now)

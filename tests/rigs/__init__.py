@@ -1,1 +1,1 @@
-"""What tests need besides the code under test; `tests/README.md` says when to use which."""
+"""Rigs: everything around the code under test; `tests/README.md` says when to use which."""

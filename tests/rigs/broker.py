@@ -1,4 +1,4 @@
-"""What every broker of the publisher contract can do: serve, record, fail and come back.
+"""The abilities of every broker of the publisher contract: serve, record, fail and come back.
 
 Each broker has a file with its class; a new one also needs a line in `test_publish_contract.py`.
 """

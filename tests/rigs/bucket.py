@@ -62,7 +62,7 @@ class World:
         self._stamps += 1
         return self._stamps.to_bytes(4)
 
-    # what clients send
+    # sent by clients
 
     def scheduling(
         self,

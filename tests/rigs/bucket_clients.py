@@ -15,7 +15,7 @@ from tests.rigs.bucket_content import Content, ModelRecord
 
 
 class ClientVerbs(Content):
-    """What the clients' scripts do and answer."""
+    """The effects and answers of the clients' scripts."""
 
     def schedule(
         self,

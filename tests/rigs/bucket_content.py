@@ -1,4 +1,4 @@
-"""The content of a bucket in the model, on plain dicts, and what several verbs do to it."""
+"""The content of a bucket in the model, on plain dicts, and the changes common to verbs."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Marks:
 class Content:
     """One bucket.
 
-    fired: what no script can know: the claims whose owner was really allowed to publish them.
+    fired: unknown to every script: the claims whose owner was really allowed to publish them.
     """
 
     birth: str

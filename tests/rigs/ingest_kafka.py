@@ -57,7 +57,7 @@ class Record(NamedTuple):
 
     @property
     def given(self) -> tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]:
-        """What the producer gave: key, value and headers."""
+        """The producer's key, value and headers."""
         return self.key, self.value, [(n, v) for n, v in self.headers if n not in OWN_HEADERS]
 
 
@@ -254,7 +254,7 @@ def _record(message: Any) -> Record:
 
 
 async def source(entrance: Entrance, topic: str) -> SourceInfo | None:
-    """What the ingest process announces about a topic; None if nothing yet."""
+    """The ingest process's announcement of a topic; None if it has none yet."""
     for ingest in (await entrance.client.stats()).ingests:
         for each in ingest.sources:
             if each.source.partition(":")[2] == topic:

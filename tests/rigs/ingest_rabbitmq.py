@@ -106,7 +106,7 @@ class _decoding_nothing:
 
 
 async def source(entrance: Entrance, name: str) -> SourceInfo | None:
-    """What an ingest process announces about a delay exchange; None if nothing yet."""
+    """An ingest process's announcement of a delay exchange; None if it has none yet."""
     stats = await entrance.client.stats()
     sources = [each for ingest in stats.ingests for each in ingest.sources]
     return next((each for each in sources if each.source.endswith(f":{name}")), None)

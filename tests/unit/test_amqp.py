@@ -246,7 +246,7 @@ PROPERTIES = st.fixed_dictionaries(
 
 class TestProperties:
     @given(PROPERTIES)
-    def test_decoding_gives_what_was_encoded(self, properties: dict[str, Any]) -> None:
+    def test_decoding_gives_the_encoded_values(self, properties: dict[str, Any]) -> None:
         assert decode_properties(*encode_properties(properties)) == properties
 
     @given(PROPERTIES)

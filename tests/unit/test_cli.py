@@ -780,7 +780,7 @@ def test_a_sweep_clears_its_bar_before_it_prints_the_sum(
     assert printed.endswith("\x1b[2K30 cancelled\n")
 
 
-def test_a_sweep_that_is_stopped_prints_what_it_did(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sweep_that_is_stopped_prints_its_answers(capsys: pytest.CaptureFixture[str]) -> None:
     run, _ = swept(KeyboardInterrupt())
     assert run() == Exit.INTERRUPTED
     assert capsys.readouterr().err == "error: interrupted\n20 cancelled\n"

@@ -69,7 +69,7 @@ def test_a_worker_is_given_more_time_to_drain_than_it_takes() -> None:
         assert grace_s > Settings().scan.drain_timeout_s
 
 
-def test_the_image_installs_and_runs_what_the_project_has() -> None:
+def test_the_image_installs_and_runs_the_project_s_own_files() -> None:
     lines = (ROOT / "Dockerfile").read_text().splitlines()
     for line in lines:
         if line.startswith("COPY ") and "--from" not in line:
@@ -86,7 +86,7 @@ def test_the_image_installs_and_runs_what_the_project_has() -> None:
     assert "STOPSIGNAL SIGTERM" in lines
 
 
-def test_the_image_s_lock_file_has_what_the_project_needs_with_hashes() -> None:
+def test_the_image_s_lock_file_has_every_dependency_with_hashes() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     texts = project["dependencies"] + project["optional-dependencies"]["fast"]
     wanted = [Requirement(text) for text in texts]

@@ -631,7 +631,7 @@ class Acknowledging(RuleBasedStateMachine):
         assert self.open <= set(self.broker.unacked)
 
     @invariant()
-    def what_is_done_does_not_wait_for_long(self) -> None:
+    def finished_messages_do_not_wait_for_long(self) -> None:
         waiting = set(self.broker.unacked) - self.open
         assert len(waiting) < self.MOST
         assert bool(self.open) or not waiting

@@ -389,7 +389,7 @@ ANYTHING = st.one_of(  # without keys, as AMQP's messages come
 
 class TestOrder:
     @given(st.lists(ANYTHING, max_size=30), st.tuples(*[st.booleans()] * BUCKETS))
-    def test_many_entries_in_one_call_do_what_they_do_one_by_one(
+    def test_many_entries_in_one_call_do_the_same_as_one_by_one(
         self, entries: list[Entry], are_born: Sequence[bool]
     ) -> None:
         at_once, one_by_one = ModelStore(are_born), ModelStore(are_born)

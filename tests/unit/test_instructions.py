@@ -202,7 +202,7 @@ def test_a_flag_is_true_or_false(value: Any) -> None:
 
 
 @pytest.mark.parametrize("form", [str, str.encode])
-def test_headers_offer_what_the_client_offers(form: Any) -> None:
+def test_headers_offer_the_same_as_the_client(form: Any) -> None:
     given = {
         "key": "k",
         "priority": "9",

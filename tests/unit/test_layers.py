@@ -145,7 +145,7 @@ def test_verbs_and_calls_are_without_io(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", sorted(WITHOUT_IO))
-def test_what_reads_and_decides_is_without_io(path: str) -> None:
+def test_modules_that_read_and_decide_are_without_io(path: str) -> None:
     assert not libraries_of(PACKAGE / path) & NO_IO
 
 

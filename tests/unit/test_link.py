@@ -123,7 +123,7 @@ def test_jitter_shortens_a_wait_by_at_most_its_share() -> None:
     assert max(waits) - min(waits) > 0.3
 
 
-def test_what_worked_for_long_enough_is_tried_again_after_the_first_wait() -> None:
+def test_after_working_for_long_enough_the_first_wait_applies_again() -> None:
     backoff = Backoff(1.0, 8.0)
     assert [backoff.next_s(worked_s) for worked_s in (0.0, 8.0, 0.0, 8.1, 0.0)] == [1, 2, 4, 1, 2]
     quick = Backoff(1.0, 8.0, steady_s=0.5)

@@ -100,7 +100,7 @@ def test_each_script_has_the_name_of_the_method_that_calls_it(verb: str) -> None
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_header_says_in_one_sentence_what_the_script_does(verb: str) -> None:
+def test_a_header_describes_the_script_in_one_sentence(verb: str) -> None:
     lines = header(verb)
     sentence = " ".join(line.removeprefix("--").strip() for line in lines[: lines.index("--")])
     assert sentence[0].isupper() and sentence.endswith(".")

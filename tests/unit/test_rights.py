@@ -40,6 +40,6 @@ def test_every_plain_command_is_tried() -> None:
 
 
 @pytest.mark.parametrize("role", rights.ROLES)
-def test_the_page_of_keys_grants_what_a_role_needs_and_no_more(role: str) -> None:
+def test_the_page_of_keys_grants_the_rights_that_a_role_needs_and_no_more(role: str) -> None:
     needed = {name.lower() for name in rights.commands_of(rights.ROLES[role])}
     assert granted(role) == needed | OF_THE_CONNECTION

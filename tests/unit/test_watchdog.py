@@ -12,7 +12,7 @@ from delaybridge.worker.watchdog import Watchdog
 from tests.rigs.waiting import wait_until
 
 
-def test_a_stderr_that_is_no_file_does_not_end_the_watchdog(
+def test_a_stderr_that_is_not_a_file_does_not_end_the_watchdog(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(sys, "stderr", io.StringIO())  # it has no file descriptor for the stacks
