@@ -23,7 +23,7 @@ UNCONFIRMED = "closed: before it was confirmed"
 
 
 class LinkedPublisher(ABC):
-    """The part of a `Publisher` that keeps it connected. Each kind of broker adds its session."""
+    """The part of a `Publisher` that keeps it connected. Each kind of broker adds the rest."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class LinkedPublisher(ABC):
         """Read the URL and the options; ConfigError if they cannot be used. Connects to nothing."""
 
     @abstractmethod
-    async def _session(self) -> None:
+    async def _connect_until_lost(self) -> None:
         """Connect, call `_opened`, and return when the connection is lost or could not be opened.
 
         Before it returns it has called `_change` with the reason.
@@ -143,7 +143,7 @@ class LinkedPublisher(ABC):
         now_s = asyncio.get_running_loop().time
         while True:
             self._since_s = math.inf
-            await self._session()
+            await self._connect_until_lost()
             self._tried.set()
             await asyncio.sleep(backoff.next_s(now_s() - self._since_s))
 

@@ -31,7 +31,7 @@ class ScriptedPublisher(LinkedPublisher):
     def _configure(self, url: str, options: PublishOptions) -> None:
         """There is nothing to read from the URL."""
 
-    async def _session(self) -> None:
+    async def _connect_until_lost(self) -> None:
         if not self._script:
             self.over.set()
             await asyncio.Event().wait()

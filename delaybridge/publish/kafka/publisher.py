@@ -96,7 +96,7 @@ class KafkaPublisher(LinkedPublisher):
 
     # the connection
 
-    async def _session(self) -> None:
+    async def _connect_until_lost(self) -> None:
         self._troubled.clear()
         trouble = await self._warm_up()
         if trouble is None:

@@ -62,7 +62,7 @@ class KombuPublisher(LinkedPublisher):
 
     # the thread
 
-    async def _session(self) -> None:
+    async def _connect_until_lost(self) -> None:
         reason = await self._run()
         self._give_up(reason, reason)
 

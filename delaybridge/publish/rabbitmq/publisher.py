@@ -83,7 +83,7 @@ class RabbitMQPublisher(LinkedPublisher):
 
     # the connection
 
-    async def _session(self) -> None:
+    async def _connect_until_lost(self) -> None:
         try:
             connection = await open_connection(self._parameters, WireConnection)
         except PublishUnavailable as exc:

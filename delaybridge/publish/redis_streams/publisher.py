@@ -79,7 +79,7 @@ class StreamsPublisher(LinkedPublisher):
 
     # the connection
 
-    async def _session(self) -> None:
+    async def _connect_until_lost(self) -> None:
         reason = await self._run()
         self._end(reason, reason)
 
