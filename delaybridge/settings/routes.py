@@ -97,7 +97,7 @@ def _expanded(text: str, kinds: Mapping[str, str], kind: str) -> list[str]:
     """A pattern without a broker's name, once for each broker of the kind; else the text itself."""
     if kind != "kafka" or "*" not in text or ":" in text:
         return [text]
-    return [f"{name}:{text}" for name, its in kinds.items() if its == kind]
+    return [f"{name}:{text}" for name, found in kinds.items() if found == kind]
 
 
 def parse_route(text: str, kinds: Mapping[str, str], kind: str) -> Route:
@@ -139,7 +139,7 @@ def _fault(name: str, kind: str, most: int) -> str:
 
 def _broker_of(named: str, kinds: Mapping[str, str], kind: str, where: str) -> tuple[str, str]:
     """The broker that `[BROKER:]NAME` means, and the name."""
-    known = [name for name, its in kinds.items() if its == kind]
+    known = [name for name, found in kinds.items() if found == kind]
     listed = f"configured of kind {kind}: {', '.join(known) or 'none'}"
     broker, colon, name = named.partition(":")
     if not colon:

@@ -47,7 +47,7 @@ class ScanRun:
 
     def __init__(self, worker: Worker, store: AsyncStore, calls: Calls) -> None:
         self._worker, self._store, self._calls = worker, store, calls
-        self._s = worker.settings
+        self._settings = worker.settings
         self._clock = StoreClock()
         self._alarm = Alarm()
         self._leases = Leases(
@@ -55,8 +55,8 @@ class ScanRun:
             name=worker.identity.name,
             instance=worker.identity.instance,
             info=self._info,
-            ttl_ms=self._s.lease.ttl_ms,
-            renew_ms=self._s.lease.renew_ms,
+            ttl_ms=self._settings.lease.ttl_ms,
+            renew_ms=self._settings.lease.renew_ms,
             on_token=worker.on_token,
         )  # fmt: skip
         self._scanner: Scanner
@@ -66,10 +66,10 @@ class ScanRun:
         """Scan until the worker is stopped, then drain. Raises any error that ends it earlier."""
         try:
             await self._leases.read_clock()
-            self._s = self._worker.settings  # a reload may have changed them meanwhile
+            self._settings = self._worker.settings  # a reload may have changed them meanwhile
             self._brokers = Brokers(
-                self._s.brokers,
-                PublishOptions.of(self._s.publish),
+                self._settings.brokers,
+                PublishOptions.of(self._settings.publish),
                 report=lambda deliveries, outcome: self._scanner.report(deliveries, outcome),
                 on_change=self._broker_changed,
             )
@@ -79,7 +79,7 @@ class ScanRun:
             self._alarm.close()
 
     async def _work(self) -> None:
-        s = self._s
+        s = self._settings
         work: list[asyncio.Task[Any]] = [
             asyncio.create_task(part)
             for part in (
@@ -92,7 +92,7 @@ class ScanRun:
             )
         ]
         self._worker.current_run = self
-        watchdog = Watchdog(lambda: self._leases.beat_s, self._s.lease.ttl_ms * 3 / 1000)
+        watchdog = Watchdog(lambda: self._leases.beat_s, self._settings.lease.ttl_ms * 3 / 1000)
         try:
             await until(asyncio.create_task(self._ended()), work)
             await until(asyncio.create_task(self._drain()), work)
@@ -103,7 +103,7 @@ class ScanRun:
             await end([*work, *self._leases.draining])
 
     def _build_scanner(self) -> Scanner:
-        s, emit = self._s, self._worker.emit
+        s, emit = self._settings, self._worker.emit
         self._lanes = Lanes(
             self._brokers.by_name,
             RetryPolicy(**s.retry.model_dump()),
@@ -138,16 +138,16 @@ class ScanRun:
 
     def change_brokers(self, names: Set[str]) -> None:
         """Replace, add or remove the brokers of these names, and keep every lease."""
-        self._s = self._worker.settings
+        self._settings = self._worker.settings
         if names:
-            replaced = self._brokers.change(self._s.brokers, names)
+            replaced = self._brokers.change(self._settings.brokers, names)
             self._brokers.retire(replaced, self._lanes.brokers_changed(names))
             self._broker_changed()
 
     async def _listen(self) -> None:
         """Act on wake-ups: a message is due soon in a bucket, or the fleet has changed."""
         subscriptions = 0
-        async for text in self._store.listen(keys.wake(self._s.namespace)):
+        async for text in self._store.listen(keys.wake(self._settings.namespace)):
             if text is None:  # subscribed: anything published before may have been missed
                 subscriptions += 1
                 if subscriptions > 1:
@@ -163,15 +163,15 @@ class ScanRun:
 
     async def _watch(self) -> None:
         while True:
-            await asyncio.sleep(self._s.lease.renew_ms / 1000)
-            self._scanner.check_moving(max(self._s.lease.ttl_ms, _STUCK_MS))
+            await asyncio.sleep(self._settings.lease.renew_ms / 1000)
+            self._scanner.check_moving(max(self._settings.lease.ttl_ms, _STUCK_MS))
 
     async def _trim(self) -> None:
         """Keep the dead set within its bounds, a few messages at a time."""
-        dead, buckets = self._s.dead, len(self._calls.buckets)
+        dead, buckets = self._settings.dead, len(self._calls.buckets)
         age_ms = round(dead.max_age_s * 1000) if dead.max_age_s else None
         while True:
-            await asyncio.sleep(self._s.lease.renew_ms / 1000)
+            await asyncio.sleep(self._settings.lease.renew_ms / 1000)
             await self._scanner.trim(dead.max_messages or None, age_ms, buckets=buckets)
 
     async def _ended(self) -> None:
@@ -189,7 +189,7 @@ class ScanRun:
 
     async def _drain(self) -> None:
         """Give every bucket back. Messages not confirmed in time are published again later."""
-        total_s = self._s.scan.drain_timeout_s
+        total_s = self._settings.scan.drain_timeout_s
         giving = asyncio.create_task(self._leases.leave())
         done, _ = await asyncio.wait([giving], timeout=_CONFIRMS * total_s)
         if not done:
@@ -201,7 +201,7 @@ class ScanRun:
     async def _close(self) -> None:
         """Disconnect, and release the leases still held; when stopping, within a short time."""
         await self._brokers.close(_CLOSE_S)
-        left_s = _RELEASING * self._s.scan.drain_timeout_s
+        left_s = _RELEASING * self._settings.scan.drain_timeout_s
         try:
             async with asyncio.timeout(left_s if self._worker.stopping.is_set() else None):
                 await self._leases.release_all()
