@@ -8,6 +8,10 @@ twenty lines that form a batch, and would cost a task for each message.
 from __future__ import annotations
 
 import atexit
+import email.parser  # noqa: F401
+import encodings.idna  # noqa: F401
+import importlib.readers
+import importlib.resources.readers  # noqa: F401
 import logging
 import os
 import threading
@@ -25,6 +29,10 @@ from delaybridge.intercept.kafka_reports import Bounds, Produced, Report, Waitin
 from delaybridge.message import Answer
 from delaybridge.store.scheduling import Receipt
 from delaybridge.store.verbs import new_stamp
+
+# The modules imported but not used are those that the first call to Redis needs. If the thread
+# imported them, a fork at that moment would leave their locks held, and the child's call would
+# hang.
 
 BATCH_MESSAGES = 2000
 BATCH_BYTES = 4 * 2**20

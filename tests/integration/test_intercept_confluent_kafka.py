@@ -728,6 +728,23 @@ class TestTheEnd:
         ]
         assert sorted(stored.body for stored in site.pending(topic)) == [b"child", b"parent"]
 
+    def test_the_thread_imports_no_module_whose_lock_a_fork_would_leave_held(
+        self, site: KafkaSite
+    ) -> None:
+        ended = site.run(
+            "import sys, threading\n"
+            "from delaybridge.intercept.confluent_kafka import Producer\n"
+            "class Finder:\n"
+            "    def find_spec(self, name, path=None, target=None):\n"
+            "        if threading.current_thread().name == 'delaybridge outbox':\n"
+            "            print(name)\n"
+            f"producer = Producer({site.config!r})\n"
+            "sys.meta_path.insert(0, Finder())\n"
+            f"producer.produce({site.topic()!r}, b'x', delay='1h')\n"
+            "print('left', producer.flush())\n"
+        )
+        assert ended.stdout == "left 0\n"
+
     def test_without_a_client_one_is_made_from_the_settings(self, site: KafkaSite) -> None:
         topic = site.topic()
         client_of_settings.cache_clear()
