@@ -152,8 +152,10 @@ class Producer(confluent_kafka.Producer):
         self.close()
 
     def __del__(self) -> None:
-        if "_outbox" in self.__dict__:  # not if `__init__` failed
-            self._outbox.close()
+        outbox = self.__dict__.get("_outbox")  # None if `__init__` failed
+        # Closed at exit, its lock may be held by a thread that no longer runs.
+        if outbox is not None and not outbox.is_closed:
+            outbox.close()
 
     def begin_transaction(self) -> None:
         """Begin a transaction. Until it ends, delayed messages are refused: they cannot join it."""

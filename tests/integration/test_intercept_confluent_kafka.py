@@ -745,6 +745,29 @@ class TestTheEnd:
         )
         assert ended.stdout == "left 0\n"
 
+    def test_a_process_ends_although_its_thread_was_stopped_while_it_held_the_lock(
+        self, site: KafkaSite
+    ) -> None:
+        ended = site.run(
+            "import threading, time\n"
+            "from delaybridge.intercept.confluent_kafka import Producer\n"
+            f"producer = Producer({site.config!r})\n"
+            f"producer.produce({site.topic()!r}, b'x', delay='1h')\n"
+            "producer.flush()\n"
+            "producer._outbox.close()\n"
+            "held = threading.Event()\n"
+            "def hold():\n"
+            "    with producer._outbox._changed:\n"
+            "        held.set()\n"
+            "        time.sleep(60)\n"
+            "threading.Thread(target=hold, daemon=True).start()\n"
+            "held.wait()\n"
+            "producer.__del__()\n"
+            "print('ended', flush=True)\n"
+            "import os; os._exit(0)\n"
+        )
+        assert ended.stdout == "ended\n"
+
     def test_without_a_client_one_is_made_from_the_settings(self, site: KafkaSite) -> None:
         topic = site.topic()
         client_of_settings.cache_clear()
