@@ -1,4 +1,4 @@
-"""Lanes: where each copy goes, the obstacles in its way, and how it is handed to its broker."""
+"""Lanes: the obstacles in a copy's way, and how it is handed to its broker."""
 
 from __future__ import annotations
 
@@ -7,27 +7,23 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import Enum
 from itertools import islice
 from typing import Any, cast
-from weakref import WeakValueDictionary
 
-from delaybridge.accept.destination import parse_destination
-from delaybridge.errors import MessageError
-from delaybridge.events import CircuitOpened, Emit
-from delaybridge.message import Delivery, Destination
+from delaybridge.events import Emit
+from delaybridge.message import Delivery
 from delaybridge.publish import Outcome, Verdict
 from delaybridge.scan.copy import Copy
-from delaybridge.scan.flow import STALLED_MS, Flow
+from delaybridge.scan.flow import STALLED_MS
 from delaybridge.scan.lane import Broker, Lane
 from delaybridge.scan.letters import Letter
 from delaybridge.scan.outcomes import ERROR_CHARS, Outcomes, by_lane
 from delaybridge.scan.parking import Parking
 from delaybridge.scan.retry import RetryPolicy
+from delaybridge.scan.routing import Routing
 from delaybridge.scan.session import Session
 from delaybridge.scan.window import PATIENCE_MS, Window
 from delaybridge.store.troubles import other_kind
 
-_ROUTES = 10_000  # kept; routing keys are unbounded
 _ANNOUNCED = 20  # destinations whose messages are parked
-_NOWHERE = Destination("", "", "")
 
 
 class Way(Enum):
@@ -58,78 +54,30 @@ class Lanes:
 
         dead_letters: broker -> destination of messages that are given up.
         """
-        self._brokers, self._emit = brokers, emit
+        self._brokers = brokers
         self._window = Window(window_messages, window_bytes)
+        self._routing = Routing(brokers, window_messages, emit)
+        self.route = self._routing.route
         self._parking = Parking(self._window)
         self._outcomes = Outcomes(
             self._parking, retry, emit,
             dead_letters=dead_letters, route=self.route, send=self._send_letter,
         )  # fmt: skip
-        self._kinds: dict[str, str] = {}
-        self._lanes: dict[str, Lane] = {}
-        self._routes: dict[str, tuple[Destination, Lane]] = {}
         self._clear: set[tuple[Session, Lane]] = set()  # found without obstacle in this batch
         self._waiting: dict[Lane, None] = {}  # lanes with ready copies, in order
         self.ripened, self.unripened = self._window.ripened, self._window.unripened
         self.recover, self.session_over = self._parking.recover, self._parking.session_over
-        self.brokers_changed(())
-
-    # where a copy goes
-
-    def route(self, text: str, now_ms: int) -> tuple[Destination, Lane]:
-        """Destination and lane of a stored destination."""
-        route = self._routes.get(text)
-        if route is None:
-            if len(self._routes) >= _ROUTES:
-                self._routes.clear()
-                if len(self._lanes) >= _ROUTES // 2:
-                    used = WeakValueDictionary(self._lanes)  # by a copy, or in trouble
-                    self._lanes = {}
-                    self._lanes = dict(used)
-            route = self._routes[text] = self._find(text, now_ms)
-        return route
-
-    def _find(self, text: str, now_ms: int) -> tuple[Destination, Lane]:
-        name, _, address = text.partition(":")
-        if name and address and name not in self._kinds:
-            return _NOWHERE, self._lacking(name, f"{name}:", now_ms)
-        try:
-            destination = parse_destination(text, self._kinds)
-        except MessageError:
-            return _NOWHERE, self._lane(text, None, now_ms)
-        broker = self._brokers[destination.broker]
-        return destination, self._lane(destination.label, broker, now_ms)
-
-    def _lane(self, label: str, broker: Broker | None, now_ms: int) -> Lane:
-        lane = self._lanes.get(label)
-        if lane is None:
-            flow = Flow(self._window.messages, now_ms)
-            lane = self._lanes[label] = Lane(label, broker, flow)
-        return lane
-
-    def _lacking(self, name: str, label: str, now_ms: int) -> Lane:
-        """The lane of messages that wait for a worker that has such a broker."""
-        lane = self._lane(label, None, now_ms)
-        if lane.lacks is None:
-            lane.lacks = name
-            self._emit(CircuitOpened(destination=label, reason=lane.trouble))
-        return lane
 
     def brokers_changed(self, names: Collection[str]) -> list[Lane]:
         """These brokers were added, replaced or removed; returns their old lanes.
 
         The old lanes finish the copies that are fired. All others are routed again, in order.
         """
-        self._kinds = {name: broker.kind for name, broker in self._brokers.items()}
-        self._routes.clear()
-        left = [lane for lane in self._lanes.values() if lane.name in names]
-        for lane in left:
-            del self._lanes[lane.label]
-            lane.is_left, lane.is_slow = True, False
+        left = self._routing.brokers_changed(names)
         self._parking.brokers_changed({*names})
         return left
 
-    # obstacles in its way
+    # what a ripe copy may do
 
     def begin_batch(self) -> None:
         """A batch of `admit` calls begins: sessions and lanes are checked again."""
@@ -192,7 +140,7 @@ class Lanes:
     def _exit_misaddressed(self, copy: Copy, now_ms: int) -> None:
         """Its broker cannot parse the destination: it is of another kind, or damaged."""
         name = copy.record.destination.partition(":")[0]
-        if name in self._kinds and not copy.record.suits(self._kinds[name]):
+        if name in self._routing.kinds and not copy.record.suits(self._routing.kinds[name]):
             self._park_misfit(copy, name, now_ms)
         else:
             reason = "bad_destination: it is not BROKER:ADDRESS"
@@ -201,7 +149,7 @@ class Lanes:
     def _park_misfit(self, copy: Copy, name: str, now_ms: int) -> None:
         """Park it until the broker is again of the kind for which it was scheduled."""
         self.unripened([copy])
-        copy.lane = self._lacking(name, other_kind(name), now_ms)
+        copy.lane = self._routing.lane_lacking(name, other_kind(name), now_ms)
         self.ripened([copy])
         self._parking.park(copy)
 
@@ -322,7 +270,7 @@ class Lanes:
         troubled = self._parking.troubled
         looks = [lane.circuit.probe_at_ms for lane in troubled]
         if waiting or troubled:
-            flows = [lane.flow for lane in self._lanes.values() if lane.flow.in_flight]
+            flows = [lane.flow for lane in self._routing.lanes.values() if lane.flow.in_flight]
             looks += [flow.moved_ms + STALLED_MS + 1 for flow in flows]
         if waiting:
             looks.append(now_ms + PATIENCE_MS)
@@ -330,6 +278,6 @@ class Lanes:
 
     def clock_stepped(self, step_ms: int) -> None:
         """The store's clock was set: shift the times measured by it."""
-        for lane in self._lanes.values():
+        for lane in self._routing.lanes.values():
             lane.flow.clock_stepped(step_ms)
             lane.circuit.clock_stepped(step_ms)

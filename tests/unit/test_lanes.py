@@ -746,7 +746,7 @@ def test_unbounded_routing_keys_share_their_exchange_s_lane_and_fill_no_memory()
     lanes = rabbitmq_lanes()
     found = {id(lanes.route(f"r:orders/key.{number}", NOW_MS)[1]) for number in range(25_000)}
     assert len(found) == 1
-    assert len(lanes._routes) <= 10_000
+    assert len(lanes._routing._routes) <= 10_000
 
 
 def test_unbounded_queues_fill_no_memory_but_a_lane_in_use_is_kept(board: Board) -> None:
@@ -755,7 +755,7 @@ def test_unbounded_queues_fill_no_memory_but_a_lane_in_use_is_kept(board: Board)
     board.pass_(parked := board.copy("a:parked"))
     for number in range(25_000):
         board.lanes.route(f"a:q{number}", NOW_MS)
-    assert len(board.lanes._lanes) <= 10_002
+    assert len(board.lanes._routing.lanes) <= 10_002
     assert board.lanes.route("b:used", NOW_MS)[1] is sent.lane
     assert board.lanes.route("a:parked", NOW_MS)[1] is parked.lane
 
