@@ -17,6 +17,7 @@ from delaybridge.scan.lanes import Lanes, Way
 from delaybridge.scan.retry import RetryPolicy
 from delaybridge.scan.session import Session
 from delaybridge.store.record import Tried
+from delaybridge.store.replies import Fired
 from delaybridge.store.verbs import Bucket
 
 NOW_MS = 1_800_000_000_000
@@ -223,6 +224,24 @@ def test_no_copy_of_a_session_that_is_over_is_handed_to_a_broker(board: Board) -
     board.answer(kept, CONFIRMED)
     board.session = other
     assert len(board.send(WINDOW, session=other)) == WINDOW // 2, "the room of the lost is free"
+
+
+def test_a_revoked_copy_leaves_without_an_exit_and_takes_no_room(board: Board) -> None:
+    copy, session = board.copy(), board.session
+    session.copies = 1
+    session.received(copy.claim, 1)
+    session.revoke(Fired(copy.claim, {copy.id.encode(): copy.claim + 1}))
+    assert board.pass_(copy) == "leave"
+    assert (session.copies, copy.lane.load) == (0, 0)
+    assert not session.exits.any, "the store has revoked it: nothing is left to tell"
+
+
+def test_a_copy_of_a_session_that_is_over_leaves_without_an_exit(board: Board) -> None:
+    copy = board.copy(late_ms=9000, ttl_ms=1000)
+    board.session.alive = False
+    assert board.pass_(copy) == "leave"
+    assert not board.session.exits.any, "the next owner reclaims it"
+    assert copy.lane.load == 0
 
 
 # a lane that stalls
