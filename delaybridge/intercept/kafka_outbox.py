@@ -212,7 +212,7 @@ _outboxes: WeakSet[Outbox] = WeakSet()
 
 
 @atexit.register
-def _store_what_is_left() -> None:
+def _store_remaining() -> None:
     until_s = time.monotonic() + EXIT_TIMEOUT_S
     for outbox in list(_outboxes):
         outbox.close(max(0.0, until_s - time.monotonic()))
