@@ -12,8 +12,7 @@ import subprocess
 import sys
 import time
 
-from bench.rig import Table, open_bench
-from tests.servers.redis import RedisServer
+from bench.rig import Table, open_bench, open_redis
 
 KAFKA = {"kafka": "kafka://127.0.0.1:1"}  # never connected
 
@@ -30,7 +29,7 @@ def command_s(*arguments: str) -> float:
 def main(count: int = 300_000) -> None:
     """Print the table. Raises if a message outside the selection was cancelled."""
     out = Table(f"bulk verbs: {count:,} of {2 * count:,} messages of 100 bytes; target 30 s")
-    with RedisServer() as redis, open_bench(redis.url, **KAFKA) as bench:
+    with open_redis() as redis, open_bench(redis.url, **KAFKA) as bench:
         bench.fill("kafka:right", count, delay="1d")
         bench.fill("kafka:mistaken", count, delay="1d")
         redis_flags = ("--redis", redis.url, "--namespace", bench.namespace)

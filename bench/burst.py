@@ -14,12 +14,10 @@ import time
 from statistics import median
 
 from bench.raw_rabbitmq import publish_raw
-from bench.rig import BODY, Table, open_bench, quorum_queue
+from bench.rig import BODY, Table, open_bench, open_rabbitmq, open_redis, quorum_queue
 from delaybridge import Message
 from delaybridge.times import format_time
 from tests.rigs.bridge import rabbitmq_channel
-from tests.servers.rabbitmq import RabbitMQNode
-from tests.servers.redis import RedisServer
 
 SPARE_S = 4.0  # from the last `schedule` to the due time; the worker claims 2 s ahead
 
@@ -57,7 +55,7 @@ def raw_burst(url: str, count: int) -> float:
 
 def main(count: int = 60_000, runs: int = 3) -> None:
     """Print the table."""
-    with RedisServer() as redis, RabbitMQNode() as broker:
+    with open_redis() as redis, open_rabbitmq() as broker:
         limit = median([raw_burst(broker.url, count) for _ in range(runs)])
         took = median([burst(redis.url, broker.url, count) for _ in range(runs)])
         out = Table(f"B2 burst: {count:,} due in one millisecond; target >= 0.9 of raw")

@@ -12,9 +12,7 @@ import sys
 from statistics import median
 
 from bench.raw_rabbitmq import publish_raw, publish_with_pika
-from bench.rig import Table, open_bench, quorum_queue
-from tests.servers.rabbitmq import RabbitMQNode
-from tests.servers.redis import RedisServer
+from bench.rig import Table, open_bench, open_rabbitmq, open_redis, quorum_queue
 
 
 def drain(redis_url: str, url: str, count: int) -> tuple[float, float]:
@@ -42,7 +40,7 @@ def table(redis_url: str, url: str, count: int, runs: int) -> None:
 
 def main(count: int = 40_000, runs: int = 3) -> None:
     """Print the table."""
-    with RedisServer() as redis, RabbitMQNode() as broker:
+    with open_redis() as redis, open_rabbitmq() as broker:
         table(redis.url, broker.url, count, runs)
 
 

@@ -14,9 +14,7 @@ from statistics import median
 
 from confluent_kafka import Producer
 
-from bench.rig import BODY, Table, kafka_topic, open_bench
-from tests.servers.kafka import KafkaNode
-from tests.servers.redis import RedisServer
+from bench.rig import BODY, Table, kafka_topic, open_bench, open_kafka, open_redis
 
 
 def produce(servers: str, count: int) -> tuple[float, float]:
@@ -30,7 +28,7 @@ def produce(servers: str, count: int) -> tuple[float, float]:
                 "queue.buffering.max.messages": count,
             }
         )
-        headers = [("delaybridge-id", b"0" * 26)]
+        headers: list[tuple[str, str | bytes | None]] = [("delaybridge-id", b"0" * 26)]
         producer.produce(topic, BODY, headers=headers)
         producer.flush()  # an idempotent producer first asks the broker for its id
         began_s, began_cpu_s = time.monotonic(), time.process_time()
@@ -59,7 +57,7 @@ def store_alone(redis_url: str, count: int) -> tuple[float, float]:
 
 def main(count: int = 40_000, runs: int = 3) -> None:
     """Print the table."""
-    with RedisServer() as redis, KafkaNode(options=()) as kafka:
+    with open_redis() as redis, open_kafka() as kafka:
         servers = kafka.url.removeprefix("kafka://")
         figures = {
             "confluent-kafka producer": [produce(servers, count) for _ in range(runs)],

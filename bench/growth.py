@@ -22,14 +22,12 @@ from tempfile import TemporaryDirectory
 from msgspec.structs import replace
 
 from bench.lateness import AHEAD_S, SPARE_S, Lateness, RabbitMQ, receiving
-from bench.rig import BODY, Bench, Table, quorum_queue
+from bench.rig import BODY, Bench, Table, open_rabbitmq, open_redis, quorum_queue
 from delaybridge import Message, Receipt
 from delaybridge.message import new_id
 from delaybridge.store import keys
 from delaybridge.store.verbs import new_stamp
 from delaybridge.times import format_time
-from tests.servers.rabbitmq import RabbitMQNode
-from tests.servers.redis import RedisServer
 
 FIRST, FACTOR, MOST = 10_000, 10, 10_000_000
 RUNS = 3
@@ -200,7 +198,7 @@ def table(bench: Growing, url: str, most: int, seconds: float) -> None:
 
 def main(most: int = 1_000_000, seconds: float = 10) -> None:
     """Print the table."""
-    with RedisServer() as redis, RabbitMQNode() as broker:
+    with open_redis() as redis, open_rabbitmq() as broker:
         with growing(redis.url, broker.url) as bench:
             table(bench, broker.url, most, seconds)
 

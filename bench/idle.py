@@ -16,8 +16,7 @@ import time
 from contextlib import suppress
 from urllib.parse import urlsplit
 
-from bench.rig import Table, cpu_seconds, open_bench
-from tests.servers.redis import RedisServer
+from bench.rig import Table, cpu_seconds, open_bench, open_redis
 
 SETTLE_S = 3.0
 SLEEPER = "import asyncio; asyncio.run(asyncio.sleep(1e6))"
@@ -52,7 +51,7 @@ def main(pending: int = 100_000, seconds: float = 10) -> None:
         time.sleep(SETTLE_S)
         out.line("empty asyncio loop", f"{cpu_share(sleeper.pid, seconds):.2%} of a core")
         sleeper.kill()
-    with RedisServer() as redis:
+    with open_redis() as redis:
         for others in (0, pending):
             with open_bench(redis.url, memory="memory://") as bench:
                 bench.fill("memory:orders", others, delay="1d")

@@ -24,19 +24,17 @@ from pathlib import Path
 import pika
 import redis
 from confluent_kafka import Consumer, Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 from pika.adapters.blocking_connection import BlockingChannel
 
-from bench.rig import BODY, cpu_seconds
+from bench.rig import BODY, cpu_seconds, open_kafka, open_rabbitmq, open_redis
 from delaybridge import Client, Message
 from delaybridge.amqp.connection import open_connection
 from delaybridge.ingest.rabbitmq.connection import Deliveries, IntakeConnection
 from delaybridge.ingest.rabbitmq.topology import QUEUE_ARGUMENTS
 from delaybridge.store.verbs import new_stamp
 from tests.rigs.bridge import rabbitmq_channel
-from tests.servers.kafka import KafkaNode
-from tests.servers.rabbitmq import RabbitMQNode
-from tests.servers.redis import RedisServer
+from tests.servers.sources import Running
 
 HOUR_MS = 3_600_000
 PREFETCH = 4000
@@ -204,7 +202,7 @@ def store_writes(redis_url: str, count: int) -> float:
         return count / (time.monotonic() - began_s)
 
 
-def rabbitmq_table(redis: RedisServer, broker: RabbitMQNode, count: int, runs: int) -> None:
+def rabbitmq_table(redis: Running, broker: Running, count: int, runs: int) -> None:
     """Measure and print the figures of the delay exchange."""
     figures: dict[str, list[float]] = {"raw": [], "pika": [], "ingest": [], "cpu": []}
     for _ in range(runs):
@@ -225,7 +223,7 @@ def rabbitmq_table(redis: RedisServer, broker: RabbitMQNode, count: int, runs: i
     _print("RabbitMQ delay exchange", figures, ("raw", "pika"))
 
 
-def kafka_table(redis: RedisServer, broker: KafkaNode, count: int, runs: int) -> None:
+def kafka_table(redis: Running, broker: Running, count: int, runs: int) -> None:
     """Measure and print the figures of the delay topic."""
     servers = broker.url.removeprefix("kafka://")
     figures: dict[str, list[float]] = {"consumer": [], "store": [], "ingest": [], "cpu": []}
@@ -253,14 +251,14 @@ def _print(title: str, figures: dict[str, list[float]], limits: tuple[str, ...])
     sys.stdout.flush()
 
 
-def main(count: int, runs: int) -> None:
+def main(count: int = 30_000, runs: int = 3) -> None:
     """Print both tables."""
-    with RedisServer() as redis:
-        with RabbitMQNode() as broker:
+    with open_redis() as redis:
+        with open_rabbitmq() as broker:
             rabbitmq_table(redis, broker, count, runs)
-        with KafkaNode(options=()) as kafka:
+        with open_kafka() as kafka:
             kafka_table(redis, kafka, count, runs)
 
 
 if __name__ == "__main__":
-    main(*(int(n) for n in (sys.argv[1:] + ["30000", "3"][len(sys.argv) - 1 :])))
+    main(*map(int, sys.argv[1:]))

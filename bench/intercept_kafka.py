@@ -26,7 +26,7 @@ import aiokafka
 import confluent_kafka
 import redis
 
-from bench.intercept_rabbitmq import Publish, Size, compare
+from bench.intercept_rabbitmq import TRACE, Publish, Size, compare
 from delaybridge import AsyncClient, Client, Message
 from delaybridge.intercept.aiokafka import AIOKafkaProducer
 from delaybridge.intercept.confluent_kafka import Producer
@@ -36,7 +36,7 @@ from tests.servers.redis import RedisServer
 
 TOPIC = "bench-intercept"
 BODY, KEY = b"x" * 100, b"17"
-HEADERS = [("trace", b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"), ("n", b"1")]
+HEADERS: list[tuple[str, Any]] = [("trace", TRACE.encode()), ("n", b"1")]
 BROKERS = {"kafka": "kafka://127.0.0.1"}
 STORED = 20_000
 
@@ -55,7 +55,7 @@ async def with_confluent_kafka(servers: str, size: Size) -> None:
 
     kinds = (confluent_kafka.Producer, confluent_kafka.Producer, Producer)
     made = [kind({"bootstrap.servers": servers}) for kind in kinds]
-    await compare("confluent", *map(publishing, made), size)
+    await compare("confluent", map(publishing, made), size)
     for headers in (None, HEADERS):
         calls_us = [[_call_us(one, headers, size.messages) for one in made] for _ in range(30)]
         plain, again, drop_in = map(statistics.median, zip(*calls_us, strict=True))
@@ -88,7 +88,7 @@ async def with_aiokafka(servers: str, size: Size) -> None:
     async with AsyncExitStack() as stack:
         kinds = (aiokafka.AIOKafkaProducer, aiokafka.AIOKafkaProducer, AIOKafkaProducer)
         made = [await stack.enter_async_context(kind(bootstrap_servers=servers)) for kind in kinds]
-        await compare("aiokafka", *map(publishing, made), size)
+        await compare("aiokafka", map(publishing, made), size)
 
 
 async def storing(servers: str, server: RedisServer, rounds: int) -> None:

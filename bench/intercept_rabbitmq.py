@@ -17,13 +17,15 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack, ExitStack
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import aio_pika
 import kombu
 import pika
+from kombu.connection import Connection
+from kombu.messaging import Producer as KombuProducer
 
 from delaybridge.intercept import aio_pika as delaying_aio_pika
 from delaybridge.intercept import timing_of
@@ -33,7 +35,9 @@ from tests.servers.rabbitmq import RabbitMQNode
 
 QUEUE = "bench-intercept"
 BODY = b"x" * 100
-HEADERS = {"trace": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "n": 1}
+TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+HEADERS: dict[str, Any] = {"trace": TRACE, "n": 1}
+CONTENDERS = ("plain", "plain again", "drop-in")
 Publish = Callable[[int], Awaitable[None]]
 
 
@@ -51,9 +55,9 @@ async def timed(publish: Publish, count: int) -> float:
     return (time.process_time() - began_s) / count * 1e6
 
 
-async def compare(name: str, plain: Publish, again: Publish, drop_in: Publish, size: Size) -> None:
+async def compare(name: str, publishing: Iterable[Publish], size: Size) -> None:
     """Measure the three connections of one library, and print a line for each."""
-    contenders = {"plain": plain, "plain again": again, "drop-in": drop_in}
+    contenders = dict(zip(CONTENDERS, publishing, strict=True))
     for publish in contenders.values():  # warm up
         await publish(size.messages)
     figures: dict[str, list[float]] = {contender: [] for contender in contenders}
@@ -86,13 +90,13 @@ async def with_pika(url: str, size: Size) -> None:
     with ExitStack() as stack:
         kinds = (pika.BlockingConnection, pika.BlockingConnection, BlockingConnection)
         made = [stack.enter_context(kind(pika.URLParameters(url))) for kind in kinds]
-        await compare("pika", *map(publishing, made), size)
+        await compare("pika", map(publishing, made), size)
 
 
 async def with_kombu(url: str, size: Size) -> None:
     """Compare `publish` of kombu's producer; the body is already encoded."""
 
-    def publishing(producer: kombu.Producer) -> Publish:
+    def publishing(producer: KombuProducer) -> Publish:
         async def publish(count: int) -> None:
             for _ in range(count):
                 producer.publish(
@@ -102,9 +106,9 @@ async def with_kombu(url: str, size: Size) -> None:
         return publish
 
     with ExitStack() as stack:
-        kinds = (kombu.Producer, kombu.Producer, Producer)
-        made = [kind(stack.enter_context(kombu.Connection(url))) for kind in kinds]
-        await compare("kombu", *map(publishing, made), size)
+        kinds = (KombuProducer, KombuProducer, Producer)
+        made = [kind(stack.enter_context(Connection(url))) for kind in kinds]
+        await compare("kombu", map(publishing, made), size)
 
 
 async def with_aio_pika(url: str, size: Size) -> None:
@@ -125,7 +129,7 @@ async def with_aio_pika(url: str, size: Size) -> None:
             connection = await stack.enter_async_context(await connect(url))
             channel = await connection.channel(publisher_confirms=False)
             exchanges.append(channel.default_exchange)
-        await compare("aio_pika", *map(publishing, exchanges), size)
+        await compare("aio_pika", map(publishing, exchanges), size)
 
 
 def check_us(count: int) -> float:

@@ -22,13 +22,20 @@ from urllib.parse import urlsplit
 import pika
 from confluent_kafka import Producer
 
-from bench.rig import BODY, PARTITIONS, Table, kafka_topic, open_bench, quorum_queue
+from bench.rig import (
+    BODY,
+    PARTITIONS,
+    Table,
+    kafka_topic,
+    open_bench,
+    open_kafka,
+    open_rabbitmq,
+    open_redis,
+    quorum_queue,
+)
 from delaybridge import Message
 from delaybridge.times import format_time
 from tests.rigs.bridge import rabbitmq_channel
-from tests.servers.kafka import KafkaNode
-from tests.servers.rabbitmq import RabbitMQNode
-from tests.servers.redis import RedisServer
 
 HERE = Path(__file__).parent
 AHEAD_S = 3.0  # from scheduling to the first due message
@@ -142,8 +149,8 @@ class Kafka:
         )
 
         def publish() -> None:
-            sent = [("sent-us", str(time.time_ns() // 1000).encode())]
-            producer.produce(topic, BODY, headers=sent)
+            sent = str(time.time_ns() // 1000).encode()
+            producer.produce(topic, BODY, headers=[("sent-us", sent)])
             producer.poll(0)
 
         for partition in range(PARTITIONS):
@@ -202,10 +209,10 @@ def table(redis_url: str, broker: RabbitMQ | Kafka, seconds: float, pending: int
 
 def main(seconds: float = 10, pending: int = 100_000) -> None:
     """Print both tables."""
-    with RedisServer() as redis:
-        with RabbitMQNode() as rabbitmq:
+    with open_redis() as redis:
+        with open_rabbitmq() as rabbitmq:
             table(redis.url, RabbitMQ(rabbitmq.url), seconds, pending)
-        with KafkaNode(options=()) as kafka:
+        with open_kafka() as kafka:
             table(redis.url, Kafka(kafka.url), seconds, pending)
 
 

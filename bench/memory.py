@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import sys
 
-from bench.rig import Bench, Table, open_bench
-from tests.servers.redis import RedisServer
+from bench.rig import Bench, Table, open_bench, open_redis
 
 SIZES = (100, 1024, 10 * 1024)
 
@@ -24,7 +23,7 @@ def main(count: int = 100_000) -> None:
     """Print the table."""
     out = Table(f"B5 memory: {count:,} pending; target <= 370 B at 100 B, overhead <= 270 B")
     for size in SIZES:
-        with RedisServer() as redis, open_bench(redis.url, kafka="kafka://127.0.0.1:1") as bench:
+        with open_redis() as redis, open_bench(redis.url, kafka="kafka://127.0.0.1:1") as bench:
             some = count if size < SIZES[-1] else count // 10
             before = used_bytes(bench)
             bench.fill("kafka:orders", some, body=b"x" * size, delay="1d")

@@ -5,6 +5,7 @@ python receive_kafka.py HOST:PORT TOPIC COUNT FILE
 
 import sys
 import time
+from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
@@ -23,7 +24,7 @@ def main(servers: str, topic: str, count: int, path: str) -> None:
         now_us = time.time_ns() // 1000
         if record is None or record.error():
             continue
-        headers = dict(record.headers())
+        headers: dict[str, Any] = dict(record.headers() or ())
         sent_us = headers.get("sent-us")
         if sent_us == b"0":
             continue  # a record that warmed the producer up

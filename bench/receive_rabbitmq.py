@@ -8,6 +8,7 @@ publishing in `sent-us`. The program ends after COUNT messages.
 
 import sys
 import time
+from typing import Any
 
 import pika
 
@@ -15,7 +16,7 @@ import pika
 def main(url: str, queue: str, count: int, path: str) -> None:
     late_us: list[int] = []
 
-    def received(channel, method, properties, body):
+    def received(channel: Any, method: Any, properties: Any, body: bytes) -> None:
         now_us = time.time_ns() // 1000
         headers = properties.headers
         due_us = headers.get("sent-us") or headers["delaybridge-due-ms"] * 1000

@@ -12,31 +12,28 @@ from __future__ import annotations
 
 import sys
 import time
-from pathlib import Path
 
-from bench.rig import Bench, Table, open_bench, quorum_queue
+from bench.rig import (
+    Bench,
+    Table,
+    open_bench,
+    open_rabbitmq,
+    open_redis,
+    quorum_queue,
+    resident_bytes,
+)
 from delaybridge.settings.settings import Settings
-from tests.servers.rabbitmq import RabbitMQNode
-from tests.servers.redis import RedisServer
 
 MIB = 2**20
 OBJECTS = 1024  # bytes of Python objects for one message, besides the message's own bytes
 LARGE = 256 * 1024
 
 
-def resident_mib(pid: int) -> float:
-    """MiB of memory that the process has resident."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) / 1024
-    return 0.0
-
-
 def peak_mib(bench: Bench, pid: int) -> float:
     """The most MiB that the worker has resident until the backlog is drained."""
     peak = 0.0
     while bench.count_in("due", "mirror"):
-        peak = max(peak, resident_mib(pid))
+        peak = max(peak, resident_bytes(pid) / MIB)
         time.sleep(0.05)
     return peak
 
@@ -46,13 +43,13 @@ def main(pending: int = 100_000) -> None:
     scan, publish = Settings().scan, Settings().publish
     windows = scan.wheel_bytes + 2 * publish.window_bytes
     windows += (scan.wheel_messages + publish.window_messages) * OBJECTS
-    with RedisServer() as redis, RabbitMQNode() as broker:
+    with open_redis() as redis, open_rabbitmq() as broker:
         out = Table("B11 a worker's memory: resident set")
         with open_bench(redis.url, rabbitmq=broker.url) as bench:
             pid = bench.start_worker()
             bench.wait_until_owned()
             time.sleep(2)
-            idle = resident_mib(pid)
+            idle = resident_bytes(pid) / MIB
             out.line("idle", f"{idle:,.0f} MiB")
             out.line("bound, from its windows", f"{idle + windows / MIB:,.0f} MiB")
         for name, count, size in (

@@ -1,6 +1,7 @@
-"""Helpers that all benchmarks share: worker processes, their CPU time, queues and topics, tables.
+"""What all benchmarks share: servers, worker processes, their CPU time, queues and topics, tables.
 
-The servers are those of the tests (tests/servers): real, private, on 127.0.0.1.
+The servers are those of the tests (tests/servers): real, private, on 127.0.0.1. A server named in
+DELAYBRIDGE_TEST_REDIS_URL, ..._RABBITMQ_URL or ..._KAFKA_URL is used instead of a private one.
 """
 
 from __future__ import annotations
@@ -11,21 +12,51 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from confluent_kafka import KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    NewTopic,
+    OffsetSpec,
+)
 
 from delaybridge import Client, Message
 from delaybridge.store.namespace import DEFAULT_BUCKETS
 from delaybridge.store.store import Store
 from tests.rigs.bridge import rabbitmq_channel
+from tests.servers.kafka import KafkaNode
+from tests.servers.rabbitmq import RabbitMQNode
+from tests.servers.redis import RedisServer
+from tests.servers.sources import Running, from_environment
 
 BODY = b"x" * 100
 POLL_S = 0.01
 PARTITIONS = 4
+
+
+def open_redis() -> AbstractContextManager[Running]:
+    """Redis, empty unless it is named in the environment."""
+    return _given_or("redis", RedisServer)
+
+
+def open_rabbitmq() -> AbstractContextManager[Running]:
+    """RabbitMQ, one node."""
+    return _given_or("rabbitmq", RabbitMQNode)
+
+
+def open_kafka() -> AbstractContextManager[Running]:
+    """Kafka, one node, with Java's optimizing compiler."""
+    return _given_or("kafka", lambda: KafkaNode(options=()))
+
+
+def _given_or(
+    name: str, start: Callable[[], AbstractContextManager[Running]]
+) -> AbstractContextManager[Running]:
+    given = next(from_environment(name), None)
+    return given.open() if given else start()
 
 
 class Bench:
@@ -89,10 +120,12 @@ class Bench:
         """Wait until a backlog of `count` messages is settled.
 
         Returns messages per second and microseconds of CPU per message, summed over the processes
-        `pids`. Both are measured from the first settled message to the last.
+        `pids`. Both are measured from the first settled message to the last; a backlog that is gone
+        at the first look is too small for either.
         """
         while (began := self.count_in("due", "mirror")) == count:
             time.sleep(POLL_S)
+        began = max(began, 1)
         began_s, cpu_s = time.monotonic(), sum(map(cpu_seconds, pids))
         while self.count_in("due", "mirror"):
             time.sleep(POLL_S)
@@ -130,6 +163,12 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+def resident_bytes(pid: int) -> int:
+    """Bytes of memory that a process has resident."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
 @contextmanager
 def quorum_queue(url: str) -> Iterator[str]:
     """Declare a direct exchange, and a quorum queue of the same name bound to it with key `key`.
@@ -165,9 +204,10 @@ def kafka_topic(servers: str) -> Iterator[str]:
 
 
 def _await_leader(admin: AdminClient, partition: TopicPartition) -> None:
+    latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
     while True:
         try:
-            admin.list_offsets({partition: OffsetSpec.latest()})[partition].result(10)
+            admin.list_offsets({partition: latest})[partition].result(10)
         except KafkaException:
             time.sleep(POLL_S)
         else:

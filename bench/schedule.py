@@ -15,11 +15,12 @@ import sys
 import time
 from collections.abc import Callable
 from statistics import median
+from typing import Any
 from urllib.parse import urlsplit
 
 import hiredis
 
-from bench.rig import BODY, Bench, Table, open_bench
+from bench.rig import BODY, Bench, Table, open_bench, open_redis
 from delaybridge import AsyncClient, Message
 from delaybridge.accept.accept import Accepted
 from delaybridge.message import OnConflict
@@ -27,7 +28,6 @@ from delaybridge.store import keys
 from delaybridge.store.calls import Calls
 from delaybridge.store.scripts import scripts
 from delaybridge.store.verbs import new_stamp
-from tests.servers.redis import RedisServer
 
 CALL = 1000
 CALLERS = 100
@@ -53,7 +53,7 @@ def raw_rate(bench: Bench, count: int) -> float:
         for number, part in by_bucket.items():
             command = buckets[number].schedule(part, OnConflict.FAIL, first=True)
             sha = scripts()[command.name][1]
-            words = ("EVALSHA", sha, len(command.keys), *command.keys, *command.args)
+            words: Any = ("EVALSHA", sha, len(command.keys), *command.keys, *command.args)
             packed += hiredis.pack_command(words)
         pipelines.append((packed, len(by_bucket)))
     url = urlsplit(bench.redis_url)
@@ -84,8 +84,8 @@ def async_client_rate(bench: Bench, count: int) -> float:
     """Messages per second of `AsyncClient.schedule`, called by a hundred tasks."""
 
     async def run() -> float:
-        options = {"namespace": bench.namespace, "brokers": BROKERS}
-        async with AsyncClient(bench.redis_url, **options) as client:
+        name = bench.namespace
+        async with AsyncClient(bench.redis_url, namespace=name, brokers=BROKERS) as client:
             await client.schedule(DESTINATION, BODY, delay="1d")
 
             async def call() -> None:
@@ -130,7 +130,7 @@ SINGLE: Ways = (
 
 def main(count: int = 40_000, runs: int = 3) -> None:
     """Print the table. Each run measures a limit and right after it the rates compared with it."""
-    with RedisServer() as redis:
+    with open_redis() as redis:
 
         def rate(measure: Callable[[Bench, int], float], calls: int) -> float:
             with open_bench(redis.url, **BROKERS) as bench:

@@ -26,7 +26,7 @@ from typing import Any
 import pika
 
 from bench.raw_rabbitmq import WINDOW, Confirms
-from bench.rig import Bench, Table
+from bench.rig import Bench, Table, open_rabbitmq, open_redis
 from delaybridge import Client, Message
 from delaybridge.accept.destination import DestinationCache
 from delaybridge.amqp.connection import Encoder, WireConnection, open_connection
@@ -34,8 +34,6 @@ from delaybridge.message import Delivery, decode_record
 from delaybridge.settings.settings import Settings
 from delaybridge.store.namespace import DEFAULT_BUCKETS
 from tests.rigs.bridge import rabbitmq_channel
-from tests.servers.rabbitmq import RabbitMQNode
-from tests.servers.redis import RedisServer
 
 KIB = 1024
 MOST_BYTES = 96 * KIB * KIB  # of all bodies of one shape together
@@ -276,7 +274,7 @@ class Shapes:
 
 def main(most: int = 20_000) -> None:
     """Print the table."""
-    with RedisServer() as redis, RabbitMQNode() as broker:
+    with open_redis() as redis, open_rabbitmq() as broker:
         raw_and_drain(redis.url, broker.url, DEFAULT, WARM_UP)
         table = Shapes(redis.url, broker.url, most)
         table.line("default", DEFAULT)

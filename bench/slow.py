@@ -15,15 +15,14 @@ import threading
 import time
 from collections.abc import Callable
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 from bench.lateness import AHEAD_S, SPARE_S, Kafka, Lateness, RabbitMQ, receiving
-from bench.rig import BODY, Table, cpu_seconds, open_bench
+from bench.rig import BODY, Table, cpu_seconds, open_bench, open_kafka, open_rabbitmq, open_redis
 from delaybridge import Message
 from delaybridge.times import format_time
 from tests.servers.kafka import KafkaNode
 from tests.servers.process import LOOPBACK, free_port
-from tests.servers.rabbitmq import RabbitMQNode
-from tests.servers.redis import RedisServer
 
 RATE = 200
 SLOW_RATE = 50
@@ -140,17 +139,19 @@ def table(
 
 def main(backlog: int = 20_000, seconds: float = 20) -> None:
     """Print both tables."""
-    with RedisServer() as redis:
+    with open_redis() as redis:
         port = free_port()
-        with RabbitMQNode() as node, Throttle(port, node.port):
-            slow = RabbitMQ(node.url)
-            slow.brokers = {"rabbitmq": node.url.replace(f":{node.port}", f":{port}")}
-            table(redis.url, RabbitMQ(node.url), slow, backlog, seconds)
+        with open_rabbitmq() as broker:
+            target = urlsplit(broker.url).port or 5672
+            with Throttle(port, target):
+                slow = RabbitMQ(broker.url)
+                slow.brokers = {"rabbitmq": broker.url.replace(f":{target}", f":{port}")}
+                table(redis.url, RabbitMQ(broker.url), slow, backlog, seconds)
         advertised = {"advertised.listeners": f"PLAINTEXT://{LOOPBACK}:{port}"}
         node = KafkaNode(advertised, options=())
-        with KafkaNode(options=()) as fast, Throttle(port, node.port), node:
-            slow = Kafka(f"kafka://{LOOPBACK}:{port}")
-            table(redis.url, Kafka(fast.url), slow, backlog, seconds)
+        with open_kafka() as fast, Throttle(port, node.port), node:
+            throttled = Kafka(f"kafka://{LOOPBACK}:{port}")
+            table(redis.url, Kafka(fast.url), throttled, backlog, seconds)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import struct
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from hiredis import Reader
 
@@ -74,7 +74,7 @@ class Stages:
             struct.pack(">Bd4s", 1, NOW_MS - count + n + 0.99609375, b"call") + payload
             for n in range(count)
         ]
-        self.stub: Any = Stub()
+        self.stub = cast(Any, Stub())
         brokers = {"rabbitmq": Broker("rabbitmq", self.stub)}
         self.lanes = Lanes(
             brokers,

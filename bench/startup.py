@@ -13,8 +13,7 @@ import sys
 import time
 from statistics import median
 
-from bench.rig import Table, open_bench
-from tests.servers.redis import RedisServer
+from bench.rig import Table, open_bench, open_redis
 
 
 def run_ms(*arguments: str) -> float:
@@ -43,7 +42,7 @@ def main(runs: int = 9) -> None:
         ("delaybridge --help", ("-m", "delaybridge", "--help")),
     ):
         out.line(name, f"{median([run_ms(*arguments) for _ in range(runs)]):,.0f} ms")
-    with RedisServer() as redis:
+    with open_redis() as redis:
         found = median([first_claim_ms(redis.url) for _ in range(runs)])
         out.line("delaybridge scan, first claim", f"{found:,.0f} ms")
 

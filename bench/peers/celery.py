@@ -13,13 +13,11 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from uuid import uuid4
 
-import psutil
-
 from bench.lateness import Lateness, percentiles
 from bench.peers.celery_app import BROKER, LINE, QUEUE, RUNS, TASK, make_app
 from bench.peers.peer import DAY_S, PATIENCE_S, POLL_S, Peer, check_pending, lead_s
 from bench.peers.publishing import broker_bytes, ready, resting_bytes
-from bench.rig import BODY, cpu_seconds
+from bench.rig import BODY, cpu_seconds, resident_bytes
 from tests.rigs.bridge import rabbitmq_channel
 from tests.servers.rabbitmq import RabbitMQNode
 
@@ -87,7 +85,7 @@ class Celery(Peer):
 
     def _memory(self, broker: Callable[[RabbitMQNode], Mapping[str, int]]) -> Mapping[str, int]:
         self._wait_until_prefetched()
-        resident = int(psutil.Process(self.process.pid).memory_info().rss)
+        resident = resident_bytes(self.process.pid)
         bytes_in_broker = broker(self.servers.rabbitmq)["in segments"]
         return {"in the worker": resident, "in the broker": bytes_in_broker}
 

@@ -14,7 +14,8 @@ from importlib.metadata import version
 from itertools import repeat
 from uuid import uuid4
 
-from kombu import Connection, Exchange, Queue
+from kombu.connection import Connection
+from kombu.entity import Exchange, Queue
 from kombu.transport.native_delayed_delivery import (
     MAX_LEVEL,
     bind_queue_to_native_delayed_delivery_exchange,
