@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from time import time_ns
-from typing import NamedTuple, Self
+from typing import Self
+
+import msgspec
 
 from delaybridge.accept.accept import Accepted, check_delay
 from delaybridge.accept.instructions import Instructions
@@ -14,7 +16,7 @@ from delaybridge.store.ids import quarantine_ids
 INGRESS = "ingress:"
 
 
-class Schedule(NamedTuple):
+class Schedule(msgspec.Struct, frozen=True, gc=False):
     """Accept this message. stamp: the same whenever the same message is read again.
 
     payload: kept if the message has to be quarantined. source, offset: where it was read (Kafka).
@@ -31,7 +33,7 @@ class Schedule(NamedTuple):
     maybe: bool = False
 
 
-class Change(NamedTuple):
+class Change(msgspec.Struct, frozen=True, gc=False):
     """Cancel the pending message of an id or, if `when` is given, reschedule it.
 
     shard_key: chooses its bucket; None: look in all buckets. otherwise: schedule this instead if
@@ -48,7 +50,7 @@ class Change(NamedTuple):
     reach: str = ""
 
 
-class Quarantine(NamedTuple):
+class Quarantine(msgspec.Struct, frozen=True, gc=False):
     """Keep this in the dead set under `id`, which is derived from the message's own_id."""
 
     id: str
@@ -68,7 +70,7 @@ class Quarantine(NamedTuple):
         """The same under the next id, because this one is taken."""
         names = [*quarantine_ids(self.own_id), new_id()] if self.own_id else [new_id()]
         place = names.index(self.id) + 1 if self.id in names else 0
-        return self._replace(id=names[place])
+        return msgspec.structs.replace(self, id=names[place])
 
 
 Entry = Schedule | Change | Quarantine

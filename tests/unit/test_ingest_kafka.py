@@ -9,6 +9,7 @@ import pytest
 from confluent_kafka import Consumer
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from delaybridge.errors import ConfigError
 from delaybridge.ingest.entries import Change, Entry, Quarantine, Schedule
@@ -250,7 +251,7 @@ class TestIds:
         reads = [record(HOUR, partition=p, offset=o) for p, o in sorted(set(places))]
         ids = [scheduled(one.read(each)).accepted.id for each in reads]
         assert ids == sorted(ids)
-        spoilt = [one.read(each._replace(headers=None)) for each in reads]
+        spoilt = [one.read(replace(each, headers=None)) for each in reads]
         kept_ids = [entry.id for entry in spoilt if isinstance(entry, Quarantine)]
         assert len({*ids, *kept_ids}) == 2 * len(reads)
         assert all(len(id.encode()) <= id_bytes for id in (*ids, *kept_ids))

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from msgspec.structs import replace
 
 from delaybridge.amqp.header import (
     HEADERS_FLAG,
@@ -454,7 +455,7 @@ def test_a_content_header_that_is_cut_short_is_quarantined() -> None:
     texts = ("content_type", "content_encoding", "correlation_id", "reply_to", "message_id")
     whole = delivered({"x-delay": 5}, priority=1, **dict.fromkeys(texts, "text"))
     for size in range(len(whole.header)):
-        cut = whole._replace(header=whole.header[:size])
+        cut = replace(whole, header=whole.header[:size])
         assert isinstance(read(cut), Quarantine), size
 
 
@@ -511,7 +512,7 @@ def test_deliveries_are_read_from_frames_of_any_size(
     contents: list[tuple[bytes, bytes, bool]], sizes: list[int]
 ) -> None:
     sent = [
-        delivered({"x-delay": 5}, body, key=key, redelivered=again)._replace(tag=2**40 + tag)
+        replace(delivered({"x-delay": 5}, body, key=key, redelivered=again), tag=2**40 + tag)
         for tag, (body, key, again) in enumerate(contents)
     ]
     arrivals: list[int] = []
@@ -562,7 +563,7 @@ def test_a_stream_is_read_the_same_wherever_it_is_cut(
             stream += part
             continue
         body = bytes(i % 251 for i in range(part))
-        message = delivered({"x-delay": 5}, body, key=b"k")._replace(tag=tag)
+        message = replace(delivered({"x-delay": 5}, body, key=b"k"), tag=tag)
         sent.append(message)
         for kind, payload in frames(message, [frame] * (part // frame)):
             stream += struct.pack(">BHI", kind, 7, len(payload)) + payload + b"\xce"

@@ -39,6 +39,7 @@ from delaybridge.publish.kafka.configuration import Configuration, LineLogger
 from delaybridge.publish.kafka.outcomes import LOGIN_REFUSED, error_of, shown
 
 POLL_S = 0.2
+GATHER_S = 0.005  # how long the first record waits for others: `consume` waits for all it may take
 BATCH_MESSAGES = 1000
 FIRST_BATCH_MESSAGES = 16  # before anything is known of their size
 HAND_OVER_S = 5.0  # a batch that waits longer has the partitions paused
@@ -157,12 +158,17 @@ class KafkaConsumer:
             messages: Sequence[Message] = ()
             while not self._ending.is_set():
                 self._keep_up()
-                messages = messages or self._consumer.consume(self._batch_messages, POLL_S)
-                batch = self._read(messages)
+                batch = self._read(messages or self._arrived())
                 messages = self._give(batch) if batch else ()
             self._store_offsets()
         finally:
             self._consumer.close()
+
+    def _arrived(self) -> Sequence[Message]:
+        first = self._consumer.consume(1, POLL_S)
+        if not first or self._batch_messages == 1:
+            return first
+        return [*first, *self._consumer.consume(self._batch_messages - 1, GATHER_S)]
 
     def _read(self, messages: Sequence[Message]) -> Batch:
         if messages:

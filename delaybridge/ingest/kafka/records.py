@@ -13,6 +13,8 @@ from time import time_ns
 from typing import Any, NamedTuple
 from zlib import crc32
 
+import msgspec
+
 from delaybridge.accept.accept import Accepted, check_body_size, check_delay, check_id
 from delaybridge.accept.destination import parse_destination
 from delaybridge.accept.headers import check_header_sizes
@@ -50,7 +52,7 @@ _headers_of = methodcaller("headers")
 _KNOWN, _KNOWN_BYTES = 1000, 256
 
 
-class RawRecord(NamedTuple):
+class RawRecord(msgspec.Struct, frozen=True, gc=False):
     """A record as it was read. headers None: they cannot be decoded. timestamp_ms: -1 if none."""
 
     partition: int

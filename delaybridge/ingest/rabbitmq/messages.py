@@ -10,6 +10,8 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
+import msgspec
+
 from delaybridge.accept.accept import Accepted, check_body_size, check_id
 from delaybridge.accept.destination import parse_destination
 from delaybridge.accept.headers import check_header_sizes
@@ -53,7 +55,7 @@ _CUT_OFF = timedelta(milliseconds=999)
 _TABLES, _PLAIN_BYTES = 1000, 256
 
 
-class RawMessage(NamedTuple):
+class RawMessage(msgspec.Struct, frozen=True, gc=False):
     """One message as RabbitMQ handed it over. header: the content header frame's payload."""
 
     tag: int
