@@ -10,31 +10,53 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import subprocess
 import sys
+import sysconfig
 import time
+import timeit
 from importlib.metadata import version
+from pathlib import Path
+from typing import NamedTuple
 
+# A little of what a worker does all day: calls, a dictionary, tuples, text. Compares interpreters.
+PLAIN = "d = {}\nfor i in range(100): d[i & 15] = (i, str(i), max(i, 7))"
 NOISY = 0.03  # other guests' share of processor time above which it is reported
 
-# Each benchmark's module, its arguments in the short form and at the full sizes.
-PROGRAMS: tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...] = (
-    ("stages", (2000,), (5000,)),
-    ("startup", (5,), (11,)),
-    ("memory", (20_000,), (200_000,)),
-    ("schedule", (20_000, 1), (100_000, 3)),
-    ("idle", (20_000, 5), (1_000_000, 30)),
-    ("drain", (30_000, 1), (100_000, 3)),
-    ("burst", (30_000, 1), (60_000, 3)),
-    ("resident", (40_000,), (1_000_000,)),
-    ("drain_kafka", (30_000, 1), (100_000, 3)),
-    ("lateness", (3, 20_000), (10, 1_000_000)),
-    ("slow", (5000, 5), (20_000, 20)),
-    ("shapes", (10_000,), (40_000,)),
-    ("peers", (10_000, 20_000, 2), (60_000, 500_000, 5)),
-    ("bulk", (30_000,), (300_000,)),
-    ("growth", (100_000, 3), (10_000_000, 5)),
-    ("ingest", (20_000, 1), (100_000, 3)),
+
+class Program(NamedTuple):
+    """A benchmark's module, and its arguments: in the short form, at the full sizes, in a test.
+
+    tests/integration/test_bench.py runs each with its tiny sizes, to show that it works.
+    """
+
+    name: str
+    short: tuple[int, ...]
+    full: tuple[int, ...]
+    tiny: tuple[int, ...]
+
+
+PROGRAMS = (
+    Program("stages", (2000,), (5000,), (20,)),
+    Program("startup", (5,), (11,), (1,)),
+    Program("memory", (20_000,), (200_000,), (100,)),
+    Program("schedule", (20_000, 1), (100_000, 3), (1000, 1)),
+    Program("idle", (20_000, 5), (1_000_000, 30), (100, 1)),
+    Program("drain", (30_000, 1), (100_000, 3), (1000, 1)),
+    Program("burst", (30_000, 1), (60_000, 3), (1000, 1)),
+    Program("resident", (40_000,), (1_000_000,), (400,)),
+    Program("drain_kafka", (30_000, 1), (100_000, 3), (1000, 1)),
+    Program("lateness", (3, 20_000), (10, 1_000_000), (1, 0)),
+    Program("slow", (5000, 5), (20_000, 20), (50, 1)),
+    Program("shapes", (10_000,), (40_000,), (5,)),
+    Program("peers", (10_000, 20_000, 2), (60_000, 500_000, 5), (20, 20, 1)),
+    Program("bulk", (30_000,), (300_000,), (100,)),
+    Program("growth", (100_000, 3), (10_000_000, 5), (100, 1, 1000, 1)),
+    Program("ingest", (20_000, 1), (100_000, 3), (500, 1)),
+    Program("defaults", (10_000, 3), (50_000, 10), (500, 1)),
+    Program("intercept_rabbitmq", (500, 20), (500, 60), (50, 2)),
+    Program("intercept_kafka", (1000, 10, 4000), (2000, 40, 20_000), (50, 2, 500)),
 )
 
 
@@ -45,24 +67,43 @@ def cpu_ticks() -> tuple[int, int]:
     return ticks[7], sum(ticks)
 
 
+def interpreter() -> str:
+    """Version, compiler and optimizations of this Python, and how fast it runs plain Python."""
+    told = sysconfig.get_config_vars("CONFIG_ARGS", "PY_CFLAGS")
+    configured, compiled = (str(text) for text in told)
+    is_shared = bool(sysconfig.get_config_var("Py_ENABLE_SHARED"))
+    maps = Path("/proc/self/maps").read_text()
+    if is_shared and "libpython" not in maps:
+        # As Debian's: a static program, built apart from the library that sysconfig tells of.
+        flags = "flags unknown (the program is not the build that sysconfig describes)"
+    else:
+        level = re.findall(r"-O\S+", compiled)[-1:] or ["no -O"]
+        pgo = "PGO" if "--enable-optimizations" in configured else "no PGO"
+        flags = ", ".join([*level, pgo, "LTO" if "--with-lto" in configured else "no LTO"])
+    loop_ns = min(timeit.repeat(PLAIN, number=20_000, repeat=5)) / 20_000 * 1e9
+    version = f"Python {platform.python_version()}, {platform.python_compiler()}"
+    return f"{version}, {flags}; plain Python {loop_ns:.0f} ns (see bench/__main__.py)"
+
+
 def main(*, full: bool) -> None:
     """Run all benchmarks. If one fails, the others still run, and the exit code is 1."""
     out = sys.stdout
     cores = len(os.sched_getaffinity(0))
     out.write(f"delaybridge {version('delaybridge')}, {time.strftime('%Y-%m-%d')}, ")
-    out.write(f"Python {platform.python_version()}, {cores} cores, {platform.release()}\n")
+    out.write(f"{cores} cores, Linux {platform.release()}\n{interpreter()}\n")
     out.flush()
     failed = []
-    for name, short_sizes, full_sizes in PROGRAMS:
-        arguments = [str(number) for number in (full_sizes if full else short_sizes)]
+    for program in PROGRAMS:
+        arguments = map(str, program.full if full else program.short)
         before = cpu_ticks()
-        done = subprocess.run([sys.executable, "-m", f"bench.{name}", *arguments], check=False)
+        command = [sys.executable, "-m", f"bench.{program.name}", *arguments]
+        done = subprocess.run(command, check=False)
         stolen, total = (now - then for now, then in zip(cpu_ticks(), before, strict=True))
         if stolen > total * NOISY:
             out.write(f"  (other guests took {stolen / total:.0%} of the processors' time)\n")
             out.flush()
         if done.returncode:
-            failed.append(name)
+            failed.append(program.name)
     if failed:
         sys.exit(f"failed: {', '.join(failed)}")
 

@@ -37,9 +37,7 @@ def burst(redis_url: str, url: str, count: int) -> float:
         bench.wait_until_owned()
         due_s = round(time.time() + count / 10_000 + SPARE_S)
         at = format_time(due_s * 1000)
-        for _ in range(0, count, 5000):
-            messages = [Message(f"rabbitmq:{queue}/key", BODY, at=at) for _ in range(5000)]
-            bench.client.schedule_many(messages)
+        bench.fill_with(Message(f"rabbitmq:{queue}/key", BODY, at=at), count)
         if time.time() > due_s - SPARE_S / 2:
             raise RuntimeError("scheduling took too long: the burst would not be claimed ahead")
         return wait_until_full(url, queue, count) - due_s

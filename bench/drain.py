@@ -15,11 +15,11 @@ from bench.raw_rabbitmq import publish_raw, publish_with_pika
 from bench.rig import Table, open_bench, open_rabbitmq, open_redis, quorum_queue
 
 
-def drain(redis_url: str, url: str, count: int) -> tuple[float, float]:
+def drain(redis_url: str, url: str, count: int, **settings: str) -> tuple[float, float]:
     """Messages per second and microseconds of CPU per message of one worker on a backlog."""
     with open_bench(redis_url, rabbitmq=url) as bench, quorum_queue(url) as queue:
         bench.fill(f"rabbitmq:{queue}/key", count)
-        return bench.measure_drain(count, [bench.start_worker()])
+        return bench.measure_drain(count, [bench.start_worker(**settings)])
 
 
 def table(redis_url: str, url: str, count: int, runs: int) -> None:

@@ -1,11 +1,11 @@
 """B8: whether drain, lateness and `schedule` get slower as more messages are pending.
 
-    python -m bench.growth [MOST_PENDING] [SECONDS]
+    python -m bench.growth [MOST_PENDING] [SECONDS] [MESSAGES] [RUNS]
 
-Repeats B1, B3 (at 1,000/s for SECONDS) and B4 with 10,000 other messages due tomorrow, then with
-ten times as many, and so on up to MOST_PENDING. The namespace only grows. Each figure is the median
-of three runs. A step that would not fit into memory is skipped. `x`: how many times slower each
-figure is than with 10,000.
+Repeats B1 and B4 with MESSAGES, and B3 (at 1,000/s for SECONDS): with 10,000 other messages due
+tomorrow, then with ten times as many, and so on up to MOST_PENDING. The namespace only grows. Each
+figure is the median of the runs. A step that would not fit into memory is skipped. `x`: how many
+times slower each figure is than with 10,000.
 """
 
 from __future__ import annotations
@@ -30,9 +30,6 @@ from delaybridge.store.verbs import new_stamp
 from delaybridge.times import format_time
 
 FIRST, FACTOR, MOST = 10_000, 10, 10_000_000
-RUNS = 3
-DRAINED = 20_000  # messages of one drain
-SCHEDULED = 20_000  # messages of one run of schedule_many
 AMID = "36h"  # a delay in the middle of the pending messages' delays
 CALL = 1000
 RATE = 1000
@@ -95,16 +92,13 @@ def random_delay_ms() -> int:
 
 @contextmanager
 def growing(redis_url: str, url: str) -> Iterator[Growing]:
-    """Create the namespace. Its keys are not deleted, which would take long: its Redis ends too."""
+    """Create the namespace; it is closed when the block ends."""
     with TemporaryDirectory() as folder:
         bench = Growing(redis_url, {"rabbitmq": url}, Path(folder))
         try:
             yield bench
         finally:
-            for process in bench._processes:
-                process.kill()
-                process.wait()
-            bench.client.close()
+            bench.close()
 
 
 def drain(bench: Growing, destination: str, count: int) -> float:
@@ -114,11 +108,11 @@ def drain(bench: Growing, destination: str, count: int) -> float:
         return bench.measure_drain(count, [pid])[0]
 
 
-def schedule_many_rate(bench: Growing, destination: str) -> float:
+def schedule_many_rate(bench: Growing, destination: str, count: int) -> float:
     """B4: messages per second of `schedule_many` in batches of a thousand."""
     batches = [
-        [Message(destination, BODY, delay=AMID) for _ in range(CALL)]
-        for _ in range(0, SCHEDULED, CALL)
+        [Message(destination, BODY, delay=AMID) for _ in range(min(CALL, count - first))]
+        for first in range(0, count, CALL)
     ]
     receipts: list[Receipt] = []
     began_s = time.monotonic()
@@ -126,7 +120,7 @@ def schedule_many_rate(bench: Growing, destination: str) -> float:
         receipts += bench.client.schedule_many(batch)
     took_s = time.monotonic() - began_s
     bench.forget(receipts)
-    return SCHEDULED / took_s
+    return count / took_s
 
 
 def lateness(bench: Growing, broker: RabbitMQ, seconds: float) -> Lateness:
@@ -163,27 +157,27 @@ def steps(most: int) -> Iterator[int]:
     while step < most:
         yield step
         step *= FACTOR
-    yield max(most, FIRST)
+    yield most
 
 
-def table(bench: Growing, url: str, most: int, seconds: float) -> None:
+def table(bench: Growing, url: str, most: int, seconds: float, messages: int, runs: int) -> None:
     """Measure and print B8."""
     broker = RabbitMQ(url)
-    out = Table(f"B8 growth: other messages pending; target: within x1.3 of {FIRST:,}")
+    out = Table(f"B8 growth: other messages pending; target: within x1.3 of {min(FIRST, most):,}")
     out.line("pending", "drain", "schedule_many", f"p50 / p99, {RATE:,}/s", "x drain sched p50")
     first: tuple[float, float, float] | None = None
     with quorum_queue(url) as queue:
         to = broker.destination(queue)
-        drain(bench, to, WARM)
+        drain(bench, to, min(WARM, messages))
         for step in steps(most):
             needed = max(0, step - bench.pending) * MESSAGE_BYTES
             if needed > (room := USABLE * free_bytes()):
                 out.line(f"{step:,}", f"skipped: needs {needed / 1e9:.1f} of {room / 1e9:.1f} GB")
                 break
             bench.grow(to, step)
-            accepted = median([schedule_many_rate(bench, to) for _ in range(RUNS)])
-            drained = median([drain(bench, to, DRAINED) for _ in range(RUNS)])
-            found = [lateness(bench, broker, seconds) for _ in range(RUNS)]
+            accepted = median([schedule_many_rate(bench, to, messages) for _ in range(runs)])
+            drained = median([drain(bench, to, messages) for _ in range(runs)])
+            found = [lateness(bench, broker, seconds) for _ in range(runs)]
             p50, p99 = median([late.p50 for late in found]), median([late.p99 for late in found])
             first = first or (drained, accepted, p50)
             slower = (first[0] / drained, first[1] / accepted, p50 / first[2])
@@ -196,11 +190,11 @@ def table(bench: Growing, url: str, most: int, seconds: float) -> None:
             )
 
 
-def main(most: int = 1_000_000, seconds: float = 10) -> None:
+def main(most: int = 1_000_000, seconds: float = 10, messages: int = 20_000, runs: int = 3) -> None:
     """Print the table."""
     with open_redis() as redis, open_rabbitmq() as broker:
         with growing(redis.url, broker.url) as bench:
-            table(bench, broker.url, most, seconds)
+            table(bench, broker.url, most, seconds, messages, runs)
 
 
 if __name__ == "__main__":

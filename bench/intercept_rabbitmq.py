@@ -22,19 +22,17 @@ from contextlib import AsyncExitStack, ExitStack
 from typing import Any, NamedTuple
 
 import aio_pika
-import kombu
 import pika
 from kombu.connection import Connection
 from kombu.messaging import Producer as KombuProducer
 
+from bench.rig import BODY, Table, open_rabbitmq
 from delaybridge.intercept import aio_pika as delaying_aio_pika
 from delaybridge.intercept import timing_of
 from delaybridge.intercept.kombu import Producer
 from delaybridge.intercept.pika import BlockingConnection
-from tests.servers.rabbitmq import RabbitMQNode
 
 QUEUE = "bench-intercept"
-BODY = b"x" * 100
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 HEADERS: dict[str, Any] = {"trace": TRACE, "n": 1}
 CONTENDERS = ("plain", "plain again", "drop-in")
@@ -55,7 +53,7 @@ async def timed(publish: Publish, count: int) -> float:
     return (time.process_time() - began_s) / count * 1e6
 
 
-async def compare(name: str, publishing: Iterable[Publish], size: Size) -> None:
+async def compare(out: Table, name: str, publishing: Iterable[Publish], size: Size) -> None:
     """Measure the three connections of one library, and print a line for each."""
     contenders = dict(zip(CONTENDERS, publishing, strict=True))
     for publish in contenders.values():  # warm up
@@ -67,14 +65,11 @@ async def compare(name: str, publishing: Iterable[Publish], size: Size) -> None:
     for contender, each_us in figures.items():
         ratios = [us / of_us for us, of_us in zip(each_us, figures["plain"], strict=True)]
         low, middle, high = statistics.quantiles(ratios)
-        sys.stdout.write(
-            f"{name:9} {contender:12} {statistics.median(each_us):7.2f} us  "
-            f"ratio {middle:.3f} ({low:.3f} to {high:.3f})\n"
-        )
-    sys.stdout.flush()
+        took = f"{statistics.median(each_us):.2f} us"
+        out.line(f"{name}, {contender}", took, f"ratio {middle:.3f}", f"({low:.3f} to {high:.3f})")
 
 
-async def with_pika(url: str, size: Size) -> None:
+async def with_pika(out: Table, url: str, size: Size) -> None:
     """Compare `basic_publish` of pika's blocking channel."""
 
     def publishing(connection: pika.BlockingConnection) -> Publish:
@@ -90,10 +85,10 @@ async def with_pika(url: str, size: Size) -> None:
     with ExitStack() as stack:
         kinds = (pika.BlockingConnection, pika.BlockingConnection, BlockingConnection)
         made = [stack.enter_context(kind(pika.URLParameters(url))) for kind in kinds]
-        await compare("pika", map(publishing, made), size)
+        await compare(out, "pika", map(publishing, made), size)
 
 
-async def with_kombu(url: str, size: Size) -> None:
+async def with_kombu(out: Table, url: str, size: Size) -> None:
     """Compare `publish` of kombu's producer; the body is already encoded."""
 
     def publishing(producer: KombuProducer) -> Publish:
@@ -108,10 +103,10 @@ async def with_kombu(url: str, size: Size) -> None:
     with ExitStack() as stack:
         kinds = (KombuProducer, KombuProducer, Producer)
         made = [kind(stack.enter_context(Connection(url))) for kind in kinds]
-        await compare("kombu", map(publishing, made), size)
+        await compare(out, "kombu", map(publishing, made), size)
 
 
-async def with_aio_pika(url: str, size: Size) -> None:
+async def with_aio_pika(out: Table, url: str, size: Size) -> None:
     """Compare `publish` of aio-pika's default exchange."""
 
     def publishing(exchange: aio_pika.abc.AbstractExchange) -> Publish:
@@ -129,7 +124,7 @@ async def with_aio_pika(url: str, size: Size) -> None:
             connection = await stack.enter_async_context(await connect(url))
             channel = await connection.channel(publisher_confirms=False)
             exchanges.append(channel.default_exchange)
-        await compare("aio_pika", map(publishing, exchanges), size)
+        await compare(out, "aio_pika", map(publishing, exchanges), size)
 
 
 def check_us(count: int) -> float:
@@ -140,20 +135,17 @@ def check_us(count: int) -> float:
     return (time.perf_counter() - began_s) / count * 1e6
 
 
-def main(size: Size) -> None:
+def main(messages: int = 500, rounds: int = 60) -> None:
     """Measure all libraries and print the table."""
-    with RabbitMQNode() as broker:
+    out = Table(f"publishes that are not delayed: {rounds} rounds of {messages:,}")
+    with open_rabbitmq() as broker:
         connection = pika.BlockingConnection(pika.URLParameters(broker.url))
         connection.channel().queue_declare(QUEUE, arguments={"x-max-length": 1000})
         connection.close()
-        sys.stdout.write(
-            f"rabbitmq {broker.version}  pika {pika.__version__}  kombu {kombu.__version__}  "
-            f"aio_pika {aio_pika.__version__}  {size.rounds} rounds of {size.messages} messages\n"
-        )
         for run in (with_pika, with_kombu, with_aio_pika):
-            asyncio.run(run(broker.url, size))
-        sys.stdout.write(f"the check alone: {check_us(50_000):.2f} us\n")
+            asyncio.run(run(out, broker.url, Size(messages, rounds)))
+    out.line("the check alone", f"{check_us(50_000):.2f} us")
 
 
 if __name__ == "__main__":
-    main(Size(*map(int, [*sys.argv[1:3], *("500", "60")[len(sys.argv) - 1 :]])))
+    main(*map(int, sys.argv[1:]))

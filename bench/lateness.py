@@ -39,6 +39,7 @@ from tests.rigs.bridge import rabbitmq_channel
 
 HERE = Path(__file__).parent
 AHEAD_S = 3.0  # from scheduling to the first due message
+RATES = (100, 1000)
 SPARE_S = 60  # how long the last message may take to arrive
 
 
@@ -75,6 +76,8 @@ class Receiver:
         """Kill the process, if it has not ended."""
         self._process.kill()
         self._process.wait()
+        if self._process.stdout:
+            self._process.stdout.close()
 
 
 def percentiles(late_us: list[int]) -> Lateness:
@@ -170,9 +173,14 @@ def direct(broker: RabbitMQ | Kafka, rate: int, seconds: float) -> Lateness:
 
 
 def delayed(
-    redis_url: str, broker: RabbitMQ | Kafka, rate: int, seconds: float, pending: int
+    redis_url: str,
+    broker: RabbitMQ | Kafka,
+    rate: int,
+    seconds: float,
+    pending: int,
+    **settings: str,
 ) -> Lateness:
-    """Lateness of the same messages, scheduled ahead with delaybridge."""
+    """Lateness of the same messages, scheduled ahead with delaybridge; settings: of the worker."""
     count = int(rate * seconds)
     with (
         open_bench(redis_url, **broker.brokers) as bench,
@@ -180,7 +188,7 @@ def delayed(
     ):
         destination = broker.destination(target)
         bench.fill(destination, pending, delay="1d")
-        bench.start_worker()
+        bench.start_worker(**settings)
         bench.wait_until_owned()
         with receiving(broker.script, broker.address, target, count) as receiver:
             first_ms = (time.time() + AHEAD_S) * 1000
@@ -197,10 +205,10 @@ def table(redis_url: str, broker: RabbitMQ | Kafka, seconds: float, pending: int
     """Measure and print B3 for one broker."""
     limits = f"target: direct + 0.7 / + {broker.target_p99_ms} ms"
     out = Table(f"B3 lateness on {broker.name}, p50 / p99 / max; {limits}")
-    for rate in (100, 1000):
+    for rate in RATES:
         limit = direct(broker, rate, seconds)
         out.line(f"direct, {rate}/s", str(limit))
-        for others in (0, pending):
+        for others in sorted({0, pending}):
             late = delayed(redis_url, broker, rate, seconds, others)
             over = f"{late.p50 - limit.p50:+.2f} / {late.p99 - limit.p99:+.2f}"
             early = "early!" if late.least < 0 else ""

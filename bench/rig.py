@@ -34,6 +34,7 @@ from tests.servers.sources import Running, from_environment
 
 BODY = b"x" * 100
 POLL_S = 0.01
+CALL = 5000  # messages in a call that fills the store
 PARTITIONS = 4
 
 
@@ -96,12 +97,13 @@ class Bench:
         return process.pid
 
     def fill(self, destination: str, count: int, *, body: bytes = BODY, delay: str = "0s") -> None:
-        """Schedule `count` messages."""
-        for first in range(0, count, 5000):
-            some = min(5000, count - first)
-            self.client.schedule_many(
-                [Message(destination, body, delay=delay) for _ in range(some)]
-            )
+        """Schedule `count` messages with this delay."""
+        self.fill_with(Message(destination, body, delay=delay), count)
+
+    def fill_with(self, message: Message, count: int) -> None:
+        """Schedule this message `count` times; each gets an id of its own."""
+        for first in range(0, count, CALL):
+            self.client.schedule_many([message] * min(CALL, count - first))
 
     def wait_until_owned(self) -> None:
         """Wait until workers hold the leases of all buckets."""

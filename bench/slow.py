@@ -108,9 +108,7 @@ def measure(
             first_s = time.time() + AHEAD_S + backlog / 10_000
             at = format_time(round(first_s * 1000))
             to = slow.destination(slow_target).replace(kind, "slow", 1)
-            for first in range(0, backlog, 5000):
-                some = min(5000, backlog - first)
-                bench.client.schedule_many([Message(to, BODY, at=at) for _ in range(some)])
+            bench.fill_with(Message(to, BODY, at=at), backlog)
             to = fast.destination(target)
             times = [format_time(round((first_s + n / RATE) * 1000)) for n in range(count)]
             bench.client.schedule_many([Message(to, BODY, at=at) for at in times])
@@ -148,7 +146,7 @@ def main(backlog: int = 20_000, seconds: float = 20) -> None:
                 slow.brokers = {"rabbitmq": broker.url.replace(f":{target}", f":{port}")}
                 table(redis.url, RabbitMQ(broker.url), slow, backlog, seconds)
         advertised = {"advertised.listeners": f"PLAINTEXT://{LOOPBACK}:{port}"}
-        node = KafkaNode(advertised, options=())
+        node = KafkaNode(advertised)
         with open_kafka() as fast, Throttle(port, node.port), node:
             throttled = Kafka(f"kafka://{LOOPBACK}:{port}")
             table(redis.url, Kafka(fast.url), throttled, backlog, seconds)

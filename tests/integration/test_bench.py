@@ -1,0 +1,57 @@
+"""Every benchmark runs: each program of `bench` once, with tiny sizes, on the tests' own servers.
+
+Only that it works is checked, and that it prints its figures: they mean nothing at these sizes.
+"""
+
+from __future__ import annotations
+
+import re
+from importlib import import_module
+
+import pytest
+
+from bench.__main__ import PROGRAMS, Program
+from bench.peers.__main__ import PEERS
+from bench.shapes import SHAPES
+
+# Waits and repetitions that make a figure fair, and are not needed here.
+TRIMMED = {
+    "bench.idle.SETTLE_S": 0.1,
+    "bench.lateness.AHEAD_S": 0.3,
+    "bench.lateness.RATES": (100,),
+    "bench.slow.AHEAD_S": 0.3,
+    "bench.peers.__main__.PEERS": PEERS[:1],  # the others would take minutes
+    "bench.peers.__main__.RATES": (100,),
+    "bench.peers.delaybridge.AHEAD_S": 0.3,
+    "bench.shapes.SHAPES": SHAPES[-1:],
+    "bench.growth.AHEAD_S": 0.3,
+    "bench.defaults.VARIED": {"SCAN__BATCH_MESSAGES": ("100",)},
+    "bench.defaults.AHEAD": ("500",),
+}
+FIGURES = re.compile(r"^(?:  |\|).*\d", re.MULTILINE)
+
+
+@pytest.fixture(autouse=True)
+def shared_servers(
+    monkeypatch: pytest.MonkeyPatch, redis_url: str, rabbitmq_url: str, real_kafka_url: str
+) -> None:
+    """Programs use the servers of this run, where they need none of their own."""
+    monkeypatch.setenv("DELAYBRIDGE_TEST_REDIS_URL", redis_url)
+    monkeypatch.setenv("DELAYBRIDGE_TEST_RABBITMQ_URL", rabbitmq_url)
+    monkeypatch.setenv("DELAYBRIDGE_TEST_KAFKA_URL", real_kafka_url)
+
+
+@pytest.mark.timeout(180)  # some start servers of their own
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
+def test_program_prints_its_figures(
+    program: Program, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in TRIMMED.items():
+        monkeypatch.setattr(name, value)
+    module = import_module(f"bench.{program.name}")
+    if hasattr(module, "__path__"):
+        module = import_module(f"bench.{program.name}.__main__")
+    module.main(*program.tiny)
+    printed = capsys.readouterr().out
+    assert FIGURES.search(printed), printed
+    assert "failed" not in printed
