@@ -61,7 +61,7 @@ def accept(
         id,
         id.encode() if key is None else key,
         when(message.delay, message.at, limits),
-        rank_of(_priority(message.priority)),
+        rank_of(check_priority(message.priority)),
         encode_record(record),
     )
 
@@ -155,7 +155,7 @@ def check_body_size(body: bytes, broker: str, limits: Limits) -> None:
         )
 
 
-def _priority(priority: object) -> int:
+def check_priority(priority: object) -> int:
     if isinstance(priority, bool) or not isinstance(priority, int) or not 0 <= priority <= 255:
         raise MessageError("bad_priority", "priority", f"got {shown(priority)}; give 0 to 255")
     return priority

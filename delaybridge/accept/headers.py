@@ -26,7 +26,7 @@ from delaybridge.message import (
 )
 
 _EncodedProperties = tuple[int, bytes, bytes]
-_NO_HEADERS: Mapping[str, tuple[bytes, bytes | None]] = {
+NO_HEADERS: Mapping[str, tuple[bytes, bytes | None]] = {
     "rabbitmq": (b"", None),
     "kombu": (b"", b""),
 }
@@ -38,7 +38,7 @@ def encode_headers(
     """Headers and properties as a record keeps them; MessageError names the header at fault."""
     properties = message.properties
     if properties == {} and (message.headers == {} or message.headers == ()):
-        return _NO_HEADERS.get(destination.kind, ((), None))
+        return NO_HEADERS.get(destination.kind, ((), None))
     if not isinstance(properties, ContentHeader):
         encoded = _headers(message.headers, destination, limits)
         return encoded, _properties(properties, destination, limits)

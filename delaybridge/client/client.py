@@ -184,7 +184,7 @@ class Client:
         twice, even if it was cancelled since.
         """
         calls = self._requests.calls
-        return self._store.complete(calls.schedule_accepted(messages, policy_of(on_conflict)))
+        return self._store.complete(calls.schedule(messages, policy_of(on_conflict)))
 
     def run(self, call: Callable[[Calls], Steps[T]]) -> T:
         """For drop-in producers: run a call that this class does not have."""

@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from delaybridge.accept.accept import Accepted, accept, check_id, check_key, when
-from delaybridge.accept.destination import DestinationCache
+from delaybridge.accept.accept import Accepted, check_id, check_key, when
+from delaybridge.accept.draft import Drafting
 from delaybridge.errors import ConfigError, MessageConflict, MessageError, printable, shown
 from delaybridge.message import Answer, Message, OnConflict, State
 from delaybridge.store.calls import Calls
 from delaybridge.store.command import Steps
-from delaybridge.store.ids import Ids
 from delaybridge.store.scheduling import Receipt
 from delaybridge.store.selection import Selected
 from delaybridge.store.stored import Stored
@@ -41,17 +40,15 @@ class Requests:
 
     def __init__(self, calls: Calls) -> None:
         self.calls = calls
-        self._destinations = DestinationCache()
-        self._ids = Ids(lambda: len(calls.buckets) or 1)
+        self._drafting = Drafting(calls.kinds, calls.limits, calls.ids.draw)
 
     def accept(self, message: Message) -> Accepted:
         """The message checked and encoded, with an id."""
-        calls = self.calls
-        return accept(message, calls.kinds, calls.limits, self._destinations, self._ids.draw)
+        return self._drafting.accept(message)
 
     def schedule(self, messages: Iterable[Message], on_conflict: str) -> Steps[list[Receipt]]:
         policy = policy_of(on_conflict)
-        return self.calls.schedule([self.accept(message) for message in messages], policy)
+        return self.calls.schedule(self._drafting.drafts(messages), policy)
 
     def cancel(self, id: str, key: Key) -> Steps[Answer]:
         return self.calls.cancel(self._id(id), check_key(key))

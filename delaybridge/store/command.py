@@ -48,8 +48,24 @@ The first error among the replies ends it, unless the commands were yielded as `
 """
 
 
-class Each(list[RedisCommand[Any]]):
-    """Commands whose errors are sent as replies, each in its command's place."""
+class Each(Sequence[RedisCommand[Any]]):
+    """Commands whose errors are sent as replies, each in its command's place.
+
+    A function stands for the command that it returns. It is called when the command is sent first,
+    so that Redis works on one while the next is made, and never again: the same bytes are sent.
+    """
+
+    def __init__(self, commands: Iterable[RedisCommand[Any] | Callable[[], RedisCommand[Any]]]):
+        self._commands = list(commands)
+
+    def __len__(self) -> int:
+        return len(self._commands)
+
+    def __getitem__(self, place: Any) -> Any:
+        command = self._commands[place]
+        if not isinstance(command, RedisCommand):
+            command = self._commands[place] = command()
+        return command
 
 
 def store_wide_error(answers: Iterable[Any]) -> StoreError | None:

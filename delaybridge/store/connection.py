@@ -17,7 +17,7 @@ import os
 import re
 import selectors
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -26,7 +26,7 @@ from hiredis import Reader
 from redis.exceptions import InvalidResponse
 
 _READ_BYTES = 256 * 1024
-_SEND_BYTES = 16 * 1024
+_SEND_BYTES = 8 * 1024
 # poll and select need no descriptor of their own, unlike epoll; not every platform has poll.
 _Selector = getattr(selectors, "PollSelector", selectors.SelectSelector)
 _MORE = object()  # the parser's answer while a reply is incomplete
@@ -264,7 +264,15 @@ class Wire(_Wire["_SocketConnection"]):
         return slots
 
     def call(self, requests: Iterable[bytes]) -> list[Any]:
-        """As `AsyncWire.call`; Redis begins with the first while the last is being packed."""
+        """As `AsyncWire.call`."""
+        return list(self.replies(requests))
+
+    def replies(self, requests: Iterable[bytes]) -> Iterator[Any]:
+        """As `call`, each reply when it comes. To be read to its end.
+
+        Redis begins with the first while the last is being packed, and works on the last while the
+        reply to the first is being read.
+        """
         if self._pid != os.getpid():  # as in AsyncWire
             self._begin()
         idle, free = self._idle, self._free
@@ -275,12 +283,11 @@ class Wire(_Wire["_SocketConnection"]):
         try:
             connection = idle.take() or self._connect(idle.generation)
             try:
-                replies = connection.call(requests)
+                yield from connection.replies(requests)
             except BaseException as exc:
                 idle.drop(connection, exc)
                 raise
             idle.give(connection)
-            return replies
         finally:
             free.put(None)
 
@@ -316,9 +323,9 @@ class _SocketConnection:
         """Whether nothing came unasked: if the server has closed it, its end can be read."""
         return not self._readable.select(0)
 
-    def call(self, requests: Iterable[bytes]) -> list[Any]:
+    def replies(self, requests: Iterable[bytes]) -> Iterator[Any]:
         """Send them, and read as many replies."""
-        parser, replies = self._parser, list[Any]()
+        parser = self._parser
         try:
             count, unsent = 0, b""
             for request in requests:
@@ -326,12 +333,14 @@ class _SocketConnection:
                 if len(unsent) >= _SEND_BYTES:
                     self._socket.sendall(unsent)
                     unsent = b""
-            self._socket.sendall(unsent)
+            if unsent:
+                self._socket.sendall(unsent)
             while True:
                 while (reply := parser.gets()) is not _MORE:
-                    replies.append(reply)
-                if len(replies) >= count:
-                    return replies
+                    count -= 1
+                    yield reply
+                if count <= 0:
+                    return
                 data = self._socket.recv(_READ_BYTES)
                 if not data:
                     raise redis.ConnectionError("closed by the server")

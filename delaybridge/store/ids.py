@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
-from itertools import count
+from itertools import chain, count
 
 from delaybridge.message import PAIRS, new_id
 from delaybridge.store import keys
 
 _PREFIX_CHARS = 24  # of an id; a pair of characters follows, one of 1024
-_MOST_CLASSES = 64  # so that each class has some of the 1024 pairs
-_RUN_IDS = 64
+MOST_CLASSES = 64  # so that each class has some of the 1024 pairs
+RUN_IDS = 64
 _FRESH_S = 0.01
 _QUARANTINE_IDS = 9
 
@@ -50,23 +50,30 @@ class Ids:
                     return run.pop()  # in one step: threads draw at once
                 except IndexError:
                     pass
-            run = _run(next(self._turns), self._buckets())
+            turn, classes = next(self._turns), min(self._buckets(), MOST_CLASSES)
+            run = []
+            for some in _of_class(turn % classes, classes):
+                run += some
+                if len(run) >= RUN_IDS:
+                    break
+            run.reverse()  # the earliest at the end
             self._drawn = run, time.monotonic() + _FRESH_S, os.getpid()
 
+    def for_bucket(self, buckets: int) -> tuple[int, Iterator[str]]:
+        """The bucket whose turn it is, of up to 64, and any number of new ids for it."""
+        number = next(self._turns) % buckets
+        return number, chain.from_iterable(_of_class(number, buckets))
 
-def _run(turn: int, buckets: int) -> list[str]:
-    """Ids for the bucket whose turn it is, the earliest at the end."""
-    classes = _classes(min(buckets, _MOST_CLASSES))
-    number = turn % len(classes)
-    run: list[str] = []
-    while len(run) < _RUN_IDS:
+
+def _of_class(number: int, classes: int) -> Iterator[list[str]]:
+    """New ids of one of the classes, in order, some at a time."""
+    tails = _classes(classes)
+    while True:
         prefix = new_id()[:_PREFIX_CHARS]
         # In a CRC the effect of the last characters does not depend on the ones before them, so the
         # classes hold for every prefix.
-        tails = classes[keys.bucket_of(f"{prefix}00".encode(), len(classes)) ^ number]
-        run += [prefix + tail for tail in tails]
-    run.reverse()
-    return run
+        flips = keys.bucket_of(f"{prefix}00".encode(), classes) ^ number
+        yield [prefix + tail for tail in tails[flips]]
 
 
 @cache

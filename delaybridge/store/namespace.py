@@ -12,6 +12,7 @@ from delaybridge.settings.namespace import check_buckets, check_namespace
 from delaybridge.settings.urls import DEFAULT_KINDS, kinds_of
 from delaybridge.store import damage, registry
 from delaybridge.store.command import Each, Steps, store_wide_error
+from delaybridge.store.ids import Ids
 from delaybridge.store.quota import Quota
 from delaybridge.store.verbs import Bucket
 
@@ -35,6 +36,7 @@ class Namespace:
         self._asked = None if buckets is None else check_buckets(buckets)
         self.quota = Quota(limits, self.kinds)
         self._buckets: list[Bucket] = []
+        self.ids = Ids(lambda: len(self._buckets) or 1)
         self.birth = ""
 
     @property

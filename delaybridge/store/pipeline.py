@@ -69,11 +69,15 @@ class Pipeline:
         left = [request(self._commands[i]) for i in self.left]
         return [*load_requests(), *left] if self._loading else left
 
-    def take(self, replies: Sequence[Any]) -> None:
-        """Read the replies to `requests()`. Sets `left`."""
+    def take(self, replies: Iterable[Any]) -> None:
+        """Read the replies to `requests()`, each when it comes. Sets `left`.
+
+        What `replies` raises is raised; then the answers so far do not count.
+        """
         if self._loading:
-            replies = _without_loads(replies)
+            replies = _without_loads(list(replies))
         refused: dict[int, Exception] = {}
+        misread: dict[int, StoreError] = {}
         for i, reply in zip(self.left, replies, strict=True):
             if isinstance(reply, Exception):
                 refused[i] = reply
@@ -81,7 +85,9 @@ class Pipeline:
             try:
                 self.answers[i] = self._commands[i].parse(reply)
             except _UNREADABLE as exc:
-                self._end(i, self._misread(i, exc))
+                misread[i] = self._misread(i, exc)
+        for i, error in misread.items():
+            self._end(i, error)
         sent, self.left, self.pause_s = self.left, (), 0.0
         if refused:
             self._refused(self._if_wrong_server(sent, refused))

@@ -182,7 +182,7 @@ class Store:
         pipeline = Pipeline(commands, self.timeout_s)
         while pipeline.left:
             try:
-                pipeline.take(self._wire.call(pipeline.requests()))
+                pipeline.take(self._wire.replies(pipeline.requests()))
             except (RedisError, OSError) as exc:
                 pipeline.lost(exc)
             if pipeline.pause_s:

@@ -300,13 +300,13 @@ async def test_scripts_that_are_flushed_as_soon_as_they_are_loaded_are_loaded_ag
             flushed += 1
             admin.script_flush()
 
-    call, async_call = Wire.call, AsyncWire.call
+    replies, async_call = Wire.replies, AsyncWire.call
 
     def flushing(self: Wire, requests: Any) -> list[Any]:
         loads, rest = split(requests)
-        loaded = call(self, loads) if loads else []
+        loaded = [*replies(self, loads)] if loads else []
         flush(loads)
-        return loaded + (call(self, rest) if rest else [])
+        return [*loaded, *replies(self, rest)]
 
     async def async_flushing(self: AsyncWire, requests: Any) -> list[Any]:
         loads, rest = split(requests)
@@ -314,7 +314,7 @@ async def test_scripts_that_are_flushed_as_soon_as_they_are_loaded_are_loaded_ag
         flush(loads)
         return loaded + (await async_call(self, rest) if rest else [])
 
-    monkeypatch.setattr(Wire, "call", flushing)
+    monkeypatch.setattr(Wire, "replies", flushing)
     monkeypatch.setattr(AsyncWire, "call", async_flushing)
     assert await client.schedule(TO, b"", delay=60, id="x") == "created"
     assert flushed == 3
