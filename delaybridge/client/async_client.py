@@ -16,10 +16,9 @@ from delaybridge.client.requests import (
     receipt_unless_conflict,
 )
 from delaybridge.message import Answer, Headers, Limits, Message, OnConflict, Properties, State
-from delaybridge.store import verbs
 from delaybridge.store.calls import Calls
 from delaybridge.store.command import Steps
-from delaybridge.store.scheduling import Receipt
+from delaybridge.store.scheduling import Receipt, receipts
 from delaybridge.store.selection import Selected, Selection, Walk
 from delaybridge.store.stats import Stats
 from delaybridge.store.store import AsyncStore
@@ -114,9 +113,14 @@ class AsyncClient:
             destination, body, delay=delay, at=at, id=id, key=key, headers=headers,
             properties=properties or {}, priority=priority, ttl=ttl, at_most_once=at_most_once,
         )  # fmt: skip
-        accepted = (verbs.new_stamp(), self._requests.accept(message))
-        receipts = await self._batching.schedule([accepted], policy_of(on_conflict))
-        return receipt_unless_conflict(receipts)
+        draft = self._requests.draft(message)
+        found = await self._batching.schedule(draft, policy_of(on_conflict))
+        if isinstance(found, Exception):
+            try:
+                raise found
+            finally:
+                del found  # or the frame and the error would hold each other
+        return receipt_unless_conflict(found)
 
     async def schedule_many(
         self, messages: Iterable[Message], *, on_conflict: str = OnConflict.FAIL
@@ -142,7 +146,11 @@ class AsyncClient:
         on_conflict: str = OnConflict.FAIL,
     ) -> list[Receipt]:
         """For drop-in producers: as `Client.schedule_accepted`, with all others of this tick."""
-        return await self._batching.schedule(list(messages), policy_of(on_conflict))
+        policy = policy_of(on_conflict)
+        # A bad message raises here, in the caller that passed it.
+        checked = [(stamp, one) for stamp, one in messages if one.shard_key is not None]
+        waiting = [self._batching.schedule(message, policy) for message in checked]
+        return receipts([await future for future in waiting])
 
     async def run(self, call: Callable[[Calls], Steps[T]]) -> T:
         """For drop-in producers: run a call that this class does not have."""

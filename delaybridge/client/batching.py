@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Sequence
-from itertools import islice
+from collections.abc import Coroutine, Iterable
 from typing import Any, TypeVar
 
 from delaybridge.accept.accept import Accepted
+from delaybridge.accept.draft import Draft
 from delaybridge.message import OnConflict
 from delaybridge.store.calls import Calls
 from delaybridge.store.command import Steps, together
-from delaybridge.store.keys import bucket_of
-from delaybridge.store.scheduling import Receipt, receipts
+from delaybridge.store.outgoing import Stamped, bucket_for
+from delaybridge.store.scheduling import Receipt
 from delaybridge.store.store import AsyncStore
 
 T = TypeVar("T")
 _LARGE_CALL = 20  # from this many messages on, the overhead of a script call is negligible
 _PIPELINE_CALLS = 250  # calls by id in a pipeline; each is a command to every bucket
-# The shard keys of a call's messages, the messages with their stamps, the caller's answer.
-_Call = tuple[list[bytes], Sequence[tuple[bytes, Accepted]], asyncio.Future[list[Receipt]]]
+_Message = Draft | Accepted | Stamped
+_Waiting = tuple[_Message, asyncio.Future[Receipt | Exception]]  # a caller waits for the answer
 
 
 class Batching:
@@ -30,18 +30,19 @@ class Batching:
 
     def __init__(self, calls: Calls, store: AsyncStore) -> None:
         self._calls, self._store = calls, store
-        self._schedules: dict[OnConflict, list[_Call]] = {}
+        self._schedules: dict[OnConflict, list[_Waiting]] = {}
         self._by_id: list[tuple[Steps[Any], asyncio.Future[Any]]] = []
         self._flushes: set[asyncio.Task[None]] = set()
 
     def schedule(
-        self, messages: Sequence[tuple[bytes, Accepted]], policy: OnConflict
-    ) -> asyncio.Future[list[Receipt]]:
-        """Schedule messages together with all others of this tick."""
-        # A bad message raises here, in the caller that passed it.
-        shard_keys = [one.shard_key for _, one in messages]
-        future: asyncio.Future[list[Receipt]] = self._answer_after_this_tick()
-        self._schedules.setdefault(policy, []).append((shard_keys, messages, future))
+        self, message: _Message, policy: OnConflict
+    ) -> asyncio.Future[Receipt | Exception]:
+        """Schedule a message together with all others of this tick.
+
+        The future's result is the receipt, or the error to raise.
+        """
+        future: asyncio.Future[Receipt | Exception] = self._answer_after_this_tick()
+        self._schedules.setdefault(policy, []).append((message, future))
         return future
 
     def complete(self, steps: Steps[T]) -> asyncio.Future[T]:
@@ -60,8 +61,8 @@ class Batching:
     def _flush(self) -> None:
         schedules, self._schedules = self._schedules, {}
         by_id, self._by_id = self._by_id, []
-        for policy, calls in schedules.items():
-            for part in self._parts(calls):
+        for policy, waiting in schedules.items():
+            for part in self._parts(waiting):
                 self._start(self._schedule_together(policy, part))
         for first in range(0, len(by_id), _PIPELINE_CALLS):
             self._start(self._complete_together(by_id[first : first + _PIPELINE_CALLS]))
@@ -71,38 +72,39 @@ class Batching:
         self._flushes.add(task)
         task.add_done_callback(self._flushes.discard)
 
-    def _parts(self, calls: list[_Call]) -> Iterable[list[_Call]]:
-        """Split the calls in two: while Redis works on one half, the callers of the other continue.
+    def _parts(self, waiting: list[_Waiting]) -> Iterable[list[_Waiting]]:
+        """Split them in two: while Redis works on one half, the callers of the other continue.
 
         They are not split while an earlier flush is under way, or if script calls would become
-        small. Calls for one bucket stay together, so that they are stored in order.
+        small. Messages for one bucket stay together, so that they are stored in order.
         """
         count = len(self._calls.buckets)
-        if self._flushes or not count or len(calls) < 2 * _LARGE_CALL:
-            return (calls,)
-        by_bucket: dict[int, list[_Call]] = {}
-        for call in calls:
-            shard_keys, _, _ = call
-            numbers = {bucket_of(shard_key, count) for shard_key in shard_keys}
-            if len(numbers) != 1:
-                return (calls,)
-            by_bucket.setdefault(numbers.pop(), []).append(call)
-        if len(calls) < len(by_bucket) * _LARGE_CALL:
-            return (calls,)
-        halves: tuple[list[_Call], list[_Call]] = [], []
+        if self._flushes or not count or len(waiting) < 2 * _LARGE_CALL:
+            return (waiting,)
+        by_bucket: dict[int | None, list[_Waiting]] = {}
+        for one in waiting:
+            by_bucket.setdefault(bucket_for(one[0], count), []).append(one)
+        new = by_bucket.pop(None, [])  # for any bucket
+        if len(waiting) < (len(by_bucket) + 2 * bool(new)) * _LARGE_CALL:
+            return (waiting,)
+        halves: tuple[list[_Waiting], list[_Waiting]] = [], []
         for of_bucket in by_bucket.values():
             min(halves, key=len).extend(of_bucket)
+        middle = max(0, min(len(new), len(waiting) // 2 - len(halves[0])))
+        halves[0].extend(new[:middle])
+        halves[1].extend(new[middle:])
         return filter(None, halves)
 
-    async def _schedule_together(self, policy: OnConflict, calls: list[_Call]) -> None:
-        messages = [message for _, mine, _ in calls for message in mine]
+    async def _schedule_together(self, policy: OnConflict, waiting: list[_Waiting]) -> None:
+        messages = [message for message, _ in waiting]
+        answers: list[Receipt | Exception]
         try:
-            found = iter(await self._store.complete(self._calls.schedule_each(messages, policy)))
-            answers = [receipts(list(islice(found, len(mine)))) for _, mine, _ in calls]
+            answers = await self._store.complete(self._calls.schedule_each(messages, policy))
         except Exception as exc:  # raised in each caller
-            answers = [exc] * len(calls)
-        for (_, _, future), answer in zip(calls, answers, strict=True):
-            _answer(future, answer)
+            answers = [exc] * len(messages)
+        for (_, future), answer in zip(waiting, answers, strict=True):
+            if not future.done():  # else its caller was cancelled
+                future.set_result(answer)
 
     async def _complete_together(self, asked: list[tuple[Steps[Any], asyncio.Future[Any]]]) -> None:
         try:

@@ -140,7 +140,8 @@ class Client:
             properties=properties or {}, priority=priority, ttl=ttl, at_most_once=at_most_once,
         )  # fmt: skip
         steps = self._requests.schedule([message], on_conflict)
-        return receipt_unless_conflict(self._store.complete(steps))
+        (receipt,) = self._store.complete(steps)
+        return receipt_unless_conflict(receipt)
 
     def schedule_many(
         self, messages: Iterable[Message], *, on_conflict: str = OnConflict.FAIL

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from delaybridge.accept.accept import Accepted, check_id, check_key, when
-from delaybridge.accept.draft import Drafting
+from delaybridge.accept.draft import Draft, Drafting
 from delaybridge.errors import ConfigError, MessageConflict, MessageError, printable, shown
 from delaybridge.message import Answer, Message, OnConflict, State
 from delaybridge.store.calls import Calls
@@ -45,6 +45,10 @@ class Requests:
     def accept(self, message: Message) -> Accepted:
         """The message checked and encoded, with an id."""
         return self._drafting.accept(message)
+
+    def draft(self, message: Message) -> Draft | Accepted:
+        """The message checked; encoded when it is sent, if it is plain."""
+        return self._drafting.drafts((message,))[0]
 
     def schedule(self, messages: Iterable[Message], on_conflict: str) -> Steps[list[Receipt]]:
         policy = policy_of(on_conflict)
@@ -123,9 +127,8 @@ class Requests:
         return [self._id(one) if isinstance(one, str) else one for one in messages]
 
 
-def receipt_unless_conflict(receipts: list[Receipt]) -> Receipt:
+def receipt_unless_conflict(receipt: Receipt) -> Receipt:
     """The receipt of a call for one message; MessageConflict if its answer is `conflict`."""
-    (receipt,) = receipts
     if receipt.answer is Answer.CONFLICT:
         raise MessageConflict(
             "conflict",

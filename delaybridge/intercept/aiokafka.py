@@ -150,4 +150,5 @@ class AIOKafkaProducer(_Plain):  # type: ignore[misc]
 
 
 async def _store(client: AsyncClient, accepted: Accepted) -> Receipt:
-    return receipt_unless_conflict(await client.schedule_accepted([(new_stamp(), accepted)]))
+    (receipt,) = await client.schedule_accepted([(new_stamp(), accepted)])
+    return receipt_unless_conflict(receipt)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
 from math import ceil
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import msgspec
 
 from delaybridge.accept.accept import Accepted
 from delaybridge.accept.draft import PLAIN_BYTES, Draft
-from delaybridge.store.ids import MOST_CLASSES, RUN_IDS, Ids
+from delaybridge.store.ids import MOST_CLASSES, Ids
 from delaybridge.store.keys import bucket_of
 from delaybridge.store.verbs import new_stamp
 
@@ -21,6 +21,7 @@ Stamped = tuple[bytes, Accepted]
 _CALL_MESSAGES = 1000
 _CALL_BYTES = 4 * 2**20
 # Of one whose ids are drawn for it: Redis works on one while the next is made.
+_FEW_NEW = 20  # fewer are not worth a bucket of their own
 _NEW_MESSAGES = _CALL_BYTES // PLAIN_BYTES
 
 
@@ -64,18 +65,17 @@ class Outgoing:
         """
         messages = self._messages
         new = [i for i in places if isinstance(one := messages[i], Draft) and one.id is None]
-        if buckets > MOST_CLASSES or len(new) < RUN_IDS:
+        if buckets > MOST_CLASSES or len(new) < _FEW_NEW:
+            for i in new:
+                messages[i] = msgspec.structs.replace(cast(Draft, messages[i]), id=self._ids.draw())
             new = []
         most = ceil(len(new) / ceil(len(new) / _NEW_MESSAGES)) if new else 1
         for first in range(0, len(new), most):
             number, ids = self._ids.for_bucket(buckets)
             yield ScriptCall(number, new[first : first + most], ids)
-        by_bucket: dict[int, list[int]] = {}
+        by_bucket: dict[Any, list[int]] = {}
         for i in sorted({*places}.difference(new)) if new else places:
-            one = messages[i]
-            if isinstance(one, Draft) and one.id is None:
-                messages[i] = one = msgspec.structs.replace(one, id=self._ids.draw())
-            by_bucket.setdefault(bucket_of(_shard_key(one), buckets), []).append(i)
+            by_bucket.setdefault(bucket_for(messages[i], buckets), []).append(i)
         for number, some in by_bucket.items():
             yield from self._bounded(number, some)
 
@@ -90,10 +90,11 @@ class Outgoing:
         yield ScriptCall(number, places[start:])
 
 
-def _shard_key(message: Draft | Accepted | Stamped) -> bytes:
+def bucket_for(message: Draft | Accepted | Stamped, buckets: int) -> int | None:
+    """The bucket of a message; None if it has no id yet."""
     if isinstance(message, Draft):
-        return (message.id or "").encode()
-    return _accepted(message).shard_key
+        return None if message.id is None else bucket_of(message.id.encode(), buckets)
+    return bucket_of(_accepted(message).shard_key, buckets)
 
 
 def _size(message: Draft | Accepted | Stamped) -> int:

@@ -62,10 +62,7 @@ class Scheduling(Namespace):
 
         A message may come with the caller's stamp: sent again, the same stamp is the same call.
         """
-        answer = receipts((yield from self.schedule_each(messages, policy)))
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+        return receipts((yield from self.schedule_each(messages, policy)))
 
     def schedule_each(
         self, messages: Sequence[Draft | Accepted | Stamped], policy: OnConflict
@@ -147,8 +144,8 @@ def _receipts(
     return made
 
 
-def receipts(found: list[Receipt | Exception]) -> list[Receipt] | Exception:
-    """One caller's answer: its receipts, or an error if any message has none."""
+def receipts(found: list[Receipt | Exception]) -> list[Receipt]:
+    """One caller's answer: its receipts; raises an error if any message has none."""
     errors = [one for one in found if isinstance(one, Exception)]
     if not errors:
         return found  # type: ignore[return-value]
@@ -156,8 +153,8 @@ def receipts(found: list[Receipt | Exception]) -> list[Receipt] | Exception:
     doubt = next((error for error in errors if not isinstance(error, StoreFull)), None)
     if doubt is None and len(errors) < len(found):
         why = "Redis is out of memory" if str(errors[0]) == str(StoreFull()) else errors[0]
-        return StoreFull(
+        raise StoreFull(
             f"{why}: {len(errors)} of {len(found)} messages were not written; call again with the "
             "same ids"
         )
-    return doubt or errors[0]
+    raise doubt or errors[0]
