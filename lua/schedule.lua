@@ -22,20 +22,24 @@
 -- ARGV[8]  offsets      8 bytes each, ascending; messages read from the source before are skipped
 -- ARGV[9]  reach        a JSON list of patterns: a pending message of the same id is foreign unless
 --                       it is bound for one of these destinations; empty: none is
--- ARGV[10+] messages    five each: stamp (4 bytes), id, when (epoch ms, or + and a delay in ms),
---                       rank (0..255), payload
--- returns  {-1} if the bucket has another birth id; else two numbers per message: answer, due ms
---          (of the pending message of that id, else as asked for); with a source they end with the
---          first conflict, foreign or in flight, which does not count as read
+-- ARGV[10] count        of the messages
+-- ARGV[11+] messages    their ids; then of each its stamp (4 bytes) and payload, in one word; then two
+--                       words for each run of messages due at the same time: its score (epoch ms +
+--                       rank / 256; or + and the same with a delay in ms), how many messages
+-- returns  {-1} if the bucket has another birth id; else three numbers for each run of equal answers:
+--          answer, due ms (of the pending message of that id, else as asked for), how many messages;
+--          with a source they end with the first conflict, foreign or in flight, which does not
+--          count as read
 -- cost     O(log n) per message
 local CREATED, DUPLICATE, CONFLICT, REPLACED, IN_FLIGHT, CANCELLED = 1, 2, 3, 4, 5, 6
 local FOREIGN = 14
 local BACKDATED = 2 -- the head's version if the time of acceptance follows the payload
 local KEEP_CALLS_MS = 600000
+local MOST_AT_ONCE = 2000 -- Lua's stack bounds the words of one command
 local messages, due, mirror, attempts, calls = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[10]
-local policy, reach = tonumber(ARGV[2]), ARGV[9]
+local policy, count, argv = tonumber(ARGV[2]), tonumber(ARGV[10]), ARGV
 
-local marks = redis.call('HMGET', KEYS[8], 'birth', 'look', 'fired_score', 'fired_claim')
+local marks = redis.call('HMGET', KEYS[8], 'birth', 'look')
 if marks[1] ~= ARGV[3] and (marks[1] or ARGV[4] ~= '1') then
   return {-1}
 end
@@ -47,151 +51,242 @@ if not now then
   now = t[1] * 1000 + math.ceil(t[2] / 1000)
 end
 
-redis.call('ZCARD', due) -- fails here, before the first write, if it is not a zset
+local undone = redis.call('ZCARD', calls) > 0
+local source, read = ARGV[7], nil -- read: the highest offset so far
+if source ~= '' then
+  read = tonumber(redis.call('HGET', KEYS[11], source)) or -1
+end
 if not marks[1] then
+  redis.call('ZCARD', due) -- fails here, before the first write, if it is not a zset
   redis.call('HSET', KEYS[8], 'birth', ARGV[3])
 end
 local look = tonumber(marks[2]) or 0 -- an idle owner's next look
 local head -- the earliest score before this call, once it matters to that owner
-local undone = redis.call('ZCARD', calls) > 0
 local first_due = math.huge
-local added = {}
+local answers = {}
 
-local function score_of(record)
-  return #record > 9 and struct.unpack('>d', record, 2) or 0
-end
-
-local function flush()
+-- Before messages enter `due`.
+local function note_head()
   if not head and first_due < look then
     head = tonumber(redis.call('ZRANGE', due, 0, 0, 'WITHSCORES')[2] or math.huge)
   end
-  for i = 1, #added, 1000 do
-    redis.call('ZADD', due, unpack(added, i, math.min(i + 999, #added)))
+end
+
+-- The score of a run, and what its records have before the stamp and after the payload.
+local function run_at(at)
+  local score = string.byte(argv[at]) == 43 and now + argv[at] or tonumber(argv[at])
+  if score < now - 1 then -- overdue when accepted: its lateness counts from now
+    return score, struct.pack('>Bd', BACKDATED, score), struct.pack('>d', now)
   end
-  added = {}
+  return score, struct.pack('>Bd', 1, score), ''
 end
 
-local function remember(stamp, id, answer)
-  redis.call('ZADD', calls, string.format('%.17g', now + answer / 256), stamp .. id)
-end
-
--- Whether the message was handed to the broker, or is about to be.
-local function is_fired(id, score)
-  flush() -- if a key is damaged, the messages accepted so far are not lost
-  local claim = tonumber(redis.call('ZSCORE', mirror, id) or '')
-  return claim and claim <= tonumber(marks[4] or -1) and score <= tonumber(marks[3] or -1)
-end
-
--- Whether a message is bound for a destination outside the reach. After a head of 13 bytes a payload
--- is a MessagePack array; its first item is the destination.
-local function is_foreign(record)
-  if reach == '' then
-    return false
+-- The usual case: all messages are new. Then three calls store them.
+local all_new = count > 0 and count <= MOST_AT_ONCE and policy ~= 4
+  and not (read and struct.unpack('>I8', ARGV[8]) <= read)
+local checked = 10
+while all_new and checked < 10 + count do -- in parts: pending records may be much larger than new ones
+  local last = math.min(checked + 100, 10 + count)
+  for _, pending in ipairs(redis.call('HMGET', messages, unpack(argv, checked + 1, last))) do
+    all_new = all_new and not pending
   end
-  local ok, _, destination = pcall(cmsgpack.unpack_limit, record, 1, 14)
-  for _, pattern in ipairs(cjson.decode(reach)) do
-    if ok and type(destination) == 'string' and string.find(destination, pattern) then
+  checked = last
+end
+for i = 11, all_new and undone and 10 + count or 0 do
+  local call = string.sub(argv[i + count], 1, 4) .. argv[i]
+  all_new = all_new and not redis.call('ZSCORE', calls, call)
+end
+if all_new then
+  local fields, scores, n = {}, {}, 0
+  for at = 11 + 2 * count, #argv, 2 do
+    local score, front, back = run_at(at)
+    local many, text = tonumber(argv[at + 1]), argv[at]
+    if string.byte(text) == 43 then
+      text = string.format('%.17g', score)
+    end
+    for i = 11 + n / 2, 10 + n / 2 + many do
+      fields[n + 1], fields[n + 2] = argv[i], front .. argv[count + i] .. back
+      scores[n + 1], scores[n + 2] = text, argv[i]
+      n = n + 2
+    end
+    first_due = math.min(first_due, score)
+    local last = #answers
+    answers[last + 1], answers[last + 2], answers[last + 3] = CREATED, math.floor(score), many
+  end
+  note_head()
+  redis.call('ZADD', due, unpack(scores)) -- fails here, before it wrote, if it is not a zset
+  if redis.call('HSET', messages, unpack(fields)) < count then -- an id is there twice
+    redis.call('HDEL', messages, unpack(argv, 11, 10 + count))
+    redis.call('ZREM', due, unpack(argv, 11, 10 + count))
+    answers, first_due, head, all_new = {}, math.huge, nil, false
+  elseif read then
+    read = struct.unpack('>I8', ARGV[8], count * 8 - 7)
+  end
+end
+
+-- Else one by one.
+if not all_new then
+  local reach = ARGV[9]
+  redis.call('ZCARD', due) -- fails here, before the first write, if it is not a zset
+  local fired = redis.call('HMGET', KEYS[8], 'fired_score', 'fired_claim')
+  local added = {}
+
+  local function score_of(record)
+    return #record > 9 and struct.unpack('>d', record, 2) or 0
+  end
+
+  local function offset_of(i)
+    return (struct.unpack('>I8', ARGV[8], i * 8 - 7))
+  end
+
+  local function add_answer(answer, due_ms)
+    local last = #answers
+    if answers[last - 2] == answer and answers[last - 1] == due_ms then
+      answers[last] = answers[last] + 1
+    else
+      answers[last + 1], answers[last + 2], answers[last + 3] = answer, due_ms, 1
+    end
+  end
+
+  local function flush()
+    note_head()
+    for i = 1, #added, 1000 do
+      redis.call('ZADD', due, unpack(added, i, math.min(i + 999, #added)))
+    end
+    added = {}
+  end
+
+  local function remember(stamp, id, answer)
+    redis.call('ZADD', calls, string.format('%.17g', now + answer / 256), stamp .. id)
+  end
+
+  -- Whether the message was handed to the broker, or is about to be.
+  local function is_fired(id, score)
+    flush() -- if a key is damaged, the messages accepted so far are not lost
+    local claim = tonumber(redis.call('ZSCORE', mirror, id) or '')
+    return claim and claim <= tonumber(fired[2] or -1) and score <= tonumber(fired[1] or -1)
+  end
+
+  -- Whether a message is bound for a destination outside the reach. After a head of 13 bytes a payload
+  -- is a MessagePack array; its first item is the destination.
+  local function is_foreign(record)
+    if reach == '' then
       return false
     end
+    local ok, _, destination = pcall(cmsgpack.unpack_limit, record, 1, 14)
+    for _, pattern in ipairs(cjson.decode(reach)) do
+      if ok and type(destination) == 'string' and string.find(destination, pattern) then
+        return false
+      end
+    end
+    return true
   end
-  return true
-end
 
--- Note that an earlier publish of this message may have arrived.
-local function may_be_delivered(id)
-  if redis.call('HEXISTS', messages, id) == 1 then
-    local tried = redis.call('HGET', attempts, id) or '0:0:'
-    redis.call('HSET', attempts, id, (string.gsub(tried, ':%d', ':1', 1)))
+  -- Note that an earlier publish of this message may have arrived.
+  local function may_be_delivered(id)
+    if redis.call('HEXISTS', messages, id) == 1 then
+      local tried = redis.call('HGET', attempts, id) or '0:0:'
+      redis.call('HSET', attempts, id, (string.gsub(tried, ':%d', ':1', 1)))
+    end
   end
-end
 
--- Remove the old message from wherever it is.
-local function revoke(id)
-  if redis.call('ZSCORE', mirror, id) then
-    redis.call('ZADD', KEYS[9], redis.call('HINCRBY', KEYS[8], 'turn', 1), id)
-    redis.call('ZREM', mirror, id)
-  elseif redis.call('ZREM', KEYS[5], id) == 0 then
-    redis.call('HDEL', KEYS[7], id)
-    redis.call('ZREM', KEYS[6], id)
+  -- Remove the old message from wherever it is.
+  local function revoke(id)
+    if redis.call('ZSCORE', mirror, id) then
+      redis.call('ZADD', KEYS[9], redis.call('HINCRBY', KEYS[8], 'turn', 1), id)
+      redis.call('ZREM', mirror, id)
+    elseif redis.call('ZREM', KEYS[5], id) == 0 then
+      redis.call('HDEL', KEYS[7], id)
+      redis.call('ZREM', KEYS[6], id)
+    end
   end
-end
 
-local function replace(stamp, id, old, score, record)
-  local tried = redis.call('HGET', attempts, id)
-  revoke(id)
-  redis.call('HSET', messages, id, record)
-  added = {string.format('%.17g', score), id}
-  first_due = math.min(first_due, score)
-  flush()
-  redis.call('HDEL', attempts, id .. '\0')
-  if tried and string.match(tried, ':(%d)') ~= '0' then
-    redis.call('HSET', attempts, id, '0:1:')
-  else
-    redis.call('HDEL', attempts, id)
-  end
-  remember(string.sub(old, 10, 13), id, CANCELLED)
-  remember(stamp, id, REPLACED)
-  undone = true
-  return REPLACED
-end
-
-local function schedule(stamp, id, score, payload)
-  local past = undone and redis.call('ZSCORE', calls, stamp .. id)
-  if past then
-    local mine = redis.call('HGET', messages, id) or ''
-    return past % 1 * 256, string.sub(mine, 10, 13) == stamp and score_of(mine) or nil
-  end
-  local record = struct.pack('>Bdc4', 1, score, stamp) .. payload
-  if score < now - 1 then -- overdue when accepted: its lateness counts from now
-    record = struct.pack('>Bdc4', BACKDATED, score, stamp) .. payload .. struct.pack('>d', now)
-  end
-  if redis.call('HSETNX', messages, id, record) == 1 then
-    added[#added + 1] = string.format('%.17g', score)
-    added[#added + 1] = id
+  local function replace(stamp, id, old, score, record)
+    local tried = redis.call('HGET', attempts, id)
+    revoke(id)
+    redis.call('HSET', messages, id, record)
+    added = {string.format('%.17g', score), id}
     first_due = math.min(first_due, score)
-    return CREATED
+    flush()
+    redis.call('HDEL', attempts, id .. '\0')
+    if tried and string.match(tried, ':(%d)') ~= '0' then
+      redis.call('HSET', attempts, id, '0:1:')
+    else
+      redis.call('HDEL', attempts, id)
+    end
+    remember(string.sub(old, 10, 13), id, CANCELLED)
+    remember(stamp, id, REPLACED)
+    undone = true
+    return REPLACED
   end
-  local old = redis.call('HGET', messages, id)
-  if string.sub(old, 10, 13) == stamp then
-    return CREATED, score_of(old)
-  elseif policy >= 2 and is_fired(id, score_of(old)) then
-    return IN_FLIGHT, score_of(old)
-  elseif is_foreign(old) then
-    return FOREIGN, score_of(old)
-  elseif policy == 2 then
-    return replace(stamp, id, old, score, record)
-  elseif policy == 1 or string.sub(old, 14, string.byte(old) == BACKDATED and -9 or -1) == payload then
-    return DUPLICATE, score_of(old)
+
+  -- Accept one message. entry: its stamp and payload; front, back: what its record has around them.
+  local function schedule(id, entry, score, front, back)
+    local stamp = string.sub(entry, 1, 4)
+    local past = undone and redis.call('ZSCORE', calls, stamp .. id)
+    if past then
+      local mine = redis.call('HGET', messages, id) or ''
+      return past % 1 * 256, string.sub(mine, 10, 13) == stamp and score_of(mine) or nil
+    end
+    local record = front .. entry .. back
+    if redis.call('HSETNX', messages, id, record) == 1 then
+      added[#added + 1] = string.format('%.17g', score)
+      added[#added + 1] = id
+      first_due = math.min(first_due, score)
+      return CREATED
+    end
+    local old = redis.call('HGET', messages, id)
+    if string.sub(old, 10, 13) == stamp then
+      return CREATED, score_of(old)
+    elseif policy >= 2 and is_fired(id, score_of(old)) then
+      return IN_FLIGHT, score_of(old)
+    elseif is_foreign(old) then
+      return FOREIGN, score_of(old)
+    elseif policy == 2 then
+      return replace(stamp, id, old, score, record)
+    elseif policy == 1
+      or string.sub(old, 14, string.byte(old) == BACKDATED and -9 or -1) == string.sub(entry, 5) then
+      return DUPLICATE, score_of(old)
+    end
+    return CONFLICT, score_of(old)
   end
-  return CONFLICT, score_of(old)
+
+  -- Whether to go on with the next message: an answer that the caller must act on may never arrive.
+  local function accept(i, score, front, back)
+    local answer, other = DUPLICATE, nil
+    if not read or offset_of(i) > read then
+      answer, other = schedule(argv[10 + i], argv[10 + count + i], score, front, back)
+      if policy == 4 and (answer == CREATED or answer == DUPLICATE) then
+        may_be_delivered(argv[10 + i])
+      end
+    end
+    add_answer(answer, math.floor(other or score))
+    if not read then
+      return true
+    elseif answer == CONFLICT or answer == IN_FLIGHT or answer == FOREIGN then
+      return false
+    end
+    read = math.max(read, offset_of(i))
+    return true
+  end
+
+  local function accept_all()
+    local i = 0
+    for at = 11 + 2 * count, #argv, 2 do
+      local score, front, back = run_at(at)
+      for _ = 1, tonumber(argv[at + 1]) do
+        i = i + 1
+        if not accept(i, score, front, back) then
+          return
+        end
+      end
+    end
+  end
+
+  accept_all()
+  flush()
 end
 
-local source, read = ARGV[7], nil
-if source ~= '' then
-  read = tonumber(redis.call('HGET', KEYS[11], source)) or -1
-end
-local answers = {}
-for i = 10, #ARGV, 5 do
-  local when = ARGV[i + 2]
-  local due_ms = string.byte(when) == 43 and now + string.sub(when, 2) or tonumber(when)
-  local offset = read and struct.unpack('>I8', ARGV[8], #answers * 4 + 1)
-  local answer, other = DUPLICATE, nil
-  if not read or offset > read then
-    answer, other = schedule(ARGV[i], ARGV[i + 1], due_ms + ARGV[i + 3] / 256, ARGV[i + 4])
-    if policy == 4 and (answer == CREATED or answer == DUPLICATE) then
-      may_be_delivered(ARGV[i + 1])
-    end
-  end
-  answers[#answers + 1] = answer
-  answers[#answers + 1] = math.floor(other or due_ms)
-  if read then
-    if answer == CONFLICT or answer == IN_FLIGHT or answer == FOREIGN then
-      break -- the caller must act on this answer, and may never get it
-    end
-    read = math.max(read, offset)
-  end
-end
-flush()
 if read and read >= 0 then
   redis.call('HSET', KEYS[11], source, string.format('%.0f', read))
 end
@@ -199,7 +294,7 @@ end
 -- Last: after a write that cannot grow memory, a full Redis would let all other writes pass.
 if undone then
   local old_calls = redis.call('ZRANGEBYSCORE', calls, '-inf', now - KEEP_CALLS_MS,
-    'LIMIT', 0, 100 + math.min(#answers, 3000))
+    'LIMIT', 0, 100 + math.min(2 * count, 3000))
   if #old_calls > 0 then
     redis.call('ZREM', calls, unpack(old_calls))
   end

@@ -150,7 +150,10 @@ def read_answers(reply: list[int]) -> list[Answer] | None:
 def read_scheduled(reply: list[int]) -> list[tuple[Answer, int]] | None:
     if reply and reply[0] < 0:
         return None
-    return [(ANSWERS[reply[i]], reply[i + 1]) for i in range(0, len(reply), 2)]
+    found: list[tuple[Answer, int]] = []
+    for i in range(0, len(reply), 3):
+        found += [(ANSWERS[reply[i]], reply[i + 1])] * reply[i + 2]
+    return found
 
 
 def read_held(reply: int | None) -> Held:

@@ -21,6 +21,7 @@ T = TypeVar("T")
 _POLICIES = {OnConflict.FAIL: 0, OnConflict.KEEP: 1, OnConflict.REPLACE: 2, WAIT: 3}
 _WAIT_MAYBE = 4  # as WAIT, and an earlier publish of the message may have arrived
 _DESTINATION_BYTES = 1100  # a record begins with its destination, which is never longer than this
+_FRACTIONS = [f"{rank / 256:.8f}"[1:] for rank in range(256)]  # exact: of a score, by rank
 _OFFSET = struct.Struct(">Q")
 
 
@@ -104,10 +105,9 @@ class Bucket:
         offsets = b"".join(map(_OFFSET.pack, source.offsets))
         args: list[Arg] = [
             _now(now_ms), number, self.birth, int(first), self._wake, self.number, source.name,
-            offsets, reach,
+            offsets, reach, len(messages), *[message.id for _, message in messages],
+            *[stamp + message.payload for stamp, message in messages], *_scores(messages),
         ]  # fmt: skip
-        for stamp, message in messages:
-            args += (stamp, message.id, message.when, message.rank, message.payload)
         return self._call("schedule", args, replies.read_scheduled)
 
     def quarantine(
@@ -370,6 +370,20 @@ class Bucket:
 
 def _now(now_ms: int | None) -> Arg:
     return "" if now_ms is None else now_ms
+
+
+def _scores(messages: Sequence[tuple[bytes, Accepted]]) -> list[Arg]:
+    """Score and number of messages of each run that is due at the same time."""
+    runs: list[Arg] = []
+    when, rank, begin = "", 0, 0
+    for i, (_, message) in enumerate(messages):
+        if message.when != when or message.rank != rank:
+            if i:
+                runs += (when + _FRACTIONS[rank], i - begin)
+            when, rank, begin = message.when, message.rank, i
+    if messages:
+        runs += (when + _FRACTIONS[rank], len(messages) - begin)
+    return runs
 
 
 def _groups(

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from delaybridge.message import Answer
+from delaybridge.accept.accept import Accepted
+from delaybridge.message import Answer, OnConflict
 from delaybridge.store.command import RedisCommand
 from tests.rigs.bucket import TTL_MS, Copy, Owner, World
 from tests.rigs.sample_calls import SAMPLES
@@ -935,11 +936,11 @@ def test_the_conflict_policy_decides_the_fate_of_a_pending_id(
 
 
 def test_one_call_may_hold_an_id_twice(world: World, now: int) -> None:
-    first = world.scheduling("x", now, payload=b"a")
-    second = world.scheduling("x", now + 5, payload=b"b", policy="replace")
-    both = RedisCommand(second.name, second.keys, [*second.args, *first.args[9:]], second.parse)
-    assert [answer for answer, _ in world.run(both) or ()] == ["created", "replaced"]
+    first, second = (Accepted("x", b"x", str(now + n), 255, b"%d" % n) for n in (0, 5))
+    twice = world.scheduling_all([first, second], OnConflict.REPLACE)
+    assert world.run(twice) == [(Answer.CREATED, now), (Answer.REPLACED, now + 5)]
     assert world.place("x") == "due"
+    assert world.score("x") == now + 5 + 255 / 256
 
 
 # claim: limits, order, unreadable records
@@ -1013,9 +1014,10 @@ def test_a_claim_returns_the_remembered_failures(world: World, now: int) -> None
 
 def test_every_verb_takes_many_messages_in_one_call(world: World, now: int) -> None:
     names = [f"x{n:04}" for n in range(2500)]
-    calls = [world.scheduling(name, now + n % 7) for n, name in enumerate(names)]
-    args = [*calls[0].args[:9], *(arg for call in calls for arg in call.args[9:])]
-    world.run(RedisCommand("schedule", calls[0].keys, args, calls[0].parse))
+    messages = [
+        Accepted(name, b"", str(now + n % 7), 255, b"payload") for n, name in enumerate(names)
+    ]
+    world.run(world.scheduling_all(messages))
     owner = world.owner()
     copies = owner.claim(limit=5000)
     assert len(copies) == 2500

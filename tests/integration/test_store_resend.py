@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from delaybridge.accept.accept import Accepted
 from delaybridge.message import WAIT, Answer, OnConflict, State
 from delaybridge.store import keys, registry
 from delaybridge.store.command import RedisCommand
@@ -388,11 +389,9 @@ def test_a_delay_on_redis_clock_is_not_restarted_when_the_call_is_sent_again(
     twins: tuple[World, World], proxy: LossyProxy
 ) -> None:
     world, _ = twins
-    relative = world.scheduling("x", 0)
+    relative = world.scheduling_all([Accepted("x", b"x", "+60000", 255, b"payload")])
     args = [*relative.args]
-    args[11] = "+60000"
-    args[0] = world.now_ms
-    first = world.run(RedisCommand("schedule", relative.keys, args, relative.parse))
+    first = world.run(relative)
     args[0] = world.now_ms + 777  # Redis' clock when it is executed again
     again = world.run(RedisCommand("schedule", relative.keys, args, relative.parse))
     assert again == first == [(Answer.CREATED, world.now_ms + 60_000)]

@@ -75,9 +75,15 @@ class World:
         **fields: Any,
     ) -> RedisCommand[list[tuple[Answer, int]] | None]:
         accepted = Accepted(id, id.encode(), str(due_ms), rank_of(priority), payload)
-        return self.bucket.schedule(
-            [(self.stamp(), accepted)], policy, first=True, now_ms=self.now_ms, **fields
-        )
+        return self.scheduling_all([accepted], policy, **fields)
+
+    def scheduling_all(
+        self, messages: Iterable[Accepted], policy: ConflictPolicy = OnConflict.FAIL, **fields: Any
+    ) -> RedisCommand[list[tuple[Answer, int]] | None]:
+        """All in one call."""
+        stamped = [(self.stamp(), message) for message in messages]
+        fields = {"first": True, "now_ms": self.now_ms} | fields
+        return self.bucket.schedule(stamped, policy, **fields)
 
     def quarantining(self, *ids: str, reason: str = "ingress: why") -> RedisCommand[Any]:
         kept = [(self.stamp(), id, b"payload", reason) for id in ids]

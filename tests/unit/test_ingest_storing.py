@@ -80,8 +80,10 @@ class ModelStore:
 
     def _schedule(self, bucket: ModelBucket, args: Sequence[Any]) -> list[tuple[Answer, int]]:
         policy, source, offsets = args[1], args[6], struct.unpack(f">{len(args[7]) // 8}Q", args[7])
-        answers = []
-        for i, (stamp, id, _, _, payload) in enumerate(zip(*[iter(args[9:])] * 5, strict=True)):
+        count, answers = args[9], []
+        ids, entries = args[10 : 10 + count], args[10 + count : 10 + 2 * count]
+        for i, (id, entry) in enumerate(zip(ids, entries, strict=True)):
+            stamp, payload = entry[:4], entry[4:]
             answer = DUPLICATE
             if not source or offsets[i] > bucket.read.get(source, -1):
                 answer = self._one(bucket, policy, stamp, id, payload)
@@ -212,7 +214,7 @@ class TestCalls:
     def test_messages_that_do_not_fit_into_a_call_go_into_the_next(self, model: ModelStore) -> None:
         entries: list[Entry] = [schedule(f"id-{n}", b"x" * 2**20, key=b"k") for n in range(10)]
         assert store(model, entries) == [CREATED] * 10
-        assert [len(command.args[9:]) // 5 for command in model.called] == [4, 4, 2]
+        assert [command.args[9] for command in model.called] == [4, 4, 2]
 
     def test_messages_of_a_source_that_do_not_fit_are_left_for_later(
         self, model: ModelStore

@@ -82,6 +82,8 @@ def _aliases(verb: str) -> dict[str, str]:
 
 def each(verb: str, last: Declared, messages: int) -> int:
     """How many arguments that number of messages takes, by the header."""
+    if verb == "schedule":  # id and entry of each; all are due at the same time
+        return 2 * messages + 2 * bool(messages)
     if last.name == "groups":
         return messages * (2 + messages)
     if last.name == "ids":
