@@ -157,12 +157,11 @@ class Record(msgspec.Struct, array_like=True, frozen=True, gc=False):
     def size(self) -> int:
         """The bytes that count against a window."""
         headers = self.headers
-        extra = (
-            len(headers)
-            if isinstance(headers, bytes)
-            else sum(len(n) + len(v or b"") for n, v in headers)
-        )
-        return len(self.body or b"") + len(self.key or b"") + extra + 128
+        if isinstance(headers, bytes):
+            size = len(headers) + 128
+        else:
+            size = sum([len(n) + len(v or b"") for n, v in headers]) + 128
+        return size + len(self.body or b"") + len(self.key or b"")
 
     def suits(self, kind: str) -> bool:
         """Whether the record was encoded for brokers of this kind."""

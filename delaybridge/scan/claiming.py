@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
+from itertools import accumulate
 from math import inf
 from operator import attrgetter
 
@@ -13,6 +15,8 @@ from delaybridge.scan.unpacking import copies_of
 from delaybridge.store.replies import Claim
 
 MARGIN_MS = 20  # an owner that is woken up claims this long before the due time
+_AT_ONCE = 2000  # messages of a backlog in one claim; while they are unpacked, confirms wait
+_PAUSE_MS = 20  # between claims while there is room for less than a batch
 
 
 class Claiming:
@@ -24,16 +28,19 @@ class Claiming:
     def __init__(self, context: Context) -> None:
         self._context = context
         self.under_way: Sequence[Session] = ()
+        self._claimed_ms = -inf
 
     def start(self, now_ms: int) -> None:
         """Claim from every bucket whose time has come, earliest first, while there is room."""
-        room, room_bytes = self._room
-        if self.under_way or room <= 0 or room_bytes <= 0:
+        if self.under_way:
             return
-        asked = sorted(self._wanting(now_ms), key=attrgetter("next_score"))[:room]
+        room, room_bytes = self._room
+        if room <= 0 or room_bytes <= 0 or now_ms < self._pause_ends_ms(now_ms):
+            return
+        options = self._context.options
+        asked = self._first(self._wanting(now_ms), room)
         if asked:
-            self.under_way = asked
-            options = self._context.options
+            self.under_way, self._claimed_ms = asked, now_ms
             limit = min(options.batch_messages, room // len(asked))
             max_bytes = max(1, min(options.batch_bytes, room_bytes) // len(asked))
             self._context.start(self._claim(asked, limit, max_bytes, now_ms))
@@ -43,11 +50,35 @@ class Claiming:
         unclaimed = [*self.under_way, *self._wanting(now_ms)]
         return min((session.next_score for session in unclaimed), default=inf)
 
-    def next_looks_ms(self) -> list[float]:
+    def next_looks_ms(self, now_ms: int) -> list[float]:
         """When to claim next."""
         if self.under_way or min(self._room) <= 0:
             return []  # the alarm rings when the claim ends, or when a copy frees its room
-        return [s.look_at_ms for s in self._context.sessions.values() if s.may_claim]
+        ends_ms = self._pause_ends_ms(now_ms)
+        sessions = self._context.sessions.values()
+        return [max(s.look_at_ms, ends_ms) for s in sessions if s.may_claim]
+
+    def _first(self, wanting: Sequence[Session], room: int) -> Sequence[Session]:
+        """The buckets to claim from now, earliest first: of a backlog only some, in whole batches.
+
+        A full wheel would else be refilled with a few messages from each bucket, again and again.
+        """
+        batch = self._batch
+        asked = sorted(wanting, key=attrgetter("next_score"))[: max(1, room // batch)]
+        behind = accumulate(batch if session.has_more else 0 for session in asked)
+        return asked[: bisect_left(list(behind), _AT_ONCE) + 1]
+
+    def _pause_ends_ms(self, now_ms: int) -> float:
+        """When to claim next, though there is room for less than a batch."""
+        is_tight = self._room[0] < self._batch
+        lately = 0 <= now_ms - self._claimed_ms < _PAUSE_MS
+        return self._claimed_ms + _PAUSE_MS if is_tight and lately else -inf
+
+    @property
+    def _batch(self) -> int:
+        """Messages of a backlog to claim from one bucket; the wheel has room for two from each."""
+        options, buckets = self._context.options, max(1, len(self._context.sessions))
+        return max(1, min(options.batch_messages, options.wheel_messages // (2 * buckets)))
 
     @property
     def _room(self) -> tuple[int, int]:
@@ -84,6 +115,7 @@ class Claiming:
         next_due_ms = inf if next_score is None else int(next_score)
         look_at_ms = max(next_due_ms - options.claim_ahead_ms, now_ms + options.pace_ms)
         session.look_at_ms = min(session.look_at_ms, now_ms if claimed.more else look_at_ms)
+        session.has_more = claimed.more
         session.copies += len(claimed.ids)
         lanes, emit = self._context.lanes, self._context.emit
         copies = copies_of(session, claimed, lanes, self._context.clock.now_ms(), emit)

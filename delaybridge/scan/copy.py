@@ -45,13 +45,15 @@ class Copy(Delivery):
         destination: Destination,
         lane: Lane,
     ) -> None:
-        due_ms = int(score) if tried.due_ms is None else tried.due_ms
-        super().__init__(id, record, destination, due_ms, tried.failures + 1)
-        self.late_from_ms = due_ms
+        # This runs for each message: it does what `Delivery.__init__` does, without a second call.
+        failures, _, first_due_ms = tried
+        self.id, self.record, self.destination, self.size = id, record, destination, record.size
+        self.due_ms = self.late_from_ms = int(score) if first_due_ms is None else first_due_ms
+        self.attempt = failures + 1
         self.session, self.claim, self.score, self.tried = session, claim, score, tried
         self.lane = lane
         self.is_plain = type(record.headers) is lane.headers_type and not (
-            tried.failures or record.ttl_ms is not None or record.at_most_once
+            failures or record.ttl_ms is not None or record.at_most_once
         )
 
     def is_expired(self, now_ms: int) -> bool:

@@ -76,7 +76,7 @@ class Exits:
     @property
     def any(self) -> bool:
         """Whether the store must be told something."""
-        return bool(self._settled) or self._is_urgent
+        return bool(self._settled) or self._is_urgent  # this runs in each pass, for each bucket
 
     @property
     def may_wait(self) -> bool:
@@ -89,7 +89,7 @@ class Exits:
 
     @property
     def _may_unpark(self) -> bool:
-        if self._unparking or self.draining:
+        if not (self._unpark_all or self._unpark_ids) or self._unparking or self.draining:
             return False
         # An unpark must not overtake the report that parks its messages.
         if self._unpark_all:

@@ -23,6 +23,7 @@ from delaybridge.scan.waiting import by_score
 from delaybridge.store.command import RedisCommand
 from delaybridge.store.replies import Fired
 
+_GATHER_MS = 20  # how long a full lane gathers room before its next fire
 _PART = 1000  # messages due at one instant; beyond it, other buckets wait for the next fire
 
 Batch = dict[Session, list[Copy]]
@@ -37,6 +38,7 @@ class Firing:
         self._context, self._claiming = context, claiming
         self._telling, self._publishing = telling, publishing
         self._under_way = False
+        self._fired_ms = -inf
         self._round_trip_ms = 1.0
 
     @property
@@ -44,14 +46,33 @@ class Firing:
         """How long before the due time to fire: two round trips, at most `fire_lead_ms`."""
         return min(self._context.options.fire_lead_ms, ceil(2 * self._round_trip_ms) + 1)
 
+    def is_ready(self, now_ms: int) -> bool:
+        """Whether a fire can be made now, and is worth it.
+
+        In a backlog the lane is nearly always full. It gathers room for an eighth of what it holds;
+        its broker has the rest meanwhile.
+        """
+        ripe = self._context.waiting.ripe
+        if not ripe or self._under_way:
+            return False
+        gathers = 0 <= now_ms - self._fired_ms < _GATHER_MS
+        return not gathers or self._context.lanes.has_room(ripe[0].lane)
+
+    def next_look_ms(self, now_ms: int) -> float:
+        """When a fire is worth it though no room is gathered."""
+        if self._under_way or not self._context.waiting.ripe:
+            return inf
+        ends_ms = self._fired_ms + _GATHER_MS
+        return ends_ms if ends_ms > now_ms else inf
+
     def start(self, now_ms: int) -> None:
         """Fire, in all buckets at once, the ripe copies that there is room for, by score."""
         waiting = self._context.waiting
         waiting.ripen(now_ms, self.lead_ms, self._context.options.fire_lead_ms)
-        if waiting.ripe and not self._under_way:
+        if self.is_ready(now_ms):
             batch = self._select(now_ms)
             if batch:
-                self._under_way = True
+                self._under_way, self._fired_ms = True, now_ms
                 # Built here: a claim answered before the task runs must not be covered.
                 reports = {session: session.exits.take() for session in batch}
                 fires = [self._fire_of(session, copies) for session, copies in batch.items()]

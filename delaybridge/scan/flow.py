@@ -40,6 +40,12 @@ class Flow:
         self._batches: deque[tuple[int, int, int]] = deque()
         self._shortest_ms = inf
         self._alone_ms: int | None = None  # when a batch found nothing in flight before it
+        self._begun_ms = now_ms  # when such a batch got its first answer
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the broker may be given at least an eighth of the limit: less is not worth it."""
+        return 8 * (self.limit - self.in_flight) >= self.limit
 
     def handed_over(self, messages: int, now_ms: int) -> None:
         """The broker was given a batch."""
@@ -58,7 +64,7 @@ class Flow:
         self.moved_ms = now_ms
         if self._alone_ms is not None:  # the first answer, to a batch that waited behind no other
             self._shortest_ms = min(self._shortest_ms, max(0, now_ms - self._alone_ms))
-            self._alone_ms = None
+            self._alone_ms, self._begun_ms = None, now_ms
         while self._batches and self._batches[0][0] <= self._answered:
             _, since_ms, in_flight = self._batches.popleft()
             self._learn(max(0, now_ms - since_ms), in_flight)  # the clock may be set back a little
@@ -79,16 +85,21 @@ class Flow:
     def clock_stepped(self, step_ms: int) -> None:
         """The store's clock was set: shift all times."""
         self.moved_ms += step_ms
+        self._begun_ms += step_ms
         if self._alone_ms is not None:
             self._alone_ms += step_ms
         self._batches = deque((until, ms + step_ms, n) for until, ms, n in self._batches)
 
     def clear_ms(self, messages: int, now_ms: int) -> float:
-        """Estimates how long it takes to confirm that many more."""
-        if not self._batches:
+        """Estimates how long it takes to confirm that many more.
+
+        The time until a first answer says little: the channel may have been opened meanwhile. A
+        destination that gives none is stalled before long.
+        """
+        if not self._batches or self._alone_ms is not None:
             return 0.0
         _, since_ms, in_flight = self._batches[0]
-        return messages * (now_ms - since_ms) / in_flight
+        return messages * (now_ms - max(since_ms, self._begun_ms)) / in_flight
 
     def is_stalled(self, now_ms: int) -> bool:
         """Whether the destination has messages and has stopped answering."""

@@ -238,8 +238,14 @@ class Lanes:
 
     @property
     def is_calm(self) -> bool:
-        """Whether nothing is ready and nothing parked, so that an outcome allows no next step."""
-        return not (self._waiting or self._parking.troubled)
+        """Whether nothing is parked, or ready and has room, so that an outcome allows no step."""
+        has_room = any(lane.flow.has_room for lane in self._waiting)
+        return not (has_room or self._parking.troubled)
+
+    def has_room(self, lane: Lane) -> bool:
+        """Whether a lane may take an eighth of what it holds."""
+        room = self._window.room(lane)
+        return room > 0 and 8 * room >= lane.load
 
     @property
     def is_returning(self) -> bool:

@@ -113,11 +113,11 @@ class Scanner:
 
     def _next_look_ms(self, now_ms: int) -> int | None:
         """The next time in ms at which a step can be taken though nothing else happens."""
-        looks: list[float] = [self._telling.next_look_ms]
+        looks: list[float] = [self._telling.next_look_ms, self._firing.next_look_ms(now_ms)]
         looks += [copy.score for copy in self._publishing.fired[:1]]
         if (wheel_ms := self._waiting.next_due_ms()) is not None:
             looks.append(wheel_ms - self._firing.lead_ms)
-        looks += self._claiming.next_looks_ms()
+        looks += self._claiming.next_looks_ms(now_ms)
         looks += self._lanes.next_looks_ms(now_ms, waiting=bool(self._waiting.ripe))
         nearest = min(looks)
         return None if nearest == inf else int(max(nearest, now_ms))
@@ -181,8 +181,10 @@ class Scanner:
 
     def report(self, deliveries: Sequence[Delivery], outcome: Outcome) -> None:
         """How publishes ended. Every delivery is reported once."""
-        self._lanes.outcome(deliveries, outcome, self._clock.now_ms())
-        if not (self._telling.is_planned and self._lanes.is_calm) or self._waiting.ripe:
+        now_ms = self._clock.now_ms()
+        self._lanes.outcome(deliveries, outcome, now_ms)
+        is_planned = self._telling.is_planned and self._lanes.is_calm
+        if not is_planned or self._firing.is_ready(now_ms):
             self._alarm.ring()
 
     # called by the worker

@@ -19,7 +19,8 @@ class Session:
     last_claim: the number of the last claim received. last_revocation: the turn of the last
     revocation acted upon. watermark: the highest score ever fired; it never falls.
     copies: number claimed and not yet reported to the store as ended. calls: number under way.
-    look_at_ms: when to claim next. next_score: no unclaimed message has a lower score.
+    look_at_ms: when to claim next. next_score: no unclaimed message has a lower score. has_more:
+    the last claim left messages that are due, or none was made yet.
     """
 
     def __init__(self, bucket: Bucket, token: str, turn: int, ttl_ms: int, taken_s: float) -> None:
@@ -36,6 +37,7 @@ class Session:
         self.look_at_ms = -inf
         self.claimed_at_ms = 0
         self.next_score = -inf
+        self.has_more = True
         self.copies = self.calls = 0
         self.moved = asyncio.Event()  # set whenever `copies` or `calls` falls
         self.exits = Exits(bucket, self.owner)
@@ -56,7 +58,8 @@ class Session:
     @property
     def may_claim(self) -> bool:
         """Whether claims may be made."""
-        return self.ready and not (self.draining or self.exits.is_unparking)
+        exits = self.exits
+        return self.ready and not (exits.draining or exits.is_unparking)
 
     # claims and revocations
 

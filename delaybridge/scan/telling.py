@@ -10,6 +10,7 @@ from delaybridge.scan.exits import ExitReport
 from delaybridge.scan.session import Session
 
 _PAUSE_MS = 10  # under load the store is told at most this often
+_LONG_PAUSE_MS = 30  # while a backlog lasts
 
 
 class Telling:
@@ -28,7 +29,7 @@ class Telling:
         return self._under_way or self.next_look_ms < inf
 
     def start(self, now_ms: int) -> None:
-        """Tell, if there is anything to tell. Settled copies wait up to 10 ms for others.
+        """Tell, if there is anything to tell. Settled copies wait up to 10 ms for others, or 30.
 
         Most are told sooner, along with a fire of their bucket.
         """
@@ -36,9 +37,10 @@ class Telling:
             return
         self.next_look_ms = inf
         sessions = [s for s in self._context.sessions.values() if s.exits.any]
-        lately = 0 <= now_ms - self._told_ms < _PAUSE_MS
+        pause_ms = _LONG_PAUSE_MS if self._context.waiting.ripe else _PAUSE_MS
+        lately = 0 <= now_ms - self._told_ms < pause_ms
         if sessions and lately and all(s.exits.may_wait for s in sessions):
-            self.next_look_ms = self._told_ms + _PAUSE_MS
+            self.next_look_ms = self._told_ms + pause_ms
         elif sessions:
             self._under_way, self._told_ms = True, now_ms
             self._context.start(self._tell(sessions))

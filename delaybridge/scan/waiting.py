@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Sequence
 from operator import attrgetter
@@ -60,9 +61,16 @@ class WaitingCopies:
         ripe = self._wheel.advance(self._turned_ms)
         if ripe or self._late:
             self._lanes.ripened(ripe)
-            self.ripe += self._late + ripe
+            self._merge(self._late + ripe)
             self._late = []
-            self.ripe.sort(key=by_score)
+
+    def _merge(self, copies: list[Copy]) -> None:
+        """Put copies among the ripe ones; those before the first of them keep their places."""
+        copies.sort(key=by_score)
+        place = bisect_right(self.ripe, copies[0].score, key=by_score)
+        rest = self.ripe[place:] + copies
+        rest.sort(key=by_score)
+        self.ripe[place:] = rest
 
     def _turn_back(self, now_ms: int) -> None:
         """The store's clock was set back: everything waits on a new wheel."""

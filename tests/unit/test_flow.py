@@ -97,8 +97,10 @@ def test_the_limit_never_grows_beyond_its_upper_bound() -> None:
 def test_the_time_for_more_messages_is_estimated_from_the_oldest_batch() -> None:
     flow = Flow(MOST, NOW_MS)
     assert flow.clear_ms(100, NOW_MS) == 0.0, "nothing is known"
-    flow.handed_over(20, NOW_MS)
-    assert flow.clear_ms(100, NOW_MS + 40) == 200.0
+    flow.handed_over(21, NOW_MS - 90)
+    assert flow.clear_ms(100, NOW_MS) == 0.0, "its channel may be opening"
+    flow.answered(1, NOW_MS)
+    assert flow.clear_ms(105, NOW_MS + 40) == 200.0, "since the first answer"
     flow.handed_over(5, NOW_MS + 40)
     flow.answered(20, NOW_MS + 50)
     assert flow.clear_ms(50, NOW_MS + 90) == 100.0

@@ -1,0 +1,233 @@
+"""Steps of the scanner under load, without servers: when to claim, fire and tell, and how much."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Coroutine, Sequence
+from math import inf
+from typing import Any
+
+import pytest
+
+from delaybridge.message import Delivery, Record
+from delaybridge.publish import CONFIRMED
+from delaybridge.scan.context import ScanOptions
+from delaybridge.scan.copy import Copy
+from delaybridge.scan.lane import Broker
+from delaybridge.scan.lanes import Lanes
+from delaybridge.scan.retry import RetryPolicy
+from delaybridge.scan.scanner import Scanner
+from delaybridge.scan.session import Session
+from delaybridge.scan.waiting import WaitingCopies
+from delaybridge.store.record import Tried
+from delaybridge.store.replies import Claim
+from delaybridge.store.verbs import Bucket
+
+NOW_MS = 1_800_000_000_000
+WINDOW = 1000
+BUCKETS = 16
+
+
+class Recorder:
+    """Stands in for the clock, the alarm and a publisher; counts rings."""
+
+    name, unavailable = "a", None
+
+    def __init__(self) -> None:
+        self.rings = 0
+        self.now = NOW_MS
+        self.taken: list[Delivery] = []
+
+    def now_ms(self) -> int:
+        return self.now
+
+    def monotonic(self) -> float:
+        return 0.0
+
+    def ring(self) -> None:
+        self.rings += 1
+
+    def publish(self, deliveries: Sequence[Delivery]) -> None:
+        self.taken += deliveries
+
+
+class Rig:
+    """A scanner whose tasks are kept, not run."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, **options: int) -> None:
+        self.stub: Any = Recorder()
+        self.lanes = Lanes(
+            {"a": Broker("memory", self.stub)},
+            RetryPolicy(),
+            lambda _: None,
+            window_messages=WINDOW,
+            window_bytes=2**30,
+        )
+        self.started: list[str] = []
+        monkeypatch.setattr(Scanner, "_start", lambda _, work: self._keep(work))
+        self.scanner = Scanner(
+            self.stub, self.lanes, self.stub, self.stub, lambda _: None, ScanOptions(**options),
+            lost=lambda *_: None, damaged=lambda *_: None,
+        )  # fmt: skip
+        self.sessions = [self._session(number) for number in range(BUCKETS)]
+        self.lane = self.lanes.route("a:q", NOW_MS)[1]
+        self.lane.flow.limit = WINDOW
+
+    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
+        self.started.append(work.__qualname__.rpartition(".")[2])
+        work.close()
+
+    def _session(self, number: int) -> Session:
+        session = Session(Bucket("ns", number, "birth"), "owner:1", 1, 10_000, 0.0)
+        session.ready = True
+        self.scanner._sessions[number] = session
+        return session
+
+    def copies(self, count: int, score: float = NOW_MS - 1000.0, number: int = 0) -> list[Copy]:
+        """Copies of one bucket, with growing scores."""
+        session = self.sessions[number]
+        session.received(session.last_claim + 1, count)
+        session.copies += count
+        destination, lane = self.lanes.route("a:q", NOW_MS)
+        return [
+            Copy(
+                session, session.last_claim, f"{number}-{session.last_claim}-{i}", score + i / 1024,
+                Tried(), Record("a:q", b""), destination, lane,
+            )
+            for i in range(count)
+        ]  # fmt: skip
+
+    def pass_(self, after_ms: int = 0) -> list[str]:
+        """Make one pass; returns the steps that it started."""
+        self.stub.now += after_ms
+        self.started.clear()
+        self.scanner.scan(self.stub.now)
+        return self.started
+
+
+def asked_of(rig: Rig) -> list[int]:
+    return [session.bucket.number for session in rig.scanner._claiming.under_way]
+
+
+def test_a_claim_of_a_backlog_takes_whole_batches_from_the_earliest_buckets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = Rig(monkeypatch)
+    for session in rig.sessions:
+        session.next_score = NOW_MS - float(session.bucket.number)
+    assert rig.pass_() == ["_claim"]
+    assert asked_of(rig) == [15, 14, 13, 12], "2000 messages at once"
+
+
+def test_a_claim_asks_all_buckets_that_have_no_backlog(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig(monkeypatch)
+    for session in rig.sessions:
+        session.has_more = False
+    assert rig.pass_() == ["_claim"]
+    assert len(asked_of(rig)) == BUCKETS
+
+
+def test_a_small_wheel_is_shared_by_all_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig(monkeypatch, wheel_messages=40)
+    assert rig.pass_() == ["_claim"]
+    assert len(asked_of(rig)) == BUCKETS
+
+
+def test_a_nearly_full_wheel_is_refilled_after_a_pause_or_when_a_batch_fits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = Rig(monkeypatch, wheel_messages=16_000)
+    claiming, waiting = rig.scanner._claiming, rig.scanner._waiting
+    assert rig.pass_() == ["_claim"]
+    claiming.under_way = ()
+    waiting.messages = 15_900
+    for session in rig.sessions:
+        session.look_at_ms = -inf
+    assert rig.pass_(1) == []
+    assert min(claiming.next_looks_ms(rig.stub.now)) == NOW_MS + 20
+    assert rig.pass_(19) == ["_claim"]
+    assert len(asked_of(rig)) == 1
+    claiming.under_way = ()
+    waiting.messages = 15_500
+    assert rig.pass_(1) == ["_claim"], "a whole batch fits"
+
+
+def test_an_answer_says_whether_a_bucket_has_a_backlog(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig(monkeypatch)
+    session = rig.sessions[0]
+    for more in (False, True):
+        claimed = Claim(session.last_claim + 1, [], [], [], None, more)
+        rig.scanner._claiming._received(session, claimed, NOW_MS)
+        assert session.has_more is more
+
+
+def test_a_full_lane_gathers_room_for_its_next_fire_but_not_for_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = Rig(monkeypatch)
+    for session in rig.sessions:
+        session.look_at_ms = session.next_score = inf
+    copies = rig.copies(5000)
+    rig.scanner._waiting.add(copies)
+    firing = rig.scanner._firing
+    assert rig.pass_() == ["_fire"]
+    firing._under_way = False
+    fired = [copy for copy in copies if copy not in rig.scanner._waiting.ripe]
+    assert len(fired) == WINDOW // 2
+    rig.lanes.ready(fired)
+    assert rig.pass_(1) == []
+    assert firing.next_look_ms(rig.stub.now) == NOW_MS + 20
+    rig.scanner._telling.next_look_ms = NOW_MS + 10.0
+    rig.stub.rings = 0
+    rig.scanner.report(fired[:40], CONFIRMED)
+    assert rig.stub.rings == 0, "too little room"
+    rig.scanner.report(fired[40:80], CONFIRMED)
+    assert rig.stub.rings == 1
+    assert "_fire" in rig.pass_(1)
+    firing._under_way = False
+    rig.scanner.report(fired[80:85], CONFIRMED)
+    assert "_fire" not in rig.pass_(19)
+    assert "_fire" in rig.pass_(1), "20 ms after the last"
+
+
+def test_settled_messages_wait_longer_for_others_while_a_backlog_lasts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = Rig(monkeypatch)
+    for session in rig.sessions:
+        session.look_at_ms = session.next_score = inf
+    telling = rig.scanner._telling
+    for pause_ms, ripe in ((10, []), (30, rig.copies(1))):
+        rig.scanner._waiting.ripe = ripe
+        rig.scanner._firing._under_way = True
+        rig.sessions[0].exits.settle(1, ["id"])
+        assert "_tell" in rig.pass_(100)
+        telling._under_way = False
+        assert "_tell" not in rig.pass_(pause_ms - 1)
+        assert "_tell" in rig.pass_(1)
+        telling._under_way = False
+        rig.sessions[0].exits.take()
+
+
+def test_ripe_copies_are_in_the_same_order_however_they_came() -> None:
+    lanes = Lanes({}, RetryPolicy(), lambda _: None, window_messages=10, window_bytes=10)
+    destination, lane = lanes.route("a:q", NOW_MS)
+    chosen = random.Random(1)
+    for _ in range(50):
+        session = Session(Bucket("ns", 0, "birth"), "owner:1", 1, 10_000, 0.0)
+        waiting, everything = WaitingCopies(NOW_MS, lanes), list[Copy]()
+        for step in range(5):
+            scores = [NOW_MS - 10.0 + chosen.randrange(20) for _ in range(chosen.randrange(9))]
+            copies = [
+                Copy(session, 1, "id", score, Tried(), Record("a:q", b""), destination, lane)
+                for score in scores
+            ]
+            waiting.add(copies)
+            everything += copies
+            waiting.ripen(NOW_MS + 3 * step, 2, 2)
+            ripe = [copy.score for copy in waiting.ripe]
+            due = sorted(c.score for c in everything if c.score < NOW_MS + 3 * step + 3)
+            assert ripe == due
+            for earlier, later in zip(waiting.ripe, waiting.ripe[1:], strict=False):
+                if earlier.score == later.score:
+                    assert everything.index(earlier) < everything.index(later)
