@@ -12,10 +12,13 @@ import sys
 import tempfile
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
+import psutil
 from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AdminClient,
@@ -105,9 +108,13 @@ class Bench:
         for first in range(0, count, CALL):
             self.client.schedule_many([message] * min(CALL, count - first))
 
-    def wait_until_owned(self) -> None:
-        """Wait until workers hold the leases of all buckets."""
-        while not all(bucket.owner for bucket in self.client.stats().buckets):
+    def wait_until_owned(self, workers: int = 1) -> None:
+        """Wait until this many workers hold the leases of all buckets, each its fair share."""
+        while True:
+            held = Counter(bucket.owner for bucket in self.client.stats().buckets)
+            if None not in held and len(held) == workers:
+                if max(held.values()) - min(held.values()) <= 1:
+                    return
             time.sleep(POLL_S)
 
     def count_in(self, *names: str) -> int:
@@ -122,17 +129,30 @@ class Bench:
         """Wait until a backlog of `count` messages is settled.
 
         Returns messages per second and microseconds of CPU per message, summed over the processes
-        `pids`. Both are measured from the first settled message to the last; a backlog that is gone
-        at the first look is too small for either.
+        `pids`; `drain_costs` says how they are measured.
+        """
+        rate, costs_us = self.drain_costs(count, {"": pids})
+        return rate, costs_us[""]
+
+    def drain_costs(
+        self, count: int, components: Mapping[str, Sequence[int]]
+    ) -> tuple[float, dict[str, float]]:
+        """The same, with the microseconds of each component by its name, given its processes.
+
+        All are measured from the first settled message to the last; a backlog that is gone at the
+        first look is too small for any of them.
         """
         while (began := self.count_in("due", "mirror")) == count:
             time.sleep(POLL_S)
-        began = max(began, 1)
-        began_s, cpu_s = time.monotonic(), sum(map(cpu_seconds, pids))
+        began, began_s = max(began, 1), time.monotonic()
+        used_s = {name: sum(map(cpu_seconds, pids)) for name, pids in components.items()}
         while self.count_in("due", "mirror"):
             time.sleep(POLL_S)
-        took_s, cpu_s = time.monotonic() - began_s, sum(map(cpu_seconds, pids)) - cpu_s
-        return began / took_s, cpu_s / began * 1e6
+        took_s = time.monotonic() - began_s
+        return began / took_s, {
+            name: (sum(map(cpu_seconds, pids)) - used_s[name]) / began * 1e6
+            for name, pids in components.items()
+        }
 
     def close(self) -> None:
         """End the processes and delete the namespace."""
@@ -159,10 +179,20 @@ def open_bench(redis_url: str, **brokers: str) -> Iterator[Bench]:
             bench.close()
 
 
+def pid_at(url: str) -> int:
+    """The process that listens at this URL's port, on this machine."""
+    port = urlsplit(url).port
+    for connection in psutil.net_connections("tcp"):
+        is_listening = connection.status == psutil.CONN_LISTEN
+        if is_listening and connection.laddr.port == port and connection.pid is not None:
+            return int(connection.pid)
+    raise RuntimeError(f"no process that this user can see listens at port {port}")
+
+
 def cpu_seconds(pid: int) -> float:
-    """Seconds of user and system time that a process has used."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    """Seconds of user and system time that a process has used, in all of its threads."""
+    # clock_getcpuclockid(3), which Python lacks. /proc/PID/stat has the same in ticks of 10 ms.
+    return time.clock_gettime(~pid << 3 | 2)
 
 
 def resident_bytes(pid: int) -> int:

@@ -16,6 +16,7 @@ from bench.shapes import SHAPES
 
 # Waits and repetitions that make a figure fair, and are not needed here.
 TRIMMED = {
+    "bench.baselines.DELAY_MS": 1000,
     "bench.idle.SETTLE_S": 0.1,
     "bench.lateness.AHEAD_S": 0.3,
     "bench.lateness.RATES": (100,),

@@ -1,0 +1,165 @@
+"""What a message costs each component as workers are added, and from that what one core can carry.
+
+    python -m bench.scale [MESSAGES] [MOST_WORKERS] [ROUNDS]
+
+1, 2, 4, ... worker processes, up to MOST_WORKERS, share the buckets; then MESSAGES come due at once
+and are drained: with a publisher that only confirms (memory), to RabbitMQ (quorum queue, confirms,
+mandatory), to Kafka (acks=all). A component's cost is the CPU time of its process with all its
+threads, from the first settled message to the last. Waiting for a core is not in it, but what
+processes on one core do to each other's caches is. `calls` are script calls for 1,000 messages: if
+it grows, claims, fires or settles get smaller. Each figure is the median of the rounds.
+
+The second table is the model: the costs with the most workers, how many messages a second one core
+can carry at that cost, and how many cores 100,000 and a million a second need.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from statistics import median
+from typing import NamedTuple
+
+from bench.rig import (
+    BODY,
+    Bench,
+    Table,
+    cpu_seconds,
+    kafka_topic,
+    open_bench,
+    open_kafka,
+    open_rabbitmq,
+    open_redis,
+    pid_at,
+    quorum_queue,
+)
+from delaybridge import Message
+from delaybridge.times import format_time
+
+FILL_RATE = 15_000  # messages per second that are scheduled at least, on a slow day
+SPARE_S = 1.0  # between the last `schedule` and the due time
+WARM = 5000  # messages of a first drain, which is not measured
+RATES = (100_000, 1_000_000)
+# Claimed when due, as a backlog is, so that the measured time has all of a message's costs in it.
+SETTINGS = {"SCAN__CLAIM_AHEAD_MS": "0", "SCAN__FIRE_LEAD_MS": "0"}
+
+
+class Broker(NamedTuple):
+    """Where messages go. pid: of its process; None: there is none."""
+
+    name: str
+    url: str
+    pid: int | None
+
+    @contextmanager
+    def target(self) -> Iterator[str]:
+        """A destination with a fresh queue or topic."""
+        kind = self.name.lower()
+        made: AbstractContextManager[str] = nullcontext("x")
+        if kind == "rabbitmq":
+            made = quorum_queue(self.url)
+        elif kind == "kafka":
+            made = kafka_topic(self.url.removeprefix("kafka://"))
+        with made as name:
+            yield f"rabbitmq:{name}/key" if kind == "rabbitmq" else f"{kind}:{name}"
+
+
+class Run(NamedTuple):
+    """Messages per second of one drain, microseconds of CPU a message by component, and calls."""
+
+    rate: float
+    costs_us: dict[str, float]
+    calls: float
+
+
+def schedule(bench: Bench, redis_pid: int, destination: str, count: int) -> dict[str, float]:
+    """Schedule messages that come due together; what that costs client and Redis, per message."""
+    due_s = time.time() + count / FILL_RATE + SPARE_S
+    used_s = time.process_time(), cpu_seconds(redis_pid)
+    bench.fill_with(Message(destination, BODY, at=format_time(round(due_s * 1000))), count)
+    now_s = time.process_time(), cpu_seconds(redis_pid)
+    if time.time() > due_s:
+        raise RuntimeError("scheduling took too long: the drain had begun")
+    names = ("client: schedule_many", "Redis: schedule")
+    return {name: (now_s[i] - used_s[i]) / count * 1e6 for i, name in enumerate(names)}
+
+
+def script_calls(bench: Bench) -> int:
+    """Script calls since Redis was started."""
+    stats = bench.redis.info("commandstats")
+    return int(stats.get("cmdstat_evalsha", {}).get("calls", 0))
+
+
+def drain(redis_url: str, broker: Broker, workers: int, count: int) -> Run:
+    """Measure the drain of messages that come due when all workers have their share."""
+    redis_pid = pid_at(redis_url)
+    with (
+        open_bench(redis_url, **{broker.name.lower(): broker.url}) as bench,
+        broker.target() as destination,
+    ):
+        pids = [bench.start_worker(**SETTINGS) for _ in range(workers)]
+        bench.wait_until_owned(workers)
+        scheduled_us = schedule(bench, redis_pid, destination, count)
+        components = {f"worker, to {broker.name}": pids, "Redis: drain": [redis_pid]}
+        if broker.pid is not None:
+            components[broker.name] = [broker.pid]
+        calls = script_calls(bench)
+        rate, costs_us = bench.drain_costs(count, components)
+        calls = script_calls(bench) - calls
+    return Run(rate, {**scheduled_us, **costs_us}, calls / count * 1000)
+
+
+def middle(runs: Sequence[Run]) -> Run:
+    """The median of each figure."""
+    costs_us = {name: median([run.costs_us[name] for run in runs]) for name in runs[0].costs_us}
+    rate, calls = (median(each) for each in ([r.rate for r in runs], [r.calls for r in runs]))
+    return Run(rate, costs_us, calls)
+
+
+def scale(
+    out: Table, redis_url: str, broker: Broker, most: int, count: int, rounds: int
+) -> dict[str, float]:
+    """Print a line for each number of workers; returns the costs with the most."""
+    if count > WARM:
+        drain(redis_url, broker, 1, WARM)
+    numbers = [2**power for power in range(most.bit_length())]
+    found = [[drain(redis_url, broker, n, count) for n in numbers] for _ in range(rounds)]
+    runs = [middle(column) for column in zip(*found, strict=True)]
+    for workers, run in zip(numbers, runs, strict=True):
+        figures = []
+        for name in (f"worker, to {broker.name}", "Redis: drain", broker.name):
+            if (cost_us := run.costs_us.get(name)) is None:
+                figures.append("-")
+            else:
+                figures.append(f"{cost_us:.1f} us  x{cost_us / runs[0].costs_us[name]:.2f}")
+        title = f"{broker.name}, {workers} worker{'s' * (workers > 1)}"
+        out.line(title, f"{run.rate:,.0f}/s", *figures, f"{run.calls:.1f} calls")
+    return runs[-1].costs_us
+
+
+def main(count: int = 40_000, most: int = 4, rounds: int = 1) -> None:
+    """Print both tables."""
+    cores = len(os.sched_getaffinity(0))
+    with open_redis() as redis, open_rabbitmq() as rabbitmq, open_kafka() as kafka:
+        out = Table(f"scale out: {count:,} messages due at once; {cores} cores for everything")
+        out.line("publisher", "drained", "workers", "Redis", "broker", "per 1,000")
+        costs_us: dict[str, float] = {}
+        for broker in (
+            Broker("memory", "memory://", None),
+            Broker("RabbitMQ", rabbitmq.url, pid_at(rabbitmq.url)),
+            Broker("Kafka", kafka.url, pid_at(kafka.url)),
+        ):
+            costs_us |= scale(out, redis.url, broker, most, count, rounds)
+    out = Table(f"model, at the costs with {most} workers")
+    heads = [f"cores for {rate // 1000:,}k/s" for rate in RATES]
+    out.line("component", "CPU a message", "one core carries", *heads)
+    for name, cost_us in costs_us.items():
+        needed = [f"{rate * cost_us / 1e6:,.1f}" for rate in RATES]
+        out.line(name, f"{cost_us:.1f} us", f"{1e6 / cost_us:,.0f}/s", *needed)
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))
