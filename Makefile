@@ -31,6 +31,7 @@ endif
 fuzz: $(VENV)/.test servers ## bad input at every entrance, for long; `make test` has a short form
 	$(PYTEST) tests/fuzz --hypothesis-profile=fuzz --timeout=0 $(PYTEST_ARGS)
 
+# With another interpreter: make bench PYTHON=/usr/bin/python3 VENV=.venv-debian
 bench: $(VENV)/.test servers ## every benchmark in a short form; FULL=1 at the full sizes
 	$(BIN)/python -m bench $(if $(FULL),full)
 

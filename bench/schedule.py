@@ -3,7 +3,7 @@
     python -m bench.schedule [MESSAGES] [RUNS]
 
 `raw` packs the same calls before the clock starts and sends them pipelined on one connection. `SET`
-is a plain SET of 200 bytes, one round trip after the other.
+is a plain SET of 200 bytes, one round trip after the other. CPU is this process', per message.
 """
 
 from __future__ import annotations
@@ -132,18 +132,21 @@ def main(count: int = 40_000, runs: int = 3) -> None:
     """Print the table. Each run measures a limit and right after it the rates compared with it."""
     with open_redis() as redis:
 
-        def rate(measure: Callable[[Bench, int], float], calls: int) -> float:
+        def rate(measure: Callable[[Bench, int], float], calls: int) -> tuple[float, float]:
             with open_bench(redis.url, **BROKERS) as bench:
-                return measure(bench, calls)
+                began_s = time.process_time()
+                found = measure(bench, calls)
+                return found, (time.process_time() - began_s) / calls * 1e6
 
         out = Table(f"B4 schedule: {count:,} messages of 100 bytes")
         for ways, calls, limit in ((BATCHED, count, "raw"), (SINGLE, count // 10, "SET")):
             rates = [[rate(measure, calls) for _, measure, _ in ways] for _ in range(runs)]
             for i, (name, _, target) in enumerate(ways):
-                shares = [run[i] / run[0] for run in rates]
-                figures = [f"{median([run[i] for run in rates]):,.0f}/s"]
+                shares = [run[i][0] / run[0][0] for run in rates]
+                figures = [f"{median([run[i][0] for run in rates]):,.0f}/s"]
                 if i:
-                    figures += [f"{median(shares):.2f} of {limit}", target]
+                    cpu_us = median([run[i][1] for run in rates])
+                    figures += [f"{median(shares):.2f} of {limit}", f"{cpu_us:.1f} us CPU", target]
                 out.line(name, *figures)
 
 
