@@ -232,7 +232,7 @@ class TestConnection:
             caught = rig.deliveries(to, 10)
             publisher.publish(caught)
             fatal = KafkaError(KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER, "sequence", fatal=True)
-            publisher._erred(publisher._client, fatal)
+            publisher._erred(publisher._clients.prompt, fatal)
             await sink.all_of(caught)
             assert sink.verdicts(caught) == {Verdict.UNKNOWN}
             assert sink.reasons(caught) == {"fatal"}
@@ -250,7 +250,7 @@ class TestConnection:
         with KafkaStandIn() as stand_in:
             async with rig.connected(url=stand_in.url) as (publisher, sink):
                 await publish(publisher, sink, rig.deliveries(to, 10))
-                end_for_good(publisher._client._producer)
+                end_for_good(publisher._clients.prompt._producer)
                 caught = rig.deliveries(to, 10)
                 await publish(publisher, sink, caught)
                 assert Verdict.CONFIRMED not in sink.verdicts(caught)

@@ -8,18 +8,31 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from delaybridge.message import Delivery
+from delaybridge.message import OWN_HEADERS, Delivery
 from delaybridge.publish.kafka.configuration import Configuration, LineLogger
 from delaybridge.publish.kafka.outcomes import error_of
 from delaybridge.publish.reports import call_on_loop
 
 POLL_S = 0.2
-Answers = list[tuple[Delivery, KafkaError | None]]
+_ID, _DUE, _ATTEMPT = OWN_HEADERS
+_FIRST = (_ATTEMPT, "1")
+_ANY_PARTITION = -1  # librdkafka chooses it by the key
+_NOW = 0
+
+
+class Answers:
+    """What one poll brought. confirmed: the broker has them; failed: all others, and why."""
+
+    __slots__ = ("confirmed", "failed")
+
+    def __init__(self) -> None:
+        self.confirmed: list[Delivery] = []
+        self.failed: list[tuple[Delivery, KafkaError]] = []
 
 
 class KafkaClient:
@@ -40,7 +53,7 @@ class KafkaClient:
         self.disturbed_s = 0.0
         self._loop = asyncio.get_running_loop()
         self._on_answers, self._on_error = on_answers, on_error
-        self._answers: Answers = []
+        self._answers = Answers()
         self._settings = settings
         self._is_stopped = False
         self._producer = Producer(
@@ -58,17 +71,40 @@ class KafkaClient:
         self._thread = threading.Thread(target=self._poll, name="delaybridge kafka", daemon=True)
         self._thread.start()
 
-    def produce(self, delivery: Delivery, headers: list[tuple[str, str | bytes | None]]) -> None:
-        """Queue one record; BufferError if the queue is full, KafkaException if it is refused."""
-        record = delivery.record
-        self._producer.produce(
-            delivery.destination.address,
-            record.body,
-            record.key,
-            -1 if record.partition is None else record.partition,
-            partial(self._answer, delivery),
-            headers=headers,
-        )
+    def produce(self, topic: str, deliveries: Iterable[Delivery]) -> tuple[int, Exception | None]:
+        """Queue records in this order, up to the first that librdkafka does not take.
+
+        Returns how many it took, and why it did not take the next: BufferError if its queue is
+        full, KafkaException or another one if it refuses the record.
+        """
+        produce, answer = self._producer.produce, self._answer
+        count, due_ms, due = 0, -1, (_DUE, "-1")
+        try:
+            for delivery in deliveries:
+                record = delivery.record
+                if delivery.due_ms != due_ms:  # many of a backlog are due together
+                    due_ms = delivery.due_ms
+                    due = (_DUE, str(due_ms))
+                attempt = delivery.attempt
+                produce(
+                    topic,
+                    record.body,
+                    record.key,
+                    _ANY_PARTITION if record.partition is None else record.partition,
+                    partial(answer, delivery),
+                    None,
+                    _NOW,
+                    [
+                        *record.headers,
+                        (_ID, delivery.id),
+                        due,
+                        _FIRST if attempt == 1 else (_ATTEMPT, str(attempt)),
+                    ],
+                )
+                count += 1
+        except Exception as exc:
+            return count, exc
+        return count, None
 
     def renew_password(self) -> None:
         """Log in with the password that is in its file now, from the next connect on."""
@@ -106,20 +142,25 @@ class KafkaClient:
                 self._producer.poll(POLL_S)
             except KafkaException as exc:  # instead of `error_cb`: the producer is unusable
                 fatal = error_of(exc)
-            if self._answers:
-                answers, self._answers = self._answers, []
+            answers = self._answers
+            if answers.confirmed or answers.failed:
+                self._answers = Answers()
                 call_on_loop(self._loop, self._on_answers, self, answers)
             if fatal is not None:
                 call_on_loop(self._loop, self._on_error, self, fatal)
 
     def _answer(self, delivery: Delivery, error: KafkaError | None, message: Message) -> None:
-        if error is None and message.offset() is None:
+        if error is not None:
+            self._answers.failed.append((delivery, error))
+        elif message.offset() is None:
             # The broker called it a duplicate, which librdkafka reports as success. It may not be
             # one: a new partition accepts any first sequence number. If it refused the first
             # request and accepted the second, the first, sent again, looks like a duplicate and
             # is lost (KAFKA-15591).
             error = KafkaError(KafkaError.DUPLICATE_SEQUENCE_NUMBER)
-        self._answers.append((delivery, error))
+            self._answers.failed.append((delivery, error))
+        else:
+            self._answers.confirmed.append(delivery)
 
     def _error(self, error: KafkaError) -> None:
         call_on_loop(self._loop, self._on_error, self, error)

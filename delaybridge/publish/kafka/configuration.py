@@ -50,9 +50,20 @@ _DEFAULTS = {
 
 
 class Configuration(dict[str, Any]):
-    """librdkafka's settings. file: where the password is, if not in the URL."""
+    """librdkafka's settings.
+
+    file: where the password is, if not in the URL. may_linger: the operator set no linger, so a
+    backlog may be sent with one.
+    """
 
     file: PasswordFile | None = None
+    may_linger = False
+
+    def with_linger(self, linger_ms: int) -> Self:
+        """The same settings with this linger."""
+        made = type(self)({**self, "linger.ms": linger_ms})
+        made.file = self.file
+        return made
 
     def current(self) -> Self:
         """These settings with the password that is in the file now, for a new client."""
@@ -79,6 +90,7 @@ def configuration(name: str, url: str, options: PublishOptions) -> Configuration
     location, _, query = rest.partition("?")
     userinfo, at, hosts = location.rstrip("/").rpartition("@")
     timeout_ms = int(options.confirm_timeout_s * 1000)
+    given = _given(name, query)
     settings = Configuration(
         {
             **_DEFAULTS,
@@ -86,11 +98,12 @@ def configuration(name: str, url: str, options: PublishOptions) -> Configuration
             "message.timeout.ms": timeout_ms,
             # Half of it, so that a lost request is sent once more before the message times out.
             "socket.timeout.ms": max(timeout_ms // 2, 1000),
-            **_given(name, query),
+            **given,
             **_FIXED,
             "bootstrap.servers": ",".join(_with_port(name, host) for host in hosts.split(",")),
         }
     )
+    settings.may_linger = options.linger_ms == 0 and "linger.ms" not in given
     security = "sasl" if at or "sasl.mechanism" in settings or "sasl.mechanisms" in settings else ""
     settings["security.protocol"] = {
         ("kafka", ""): "plaintext",

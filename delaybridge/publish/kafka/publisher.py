@@ -1,19 +1,21 @@
-"""Publishes to Kafka: one client, kept up, and for each topic whether it exists.
+"""Publishes to Kafka: two producers, kept up, and for each topic whether it exists.
 
-`client.py` is librdkafka on the loop; `outcomes.py` maps its errors to outcomes.
+`client.py` is librdkafka on the loop; `clients.py` the two producers; `topic.py` says which of them
+a topic gains from; `outcomes.py` maps librdkafka's errors to outcomes.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 
 from confluent_kafka import KafkaError, libversion
 
-from delaybridge.message import OWN_HEADERS, Delivery, Destination
+from delaybridge.message import Delivery, Destination
 from delaybridge.publish import CONFIRMED, Fault, Outcome, PublishOptions, Verdict
 from delaybridge.publish.kafka.client import Answers, KafkaClient
+from delaybridge.publish.kafka.clients import KafkaClients
 from delaybridge.publish.kafka.configuration import check, configuration
 from delaybridge.publish.kafka.limits import largest_record
 from delaybridge.publish.kafka.outcomes import (
@@ -26,6 +28,7 @@ from delaybridge.publish.kafka.outcomes import (
     not_queued,
     shown,
 )
+from delaybridge.publish.kafka.topic import AGAIN_S, TopicState
 from delaybridge.publish.link import CLOSED, CLOSING, UNCONFIRMED, LinkedPublisher, broker_refusal
 
 ANSWER_TIMEOUT_S = 5.0
@@ -37,19 +40,13 @@ MAX_TOPICS = 10_000  # remembered at a time
 _TRANSIENT = MISSING | {KafkaError.LEADER_NOT_AVAILABLE}
 
 
-class TopicState:
-    """Whether one topic exists, as far as is known, and the deliveries that wait for the answer."""
+class Flight:
+    """Records of one topic that were handed to librdkafka together, and when."""
 
-    def __init__(self) -> None:
-        self.waiting: deque[Delivery] = deque()
-        self.proved_s: float | None = None  # when it was last seen to exist
-        self.refusal: tuple[float, Outcome] | None = None  # valid until, outcome
-        self.look_up: asyncio.Task[None] | None = None
+    __slots__ = ("since_s", "topic")
 
-    def take(self) -> deque[Delivery]:
-        """Remove and return the waiting deliveries."""
-        waiting, self.waiting = self.waiting, deque()
-        return waiting
+    def __init__(self, topic: TopicState, since_s: float) -> None:
+        self.topic, self.since_s = topic, since_s
 
 
 class KafkaPublisher(LinkedPublisher):
@@ -64,11 +61,10 @@ class KafkaPublisher(LinkedPublisher):
         self._settings = configuration(self.name, url, options)
         check(self.name, self._settings)
         self._topics: dict[str, TopicState] = {}
-        self._unconfirmed: dict[Delivery, float] = {}  # given to librdkafka -> when
-        self._overflow: deque[Delivery] = deque()  # librdkafka's queue was full
-        self._client: KafkaClient | None = None
+        self._clients = KafkaClients(self._settings, self._answered, self._erred)
+        self._unconfirmed: dict[Delivery, Flight] = {}  # given to librdkafka
+        self._holding: dict[TopicState, None] = {}  # topics that hold records, and why they wait
         self._troubled = asyncio.Event()
-        self._ending: set[asyncio.Task[None]] = set()
 
     def _send(self, deliveries: Sequence[Delivery]) -> None:
         by_topic: dict[str, list[Delivery]] = {}
@@ -79,7 +75,7 @@ class KafkaPublisher(LinkedPublisher):
             self._publish_to(name, batch, now_s)
 
     async def _check(self, destination: Destination) -> str | None:
-        if (client := self._client) is None:
+        if (client := self._clients.prompt) is None:
             return CLOSING
         error = await client.error_of_topic(destination.address, ANSWER_TIMEOUT_S)
         return None if error is None else not_found(error).reason
@@ -107,9 +103,7 @@ class KafkaPublisher(LinkedPublisher):
 
     async def _warm_up(self) -> str | None:
         """Reach a broker and get a producer id before anything is due; the reason if that fails."""
-        client = self._client
-        if client is None:
-            client = self._client = KafkaClient(self._settings, self._answered, self._erred)
+        client = self._clients.open()
         error = await client.error_of_topic(None, ANSWER_TIMEOUT_S)
         if error is not None:
             return f"unreachable: {shown(error)}"
@@ -117,21 +111,27 @@ class KafkaPublisher(LinkedPublisher):
             await asyncio.wait_for(client.ready.wait(), WARM_UP_TIMEOUT_S)
         except TimeoutError:
             return self.unavailable or "unreachable: the broker gives no producer id"
-        return None if client is self._client else self.unavailable
+        return None if client is self._clients.prompt else self.unavailable
 
     def _erred(self, client: KafkaClient, error: KafkaError) -> None:
-        if client is not self._client:
+        if client not in self._clients:
             return  # that client was dropped
         reason = f"unreachable: {shown(error)}"
         if error.code() in LOGIN_REFUSED:
             client.renew_password()
-        if error.fatal():
+        if not (error.fatal() or error.code() == KafkaError._ALL_BROKERS_DOWN):
+            return
+        if client is self._clients.patient and not self._has_in_flight(client):
+            self._clients.drop_patient()  # no record needs it; the prompt one tells of the cluster
+        elif error.fatal():
             # The producer is unusable for good; the next session makes a new one.
-            self._drop_client()
             self._give_up(Outcome(Verdict.UNKNOWN, f"fatal: {shown(error)}", Fault.BROKER), reason)
             self._troubled.set()
-        elif error.code() == KafkaError._ALL_BROKERS_DOWN:
+        else:
             self._trouble(reason)
+
+    def _has_in_flight(self, client: KafkaClient) -> bool:
+        return any(t.in_flight and t.client is client for t in self._topics.values())
 
     def _trouble(self, reason: str) -> None:
         self._change(reason)
@@ -141,26 +141,21 @@ class KafkaPublisher(LinkedPublisher):
     def _give_up(self, outcome: Outcome, unavailable: str) -> None:
         """Deliveries given to librdkafka end in `outcome`; waiting ones are refused."""
         self._change(unavailable)
+        self._clients.drop()
         flying, self._unconfirmed = self._unconfirmed, {}
         self._reports.add(flying, outcome)
+        for topic in self._topics.values():
+            topic.in_flight = 0
         self._refuse_waiting(unavailable)
 
-    def _drop_client(self) -> None:
-        old, self._client = self._client, None
-        if old is not None:
-            ending = asyncio.create_task(old.stop())
-            self._ending.add(ending)
-            ending.add_done_callback(self._ending.discard)
-
     def _is_idle(self) -> bool:
-        waiting = any(topic.waiting for topic in self._topics.values())
-        return not (self._unconfirmed or self._overflow or waiting)
+        kept = any(topic.waiting or topic.held for topic in self._topics.values())
+        return not (self._unconfirmed or kept)
 
     async def _disconnect(self) -> None:
         self._give_up(Outcome(Verdict.UNKNOWN, UNCONFIRMED, Fault.BROKER), CLOSED)
         self._reports.flush()
-        self._drop_client()
-        await asyncio.gather(*self._ending)
+        await self._clients.ended()
 
     # publishing, and the answers
 
@@ -170,84 +165,110 @@ class KafkaPublisher(LinkedPublisher):
             self._reports.add(batch, topic.refusal[1])
         elif topic.proved_s is None or topic.waiting:
             topic.waiting.extend(batch)
-            self._look_up(name, topic)
+            self._look_up(topic)
         else:
-            self._hand_over(batch, now_s)  # an error there may reset `proved_s`
+            self._hand_over(topic, batch, now_s)  # an error there may reset `proved_s`
             if topic.proved_s is None or now_s - topic.proved_s > TOPIC_TTL_S:
-                self._look_up(name, topic)
+                self._look_up(topic)
 
-    def _hand_over(self, batch: Iterable[Delivery], now_s: float) -> None:
-        client, overflow = self._client, self._overflow
-        if client is None or self.unavailable is not None:
+    def _hand_over(self, topic: TopicState, batch: Iterable[Delivery], now_s: float) -> None:
+        if self._clients.prompt is None or self.unavailable is not None:
             self._reports.add(batch, broker_refusal(self.unavailable or "not_connected"))
             return
-        for delivery in batch:
-            if overflow:
-                overflow.append(delivery)  # after those that wait, to keep the order
-                continue
-            try:
-                client.produce(delivery, _headers(delivery))
-            except BufferError:
-                self._no_room(delivery)
-            except Exception as exc:
-                self._reports.add([delivery], not_queued(delivery, exc))
-                self._doubt(delivery.destination.address, error_of(exc))
-            else:
-                self._unconfirmed[delivery] = now_s
+        others_wait = bool(topic.held)
+        topic.held.extend(batch)  # after those that wait, to keep the order
+        if not others_wait:
+            self._go_on(topic, now_s)
 
-    def _no_room(self, delivery: Delivery) -> None:
-        if self._unconfirmed:
-            self._overflow.append(delivery)  # until some of those are answered
+    def _go_on(self, topic: TopicState, now_s: float) -> None:
+        """Give librdkafka what the topic holds; what it cannot take now stays held."""
+        while topic.held:
+            client = topic.client = self._choose(topic, now_s)
+            if topic.is_blocked or client is None:
+                self._holding[topic] = None
+                return
+            count, error = client.produce(topic.name, topic.held)
+            self._is_flying(topic, [topic.held.popleft() for _ in range(count)], now_s)
+            if isinstance(error, BufferError) and self._unconfirmed:
+                self._holding[topic] = None  # until some of those are answered
+                return
+            if error is not None:
+                self._not_taken(topic, topic.held.popleft(), error)
+
+    def _choose(self, topic: TopicState, now_s: float) -> KafkaClient | None:
+        """The producer for what the topic holds. The topic is blocked if it is to change first."""
+        topic.end_change()
+        best = self._clients.best_for(topic, now_s)
+        if topic.in_flight == 0 or best is topic.client:
+            return best
+        topic.begin_change(self._stay)
+        return topic.client
+
+    def _stay(self, topic: TopicState) -> None:
+        """The change took too long: the topic goes on with the producer that it has."""
+        now_s = asyncio.get_running_loop().time()
+        topic.stay_until(now_s + AGAIN_S)
+        self._go_on(topic, now_s)
+
+    def _is_flying(self, topic: TopicState, sent: Sequence[Delivery], now_s: float) -> None:
+        topic.in_flight += len(sent)
+        self._unconfirmed.update(dict.fromkeys(sent, Flight(topic, now_s)))
+
+    def _not_taken(self, topic: TopicState, delivery: Delivery, error: Exception) -> None:
+        if isinstance(error, BufferError):
+            outcome = Outcome(Verdict.REFUSED, "message_too_large: no room")
         else:
-            self._reports.add([delivery], Outcome(Verdict.REFUSED, "message_too_large: no room"))
+            outcome = not_queued(delivery, error)
+            self._doubt(topic, error_of(error))
+        self._reports.add([delivery], outcome)
 
     def _answered(self, client: KafkaClient, answers: Answers) -> None:
+        if client not in self._clients:
+            return  # its deliveries have their outcomes already
         now_s = asyncio.get_running_loop().time()
-        confirmed: list[Delivery] = []
-        for delivery, error in answers:
-            since_s = self._unconfirmed.pop(delivery, None)
-            if since_s is None:
-                continue  # it has its outcome already
-            if error is None:
-                confirmed.append(delivery)
-            else:
-                is_proof = client.disturbed_s < since_s
-                self._reports.add([delivery], answer(delivery, error, is_proof=is_proof))
-                self._doubt(delivery.destination.address, error)
-        if confirmed:
-            self._reports.add(confirmed, CONFIRMED)
-            for name in {delivery.destination.address for delivery in confirmed}:
-                self._topic(name).proved_s = now_s
-        if self._overflow:
-            overflow, self._overflow = self._overflow, deque()
-            self._hand_over(overflow, now_s)
+        for delivery, error in answers.failed:
+            flight = self._unconfirmed.pop(delivery)
+            flight.topic.failed(now_s)
+            is_proof = client.disturbed_s < flight.since_s
+            self._reports.add([delivery], answer(delivery, error, is_proof=is_proof))
+            self._doubt(flight.topic, error)
+        if answers.confirmed:
+            self._reports.add(answers.confirmed, CONFIRMED)
+            flights = Counter(map(self._unconfirmed.pop, answers.confirmed))
+            for flight, count in flights.items():
+                flight.topic.confirmed(count, flight.since_s, now_s)
+        for topic in [topic for topic in self._holding if not topic.is_blocked]:
+            del self._holding[topic]
+            self._go_on(topic, now_s)
 
     # topics
 
-    def _doubt(self, name: str, error: KafkaError | None) -> None:
+    @staticmethod
+    def _doubt(topic: TopicState, error: KafkaError | None) -> None:
         """Look the topic up before the next record if it may be the cause of the error."""
         if error is not None and error.code() in DOUBTFUL:
-            self._topic(name).proved_s = None
+            topic.proved_s = None
 
     def _topic(self, name: str) -> TopicState:
         topic = self._topics.get(name)
         if topic is None:
             if len(self._topics) >= MAX_TOPICS:
-                self._topics = {n: t for n, t in self._topics.items() if t.waiting or t.look_up}
-            topic = self._topics[name] = TopicState()
+                self._topics = {n: t for n, t in self._topics.items() if t.is_in_use}
+            topic = self._topics[name] = TopicState(name)
         return topic
 
-    def _look_up(self, name: str, topic: TopicState) -> None:
+    def _look_up(self, topic: TopicState) -> None:
         if topic.look_up is None:
-            topic.look_up = asyncio.create_task(self._find(name, topic))
+            topic.look_up = asyncio.create_task(self._find(topic))
 
-    async def _find(self, name: str, topic: TopicState) -> None:
-        error = await self._ask_for(name)
+    async def _find(self, topic: TopicState) -> None:
+        error = await self._ask_for(topic.name)
         topic.look_up = None
         now_s = asyncio.get_running_loop().time()
         if error is None:
             topic.proved_s, topic.refusal = now_s, None
-            self._hand_over(topic.take(), now_s)
+            waiting, topic.waiting = topic.waiting, deque()
+            self._hand_over(topic, waiting, now_s)
             return
         outcome = not_found(error)
         topic.proved_s = None
@@ -262,7 +283,7 @@ class KafkaPublisher(LinkedPublisher):
         error: KafkaError | None = None
         for pause_s in TOPIC_LOOKS_S:
             await asyncio.sleep(pause_s)
-            if (client := self._client) is None:
+            if (client := self._clients.prompt) is None:
                 return KafkaError(KafkaError._DESTROY)
             error = await client.error_of_topic(name, ANSWER_TIMEOUT_S)
             if error is None or error.code() not in _TRANSIENT:
@@ -270,12 +291,6 @@ class KafkaPublisher(LinkedPublisher):
         return error
 
     def _refuse_waiting(self, reason: str) -> None:
-        overflow, self._overflow = self._overflow, deque()
-        self._reports.add(overflow, broker_refusal(reason))
+        self._holding.clear()
         for topic in self._topics.values():
             self._reports.add(topic.take(), broker_refusal(reason))
-
-
-def _headers(delivery: Delivery) -> list[tuple[str, str | bytes | None]]:
-    ours = (delivery.id, str(delivery.due_ms), str(delivery.attempt))
-    return [*delivery.record.headers, *zip(OWN_HEADERS, ours, strict=True)]

@@ -1,0 +1,91 @@
+"""What the publisher knows about one topic, and when its records gain from a patient producer."""
+
+from __future__ import annotations
+
+from asyncio import Task, TimerHandle, get_running_loop
+from collections import deque
+from collections.abc import Callable
+
+from delaybridge.message import Delivery
+from delaybridge.publish import Outcome
+from delaybridge.publish.kafka.client import KafkaClient
+
+MANY = 400  # in flight: the patient producer's 5 ms are less than these take anyway
+FEW = 128  # in flight: the backlog is over
+SLOW_S = 0.2  # a confirm takes longer than this: 5 ms more do not matter
+CHANGE_S = 1.0  # how long records wait at most for a topic to change its producer
+AGAIN_S = 3.0  # from a change that took longer to the next attempt
+SETTLED_S = 30.0  # how long it stays where it is after a failed record
+QUEUED = 5  # in flight, and slow: librdkafka would spin; it sends five requests at a time
+
+
+class TopicState:
+    """One topic: whether it exists, which producer has its records, and what waits for either.
+
+    Two producers keep no order between them, so all records in flight are in one of them. The topic
+    changes to the other one only while none is in flight; `held` waits for that, or for room.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.waiting: deque[Delivery] = deque()  # for the look-up
+        self.proved_s: float | None = None  # when it was last seen to exist
+        self.refusal: tuple[float, Outcome] | None = None  # valid until, outcome
+        self.look_up: Task[None] | None = None
+        self.held: deque[Delivery] = deque()
+        self.client: KafkaClient | None = None  # has the records in flight
+        self.in_flight = 0
+        self.change: TimerHandle | None = None  # while it changes; ends a change that takes long
+        self.settled_s = 0.0  # until then it does not change
+        self._took_s = 0.0  # from hand-over to confirm, the last time
+
+    @property
+    def is_in_use(self) -> bool:
+        """Whether anything waits or is in flight, so that it must not be forgotten."""
+        return bool(self.waiting or self.look_up or self.held or self.in_flight)
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether `held` must wait for those in flight, because the topic changes its producer."""
+        return self.change is not None and self.in_flight > 0
+
+    def gains_from_patience(self, *, is_patient: bool) -> bool:
+        """Whether what is held is better sent by the patient producer. is_patient: it is now."""
+        count = self.in_flight + len(self.held)
+        if self._took_s > SLOW_S and (is_patient or count > QUEUED):
+            return True
+        return count >= (FEW if is_patient else MANY)
+
+    def confirmed(self, count: int, since_s: float, now_s: float) -> None:
+        """The broker has this many records, handed over at `since_s`."""
+        self.in_flight -= count
+        self.proved_s = now_s
+        self._took_s = now_s - since_s
+
+    def failed(self, now_s: float) -> None:
+        """The broker may or may not have one record, and may still get it on its old connection."""
+        self.in_flight -= 1
+        self.stay_until(now_s + SETTLED_S)
+
+    def stay_until(self, at_s: float) -> None:
+        """Keep the producer that it has."""
+        self.settled_s = max(self.settled_s, at_s)
+        self.end_change()
+
+    def begin_change(self, give_up: Callable[[TopicState], None]) -> None:
+        """Wait until none is in flight. `give_up` is called if that takes long."""
+        self.change = get_running_loop().call_later(CHANGE_S, give_up, self)
+
+    def end_change(self) -> None:
+        """It has changed, or does not any more."""
+        if self.change is not None:
+            self.change.cancel()
+            self.change = None
+
+    def take(self) -> list[Delivery]:
+        """Remove and return all deliveries that librdkafka does not have, in order."""
+        self.end_change()
+        taken = [*self.held, *self.waiting]
+        self.held.clear()
+        self.waiting.clear()
+        return taken

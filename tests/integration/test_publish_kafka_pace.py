@@ -1,0 +1,248 @@
+"""The Kafka publisher's two producers: who uses which, and order and outcomes across a change."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError
+
+from delaybridge.message import Delivery, Destination
+from delaybridge.publish import Fault, PublishOptions, Verdict
+from delaybridge.publish.kafka.topic import MANY
+from tests.rigs.broker import OPTIONS, Sink
+from tests.rigs.broker_kafka import KafkaRig
+from tests.rigs.waiting import wait_until_async
+
+KEYS = 7
+
+
+class ThreePartitions(KafkaRig):
+    """Topics with three partitions."""
+
+    partitions = 3
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[KafkaRig]:
+    """A private Kafka."""
+    made = ThreePartitions()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+async def rig(broker: KafkaRig) -> AsyncIterator[KafkaRig]:
+    """The broker, running and reachable."""
+    async with broker:
+        yield broker
+
+
+class Order:
+    """Numbered deliveries with keys, and the check that each key's arrived once and in order."""
+
+    def __init__(self, rig: KafkaRig, to: Destination) -> None:
+        self.rig, self.to = rig, to
+        self.sent: list[Delivery] = []
+
+    def next(self, count: int) -> list[Delivery]:
+        """The next deliveries."""
+        first = len(self.sent)
+        numbers = range(first, first + count)
+        made = [self.rig.delivery(self.to, b"%d" % n, key=b"%d" % (n % KEYS)) for n in numbers]
+        self.sent += made
+        return made
+
+    async def check(self) -> None:
+        """All arrived once; each key's in the order in which they were published."""
+        total = len(self.sent)
+        records = await asyncio.to_thread(self.rig.read_raw, self.to.address, total)
+        for key in range(KEYS):
+            mine = [int(r.value()) for r in records if r.key() == b"%d" % key]
+            assert mine == list(range(key, total, KEYS))
+
+
+async def both_ready(publisher: Any) -> None:
+    """Wait until the patient producer can be used, too."""
+    clients = publisher._clients
+    await wait_until_async(lambda: clients.patient.ready.is_set(), 10.0, "the patient one is ready")
+
+
+async def in_use(publisher: Any, rig: KafkaRig, sink: Sink) -> Order:
+    """The order of a new topic that is known to exist, and has nothing in flight."""
+    order = Order(rig, await rig.new_destination())
+    first = order.next(1)
+    publisher.publish(first)
+    await sink.all_of(first)
+    await both_ready(publisher)
+    return order
+
+
+class TestChoice:
+    async def test_few_records_go_at_once_and_a_backlog_has_patience(self, rig: KafkaRig) -> None:
+        async with rig.connected() as (publisher, sink):
+            clients = publisher._clients
+            busy, calm = await in_use(publisher, rig, sink), await in_use(publisher, rig, sink)
+            backlog, due = busy.next(MANY), calm.next(3)
+            publisher.publish([*backlog, *due])
+            topics = publisher._topics
+            assert topics[busy.to.address].client is clients.patient
+            assert topics[calm.to.address].client is clients.prompt
+            await sink.all_of([*backlog, *due])
+            last = busy.next(1)
+            publisher.publish(last)
+            assert topics[busy.to.address].client is clients.prompt
+            await sink.all_of(last)
+            await busy.check()
+            await calm.check()
+
+    @pytest.mark.parametrize(
+        ("linger_ms", "query"), [(1, ""), (0, "?linger.ms=0"), (0, "?linger.ms=2")]
+    )
+    async def test_the_operators_linger_is_obeyed(
+        self, rig: KafkaRig, linger_ms: int, query: str
+    ) -> None:
+        to = await rig.new_destination()
+        options = PublishOptions(linger_ms=linger_ms)
+        async with rig.connected(options, rig.url() + query) as (publisher, sink):
+            backlog = rig.deliveries(to, 2 * MANY)
+            publisher.publish(backlog)
+            await sink.all_of(backlog)
+            assert publisher._clients.patient is None
+
+
+class TestOrder:
+    async def test_records_of_one_key_stay_in_order_across_changes(self, rig: KafkaRig) -> None:
+        async with rig.connected() as (publisher, sink):
+            order = await in_use(publisher, rig, sink)
+            topic = publisher._topics[order.to.address]
+            used = []
+            for count in (10, MANY, 10, 1, 2 * MANY, 50, 3, MANY - 1, 10, MANY, 5) * 2:
+                rig.proxy.mode = "hold_down"
+                for _ in range(3):  # answers are held back, so that a change has to wait
+                    publisher.publish(order.next(count))
+                    await asyncio.sleep(0)
+                rig.proxy.mode = "pass"
+                await wait_until_async(lambda: not topic.held, 10.0, "all handed over")
+                used.append(topic.client)
+            await sink.all_of(order.sent)
+            assert sink.verdicts(order.sent) == {Verdict.CONFIRMED}
+            assert {*used} == {publisher._clients.prompt, publisher._clients.patient}
+            await order.check()
+
+    async def test_a_change_that_takes_too_long_is_given_up(
+        self, rig: KafkaRig, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("delaybridge.publish.kafka.topic.CHANGE_S", 0.05)
+        async with rig.connected() as (publisher, sink):
+            order = await in_use(publisher, rig, sink)
+            topic = publisher._topics[order.to.address]
+            rig.proxy.mode = "hold_down"
+            publisher.publish(order.next(10))
+            publisher.publish(order.next(MANY))
+            assert topic.is_blocked
+            assert len(topic.held) == MANY
+            await wait_until_async(lambda: not topic.held, 5.0, "given up")
+            assert topic.client is publisher._clients.prompt
+            publisher.publish(order.next(MANY))
+            assert not topic.held
+            rig.proxy.mode = "pass"
+            await sink.all_of(order.sent)
+            assert sink.verdicts(order.sent) == {Verdict.CONFIRMED}
+            await order.check()
+
+
+class TestFaults:
+    async def blocked(self, publisher: Any, rig: KafkaRig, sink: Sink) -> tuple[Order, Any]:
+        """A topic in the middle of a change, since its broker does not answer."""
+        order = await in_use(publisher, rig, sink)
+        rig.proxy.mode = "hold_down"
+        publisher.publish(order.next(10))
+        publisher.publish(order.next(MANY))
+        topic = publisher._topics[order.to.address]
+        assert topic.is_blocked
+        return order, topic
+
+    async def test_records_that_wait_for_a_change_are_refused_if_the_broker_is_lost(
+        self, rig: KafkaRig
+    ) -> None:
+        async with rig.connected() as (publisher, sink):
+            order, topic = await self.blocked(publisher, rig, sink)
+            flying, held = order.sent[1:11], order.sent[11:]
+            rig.proxy.mode = "refuse"
+            rig.proxy.reset()
+            await sink.all_of(held)
+            assert sink.verdicts(held) == {Verdict.REFUSED}
+            assert {sink.outcomes[one].fault for one in held} == {Fault.BROKER}
+            rig.proxy.mode = "pass"
+            await sink.all_of(flying, 20.0)
+            assert sink.verdicts(flying) <= {Verdict.CONFIRMED, Verdict.UNKNOWN}
+            await wait_until_async(lambda: publisher.unavailable is None, 20.0, "it is back")
+            after = rig.deliveries(order.to, 10)
+            publisher.publish(after)
+            await sink.all_of(after)
+            assert sink.verdicts(after) == {Verdict.CONFIRMED}
+            assert not topic.is_blocked
+
+    async def test_a_fatal_error_during_a_change_ends_all_of_it(self, rig: KafkaRig) -> None:
+        async with rig.connected() as (publisher, sink):
+            order, _ = await self.blocked(publisher, rig, sink)
+            fatal = KafkaError(KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER, "sequence", fatal=True)
+            publisher._erred(publisher._clients.prompt, fatal)
+            await sink.all_of(order.sent)
+            assert sink.verdicts(order.sent[1:11]) == {Verdict.UNKNOWN}
+            assert sink.verdicts(order.sent[11:]) == {Verdict.REFUSED}
+            rig.proxy.mode = "pass"
+            await wait_until_async(lambda: publisher.unavailable is None, 10.0, "it is back")
+
+    async def test_the_idle_patient_producer_is_replaced_without_an_outage(
+        self, rig: KafkaRig, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("delaybridge.publish.kafka.clients.REOPEN_S", 0.0)
+        async with rig.connected() as (publisher, sink):
+            order = await in_use(publisher, rig, sink)
+            down = KafkaError(KafkaError._ALL_BROKERS_DOWN)
+            publisher._erred(publisher._clients.patient, down)
+            assert publisher.unavailable is None
+            publisher.publish(order.next(MANY))
+            await sink.all_of(order.sent)
+            await both_ready(publisher)
+            publisher.publish(order.next(MANY))
+            assert publisher._topics[order.to.address].client is publisher._clients.patient
+            await sink.all_of(order.sent)
+            await order.check()
+
+    async def test_a_topic_stays_where_it_is_after_a_failed_record(self, rig: KafkaRig) -> None:
+        async with rig.connected(OPTIONS) as (publisher, sink):
+            order = await in_use(publisher, rig, sink)
+            rig.proxy.mode = "blackhole_down"
+            lost = rig.deliveries(order.to, 1)
+            publisher.publish(lost)
+            await sink.all_of(lost)
+            assert sink.verdicts(lost) == {Verdict.UNKNOWN}
+            rig.proxy.mode = "pass"
+            rig.proxy.reset()
+            await wait_until_async(lambda: publisher.unavailable is None, 10.0, "it is back")
+            prompt = publisher._clients.prompt
+            publisher.publish(rig.deliveries(order.to, MANY))
+            await wait_until_async(lambda: publisher._unconfirmed, 10.0, "handed over")
+            assert publisher._topics[order.to.address].client is prompt
+
+    async def test_closing_during_a_change_waits_for_all_records(self, rig: KafkaRig) -> None:
+        async with rig.connected() as (publisher, sink):
+            order, _ = await self.blocked(publisher, rig, sink)
+            closing = asyncio.create_task(publisher.close(10.0))
+            await asyncio.sleep(0)
+            rig.proxy.mode = "pass"
+            await closing
+            assert sink.verdicts(order.sent) == {Verdict.CONFIRMED}
+            await order.check()
+
+    async def test_closing_without_patience_reports_each_record_once(self, rig: KafkaRig) -> None:
+        async with rig.connected() as (publisher, sink):
+            order, _ = await self.blocked(publisher, rig, sink)
+            await publisher.close(0.0)
+            assert sink.verdicts(order.sent[1:11]) == {Verdict.UNKNOWN}
+            assert sink.verdicts(order.sent[11:]) == {Verdict.REFUSED}
