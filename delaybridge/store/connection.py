@@ -17,7 +17,7 @@ import os
 import re
 import selectors
 import socket
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -27,6 +27,7 @@ from redis.exceptions import InvalidResponse
 
 _READ_BYTES = 256 * 1024
 _SEND_BYTES = 8 * 1024
+_TURN_BYTES = 64 * 1024  # sent before other tasks of the loop have their turn
 # poll and select need no descriptor of their own, unlike epoll; not every platform has poll.
 _Selector = getattr(selectors, "PollSelector", selectors.SelectSelector)
 _MORE = object()  # the parser's answer while a reply is incomplete
@@ -163,14 +164,14 @@ class AsyncWire(_Wire["_StreamConnection"]):
     def _slots(self, count: int) -> asyncio.Semaphore:
         return asyncio.Semaphore(count)
 
-    async def call(self, requests: Sequence[bytes]) -> list[Any]:
+    async def call(self, requests: Iterable[bytes]) -> list[Any]:
         """The replies in order; an error that Redis answered is its reply, and not raised.
+
+        Redis begins with the first requests while the last are being packed, and other tasks run.
 
         Raises redis.ConnectionError, redis.TimeoutError or OSError if no answer came: the commands
         may have run. NotNow: refused during the handshake, so nothing was sent.
         """
-        if not requests:
-            return []
         if self._pid != os.getpid():  # forked: the parent goes on using its connections
             self._begin()
         await self._enter()
@@ -178,7 +179,7 @@ class AsyncWire(_Wire["_StreamConnection"]):
         try:
             connection = idle.take() or await self._connect(idle.generation)
             try:
-                replies = await connection.call(b"".join(requests), len(requests))
+                replies = await connection.call(requests)
             except BaseException as exc:
                 idle.drop(connection, exc)
                 raise
@@ -230,10 +231,10 @@ class _StreamConnection:
         """Whether the server has not closed it, as far as is known."""
         return not (self._reader.at_eof() or self._writer.is_closing())
 
-    async def call(self, request: bytes, count: int) -> list[Any]:
-        """Send it, and read that many replies."""
-        loop, parser, replies = asyncio.get_running_loop(), self._parser, []
-        self._writer.write(request)
+    async def call(self, requests: Iterable[bytes]) -> list[Any]:
+        """Send them, and read as many replies."""
+        loop, parser, replies = asyncio.get_running_loop(), self._parser, list[Any]()
+        count = await self._send(requests)
         try:
             async with asyncio.timeout(self._timeout_s) as patience:
                 while True:
@@ -248,6 +249,21 @@ class _StreamConnection:
                     patience.reschedule(loop.time() + self._timeout_s)
         except TimeoutError:
             raise redis.TimeoutError(f"no answer within {self._timeout_s:g} s") from None
+
+    async def _send(self, requests: Iterable[bytes]) -> int:
+        """Send them, and return their number."""
+        unsent = list[bytes]()
+        count = size = 0
+        for request in requests:
+            if size >= _TURN_BYTES:
+                self._writer.write(b"".join(unsent))
+                unsent.clear()
+                size = 0
+                await asyncio.sleep(0)
+            unsent.append(request)
+            count, size = count + 1, size + len(request)
+        self._writer.write(b"".join(unsent))
+        return count
 
     def close(self) -> None:
         """Close it at once; unsent bytes are dropped."""

@@ -94,7 +94,7 @@ class AsyncStore:
         pipeline = Pipeline(commands, self.timeout_s)
         while pipeline.left:
             try:
-                pipeline.take(await self._wire.call(list(pipeline.requests())))
+                pipeline.take(await self._wire.call(pipeline.requests()))
             except (RedisError, OSError) as exc:
                 pipeline.lost(exc)
             if pipeline.pause_s:
