@@ -139,9 +139,8 @@ class Client:
             destination, body, delay=delay, at=at, id=id, key=key, headers=headers,
             properties=properties or {}, priority=priority, ttl=ttl, at_most_once=at_most_once,
         )  # fmt: skip
-        steps = self._requests.schedule([message], on_conflict)
-        (receipt,) = self._store.complete(steps)
-        return receipt_unless_conflict(receipt)
+        steps = self._requests.schedule_one(message, on_conflict)
+        return receipt_unless_conflict(self._store.complete(steps))
 
     def schedule_many(
         self, messages: Iterable[Message], *, on_conflict: str = OnConflict.FAIL

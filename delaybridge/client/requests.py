@@ -50,6 +50,10 @@ class Requests:
         """The message checked; encoded when it is sent, if it is plain."""
         return self._drafting.drafts((message,))[0]
 
+    def schedule_one(self, message: Message, on_conflict: str) -> Steps[Receipt]:
+        policy = policy_of(on_conflict)
+        return self.calls.schedule_one(self.draft(message), policy)
+
     def schedule(self, messages: Iterable[Message], on_conflict: str) -> Steps[list[Receipt]]:
         policy = policy_of(on_conflict)
         return self.calls.schedule(self._drafting.drafts(messages), policy)

@@ -7,9 +7,10 @@ replies. `Store.complete` and `AsyncStore.complete` run it to its end.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any, Generic, TypeVar
+
+import msgspec
 
 from delaybridge.errors import StoreDenied, StoreError, StoreUnavailable
 
@@ -17,8 +18,7 @@ T = TypeVar("T")
 Arg = str | bytes | int | float
 
 
-@dataclass(frozen=True, slots=True)
-class RedisCommand(Generic[T]):
+class RedisCommand(msgspec.Struct, Generic[T], frozen=True):
     """One script call, or one command of Redis itself (`is_plain`); `parse` reads its reply.
 
     Every command is safe to send again when its reply was lost.
@@ -66,6 +66,9 @@ class Each(Sequence[RedisCommand[Any]]):
         if not isinstance(command, RedisCommand):
             command = self._commands[place] = command()
         return command
+
+    def __iter__(self) -> Iterator[RedisCommand[Any]]:
+        return map(self.__getitem__, range(len(self._commands)))
 
 
 def store_wide_error(answers: Iterable[Any]) -> StoreError | None:

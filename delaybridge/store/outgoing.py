@@ -49,11 +49,8 @@ class Outgoing:
         """The messages of a script call, ready to be sent; the same each time."""
         messages, ready = self._messages, list[Stamped]()
         for i, id in zip(call.places, call.ids, strict=False):
-            one = messages[i]
-            if not isinstance(one, tuple):
-                if isinstance(one, Draft):
-                    one = one.accepted(one.id or id or self._ids.draw())
-                one = messages[i] = new_stamp(), one
+            if not isinstance(one := messages[i], tuple):
+                one = messages[i] = stamped(one, self._ids, id)
             ready.append(one)
         return ready
 
@@ -88,6 +85,15 @@ class Outgoing:
                 yield ScriptCall(number, places[start:end])
                 start, total = end, size
         yield ScriptCall(number, places[start:])
+
+
+def stamped(message: Draft | Accepted | Stamped, ids: Ids, id: str = "") -> Stamped:
+    """The message ready to be sent. id: for a draft that has none; by default one is drawn."""
+    if isinstance(message, tuple):
+        return message
+    if isinstance(message, Draft):
+        message = message.accepted(message.id or id or ids.draw())
+    return new_stamp(), message
 
 
 def bucket_for(message: Draft | Accepted | Stamped, buckets: int) -> int | None:

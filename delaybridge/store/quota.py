@@ -40,16 +40,16 @@ class Quota:
         self._bytes = defaultdict[str, float](float)
         self._has_counted = False
         self._by_destination = bool(limits.destination_messages or limits.destination_bytes)
-        self._is_set = bool(self._by_destination or limits.pending_messages or limits.pending_bytes)
+        self.is_set = bool(self._by_destination or limits.pending_messages or limits.pending_bytes)
 
     def look(self, buckets: Sequence[Bucket]) -> Steps[bool]:
         """Whether there are limits. Asks the store first if the last look is too old."""
-        if self._is_set and self._monotonic() - self._looked_s >= _EVERY_S:
+        if self.is_set and self._monotonic() - self._looked_s >= _EVERY_S:
             self._looked_s = self._monotonic()
             samples = yield Each(bucket.sample(_SAMPLED) for bucket in buckets)
             # A damaged bucket does not stop messages for the others.
             self._take([each for each in samples if not isinstance(each, StoreError)])
-        return self._is_set
+        return self.is_set
 
     def refusal(self, payload: bytes) -> StoreFull | None:
         """The error if this record is over a limit, else None."""

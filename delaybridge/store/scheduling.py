@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -12,8 +11,9 @@ from delaybridge.accept.draft import Draft
 from delaybridge.errors import StoreError, StoreFull, StoreWiped
 from delaybridge.message import Answer, OnConflict
 from delaybridge.store.command import Each, RedisCommand, Steps
+from delaybridge.store.keys import bucket_of
 from delaybridge.store.namespace import Namespace
-from delaybridge.store.outgoing import Outgoing, ScriptCall, Stamped
+from delaybridge.store.outgoing import Outgoing, ScriptCall, Stamped, stamped
 from delaybridge.times import format_time
 
 
@@ -64,6 +64,23 @@ class Scheduling(Namespace):
         """
         return receipts((yield from self.schedule_each(messages, policy)))
 
+    def schedule_one(
+        self, message: Draft | Accepted | Stamped, policy: OnConflict
+    ) -> Steps[Receipt]:
+        """As `schedule` for one message, in half the time."""
+        yield from self.open()
+        sent = stamped(message, self.ids)
+        if not self.quota.is_set:
+            bucket = self._buckets[bucket_of(sent[1].shard_key, len(self._buckets))]
+            (reply,) = yield Each([bucket.schedule([sent], policy)])
+            if isinstance(reply, StoreError):
+                raise (yield from self.explained(bucket, reply))
+            if reply is not None:
+                ((answer, due_ms),) = reply
+                return Receipt(answer, sent[1].id, due_ms, bucket.number)
+        (receipt,) = yield from self.schedule([sent], policy)
+        return receipt
+
     def schedule_each(
         self, messages: Sequence[Draft | Accepted | Stamped], policy: OnConflict
     ) -> Steps[list[Receipt | Exception]]:
@@ -100,7 +117,8 @@ class Scheduling(Namespace):
         def command(call: ScriptCall) -> RedisCommand[Any]:
             messages = outgoing.stamped(call)
             asked: RedisCommand[Any] = buckets[call.bucket].schedule(messages, policy, first=first)
-            return replace(asked, parse=partial(_receipts, asked.parse, messages, call.bucket))
+            parse = partial(_receipts, asked.parse, messages, call.bucket)
+            return RedisCommand(asked.name, asked.keys, asked.args, parse)
 
         replies = yield Each(partial(command, call) for call in calls)
         left: list[int] = []
