@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 from pika.channel import Channel
 
-from delaybridge.ingest.entries import Entry
 from delaybridge.ingest.rabbitmq.connection import Deliveries, IntakeConnection, size_of
-from delaybridge.ingest.rabbitmq.messages import RawMessage
-from delaybridge.message import Delivery, Destination, Record
+from delaybridge.ingest.rabbitmq.messages import Immediate, RawMessage
+from delaybridge.message import Delivery
 
 
 class Tags:
@@ -43,29 +43,30 @@ class Tags:
         return upto, single
 
 
-class HeldMessage:
-    """A message that was delivered and is not acknowledged, and its channel."""
+class HeldMessage(msgspec.Struct, gc=False):
+    """A message that was delivered and is not acknowledged.
 
-    __slots__ = ("channel", "entry", "id", "message", "since_s", "size", "stamp")
+    id: its own, or the one that it was given. entry: its `Entry`; None: it is published at once.
+    """
 
-    def __init__(self, message: RawMessage, channel: IntakeChannel, now_s: float) -> None:
-        self.message, self.channel, self.since_s = message, channel, now_s
-        self.size = size_of(message)
-        self.entry: Entry
-        self.stamp: bytes
-        self.id: str
+    message: RawMessage
+    since_s: float
+    stamp: bytes
+    id: str
+    entry: Any
 
 
 class ImmediateDelivery(Delivery):
-    """A message without a delay, published at once. intake, held: where it came from."""
+    """A message without a delay, published at once. intake, channel, held: where it came from."""
 
-    __slots__ = ("held", "intake")
+    __slots__ = ("channel", "held", "intake")
 
     def __init__(
-        self, id: str, record: Record, to: Destination, now_ms: int, intake: Any, held: HeldMessage
-    ) -> None:
-        super().__init__(id, record, to, now_ms, 1)
-        self.intake, self.held = intake, held
+        self, immediate: Immediate, now_ms: int, intake: Any, channel: IntakeChannel,
+        held: HeldMessage,
+    ) -> None:  # fmt: skip
+        super().__init__(*immediate, now_ms, 1)
+        self.intake, self.channel, self.held = intake, channel, held
 
 
 class IntakeChannel:
@@ -103,11 +104,10 @@ class IntakeChannel:
         self.arrived.set()
         self.moved.set()
 
-    def take(self, most: int, now_s: float) -> list[HeldMessage]:
-        """The next messages."""
-        taken = [HeldMessage(message, self, now_s) for message in self.deliveries.messages[:most]]
+    def take(self, most: int) -> list[RawMessage]:
+        """The next messages; to be put into `held`."""
+        taken = self.deliveries.messages[:most]
         del self.deliveries.messages[:most]
-        self.held.update((held.message.tag, held) for held in taken)
         return taken
 
     def done(self, messages: Sequence[HeldMessage]) -> None:
@@ -116,9 +116,10 @@ class IntakeChannel:
             return
         size = 0
         for held in messages:
-            size += held.size
-            self._tags.done(held.message.tag)
-            del self.held[held.message.tag]
+            message = held.message
+            size += size_of(message)
+            self._tags.done(message.tag)
+            del self.held[message.tag]
         self.deliveries.size -= size
         self._connection.release(size)
         self.moved.set()

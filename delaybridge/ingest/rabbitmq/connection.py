@@ -22,6 +22,10 @@ _TAG = struct.Struct(">QB")
 _BODY_SIZE = struct.Struct(">Q")
 _FRAME = struct.Struct(">BHI")
 _ACK = struct.Struct(">BHIHHQBB")
+# Of a delivery in frames: up to the size of the consumer's tag; delivery tag, flag and size of the
+# exchange's name; from the header frame's length to the body's size; a frame's length.
+_DELIVER_START, _DELIVER_REST = struct.Struct(">BHI4sB"), struct.Struct(">QBB")
+_HEADER_START, _LENGTH = struct.Struct(">I4xQ"), struct.Struct(">I")
 _SMALL_BYTES = 64 * 1024  # an incomplete message larger than this goes frame by frame
 _READ_BYTES = 64 * 1024
 _OVERHEAD = 256  # bytes of memory per message in addition to its own
@@ -71,7 +75,7 @@ class Deliveries:
         if not self.messages:
             self._arrived()
         self.messages.append(message)
-        size = size_of(message)
+        size = len(message.header) + len(message.body) + _OVERHEAD  # `size_of`, without its call
         self.size += size
         return size
 
@@ -151,23 +155,21 @@ class IntakeConnection(WireConnection):
         position, held, in_pieces = 0, 0, False
         try:
             while True:
-                kind, channel, length = _FRAME.unpack_from(data, position)
-                start = position + 7
-                if kind != _METHOD or data[start : start + 4] != _DELIVER:
+                kind, channel, length, method, skip = _DELIVER_START.unpack_from(data, position)
+                if kind != _METHOD or method != _DELIVER:
                     break
                 deliveries = self._deliveries[channel]
-                at = start + 5 + data[start + 4]
-                tag, redelivered = _TAG.unpack_from(data, at)
-                at += 10 + data[at + 9]
+                at = position + 12 + skip  # after the consumer's tag
+                tag, redelivered, skip = _DELIVER_REST.unpack_from(data, at)
+                at += 10 + skip  # after the exchange
                 key = data[at + 1 : at + 1 + data[at]]
-                head = start + length + 8
-                _, _, length = _FRAME.unpack_from(data, head - 7)
+                head = position + length + 15
+                length, size = _HEADER_START.unpack_from(data, head - 4)
                 header = data[head : head + length]
-                (size,) = _BODY_SIZE.unpack_from(header, 4)
                 end = head + length + 1
                 body = b""
                 if size:
-                    _, _, length = _FRAME.unpack_from(data, end)
+                    (length,) = _LENGTH.unpack_from(data, end + 3)
                     if in_pieces := length != size:
                         break
                     body = data[end + 7 : end + 7 + length]

@@ -160,8 +160,8 @@ class Intake:
         One batch is read while the one before goes into the store.
         """
         now_s = asyncio.get_running_loop().time()
-        arrived = [] if self._is_stopping else channel.take(_BATCH, now_s)
-        immediate, to_store = self._read(arrived)
+        arrived = [] if self._is_stopping else channel.take(_BATCH)
+        immediate, to_store = self._read(arrived, channel, now_s)
         if immediate:
             self._publisher.publish(immediate)
         if arrived:
@@ -175,25 +175,28 @@ class Intake:
             self._storing.add_done_callback(lambda _: channel.arrived.set())
 
     def _read(
-        self, arrived: Sequence[HeldMessage]
+        self, arrived: Sequence[RawMessage], channel: IntakeChannel, now_s: float
     ) -> tuple[list[ImmediateDelivery], list[HeldMessage]]:
         """The messages to publish at once, and those to store."""
         immediate: list[ImmediateDelivery] = []
         to_store: list[HeldMessage] = []
         now_ms = time_ns() // 1_000_000
-        for held in arrived:
-            stamp, known_id = self._recall(held.message)
-            entry = self._reader.read(held.message, stamp, known_id)
-            held.stamp = stamp
-            held.id = entry.accepted.id if isinstance(entry, Schedule) else entry.id
-            if isinstance(entry, Immediate):
-                immediate.append(ImmediateDelivery(*entry, now_ms, self, held))
-            else:
-                held.entry = entry
+        for message in arrived:
+            stamp, known_id = self._recall(message) if self._lost else (new_stamp(), None)
+            entry = self._reader.read(message, stamp, known_id)
+            if isinstance(entry, Schedule):
+                held = HeldMessage(message, now_s, stamp, entry.accepted.id, entry)
                 to_store.append(held)
+            elif isinstance(entry, Immediate):
+                held = HeldMessage(message, now_s, stamp, entry.id, None)
+                immediate.append(ImmediateDelivery(entry, now_ms, self, channel, held))
+            else:
+                held = HeldMessage(message, now_s, stamp, entry.id, entry)
+                to_store.append(held)
+            channel.held[message.tag] = held
         return immediate, to_store
 
-    def _count(self, arrived: Sequence[HeldMessage]) -> None:
+    def _count(self, arrived: Sequence[RawMessage]) -> None:
         counts, reader = self.counts, self._reader
         counts.total += len(arrived)
         counts.near_misses = reader.near_misses
@@ -237,7 +240,7 @@ class Intake:
         """The outcome of immediate publishes; messages without a confirm are stored, due now."""
         channels = set()
         for delivery in deliveries:
-            held, channel = delivery.held, delivery.held.channel
+            held, channel = delivery.held, delivery.channel
             if channel is not self._channel:
                 continue  # its channel has ended: the message will be delivered again
             channels.add(channel)
@@ -267,8 +270,6 @@ class Intake:
         Each pair goes to one message only: many may have the same bytes, and two messages of one
         id would become one.
         """
-        if not self._lost:
-            return new_stamp(), None
         if not message.redelivered:
             self._lost.clear()  # returned messages are delivered before new ones
             return new_stamp(), None

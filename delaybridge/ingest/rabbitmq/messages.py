@@ -27,6 +27,7 @@ from delaybridge.amqp.header import message_id, split_content_header
 from delaybridge.amqp.table import decode_value, entries
 from delaybridge.errors import MessageError
 from delaybridge.ingest.entries import Change, Quarantine, Schedule, reason_of, when_of
+from delaybridge.ingest.rabbitmq.forms import Forms
 from delaybridge.ingest.reach import AllowList
 from delaybridge.message import (
     OWN_HEADERS,
@@ -104,6 +105,7 @@ class MessageReader:
         self._delay_exchanges, self.reach = frozenset(delay_exchanges), reach
         self._destinations: dict[bytes, tuple[Destination, str]] = {}
         self._tables: dict[bytes, tuple[Instructions, bytes]] = {}  # seen before
+        self._forms = Forms(self._destinations, limits, reach)
         self.near_misses = self.without_id = 0
 
     def read(
@@ -114,6 +116,16 @@ class MessageReader:
         stamp: unique to the message, and the same when it is delivered again. known_id: the id it
         was given at its first delivery if it has none of its own; None: give it a new one.
         """
+        if not message.redelivered:
+            entry = self._forms.read(message.header, message.routing_key, message.body, stamp)
+            if entry is not None:
+                return entry
+        return self.read_carefully(message, stamp, known_id)
+
+    def read_carefully(
+        self, message: RawMessage, stamp: bytes, known_id: str | None = None
+    ) -> Schedule | Change | Quarantine | Immediate:
+        """`read`, for messages of any form."""
         content = None
         try:
             content = content_of(message)
@@ -135,17 +147,14 @@ class MessageReader:
     def _read(
         self, message: RawMessage, content: ContentHeader, stamp: bytes, known_id: str | None
     ) -> Schedule | Change | Quarantine | Immediate:
-        table = content.table
-        asked, table = self._tables.get(table) or self._instructions(table)
+        known = self._tables.get(content.table)
+        asked, table = known or self._instructions(content.table)
         given = asked.id if asked.id is not None else message_id(content.flags, content.after)
         if given is None:
             self.without_id += 1
         id = known_id or new_id() if given is None else self._id(given)
         if asked.cancel or asked.reschedule:
-            if given is None:
-                raise MessageError("bad_id", "delaybridge-id", "missing; name the message")
-            when = when_of(asked, self._limits) if asked.reschedule else ""
-            return Change(id, asked.key, stamp, when=when, reach=self.reach)
+            return self._change(None if given is None else id, asked, stamp)
         destination, text = self._destination(message.routing_key, asked)
         check_body_size(message.body, destination.broker, self._limits)
         encoded = content.flags, content.before, content.after
@@ -155,8 +164,17 @@ class MessageReader:
             return Immediate(id, record, destination)
         payload = encode_record(record)
         shard_key = id.encode() if key is None else key
-        accepted = Accepted(id, shard_key, when_of(asked, self._limits), asked.rank, payload)
+        when = when_of(asked, self._limits)
+        if known and not message.redelivered:  # the second of these headers: more are to come
+            self._forms.learn(message.header, content._replace(table=table), asked, when)
+        accepted = Accepted(id, shard_key, when, asked.rank, payload)
         return Schedule(accepted, stamp, asked.policy or WAIT, payload, "", -1, self.reach)
+
+    def _change(self, id: str | None, asked: Instructions, stamp: bytes) -> Change:
+        if id is None:
+            raise MessageError("bad_id", "delaybridge-id", "missing; name the message")
+        when = when_of(asked, self._limits) if asked.reschedule else ""
+        return Change(id, asked.key, stamp, when=when, reach=self.reach)
 
     def _own_id(self, content: ContentHeader) -> str | None:
         """The id that its producer gave it, if that is readable."""
