@@ -18,6 +18,8 @@ from contextlib import asynccontextmanager
 from enum import Enum, auto
 from typing import Any
 
+import msgspec
+
 from delaybridge.events import Emit, Ingested, IngestStarted
 from delaybridge.ingest.counts import Counts
 from delaybridge.ingest.entries import Change, Entry, instead
@@ -25,7 +27,7 @@ from delaybridge.ingest.kafka.consumer import KafkaConsumer
 from delaybridge.ingest.kafka.group import member_settings
 from delaybridge.ingest.kafka.handover import Batch
 from delaybridge.ingest.kafka.offsets import skips
-from delaybridge.ingest.kafka.records import RawRecord, RecordReader
+from delaybridge.ingest.kafka.records import RecordReader
 from delaybridge.ingest.kafka.sources import Sources
 from delaybridge.ingest.kafka.topics import Topic
 from delaybridge.ingest.options import IngestOptions
@@ -43,14 +45,11 @@ class Fate(Enum):
     REFUSED = auto()
 
 
-class HeldRecord:
+class HeldRecord(msgspec.Struct, gc=False):
     """One record on its way into the store."""
 
-    __slots__ = ("entry", "reader")
-
-    def __init__(self, reader: RecordReader, record: RawRecord) -> None:
-        self.reader = reader
-        self.entry: Entry = reader.read(record)
+    reader: RecordReader
+    entry: Entry
 
 
 class KafkaIngest:
@@ -143,7 +142,7 @@ class KafkaIngest:
         held: list[HeldRecord] = []
         for topic, records in batch.items():
             reader = self._readers.get(topic) or self._new_reader(topic)
-            held += (HeldRecord(reader, record) for record in records)
+            held += [HeldRecord(reader, reader.read(record)) for record in records]
             counts = self._sources.of(topic.name)
             counts.total += len(records)
             counts.near_misses = reader.near_misses

@@ -42,6 +42,7 @@ ETF1_TOPIC = "scheduler-target-topic"
 ETF1_KEY = "scheduler-target-key"
 _ETF1_PREFIX = "scheduler-"
 _OFFSET_DIGITS = 19
+_PLACE = f"%s%0{_OFFSET_DIGITS}d"
 _ID_REST = 9  # of an id: two dashes, five digits of the partition, and ~1 where it is quarantined
 
 Headers = Sequence[tuple[str, bytes | None]]
@@ -74,12 +75,17 @@ class RawRecord(msgspec.Struct, frozen=True, gc=False):
         return cls(partition, offset, message.key(), message.value(), headers, stamp_ms)
 
 
-class Understood(NamedTuple):
-    """The instructions in the headers. kept: the headers without those of delaybridge."""
+class Understood(msgspec.Struct, gc=False):
+    """The instructions in the headers. kept: the headers without those of delaybridge.
+
+    to, when: destination and due time of all records with these headers, once they are checked.
+    """
 
     asked: Instructions
     kept: HeaderPairs
     is_etf1: bool
+    to: tuple[Destination, str] | None = None
+    when: str = ""
 
 
 class Partition(NamedTuple):
@@ -130,7 +136,7 @@ class RecordReader:
 
     def place(self, record: RawRecord) -> str:
         """Topic, partition and offset, of fixed width: such ids sort as they were read."""
-        return f"{self._partition(record).place}{record.offset:0{_OFFSET_DIGITS}}"
+        return _PLACE % (self._partition(record).place, record.offset)
 
     def _partition(self, record: RawRecord) -> Partition:
         return self._partitions.get(record.partition) or self._first_of(record.partition)
@@ -151,7 +157,8 @@ class RecordReader:
         to = str(Destination(self._route.broker, self._route.kind, self._route.target))
         kept = Record(to, record.value, tuple(record.headers or ()), None, record.key)
         own_id = self._own_id(record)
-        return Quarantine.of(own_id, self._stamp(record), encode_record(kept), reason)
+        stamp = _stamp(self._partition(record), record.offset)
+        return Quarantine.of(own_id, stamp, encode_record(kept), reason)
 
     def _own_id(self, record: RawRecord) -> str:
         """The id that its producer gave it, if that is readable; otherwise its place."""
@@ -167,8 +174,9 @@ class RecordReader:
         if headers is None:
             raise MessageError("bad_header", "headers", "a header's name is not valid UTF-8")
         same = record.value is None, tuple(headers)
-        asked, kept, is_etf1 = self._known.get(same) or self._understood(same)
-        if is_etf1:
+        understood = self._known.get(same) or self._understood(same)
+        asked = understood.asked
+        if understood.is_etf1:
             return self._etf1(record, headers)
         if asked.cancel or asked.reschedule:
             if asked.id is None:
@@ -176,7 +184,7 @@ class RecordReader:
             when = when_of(asked, self._limits) if asked.reschedule else ""
             key = record.key if asked.key is None else asked.key
             return self._change(check_id(asked.id, self._limits), key, record, when=when)
-        entry = self._schedule(record, kept, asked)
+        entry = self._schedule(record, understood)
         if record.value is None and record.key and not headers:
             # A tombstone: etf1's clients cancel with it. If nothing is pending it is a message.
             with suppress(UnicodeDecodeError):
@@ -199,13 +207,16 @@ class RecordReader:
             self._known[given] = understood
         return understood
 
-    def _schedule(self, record: RawRecord, kept: HeaderPairs, asked: Instructions) -> Schedule:
+    def _schedule(self, record: RawRecord, understood: Understood) -> Schedule:
+        asked = understood.asked
         id = self.place(record) if asked.id is None else check_id(asked.id, self._limits)
         key = record.key if asked.key is None else asked.key
-        payload = self._payload(record, self._destination(asked.destination), kept, key, asked)
-        when = when_of(asked, self._limits)
+        to = understood.to or self._destination(asked.destination)
+        payload = self._payload(record, to, understood.kept, key, asked)
+        if understood.to is None:
+            understood.to, understood.when = to, when_of(asked, self._limits)
         shard_key = key if key is not None else id.encode()
-        accepted = Accepted(id, shard_key, when, asked.rank, payload)
+        accepted = Accepted(id, shard_key, understood.when, asked.rank, payload)
         # Without a source, only its stamp tells that a record was read before.
         policy = asked.policy or (WAIT if self._topic_id else OnConflict.FAIL)
         return self._sourced(accepted, policy, record)
@@ -245,10 +256,9 @@ class RecordReader:
         return self._sourced(accepted, OnConflict.REPLACE, record)
 
     def _sourced(self, accepted: Accepted, policy: ConflictPolicy, record: RawRecord) -> Schedule:
-        source = self._partition(record).source
-        stamp = self._stamp(record)
-        payload, offset = accepted.payload, record.offset
-        return Schedule(accepted, stamp, policy, payload, source, offset, self._reach)
+        partition, offset = self._partition(record), record.offset
+        stamp, source = _stamp(partition, offset), partition.source
+        return Schedule(accepted, stamp, policy, accepted.payload, source, offset, self._reach)
 
     def _change(
         self,
@@ -258,13 +268,9 @@ class RecordReader:
         otherwise: Schedule | None = None,
         when: str = "",
     ) -> Change:
-        stamp, source = self._stamp(record), self._partition(record).source
-        return Change(id, shard_key, stamp, source, record.offset, otherwise, when, self._reach)
-
-    def _stamp(self, record: RawRecord) -> bytes:
-        """The same whenever the record is read again; another record very rarely has it."""
-        seed = self._partition(record).seed
-        return crc32(record.offset.to_bytes(8, "big"), seed).to_bytes(4, "big")
+        partition, offset = self._partition(record), record.offset
+        stamp, source = _stamp(partition, offset), partition.source
+        return Change(id, shard_key, stamp, source, offset, otherwise, when, self._reach)
 
     def _payload(
         self,
@@ -299,6 +305,11 @@ class RecordReader:
 
 _NOTHING = Instructions()
 _ETF1S = Understood(_NOTHING, (), is_etf1=True)
+
+
+def _stamp(partition: Partition, offset: int) -> bytes:
+    """The same whenever the record is read again; another record very rarely has it."""
+    return crc32(offset.to_bytes(8, "big"), partition.seed).to_bytes(4, "big")
 
 
 def _understand(headers: Headers) -> Understood:
