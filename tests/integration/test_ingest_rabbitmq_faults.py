@@ -415,6 +415,7 @@ async def test_a_retry_and_a_cancel_wait_for_the_delivery_in_flight_and_stop_not
     workers.scan()
     await rabbit.send(delay, [("k", b"warm", pika.BasicProperties(headers={"x-delay": 1}))])
     await rabbit.take(namespace, 1)
+    await entrance.until(lambda: nothing_left(entrance), "its confirm has come")
     proxy.mode = "hold_down"
     soon = pika.BasicProperties(headers={"x-delay": 1}, message_id="m0")
     await rabbit.send(delay, [("k", b"first", soon)])
@@ -431,6 +432,11 @@ async def test_a_retry_and_a_cancel_wait_for_the_delivery_in_flight_and_stop_not
     await drained(entrance, delay)
     assert await ids(entrance, {"m1"})
     assert not await entrance.dead()
+
+
+async def nothing_left(entrance: Entrance) -> bool:
+    stats = await entrance.client.stats()
+    return not stats.delayed + stats.in_flight + stats.parked
 
 
 async def ids(entrance: Entrance, expected: set[str]) -> bool:
