@@ -39,6 +39,7 @@ class Program(NamedTuple):
 
 PROGRAMS = (
     Program("stages", (2000,), (5000,), (20,)),
+    Program("ingest_stages", (1000,), (1000,), (20,)),
     Program("startup", (5,), (11,), (1,)),
     Program("memory", (20_000,), (200_000,), (100,)),
     Program("schedule", (20_000, 1), (100_000, 3), (1000, 1)),

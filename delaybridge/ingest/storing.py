@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
 from typing import Any
 
 from delaybridge.errors import StoreFull, StoreUnavailable, StoreWiped
@@ -15,7 +17,7 @@ from delaybridge.message import Answer
 from delaybridge.store import keys
 from delaybridge.store.calls import Calls
 from delaybridge.store.changes import ANSWER_PRECEDENCE
-from delaybridge.store.command import RedisCommand, Steps
+from delaybridge.store.command import Each, RedisCommand, Steps
 from delaybridge.store.store import AsyncStore
 from delaybridge.store.verbs import NO_SOURCE, Bucket, SourceOffsets
 
@@ -94,15 +96,17 @@ def store_entries(calls: Calls, entries: Sequence[Entry]) -> Steps[list[Answer |
         if not again and (yield from calls.quota.look(buckets)):
             _check_quota(calls, entries)
         planned = _plan(entries, todo, buckets)
-        asked = [_commands(call, entries, first=again) for call in planned]
-        replies = iter((yield [command for commands in asked for command in commands]))
-        todo = _take_answers(
-            [
-                (call, [next(replies) for _ in part])
-                for call, part in zip(planned, asked, strict=True)
-            ],
-            answers,
+        # Each command is made when it is sent: Redis works on the one before meanwhile.
+        replies = yield Each(
+            partial(_command, call, bucket, entries, first=again)
+            for call in planned
+            for bucket in call.buckets
         )
+        for reply in replies:
+            if isinstance(reply, Exception):
+                raise reply
+        rest = iter(replies)
+        todo = _take_answers(((c, list(islice(rest, len(c.buckets)))) for c in planned), answers)
         if not todo:
             return answers
     raise StoreWiped
@@ -179,22 +183,18 @@ def _buckets_of(entry: Change, buckets: Sequence[Bucket]) -> list[Bucket]:
     return [buckets[own], *buckets[:own], *buckets[own + 1 :]]
 
 
-def _commands(call: _Call, entries: Sequence[Entry], *, first: bool) -> list[RedisCommand[Any]]:
+def _command(
+    call: _Call, bucket: Bucket, entries: Sequence[Entry], *, first: bool
+) -> RedisCommand[Any]:
     mine: list[Any] = [entries[place] for place in call.places]
     if call.kind[0] == "quarantine":
-        kept = [(e.stamp, e.id, e.payload, e.reason) for e in mine]
-        return [call.buckets[0].quarantine(kept, first=first)]
+        return bucket.quarantine([(e.stamp, e.id, e.payload, e.reason) for e in mine], first=first)
     if call.kind[0] == "change":
-        (entry,) = mine
-        return [_change(entry, bucket) for bucket in call.buckets]
+        return _change(mine[0], bucket)
     _, policy, name, reach, maybe = call.kind
     source = SourceOffsets(name, [entry.offset for entry in mine]) if name else NO_SOURCE
     messages = [(entry.stamp, entry.accepted) for entry in mine]
-    return [
-        call.buckets[0].schedule(
-            messages, policy, source=source, reach=reach, maybe=maybe, first=first
-        )
-    ]
+    return bucket.schedule(messages, policy, source=source, reach=reach, maybe=maybe, first=first)
 
 
 def _change(entry: Change, bucket: Bucket) -> RedisCommand[Answer]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from typing import Any
 
@@ -276,6 +277,33 @@ ETF1: Pairs = [
     ("own", b"\xff"),
 ]
 ETF1_READER = reader(allowed=("kafka:videos",))
+
+
+class TestMemory:
+    @pytest.mark.parametrize(
+        "headers",
+        [
+            *(HOUR, [], [("own", b"1"), *HOUR], [("delaybridge-delay", b"20y")]),
+            *([("delaybridge-due", b"2000000000000")], [("delaybridge-due", b"1")]),
+            *([*HOUR, ("delaybridge-destination", b"kafka:audit")], [("X-Delay", b"5")]),
+            *([*HOUR, ("delaybridge-destination", b"kafka:other")], [("own", None)]),
+            *([*HOUR, ("delaybridge-id", b"mine")], [*HOUR, ("delaybridge-id", b" ")]),
+            *([*HOUR, ("delaybridge-key", b"other")], [*HOUR, ("delaybridge-priority", b"9")]),
+            *([*HOUR, ("delaybridge-ttl", b"1m")], [*HOUR, ("delaybridge-on-conflict", b"keep")]),
+            *([("delaybridge-cancel", b"true"), ("delaybridge-id", b"mine")], ETF1),
+        ],
+        ids=str,
+    )
+    def test_a_record_is_read_the_same_whatever_was_read_before(self, headers: Pairs) -> None:
+        given = {"keep_partition": True, "allowed": ("kafka:audit", "kafka:videos")}
+        used = reader(**given, body_bytes=50)  # type: ignore[arg-type]
+        for _ in range(2):
+            for offset, (key, value) in enumerate(
+                itertools.product((b"k", b"", None, b"\xff"), (b"body", b"b" * 51, None))
+            ):
+                one = record(headers, key=key, value=value, offset=offset, partition=offset % 2)
+                fresh = reader(**given, body_bytes=50)  # type: ignore[arg-type]
+                assert used.read(one) == fresh.read(one)
 
 
 class TestEtf1:
