@@ -120,7 +120,7 @@ async def measure_rabbitmq(count: int) -> dict[str, float]:
                 connection._on_data_available(data[at : at + READ_BYTES])
 
         watch.timed("cut frames", receive)
-        _, held = watch.timed("read", intake._read, channel.take(count), channel, 0.0)
+        held = watch.timed("read", intake._read, channel.take(count), channel, 0.0)
         watch.store([each.entry for each in held])
         watch.timed("acknowledge", lambda c=channel, h=held: (c.done(h), c._tags.take(2000)))
     return watch.found

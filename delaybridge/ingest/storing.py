@@ -23,6 +23,7 @@ from delaybridge.store.verbs import NO_SOURCE, Bucket, SourceOffsets
 
 AGAIN_S = 0.05  # between two attempts for an id that is in flight
 PATIENCE_S = 30.0  # how long an id may be in flight before the entry is quarantined
+TURN_MESSAGES = 200  # read in one turn of the loop: Redis is to get the batch before meanwhile
 _SCHEDULED = frozenset((Answer.CREATED, Answer.DUPLICATE))
 _CALL_MESSAGES = 1000
 _CALL_BYTES = 4 * 2**20

@@ -31,7 +31,13 @@ from delaybridge.ingest.kafka.records import RecordReader
 from delaybridge.ingest.kafka.sources import Sources
 from delaybridge.ingest.kafka.topics import Topic
 from delaybridge.ingest.options import IngestOptions
-from delaybridge.ingest.storing import AGAIN_S, PATIENCE_S, EntryStore, are_scheduled
+from delaybridge.ingest.storing import (
+    AGAIN_S,
+    PATIENCE_S,
+    TURN_MESSAGES,
+    EntryStore,
+    are_scheduled,
+)
 from delaybridge.message import Answer
 from delaybridge.publish.kafka.configuration import Configuration, configuration
 
@@ -83,7 +89,7 @@ class KafkaIngest:
             while not self._is_stopping.is_set():
                 batch = await self._next(consumer, storing)
                 if batch is not None:
-                    records = self._read(batch)
+                    records = await self._read(batch)
                     await storing
                     storing = asyncio.ensure_future(self._store_batch(batch, records, consumer))
             await storing
@@ -138,11 +144,14 @@ class KafkaIngest:
 
     # a batch into the store
 
-    def _read(self, batch: Batch) -> list[HeldRecord]:
+    async def _read(self, batch: Batch) -> list[HeldRecord]:
         held: list[HeldRecord] = []
         for topic, records in batch.items():
             reader = self._readers.get(topic) or self._new_reader(topic)
-            held += [HeldRecord(reader, reader.read(record)) for record in records]
+            for first in range(0, len(records), TURN_MESSAGES):
+                part = records[first : first + TURN_MESSAGES]
+                held += [HeldRecord(reader, reader.read(record)) for record in part]
+                await asyncio.sleep(0)  # the batch before is sent meanwhile
             counts = self._sources.of(topic.name)
             counts.total += len(records)
             counts.near_misses = reader.near_misses

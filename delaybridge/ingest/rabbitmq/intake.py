@@ -26,7 +26,13 @@ from delaybridge.ingest.rabbitmq.connection import IntakeConnection
 from delaybridge.ingest.rabbitmq.management import Management, ManagementError
 from delaybridge.ingest.rabbitmq.messages import Immediate, MessageReader, RawMessage, content_of
 from delaybridge.ingest.rabbitmq.topology import bypass, claim, declare, others_bound
-from delaybridge.ingest.storing import AGAIN_S, PATIENCE_S, EntryStore, are_scheduled
+from delaybridge.ingest.storing import (
+    AGAIN_S,
+    PATIENCE_S,
+    TURN_MESSAGES,
+    EntryStore,
+    are_scheduled,
+)
 from delaybridge.message import MAX_PRIORITY, WAIT, Answer, encode_record
 from delaybridge.publish import Outcome, Publisher, Verdict
 from delaybridge.store.verbs import new_stamp
@@ -160,13 +166,15 @@ class Intake:
         One batch is read while the one before goes into the store.
         """
         now_s = asyncio.get_running_loop().time()
-        arrived = [] if self._is_stopping else channel.take(_BATCH)
-        immediate, to_store = self._read(arrived, channel, now_s)
-        if immediate:
-            self._publisher.publish(immediate)
-        if arrived:
-            self._count(arrived)
-            self._emit(Ingested(source=str(self.route), messages=len(arrived)))
+        read, to_store = 0, list[HeldMessage]()
+        while read < _BATCH and self._may_take(channel):
+            await asyncio.sleep(0)  # the batch before is sent meanwhile
+            arrived = [] if self._is_stopping else channel.take(TURN_MESSAGES)
+            to_store += self._read(arrived, channel, now_s)
+            read += len(arrived)
+        if read:
+            self._count(read)
+            self._emit(Ingested(source=str(self.route), messages=read))
         if self._storing is not None:
             await self._storing
         again, self._waiting, refused, self._refused = self._waiting, [], self._refused, []
@@ -176,8 +184,8 @@ class Intake:
 
     def _read(
         self, arrived: Sequence[RawMessage], channel: IntakeChannel, now_s: float
-    ) -> tuple[list[ImmediateDelivery], list[HeldMessage]]:
-        """The messages to publish at once, and those to store."""
+    ) -> list[HeldMessage]:
+        """The messages to be stored; those without a delay are published at once."""
         immediate: list[ImmediateDelivery] = []
         to_store: list[HeldMessage] = []
         now_ms = time_ns() // 1_000_000
@@ -194,11 +202,13 @@ class Intake:
                 held = HeldMessage(message, now_s, stamp, entry.id, entry)
                 to_store.append(held)
             channel.held[message.tag] = held
-        return immediate, to_store
+        if immediate:
+            self._publisher.publish(immediate)
+        return to_store
 
-    def _count(self, arrived: Sequence[RawMessage]) -> None:
+    def _count(self, read: int) -> None:
         counts, reader = self.counts, self._reader
-        counts.total += len(arrived)
+        counts.total += read
         counts.near_misses = reader.near_misses
         if reader.without_id and not counts.without_id:
             self._emit(IdMissing(source=str(self.route)))
