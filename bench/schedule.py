@@ -99,6 +99,33 @@ def async_client_rate(bench: Bench, count: int) -> float:
     return asyncio.run(run())
 
 
+def asyncio_rate(bench: Bench, count: int) -> float:
+    """Calls per second of a hundred tasks that await futures, all resolved each tick: the floor."""
+
+    async def run() -> float:
+        waiting: list[asyncio.Future[None]] = []
+        loop = asyncio.get_running_loop()
+
+        def answer() -> None:
+            answered = waiting.copy()
+            waiting.clear()
+            for future in answered:
+                future.set_result(None)
+
+        async def call() -> None:
+            for _ in range(count // CALLERS):
+                if not waiting:
+                    loop.call_soon(answer)
+                waiting.append(future := loop.create_future())
+                await future
+
+        began_s = time.monotonic()
+        await asyncio.gather(*(call() for _ in range(CALLERS)))
+        return count / (time.monotonic() - began_s)
+
+    return asyncio.run(run())
+
+
 def schedule_rate(bench: Bench, count: int) -> float:
     """Messages per second of `Client.schedule`, one call after the other."""
     began_s = time.monotonic()
@@ -121,6 +148,7 @@ BATCHED: Ways = (
     ("raw pipelined script calls", raw_rate, ""),
     ("schedule_many, batches of 1,000", schedule_many_rate, "target 0.8"),
     (f"AsyncClient, {CALLERS} callers", async_client_rate, "target 0.5"),
+    (f"asyncio alone, {CALLERS} callers", asyncio_rate, ""),
 )
 SINGLE: Ways = (
     ("plain SET round trips", set_rate, ""),
