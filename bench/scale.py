@@ -9,7 +9,11 @@ threads, from the first settled message to the last. Waiting for a core is not i
 processes on one core do to each other's caches is. `calls` are script calls for 1,000 messages: if
 it grows, claims, fires or settles get smaller. Each figure is the median of the rounds.
 
-The second table is the model: the costs with the most workers, how many messages a second one core
+The second table repeats this at a rate for which two cores suffice. Batches are small there, so a
+message costs much more than in a drain, whatever the number of workers.
+
+The third table is the model: the costs with the most workers (Redis and client: with the dearest
+publisher), how many messages a second one core
 can carry at that cost, and how many cores 100,000 and a million a second need.
 """
 
@@ -25,6 +29,7 @@ from typing import NamedTuple
 
 from bench.rig import (
     BODY,
+    CALL,
     Bench,
     Table,
     cpu_seconds,
@@ -42,9 +47,10 @@ from delaybridge.times import format_time
 FILL_RATE = 15_000  # messages per second that are scheduled at least, on a slow day
 SPARE_S = 1.0  # between the last `schedule` and the due time
 WARM = 5000  # messages of a first drain, which is not measured
+FREE_RATE, FREE_S = 2000, 3  # a load for a quarter of a core
 RATES = (100_000, 1_000_000)
 # Claimed when due, as a backlog is, so that the measured time has all of a message's costs in it.
-SETTINGS = {"SCAN__CLAIM_AHEAD_MS": "0", "SCAN__FIRE_LEAD_MS": "0"}
+AT_ONCE = {"SCAN__CLAIM_AHEAD_MS": "0", "SCAN__FIRE_LEAD_MS": "0"}
 
 
 class Broker(NamedTuple):
@@ -75,14 +81,23 @@ class Run(NamedTuple):
     calls: float
 
 
-def schedule(bench: Bench, redis_pid: int, destination: str, count: int) -> dict[str, float]:
-    """Schedule messages that come due together; what that costs client and Redis, per message."""
+def prepare(bench: Bench, destination: str, count: int, rate: int) -> None:
+    """Schedule messages that come due at this rate, 0: all at once, in some seconds."""
     due_s = time.time() + count / FILL_RATE + SPARE_S
-    used_s = time.process_time(), cpu_seconds(redis_pid)
-    bench.fill_with(Message(destination, BODY, at=format_time(round(due_s * 1000))), count)
-    now_s = time.process_time(), cpu_seconds(redis_pid)
+    dues_s = [due_s + number / rate if rate else due_s for number in range(count)]
+    times = [format_time(round(each_s * 1000)) for each_s in dues_s]
+    for first in range(0, count, CALL):
+        some = times[first : first + CALL]
+        bench.client.schedule_many([Message(destination, BODY, at=at) for at in some])
     if time.time() > due_s:
         raise RuntimeError("scheduling took too long: the drain had begun")
+
+
+def schedule(bench: Bench, redis_pid: int, destination: str, count: int) -> dict[str, float]:
+    """What scheduling a message costs client and Redis."""
+    used_s = time.process_time(), cpu_seconds(redis_pid)
+    bench.fill(destination, count, delay="1d")
+    now_s = time.process_time(), cpu_seconds(redis_pid)
     names = ("client: schedule_many", "Redis: schedule")
     return {name: (now_s[i] - used_s[i]) / count * 1e6 for i, name in enumerate(names)}
 
@@ -93,23 +108,24 @@ def script_calls(bench: Bench) -> int:
     return int(stats.get("cmdstat_evalsha", {}).get("calls", 0))
 
 
-def drain(redis_url: str, broker: Broker, workers: int, count: int) -> Run:
-    """Measure the drain of messages that come due when all workers have their share."""
+def drain(redis_url: str, broker: Broker, workers: int, count: int, rate: int = 0) -> Run:
+    """Measure messages that come due at this rate, 0: all at once, when all workers own buckets."""
     redis_pid = pid_at(redis_url)
     with (
         open_bench(redis_url, **{broker.name.lower(): broker.url}) as bench,
         broker.target() as destination,
     ):
-        pids = [bench.start_worker(**SETTINGS) for _ in range(workers)]
+        pids = [bench.start_worker(**({} if rate else AT_ONCE)) for _ in range(workers)]
         bench.wait_until_owned(workers)
-        scheduled_us = schedule(bench, redis_pid, destination, count)
+        prepare(bench, destination, count, rate)
         components = {f"worker, to {broker.name}": pids, "Redis: drain": [redis_pid]}
         if broker.pid is not None:
             components[broker.name] = [broker.pid]
         calls = script_calls(bench)
-        rate, costs_us = bench.drain_costs(count, components)
+        drained, costs_us = bench.drain_costs(count, components)
         calls = script_calls(bench) - calls
-    return Run(rate, {**scheduled_us, **costs_us}, calls / count * 1000)
+        scheduled_us = schedule(bench, redis_pid, destination, count)
+    return Run(drained, {**scheduled_us, **costs_us}, calls / count * 1000)
 
 
 def middle(runs: Sequence[Run]) -> Run:
@@ -120,13 +136,13 @@ def middle(runs: Sequence[Run]) -> Run:
 
 
 def scale(
-    out: Table, redis_url: str, broker: Broker, most: int, count: int, rounds: int
+    out: Table, redis_url: str, broker: Broker, most: int, count: int, rounds: int, rate: int = 0
 ) -> dict[str, float]:
     """Print a line for each number of workers; returns the costs with the most."""
     if count > WARM:
         drain(redis_url, broker, 1, WARM)
     numbers = [2**power for power in range(most.bit_length())]
-    found = [[drain(redis_url, broker, n, count) for n in numbers] for _ in range(rounds)]
+    found = [[drain(redis_url, broker, n, count, rate) for n in numbers] for _ in range(rounds)]
     runs = [middle(column) for column in zip(*found, strict=True)]
     for workers, run in zip(numbers, runs, strict=True):
         figures = []
@@ -146,13 +162,17 @@ def main(count: int = 40_000, most: int = 4, rounds: int = 1) -> None:
     with open_redis() as redis, open_rabbitmq() as rabbitmq, open_kafka() as kafka:
         out = Table(f"scale out: {count:,} messages due at once; {cores} cores for everything")
         out.line("publisher", "drained", "workers", "Redis", "broker", "per 1,000")
+        memory = Broker("memory", "memory://", None)
         costs_us: dict[str, float] = {}
         for broker in (
-            Broker("memory", "memory://", None),
+            memory,
             Broker("RabbitMQ", rabbitmq.url, pid_at(rabbitmq.url)),
             Broker("Kafka", kafka.url, pid_at(kafka.url)),
         ):
-            costs_us |= scale(out, redis.url, broker, most, count, rounds)
+            for name, cost_us in scale(out, redis.url, broker, most, count, rounds).items():
+                costs_us[name] = max(cost_us, costs_us.get(name, 0.0))
+        out = Table(f"the same with free cores: {FREE_RATE:,} messages due each second")
+        scale(out, redis.url, memory, most, min(count, FREE_S * FREE_RATE), rounds, FREE_RATE)
     out = Table(f"model, at the costs with {most} workers")
     heads = [f"cores for {rate // 1000:,}k/s" for rate in RATES]
     out.line("component", "CPU a message", "one core carries", *heads)
