@@ -13,8 +13,8 @@ The second table repeats this at a rate for which two cores suffice. Batches are
 message costs much more than in a drain, whatever the number of workers.
 
 The third table is the model: the costs with the most workers (Redis and client: with the dearest
-publisher), how many messages a second one core
-can carry at that cost, and how many cores 100,000 and a million a second need.
+publisher), how many messages a second one core can carry at that cost, and how many cores 100,000
+and a million a second need.
 """
 
 from __future__ import annotations

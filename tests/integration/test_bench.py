@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import re
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 
 from bench.__main__ import PROGRAMS, Program
 from bench.peers.__main__ import PEERS
 from bench.shapes import SHAPES
+
+BENCH = Path(__file__).parents[2] / "bench"
 
 # Waits and repetitions that make a figure fair, and are not needed here.
 TRIMMED = {
@@ -32,7 +35,7 @@ TRIMMED = {
 FIGURES = re.compile(r"^(?:  |\|).*\d", re.MULTILINE)
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def shared_servers(
     monkeypatch: pytest.MonkeyPatch, redis_url: str, rabbitmq_url: str, real_kafka_url: str
 ) -> None:
@@ -42,6 +45,13 @@ def shared_servers(
     monkeypatch.setenv("DELAYBRIDGE_TEST_KAFKA_URL", real_kafka_url)
 
 
+def test_every_program_is_listed() -> None:
+    programs = {path.stem for path in BENCH.glob("*.py") if "\ndef main(" in path.read_text()}
+    plain_consumers = {"receive_kafka", "receive_rabbitmq"}  # processes of `lateness`
+    assert programs - plain_consumers - {"__main__"} == {one.name for one in PROGRAMS} - {"peers"}
+
+
+@pytest.mark.usefixtures("shared_servers")
 @pytest.mark.timeout(180)  # some start servers of their own
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
 def test_program_prints_its_figures(
