@@ -15,7 +15,8 @@ from pika.adapters.asyncio_connection import AsyncioConnection
 from pika.channel import Channel
 
 from bench.rig import BODY
-from delaybridge.amqp.connection import Encoder, WireConnection, open_connection
+from delaybridge.amqp.connection import WireConnection, open_connection
+from delaybridge.amqp.encoder import Encoder
 from delaybridge.message import Delivery, Destination, Record
 
 WINDOW = 10_000  # the default of publish.window_messages

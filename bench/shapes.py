@@ -29,7 +29,8 @@ from bench.raw_rabbitmq import WINDOW, Confirms
 from bench.rig import Bench, Table, open_rabbitmq, open_redis
 from delaybridge import Client, Message
 from delaybridge.accept.destination import DestinationCache
-from delaybridge.amqp.connection import Encoder, WireConnection, open_connection
+from delaybridge.amqp.connection import WireConnection, open_connection
+from delaybridge.amqp.encoder import Encoder
 from delaybridge.message import Delivery, decode_record
 from delaybridge.settings.settings import Settings
 from delaybridge.store.namespace import DEFAULT_BUCKETS

@@ -18,7 +18,7 @@ from typing import Any, TypeVar, cast
 from hiredis import Reader
 
 from bench.rig import BODY, Table
-from delaybridge.amqp.connection import Encoder
+from delaybridge.amqp.encoder import Encoder
 from delaybridge.message import Delivery, Record, encode_record, new_id
 from delaybridge.publish import CONFIRMED
 from delaybridge.scan.context import ScanOptions

@@ -22,24 +22,15 @@ from pika.channel import Channel
 from pika.connection import Parameters
 from pika.exceptions import AMQPError, ChannelClosedByBroker
 
-from delaybridge.amqp.header import OWN_ID, content_header, decode_table, split_content_header
+from delaybridge.amqp.encoder import BODY, FRAME, FRAME_OVERHEAD, HEADER, METHOD
+from delaybridge.amqp.header import OWN_ID, decode_table, split_content_header
 from delaybridge.errors import DETAIL_LIMIT, DecodeError, PublishUnavailable, printable
-from delaybridge.message import Delivery, Destination
 
-MAX_BODY_BYTES = 16 * 1024 * 1024  # RabbitMQ's default max_message_size
 READ_BYTES = 128 * 1024
 WRITE_BYTES = 128 * 1024  # at a time: pika copies whatever the socket did not take
 
-_METHOD, _HEADER, _BODY = 1, 2, 3
-_END = b"\xce"
-_FRAME = struct.Struct(">BHI")
-_NEXT_FRAME = struct.Struct(">cBHI")  # preceded by the end of the frame before
-_FRAME_OVERHEAD = _FRAME.size + 1
-_PUBLISH = b"\x00\x3c\x00\x28\x00\x00"  # class 60, method 40, reserved
-_MANDATORY = b"\x01"
 _ACK, _NACK, _RETURN = b"\x00\x3c\x00\x50", b"\x00\x3c\x00\x78", b"\x00\x3c\x00\x32"
 _CONFIRM = struct.Struct(">QB")
-_ROUTES = 10_000
 
 
 Connection = TypeVar("Connection", bound="WireConnection")
@@ -194,14 +185,14 @@ class WireConnection(AsyncioConnection):  # type: ignore[misc]  # pika has no ty
         """Read confirms and returns here; pass every other frame to pika, whole."""
         data = self._unread + data_in if self._unread else data_in
         position, size = 0, len(data)
-        while size - position >= _FRAME_OVERHEAD:
-            kind, channel, length = _FRAME.unpack_from(data, position)
-            end = position + _FRAME_OVERHEAD + length
+        while size - position >= FRAME_OVERHEAD:
+            kind, channel, length = FRAME.unpack_from(data, position)
+            end = position + FRAME_OVERHEAD + length
             if kind == ord("A"):  # "AMQP...": the broker wants another version
                 end = size
             elif end > size:
                 break
-            if not self._read(kind, channel, data, position + _FRAME.size, end - 1):
+            if not self._read(kind, channel, data, position + FRAME.size, end - 1):
                 self._pass_to_pika(data[position:end])
             else:
                 self.bytes_received += end - position  # pika's heartbeat check reads it
@@ -212,7 +203,7 @@ class WireConnection(AsyncioConnection):  # type: ignore[misc]  # pika has no ty
         super()._on_data_available(data)
 
     def _read(self, kind: int, channel: int, data: bytes, start: int, end: int) -> bool:
-        if kind == _METHOD:
+        if kind == METHOD:
             method = data[start : start + 4]
             if method in (_ACK, _NACK):
                 tag, bits = _CONFIRM.unpack_from(data, start + 4)
@@ -225,9 +216,9 @@ class WireConnection(AsyncioConnection):  # type: ignore[misc]  # pika has no ty
                 self._returning[channel] = f"{code} {text.decode(errors='replace')}"
                 return True
             return False
-        if kind == _HEADER:
+        if kind == HEADER:
             self._read_returned(channel, data[start:end])
-        return kind in (_HEADER, _BODY)  # only returns have content here
+        return kind in (HEADER, BODY)  # only returns have content here
 
     def _read_returned(self, channel: int, payload: bytes) -> None:
         reason = self._returning.pop(channel, "")
@@ -235,59 +226,6 @@ class WireConnection(AsyncioConnection):  # type: ignore[misc]  # pika has no ty
             id = returned_id(payload)
             if id is not None:
                 listener.on_return(id, reason)
-
-
-class Encoder:
-    """Encodes publishes on one channel to one exchange as frames."""
-
-    def __init__(self, channel: int, frame_max: int, login: bytes) -> None:
-        self._channel = channel
-        self._payload_max = frame_max - _FRAME_OVERHEAD
-        self._login = login
-        self._methods: dict[str, bytes] = {}  # by routing key
-
-    def frames(self, delivery: Delivery) -> bytes:
-        """The frames of one publish; ValueError with a reason if no broker would accept it."""
-        record = delivery.record
-        body = record.body or b""
-        size = len(body)
-        header = content_header(
-            record.headers or b"",  # type: ignore[arg-type]  # bytes for this kind of broker
-            record.properties,  # type: ignore[arg-type]  # cut in three for this kind, too
-            size,
-            delivery.id.encode(),
-            delivery.due_ms,
-            delivery.attempt,
-            self._login,
-        )
-        if size > MAX_BODY_BYTES:
-            raise ValueError(f"message_too_large: {size} bytes; RabbitMQ takes {MAX_BODY_BYTES}")
-        if len(header) > self._payload_max:
-            raise ValueError(
-                f"headers_too_large: {len(header)} bytes; a frame takes {self._payload_max}"
-            )
-        destination = delivery.destination
-        method = self._methods.get(destination.routing_key) or self._method(destination)
-        start = _FRAME.pack(_HEADER, self._channel, len(header))
-        if 0 < size <= self._payload_max:
-            between = _NEXT_FRAME.pack(_END, _BODY, self._channel, size)
-            return b"".join((method, start, header, between, body, _END))
-        pieces = [method, start, header, _END]
-        for at in range(0, size, self._payload_max):
-            part = body[at : at + self._payload_max]
-            pieces += (_FRAME.pack(_BODY, self._channel, len(part)), part, _END)
-        return b"".join(pieces)
-
-    def _method(self, destination: Destination) -> bytes:
-        exchange, key = destination.address.encode(), destination.routing_key.encode()
-        payload = b"".join(
-            (_PUBLISH, bytes([len(exchange)]), exchange, bytes([len(key)]), key, _MANDATORY)
-        )
-        frame = _FRAME.pack(_METHOD, self._channel, len(payload)) + payload + _END
-        if len(self._methods) >= _ROUTES:  # routing keys are unbounded
-            self._methods.clear()
-        self._methods[destination.routing_key] = frame
-        return frame
 
 
 def returned_id(payload: bytes) -> str | None:

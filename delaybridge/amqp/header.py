@@ -12,7 +12,7 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 from delaybridge.amqp.table import (
     as_text,
@@ -45,7 +45,7 @@ _MAX_EXPIRATION_MS = 2**32 - 1  # the broker closes the channel above it
 
 HEADERS_FLAG = 1 << 13
 _DELIVERY_MODE_FLAG = 1 << 12
-_USER_ID_FLAG = 1 << 4
+USER_ID_FLAG = 1 << 4
 _CONTENT_TYPE_FLAG, _CONTENT_ENCODING_FLAG = 1 << 15, 1 << 14
 _TEXT_FLAGS_BEFORE_ID = (1 << 10, 1 << 9, 1 << 8)
 _MESSAGE_ID_FLAG = 1 << 7
@@ -65,7 +65,7 @@ _AFTER_HEADERS = (
     ("message_id", _MESSAGE_ID_FLAG, "s"),
     ("timestamp", 1 << 6, "Q"),
     ("type", 1 << 5, "s"),
-    ("user_id", _USER_ID_FLAG, "s"),
+    ("user_id", USER_ID_FLAG, "s"),
     ("app_id", 1 << 3, "s"),
     ("cluster_id", 1 << 2, "s"),
 )
@@ -192,6 +192,7 @@ _ID_START = bytes([len(OWN_ID)]) + OWN_ID.encode() + b"S"
 _DUE_START = b"\x12delaybridge-due-msl"
 _ATTEMPT_START = b"\x13delaybridge-attemptI"
 _OWN_END = struct.Struct(f">{len(_DUE_START)}sq{len(_ATTEMPT_START)}si")
+_OWN_END_ATTEMPT = struct.Struct(f">{len(_ATTEMPT_START)}si")
 _OWN_START = struct.Struct(f">{len(_ID_START)}sI")
 _OWN_SIZE = _OWN_START.size + _OWN_END.size
 _PERSISTENT = b"\x02"
@@ -215,7 +216,7 @@ def content_header(
     if not flags & _DELIVERY_MODE_FLAG:
         flags |= _DELIVERY_MODE_FLAG
         after = _PERSISTENT + after
-    if flags & _USER_ID_FLAG:
+    if flags & USER_ID_FLAG:
         flags, after = _without_foreign_user_id(flags, after, login)
     size = len(id)
     return b"".join(
@@ -232,10 +233,47 @@ def content_header(
     )
 
 
+class HeaderParts(NamedTuple):
+    """A content header cut where messages of one shape differ.
+
+    start, body size, flags and `before`, table, own_id, id, due, due time, attempt, `after`.
+    """
+
+    start: bytes
+    before: bytes
+    own_id: bytes
+    due: bytes
+    attempt: bytes
+
+
+def header_parts(
+    flags: int, before: bytes, after_size: int, table_size: int, id_size: int, attempt: int
+) -> tuple[HeaderParts, int]:
+    """The parts that `content_header` gives all messages of a shape, and its length.
+
+    Not for messages with a user_id, whose `after` may change.
+    """
+    end = _OWN_END_ATTEMPT.pack(_ATTEMPT_START, attempt)
+    if not flags & _DELIVERY_MODE_FLAG:
+        flags |= _DELIVERY_MODE_FLAG
+        end += _PERSISTENT
+    own_size = len(_ID_START) + _LONG.size + id_size + len(_DUE_START) + 8
+    table_size += own_size + _OWN_END_ATTEMPT.size
+    parts = HeaderParts(
+        struct.pack(">HH", BASIC_CLASS, 0),
+        struct.pack(">H", flags | HEADERS_FLAG) + before + _LONG.pack(table_size),
+        _OWN_START.pack(_ID_START, id_size),
+        _DUE_START,
+        end,
+    )
+    extra = after_size + len(end) - _OWN_END_ATTEMPT.size
+    return parts, _HEADER_START.size + len(before) + _LONG.size + table_size + extra
+
+
 def _without_foreign_user_id(flags: int, after: bytes, login: bytes) -> tuple[int, bytes]:
     for name, start, end in _spans(flags, after, _AFTER_HEADERS):
         if name == "user_id" and after[start + 1 : end] != login:
-            return flags & ~_USER_ID_FLAG, after[:start] + after[end:]
+            return flags & ~USER_ID_FLAG, after[:start] + after[end:]
     return flags, after
 
 

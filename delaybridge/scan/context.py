@@ -20,7 +20,7 @@ class ScanOptions:
     claim_ahead_ms: int = 2000
     wheel_messages: int = 100_000
     wheel_bytes: int = 64 * 2**20
-    batch_messages: int = 500
+    batch_messages: int = 1000
     batch_bytes: int = 4 * 2**20
     fire_lead_ms: int = 5
 

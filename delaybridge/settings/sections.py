@@ -108,7 +108,7 @@ class ScanSettings(Section):
     """The most messages that one worker process holds claimed; at the limit it claims no more."""
     wheel_bytes: Annotated[int, whole(_KIB, 2**40)] = 64 * _MIB
     """The same in bytes."""
-    batch_messages: Annotated[int, whole(1, 1000)] = 500
+    batch_messages: Annotated[int, whole(1, 1000)] = 1000
     """The most messages of one claim."""
     batch_bytes: Annotated[int, whole(_KIB, 512 * _MIB)] = 4 * _MIB
     """The same in bytes; a message must fit."""

@@ -6,9 +6,10 @@ A real broker cannot be told when to ack, nack, return and close, so here a scri
 from __future__ import annotations
 
 import asyncio
+import random
 import struct
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -17,7 +18,8 @@ from hypothesis import strategies as st
 from pika import frame as pika_frame
 from pika import spec
 
-from delaybridge.amqp.connection import Encoder, WireConnection, returned_id
+from delaybridge.amqp.connection import WireConnection, returned_id
+from delaybridge.amqp.encoder import Encoder
 from delaybridge.amqp.header import content_header, encode_properties, encode_table
 from delaybridge.errors import ConfigError
 from delaybridge.message import Delivery, Destination, Record
@@ -346,6 +348,14 @@ def frames(data: bytes) -> list[Any]:
     return found
 
 
+def answer(encode: Callable[[Delivery], bytes], one: Delivery) -> bytes | str:
+    """The frames, or the reason why there are none."""
+    try:
+        return encode(one)
+    except ValueError as exc:
+        return str(exc)
+
+
 class TestEncoder:
     def test_pika_reads_method_header_and_body(self) -> None:
         table = encode_table([("a", "b")])
@@ -397,6 +407,41 @@ class TestEncoder:
     def test_a_body_above_the_brokers_limit_is_refused(self) -> None:
         with pytest.raises(ValueError, match="^message_too_large"):
             Encoder(1, 131072, b"").frames(delivery("id", bytes(16 * 1024 * 1024 + 1)))
+
+    def test_a_publish_like_an_earlier_one_is_the_same_bytes_as_a_new_one(self) -> None:
+        chosen = random.Random(1)
+        properties: list[Any] = [None, (0, b"", b"")] + [
+            encode_properties(some)
+            for some in (
+                {"delivery_mode": 1},
+                {"content_type": "text/plain"},
+                {"content_type": "text/plain", "priority": 3, "message_id": "1234"},
+                {"delivery_mode": 2, "message_id": "5678", "app_id": "x"},
+                {"user_id": "guest"},
+                {"user_id": "other", "message_id": "1"},
+            )
+        ]
+        tables = [b"", *(encode_table([("h", "x" * size)]) for size in (1, 2, 3900, 4000))]
+        encoder = Encoder(9, 4096, b"guest")
+        for _ in range(3000):
+            one = delivery(
+                chosen.choice(("a", "bb", "é" * 4, "c" * 255)),
+                bytes(chosen.choice((0, 1, 2, 300, 4088, 4089, 9000))),
+                chosen.choice(("", "key", "ö.key")),
+                headers=chosen.choice(tables),
+                properties=chosen.choice(properties),
+            )
+            one.due_ms = chosen.choice((0, 1, 1_800_000_000_000, 2**53))
+            one.attempt = chosen.choice((1, 2, 2**31 - 1))
+            assert answer(encoder.frames, one) == answer(Encoder(9, 4096, b"guest").new_frames, one)
+
+    def test_what_an_encoder_keeps_is_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("delaybridge.amqp.encoder._KEPT", 10)
+        encoder = Encoder(1, 4096, b"")
+        for n in range(100):
+            encoder.frames(delivery("i" * n, bytes(n), f"key{n}"))
+            kept = encoder._methods, encoder._shapes, encoder._sizes
+            assert max(map(len, kept)) <= 10
 
     def test_the_added_id_is_found_in_a_returned_header_that_has_a_senders_id_too(self) -> None:
         # pika's decoder fails on a time stamp in milliseconds.

@@ -112,7 +112,7 @@ def asked_of(rig: Rig) -> list[int]:
 def test_a_claim_of_a_backlog_takes_whole_batches_from_the_earliest_buckets(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    rig = Rig(monkeypatch)
+    rig = Rig(monkeypatch, batch_messages=500)
     for session in rig.sessions:
         session.next_score = NOW_MS - float(session.bucket.number)
     assert rig.pass_() == ["_claim"]
@@ -136,7 +136,7 @@ def test_a_small_wheel_is_shared_by_all_buckets(monkeypatch: pytest.MonkeyPatch)
 def test_a_nearly_full_wheel_is_refilled_after_a_pause_or_when_a_batch_fits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    rig = Rig(monkeypatch, wheel_messages=16_000)
+    rig = Rig(monkeypatch, wheel_messages=16_000, batch_messages=500)
     claiming, waiting = rig.scanner._claiming, rig.scanner._waiting
     assert rig.pass_() == ["_claim"]
     claiming.under_way = ()

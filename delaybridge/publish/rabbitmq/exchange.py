@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from pika.channel import Channel
 
 from delaybridge.amqp.connection import (
-    Encoder,
     WireConnection,
     close_channel,
     close_code,
     reason_of,
 )
+from delaybridge.amqp.encoder import Encoder
 from delaybridge.errors import DETAIL_LIMIT, printable
 from delaybridge.message import Delivery
 from delaybridge.publish import Fault, Outcome, Verdict
