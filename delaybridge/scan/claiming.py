@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Sequence
-from itertools import accumulate
 from math import inf
 from operator import attrgetter
 
@@ -35,8 +33,11 @@ class Claiming:
         if self.under_way:
             return
         room, room_bytes = self._room
-        if room <= 0 or room_bytes <= 0 or now_ms < self._pause_ends_ms(now_ms):
+        if room <= 0 or room_bytes <= 0:
             return
+        ripe = self._context.waiting.ripe
+        if now_ms < self._pause_ends_ms(now_ms) and ripe and ripe[0].score <= self.horizon(now_ms):
+            return  # nothing waits for this claim
         options = self._context.options
         asked = self._first(self._wanting(now_ms), room)
         if asked:
@@ -59,14 +60,15 @@ class Claiming:
         return [max(s.look_at_ms, ends_ms) for s in sessions if s.may_claim]
 
     def _first(self, wanting: Sequence[Session], room: int) -> Sequence[Session]:
-        """The buckets to claim from now, earliest first: of a backlog only some, in whole batches.
+        """The buckets to claim from now, earliest first: of those with a backlog only some.
 
-        A full wheel would else be refilled with a few messages from each bucket, again and again.
+        They give whole batches. A full wheel would else be refilled with a few messages from each
+        bucket, again and again. Buckets without a backlog cost little, and may have live messages.
         """
-        batch = self._batch
-        asked = sorted(wanting, key=attrgetter("next_score"))[: max(1, room // batch)]
-        behind = accumulate(batch if session.has_more else 0 for session in asked)
-        return asked[: bisect_left(list(behind), _AT_ONCE) + 1]
+        ordered = sorted(wanting, key=attrgetter("next_score"))
+        behind = [session for session in ordered if session.has_more]
+        later = set(behind[max(1, min(_AT_ONCE, room) // self._batch) :])
+        return [session for session in ordered if session not in later][:room]
 
     def _pause_ends_ms(self, now_ms: int) -> float:
         """When to claim next, though there is room for less than a batch."""

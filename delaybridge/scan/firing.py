@@ -49,8 +49,8 @@ class Firing:
     def is_ready(self, now_ms: int) -> bool:
         """Whether a fire can be made now, and is worth it.
 
-        In a backlog the lane is nearly always full. It gathers room for an eighth of what it holds;
-        its broker has the rest meanwhile.
+        In a backlog of one lane it is nearly always full. It gathers room for an eighth of what it
+        holds; its broker has the rest meanwhile.
         """
         ripe = self._context.waiting.ripe
         if not ripe or self._under_way:

@@ -90,16 +90,17 @@ class Flow:
             self._alone_ms += step_ms
         self._batches = deque((until, ms + step_ms, n) for until, ms, n in self._batches)
 
-    def clear_ms(self, messages: int, now_ms: int) -> float:
+    def clear_ms(self, messages: int, now_ms: int, *, begun: bool = False) -> float:
         """Estimates how long it takes to confirm that many more.
 
-        The time until a first answer says little: the channel may have been opened meanwhile. A
-        destination that gives none is stalled before long.
+        begun: without the time until its first answer, in which its channel may have been opened.
         """
-        if not self._batches or self._alone_ms is not None:
+        if not self._batches or (begun and self._alone_ms is not None):
             return 0.0
         _, since_ms, in_flight = self._batches[0]
-        return messages * (now_ms - max(since_ms, self._begun_ms)) / in_flight
+        if begun:
+            since_ms = max(since_ms, self._begun_ms)
+        return messages * (now_ms - since_ms) / in_flight
 
     def is_stalled(self, now_ms: int) -> bool:
         """Whether the destination has messages and has stopped answering."""

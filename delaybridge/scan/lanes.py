@@ -243,9 +243,9 @@ class Lanes:
         return not (has_room or self._parking.troubled)
 
     def has_room(self, lane: Lane) -> bool:
-        """Whether a lane may take an eighth of what it holds."""
+        """Whether a lane may take an eighth of what it holds, or others must not wait for that."""
         room = self._window.room(lane)
-        return room > 0 and 8 * room >= lane.load
+        return len(self._window.ripe) > 1 or (room > 0 and 8 * room >= lane.load)
 
     @property
     def is_returning(self) -> bool:

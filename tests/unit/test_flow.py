@@ -97,13 +97,20 @@ def test_the_limit_never_grows_beyond_its_upper_bound() -> None:
 def test_the_time_for_more_messages_is_estimated_from_the_oldest_batch() -> None:
     flow = Flow(MOST, NOW_MS)
     assert flow.clear_ms(100, NOW_MS) == 0.0, "nothing is known"
-    flow.handed_over(21, NOW_MS - 90)
-    assert flow.clear_ms(100, NOW_MS) == 0.0, "its channel may be opening"
-    flow.answered(1, NOW_MS)
-    assert flow.clear_ms(105, NOW_MS + 40) == 200.0, "since the first answer"
+    flow.handed_over(20, NOW_MS)
+    assert flow.clear_ms(100, NOW_MS + 40) == 200.0
     flow.handed_over(5, NOW_MS + 40)
     flow.answered(20, NOW_MS + 50)
     assert flow.clear_ms(50, NOW_MS + 90) == 100.0
+
+
+def test_the_time_until_a_first_answer_is_left_out_if_asked() -> None:
+    flow = Flow(MOST, NOW_MS)
+    flow.handed_over(20, NOW_MS)
+    assert flow.clear_ms(100, NOW_MS + 90, begun=True) == 0.0
+    flow.answered(1, NOW_MS + 90)
+    assert flow.clear_ms(100, NOW_MS + 130, begun=True) == 200.0
+    assert flow.clear_ms(100, NOW_MS + 130) == 650.0
 
 
 def test_it_stalls_when_messages_in_flight_have_no_outcome_for_half_a_second() -> None:

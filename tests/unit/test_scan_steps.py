@@ -127,6 +127,17 @@ def test_a_claim_asks_all_buckets_that_have_no_backlog(monkeypatch: pytest.Monke
     assert len(asked_of(rig)) == BUCKETS
 
 
+def test_live_messages_do_not_wait_behind_the_backlog_of_other_buckets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = Rig(monkeypatch)
+    for session in rig.sessions:
+        session.next_score = NOW_MS - 10_000.0 - session.bucket.number
+    rig.sessions[0].has_more = rig.sessions[7].has_more = False
+    assert rig.pass_() == ["_claim"]
+    assert asked_of(rig) == [15, 14, 7, 0]
+
+
 def test_a_small_wheel_is_shared_by_all_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = Rig(monkeypatch, wheel_messages=40)
     assert rig.pass_() == ["_claim"]
@@ -143,10 +154,18 @@ def test_a_nearly_full_wheel_is_refilled_after_a_pause_or_when_a_batch_fits(
     waiting.messages = 15_900
     for session in rig.sessions:
         session.look_at_ms = -inf
+    rig.scanner._firing._under_way = True
+    waiting.ripe = rig.copies(1, NOW_MS - 1000.0)
+    for session in rig.sessions:
+        session.next_score = NOW_MS - 500.0
     assert rig.pass_(1) == []
     assert min(claiming.next_looks_ms(rig.stub.now)) == NOW_MS + 20
     assert rig.pass_(19) == ["_claim"]
     assert len(asked_of(rig)) == 1
+    claiming.under_way = ()
+    rig.sessions[3].look_at_ms = -inf
+    rig.sessions[3].next_score = NOW_MS - 2000.0
+    assert rig.pass_(1) == ["_claim"], "nothing may be fired before it"
     claiming.under_way = ()
     waiting.messages = 15_500
     assert rig.pass_(1) == ["_claim"], "a whole batch fits"
