@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
-from math import ceil
 from typing import Any, NamedTuple, cast
 
 import msgspec
@@ -22,6 +21,7 @@ _CALL_MESSAGES = 1000
 _CALL_BYTES = 4 * 2**20
 # Of one whose ids are drawn for it: Redis works on one while the next is made.
 _FEW_NEW = 20  # fewer are not worth a bucket of their own
+_FIRST_NEW = 40
 _NEW_MESSAGES = _CALL_BYTES // PLAIN_BYTES
 
 
@@ -47,11 +47,12 @@ class Outgoing:
 
     def stamped(self, call: ScriptCall) -> list[Stamped]:
         """The messages of a script call, ready to be sent; the same each time."""
-        messages, ready = self._messages, list[Stamped]()
-        for i, id in zip(call.places, call.ids, strict=False):
-            if not isinstance(one := messages[i], tuple):
-                one = messages[i] = stamped(one, self._ids, id)
-            ready.append(one)
+        messages, ids = self._messages, self._ids
+        ready = [
+            stamped(messages[i], ids, id) for i, id in zip(call.places, call.ids, strict=False)
+        ]
+        for i, one in zip(call.places, ready, strict=True):
+            messages[i] = one
         return ready
 
     def calls(self, places: Sequence[int], buckets: int) -> Iterator[ScriptCall]:
@@ -66,10 +67,14 @@ class Outgoing:
             for i in new:
                 messages[i] = msgspec.structs.replace(cast(Draft, messages[i]), id=self._ids.draw())
             new = []
-        most = ceil(len(new) / ceil(len(new) / _NEW_MESSAGES)) if new else 1
-        for first in range(0, len(new), most):
+        # Of several the first is small: Redis waits for it.
+        begin, size = 0, _FIRST_NEW if len(new) > _NEW_MESSAGES else _NEW_MESSAGES
+        while begin < len(new):
             number, ids = self._ids.for_bucket(buckets)
-            yield ScriptCall(number, new[first : first + most], ids)
+            yield ScriptCall(number, new[begin : begin + size], ids)
+            begin, size = begin + size, _NEW_MESSAGES
+        if len(new) == len(places):
+            return
         by_bucket: dict[Any, list[int]] = {}
         for i in sorted({*places}.difference(new)) if new else places:
             by_bucket.setdefault(bucket_for(messages[i], buckets), []).append(i)
@@ -89,11 +94,9 @@ class Outgoing:
 
 def stamped(message: Draft | Accepted | Stamped, ids: Ids, id: str = "") -> Stamped:
     """The message ready to be sent. id: for a draft that has none; by default one is drawn."""
-    if isinstance(message, tuple):
-        return message
     if isinstance(message, Draft):
-        message = message.accepted(message.id or id or ids.draw())
-    return new_stamp(), message
+        return new_stamp(), message.accepted(message.id or id or ids.draw())
+    return message if isinstance(message, tuple) else (new_stamp(), message)
 
 
 def bucket_for(message: Draft | Accepted | Stamped, buckets: int) -> int | None:

@@ -117,7 +117,7 @@ class Scheduling(Namespace):
         def command(call: ScriptCall) -> RedisCommand[Any]:
             messages = outgoing.stamped(call)
             asked: RedisCommand[Any] = buckets[call.bucket].schedule(messages, policy, first=first)
-            parse = partial(_receipts, asked.parse, messages, call.bucket)
+            parse = partial(_receive, asked.parse, messages, call, found)
             return RedisCommand(asked.name, asked.keys, asked.args, parse)
 
         replies = yield Each(partial(command, call) for call in calls)
@@ -127,9 +127,9 @@ class Scheduling(Namespace):
                 left += places
                 continue
             if isinstance(reply, StoreError):
-                reply = [(yield from self.explained(buckets[number], reply))] * len(places)
-            for i, receipt in zip(places, reply, strict=True):
-                found[i] = receipt
+                error = yield from self.explained(buckets[number], reply)
+                for i in places:
+                    found[i] = error
         return left
 
     def _within_quota(self, outgoing: Outgoing, found: list[Any]) -> Steps[Sequence[int]]:
@@ -144,22 +144,23 @@ class Scheduling(Namespace):
         return [i for i in places if found[i] is None]
 
 
-def _receipts(
+def _receive(
     parse: Callable[[Any], list[tuple[Answer, int]] | None],
     messages: Sequence[Stamped],
-    number: int,
+    call: ScriptCall,
+    found: list[Any],
     reply: Any,
-) -> list[Receipt] | None:
-    """The receipt of each message of one script call; None as `Bucket.schedule`."""
+) -> bool | None:
+    """Put the receipts of a script call's messages in their places; None as `Bucket.schedule`."""
     answers = parse(reply)
     if answers is None:
         return None
-    made: list[Receipt] = []
-    for (_, message), (answer, due_ms) in zip(messages, answers, strict=True):
+    number, places, _ = call
+    for i, (_, message), (answer, due_ms) in zip(places, messages, answers, strict=True):
         one = str.__new__(Receipt, answer)  # as its constructor, in half the time
         one.answer, one.id, one.due_ms, one.bucket = answer, message.id, due_ms, number
-        made.append(one)
-    return made
+        found[i] = one
+    return True
 
 
 def receipts(found: list[Receipt | Exception]) -> list[Receipt]:
