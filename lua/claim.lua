@@ -90,7 +90,7 @@ if #ids > 0 and not again then
   for i = 1, #ids, 500 do
     local last = math.min(i + 499, #ids)
     local pairs_, n = {}, 0
-    for j = i, last do
+    for j = last, i, -1 do -- from the end: a short zset is searched from its beginning
       pairs_[n + 1], pairs_[n + 2] = score, ids[j]
       n = n + 2
     end

@@ -85,8 +85,8 @@ end
 local all_new = count > 0 and count <= MOST_AT_ONCE and policy ~= 4
   and not (read and struct.unpack('>I8', ARGV[8]) <= read)
 local checked = 10
-while all_new and checked < 10 + count do -- in parts: pending records may be much larger than new ones
-  local last = math.min(checked + 100, 10 + count)
+while all_new and checked < 10 + count do -- a few at a time: pending ones may be large
+  local last = math.min(checked + 25, 10 + count)
   for _, pending in ipairs(redis.call('HMGET', messages, unpack(argv, checked + 1, last))) do
     all_new = all_new and not pending
   end
@@ -104,7 +104,8 @@ if all_new then
     if string.byte(text) == 43 then
       text = string.format('%.17g', score)
     end
-    for i = 11 + n / 2, 10 + n / 2 + many do
+    -- From the end: a short zset is searched from its beginning.
+    for i = 10 + n / 2 + many, 11 + n / 2, -1 do
       fields[n + 1], fields[n + 2] = argv[i], front .. argv[count + i] .. back
       scores[n + 1], scores[n + 2] = text, argv[i]
       n = n + 2

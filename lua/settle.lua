@@ -67,7 +67,7 @@ while at < #ARGV do
     local ids = {}
     for j, of in ipairs(redis.call('ZMSCORE', KEYS[2], unpack(ARGV, i, last))) do
       local id = ARGV[i + j - 1]
-      if tonumber(of or '') == claim then
+      if of == ARGV[at] or tonumber(of or '') == claim then -- as text it is compared at once
         ids[#ids + 1] = id
       elseif once and redis.call('ZSCORE', KEYS[5], note(claim, id)) then
         settled[#settled + 1] = id

@@ -229,6 +229,7 @@ def new(*ids: str, when: str = "+5", stamp: bytes = b"same") -> Call:
 @example(steps=[new("a"), ("cancel", "a"), new("n", "o"), new("a"), ("later", 700_000), new("p")])
 @example(steps=[new("a"), ("broken", "due"), new("b"), new("a")])
 @example(steps=[("broken", "messages"), new("b")])
+@example(steps=[new("a", "b")._replace(policy=WAIT, maybe=True), new("c")])
 @example(
     steps=[
         new("a")._replace(offset=3),
