@@ -66,7 +66,7 @@ class Drafting:
         self._kinds, self._limits, self._draw = kinds, limits, draw
         self._destinations = DestinationCache()
         self._most_bytes = min(limits.body_bytes, PLAIN_BYTES)
-        self._last = Mould(None, None, None, b"", b"", "", 0)
+        self._last = Mould(object(), None, None, b"", b"", "", 0)  # of no message
 
     def drafts(self, messages: Iterable[Message]) -> list[Draft | Accepted]:
         """The messages checked; those that are plain as drafts. Raises the errors of `accept`."""

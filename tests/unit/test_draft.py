@@ -136,6 +136,12 @@ def test_each_odd_field_alone_agrees(name: str) -> None:
         assert looked == outcome(lambda m=message: carefully(m)), odd
 
 
+def test_the_first_message_is_checked_even_if_all_is_missing() -> None:
+    message: Any = Message(None, b"", delay=None, priority=None)  # type: ignore[arg-type]
+    drafting = Drafting(KINDS, LIMITS, lambda: ID)
+    assert outcome(lambda: drafting.drafts([message])) == outcome(lambda: carefully(message))
+
+
 @pytest.mark.parametrize("thing", [None, 5, "kafka:orders", object(), {"destination": "kafka:x"}])
 def test_what_is_not_a_message_fails_as_before(thing: Any) -> None:
     drafting = Drafting(KINDS, LIMITS, lambda: ID)
