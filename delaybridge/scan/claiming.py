@@ -14,6 +14,7 @@ from delaybridge.store.replies import Claim
 
 MARGIN_MS = 20  # an owner that is woken up claims this long before the due time
 _AT_ONCE = 2000  # messages of a backlog in one claim; while they are unpacked, confirms wait
+_MOST = 8000  # messages of any claim: Redis does nothing else meanwhile
 _PAUSE_MS = 20  # between claims while there is room for less than a batch
 
 
@@ -42,7 +43,7 @@ class Claiming:
         asked = self._first(self._wanting(now_ms), room)
         if asked:
             self.under_way, self._claimed_ms = asked, now_ms
-            limit = min(options.batch_messages, room // len(asked))
+            limit = max(1, min(options.batch_messages, min(room, _MOST) // len(asked)))
             max_bytes = max(1, min(options.batch_bytes, room_bytes) // len(asked))
             self._context.start(self._claim(asked, limit, max_bytes, now_ms))
 

@@ -75,6 +75,7 @@ class Rig:
 
     def _keep(self, work: Coroutine[Any, Any, None]) -> None:
         self.started.append(work.__qualname__.rpartition(".")[2])
+        self.arguments: dict[str, Any] = dict(work.cr_frame.f_locals)  # type: ignore[attr-defined]
         work.close()
 
     def _session(self, number: int) -> Session:
@@ -125,6 +126,7 @@ def test_a_claim_asks_all_buckets_that_have_no_backlog(monkeypatch: pytest.Monke
         session.has_more = False
     assert rig.pass_() == ["_claim"]
     assert len(asked_of(rig)) == BUCKETS
+    assert rig.arguments["limit"] == 500, "a burst of all of them would hold Redis for longer"
 
 
 def test_live_messages_do_not_wait_behind_the_backlog_of_other_buckets(
