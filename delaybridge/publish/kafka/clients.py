@@ -18,6 +18,7 @@ from delaybridge.publish.kafka.topic import TopicState
 
 LINGER_MS = 5
 REOPEN_S = 10.0  # between two attempts to open the patient producer
+ANSWER_TIMEOUT_S = 5.0
 
 
 class KafkaClients:
@@ -37,6 +38,7 @@ class KafkaClients:
         self.patient: KafkaClient | None = None
         self._settings, self._on_answers, self._on_error = settings, on_answers, on_error
         self._opened_s = -inf
+        self._warm_up: asyncio.Task[KafkaError | None] | None = None
         self._ending: set[asyncio.Task[None]] = set()
 
     def __contains__(self, client: KafkaClient) -> bool:
@@ -69,6 +71,8 @@ class KafkaClients:
 
     def drop_patient(self) -> None:
         """End the patient one; it is opened again when it is wanted."""
+        if self._warm_up is not None:
+            self._warm_up.cancel()
         self._end(self.patient)
         self.patient = None
 
@@ -85,6 +89,9 @@ class KafkaClients:
         ):
             self._opened_s = now_s
             self.patient = self._make(self._settings.with_linger(LINGER_MS))
+            # Without a question of ours, librdkafka first asks for its id after 500 ms.
+            asking = self.patient.error_of_topic(None, ANSWER_TIMEOUT_S)
+            self._warm_up = asyncio.create_task(asking)
 
     def _make(self, settings: Configuration) -> KafkaClient:
         return KafkaClient(settings, self._on_answers, self._on_error)
