@@ -133,7 +133,7 @@ def ingest(redis_url: str, broker: str, arguments: list[str], count: int) -> tup
 
 
 def _ingest_rate(redis_url: str, namespace: str, pid: int, count: int) -> tuple[float, float]:
-    """The figures of `ingest`, measured from the first message in the store to the last."""
+    """The figures of `ingest`, from the last look at an empty store to the last message."""
     keys = [f"{{{namespace}:{n}}}:due" for n in range(16)]
     connection = redis.Redis.from_url(redis_url)
 
@@ -143,13 +143,14 @@ def _ingest_rate(redis_url: str, namespace: str, pid: int, count: int) -> tuple[
                 pipeline.zcard(key)
             return sum(pipeline.execute())
 
-    while (first := stored()) == 0:
-        time.sleep(0.005)
     began_s, began_cpu_s = time.monotonic(), cpu_seconds(pid)
+    while not stored():
+        time.sleep(0.005)
+        began_s, began_cpu_s = time.monotonic(), cpu_seconds(pid)
     while (now := stored()) < count:
         time.sleep(0.01)
     took_s, cpu_s = time.monotonic() - began_s, cpu_seconds(pid) - began_cpu_s
-    return (now - first) / took_s, cpu_s / (now - first) * 1e6
+    return now / took_s, cpu_s / now * 1e6
 
 
 def fill_topic(servers: str, topic: str, count: int) -> None:

@@ -139,20 +139,22 @@ class Bench:
     ) -> tuple[float, dict[str, float]]:
         """The same, with the microseconds of each component by its name, given its processes.
 
-        All are measured from the first settled message to the last; a backlog that is gone at the
-        first look is too small for any of them.
+        All are measured from the last look at which no message was settled to the last message.
         """
-        while (began := self.count_in("due", "mirror")) == count:
+
+        def look() -> tuple[float, dict[str, float]]:
+            used_s = {name: sum(map(cpu_seconds, pids)) for name, pids in components.items()}
+            return time.monotonic(), used_s
+
+        began_s, before_s = now_s, now_used_s = look()
+        while (left := self.count_in("due", "mirror")) > 0:
+            if left == count:
+                began_s, before_s = now_s, now_used_s
             time.sleep(POLL_S)
-        began, began_s = max(began, 1), time.monotonic()
-        used_s = {name: sum(map(cpu_seconds, pids)) for name, pids in components.items()}
-        while self.count_in("due", "mirror"):
-            time.sleep(POLL_S)
-        took_s = time.monotonic() - began_s
-        return began / took_s, {
-            name: (sum(map(cpu_seconds, pids)) - used_s[name]) / began * 1e6
-            for name, pids in components.items()
-        }
+            now_s, now_used_s = look()
+        ended_s, after_s = look()
+        costs_us = {name: (after_s[name] - before_s[name]) / count * 1e6 for name in components}
+        return count / (ended_s - began_s), costs_us
 
     def close(self) -> None:
         """End the processes and delete the namespace."""

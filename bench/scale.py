@@ -5,9 +5,9 @@
 1, 2, 4, ... worker processes, up to MOST_WORKERS, share the buckets; then MESSAGES come due at once
 and are drained: with a publisher that only confirms (memory), to RabbitMQ (quorum queue, confirms,
 mandatory), to Kafka (acks=all). A component's cost is the CPU time of its process with all its
-threads, from the first settled message to the last. Waiting for a core is not in it, but what
-processes on one core do to each other's caches is. `calls` are script calls for 1,000 messages: if
-it grows, claims, fires or settles get smaller. Each figure is the median of the rounds.
+threads, until the last is settled. Waiting for a core is not in it, but what processes on one core
+do to each other's caches is. `calls` are script calls for 1,000 messages: if it grows, claims,
+fires or settles get smaller. Each figure is the median of the rounds.
 
 The second table repeats this at a rate for which two cores suffice. Batches are small there, so a
 message costs much more than in a drain, whatever the number of workers.
