@@ -26,7 +26,7 @@ from hiredis import Reader
 from redis.exceptions import InvalidResponse
 
 _READ_BYTES = 256 * 1024
-_SEND_BYTES = 8 * 1024
+_SEND_BYTES = 4 * 1024
 _TURN_BYTES = 64 * 1024  # sent before other tasks of the loop have their turn
 # poll and select need no descriptor of their own, unlike epoll; not every platform has poll.
 _Selector = getattr(selectors, "PollSelector", selectors.SelectSelector)
