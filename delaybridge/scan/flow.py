@@ -36,8 +36,9 @@ class Flow:
         self.moved_ms = now_ms
         self._most = most
         self._handed_over = self._answered = 0
-        # Batches that lack outcomes: (messages handed over until then, when, in flight then).
-        self._batches: deque[tuple[int, int, int]] = deque()
+        # Batches that lack outcomes: (messages handed over until then, when, in flight then, load).
+        self._batches: deque[tuple[int, int, int, int]] = deque()
+        self._grows = True  # the last batch to be answered did not wait in a queue
         self._shortest_ms = inf
         self._alone_ms: int | None = None  # when a batch found nothing in flight before it
         self._begun_ms = now_ms  # when such a batch got its first answer
@@ -47,15 +48,16 @@ class Flow:
         """Whether the broker may be given at least an eighth of the limit: less is not worth it."""
         return 8 * (self.limit - self.in_flight) >= self.limit
 
-    def handed_over(self, messages: int, now_ms: int) -> None:
-        """The broker was given a batch."""
+    def handed_over(self, messages: int, now_ms: int, load: int = 0) -> None:
+        """The broker was given a batch. load: messages in flight or on their way there."""
         if self.in_flight == 0:
             if now_ms - self.moved_ms > _IDLE_MS:
-                self.limit = min(self.limit, FIRST)
+                self.limit, self._grows = min(self.limit, FIRST), True
             self.moved_ms = self._alone_ms = now_ms
         self.in_flight += messages
         self._handed_over += messages
-        self._batches.append((self._handed_over, now_ms, self.in_flight))
+        batch = self._handed_over, now_ms, self.in_flight, max(load, self.in_flight)
+        self._batches.append(batch)
 
     def answered(self, messages: int, now_ms: int) -> None:
         """Outcomes came, good or bad."""
@@ -66,17 +68,23 @@ class Flow:
             self._shortest_ms = min(self._shortest_ms, max(0, now_ms - self._alone_ms))
             self._alone_ms, self._begun_ms = None, now_ms
         while self._batches and self._batches[0][0] <= self._answered:
-            _, since_ms, in_flight = self._batches.popleft()
-            self._learn(max(0, now_ms - since_ms), in_flight)  # the clock may be set back a little
+            _, since_ms, in_flight, load = self._batches.popleft()
+            # The clock may be set back a little.
+            self._learn(max(0, now_ms - since_ms), in_flight, load)
 
-    def _learn(self, delay_ms: int, in_flight: int) -> None:
-        """A batch took this long. in_flight: messages in flight with it, itself included."""
+    def _learn(self, delay_ms: int, in_flight: int, load: int) -> None:
+        """A batch took this long. in_flight: messages in flight with it, itself included.
+
+        A fast broker has few in flight while the others are being fired: load tells whether the
+        limit was used.
+        """
         if in_flight <= LEAST:
             self._shortest_ms = delay_ms  # no queue: this is the round trip now
         else:
             self._shortest_ms = min(self._shortest_ms, delay_ms)
         queued_ms = delay_ms - self._shortest_ms
-        if queued_ms <= _SHORT_MS and 2 * in_flight >= self.limit:
+        self._grows = queued_ms <= _SHORT_MS
+        if self._grows and 2 * load >= self.limit:
             self.limit = min(self._most, self.limit + in_flight)
         elif queued_ms > _LONG_MS:
             target_ms = self._shortest_ms + _TARGET_MS
@@ -88,18 +96,21 @@ class Flow:
         self._begun_ms += step_ms
         if self._alone_ms is not None:
             self._alone_ms += step_ms
-        self._batches = deque((until, ms + step_ms, n) for until, ms, n in self._batches)
+        self._batches = deque((at, ms + step_ms, n, load) for at, ms, n, load in self._batches)
 
-    def clear_ms(self, messages: int, now_ms: int, *, begun: bool = False) -> float:
+    def clear_ms(self, messages: int, now_ms: int, *, patient: bool = False) -> float:
         """Estimates how long it takes to confirm that many more.
 
-        begun: without the time until its first answer, in which its channel may have been opened.
+        patient: the time until its first answer does not count, in which its channel may have been
+        opened; and while the limit grows it is not slow: that few are in flight says nothing then.
         """
-        if not self._batches or (begun and self._alone_ms is not None):
+        if not self._batches or (patient and self._alone_ms is not None):
             return 0.0
-        _, since_ms, in_flight = self._batches[0]
-        if begun:
+        _, since_ms, in_flight, _ = self._batches[0]
+        if patient:
             since_ms = max(since_ms, self._begun_ms)
+            if self._grows and now_ms - since_ms <= _LONG_MS:
+                return 0.0
         return messages * (now_ms - since_ms) / in_flight
 
     def is_stalled(self, now_ms: int) -> bool:

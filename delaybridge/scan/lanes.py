@@ -181,7 +181,7 @@ class Lanes:
             ours = self._not_behind_refused(lane, ours)
         if not ours or lane.publisher is None:
             return
-        lane.flow.handed_over(len(ours), now_ms)
+        lane.flow.handed_over(len(ours), now_ms, lane.load)
         self._window.unconfirmed += len(ours)
         lane.publisher.publish(ours)
 

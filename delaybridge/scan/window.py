@@ -71,7 +71,7 @@ class Window:
             return True
         others = any(other is not lane and not self.is_full(other) for other in self.ripe)
         patience_ms = PATIENCE_MS if others else _LONG_PATIENCE_MS
-        return lane.flow.clear_ms(self.ripe[lane], now_ms, begun=not others) > patience_ms
+        return lane.flow.clear_ms(self.ripe[lane], now_ms, patient=not others) > patience_ms
 
     def ripened(self, copies: Sequence[Copy]) -> None:
         """These copies wait to be fired."""

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 import redis
+from msgspec.structs import replace
 from rich.cells import cell_len
 
 from delaybridge import Client, Message, cli
@@ -401,7 +402,7 @@ def test_the_dead_set(run: Run, client: Client, namespace: str) -> None:
 def test_a_quarantined_message_is_found_by_its_own_id(run: Run, client: Client) -> None:
     payload = encode_record(Record("rabbitmq:/q", b"theirs"))
     one = Quarantine.of("a", b"1234", payload, f"ingress:foreign {HOSTILE}")
-    two = one.elsewhere()._replace(stamp=b"5678", reason="ingress:bad_time x-delay: soon")
+    two = replace(one.elsewhere(), stamp=b"5678", reason="ingress:bad_time x-delay: soon")
     client.run(lambda calls: store_entries(calls, [one, two]))
     assert "ingress:foreign" in run("message", "show", "a").out
     run("schedule", "rabbitmq:/q", "mine", *HOUR, "--id", "a")

@@ -107,10 +107,33 @@ def test_the_time_for_more_messages_is_estimated_from_the_oldest_batch() -> None
 def test_the_time_until_a_first_answer_is_left_out_if_asked() -> None:
     flow = Flow(MOST, NOW_MS)
     flow.handed_over(20, NOW_MS)
-    assert flow.clear_ms(100, NOW_MS + 90, begun=True) == 0.0
-    flow.answered(1, NOW_MS + 90)
-    assert flow.clear_ms(100, NOW_MS + 130, begun=True) == 200.0
-    assert flow.clear_ms(100, NOW_MS + 130) == 650.0
+    assert flow.clear_ms(100, NOW_MS + 900, patient=True) == 0.0
+    flow.answered(1, NOW_MS + 900)
+    assert flow.clear_ms(100, NOW_MS + 1500, patient=True) == 3000.0
+    assert flow.clear_ms(100, NOW_MS + 1500) == 7500.0
+
+
+def test_while_the_limit_grows_few_in_flight_do_not_make_a_destination_slow() -> None:
+    flow = Flow(MOST, NOW_MS)
+    flow.handed_over(FIRST, NOW_MS)
+    flow.answered(1, NOW_MS + 1)
+    assert flow.clear_ms(16_000, NOW_MS + 400, patient=True) == 0.0
+    assert flow.clear_ms(16_000, NOW_MS + 502, patient=True) > 60_000, "it is not growing"
+    flow.handed_over(FIRST, NOW_MS + 501)
+    flow.answered(FIRST - 1, NOW_MS + 501)
+    assert flow.clear_ms(16_000, NOW_MS + 591, patient=True) > 5000, "the last batch took long"
+
+
+def test_the_limit_grows_if_it_is_used_though_a_fast_broker_has_few_in_flight() -> None:
+    limits = []
+    for load in (0, 100):
+        flow, now_ms = Flow(MOST, NOW_MS), NOW_MS
+        for _ in range(20):
+            flow.handed_over(30, now_ms, load)
+            flow.answered(30, now_ms + 2)
+            now_ms += 10
+        limits.append(flow.limit)
+    assert limits[0] == FIRST < limits[1] <= 2 * 100 + 30
 
 
 def test_it_stalls_when_messages_in_flight_have_no_outcome_for_half_a_second() -> None:
