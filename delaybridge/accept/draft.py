@@ -24,6 +24,7 @@ _NO_PROPERTIES: dict[str, Any] = {}
 _WITHOUT_HEADERS = (_NO_PROPERTIES, ())
 _ID_TYPES = (str, type(None))
 _IMMUTABLE = (str, int, float, timedelta)
+_AT = object()  # the delay in the mould of a message with a time: no other message has it
 
 
 class Mould(msgspec.Struct, frozen=True, gc=False):
@@ -106,7 +107,7 @@ class Drafting:
         destination, canonical = self._destinations.parse(message.destination, self._kinds)
         mould = Mould(
             message.destination,
-            message.delay,
+            message.delay if message.at is None else _AT,
             message.priority,
             *_around_body(canonical, destination.kind),
             when(message.delay, message.at, self._limits),

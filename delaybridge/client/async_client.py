@@ -117,7 +117,8 @@ class AsyncClient:
         found = await self._batching.schedule(draft, policy_of(on_conflict))
         if isinstance(found, Exception):
             try:
-                raise found
+                # Others raise it, too; their frames would be in its traceback.
+                raise found.with_traceback(None)
             finally:
                 del found  # or the frame and the error would hold each other
         return receipt_unless_conflict(found)

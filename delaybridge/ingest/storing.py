@@ -103,9 +103,12 @@ def store_entries(calls: Calls, entries: Sequence[Entry]) -> Steps[list[Answer |
             for call in planned
             for bucket in call.buckets
         )
-        for reply in replies:
-            if isinstance(reply, Exception):
-                raise reply
+        error = next((reply for reply in replies if isinstance(reply, Exception)), None)
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error, replies  # or the frame and the error would hold each other
         rest = iter(replies)
         todo = _take_answers(((c, list(islice(rest, len(c.buckets)))) for c in planned), answers)
         if not todo:

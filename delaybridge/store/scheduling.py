@@ -176,4 +176,5 @@ def receipts(found: list[Receipt | Exception]) -> list[Receipt]:
             f"{why}: {len(errors)} of {len(found)} messages were not written; call again with the "
             "same ids"
         )
-    raise doubt or errors[0]
+    # Callers of the same tick may share it: their frames would be in its traceback.
+    raise (doubt or errors[0]).with_traceback(None)

@@ -9,6 +9,7 @@ import os
 import socket
 import struct
 import threading
+import traceback
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -20,7 +21,8 @@ from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from delaybridge import Client
+from delaybridge import AsyncClient, Client
+from delaybridge.accept.accept import Accepted
 from delaybridge.errors import StoreError, StoreUnavailable
 from delaybridge.message import Answer
 from delaybridge.store.command import RedisCommand
@@ -354,3 +356,15 @@ async def test_the_bytes_that_a_call_sent_are_freed_with_its_error() -> None:
         await store.close()
     finally:
         gc.enable()
+
+
+async def test_the_error_of_many_callers_has_a_short_traceback() -> None:
+    """They share it, and each may log it: the frames of the others must not pile up in it."""
+    client = AsyncClient(f"redis://{LOOPBACK}:{free_port()}/0", timeout_s=0.2)
+    accepted = Accepted("x", b"x", "+1000", 255, b"")
+    calls: list[Any] = [client.schedule(TO, b"", delay=60) for _ in range(30)]
+    calls += [client.schedule_accepted([(b"abcd", accepted)]) for _ in range(30)]
+    errors = await asyncio.gather(*calls, return_exceptions=True)
+    assert all(isinstance(error, StoreUnavailable) for error in errors)
+    assert all(len(traceback.extract_tb(error.__traceback__)) < 10 for error in errors)
+    await client.close()

@@ -142,6 +142,13 @@ def test_the_first_message_is_checked_even_if_all_is_missing() -> None:
     assert outcome(lambda: drafting.drafts([message])) == outcome(lambda: carefully(message))
 
 
+def test_a_time_serves_no_message_that_has_none() -> None:
+    timed = Message("kafka:orders", b"", at="2020-01-01T00:00:00Z")
+    some = [timed, Message("kafka:orders", b"")]
+    drafting = Drafting(KINDS, LIMITS, lambda: ID)
+    assert outcome(lambda: drafting.drafts(some)) == outcome(lambda: [carefully(m) for m in some])
+
+
 @pytest.mark.parametrize("thing", [None, 5, "kafka:orders", object(), {"destination": "kafka:x"}])
 def test_what_is_not_a_message_fails_as_before(thing: Any) -> None:
     drafting = Drafting(KINDS, LIMITS, lambda: ID)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import struct
+import weakref
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
@@ -13,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from delaybridge.accept.accept import Accepted
-from delaybridge.errors import StoreWiped
+from delaybridge.errors import StoreUnavailable, StoreWiped
 from delaybridge.ingest.entries import Change, Entry, Quarantine, Schedule
 from delaybridge.ingest.storing import store_entries
 from delaybridge.message import WAIT, Answer, ConflictPolicy, Limits, OnConflict
@@ -373,6 +376,32 @@ class TestQuarantine:
     def test_a_quarantined_message_that_is_read_again_is_kept_once(self, model: ModelStore) -> None:
         one = quarantine("q")
         assert store(model, [one]) == store(model, [one]) == [CREATED]
+
+
+class Watched(list[Entry]):
+    """Entries to which a test can hold a weak reference."""
+
+
+class Down(ModelStore):
+    """Answers no script."""
+
+    def run(self, command: RedisCommand[Any]) -> Any:
+        return super().run(command) if command.is_plain else StoreUnavailable("down")
+
+
+def test_entries_are_freed_with_the_error_of_their_call() -> None:
+    """While Redis is down they are tried again and again; what each try made must not pile up."""
+    entries = Watched([schedule("x")])
+    alive = weakref.ref(entries)
+    gc.collect()
+    gc.disable()
+    try:
+        with suppress(StoreUnavailable):
+            store(Down(), entries)
+        del entries
+        assert alive() is None
+    finally:
+        gc.enable()
 
 
 def crc(shard_key: str) -> int:
