@@ -40,7 +40,7 @@ class Claiming:
         if now_ms < self._pause_ends_ms(now_ms) and ripe and ripe[0].score <= self.horizon(now_ms):
             return  # nothing waits for this claim
         options = self._context.options
-        asked = self._first(self._wanting(now_ms), room)
+        asked = self._first(self._wanting(now_ms), room, now_ms)
         if asked:
             self.under_way, self._claimed_ms = asked, now_ms
             limit = max(1, min(options.batch_messages, min(room, _MOST) // len(asked)))
@@ -60,14 +60,15 @@ class Claiming:
         sessions = self._context.sessions.values()
         return [max(s.look_at_ms, ends_ms) for s in sessions if s.may_claim]
 
-    def _first(self, wanting: Sequence[Session], room: int) -> Sequence[Session]:
+    def _first(self, wanting: Sequence[Session], room: int, now_ms: int) -> Sequence[Session]:
         """The buckets to claim from now, earliest first: of those with a backlog only some.
 
         They give whole batches. A full wheel would else be refilled with a few messages from each
-        bucket, again and again. Buckets without a backlog cost little, and may have live messages.
+        bucket, again and again. Buckets without a backlog cost little, and may have live messages;
+        so may one whose next message is not due yet: an earlier one that came since woke nobody.
         """
         ordered = sorted(wanting, key=attrgetter("next_score"))
-        behind = [session for session in ordered if session.has_more]
+        behind = [s for s in ordered if s.has_more and s.next_score <= now_ms]
         later = set(behind[max(1, min(_AT_ONCE, room) // self._batch) :])
         return [session for session in ordered if session not in later][:room]
 

@@ -140,6 +140,17 @@ def test_live_messages_do_not_wait_behind_the_backlog_of_other_buckets(
     assert asked_of(rig) == [15, 14, 7, 0]
 
 
+def test_buckets_whose_backlog_is_not_due_yet_are_all_claimed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A message due earlier wakes no owner that, as far as the store knows, looks at once."""
+    rig = Rig(monkeypatch)
+    for session in rig.sessions:
+        session.next_score = NOW_MS + 1500.0
+    assert rig.pass_() == ["_claim"]
+    assert len(asked_of(rig)) == BUCKETS
+
+
 def test_a_small_wheel_is_shared_by_all_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = Rig(monkeypatch, wheel_messages=40)
     assert rig.pass_() == ["_claim"]
