@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
 
 from delaybridge.message import Delivery, Destination
 from delaybridge.publish import Fault, PublishOptions, Verdict
@@ -213,6 +213,47 @@ class TestFaults:
             assert publisher._topics[order.to.address].client is publisher._clients.patient
             await sink.all_of(order.sent)
             await order.check()
+
+    async def test_without_a_patient_producer_the_prompt_one_does_all(
+        self, rig: KafkaRig, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fail(_: object) -> None:
+            raise KafkaException(KafkaError(KafkaError._SSL, "a certificate is gone"))
+
+        monkeypatch.setattr("delaybridge.publish.kafka.clients.REOPEN_S", 0.0)
+        async with rig.connected() as (publisher, sink):
+            order = await in_use(publisher, rig, sink)
+            monkeypatch.setattr(publisher._clients, "_make", fail)
+            publisher._clients.drop_patient()
+            publisher.publish(order.next(MANY))
+            publisher.publish(order.next(MANY))
+            await sink.all_of(order.sent)
+            assert sink.verdicts(order.sent) == {Verdict.CONFIRMED}
+            await order.check()
+
+    async def test_a_patient_producer_that_alone_stays_down_is_dropped_with_its_last_record(
+        self, rig: KafkaRig
+    ) -> None:
+        async with rig.connected() as (publisher, sink):
+            order = await in_use(publisher, rig, sink)
+            clients = publisher._clients
+            patient = clients.patient
+            rig.proxy.mode = "hold_down"
+            lost = order.next(MANY)
+            publisher.publish(lost)
+            assert publisher._topics[order.to.address].client is patient
+            publisher._erred(patient, KafkaError(KafkaError._ALL_BROKERS_DOWN))
+            assert clients.patient is patient, "it may still be able to send them"
+            patient._producer.purge(in_queue=True, in_flight=True)
+            await sink.all_of(lost)
+            assert clients.patient is not patient
+            rig.proxy.mode = "pass"
+            await wait_until_async(lambda: publisher.unavailable is None, 20.0, "it is back")
+            after = order.next(1)
+            publisher.publish(after)
+            await sink.all_of(after)
+            assert sink.verdicts(after) == {Verdict.CONFIRMED}
+            assert publisher._topics[order.to.address].client is clients.prompt
 
     async def test_a_topic_stays_where_it_is_after_a_failed_record(self, rig: KafkaRig) -> None:
         async with rig.connected(OPTIONS) as (publisher, sink):

@@ -40,7 +40,7 @@ class KafkaClient:
 
     `on_answers` and `on_error` are called on the loop. ready: set once the producer has its id,
     without which no record is sent. disturbed_s: when a connection was last lost, by the loop's
-    clock.
+    clock. is_down: all brokers were lost, and none has confirmed a record since.
     """
 
     def __init__(
@@ -51,6 +51,7 @@ class KafkaClient:
     ) -> None:
         self.ready = asyncio.Event()
         self.disturbed_s = 0.0
+        self.is_down = False
         self._loop = asyncio.get_running_loop()
         self._on_answers, self._on_error = on_answers, on_error
         self._answers = Answers()

@@ -7,10 +7,11 @@ requests costs the worker 5 us less a message, and the broker up to 15.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from math import inf
 
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
 
 from delaybridge.publish.kafka.client import Answers, KafkaClient
 from delaybridge.publish.kafka.configuration import Configuration
@@ -88,10 +89,12 @@ class KafkaClients:
             and now_s >= self._opened_s + REOPEN_S
         ):
             self._opened_s = now_s
-            self.patient = self._make(self._settings.with_linger(LINGER_MS))
-            # Without a question of ours, librdkafka first asks for its id after 500 ms.
-            asking = self.patient.error_of_topic(None, ANSWER_TIMEOUT_S)
-            self._warm_up = asyncio.create_task(asking)
+            # No thread is free, or a certificate is gone: the prompt one does without it.
+            with contextlib.suppress(KafkaException, RuntimeError):
+                self.patient = self._make(self._settings.with_linger(LINGER_MS))
+                # Without a question of ours, librdkafka first asks for its id after 500 ms.
+                asking = self.patient.error_of_topic(None, ANSWER_TIMEOUT_S)
+                self._warm_up = asyncio.create_task(asking)
 
     def _make(self, settings: Configuration) -> KafkaClient:
         return KafkaClient(settings, self._on_answers, self._on_error)

@@ -128,6 +128,7 @@ class KafkaPublisher(LinkedPublisher):
             self._give_up(Outcome(Verdict.UNKNOWN, f"fatal: {shown(error)}", Fault.BROKER), reason)
             self._troubled.set()
         else:
+            client.is_down = True
             self._trouble(reason)
 
     def _has_in_flight(self, client: KafkaClient) -> bool:
@@ -233,10 +234,13 @@ class KafkaPublisher(LinkedPublisher):
             self._reports.add([delivery], answer(delivery, error, is_proof=is_proof))
             self._doubt(flight.topic, error)
         if answers.confirmed:
+            client.is_down = False
             self._reports.add(answers.confirmed, CONFIRMED)
             flights = Counter(map(self._unconfirmed.pop, answers.confirmed))
             for flight, count in flights.items():
                 flight.topic.confirmed(count, flight.since_s, now_s)
+        if client.is_down and client is self._clients.patient and not self._has_in_flight(client):
+            self._clients.drop_patient()  # else its topics would stay with it, settled
         for topic in [topic for topic in self._holding if not topic.is_blocked]:
             del self._holding[topic]
             self._go_on(topic, now_s)
