@@ -207,6 +207,7 @@ async def test_a_delayed_message_is_cancelled_and_rescheduled_by_its_id(
         assert receipt.id == f"{by[0]}-{queue}"
     assert await client.reschedule(receipt.id, delay=0) == "rescheduled"
     assert (await take(site, queue)).headers["delaybridge-id"] == receipt.id
+    await asyncio.to_thread(site.await_settled, receipt.id)
     again = await robust.default_exchange.publish(message, queue, delay="1h")
     assert await client.cancel(again.id) == "cancelled"
     await asyncio.to_thread(site.check_nothing_left, queue)

@@ -219,6 +219,7 @@ def test_a_delayed_message_is_cancelled_and_rescheduled_by_its_id(
     assert receipt.id == own.get("message_id", receipt.id)
     assert site.client.reschedule(receipt.id, delay=0) == "rescheduled"
     assert site.take(queue).headers["delaybridge-id"] == receipt.id
+    site.await_settled(receipt.id)
     again = producer.publish("x", queue, **own, delay="1h")
     assert site.client.cancel(again.id) == "cancelled"
     site.check_nothing_left(queue)
