@@ -13,6 +13,7 @@ from delaybridge.message import Delivery, Record
 from delaybridge.publish import CONFIRMED
 from delaybridge.scan.context import ScanOptions
 from delaybridge.scan.copy import Copy
+from delaybridge.scan.flow import FIRST
 from delaybridge.scan.lane import Broker
 from delaybridge.scan.lanes import Lanes
 from delaybridge.scan.retry import RetryPolicy
@@ -263,3 +264,18 @@ def test_ripe_copies_are_in_the_same_order_however_they_came() -> None:
             for earlier, later in zip(waiting.ripe, waiting.ripe[1:], strict=False):
                 if earlier.score == later.score:
                     assert everything.index(earlier) < everything.index(later)
+
+
+def test_the_limit_of_a_lane_grows_while_most_of_its_messages_are_being_fired(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = Rig(monkeypatch)
+    rig.lane.flow.limit = FIRST
+    copies = rig.copies(100)
+    rig.lanes.begin_batch()
+    for copy in copies:
+        rig.lanes.admit(copy, NOW_MS, may_wait=True)
+    rig.lanes.ready(copies[:30])
+    rig.lanes.publish(NOW_MS)
+    rig.lanes.outcome(copies[:30], CONFIRMED, NOW_MS + 2)
+    assert rig.lane.flow.limit == FIRST + 30
