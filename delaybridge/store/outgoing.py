@@ -19,10 +19,10 @@ Stamped = tuple[bytes, Accepted]
 # Of one script call: Redis serves no other client while it runs.
 _CALL_MESSAGES = 1000
 _CALL_BYTES = 4 * 2**20
-# Of one whose ids are drawn for it: Redis works on one while the next is made.
-_FEW_NEW = 20  # fewer are not worth a bucket of their own
-_FIRST_NEW = 40
+# New messages, whose ids are drawn for one bucket: Redis works on a call while the next is made.
 _NEW_MESSAGES = _CALL_BYTES // PLAIN_BYTES
+_FIRST_NEW = 40  # in the first call, for which Redis waits
+_FEW_NEW = 20  # fewer are not worth a bucket of their own
 
 
 class ScriptCall(NamedTuple):
@@ -67,7 +67,6 @@ class Outgoing:
             for i in new:
                 messages[i] = msgspec.structs.replace(cast(Draft, messages[i]), id=self._ids.draw())
             new = []
-        # Of several the first is small: Redis waits for it.
         begin, size = 0, _FIRST_NEW if len(new) > _NEW_MESSAGES else _NEW_MESSAGES
         while begin < len(new):
             number, ids = self._ids.for_bucket(buckets)
