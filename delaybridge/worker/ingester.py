@@ -27,6 +27,7 @@ from delaybridge.store import command, keys, registry, replies, rights
 from delaybridge.store.calls import Calls
 from delaybridge.store.store import AsyncStore
 from delaybridge.worker.eventlog import EventLog, say
+from delaybridge.worker.pulse import Pulse
 from delaybridge.worker.reload import changed_brokers, reread
 from delaybridge.worker.service import Background, Identity, Service, end, run, until
 
@@ -113,6 +114,7 @@ class Ingester(Service):
         self._store = AsyncStore(s.redis.url, timeout_s=s.redis.timeout_s)
         self._calls = Calls(s.namespace, s.brokers, s.buckets, s.limits.as_limits())
         self._background = Background()
+        self.pulse = Pulse(self._store)
         try:
             await self._store.complete(self._calls.open())
             await self._store.complete(rights.check(s.namespace, "producer"))
@@ -120,6 +122,7 @@ class Ingester(Service):
             work = [
                 asyncio.create_task(self._announce(self._store)),
                 asyncio.create_task(self._background.failed()),
+                asyncio.create_task(self.pulse.run()),
             ]
             try:
                 await until(asyncio.create_task(self.stopping.wait()), work)

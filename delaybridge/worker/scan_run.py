@@ -23,6 +23,7 @@ from delaybridge.store.calls import Calls
 from delaybridge.store.store import AsyncStore
 from delaybridge.worker.brokers import Brokers
 from delaybridge.worker.eventlog import say
+from delaybridge.worker.pulse import Pulse
 from delaybridge.worker.service import end, until
 from delaybridge.worker.watchdog import Watchdog
 
@@ -35,6 +36,7 @@ _CONFIRMS = 0.76  # wait for the brokers' confirms
 _LEAVING = 0.04  # disconnect from the brokers
 _TELLING = 0.1  # tell the store what became of the messages
 _RELEASING = 0.05  # release the leases that are still held
+_LAST_BEAT_S = 0.2
 _CLOSE_S = 0.5  # to wait for confirms when the brokers are disconnected
 _STUCK_MS = 10_000  # nothing fired for this long, with neither the store nor a broker to blame
 _BURST_POLL_S = 0.05
@@ -50,6 +52,7 @@ class ScanRun:
         self._settings = worker.settings
         self._clock = StoreClock()
         self._alarm = Alarm()
+        self.pulse = Pulse(store)
         self._leases = Leases(
             store, calls, self._clock, worker.emit,
             name=worker.identity.name,
@@ -88,6 +91,7 @@ class ScanRun:
                 self._leases.keep(self._scanner),
                 self._listen(),
                 self._watch(),
+                self.pulse.run(),
                 *([self._trim()] if s.dead.is_bounded else []),
             )
         ]

@@ -1,0 +1,154 @@
+"""The pulse of a process: once a second, one pipeline with the commands of all its parts."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain, islice
+from typing import Any, Protocol
+
+from delaybridge.errors import StoreUnavailable
+from delaybridge.store import registry
+from delaybridge.store.command import RedisCommand
+from delaybridge.store.store import AsyncStore
+from delaybridge.worker.eventlog import say
+
+Commands = Sequence[RedisCommand[Any]]
+_log = logging.getLogger("delaybridge")
+_EVERY_S = 1.0
+# A beat falls in the middle of a second of Redis' clock, so that one that comes a little early or
+# late still falls in its own second. The workers of a fleet do not all beat at the same moment.
+_PHASE_S = (0.35, 0.65)
+_OFF_S = 0.05  # a phase is corrected if it is off by more
+
+
+class Part(Protocol):
+    """Something that asks Redis once a second. name: for the log."""
+
+    name: str
+
+    def commands(self) -> Commands:
+        """The commands of this beat; none if nothing is to be asked."""
+
+    def take(self, replies: Sequence[Any]) -> None:
+        """Take the parsed replies to `commands`, in their order; called unless there were none.
+
+        An error stands in its command's place, StoreUnavailable if Redis did not answer: the
+        command may have run nevertheless.
+        """
+
+
+class Pulse:
+    """Beats once a second, never twice at a time. No error of Redis or of a part stops it.
+
+    What a part raises, or an error among its replies, is logged when it begins and when it is over.
+    While Redis does not answer, a beat takes as long as the store's time-out.
+    """
+
+    def __init__(
+        self,
+        store: AsyncStore,
+        parts: Iterable[Part] = (),
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """parts: others may be added to the list, and removed, at any time."""
+        self.parts = list(parts)
+        self._store, self._monotonic = store, monotonic
+        self._phase_s = random.uniform(*_PHASE_S)
+        self._under_way = asyncio.Lock()
+        self._failing: dict[str, type[Exception]] = {}  # name of a part -> its error, as logged
+
+    async def run(self) -> None:
+        """Beat until cancelled, the first time at once."""
+        planned_s = self._monotonic()
+        while True:
+            store_s = await self.beat()
+            now_s = self._monotonic()
+            planned_s = next_beat_s(planned_s, now_s, store_s, self._phase_s)
+            await asyncio.sleep(planned_s - self._monotonic())
+
+    async def beat(self) -> float | None:
+        """Beat once, now. Returns what Redis' clock is ahead of the monotonic one, if it is known.
+
+        Raises nothing.
+        """
+        async with self._under_way:
+            asked = [(part, self._commands(part)) for part in self.parts]
+            asked = [(part, commands) for part, commands in asked if commands]
+            if not asked:
+                return None
+            sent_s = self._monotonic()
+            store_us, *replies = await self._replies(asked)
+            middle_s = (sent_s + self._monotonic()) / 2
+            left = iter(replies)
+            for part, commands in asked:
+                self._take(part, list(islice(left, len(commands))))
+        return None if isinstance(store_us, Exception) else store_us / 1e6 - middle_s
+
+    async def _replies(self, asked: Sequence[tuple[Part, Commands]]) -> list[Any]:
+        """The store's clock, then the replies to all parts."""
+        commands = chain.from_iterable(commands for _, commands in asked)
+        try:
+            return await self._store.run_each([registry.store_time(), *commands])
+        except Exception as exc:
+            _log.debug("the pulse failed", exc_info=exc)
+        found: list[Any] = [StoreUnavailable("not asked")]
+        for _, own in asked:  # one part's commands cannot be sent: which is it?
+            try:
+                found += await self._store.run_each(own)
+            except Exception as exc:
+                found += [exc] * len(own)
+        return found
+
+    def _commands(self, part: Part) -> Commands:
+        try:
+            return part.commands()
+        except Exception as exc:
+            self._note(part, exc)
+            return ()
+
+    def _take(self, part: Part, replies: Sequence[Any]) -> None:
+        error = next((reply for reply in replies if isinstance(reply, Exception)), None)
+        try:
+            part.take(replies)
+        except Exception as exc:
+            error = exc
+        self._note(part, error)
+
+    def _note(self, part: Part, error: Exception | None) -> None:
+        """Log an error that was not there at the last beat; or that there is none any more."""
+        if isinstance(error, StoreUnavailable):
+            return  # whoever needs Redis says `store_silent`
+        before = self._failing.get(part.name)
+        if error is not None and type(error) is not before:
+            self._failing[part.name] = type(error)
+            say(logging.WARNING, "pulse_failed", part=part.name, reason=_reason(error))
+            _log.debug("a part of the pulse failed", exc_info=error)
+        elif error is None and before is not None:
+            del self._failing[part.name]
+            say(logging.INFO, "pulse_mended", part=part.name)
+
+
+def next_beat_s(planned_s: float, now_s: float, store_s: float | None, phase_s: float) -> float:
+    """When the next beat is due, on the monotonic clock: a second after the last, without drift.
+
+    planned_s: when the last was due. now_s: beats that were missed by then are left out. store_s:
+    what Redis' clock is ahead; if it is known, the beat comes at this phase of a second of it.
+    """
+    next_s = planned_s + _EVERY_S
+    if next_s <= now_s:
+        next_s += (now_s - next_s) // _EVERY_S + _EVERY_S
+    if store_s is not None:
+        # Rather sooner than later: no pause is longer than a second.
+        off_s = (next_s + store_s - phase_s + _OFF_S) % _EVERY_S - _OFF_S
+        if off_s > _OFF_S and next_s - off_s > now_s:
+            next_s -= off_s
+    return next_s
+
+
+def _reason(error: Exception) -> str:
+    return str(error) or type(error).__name__
