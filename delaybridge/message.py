@@ -7,14 +7,16 @@ it. A `Delivery` is a claimed message on its way to a broker.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 from urllib.parse import quote
 
 import msgspec
 import uuid_utils
+from msgspec import Meta
 
 from delaybridge import times
 from delaybridge.errors import DecodeError
@@ -41,6 +43,9 @@ Properties = Mapping[str, Any] | ContentHeader
 OWN_HEADERS = ("delaybridge-id", "delaybridge-due-ms", "delaybridge-attempt")
 RESERVED_PREFIX = "delaybridge-"
 MAX_PRIORITY = 255
+ATTEMPTS_LIMIT = 1000
+FACTOR_LIMIT = 100.0
+WAIT_LIMIT_MS = 24 * 3600 * 1000
 TABLE_KINDS = ("rabbitmq", "kombu")  # kinds whose headers are kept as an encoded field table
 _BASE32HEX = "0123456789abcdefghijklmnopqrstuv"
 _SHIFTS = range(120, -1, -10)
@@ -134,6 +139,23 @@ class Destination(NamedTuple):
         return str(self) if not self.address else str(self._replace(routing_key="")).rstrip("/")
 
 
+class RetryPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What happens after a failed publish of one message, or of all messages of a destination.
+
+    None: as it would be without the plan. max_attempts: then it is given up. base_ms: the wait
+    after the first failure; factor: each further wait is longer by it; max_ms: the longest wait;
+    jitter: the share by which each wait varies at random. dead_letter: the destination that a
+    given-up message is published to instead of the dead set.
+    """
+
+    max_attempts: Annotated[int, Meta(ge=1, le=ATTEMPTS_LIMIT)] | None = None
+    base_ms: Annotated[int, Meta(ge=1, le=WAIT_LIMIT_MS)] | None = None
+    factor: Annotated[float, Meta(gt=1, le=FACTOR_LIMIT)] | None = None
+    max_ms: Annotated[int, Meta(ge=1, le=WAIT_LIMIT_MS)] | None = None
+    jitter: Annotated[float, Meta(ge=0, le=1)] | None = None
+    dead_letter: str | None = None
+
+
 class Record(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """A message as the store keeps it, after the head that the scripts read.
 
@@ -152,6 +174,11 @@ class Record(msgspec.Struct, array_like=True, frozen=True, gc=False):
     partition: int | None = None
     ttl_ms: int | None = None
     at_most_once: bool = False
+
+    @property
+    def retry(self) -> RetryPlan | None:
+        """The message's own retry plan."""
+        return None
 
     @property
     def size(self) -> int:
@@ -173,13 +200,24 @@ class Record(msgspec.Struct, array_like=True, frozen=True, gc=False):
         return kind == "rabbitmq" or (self.properties is None and "/" not in self.destination)
 
 
+class PlannedRecord(Record, array_like=True, frozen=True, gc=False):
+    """A record with a retry plan, as its ninth item; versions that know no plans ignore it."""
+
+    retry: RetryPlan | None = None
+
+
 encode_record = msgspec.msgpack.Encoder().encode
 _decoder = msgspec.msgpack.Decoder(Record)
+_planned_decoder = msgspec.msgpack.Decoder(PlannedRecord)
+_EIGHT_ITEMS = b"\x98"
 
 
 def decode_record(data: bytes) -> Record:
-    """The record; DecodeError if the bytes cannot be decoded."""
+    """The record; DecodeError if the bytes cannot be decoded. A plan that is invalid is ignored."""
     try:
+        if data[:1] > _EIGHT_ITEMS:
+            with suppress(msgspec.ValidationError):
+                return _planned_decoder.decode(data)
         return _decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
         raise DecodeError("undecodable", "record", str(exc)) from None
@@ -197,6 +235,9 @@ def destination_text(record: bytes) -> str:
     size = int.from_bytes(record[at + 1 : start]) if width else kind & 0x1F
     is_text = width or 0xA0 <= kind <= 0xBF
     return record[start : start + size].decode(errors="replace") if is_text else ""
+
+
+Retry = RetryPlan | Mapping[str, Any] | None
 
 
 class _Addressed(msgspec.Struct, frozen=True):
@@ -226,6 +267,8 @@ class Message(_Addressed, frozen=True, kw_only=True):
         priority: 0 to 255; of messages due in the same millisecond the highest goes first.
         ttl: like `delay`; a message that is this late moves to the dead set as `expired`.
         at_most_once: may be lost in a crash, is never delivered twice.
+        retry: a `RetryPlan`, or a mapping with some of its fields, as `{"max_attempts": 3}`; the
+            others are those of the destination or of the workers' settings.
     """
 
     delay: timedelta | float | str | None = None
@@ -237,6 +280,7 @@ class Message(_Addressed, frozen=True, kw_only=True):
     priority: int = 0
     ttl: timedelta | float | str | None = None
     at_most_once: bool = False
+    retry: Retry = None
 
 
 class Delivery:

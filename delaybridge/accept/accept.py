@@ -15,8 +15,18 @@ import msgspec
 from delaybridge import times
 from delaybridge.accept.destination import DestinationCache
 from delaybridge.accept.headers import encode_headers, partition_of
+from delaybridge.accept.plan import check_plan
 from delaybridge.errors import DelayOutOfRange, MessageError, shown
-from delaybridge.message import Destination, Limits, Message, Record, encode_record, new_id, rank_of
+from delaybridge.message import (
+    Destination,
+    Limits,
+    Message,
+    PlannedRecord,
+    Record,
+    encode_record,
+    new_id,
+    rank_of,
+)
 
 
 class Accepted(msgspec.Struct, frozen=True, gc=False):
@@ -48,7 +58,7 @@ def accept(
     if key is not None and len(key) > limits.body_bytes:
         what = f"{len(key):,} bytes; limits.body_bytes, {limits.body_bytes:,}, also limits the key"
         raise MessageError("key_too_large", "key", what)
-    record = Record(
+    fields = (
         canonical,
         _body_bytes(message.body, destination, limits),
         *encode_headers(message, destination, limits),
@@ -57,12 +67,16 @@ def accept(
         None if message.ttl is None else times.delay_ms(message.ttl, field="ttl"),
         _flag(message.at_most_once, "at_most_once"),
     )
+    plan = check_plan(message.retry, kinds, destination)
+    if plan is not None and message.at_most_once:
+        what = "an at_most_once message is never tried again; give one of them"
+        raise MessageError("bad_retry", "retry", what)
     return Accepted(
         id,
         id.encode() if key is None else key,
         when(message.delay, message.at, limits),
         rank_of(check_priority(message.priority)),
-        encode_record(record),
+        encode_record(Record(*fields) if plan is None else PlannedRecord(*fields, plan)),
     )
 
 

@@ -15,7 +15,16 @@ from delaybridge.client.requests import (
     policy_of,
     receipt_unless_conflict,
 )
-from delaybridge.message import Answer, Headers, Limits, Message, OnConflict, Properties, State
+from delaybridge.message import (
+    Answer,
+    Headers,
+    Limits,
+    Message,
+    OnConflict,
+    Properties,
+    Retry,
+    State,
+)
 from delaybridge.store.calls import Calls
 from delaybridge.store.command import Steps
 from delaybridge.store.scheduling import Receipt, receipts
@@ -88,6 +97,7 @@ class AsyncClient:
         priority: int = 0,
         ttl: Delay = None,
         at_most_once: bool = False,
+        retry: Retry = None,
         on_conflict: str = OnConflict.FAIL,
     ) -> Receipt:
         """Store a message, to be published when it is due; as `Client.schedule`.
@@ -99,7 +109,7 @@ class AsyncClient:
             at: an aware datetime or RFC 3339 text.
             id: generated if omitted.
             key: messages with the same key keep their order.
-            headers, properties, priority, ttl, at_most_once: see `Client.schedule`.
+            headers, properties, priority, ttl, at_most_once, retry: see `Client.schedule`.
             on_conflict: if the id is pending already: `fail`, `keep` or `replace`.
 
         Returns:
@@ -112,6 +122,7 @@ class AsyncClient:
         message = Message(
             destination, body, delay=delay, at=at, id=id, key=key, headers=headers,
             properties=properties or {}, priority=priority, ttl=ttl, at_most_once=at_most_once,
+            retry=retry,
         )  # fmt: skip
         draft = self._requests.draft(message)
         found = await self._batching.schedule(draft, policy_of(on_conflict))

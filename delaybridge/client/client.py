@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from delaybridge.accept.accept import Accepted
+from delaybridge.client.many import Many
 from delaybridge.client.requests import (
     Key,
     Requests,
-    Spread,
     arguments_of,
     policy_of,
     receipt_unless_conflict,
 )
-from delaybridge.message import Answer, Headers, Limits, Message, OnConflict, Properties, State
+from delaybridge.message import (
+    Answer,
+    Headers,
+    Limits,
+    Message,
+    OnConflict,
+    Properties,
+    Retry,
+    State,
+)
 from delaybridge.store.calls import Calls
 from delaybridge.store.command import Steps
 from delaybridge.store.scheduling import Receipt
-from delaybridge.store.selection import Selected, Selection, Walk
 from delaybridge.store.stats import Stats
 from delaybridge.store.store import Store
 from delaybridge.store.stored import Stored
@@ -31,7 +39,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Client:
+class Client(Many):
     """Schedules messages, changes and shows them. Thread-safe: one for each process is enough.
 
         with Client("redis://localhost:6379/0") as client:
@@ -101,6 +109,7 @@ class Client:
         priority: int = 0,
         ttl: Delay = None,
         at_most_once: bool = False,
+        retry: Retry = None,
         on_conflict: str = OnConflict.FAIL,
     ) -> Receipt:
         """Store a message, to be published when it is due.
@@ -121,6 +130,7 @@ class Client:
             priority: 0 to 255; of messages due in the same millisecond the highest goes first.
             ttl: like `delay`; a message that is this late moves to the dead set as `expired`.
             at_most_once: may be lost in a crash, is never delivered twice.
+            retry: a `RetryPlan`, or a mapping with some of its fields, as `{"max_attempts": 3}`.
             on_conflict: if the id is pending already: `fail` raises MessageConflict, unless the
                 content is the same; `keep` keeps the pending message; `replace` replaces it.
 
@@ -138,6 +148,7 @@ class Client:
         message = Message(
             destination, body, delay=delay, at=at, id=id, key=key, headers=headers,
             properties=properties or {}, priority=priority, ttl=ttl, at_most_once=at_most_once,
+            retry=retry,
         )  # fmt: skip
         steps = self._requests.schedule_one(message, on_conflict)
         return receipt_unless_conflict(self._store.complete(steps))
@@ -293,86 +304,6 @@ class Client:
             `discarded` or `unknown`.
         """
         return self._store.complete(self._requests.discard(id, key))
-
-    def select(self, selection: Selection) -> Iterator[list[Selected]]:
-        """Find every message that matches, page by page; each page can be passed to `cancel_many`.
-
-        A message is found once, also if it is moved meanwhile. It matches if it did when its page
-        was read.
-
-        Args:
-            selection: the states, destination, reason, ... of the messages.
-
-        Raises:
-            MessageError: the selection is wrong.
-            StoreDamaged: a bucket is damaged; raised after all others were searched.
-        """
-        walk = Walk(self._requests.calls, selection)
-        while (page := self._store.complete(walk.page())) is not None:
-            yield page
-
-    def cancel_many(self, messages: Iterable[str | Selected], *, key: Key = None) -> list[Answer]:
-        """Cancel many messages in one round trip.
-
-        Args:
-            messages: ids, or messages found by `select`.
-            key: the key of all messages given by id, if they have one.
-
-        Returns:
-            The answer of `cancel` for each, in their order.
-
-        Raises:
-            MessageError: an id or the key is wrong; none is cancelled.
-        """
-        return self._store.complete(self._requests.cancel_many(messages, key))
-
-    def reschedule_many(
-        self,
-        messages: Iterable[str | Selected],
-        *,
-        delay: Delay = None,
-        at: At = None,
-        spread_ms: Spread = None,
-        key: Key = None,
-    ) -> list[Answer]:
-        """Reschedule many messages in one round trip.
-
-        Args:
-            messages, key: as for `cancel_many`.
-            delay, at: as for `schedule`; give one.
-            spread_ms: for each message, the milliseconds by which it is due later than that.
-
-        Returns:
-            The answer of `reschedule` for each, in their order.
-
-        Raises:
-            MessageError: an argument is wrong; none is rescheduled.
-        """
-        return self._store.complete(
-            self._requests.reschedule_many(messages, delay, at, spread_ms, key)
-        )
-
-    def kick_many(
-        self, messages: Iterable[str | Selected], *, spread_ms: Spread = None, key: Key = None
-    ) -> list[Answer]:
-        """Kick many messages at once.
-
-        Args:
-            messages, key: as for `cancel_many`.
-            spread_ms: for each message, the milliseconds from now until it is due.
-
-        Returns:
-            The answer of `kick` for each, in their order.
-        """
-        return self._store.complete(self._requests.kick_many(messages, spread_ms, key))
-
-    def discard_many(self, messages: Iterable[str | Selected], *, key: Key = None) -> list[Answer]:
-        """Discard many messages at once; arguments as for `cancel_many`.
-
-        Returns:
-            The answer of `discard` for each, in their order.
-        """
-        return self._store.complete(self._requests.discard_many(messages, key))
 
     def stats(self) -> Stats:
         """Counts by state and bucket, the workers, and the failures with their reasons."""

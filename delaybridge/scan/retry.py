@@ -4,12 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
+from delaybridge.message import ATTEMPTS_LIMIT, FACTOR_LIMIT, WAIT_LIMIT_MS
+
 Random = Callable[[], float]
 """Draws from [0, 1), as `random.random`; a test passes its own."""
-
-ATTEMPTS_LIMIT = 1000
-FACTOR_LIMIT = 100.0
-WAIT_LIMIT_MS = 24 * 3600 * 1000
 
 CIRCUIT_FACTOR = 2.0
 

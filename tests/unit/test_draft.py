@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from delaybridge.accept.accept import Accepted, accept
 from delaybridge.accept.draft import PLAIN_BYTES, Draft, Drafting
 from delaybridge.errors import MessageError
-from delaybridge.message import ContentHeader, Limits, Message, decode_record
+from delaybridge.message import ContentHeader, Limits, Message, RetryPlan, decode_record
 
 KINDS = {name: name for name in ("rabbitmq", "kafka", "redis", "kombu")} | {"eu": "rabbitmq"}
 LIMITS = Limits(body_bytes=PLAIN_BYTES + 2, id_bytes=40, delay_ms=7 * 86_400_000)
@@ -43,7 +43,7 @@ class Special(Message):
 PLAIN: dict[str, Any] = {
     "destination": "rabbitmq:orders/close", "body": b"order 42", "delay": "1d", "at": None,
     "id": None, "key": None, "headers": {}, "properties": {}, "priority": 0, "ttl": None,
-    "at_most_once": False,
+    "at_most_once": False, "retry": None,
 }  # fmt: skip
 SIZES = (0, 1, 255, 256, 257, PLAIN_BYTES - 1, PLAIN_BYTES, PLAIN_BYTES + 1, PLAIN_BYTES + 3)
 ODD: dict[str, list[Any]] = {
@@ -84,6 +84,7 @@ ODD: dict[str, list[Any]] = {
     "priority": [1, 255, 256, -1, True, False, Number(7), 1.0, "1", None, 10**30],
     "ttl": ["1h", 60, -1, True, "soon"],
     "at_most_once": [True, 0, 1, None, "yes"],
+    "retry": [{}, RetryPlan(), {"max_attempts": 3}, RetryPlan(base_ms=5), {"factor": 1}, 5, "3"],
 }
 
 

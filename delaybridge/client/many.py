@@ -1,0 +1,98 @@
+"""The methods of `Client` for many messages at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from delaybridge.client.requests import Key, Requests, Spread
+from delaybridge.message import Answer
+from delaybridge.store.selection import Selected, Selection, Walk
+from delaybridge.store.store import Store
+from delaybridge.times import At, Delay
+
+
+class Many:
+    """Finds messages, and applies a verb to all of them."""
+
+    _requests: Requests
+    _store: Store
+
+    def select(self, selection: Selection) -> Iterator[list[Selected]]:
+        """Find every message that matches, page by page; each page can be passed to `cancel_many`.
+
+        A message is found once, also if it is moved meanwhile. It matches if it did when its page
+        was read.
+
+        Args:
+            selection: the states, destination, reason, ... of the messages.
+
+        Raises:
+            MessageError: the selection is wrong.
+            StoreDamaged: a bucket is damaged; raised after all others were searched.
+        """
+        walk = Walk(self._requests.calls, selection)
+        while (page := self._store.complete(walk.page())) is not None:
+            yield page
+
+    def cancel_many(self, messages: Iterable[str | Selected], *, key: Key = None) -> list[Answer]:
+        """Cancel many messages in one round trip.
+
+        Args:
+            messages: ids, or messages found by `select`.
+            key: the key of all messages given by id, if they have one.
+
+        Returns:
+            The answer of `cancel` for each, in their order.
+
+        Raises:
+            MessageError: an id or the key is wrong; none is cancelled.
+        """
+        return self._store.complete(self._requests.cancel_many(messages, key))
+
+    def reschedule_many(
+        self,
+        messages: Iterable[str | Selected],
+        *,
+        delay: Delay = None,
+        at: At = None,
+        spread_ms: Spread = None,
+        key: Key = None,
+    ) -> list[Answer]:
+        """Reschedule many messages in one round trip.
+
+        Args:
+            messages, key: as for `cancel_many`.
+            delay, at: as for `schedule`; give one.
+            spread_ms: for each message, the milliseconds by which it is due later than that.
+
+        Returns:
+            The answer of `reschedule` for each, in their order.
+
+        Raises:
+            MessageError: an argument is wrong; none is rescheduled.
+        """
+        return self._store.complete(
+            self._requests.reschedule_many(messages, delay, at, spread_ms, key)
+        )
+
+    def kick_many(
+        self, messages: Iterable[str | Selected], *, spread_ms: Spread = None, key: Key = None
+    ) -> list[Answer]:
+        """Kick many messages at once.
+
+        Args:
+            messages, key: as for `cancel_many`.
+            spread_ms: for each message, the milliseconds from now until it is due.
+
+        Returns:
+            The answer of `kick` for each, in their order.
+        """
+        return self._store.complete(self._requests.kick_many(messages, spread_ms, key))
+
+    def discard_many(self, messages: Iterable[str | Selected], *, key: Key = None) -> list[Answer]:
+        """Discard many messages at once; arguments as for `cancel_many`.
+
+        Returns:
+            The answer of `discard` for each, in their order.
+        """
+        return self._store.complete(self._requests.discard_many(messages, key))
