@@ -1,4 +1,6 @@
-"""What workers and ingest processes report through `emit(event)`; `worker/eventlog.py` logs it.
+"""What workers and ingest processes report through `emit(event)`.
+
+`worker/listeners.py` passes it to the log and to the counts.
 
 An event is about a batch, never about a single message. It contains no bodies, no secrets and no
 URLs with passwords.
@@ -6,7 +8,7 @@ URLs with passwords.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from msgspec import Struct
 
@@ -74,11 +76,17 @@ class Revoked(Event, frozen=True, kw_only=True):
 
 
 class Published(Event, frozen=True, kw_only=True):
-    """A broker confirmed messages. late_ms: the longest time between due time and confirm."""
+    """A broker confirmed messages. late_ms: the longest time between due time and confirm.
+
+    lateness: all of these times, as `metrics/histogram.py: spread` counts them; late_sum_ms: their
+    sum.
+    """
 
     destination: str
     messages: int
     late_ms: int
+    late_sum_ms: int = 0
+    lateness: Mapping[int, int] = {}
 
 
 class Retried(Event, frozen=True, kw_only=True):

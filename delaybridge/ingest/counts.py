@@ -14,7 +14,7 @@ _SMOOTHING = 0.5
 
 
 @dataclass(slots=True, kw_only=True)
-class Counts:
+class SourceCounts:
     """One delay exchange or delay topic, as this process sees it.
 
     total: messages read. quarantined: those that went to the dead set. near_misses: headers named

@@ -17,6 +17,7 @@ from delaybridge.events import (
     Retried,
 )
 from delaybridge.message import Destination
+from delaybridge.metrics.histogram import spread
 from delaybridge.publish import Fault, Outcome, Verdict
 from delaybridge.scan.copy import Copy
 from delaybridge.scan.lane import Lane
@@ -56,8 +57,16 @@ class Outcomes:
                 settled.setdefault((copy.session, copy.claim), []).append(copy.id)
         for (session, claim), ids in settled.items():
             session.exits.settle(claim, ids)
-        late_ms = now_ms - min(copy.late_from_ms for copy in copies)
-        self._emit(Published(destination=lane.label, messages=len(copies), late_ms=late_ms))
+        late_ms = [now_ms - copy.late_from_ms for copy in copies]
+        self._emit(
+            Published(
+                destination=lane.label,
+                messages=len(copies),
+                late_ms=max(late_ms),
+                late_sum_ms=sum(late_ms),
+                lateness=spread(late_ms),
+            )
+        )
         if lane.circuit.is_open and lane.circuit.succeed():
             self._emit(CircuitClosed(destination=lane.label))
 

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from delaybridge.backoff import Backoff
 from delaybridge.errors import ConfigError, StoreError, StoreUnavailable, StoreWiped
 from delaybridge.events import FleetDamaged, IngestFailed, StoreSilent
-from delaybridge.ingest.counts import Counts
+from delaybridge.ingest.counts import SourceCounts
 from delaybridge.ingest.options import IngestOptions
 from delaybridge.ingest.storing import EntryStore
 from delaybridge.publish import PublishOptions
@@ -26,7 +26,8 @@ from delaybridge.settings.urls import kinds_of
 from delaybridge.store import command, keys, registry, replies, rights
 from delaybridge.store.calls import Calls
 from delaybridge.store.store import AsyncStore
-from delaybridge.worker.eventlog import EventLog, say
+from delaybridge.worker.eventlog import say
+from delaybridge.worker.listeners import Listeners
 from delaybridge.worker.pulse import Pulse
 from delaybridge.worker.reload import changed_brokers, reread
 from delaybridge.worker.service import Background, Identity, Service, end, run, until
@@ -42,7 +43,7 @@ KINDS = ("rabbitmq", "kafka")
 class Ingest(Protocol):
     """The sources of one broker."""
 
-    counts: Sequence[Counts]
+    counts: Sequence[SourceCounts]
 
     async def run(self) -> None:
         """Read until cancelled. While the broker or the store is unavailable, wait for it."""
@@ -103,7 +104,7 @@ class Ingester(Service):
         """kinds: of the brokers to read from, also after a reload."""
         super().__init__()
         self.settings, self.identity, self._kinds = settings, identity, kinds
-        self.emit = EventLog()
+        self.emit = Listeners()
         self._options = options_of(settings, routes)
         self._ingests: dict[str, Ingest] = {}
         self._keepers: dict[str, asyncio.Task[None]] = {}

@@ -16,7 +16,8 @@ from delaybridge.settings.settings import Settings
 from delaybridge.store import rights
 from delaybridge.store.calls import Calls
 from delaybridge.store.store import AsyncStore
-from delaybridge.worker.eventlog import EventLog, say
+from delaybridge.worker.eventlog import say
+from delaybridge.worker.listeners import Listeners
 from delaybridge.worker.reload import changed_brokers, reread
 from delaybridge.worker.scan_run import OnToken, ScanRun
 from delaybridge.worker.service import Identity, Service, run
@@ -48,7 +49,7 @@ class Worker(Service):
         super().__init__()
         self.settings, self.identity, self.on_token = settings, identity, on_token
         self.burst = burst
-        self.emit = EventLog()
+        self.emit = Listeners()
         self.gave_back = True  # whether every lease that it took was given back
         self.current_run: ScanRun | None = None
         self._backoff = Backoff(*_RESTART_S, steady_s=_STEADY_S)

@@ -120,9 +120,7 @@ class Crew:
         )
         identity = Identity.of_this_process(name)
         worker = Worker(settings, identity, burst=burst)
-        log = worker.emit
-        worker.emit = lambda event: (self.events.append(event), log(event))  # type: ignore
-        worker.emit.flush = log.flush  # type: ignore[attr-defined]
+        worker.emit.join(self.events.append)
         self.workers[name] = worker
         self.tasks[name] = asyncio.create_task(worker.work())
         return self.tasks[name]

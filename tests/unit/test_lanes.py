@@ -310,7 +310,9 @@ def test_confirmed_is_settled(board: Board) -> None:
     board.answer(sent, CONFIRMED, NOW_MS + 3)
     assert board.told() == {"settle": 10}
     assert board.heard(events.Published) == [
-        events.Published(destination="a:q", messages=10, late_ms=3)
+        events.Published(
+            destination="a:q", messages=10, late_ms=3, late_sum_ms=30, lateness={2: 10}
+        )
     ]
 
 

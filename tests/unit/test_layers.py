@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parent.parent.parent / "delaybridge"
 # From the lowest to the highest. A room is a folder, or a module right below the package.
 ROOMS = (
     *("errors", "events", "times", "backoff", "message", "amqp", "accept"),
-    *("settings", "store", "publish", "client", "intercept", "scan", "ingest"),
+    *("settings", "store", "metrics", "publish", "client", "intercept", "scan", "ingest"),
     *("worker", "demo", "cli", "__main__"),
 )
 LEVEL = {room: level for level, room in enumerate(ROOMS)}

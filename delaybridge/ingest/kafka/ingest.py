@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 from delaybridge.events import Emit, Ingested, IngestStarted
-from delaybridge.ingest.counts import Counts
+from delaybridge.ingest.counts import SourceCounts
 from delaybridge.ingest.entries import Change, Entry, instead
 from delaybridge.ingest.kafka.consumer import KafkaConsumer
 from delaybridge.ingest.kafka.group import member_settings
@@ -74,7 +74,7 @@ class KafkaIngest:
         self._consumer: KafkaConsumer | None = None
 
     @property
-    def counts(self) -> list[Counts]:
+    def counts(self) -> list[SourceCounts]:
         """Of each topic, and of each pattern of which nothing is read."""
         return self._sources.counts
 

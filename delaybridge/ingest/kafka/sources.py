@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from delaybridge.events import Emit, IngestFailed, SourceUnguarded
-from delaybridge.ingest.counts import Counts
+from delaybridge.ingest.counts import SourceCounts
 from delaybridge.ingest.kafka.subscription import ELSEWHERE
 from delaybridge.ingest.owner import Owner
 from delaybridge.settings.routes import SUFFIX, Route, topics_pattern
@@ -21,7 +21,7 @@ class Sources:
         self.asked = [topics_pattern(r.source) if r.is_pattern else r.source for r in routes]
         self._routes, self._owner, self._emit = routes, owner, emit
         self._named = {route.source for route in routes}
-        self._counts: dict[str, Counts] = {}
+        self._counts: dict[str, SourceCounts] = {}
         self._troubles: dict[str, str] = {}  # place -> the reason
         self._reading: set[str] = set()
         self._idle: dict[str, str] = {}  # topic or pattern not read here -> why
@@ -29,12 +29,12 @@ class Sources:
             self._add(route)
 
     @property
-    def counts(self) -> list[Counts]:
+    def counts(self) -> list[SourceCounts]:
         """Of each topic, and of each pattern of which nothing is read."""
         shown = self._idle if self._reading else self._counts
         return [c for name, c in self._counts.items() if "*" not in name or name in shown]
 
-    def of(self, topic: str) -> Counts:
+    def of(self, topic: str) -> SourceCounts:
         """The counts of a topic that was read."""
         return self._counts[topic]
 
@@ -88,7 +88,7 @@ class Sources:
     def _add(self, route: Route) -> None:
         if route.source not in self._counts:
             target = f"{route.broker}:{route.target or route.source.removesuffix(SUFFIX)}"
-            self._counts[route.source] = Counts(source=str(route), target=target)
+            self._counts[route.source] = SourceCounts(source=str(route), target=target)
 
     def _update_states(self) -> None:
         for topic, counts in self._counts.items():

@@ -22,7 +22,7 @@ from delaybridge.amqp.connection import open_connection, reason_of
 from delaybridge.backoff import Backoff
 from delaybridge.errors import ConfigError, PublishUnavailable
 from delaybridge.events import Emit, IngestFailed
-from delaybridge.ingest.counts import Counts
+from delaybridge.ingest.counts import SourceCounts
 from delaybridge.ingest.options import IngestOptions
 from delaybridge.ingest.rabbitmq.channel import ImmediateDelivery
 from delaybridge.ingest.rabbitmq.connection import IntakeConnection
@@ -67,7 +67,7 @@ class RabbitMQIngest:
         return MessageReader(route, calls.kinds, calls.limits, options.allowed, sources, reach)
 
     @property
-    def counts(self) -> list[Counts]:
+    def counts(self) -> list[SourceCounts]:
         """Of each source."""
         return [intake.counts for intake in self._intakes]
 

@@ -18,7 +18,7 @@ from delaybridge.events import (
     IngestStarted,
     SourceUnguarded,
 )
-from delaybridge.ingest.counts import Counts
+from delaybridge.ingest.counts import SourceCounts
 from delaybridge.ingest.entries import Change, Entry, Schedule, instead
 from delaybridge.ingest.owner import Owner, SourceTaken
 from delaybridge.ingest.rabbitmq.channel import HeldMessage, ImmediateDelivery, IntakeChannel
@@ -60,7 +60,7 @@ class Intake:
         self._next_look_s = 0.0
         self._others: set[str] = set()  # other bindings of the exchange
         self._looking: asyncio.Task[None] | None = None
-        self.counts = Counts(source=str(route), target=f"{route.broker}:{route.target}")
+        self.counts = SourceCounts(source=str(route), target=f"{route.broker}:{route.target}")
         self._publisher: Publisher
         self._waiting: list[HeldMessage] = []  # for an id in flight
         self._refused: list[HeldMessage] = []  # that could not be published at once

@@ -1,0 +1,1 @@
+"""Metrics: totals counted from events."""

@@ -1,0 +1,133 @@
+"""Counts: totals made from events, bounded labels, lateness by bucket."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from random import Random
+
+import pytest
+
+from delaybridge import events
+from delaybridge.metrics.counts import MOST_DESTINATIONS, MOST_REASONS, OTHER, Counts
+from delaybridge.metrics.histogram import BOUNDS_MS, spread
+
+
+def published(destination: str, *late_ms: int) -> events.Published:
+    return events.Published(
+        destination=destination,
+        messages=len(late_ms),
+        late_ms=max(late_ms),
+        late_sum_ms=sum(late_ms),
+        lateness=spread(late_ms),
+    )
+
+
+@pytest.mark.parametrize("most", [1, 3, 60, 100_000])
+def test_each_value_belongs_to_the_first_bound_that_is_not_below_it(most: int) -> None:
+    random = Random(most)
+    for length in (1, 2, 50):
+        values = [random.randint(-2, most) for _ in range(length)]
+        found: dict[int, int] = {}
+        for value in values:
+            index = bisect_left(BOUNDS_MS, value)
+            found[index] = found.get(index, 0) + 1
+        assert spread(values) == found, values
+
+
+def test_each_bound_contains_its_own_value() -> None:
+    assert [spread([int(bound)]) for bound in BOUNDS_MS if bound == int(bound)] == [
+        {index: 1} for index, bound in enumerate(BOUNDS_MS) if bound == int(bound)
+    ]
+
+
+def test_a_confirmed_batch_is_counted_with_its_lateness() -> None:
+    counts = Counts()
+    counts(published("a:q", 0, 3, 70_000))
+    counts(published("a:q", 4))
+    assert counts.totals["messages_published_total", "a:q"] == 4
+    histogram = counts.histograms["publish_lateness_seconds", "a:q"]
+    assert histogram.counts == [1, 0, 2, *[0] * 12, 1]
+    assert histogram.sum_ms == 70_007
+
+
+def test_a_batch_that_was_early_by_a_clock_step_does_not_lower_the_sum() -> None:
+    counts = Counts()
+    counts(published("a:q", 10))
+    counts(published("a:q", -500))
+    histogram = counts.histograms["publish_lateness_seconds", "a:q"]
+    assert (histogram.sum_ms, sum(histogram.counts)) == (10, 2)
+
+
+@pytest.mark.parametrize(
+    ("event", "totals"),
+    [
+        (
+            events.Retried(destination="a:q", messages=3, reason="nack: 1"),
+            {("messages_retried_total", "a:q", "nack"): 3},
+        ),
+        (
+            events.Buried(destination="a:q", messages=2, reason="expired: 5 ms late"),
+            {("messages_buried_total", "a:q", "expired"): 2},
+        ),
+        (
+            events.DeadLettered(destination="a:q", messages=1, reason="unroutable: 312"),
+            {("messages_dead_lettered_total", "a:q", "unroutable"): 1},
+        ),
+        (
+            events.Dropped(destination="a:q", messages=1, reason="connection_lost: x"),
+            {("messages_dropped_total", "a:q", "connection_lost"): 1},
+        ),
+        (events.Claimed(messages=9), {("messages_claimed_total",): 9}),
+        (events.DeadDropped(messages=9), {("dead_messages_deleted_total",): 9}),
+        (
+            events.CircuitOpened(destination="a:q", reason="no_exchange"),
+            {("circuits_opened_total", "a:q"): 1},
+        ),
+        (
+            events.LeaseAcquired(bucket=3, reclaimed=7, fired=2),
+            {("leases_acquired_total",): 1, ("messages_reclaimed_total",): 7},
+        ),
+        (events.LeaseReleased(bucket=3), {("leases_lost_total", "released"): 1}),
+        (events.LeaseLost(bucket=3, reason="expired"), {("leases_lost_total", "expired"): 1}),
+        (
+            events.Quarantined(source="a:x.delay", messages=2, reason="ingress:bad_header x: y"),
+            {("messages_refused_total", "bad_header"): 2},
+        ),
+        (events.StoreSilent(reason="no answer"), {}),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_each_event_counts(event: events.Event, totals: dict[tuple[str, ...], int]) -> None:
+    counts = Counts()
+    counts(event)
+    counts(event)
+    assert dict(counts.totals) == {key: 2 * amount for key, amount in totals.items()}
+
+
+def test_only_so_many_destinations_and_reasons_get_totals_of_their_own() -> None:
+    counts = Counts()
+    for _ in range(2):
+        for number in range(300):
+            counts(published(f"a:{number}", 1))
+            counts(events.Retried(destination="a:0", messages=1, reason=f"why{number}: x"))
+    by_destination = {
+        key[1]: total
+        for key, total in counts.totals.items()
+        if key[0] == "messages_published_total"
+    }
+    assert len(by_destination) == MOST_DESTINATIONS + 1
+    assert by_destination["a:0"] == 2
+    assert by_destination[OTHER] == 2 * (300 - MOST_DESTINATIONS)
+    assert len(counts.histograms) == MOST_DESTINATIONS + 1
+    retried = [key for key in counts.totals if key[0] == "messages_retried_total"]
+    assert {key[1] for key in retried} == {"a:0"}
+    assert len(retried) == MOST_REASONS + 1
+
+
+def test_a_copy_stays_as_it_is() -> None:
+    counts = Counts()
+    counts(published("a:q", 1))
+    totals, histograms = counts.copy()
+    counts(published("a:q", 1))
+    assert totals["messages_published_total", "a:q"] == 1
+    assert sum(histograms["publish_lateness_seconds", "a:q"].counts) == 1
