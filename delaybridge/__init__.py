@@ -21,8 +21,8 @@ if TYPE_CHECKING:  # the same names as in _HOMES
     from delaybridge.message import Answer as Answer
     from delaybridge.message import Limits as Limits
     from delaybridge.message import Message as Message
+    from delaybridge.message import MessagePlan as MessagePlan
     from delaybridge.message import OnConflict as OnConflict
-    from delaybridge.message import RetryPlan as RetryPlan
     from delaybridge.message import State as State
     from delaybridge.settings.settings import Settings as Settings
     from delaybridge.store.scheduling import Receipt as Receipt
@@ -40,7 +40,7 @@ _HOMES = {
         "ConfigError DelayBridgeError DelayOutOfRange MessageConflict MessageError StoreDamaged "
         "StoreDenied StoreError StoreFull StoreUnavailable StoreWiped"
     ),
-    "message": "Answer Limits Message OnConflict RetryPlan State",
+    "message": "Answer Limits Message MessagePlan OnConflict State",
     "settings.settings": "Settings",
     "store.scheduling": "Receipt",
     "store.selection": "Selected Selection",

@@ -3,6 +3,14 @@
 from __future__ import annotations
 
 from random import uniform
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+ATTEMPTS_LIMIT = 1000
+FACTOR_LIMIT = 100.0
+WAIT_LIMIT_MS = 24 * 3600 * 1000
+_Wait = Annotated[int, Meta(ge=1, le=WAIT_LIMIT_MS)]
 
 
 class Backoff:
@@ -25,3 +33,13 @@ class Backoff:
         wait_s = self._first_s if worked_s > self._steady_s else self._wait_s
         self._wait_s = min(2 * wait_s, self._longest_s)
         return wait_s * uniform(1 - self._jitter, 1.0)
+
+
+class RetryPlan(Struct, frozen=True, omit_defaults=True):
+    """Some fields of a retry policy; None leaves the field as a more general plan has it."""
+
+    max_attempts: Annotated[int, Meta(ge=1, le=ATTEMPTS_LIMIT)] | None = None
+    base_ms: _Wait | None = None
+    factor: Annotated[float, Meta(gt=1, le=FACTOR_LIMIT)] | None = None
+    max_ms: _Wait | None = None
+    jitter: Annotated[float, Meta(ge=0, le=1)] | None = None

@@ -11,14 +11,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 from urllib.parse import quote
 
 import msgspec
 import uuid_utils
-from msgspec import Meta
 
 from delaybridge import times
+from delaybridge.backoff import RetryPlan
 from delaybridge.errors import DecodeError
 
 HeaderPairs = tuple[tuple[str, bytes | None], ...]
@@ -43,9 +43,6 @@ Properties = Mapping[str, Any] | ContentHeader
 OWN_HEADERS = ("delaybridge-id", "delaybridge-due-ms", "delaybridge-attempt")
 RESERVED_PREFIX = "delaybridge-"
 MAX_PRIORITY = 255
-ATTEMPTS_LIMIT = 1000
-FACTOR_LIMIT = 100.0
-WAIT_LIMIT_MS = 24 * 3600 * 1000
 TABLE_KINDS = ("rabbitmq", "kombu")  # kinds whose headers are kept as an encoded field table
 _BASE32HEX = "0123456789abcdefghijklmnopqrstuv"
 _SHIFTS = range(120, -1, -10)
@@ -139,20 +136,14 @@ class Destination(NamedTuple):
         return str(self) if not self.address else str(self._replace(routing_key="")).rstrip("/")
 
 
-class RetryPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What happens after a failed publish of one message, or of all messages of a destination.
+class MessagePlan(RetryPlan, frozen=True, omit_defaults=True):
+    """The retry plan of one message. Fields that are None are as if it had none.
 
-    None: as it would be without the plan. max_attempts: then it is given up. base_ms: the wait
-    after the first failure; factor: each further wait is longer by it; max_ms: the longest wait;
-    jitter: the share by which each wait varies at random. dead_letter: the destination that a
-    given-up message is published to instead of the dead set.
+    max_attempts: then it is given up. base_ms: the wait after the first failure; factor: each
+    further wait is longer by it; max_ms: the longest wait; jitter: the share by which each wait
+    varies at random. dead_letter: the destination that it is published to when it is given up.
     """
 
-    max_attempts: Annotated[int, Meta(ge=1, le=ATTEMPTS_LIMIT)] | None = None
-    base_ms: Annotated[int, Meta(ge=1, le=WAIT_LIMIT_MS)] | None = None
-    factor: Annotated[float, Meta(gt=1, le=FACTOR_LIMIT)] | None = None
-    max_ms: Annotated[int, Meta(ge=1, le=WAIT_LIMIT_MS)] | None = None
-    jitter: Annotated[float, Meta(ge=0, le=1)] | None = None
     dead_letter: str | None = None
 
 
@@ -176,7 +167,7 @@ class Record(msgspec.Struct, array_like=True, frozen=True, gc=False):
     at_most_once: bool = False
 
     @property
-    def retry(self) -> RetryPlan | None:
+    def retry(self) -> MessagePlan | None:
         """The message's own retry plan."""
         return None
 
@@ -203,7 +194,7 @@ class Record(msgspec.Struct, array_like=True, frozen=True, gc=False):
 class PlannedRecord(Record, array_like=True, frozen=True, gc=False):
     """A record with a retry plan, as its ninth item; versions that know no plans ignore it."""
 
-    retry: RetryPlan | None = None
+    retry: MessagePlan | None = None
 
 
 encode_record = msgspec.msgpack.Encoder().encode
@@ -237,7 +228,7 @@ def destination_text(record: bytes) -> str:
     return record[start : start + size].decode(errors="replace") if is_text else ""
 
 
-Retry = RetryPlan | Mapping[str, Any] | None
+Retry = MessagePlan | Mapping[str, Any] | None
 
 
 class _Addressed(msgspec.Struct, frozen=True):
@@ -267,7 +258,7 @@ class Message(_Addressed, frozen=True, kw_only=True):
         priority: 0 to 255; of messages due in the same millisecond the highest goes first.
         ttl: like `delay`; a message that is this late moves to the dead set as `expired`.
         at_most_once: may be lost in a crash, is never delivered twice.
-        retry: a `RetryPlan`, or a mapping with some of its fields, as `{"max_attempts": 3}`; the
+        retry: a `MessagePlan`, or a mapping with some of its fields, as `{"max_attempts": 3}`; the
             others are those of the destination or of the workers' settings.
     """
 

@@ -7,23 +7,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from delaybridge.accept.destination import parse_destination
+from delaybridge.backoff import ATTEMPTS_LIMIT, FACTOR_LIMIT, WAIT_LIMIT_MS
 from delaybridge.errors import MessageError, shown
-from delaybridge.message import (
-    ATTEMPTS_LIMIT,
-    FACTOR_LIMIT,
-    WAIT_LIMIT_MS,
-    Destination,
-    Retry,
-    RetryPlan,
-)
+from delaybridge.message import Destination, MessagePlan, Retry
 
-_FIELDS = RetryPlan.__struct_fields__
+_FIELDS = MessagePlan.__struct_fields__
 _WHOLE = {"max_attempts": ATTEMPTS_LIMIT, "base_ms": WAIT_LIMIT_MS, "max_ms": WAIT_LIMIT_MS}
 
 
 def check_plan(
     plan: Retry, kinds: Mapping[str, str], destination: Destination | None = None
-) -> RetryPlan | None:
+) -> MessagePlan | None:
     """The plan with valid fields only; None if it sets none.
 
     kinds: name of each configured broker -> its kind. destination: that of the messages. The
@@ -39,14 +33,14 @@ def check_plan(
         raise _bad("base_ms", f"{base_ms} ms is above max_ms, {max_ms} ms")
     if "dead_letter" in checked:
         checked["dead_letter"] = _dead_letter(checked["dead_letter"], kinds, destination)
-    return RetryPlan(**checked) if checked else None
+    return MessagePlan(**checked) if checked else None
 
 
 def _pairs(plan: object) -> list[tuple[str, Any]]:
-    if isinstance(plan, RetryPlan):
+    if isinstance(plan, MessagePlan):
         return [(name, getattr(plan, name)) for name in _FIELDS]
     if not isinstance(plan, Mapping):
-        what = f"got {shown(plan)}; give a RetryPlan or a mapping, as {{'max_attempts': 3}}"
+        what = f"got {shown(plan)}; give a MessagePlan or a mapping, as {{'max_attempts': 3}}"
         raise MessageError("bad_retry", "retry", what)
     for name in plan:
         if name not in _FIELDS:

@@ -130,7 +130,7 @@ class Client(Many):
             priority: 0 to 255; of messages due in the same millisecond the highest goes first.
             ttl: like `delay`; a message that is this late moves to the dead set as `expired`.
             at_most_once: may be lost in a crash, is never delivered twice.
-            retry: a `RetryPlan`, or a mapping with some of its fields, as `{"max_attempts": 3}`.
+            retry: a `MessagePlan`, or a mapping with some of its fields, as `{"max_attempts": 3}`.
             on_conflict: if the id is pending already: `fail` raises MessageConflict, unless the
                 content is the same; `keep` keeps the pending message; `replace` replaces it.
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from delaybridge.message import ATTEMPTS_LIMIT, FACTOR_LIMIT, WAIT_LIMIT_MS
+from delaybridge.backoff import ATTEMPTS_LIMIT, FACTOR_LIMIT, WAIT_LIMIT_MS
 
 Random = Callable[[], float]
 """Draws from [0, 1), as `random.random`; a test passes its own."""

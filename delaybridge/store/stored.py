@@ -7,7 +7,7 @@ from typing import Any
 
 from delaybridge.amqp.header import decode_properties, decode_table
 from delaybridge.errors import DecodeError
-from delaybridge.message import MAX_PRIORITY, HeaderPairs, RetryPlan, State, decode_record
+from delaybridge.message import MAX_PRIORITY, HeaderPairs, MessagePlan, State, decode_record
 from delaybridge.store.record import split_record
 from delaybridge.store.replies import Row
 
@@ -35,7 +35,7 @@ class Stored:
     key: bytes | None = None
     ttl_ms: int | None = None
     at_most_once: bool = False
-    retry: RetryPlan | None = None
+    retry: MessagePlan | None = None
     attempts: int = 0
     maybe_delivered: bool = False
     first_due_ms: int | None = None

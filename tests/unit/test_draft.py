@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from delaybridge.accept.accept import Accepted, accept
 from delaybridge.accept.draft import PLAIN_BYTES, Draft, Drafting
 from delaybridge.errors import MessageError
-from delaybridge.message import ContentHeader, Limits, Message, RetryPlan, decode_record
+from delaybridge.message import ContentHeader, Limits, Message, MessagePlan, decode_record
 
 KINDS = {name: name for name in ("rabbitmq", "kafka", "redis", "kombu")} | {"eu": "rabbitmq"}
 LIMITS = Limits(body_bytes=PLAIN_BYTES + 2, id_bytes=40, delay_ms=7 * 86_400_000)
@@ -84,7 +84,15 @@ ODD: dict[str, list[Any]] = {
     "priority": [1, 255, 256, -1, True, False, Number(7), 1.0, "1", None, 10**30],
     "ttl": ["1h", 60, -1, True, "soon"],
     "at_most_once": [True, 0, 1, None, "yes"],
-    "retry": [{}, RetryPlan(), {"max_attempts": 3}, RetryPlan(base_ms=5), {"factor": 1}, 5, "3"],
+    "retry": [
+        {},
+        MessagePlan(),
+        {"max_attempts": 3},
+        MessagePlan(base_ms=5),
+        {"factor": 1},
+        5,
+        "3",
+    ],
 }
 
 

@@ -17,9 +17,9 @@ from delaybridge.message import (
     Destination,
     Limits,
     Message,
+    MessagePlan,
     PlannedRecord,
     Record,
-    RetryPlan,
     decode_record,
     encode_record,
 )
@@ -49,16 +49,16 @@ def payload(**fields: Any) -> bytes:
     return accept(message, KINDS, Limits()).payload
 
 
-@pytest.mark.parametrize("retry", [None, {}, RetryPlan(), {"max_attempts": None}])
+@pytest.mark.parametrize("retry", [None, {}, MessagePlan(), {"max_attempts": None}])
 def test_a_message_without_a_plan_is_stored_byte_for_byte_as_before(retry: Any) -> None:
     before = OldRecord("rabbitmq:orders/close", b"x", b"")
     assert payload(retry=retry) == msgspec.msgpack.encode(before)
 
 
-@pytest.mark.parametrize("form", [dict, lambda fields: RetryPlan(**fields)])
+@pytest.mark.parametrize("form", [dict, lambda fields: MessagePlan(**fields)])
 def test_a_plan_is_stored_and_versions_without_plans_read_the_rest(form: Any) -> None:
     stored = payload(retry=form(WHOLE))
-    assert decode_record(stored).retry == RetryPlan(**WHOLE)
+    assert decode_record(stored).retry == MessagePlan(**WHOLE)
     plain = decode_record(payload())
     old = msgspec.msgpack.decode(stored, type=OldRecord)
     assert msgspec.structs.astuple(old) == msgspec.structs.astuple(plain)
@@ -66,13 +66,13 @@ def test_a_plan_is_stored_and_versions_without_plans_read_the_rest(form: Any) ->
 
 def test_equal_plans_have_equal_bytes_however_they_were_given() -> None:
     turned = dict(reversed(WHOLE.items())) | {"jitter": 0, "factor": 3}
-    assert payload(retry=turned) == payload(retry=RetryPlan(**WHOLE))
+    assert payload(retry=turned) == payload(retry=MessagePlan(**WHOLE))
 
 
 @pytest.mark.parametrize(
     ("retry", "field", "what"),
     [
-        (5, "retry", "got 5; give a RetryPlan or a mapping"),
+        (5, "retry", "got 5; give a MessagePlan or a mapping"),
         ([("max_attempts", 3)], "retry", "got list"),
         ({"max_atempts": 3}, "retry", "did you mean max_attempts?"),
         ({5: 3}, "retry", "5 is unknown; known: max_attempts"),
@@ -104,7 +104,7 @@ def test_a_wrong_plan_is_refused_by_field(retry: Any, field: str, what: str) -> 
 
 
 def test_a_dead_letter_may_be_at_another_broker_of_the_same_kind() -> None:
-    assert check_plan({"dead_letter": "eu:a%2fb/c"}, KINDS) == RetryPlan(dead_letter="eu:a%2Fb/c")
+    assert check_plan({"dead_letter": "eu:a%2fb/c"}, KINDS) == MessagePlan(dead_letter="eu:a%2Fb/c")
     here = Destination("rabbitmq", "rabbitmq", "orders", "close")
     assert check_plan({"dead_letter": "eu:/failed"}, KINDS, here) is not None
 
@@ -126,7 +126,7 @@ def test_a_stored_plan_that_is_invalid_is_ignored(ninth: Any) -> None:
 def test_a_plan_of_a_later_version_is_read_as_far_as_it_is_known() -> None:
     later = {"max_attempts": 3, "colour": "red"}
     items = ["kafka:t", b"", [], None, None, None, None, False, later, "tenth"]
-    assert decode_record(msgspec.msgpack.encode(items)).retry == RetryPlan(max_attempts=3)
+    assert decode_record(msgspec.msgpack.encode(items)).retry == MessagePlan(max_attempts=3)
 
 
 PLANS: st.SearchStrategy[Mapping[Any, Any]] = st.dictionaries(
