@@ -7,5 +7,5 @@
 - Running them: `store`, for other rooms; `pipeline` sends again and translates errors,
   `scripts` packs commands, `connection` has the sockets, `login` the password.
 - Checks: `quota`, `rights`, `damage`. Data for people: `stored`, `announcements`, `troubles`.
-- New ids: `ids`.
+- New ids: `ids`. What operators set for destinations: `rules`.
 """

@@ -56,6 +56,7 @@ SCRIPT_KEYS: dict[str, tuple[str, ...]] = {
     "reclaim": ("lease", "due", "mirror", "messages", "attempts", "dead", "dead_reason", "marks"),
     "trim": ("lease", "messages", "attempts", "dead", "dead_reason", "marks", "calls"),
     "announce": ("workers", "worker_info"),
+    "set_rule": ("destinations",),
 }
 # fmt: on
 """Script -> its KEYS in order; `listed` of `page` is the set of the requested state."""
@@ -93,5 +94,8 @@ ingests = _of_namespace("ingests")
 """Zset: name of an ingest process -> when its announcement expires, in ms on Redis' clock."""
 ingest_info = _of_namespace("ingest_info")
 """Hash: name of an ingest process -> its announcement, JSON."""
+destinations = _of_namespace("destinations")
+"""Hash: place (a broker, an exchange or topic, a destination) -> its rule, JSON."""
 wake = _of_namespace("wake")
-"""Channel: `bucket due_ms` when an idle owner must look again, `fleet` when shares change."""
+"""Channel: `bucket due_ms` when an idle owner must look again, `fleet` when shares change,
+`destinations` when a rule changes."""

@@ -51,6 +51,17 @@ def _members(namespace: str, ingests: bool) -> tuple[str, str]:
     return keys.workers(namespace), keys.worker_info(namespace)
 
 
+def set_rule(
+    namespace: str, place: str, before: bytes, after: bytes, *, limit: int
+) -> RedisCommand[int]:
+    """Set the rule of a place if it is still `before`; empty: there is none, remove it.
+
+    Answers 1 if it is set, 0 if another call was faster, -1 if there are `limit` rules already.
+    """
+    args = (place, before, after, limit, keys.wake(namespace))
+    return RedisCommand("set_rule", (keys.destinations(namespace),), args, int)
+
+
 def store_time() -> RedisCommand[int]:
     """Redis' clock in microseconds since the epoch."""
     return plain("TIME", parse=lambda reply: int(reply[0]) * 1_000_000 + int(reply[1]))

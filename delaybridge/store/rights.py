@@ -38,7 +38,9 @@ _OWNS = (
 )  # fmt: skip
 ROLES = {
     "producer": Role(_PRODUCES, (*_OPENS, *_LOOKS)),
-    "worker": Role(_OWNS, (*_OPENS, *_LOOKS, "TIME", "SUBSCRIBE", "UNSUBSCRIBE", "PING")),
+    "worker": Role(
+        _OWNS, (*_OPENS, *_LOOKS, "TIME", "HGETALL", "SUBSCRIBE", "UNSUBSCRIBE", "PING")
+    ),
     "operator": Role(
         tuple(SCRIPT_KEYS), (*_OPENS, *_LOOKS, "TIME", "HGET", "HGETALL", "HSCAN", "PTTL", "DEL")
     ),

@@ -64,7 +64,7 @@ class Bucket:
         self._keys = {
             script: tuple(name[key] for key in used)
             for script, used in SCRIPT_KEYS.items()
-            if script not in ("page", "announce")
+            if name.keys() >= {*used}
         }
         self._page_keys = {
             state: (name[listed], *(name[key] for key in SCRIPT_KEYS["page"][1:]))

@@ -37,5 +37,6 @@ SAMPLES: dict[str, Callable[[int], RedisCommand[object]]] = {
     "bury": lambda n: BUCKET.bury("w:1:1", 1000, [(ITEM, True, False, "why")] * n),
     "trim": lambda n: BUCKET.trim("w:1:1", 1000, keep=9, age_ms=None),
     "reclaim": lambda n: BUCKET.reclaim("w:1:1", 1000),
+    "set_rule": lambda n: registry.set_rule("ns", "kafka:t", b"", b"{}", limit=9),
     "announce": lambda n: registry.announce("ns", "w", "instance", 1000),
 }
