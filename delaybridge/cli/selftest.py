@@ -82,6 +82,7 @@ def _life(bucket: Bucket, namespace: str) -> Generator[RedisCommand[Any], Any, N
     yield bucket.trim(token, _TTL_MS, keep=None, age_ms=None)
     yield bucket.discard(verbs.new_stamp(), _ID)
     yield registry.announce(namespace, who, who, 0)
+    yield registry.allow(namespace, [])
     yield bucket.release(token)
 
 

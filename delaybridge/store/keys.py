@@ -57,6 +57,7 @@ SCRIPT_KEYS: dict[str, tuple[str, ...]] = {
     "trim": ("lease", "messages", "attempts", "dead", "dead_reason", "marks", "calls"),
     "announce": ("workers", "worker_info"),
     "set_rule": ("destinations",),
+    "allow": ("allowances",),
 }
 # fmt: on
 """Script -> its KEYS in order; `listed` of `page` is the set of the requested state."""
@@ -96,6 +97,8 @@ ingest_info = _of_namespace("ingest_info")
 """Hash: name of an ingest process -> its announcement, JSON."""
 destinations = _of_namespace("destinations")
 """Hash: place (a broker, an exchange or topic, a destination) -> its rule, JSON."""
+allowances = _of_namespace("allowances")
+"""Hash: place with a rate -> until when (us on Redis' clock) all that it saved up is spent."""
 wake = _of_namespace("wake")
 """Channel: `bucket due_ms` when an idle owner must look again, `fleet` when shares change,
 `destinations` when a rule changes."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from delaybridge.store import keys, replies
-from delaybridge.store.command import RedisCommand, as_received, plain
+from delaybridge.store.command import Arg, RedisCommand, as_received, plain
 from delaybridge.store.replies import Fleet
 
 
@@ -60,6 +61,25 @@ def set_rule(
     """
     args = (place, before, after, limit, keys.wake(namespace))
     return RedisCommand("set_rule", (keys.destinations(namespace),), args, int)
+
+
+def allow(
+    namespace: str,
+    wanted: Iterable[tuple[int, Sequence[tuple[str, float]]]],
+    *,
+    now_ms: int | None = None,
+) -> RedisCommand[list[tuple[int, int]]]:
+    """Ask for messages of destinations: how many, and the (place, messages/s) each must keep to.
+
+    Answers for each how many are granted, and in how many ms one more can be. What is granted in
+    any time, to all callers together, is at most rate x (time + 0.2 s) + 1. Sent again after a lost
+    reply, it may grant less.
+    """
+    args: list[Arg] = ["" if now_ms is None else now_ms]
+    for want, places in wanted:
+        for number, (place, rate) in enumerate(places):
+            args += ("" if number else want, place, repr(rate))
+    return RedisCommand("allow", (keys.allowances(namespace),), args, replies.read_allowed)
 
 
 def store_time() -> RedisCommand[int]:

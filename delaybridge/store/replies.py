@@ -227,6 +227,10 @@ def read_fleet(reply: list[Any]) -> Fleet:
     return Fleet(reply[0] == 1, reply[1] * 1_000_000 + reply[2], expires_ms)
 
 
+def read_allowed(reply: list[int]) -> list[tuple[int, int]]:
+    return list(zip(reply[::2], reply[1::2], strict=True))
+
+
 def read_birth(name: str, reply: bytes | None) -> tuple[int, str] | None:
     if reply is None:
         return None

@@ -320,7 +320,7 @@ def told(answer: Any) -> Any:
 
 def test_there_is_a_case_for_every_verb(now_ms: int) -> None:
     verbs = {case.__name__.partition("_")[0] for case in CASES}
-    assert verbs == SCRIPT_KEYS.keys()
+    assert verbs == SCRIPT_KEYS.keys() - {"allow"}  # see test_allow.py: it may answer less
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)

@@ -38,5 +38,6 @@ SAMPLES: dict[str, Callable[[int], RedisCommand[object]]] = {
     "trim": lambda n: BUCKET.trim("w:1:1", 1000, keep=9, age_ms=None),
     "reclaim": lambda n: BUCKET.reclaim("w:1:1", 1000),
     "set_rule": lambda n: registry.set_rule("ns", "kafka:t", b"", b"{}", limit=9),
+    "allow": lambda n: registry.allow("ns", [(9, [("kafka:t", 1.5)])] * n),
     "announce": lambda n: registry.announce("ns", "w", "instance", 1000),
 }

@@ -23,7 +23,7 @@ ROW = re.compile(r"^\| `(\w+)` \|", re.M)
 SLOTS = 16_384
 OF_THE_NAMESPACE = (
     *(keys.birth, keys.workers, keys.worker_info, keys.ingests, keys.ingest_info),
-    *(keys.destinations, keys.wake),
+    *(keys.destinations, keys.allowances, keys.wake),
 )
 # A busy machine must not fail these.
 calm = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -79,7 +79,7 @@ def test_every_key_of_every_verb_is_one_of_its_bucket() -> None:
     made = [bucket.cancel(b"1234", "x"), *(bucket.page(s, limit=1) for s in LISTED)]
     assert all(key.startswith("{ns:7}:") for command in made for key in command.keys)
     used = {name for names in SCRIPT_KEYS.values() for name in names}
-    known = {*keys.BUCKET_KEYS, "listed", "workers", "worker_info", "destinations"}
+    known = {*keys.BUCKET_KEYS, "listed", "workers", "worker_info", "destinations", "allowances"}
     assert used <= known
 
 
