@@ -197,6 +197,13 @@ class PlannedRecord(Record, array_like=True, frozen=True, gc=False):
     retry: MessagePlan | None = None
 
 
+def planned(record: Record, plan: MessagePlan | None) -> Record:
+    """The record with a plan, if there is one."""
+    if plan is None:
+        return record
+    return PlannedRecord(**msgspec.structs.asdict(record), retry=plan)
+
+
 encode_record = msgspec.msgpack.Encoder().encode
 _decoder = msgspec.msgpack.Decoder(Record)
 _planned_decoder = msgspec.msgpack.Decoder(PlannedRecord)

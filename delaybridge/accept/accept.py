@@ -21,10 +21,10 @@ from delaybridge.message import (
     Destination,
     Limits,
     Message,
-    PlannedRecord,
     Record,
     encode_record,
     new_id,
+    planned,
     rank_of,
 )
 
@@ -58,7 +58,7 @@ def accept(
     if key is not None and len(key) > limits.body_bytes:
         what = f"{len(key):,} bytes; limits.body_bytes, {limits.body_bytes:,}, also limits the key"
         raise MessageError("key_too_large", "key", what)
-    fields = (
+    record = Record(
         canonical,
         _body_bytes(message.body, destination, limits),
         *encode_headers(message, destination, limits),
@@ -76,7 +76,7 @@ def accept(
         id.encode() if key is None else key,
         when(message.delay, message.at, limits),
         rank_of(check_priority(message.priority)),
-        encode_record(Record(*fields) if plan is None else PlannedRecord(*fields, plan)),
+        encode_record(planned(record, plan)),
     )
 
 

@@ -20,8 +20,16 @@ from typing import Any, NamedTuple
 
 from delaybridge import times
 from delaybridge.amqp.table import utf8
+from delaybridge.backoff import ATTEMPTS_LIMIT, WAIT_LIMIT_MS
 from delaybridge.errors import MessageError, shown
-from delaybridge.message import MAX_PRIORITY, OWN_HEADERS, RESERVED_PREFIX, OnConflict, rank_of
+from delaybridge.message import (
+    MAX_PRIORITY,
+    OWN_HEADERS,
+    RESERVED_PREFIX,
+    MessagePlan,
+    OnConflict,
+    rank_of,
+)
 
 PLUGIN_DELAY = "x-delay"
 ID = "delaybridge-id"
@@ -49,6 +57,7 @@ class Instructions(NamedTuple):
     ttl_ms: int | None = None
     at_most_once: bool = False
     policy: OnConflict | None = None
+    retry: MessagePlan | None = None
 
     @property
     def is_timed(self) -> bool:
@@ -64,6 +73,7 @@ class Instructions(NamedTuple):
             or self.policy is not None
             or self.key is not None
             or self.at_most_once
+            or self.retry is not None
         )
 
 
@@ -74,7 +84,7 @@ def instructions(headers: Iterable[tuple[str, Any]]) -> Instructions:
     Kafka's bytes. None counts as absent. MessageError names the header at fault: bad_time,
     not_integer_ms, binary_number, zone_required, looks_like_seconds, negative_delay, too_far,
     time_ambiguous, time_required, duplicate_header, bad_flag, reserved_header, bad_destination,
-    bad_priority, bad_policy, bad_key.
+    bad_priority, bad_policy, bad_key, bad_retry.
     """
     found, near_miss = _found(headers)
     given = {name: value for name, value in found.items() if value is not None}
@@ -85,7 +95,9 @@ def instructions(headers: Iterable[tuple[str, Any]]) -> Instructions:
     for name, value in given.items():
         part, read = _READERS[name]
         parts[part] = read(value, name)
-    return _consistent(Instructions(**parts, near_miss=near_miss))
+    plan = {name: parts.pop(name) for name in _OF_PLAN & parts.keys()}
+    retry = MessagePlan(**plan) if plan else None
+    return _consistent(Instructions(**parts, near_miss=near_miss, retry=retry))
 
 
 def _found(headers: Iterable[tuple[str, Any]]) -> tuple[dict[str, Any], str | None]:
@@ -120,6 +132,9 @@ def _consistent(asked: Instructions) -> Instructions:
         raise MessageError("bad_flag", name, "a message cancels or reschedules; give one")
     if asked.reschedule and not asked.is_timed:
         raise MessageError("time_required", name, "say when: delaybridge-delay, delaybridge-due")
+    if asked.retry is not None and asked.at_most_once:
+        what = "an at-most-once message is never tried again"
+        raise MessageError("bad_retry", "delaybridge-at-most-once", what)
     return asked
 
 
@@ -189,11 +204,31 @@ def _key(value: Any, name: str) -> bytes:
 
 
 def _priority(value: Any, name: str) -> int:
-    text = shown(value) if isinstance(value, int) and not isinstance(value, bool) else value
-    text = _text(text, name, "bad_priority") if isinstance(text, str | bytes) else ""
-    if not _is_digits(text) or not 0 <= int(text) <= MAX_PRIORITY:
+    priority = _whole_number(value, name, "bad_priority")
+    if priority is None or not 0 <= priority <= MAX_PRIORITY:
         raise MessageError("bad_priority", name, f"got {shown(value)}; give 0 to {MAX_PRIORITY}")
-    return rank_of(int(text))
+    return rank_of(priority)
+
+
+def _whole_number(value: Any, name: str, code: str) -> int | None:
+    """An integer or digits as a number; None for any other value."""
+    text = shown(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    text = _text(text, name, code) if isinstance(text, str | bytes) else ""
+    return int(text) if _is_digits(text) else None
+
+
+def _attempts(value: Any, name: str) -> int:
+    return _in_plan(_whole_number(value, name, "bad_retry"), value, name, ATTEMPTS_LIMIT)
+
+
+def _backoff(value: Any, name: str) -> int:
+    return _in_plan(_delay(value, name), value, name, WAIT_LIMIT_MS, " ms")
+
+
+def _in_plan(number: int | None, value: Any, name: str, most: int, unit: str = "") -> int:
+    if number is None or not 1 <= number <= most:
+        raise MessageError("bad_retry", name, f"got {shown(value)}; give 1 to {most}{unit}")
+    return number
 
 
 def _policy(value: Any, name: str) -> OnConflict | None:
@@ -274,6 +309,9 @@ _READERS: Mapping[str, tuple[str, _Reader]] = {
     "delaybridge-ttl": ("ttl_ms", _delay),
     "delaybridge-at-most-once": ("at_most_once", _flag),
     "delaybridge-on-conflict": ("policy", _policy),
+    "delaybridge-max-attempts": ("max_attempts", _attempts),
+    "delaybridge-backoff": ("base_ms", _backoff),
 }
+_OF_PLAN = {"max_attempts", "base_ms"}
 INSTRUCTIONS = frozenset(_READERS)
 """Names of the headers that are read."""

@@ -166,6 +166,14 @@ _BODY_HELP = "How the body is printed; raw: only its bytes."
 body_option = option("--body", _BODY_HELP, to="form", type=_FORMS, default="text")
 
 
+plan_options = options(
+    option("--max-attempts N", "Give up after this many failed publishes.", type=int),
+    option("--backoff", "How long to wait after the first.", to="base_ms", type=DURATION),
+    option("--dead-letter D", "Where it goes when given up. [default: the dead set]"),
+)
+PLAN = ("max_attempts", "base_ms", "dead_letter")  # fields of a plan that `plan_options` give
+
+
 def text_or_bytes(text: str) -> str | bytes:
     """A command line argument: text if it is UTF-8, else bytes."""
     raw = os.fsencode(text)

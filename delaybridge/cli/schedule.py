@@ -48,6 +48,7 @@ _WHOLE_NUMBER = re.compile(r"-?[0-9]{1,18}")
     show_default=False,
 )
 @option("--ttl DURATION", "How long after its due time it is still worth delivering.")
+@grammar.plan_options
 @option("--at-most-once", "May be lost in a crash; never duplicated.")
 @option(
     "--on-conflict",
@@ -82,6 +83,7 @@ def schedule(
     """
     _check_combination(body, lines, keep_going, arguments)
     headers, properties = arguments["headers"], arguments["properties"]
+    arguments["retry"] = {field: arguments.pop(field) for field in grammar.PLAN}
     arguments["headers"] = [(name, text_or_bytes(v)) for name, v in _pairs(headers, "-H")]
     arguments["properties"] = _properties(properties)
     if lines:

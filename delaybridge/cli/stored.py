@@ -8,13 +8,16 @@ import shlex
 import sys
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import delaybridge
 from delaybridge.cli.failure import Exit, Failure, refused
 from delaybridge.cli.grammar import PAGE_LIMIT
 from delaybridge.cli.invocation import Invocation
 from delaybridge.cli.output import Row, in_time, moment, moment_and_wait, plain
+
+if TYPE_CHECKING:
+    from delaybridge.backoff import RetryPlan
 
 _HEX_BYTES = 16
 # What JSON shows under the same name.
@@ -126,7 +129,21 @@ def described(stored: delaybridge.Stored) -> dict[str, Any]:
         data |= {"dead": moment(stored.dead_ms), "dead_ms": stored.dead_ms}
     if stored.reason is not None:
         data["reason"] = stored.reason
+    if stored.retry is not None:
+        data["retry"] = described_plan(stored.retry)
     return data
+
+
+def described_plan(plan: RetryPlan | None) -> dict[str, Any]:
+    """The fields that a retry plan sets."""
+    fields = {} if plan is None else {name: getattr(plan, name) for name in plan.__struct_fields__}
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def plan_text(plan: RetryPlan | None) -> str | None:
+    """`max_attempts=3 base_ms=10000`; None if nothing is set."""
+    pairs = described_plan(plan).items()
+    return " ".join(f"{name}={value}" for name, value in pairs) or None
 
 
 def _bytes_field(name: str, value: bytes | None) -> dict[str, Any]:
@@ -155,6 +172,7 @@ def _facts(stored: delaybridge.Stored) -> Iterator[tuple[str, object]]:
     yield "priority", stored.priority or None
     yield "ttl", None if stored.ttl_ms is None else format_duration(stored.ttl_ms)
     yield "delivery", "at most once" if stored.at_most_once else None
+    yield "retry", plan_text(stored.retry)
     yield "key", plain(stored.key)
     yield "bucket", stored.bucket
     yield "bytes", None if stored.body is None else len(stored.body)

@@ -21,7 +21,7 @@ from delaybridge.accept.instructions import (
 )
 from delaybridge.client import AsyncClient, Client
 from delaybridge.errors import ConfigError, MessageError
-from delaybridge.message import Destination
+from delaybridge.message import Destination, MessagePlan
 from delaybridge.times import At, Delay
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -42,11 +42,12 @@ _INGEST_ONLY = {  # field of `Instructions` -> the header, which only ingest sup
 
 
 class Timing(NamedTuple):
-    """When to deliver one message, as `Message` takes it. id: that of the headers, if any."""
+    """When to deliver one message, as `Message` takes it. id, retry: of the headers, if any."""
 
     delay: Delay
     at: At
     id: str | None
+    retry: MessagePlan | None = None
 
 
 def timing_of(
@@ -64,11 +65,12 @@ def timing_of(
     asked = instructions(pairs(headers))
     if by_argument:
         _check_arguments(delay, deliver_at, asked.is_timed)
-        timing = Timing(delay, deliver_at, asked.id)
+        timing = Timing(delay, deliver_at, asked.id, asked.retry)
     elif asked.delay_ms is not None:
-        timing = Timing(timedelta(milliseconds=asked.delay_ms), None, asked.id)
+        timing = Timing(timedelta(milliseconds=asked.delay_ms), None, asked.id, asked.retry)
     elif asked.due_ms is not None:
-        timing = Timing(None, _EPOCH + timedelta(milliseconds=asked.due_ms), asked.id)
+        due = _EPOCH + timedelta(milliseconds=asked.due_ms)
+        timing = Timing(None, due, asked.id, asked.retry)
     else:
         return None
     for field, name in _INGEST_ONLY.items():

@@ -39,6 +39,7 @@ def schedule_arguments(
         "delay": timing.delay,
         "at": timing.at,
         "id": timing.id or _text(message_id),
+        "retry": timing.retry,
         "properties": split_content_header(_HEADER_START + properties),
     }
 

@@ -39,6 +39,7 @@ def message_of(
         delay=timing.delay,
         at=timing.at,
         id=timing.id,
+        retry=timing.retry,
         key=key,
         headers=headers,
         properties={} if partition is None else {"partition": partition},

@@ -142,6 +142,7 @@ def _virtual_arguments(message: dict[str, Any], timing: Timing) -> dict[str, Any
         "delay": timing.delay,
         "at": timing.at,
         "id": timing.id or properties.get("message_id"),
+        "retry": timing.retry,
         "headers": _as_json(message["headers"]),
         "properties": _as_json(properties),
     }

@@ -20,7 +20,7 @@ TO = "rabbitmq:orders/close"
 KIND_OF = {"rabbitmq": TO, "kafka": "kafka:orders", "redis": "redis:s", "kombu": "kombu:q"}
 FIELDS = (
     "destination", "body", "delay", "at", "id", "key", "headers", "properties", "priority",
-    "ttl", "at_most_once",
+    "ttl", "at_most_once", "retry",
 )  # fmt: skip
 calm = settings(deadline=None, suppress_health_check=[*HealthCheck])
 

@@ -163,6 +163,22 @@ def test_schedule_show_reschedule_cancel(run: Run, client: Client) -> None:
     assert (gone.code, gone.err) == (3, "error: order 42: no such message is pending\n")
 
 
+def test_a_message_may_have_its_own_retry_plan(run: Run) -> None:
+    plan = ("--max-attempts", "3", "--backoff", "10s", "--dead-letter", "kafka:failed")
+    assert run("schedule", "kafka:orders", "x", *HOUR, "--id", "a", *plan).code == 0
+    expected = {"max_attempts": 3, "base_ms": 10_000, "dead_letter": "kafka:failed"}
+    assert run("--json", "message", "show", "a").objects[0]["retry"] == expected
+    text = "retry        max_attempts=3 base_ms=10000 dead_letter=kafka:failed\n"
+    assert text in run("message", "show", "a").out
+    again = run("--json", "schedule", "kafka:orders", "x", *HOUR, "--id", "a", *plan)
+    assert again.objects[0]["answer"] == "duplicate"
+    assert run("schedule", "kafka:orders", "x", *HOUR, "--id", "a").code == 4
+    for wrong in (("--max-attempts", "0"), ("--backoff", "25h"), ("--dead-letter", "kafka:orders")):
+        refused = run("schedule", "kafka:orders", "x", *HOUR, *wrong)
+        assert refused.code == 2
+        assert refused.err.startswith(f"error: {wrong[0]}: ")
+
+
 def test_schedule_in_json(run: Run) -> None:
     (made,) = run("--json", "schedule", "rabbitmq:/q", "x", *HOUR).objects
     assert made["answer"] == "created"

@@ -18,7 +18,15 @@ from delaybridge.ingest.kafka.group import member_settings
 from delaybridge.ingest.kafka.offsets import skips
 from delaybridge.ingest.kafka.records import RawRecord, RecordReader
 from delaybridge.ingest.reach import AllowList
-from delaybridge.message import WAIT, Limits, OnConflict, Record, decode_record, rank_of
+from delaybridge.message import (
+    WAIT,
+    Limits,
+    MessagePlan,
+    OnConflict,
+    Record,
+    decode_record,
+    rank_of,
+)
 from delaybridge.settings.routes import Route, parse_route, topics_pattern
 
 TOPIC_ID = "kA3m3VfLTGCVLLSREXUSRQ"
@@ -211,6 +219,11 @@ class TestKeyValueAndPlace:
         assert kept(entry) == expected
         fraction = scheduled(read([("x-delay", b"3599999.5")]))
         assert fraction.accepted.when == "+3600000"
+
+    def test_headers_may_give_a_retry_plan(self) -> None:
+        entry = read([("delaybridge-max-attempts", b"3"), ("own", b"kept"), *HOUR])
+        assert kept(entry).retry == MessagePlan(max_attempts=3)
+        assert kept(entry).headers == (("own", b"kept"),)
 
     def test_delaybridge_s_headers_of_an_earlier_delivery_are_removed(self) -> None:
         headers: Pairs = [

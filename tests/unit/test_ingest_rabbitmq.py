@@ -491,6 +491,7 @@ HEADERS: list[dict[str, Any]] = [
     *({"delaybridge-cancel": True}, {"delaybridge-reschedule": True}, {"x-delay": None}),
     *({"x-death": [{"queue": "x.delay", "count": 9}]}, {"h": "x" * 300}),
     {"x-delay": None, "delaybridge-due": 2 * 10**12},
+    *({"delaybridge-max-attempts": 3}, {"delaybridge-backoff": "1s", "x-delay": 5}),
 ]
 ODD_IDS = [b"order-17", b"m m", b" m", b"m ", b"", "é".encode(), b"\xff", b"a\nb", b"\x7f", None]
 

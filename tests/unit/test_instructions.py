@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from delaybridge.accept.instructions import INSTRUCTIONS, Instructions, instructions, is_instruction
 from delaybridge.errors import MessageError
-from delaybridge.message import OnConflict
+from delaybridge.message import MessagePlan, OnConflict
 
 calm = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 DUE_MS = 1_893_456_000_000  # 2030-01-01
@@ -244,6 +244,31 @@ def test_a_reschedule_needs_a_time_and_excludes_a_cancel() -> None:
     flag, delay = ("delaybridge-reschedule", True), ("delaybridge-delay", "5s")
     assert instructions([flag, delay]) == Instructions(delay_ms=5000, reschedule=True)
     assert refused(flag, delay, ("delaybridge-cancel", True)).code == "bad_flag"
+
+
+@pytest.mark.parametrize("form", [str, str.encode])
+def test_headers_give_a_message_its_own_retry_plan(form: Any) -> None:
+    given = [("delaybridge-max-attempts", form("3")), ("delaybridge-backoff", form("10s"))]
+    asked = instructions(given)
+    assert asked == Instructions(retry=MessagePlan(max_attempts=3, base_ms=10_000))
+    assert asked.needs_store
+    assert instructions(given[1:]).retry == MessagePlan(base_ms=10_000)
+    assert refused(*given, ("delaybridge-at-most-once", True)).code == "bad_retry"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "code"),
+    [
+        *(("max-attempts", value, "bad_retry") for value in (0, "0", -1, 1001, 10**30)),
+        *(("max-attempts", value, "bad_retry") for value in ("many", True, "", 2.0, b"\xff")),
+        *(("backoff", value, "bad_retry") for value in (0, "0s", "25h", 86_400_001)),
+        ("backoff", "soon", "bad_time"),
+        ("backoff", -1, "negative_delay"),
+    ],
+)
+def test_a_bad_plan_in_headers_is_refused(name: str, value: Any, code: str) -> None:
+    error = refused((f"delaybridge-{name}", value))
+    assert (error.code, error.field) == (code, f"delaybridge-{name}")
 
 
 @pytest.mark.parametrize("name", ["delaybridge-id", "delaybridge-destination"])

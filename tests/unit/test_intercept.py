@@ -22,7 +22,7 @@ from delaybridge.errors import ConfigError, DecodeError, MessageError
 from delaybridge.intercept import Timing, broker_of, destination, timing_of, without_instructions
 from delaybridge.intercept.amqp import schedule_arguments
 from delaybridge.intercept.pika import BlockingChannel, delaying
-from delaybridge.message import ContentHeader, Limits, Message, decode_record
+from delaybridge.message import ContentHeader, Limits, Message, MessagePlan, decode_record
 
 KINDS = {"rabbitmq": "rabbitmq", "kafka": "kafka", "kombu": "kombu"}
 HOUR = timedelta(hours=1)
@@ -134,6 +134,15 @@ class TestTiming:
         with pytest.raises(MessageError) as caught:
             timing_of({"x-delay": 5, f"delaybridge-{name}": value}, None, None)
         assert (caught.value.code, caught.value.field) == ("reserved_header", f"delaybridge-{name}")
+
+    @pytest.mark.parametrize(
+        ("delay", "time"),
+        [(5, {}), (None, {"x-delay": 5}), (None, {"x-opt-delivery-time": 2 * 10**12})],
+    )
+    def test_headers_may_give_a_retry_plan(self, delay: Any, time: dict[str, Any]) -> None:
+        timing = timing_of({"delaybridge-max-attempts": 3, **time}, delay, None)
+        assert timing is not None
+        assert timing.retry == MessagePlan(max_attempts=3)
 
     def test_only_headers_for_delaybridge_are_removed(self) -> None:
         headers = {"a": 1, "delaybridge-id": "i", "x-delay": 5, "Delaybridge-x": 2}

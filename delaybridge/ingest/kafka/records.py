@@ -33,6 +33,7 @@ from delaybridge.message import (
     OnConflict,
     Record,
     encode_record,
+    planned,
 )
 from delaybridge.settings.routes import Route
 from delaybridge.times import epoch_ms
@@ -285,7 +286,8 @@ class RecordReader:
         partition = record.partition if self._keep_partition else None
         ttl_ms, once = asked.ttl_ms, asked.at_most_once
         value = record.value
-        return encode_record(Record(text, value, headers, None, key, partition, ttl_ms, once))
+        kept = Record(text, value, headers, None, key, partition, ttl_ms, once)
+        return encode_record(planned(kept, asked.retry))
 
     def _destination(self, asked: str | None) -> tuple[Destination, str]:
         route = self._route

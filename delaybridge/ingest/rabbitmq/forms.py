@@ -14,7 +14,15 @@ import msgspec
 from delaybridge.accept.accept import Accepted
 from delaybridge.accept.instructions import Instructions
 from delaybridge.ingest.entries import Schedule
-from delaybridge.message import WAIT, ContentHeader, Destination, Limits, Record, encode_record
+from delaybridge.message import (
+    WAIT,
+    ContentHeader,
+    Destination,
+    Limits,
+    Record,
+    encode_record,
+    planned,
+)
 
 _FORMS = 1000
 # In a content header: where the flags and the properties begin.
@@ -94,7 +102,7 @@ class Forms:
         properties = form.flags, form.before, header[end:]
         key, ttl_ms, once = asked.key, asked.ttl_ms, asked.at_most_once
         record = Record(destination, body, form.table, properties, key, None, ttl_ms, once)
-        payload = encode_record(record)
+        payload = encode_record(planned(record, asked.retry))
         shard_key = id.encode() if key is None else key
         accepted = Accepted(id, shard_key, form.when, asked.rank, payload)
         return Schedule(accepted, stamp, asked.policy or WAIT, payload, "", -1, self._reach)

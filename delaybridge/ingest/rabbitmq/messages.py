@@ -39,6 +39,7 @@ from delaybridge.message import (
     Record,
     encode_record,
     new_id,
+    planned,
 )
 from delaybridge.settings.routes import Route
 
@@ -162,7 +163,7 @@ class MessageReader:
         record = Record(text, message.body, table, encoded, key, None, ttl_ms, once)
         if not asked.needs_store and destination.broker == self.route.broker:
             return Immediate(id, record, destination)
-        payload = encode_record(record)
+        payload = encode_record(planned(record, asked.retry))
         shard_key = id.encode() if key is None else key
         when = when_of(asked, self._limits)
         if known and not message.redelivered:  # the second of these headers: more are to come
