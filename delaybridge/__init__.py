@@ -25,6 +25,8 @@ if TYPE_CHECKING:  # the same names as in _HOMES
     from delaybridge.message import OnConflict as OnConflict
     from delaybridge.message import State as State
     from delaybridge.settings.settings import Settings as Settings
+    from delaybridge.store.horizon import Cell as Cell
+    from delaybridge.store.horizon import Horizon as Horizon
     from delaybridge.store.scheduling import Receipt as Receipt
     from delaybridge.store.selection import Selected as Selected
     from delaybridge.store.selection import Selection as Selection
@@ -42,6 +44,7 @@ _HOMES = {
     ),
     "message": "Answer Limits Message MessagePlan OnConflict State",
     "settings.settings": "Settings",
+    "store.horizon": "Cell Horizon",
     "store.scheduling": "Receipt",
     "store.selection": "Selected Selection",
     "store.stats": "Stats",

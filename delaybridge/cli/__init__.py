@@ -29,6 +29,7 @@ COMMANDS = {
     "scan": ("scan", "Run a worker: publish messages when they are due."),
     "ingest": ("scan", "Read delay exchanges or delay topics into the store."),
     "stats": ("fleet", "Count messages by state."),
+    "horizon": ("horizon", "Show how many messages fall due in the coming time."),
     "worker": ("fleet", "The running workers."),
     "bucket": ("fleet", "The buckets and who owns them."),
     "health": ("health", "Check that messages go out on time; exits with 0 or 1."),

@@ -23,6 +23,8 @@ _FLAG_OF_FIELD = {
     "retry.max_ms": "--max-backoff",
     "retry.jitter": "--jitter",
     "retry.dead_letter": "--dead-letter",
+    "span": "--for",
+    "step": "--step",
 }
 
 

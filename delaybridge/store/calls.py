@@ -7,10 +7,11 @@ A call is a generator that yields commands and is sent their replies; a store dr
 from __future__ import annotations
 
 from delaybridge.store.changes import Changes
+from delaybridge.store.horizon import Outlook
 from delaybridge.store.scheduling import Scheduling
 from delaybridge.store.stats import Counting
 from delaybridge.store.views import Views
 
 
-class Calls(Scheduling, Changes, Views, Counting):
+class Calls(Scheduling, Changes, Views, Counting, Outlook):
     """The calls of one namespace."""

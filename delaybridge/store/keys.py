@@ -40,7 +40,7 @@ SCRIPT_KEYS: dict[str, tuple[str, ...]] = {
     "discard": ("messages", "attempts", "dead", "dead_reason", "calls"),
     "get": ("messages", "mirror", "attempts", "parked", "dead", "dead_reason", "marks"),
     "page": ("listed", "messages", "attempts", "dead_reason", "marks"),
-    "sample": ("messages",),
+    "sample": ("messages", "due"),
     "acquire": ("lease", "marks", "revoked"),
     "renew": ("lease", "due"),
     "release": ("lease",),

@@ -75,7 +75,7 @@ class Quota:
         self._has_counted = False
         for each in samples:
             self._messages[""] += each.messages
-            for beginning, record_bytes in each.records:
+            for beginning, record_bytes, _ in each.records:
                 stands_for = each.messages / len(each.records)
                 self._bytes[""] += stands_for * record_bytes
                 if self._by_destination:

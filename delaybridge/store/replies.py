@@ -39,10 +39,13 @@ _BIRTH = re.compile(rb"([1-9][0-9]{0,4}):([0-9a-f]{16})")
 
 
 class Sample(NamedTuple):
-    """messages: the number in the bucket. records: (beginning of the payload, size) of some."""
+    """messages: the number in the bucket, also dead ones.
+
+    records: of some at random, (beginning of the payload, size, score; None if not delayed).
+    """
 
     messages: int
-    records: list[tuple[bytes, int]]
+    records: list[tuple[bytes, int, float | None]]
 
 
 class Claim(NamedTuple):
@@ -140,7 +143,8 @@ def read_answer(reply: int) -> Answer:
 
 
 def read_sample(reply: list[Any]) -> Sample:
-    return Sample(reply[0], list(zip(reply[1::2], reply[2::2], strict=True)))
+    scores = [float(score) if score else None for score in reply[3::3]]
+    return Sample(reply[0], list(zip(reply[1::3], reply[2::3], scores, strict=True)))
 
 
 def read_answers(reply: list[int]) -> list[Answer] | None:

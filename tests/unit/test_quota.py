@@ -23,7 +23,7 @@ def payload(destination: str) -> bytes:
 
 
 def sample(messages: int, *destinations: str, size: int = 200) -> Sample:
-    return Sample(messages, [(payload(text)[:1100], size) for text in destinations])
+    return Sample(messages, [(payload(text)[:1100], size, None) for text in destinations])
 
 
 class Clock:
