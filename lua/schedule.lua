@@ -36,6 +36,18 @@ local FOREIGN = 14
 local BACKDATED = 2 -- the head's version if the time of acceptance follows the payload
 local KEEP_CALLS_MS = 600000
 local MOST_AT_ONCE = 2000 -- Lua's stack bounds the words of one command
+-- Headers of OpenTelemetry's propagators: a call made again has another context, and the same content.
+local CONTEXT = {
+  traceparent = true, tracestate = true, baggage = true, b3 = true, ['x-b3-traceid'] = true,
+  ['x-b3-spanid'] = true, ['x-b3-parentspanid'] = true, ['x-b3-sampled'] = true,
+  ['x-b3-flags'] = true, ['uber-trace-id'] = true, ['X-Amzn-Trace-Id'] = true,
+}
+-- MessagePack: how many bytes the size of a text or of bytes takes, by its first byte.
+local WIDTHS = {[0xc4] = 1, [0xd9] = 1, [0xc5] = 2, [0xda] = 2, [0xc6] = 4, [0xdb] = 4}
+-- AMQP: the bytes of a value, by its type; other types have their size before them.
+local SIZES = {
+  t = 1, b = 1, B = 1, s = 2, u = 2, I = 4, i = 4, f = 4, D = 5, l = 8, L = 8, d = 8, T = 8, V = 0,
+}
 local messages, due, mirror, attempts, calls = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[10]
 local policy, count, argv = tonumber(ARGV[2]), tonumber(ARGV[10]), ARGV
 
@@ -183,6 +195,76 @@ if not all_new then
     return true
   end
 
+  -- The entries of an AMQP table, without trace context.
+  local function without_context(entries)
+    local kept, at = {}, 1
+    while at <= #entries do
+      local kind_at = at + 1 + string.byte(entries, at)
+      local kind = string.sub(entries, kind_at, kind_at)
+      local size = SIZES[kind]
+      if kind == 'S' or kind == 'x' or kind == 'A' or kind == 'F' then
+        size = 4 + struct.unpack('>I4', entries, kind_at + 1)
+      end
+      local after = kind_at + 1 + size
+      if not CONTEXT[string.sub(entries, at + 1, kind_at - 1)] then
+        kept[#kept + 1] = string.sub(entries, at, after - 1)
+      end
+      at = after
+    end
+    return table.concat(kept)
+  end
+
+  -- Where a text, bytes or nil of a payload begins, after its size, and where the next item does.
+  local function text_at(payload, at)
+    local kind, wide, size = string.byte(payload, at), 0, 0
+    if kind >= 0xa0 and kind <= 0xbf then
+      size = kind - 0xa0
+    elseif kind ~= 0xc0 then
+      wide = WIDTHS[kind]
+      size = struct.unpack('>I' .. wide, payload, at + 1)
+    end
+    return at + 1 + wide, at + 1 + wide + size
+  end
+
+  -- A payload in three parts: up to its headers, these without trace context, the rest.
+  local function parts_of(payload)
+    local _, body = text_at(payload, 2)
+    local _, headers = text_at(payload, body)
+    local before, kind = string.sub(payload, 1, headers - 1), string.byte(payload, headers)
+    if WIDTHS[kind] then -- an AMQP table
+      local from, after = text_at(payload, headers)
+      local entries = without_context(string.sub(payload, from, after - 1))
+      return before, entries, string.sub(payload, after)
+    end
+    local many, at = kind - 0x90, headers + 1
+    if kind == 0xdc then
+      many, at = struct.unpack('>I2', payload, at), at + 2
+    end
+    local kept = {}
+    for _ = 1, many do -- pairs of name and value
+      local name, value = text_at(payload, at + 1)
+      local _, after = text_at(payload, value)
+      if not CONTEXT[string.sub(payload, name, value - 1)] then
+        kept[#kept + 1] = string.sub(payload, at, after - 1)
+      end
+      at = after
+    end
+    return before, table.concat(kept), string.sub(payload, at)
+  end
+
+  -- Whether two payloads are the same but for their trace context.
+  local function is_same(one, other)
+    if one == other then
+      return true
+    end
+    local ok, equal = pcall(function()
+      local before, headers, after = parts_of(one)
+      local its_before, its_headers, its_after = parts_of(other)
+      return before == its_before and headers == its_headers and after == its_after
+    end)
+    return ok and equal
+  end
+
   -- Note that an earlier publish of this message may have arrived.
   local function may_be_delivered(id)
     if redis.call('HEXISTS', messages, id) == 1 then
@@ -246,7 +328,7 @@ if not all_new then
     elseif policy == 2 then
       return replace(stamp, id, old, score, record)
     elseif policy == 1
-      or string.sub(old, 14, string.byte(old) == BACKDATED and -9 or -1) == string.sub(entry, 5) then
+      or is_same(string.sub(old, 14, string.byte(old) == BACKDATED and -9 or -1), string.sub(entry, 5)) then
       return DUPLICATE, score_of(old)
     end
     return CONFLICT, score_of(old)
