@@ -8,7 +8,7 @@ URLs with passwords.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -64,7 +64,14 @@ class FleetDamaged(Event, frozen=True, kw_only=True):
 
 
 class Claimed(Event, frozen=True, kw_only=True):
-    """Messages due soon were moved to the mirror."""
+    """Messages due soon were moved to the mirror. took_ms: the call to the store."""
+
+    messages: int
+    took_ms: float = 0.0
+
+
+class FireAllowed(Event, frozen=True, kw_only=True):
+    """The store allowed messages to be published, at their due time."""
 
     messages: int
 
@@ -79,7 +86,7 @@ class Published(Event, frozen=True, kw_only=True):
     """A broker confirmed messages. late_ms: the longest time between due time and confirm.
 
     lateness: all of these times, as `metrics/histogram.py: spread` counts them; late_sum_ms: their
-    sum.
+    sum. confirm_ms: for each batch that is answered by now, how long that took.
     """
 
     destination: str
@@ -87,6 +94,15 @@ class Published(Event, frozen=True, kw_only=True):
     late_ms: int
     late_sum_ms: int = 0
     lateness: Mapping[int, int] = {}
+    confirm_ms: Sequence[int] = ()
+
+
+class PublishFailed(Event, frozen=True, kw_only=True):
+    """Publishes failed, or their outcome is unknown. The messages are parked or `Retried`."""
+
+    destination: str
+    messages: int
+    reason: str
 
 
 class Retried(Event, frozen=True, kw_only=True):
@@ -189,6 +205,19 @@ class Ingested(Event, frozen=True, kw_only=True):
 
     source: str
     messages: int
+
+
+class IngestStored(Event, frozen=True, kw_only=True):
+    """What came of messages from a source. destination: that of the source.
+
+    messages: those scheduled, now or by an earlier delivery; cancelled, rescheduled: pending ones.
+    """
+
+    source: str
+    destination: str
+    messages: int = 0
+    cancelled: int = 0
+    rescheduled: int = 0
 
 
 class ChangeRefused(Event, frozen=True, kw_only=True):

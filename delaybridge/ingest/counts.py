@@ -6,11 +6,13 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
-from delaybridge.events import ChangeRefused, Emit, Quarantined
+from delaybridge.events import ChangeRefused, Emit, IngestStored, Quarantined
 from delaybridge.ingest.entries import Change, Entry, Quarantine
 from delaybridge.message import Answer
 
 _SMOOTHING = 0.5
+_CANCELLED = frozenset((Answer.CANCELLED, Answer.CANCELLED_MAYBE_DELIVERED))
+_RESCHEDULED = frozenset((Answer.RESCHEDULED, Answer.RESCHEDULED_MAYBE_DELIVERED))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -44,15 +46,33 @@ class SourceCounts:
             self.rate = fresh if fresh == 0 else self.rate + (fresh - self.rate) * _SMOOTHING
         self._seen = now_s, self.total
 
+    def scheduled(self, messages: int, emit: Emit) -> None:
+        """All of these messages are pending now: the usual case."""
+        emit(IngestStored(source=self.source, destination=self.target, messages=messages))
+
     def report(self, stored: Iterable[tuple[Entry, Answer | None]], emit: Emit) -> None:
-        """Count and log the quarantined messages and refused changes among stored entries."""
+        """Count stored entries, and log the quarantined messages and refused changes among them."""
         reasons: Counter[str] = Counter()
-        refused = 0
+        refused = scheduled = cancelled = rescheduled = 0
         for entry, answer in stored:
             if isinstance(entry, Quarantine):
                 reasons[entry.reason] += 1
-            elif isinstance(entry, Change) and answer is Answer.FOREIGN:
-                refused += 1
+            elif isinstance(entry, Change):
+                refused += answer is Answer.FOREIGN
+                cancelled += answer in _CANCELLED
+                rescheduled += answer in _RESCHEDULED
+            else:
+                scheduled += 1
+        if scheduled or cancelled or rescheduled:
+            emit(
+                IngestStored(
+                    source=self.source,
+                    destination=self.target,
+                    messages=scheduled,
+                    cancelled=cancelled,
+                    rescheduled=rescheduled,
+                )
+            )
         for reason, count in reasons.items():
             self.quarantined += count
             emit(Quarantined(source=self.source, messages=count, reason=reason))

@@ -14,19 +14,43 @@ from delaybridge.events import (
     DeadLettered,
     Dropped,
     Event,
+    FireAllowed,
+    Ingested,
+    IngestStored,
     LeaseAcquired,
     LeaseLost,
     LeaseReleased,
     Published,
+    PublishFailed,
     Quarantined,
     Retried,
+    ScannerFailed,
+    StoreSilent,
 )
 from delaybridge.metrics.histogram import Histogram
 from delaybridge.store.troubles import first_word
 
 Key = tuple[str, ...]  # a metric's name without the prefix `delaybridge_`, then its labels' values
 MOST_DESTINATIONS, MOST_REASONS = 200, 50
-OTHER = "other"  # destinations and reasons beyond these
+MOST_PAIRS = 500  # of a destination and a reason
+MOST_CHARS = 100  # of a reason
+OTHER = "other"
+
+
+class Capped:
+    """Labels that get totals of their own: the first `most`; all others share `other`."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._known: dict[str, str] = {}
+
+    def __call__(self, label: str) -> str:
+        return self._known.get(label) or self._new(label)
+
+    def _new(self, label: str) -> str:
+        if len(self._known) >= self._most:
+            return OTHER
+        return self._known.setdefault(label, label or "?")
 
 
 class Counts:
@@ -39,14 +63,14 @@ class Counts:
     copy while the loop counts.
 
     A destination is a lane's label, such as `rabbitmq:orders`. The first 200 destinations and the
-    first 50 reasons get totals of their own, all others share `other`.
+    first 50 reasons get totals of their own, all others share `other`. So memory is bounded.
     """
 
     def __init__(self) -> None:
         self.totals: defaultdict[Key, int] = defaultdict(int)
         self.histograms: defaultdict[Key, Histogram] = defaultdict(Histogram)
-        self._destinations: dict[str, str] = {}
-        self._reasons: dict[str, str] = {}
+        self.destination, self.source = Capped(MOST_DESTINATIONS), Capped(MOST_DESTINATIONS)
+        self._reasons, self._pairs = Capped(MOST_REASONS), Capped(MOST_PAIRS)
 
     def __call__(self, event: Event) -> None:
         count = _COUNTED.get(type(event))
@@ -57,14 +81,9 @@ class Counts:
         """Totals and histograms as they are now."""
         return dict(self.totals), {key: found.copy() for key, found in [*self.histograms.items()]}
 
-    def destination(self, label: str) -> str:
-        """The label under which a destination is counted."""
-        return self._destinations.get(label) or _named(self._destinations, label, MOST_DESTINATIONS)
-
     def reason(self, text: str) -> str:
         """The label under which a reason is counted: its first word."""
-        word = first_word(text)
-        return self._reasons.get(word) or _named(self._reasons, word, MOST_REASONS)
+        return self._reasons(first_word(text)[:MOST_CHARS])
 
     def published(self, event: Published) -> None:
         """A confirmed batch: its messages, and how late each was."""
@@ -72,11 +91,32 @@ class Counts:
         self.totals["messages_published_total", destination] += event.messages
         found = self.histograms["publish_lateness_seconds", destination]
         found.add(event.lateness, event.late_sum_ms)
+        for took_ms in event.confirm_ms:
+            broker = event.destination.partition(":")[0]
+            self.histograms["publish_confirm_seconds", broker].observe(took_ms)
 
     def failed(self, metric: str, event: Retried | Buried | DeadLettered | Dropped) -> None:
         """Messages of one destination that met with one reason."""
-        key = metric, self.destination(event.destination), self.reason(event.reason)
-        self.totals[key] += event.messages
+        destination, reason = self.destination(event.destination), self.reason(event.reason)
+        if self._pairs(f"{destination} {reason}") == OTHER:
+            reason = OTHER
+        self.totals[metric, destination, reason] += event.messages
+
+    def claimed(self, event: Claimed) -> None:
+        """A claim, and how long its call took."""
+        self.totals["messages_claimed_total",] += event.messages
+        self.histograms["claim_seconds",].observe(event.took_ms)
+
+    def stored(self, event: IngestStored) -> None:
+        """What ingest stored and changed."""
+        destination = self.destination(event.destination)
+        for metric, amount in (
+            (("messages_scheduled_total", destination, "ingest"), event.messages),
+            (("messages_cancelled_total", destination), event.cancelled),
+            (("messages_rescheduled_total", destination), event.rescheduled),
+        ):
+            if amount:
+                self.totals[metric] += amount
 
     def acquired(self, event: LeaseAcquired) -> None:
         """A lease was taken, and messages of dead sessions put back."""
@@ -89,13 +129,6 @@ class Counts:
         self.totals[key] += amount
 
 
-def _named(names: dict[str, str], label: str, most: int) -> str:
-    """Give a label totals of its own, while there are fewer than `most`."""
-    if len(names) >= most:
-        return OTHER
-    return names.setdefault(label, label or "?")
-
-
 def _failure(metric: str) -> Callable[[Counts, Any], None]:
     return lambda counts, event: counts.failed(metric, event)
 
@@ -106,7 +139,20 @@ _COUNTED: dict[type[Event], Callable[[Counts, Any], None]] = {
     Buried: _failure("messages_buried_total"),
     DeadLettered: _failure("messages_dead_lettered_total"),
     Dropped: _failure("messages_dropped_total"),
-    Claimed: lambda counts, event: counts.add(event.messages, "messages_claimed_total"),
+    Claimed: Counts.claimed,
+    FireAllowed: lambda counts, event: counts.add(event.messages, "messages_fired_total"),
+    PublishFailed: lambda counts, event: counts.add(
+        event.messages,
+        "publish_errors_total",
+        event.destination.partition(":")[0],
+        counts.reason(event.reason),
+    ),
+    IngestStored: Counts.stored,
+    Ingested: lambda counts, event: counts.add(
+        event.messages, "messages_ingested_total", counts.source(event.source)
+    ),
+    StoreSilent: lambda counts, event: counts.add(1, "store_silences_total"),
+    ScannerFailed: lambda counts, event: counts.add(1, "scanner_failures_total"),
     DeadDropped: lambda counts, event: counts.add(event.messages, "dead_messages_deleted_total"),
     CircuitOpened: lambda counts, event: counts.add(
         1, "circuits_opened_total", counts.destination(event.destination)

@@ -43,6 +43,11 @@ class Histogram:
             self.counts[index] += count
         self.sum_ms += max(0.0, sum_ms)
 
+    def observe(self, value_ms: float) -> None:
+        """One observation."""
+        self.counts[bisect_left(BOUNDS_MS, value_ms)] += 1
+        self.sum_ms += max(0.0, value_ms)
+
     def copy(self) -> Histogram:
         """The same numbers, which stay as they are now."""
         made = Histogram()

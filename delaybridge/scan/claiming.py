@@ -107,13 +107,17 @@ class Claiming:
             )]
             for s in asked
         }  # fmt: skip
+        clock = self._context.clock
+        sent_s = clock.monotonic()
         answers = await self._context.asking.ask(claims, reads_clock=True)
-        for session, (claimed,) in answers.items():
-            self._received(session, claimed, now_ms)
+        took_ms = (clock.monotonic() - sent_s) * 1000
+        received = [self._received(s, claimed, now_ms) for s, (claimed,) in answers.items()]
         self.under_way = ()
+        if messages := sum(received):
+            self._context.emit(Claimed(messages=messages, took_ms=took_ms))
 
-    def _received(self, session: Session, claimed: Claim, now_ms: int) -> None:
-        """Put one bucket's copies on the wheel, and note when to look again."""
+    def _received(self, session: Session, claimed: Claim, now_ms: int) -> int:
+        """Put one bucket's copies on the wheel, and note when to look again; returns how many."""
         options, next_score = self._context.options, claimed.next_score
         session.next_score = inf if next_score is None else next_score
         next_due_ms = inf if next_score is None else int(next_score)
@@ -132,5 +136,4 @@ class Claiming:
                 session.waits_no_more(claimed.number, len(copies))
         else:
             self._context.waiting.add(copies)
-        if claimed.ids:
-            emit(Claimed(messages=len(copies)))
+        return len(copies)

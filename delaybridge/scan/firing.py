@@ -10,7 +10,7 @@ from bisect import bisect_right
 from math import ceil, inf
 from typing import Any
 
-from delaybridge.events import Revoked
+from delaybridge import events
 from delaybridge.scan.claiming import Claiming
 from delaybridge.scan.context import Context
 from delaybridge.scan.copy import Copy
@@ -147,12 +147,14 @@ class Firing:
         answers = await self._context.asking.ask(asked, reads_clock=True)
         self._round_trip_ms += ((clock.monotonic() - sent_s) * 1000 - self._round_trip_ms) / 8
         once: Batch = {}
+        allowed = 0
         for session, copies in batch.items():
             if session not in answers:
                 self._context.lanes.withdraw(copies)
                 continue
             self._telling.answered(session, reports[session])
             ours = self._covered(session, answers[session][-1], copies)
+            allowed += len(ours)
             if any(copy.record.at_most_once for copy in ours):
                 once[session] = ours
             else:
@@ -163,6 +165,8 @@ class Firing:
             self._publishing.fired += settled.go
             self._context.lanes.withdraw(settled.stay)
         self._under_way = False
+        if allowed:
+            self._context.emit(events.FireAllowed(messages=allowed))
 
     def _covered(self, session: Session, fired: Fired, copies: list[Copy]) -> list[Copy]:
         """The copies that one bucket's fire allows to be published.
@@ -177,6 +181,6 @@ class Firing:
             revoked = [copy for copy in copies if session.is_revoked(copy.id, copy.claim)]
             self._context.lanes.withdraw(revoked)
             session.ended(len(revoked))
-            self._context.emit(Revoked(messages=len(revoked)))
+            self._context.emit(events.Revoked(messages=len(revoked)))
         session.forget_revoked()
         return ours

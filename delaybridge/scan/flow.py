@@ -59,18 +59,21 @@ class Flow:
         batch = self._handed_over, now_ms, self.in_flight, max(load, self.in_flight)
         self._batches.append(batch)
 
-    def answered(self, messages: int, now_ms: int) -> None:
-        """Outcomes came, good or bad."""
+    def answered(self, messages: int, now_ms: int) -> list[int]:
+        """Outcomes came, good or bad; returns how long each batch took that is answered now."""
         self.in_flight -= messages
         self._answered += messages
         self.moved_ms = now_ms
         if self._alone_ms is not None:  # the first answer, to a batch that waited behind no other
             self._shortest_ms = min(self._shortest_ms, max(0, now_ms - self._alone_ms))
             self._alone_ms, self._begun_ms = None, now_ms
+        took_ms = []
         while self._batches and self._batches[0][0] <= self._answered:
             _, since_ms, in_flight, load = self._batches.popleft()
             # The clock may be set back a little.
-            self._learn(max(0, now_ms - since_ms), in_flight, load)
+            took_ms.append(max(0, now_ms - since_ms))
+            self._learn(took_ms[-1], in_flight, load)
+        return took_ms
 
     def _learn(self, delay_ms: int, in_flight: int, load: int) -> None:
         """A batch took this long. in_flight: messages in flight with it, itself included.

@@ -202,9 +202,9 @@ class Lanes:
         for lane, copies in by_lane(cast(Sequence[Copy], deliveries)):
             self._window.free(lane, copies)
             self._window.unconfirmed -= len(copies)
-            lane.flow.answered(len(copies), now_ms)
+            took_ms = lane.flow.answered(len(copies), now_ms)
             if outcome.verdict is Verdict.CONFIRMED:
-                self._outcomes.confirmed(lane, copies, now_ms)
+                self._outcomes.confirmed(lane, copies, now_ms, took_ms)
             else:
                 self._outcomes.failed(lane, copies, outcome, now_ms)
 

@@ -14,6 +14,7 @@ from delaybridge.events import (
     Dropped,
     Emit,
     Published,
+    PublishFailed,
     Retried,
 )
 from delaybridge.message import Destination
@@ -47,8 +48,13 @@ class Outcomes:
         self._parking, self._retry, self._emit = parking, retry, emit
         self._dead_letters, self._route, self._send = dead_letters, route, send
 
-    def confirmed(self, lane: Lane, copies: Sequence[Copy], now_ms: int) -> None:
-        """The broker has taken responsibility for the copies: settle them."""
+    def confirmed(
+        self, lane: Lane, copies: Sequence[Copy], now_ms: int, took_ms: Sequence[int]
+    ) -> None:
+        """The broker has taken responsibility for the copies: settle them.
+
+        took_ms: of each batch that is answered by now.
+        """
         settled: dict[tuple[Session, int], list[str]] = {}
         for copy in copies:
             if copy.record.at_most_once:
@@ -65,6 +71,7 @@ class Outcomes:
                 late_ms=max(late_ms),
                 late_sum_ms=sum(late_ms),
                 lateness=spread(late_ms),
+                confirm_ms=took_ms,
             )
         )
         if lane.circuit.is_open and lane.circuit.succeed():
@@ -77,6 +84,8 @@ class Outcomes:
             self._parking.troubled[lane] = None
             if lane.circuit.fail(now_ms, outcome.reason):
                 self._emit(CircuitOpened(destination=lane.label, reason=outcome.reason))
+        label, reason = lane.label, outcome.reason
+        self._emit(PublishFailed(destination=label, messages=len(copies), reason=reason))
         maybe = outcome.verdict is Verdict.UNKNOWN
         for copy in copies:
             if isinstance(copy, Letter):

@@ -31,14 +31,17 @@ from delaybridge.events import (
     DeadLettered,
     Dropped,
     Event,
+    FireAllowed,
     FleetDamaged,
     IdMissing,
     Ingested,
     IngestFailed,
+    IngestStored,
     LeaseAcquired,
     LeaseLost,
     LeaseReleased,
     Published,
+    PublishFailed,
     Quarantined,
     Retried,
     Revoked,
@@ -56,7 +59,7 @@ _TEXT_CHARS = 200
 # The remedy for a source comes last, after names that may be long.
 _MOST_CHARS = {IngestFailed: 1000, SourceUnguarded: 1000}
 _MOST_LINES = 100  # of one summary; further groups are counted together as `(others)`
-_DEBUG = (Claimed, Revoked)
+_DEBUG = (Claimed, FireAllowed, PublishFailed, Revoked, IngestStored)  # not logged otherwise
 _WARNINGS = (
     BucketDamaged, Buried, ChangeRefused, CircuitOpened, ClockStepped, DeadDropped, DeadLettered,
     Dropped, FleetDamaged, IdMissing, IngestFailed, LeaseLost, Quarantined, Retried, ScannerFailed,
@@ -65,7 +68,8 @@ _WARNINGS = (
 _OF_SOURCES = (ChangeRefused, Ingested, Quarantined)
 _OF_BUCKETS = (LeaseAcquired, LeaseLost, LeaseReleased)
 _SUMMED = _OF_SOURCES + _OF_BUCKETS + (
-    Buried, Claimed, DeadDropped, DeadLettered, Dropped, Published, Retried, Revoked, StoreSilent,
+    Buried, Claimed, DeadDropped, DeadLettered, Dropped, FireAllowed, IngestStored, Published,
+    PublishFailed, Retried, Revoked, StoreSilent,
 )  # fmt: skip
 _OTHERS = "(others)"
 _PLAIN = re.compile(r"[^\s\"'=]+")
@@ -93,6 +97,8 @@ class EventLog:
         self._timer: asyncio.TimerHandle | None = None
 
     def __call__(self, event: Event) -> None:
+        if type(event) in _DEBUG and not _log.isEnabledFor(logging.DEBUG):
+            return
         if not isinstance(event, _SUMMED):
             _say_event(type(event), msgspec.structs.asdict(event))
             return

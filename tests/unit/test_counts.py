@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from delaybridge import events
-from delaybridge.metrics.counts import MOST_DESTINATIONS, MOST_REASONS, OTHER, Counts
+from delaybridge.metrics.counts import MOST_DESTINATIONS, MOST_PAIRS, MOST_REASONS, OTHER, Counts
 from delaybridge.metrics.histogram import BOUNDS_MS, spread
 
 
@@ -78,6 +78,28 @@ def test_a_batch_that_was_early_by_a_clock_step_does_not_lower_the_sum() -> None
             {("messages_dropped_total", "a:q", "connection_lost"): 1},
         ),
         (events.Claimed(messages=9), {("messages_claimed_total",): 9}),
+        (events.FireAllowed(messages=9), {("messages_fired_total",): 9}),
+        (
+            events.PublishFailed(destination="a:q", messages=4, reason="nack: 1"),
+            {("publish_errors_total", "a", "nack"): 4},
+        ),
+        (
+            events.IngestStored(source="a:q.delay", destination="a:q", messages=4, cancelled=2),
+            {
+                ("messages_scheduled_total", "a:q", "ingest"): 4,
+                ("messages_cancelled_total", "a:q"): 2,
+            },
+        ),
+        (
+            events.IngestStored(source="a:q.delay", destination="a:q", rescheduled=1),
+            {("messages_rescheduled_total", "a:q"): 1},
+        ),
+        (
+            events.Ingested(source="a:q.delay", messages=4),
+            {("messages_ingested_total", "a:q.delay"): 4},
+        ),
+        (events.StoreSilent(reason="no answer"), {("store_silences_total",): 1}),
+        (events.ScannerFailed(reason="ValueError: x"), {("scanner_failures_total",): 1}),
         (events.DeadDropped(messages=9), {("dead_messages_deleted_total",): 9}),
         (
             events.CircuitOpened(destination="a:q", reason="no_exchange"),
@@ -93,7 +115,7 @@ def test_a_batch_that_was_early_by_a_clock_step_does_not_lower_the_sum() -> None
             events.Quarantined(source="a:x.delay", messages=2, reason="ingress:bad_header x: y"),
             {("messages_refused_total", "bad_header"): 2},
         ),
-        (events.StoreSilent(reason="no answer"), {}),
+        (events.Revoked(messages=1), {}),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -122,6 +144,28 @@ def test_only_so_many_destinations_and_reasons_get_totals_of_their_own() -> None
     retried = [key for key in counts.totals if key[0] == "messages_retried_total"]
     assert {key[1] for key in retried} == {"a:0"}
     assert len(retried) == MOST_REASONS + 1
+
+
+def test_a_reason_is_counted_by_its_first_word_and_pairs_are_bounded() -> None:
+    counts = Counts()
+    for destination in range(100):
+        for reason in range(40):
+            event = events.Buried(
+                destination=f"a:{destination}", messages=1, reason=f"r{reason}: x"
+            )
+            counts(event)
+    assert sum(counts.totals.values()) == 4000
+    assert len(counts.totals) <= MOST_PAIRS + 100
+    assert len(counts.reason("x" * 10_000)) < 200
+
+
+def test_confirms_and_claims_are_timed() -> None:
+    counts = Counts()
+    counts(events.Claimed(messages=1, took_ms=1.5))
+    counts(events.Published(destination="a:q", messages=1, late_ms=1, confirm_ms=[3, 70_000]))
+    assert counts.histograms["claim_seconds",].counts[1] == 1
+    confirms = counts.histograms["publish_confirm_seconds", "a"]
+    assert (confirms.counts[2], confirms.counts[-1], confirms.sum_ms) == (1, 1, 70_003)
 
 
 def test_a_copy_stays_as_it_is() -> None:

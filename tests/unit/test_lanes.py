@@ -311,7 +311,12 @@ def test_confirmed_is_settled(board: Board) -> None:
     assert board.told() == {"settle": 10}
     assert board.heard(events.Published) == [
         events.Published(
-            destination="a:q", messages=10, late_ms=3, late_sum_ms=30, lateness={2: 10}
+            destination="a:q",
+            messages=10,
+            late_ms=3,
+            late_sum_ms=30,
+            lateness={2: 10},
+            confirm_ms=[3],
         )
     ]
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from enum import Enum, auto
@@ -216,6 +216,8 @@ class KafkaIngest:
         entries = [record.entry for record in records]
         answers = await self._store.insist(entries)
         if are_scheduled(entries, answers):
+            for topic, messages in Counter([r.reader.topic for r in records]).items():
+                self._sources.of(topic).scheduled(messages, self._emit)
             return []
         unstored: list[tuple[HeldRecord, Fate]] = []
         stored: defaultdict[str, list[tuple[Entry, Answer | None]]] = defaultdict(list)
