@@ -93,6 +93,7 @@ class Stages:
             options,
             lost=lambda *_: None,
             damaged=lambda *_: None,
+            allow=self.stub,
         )
         _, lane = self.lanes.route("rabbitmq:orders/key", NOW_MS)
         lane.flow.limit = UNLIMITED  # its value after a burst

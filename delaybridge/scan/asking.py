@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from delaybridge.errors import StoreError
 from delaybridge.events import Emit, Event
@@ -11,6 +11,8 @@ from delaybridge.scan.clock import StoreClock
 from delaybridge.scan.session import Session
 from delaybridge.store.command import RedisCommand
 from delaybridge.store.store import AsyncStore, insist
+
+T = TypeVar("T")
 
 
 class Asking:
@@ -63,6 +65,11 @@ class Asking:
             if step_ms := self._clock.glance(last.now_us, sent_s, self._clock.monotonic()):
                 self._clock_stepped(step_ms)
         return ours
+
+    async def ask_one(self, command: RedisCommand[T]) -> T | StoreError:
+        """Ask something that concerns no session, until the store answers."""
+        (answer,) = await insist(self._store, self._silent, [command])
+        return answer  # type: ignore[no-any-return]
 
     def _is_held(
         self, session: Session, commands: Sequence[RedisCommand[Any]], answers: Sequence[Any]

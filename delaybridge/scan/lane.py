@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from delaybridge.publish import Publisher
 from delaybridge.scan.copy import Copy
 from delaybridge.scan.flow import Flow
+from delaybridge.scan.limit import Limit
 from delaybridge.scan.parked import Parked
 from delaybridge.scan.retry import Circuit
-from delaybridge.store.troubles import LACKING, SLOW, other_kind
+from delaybridge.store.troubles import LACKING, LIMITED, SLOW, other_kind
 
 if TYPE_CHECKING:
     from delaybridge.scan.session import Session
@@ -30,8 +31,9 @@ class Lane:
     load: messages admitted that have no outcome; flow: those of them that the broker has.
     refusals: how often fired copies were refused and parked; copies fired before that are parked
     behind them.
-    is_slow: messages were parked only because the lane was full. is_left: its broker was replaced;
-    its parked messages go back to `due` and are routed again.
+    is_slow: messages were parked only because the lane was full, or lacked permits. is_left: its
+    broker was replaced; its parked messages go back to `due` and are routed again.
+    limit: its permits, None if it has no rate.
     """
 
     def __init__(self, label: str, broker: Broker | None, flow: Flow) -> None:
@@ -48,6 +50,7 @@ class Lane:
         self.load = self.load_bytes = self.refusals = 0
         self.parked: dict[Session, Parked] = {}
         self.is_slow = self.is_left = False
+        self.limit: Limit | None = None
 
     @property
     def name(self) -> str:
@@ -69,14 +72,20 @@ class Lane:
     def trouble(self) -> str:
         """Why its messages are parked, if not because its broker is unavailable."""
         if self.lacks is None:
-            return self.circuit.reason or SLOW
+            limited = "" if self.limit is None else f"{LIMITED}: {self.limit}"
+            return self.circuit.reason or limited or SLOW
         if self.label == other_kind(self.lacks):
             return f"other_kind: {self.lacks} was another kind of broker when it was scheduled"
         return f"{LACKING}: this worker has no broker named {self.lacks!r}"
 
+    @property
+    def lacks_permit(self) -> bool:
+        """Whether it has a rate, and no permit is left."""
+        return self.limit is not None and self.limit.permits <= 0
+
     def is_clear(self, now_ms: int) -> bool:
         """Whether its messages need only room in the window."""
-        obstructed = self.is_shut or self.parked or self.circuit.is_open
+        obstructed = self.is_shut or self.parked or self.circuit.is_open or self.limit is not None
         return not obstructed and not self.flow.is_stalled(now_ms)
 
     def is_behind(self, copy: Copy) -> bool:

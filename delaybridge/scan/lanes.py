@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from itertools import islice
 from typing import Any, cast
@@ -15,6 +15,7 @@ from delaybridge.scan.copy import Copy
 from delaybridge.scan.flow import STALLED_MS
 from delaybridge.scan.lane import Broker, Lane
 from delaybridge.scan.letters import Letter
+from delaybridge.scan.limit import Limit
 from delaybridge.scan.outcomes import ERROR_CHARS, Outcomes, by_lane
 from delaybridge.scan.parking import Parking
 from delaybridge.scan.retry import RetryPolicy
@@ -98,6 +99,8 @@ class Lanes:
             if way is not GO:
                 return way
             self._window.admit(lane, copy.size, may_wait=False)
+            if lane.limit is not None:
+                lane.limit.take(now_ms)
         if lane.probes:
             lane.probes -= 1
         copy.refusals = lane.refusals
@@ -128,14 +131,21 @@ class Lanes:
             self._exit_misaddressed(copy, now_ms)
         elif lane.is_shut or lane.is_behind(copy):
             self._parking.park(copy)
-        elif is_full and self._window.is_in_the_way(lane, now_ms):
+        elif self._must_park(lane, is_full, now_ms, may_wait=may_wait):
             lane.is_slow = True
             self._parking.park(copy)
         elif not record.suits(lane.kind):
             self._park_misfit(copy, copy.destination.broker, now_ms)
         else:
-            return WAIT if may_wait and is_full else GO
+            return WAIT if may_wait and (is_full or lane.lacks_permit) else GO
         return LEAVE
+
+    def _must_park(self, lane: Lane, is_full: bool, now_ms: int, *, may_wait: bool) -> bool:
+        """Whether the lane's copies would hold up others for too long, or exceed its rate."""
+        limit = lane.limit
+        if limit is not None and limit.permits <= 0 and (limit.is_short or not may_wait):
+            return True
+        return is_full and self._window.is_in_the_way(lane, now_ms)
 
     def _exit_misaddressed(self, copy: Copy, now_ms: int) -> None:
         """Its broker cannot parse the destination: it is of another kind, or damaged."""
@@ -176,7 +186,7 @@ class Lanes:
     def _hand_over(self, lane: Lane, batch: list[Copy], now_ms: int) -> None:
         ours = [copy for copy in batch if copy.session.alive]
         if len(ours) < len(batch):
-            self._window.free(lane, [copy for copy in batch if not copy.session.alive])
+            self._unused(lane, [copy for copy in batch if not copy.session.alive])
         if lane.refusals and any(copy.refusals < lane.refusals for copy in ours):
             ours = self._not_behind_refused(lane, ours)
         if not ours or lane.publisher is None:
@@ -193,7 +203,7 @@ class Lanes:
             if copy.refusals == lane.refusals or must_go:
                 ours.append(copy)
             else:
-                self._window.free(lane, [copy])
+                self._unused(lane, [copy])
                 self._parking.park(copy)
         return ours
 
@@ -211,7 +221,13 @@ class Lanes:
     def withdraw(self, copies: Sequence[Copy]) -> None:
         """These admitted copies will not be published: free their room."""
         for lane, ours in by_lane(copies):
-            self._window.free(lane, ours)
+            self._unused(lane, ours)
+
+    def _unused(self, lane: Lane, copies: Sequence[Copy]) -> None:
+        """Free the room and the permits of admitted copies that will not be published."""
+        self._window.free(lane, copies)
+        if lane.limit is not None:
+            lane.limit.permits += len(copies)
 
     def recall(self) -> list[Copy]:
         """Take back the ready copies: the clock was set back, so they may not be due any more.
@@ -229,10 +245,25 @@ class Lanes:
     def _send_letter(self, letter: Letter) -> None:
         lane = letter.lane
         self._window.admit(lane, letter.size, may_wait=False)
+        if lane.limit is not None:
+            lane.limit.permits -= 1  # it cannot wait, so the next messages do
         if lane.probes:
             lane.probes -= 1
         letter.refusals = lane.refusals
         self.ready([letter])
+
+    # rates
+
+    def limited(self, now_ms: int) -> Iterator[tuple[Lane, Limit, int]]:
+        """Lanes with a rate, and how many of their messages wait for a permit."""
+        for lane in {**self._window.ripe, **self._parking.troubled}:
+            if lane.limit is not None:
+                waiting = self._window.ripe[lane] + self._parking.can_return(lane, now_ms)
+                yield lane, lane.limit, waiting
+
+    def is_waiting(self, lane: Lane) -> bool:
+        """Whether messages of the lane are ripe, parked or on their way back."""
+        return lane in self._window.ripe or bool(lane.parked)
 
     # reports
 
@@ -287,3 +318,5 @@ class Lanes:
         for lane in self._routing.lanes.values():
             lane.flow.clock_stepped(step_ms)
             lane.circuit.clock_stepped(step_ms)
+            if lane.limit is not None:
+                lane.limit.clock_stepped(step_ms)

@@ -72,6 +72,15 @@ class Parking:
         for (lane, session), most in ways.items():
             self._bring_back(lane, session, lane.parked[session].take(most))
 
+    def can_return(self, lane: Lane, now_ms: int) -> int:
+        """How many parked messages of a lane can come back now, if it may publish them."""
+        if lane.is_cut_off or lane.flow.is_stalled(now_ms):
+            return 0
+        probe_at_ms = lane.circuit.probe_at_ms
+        if probe_at_ms is not None:
+            return _PROBES if probe_at_ms <= now_ms else 0
+        return sum(len(p) for session, p in lane.parked.items() if not session.draining)
+
     def session_over(self, session: Session) -> None:
         """Forget the session's parked messages: the bucket's next session brings them back."""
         for lane in self.troubled:
@@ -99,28 +108,43 @@ class Parking:
                 continue
             most = None
             if lane.circuit.is_open:
-                if not lane.circuit.probe(now_ms):
+                most = self._probes(lane, now_ms)
+                if not most:
                     continue
-                lane.probes = most = _PROBES
             elif lane.flow.is_stalled(now_ms):
                 continue
             elif not lane.parked:
                 del self.troubled[lane]
                 lane.is_slow = False
-            elif lane.is_slow:
+            elif lane.is_slow or lane.limit is not None:
                 self._bring_back_some(lane)
                 continue
             ways |= {(lane, s): most for s, p in lane.parked.items() if not p.is_returning}
         return ways
 
+    def _probes(self, lane: Lane, now_ms: int) -> int:
+        """How many messages may probe the lane's circuit now; with a rate, each needs a permit."""
+        if lane.lacks_permit or not lane.circuit.probe(now_ms):
+            return 0
+        lane.probes = _PROBES if lane.limit is None else min(_PROBES, lane.limit.permits)
+        return lane.probes
+
     def _bring_back_some(self, lane: Lane) -> None:
-        """Bring back the earliest messages of a slow lane that it has room for, if worth a call."""
+        """Bring back the earliest messages of a slow lane that it has room for, if worth a call.
+
+        With a rate: as many as it has permits.
+        """
+        lane.is_slow = True
         room = self._window.room(lane)
+        worth = (room + lane.load) / 2
+        if lane.limit is not None:
+            worth = min(worth, lane.limit.permits)
+            room = min(room, lane.limit.permits)
         # The next session of a draining bucket brings back the messages that this one parked.
         ours = {session: p for session, p in lane.parked.items() if not session.draining}
         is_busy = lane in self._window.ripe or any(p.is_returning for p in ours.values())
         parked_count = sum(len(parked) for parked in ours.values())
-        if is_busy or room < min(parked_count, (room + lane.load) / 2):
+        if is_busy or room <= 0 or room < min(parked_count, worth):
             return
         back: dict[Session, list[str]] = {}
         heads = [(p.first, n, session) for n, (session, p) in enumerate(ours.items())]

@@ -23,6 +23,7 @@ from delaybridge.message import Delivery
 from delaybridge.publish import Outcome
 from delaybridge.scan import dead_set
 from delaybridge.scan.alarm import Alarm
+from delaybridge.scan.allowances import Allow, Allowances
 from delaybridge.scan.asking import Asking
 from delaybridge.scan.claiming import MARGIN_MS, Claiming
 from delaybridge.scan.clock import StoreClock
@@ -52,8 +53,12 @@ class Scanner:
         *,
         lost: Callable[[Session, str], None],
         damaged: Callable[[Session, StoreError], None],
+        allow: Allow,
     ) -> None:
-        """lost: called when a session's lease is found to be lost. damaged: when its bucket is."""
+        """lost: called when a session's lease is found to be lost. damaged: when its bucket is.
+
+        allow: makes the command that asks for messages of destinations with a rate.
+        """
         self._clock, self._alarm, self._lanes, self._emit = clock, alarm, lanes, emit
         self._options = options
         self._sessions: dict[int, Session] = {}
@@ -68,6 +73,7 @@ class Scanner:
         self._telling = Telling(context, self.wake)
         self._publishing = Publishing(lanes, clock.now_ms(), options.fire_lead_ms)
         self._firing = Firing(context, self._claiming, self._telling, self._publishing)
+        self._allowances = Allowances(context, allow)
         self._tasks: set[asyncio.Task[None]] = set()
         self._failure: BaseException | None = None
         self._watch = Watch(self._waiting, lanes, self._asking, emit)
@@ -91,8 +97,10 @@ class Scanner:
         self._publishing.publish(now_ms)  # first: a due message waits for nothing
         self._reclaiming.start()
         self._recover(now_ms)
+        self._allowances.lapse(now_ms)
         self._claiming.start(now_ms)
         self._firing.start(now_ms)
+        self._allowances.start(now_ms)
         self._telling.start(now_ms)
         return self._next_look_ms(now_ms)
 
@@ -114,6 +122,7 @@ class Scanner:
     def _next_look_ms(self, now_ms: int) -> int | None:
         """The next time in ms at which a step can be taken though nothing else happens."""
         looks: list[float] = [self._telling.next_look_ms, self._firing.next_look_ms(now_ms)]
+        looks.append(self._allowances.next_look_ms)
         looks += [copy.score for copy in self._publishing.fired[:1]]
         if (wheel_ms := self._waiting.next_due_ms()) is not None:
             looks.append(wheel_ms - self._firing.lead_ms)

@@ -10,6 +10,7 @@ from delaybridge.store.record import Failing
 
 _WORD = re.compile(r"ingress:\w+|[^:\n]+")
 LACKING = "no_broker"
+LIMITED = "limited"
 SLOW = "slow: its destination takes messages more slowly than they fall due"
 
 

@@ -7,6 +7,7 @@ import json
 import logging
 import re
 from collections.abc import Callable, Set
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from delaybridge.errors import StoreError
@@ -18,7 +19,7 @@ from delaybridge.scan.lanes import Lanes
 from delaybridge.scan.lease import Leases
 from delaybridge.scan.retry import RetryPolicy
 from delaybridge.scan.scanner import Scanner
-from delaybridge.store import keys
+from delaybridge.store import keys, registry
 from delaybridge.store.calls import Calls
 from delaybridge.store.store import AsyncStore
 from delaybridge.worker.brokers import Brokers
@@ -127,6 +128,7 @@ class ScanRun:
         return Scanner(
             self._store, self._lanes, self._clock, self._alarm, emit, bounds,
             lost=self._leases.lost, damaged=self._leases.damaged,
+            allow=partial(registry.allow, s.namespace),
         )  # fmt: skip
 
     def _broker_changed(self) -> None:

@@ -21,7 +21,7 @@ from delaybridge.scan.lanes import Lanes
 from delaybridge.scan.retry import RetryPolicy
 from delaybridge.scan.scanner import Scanner
 from delaybridge.scan.session import Session
-from delaybridge.store import keys
+from delaybridge.store import keys, registry
 from delaybridge.store.calls import Calls
 from delaybridge.store.command import RedisCommand
 from delaybridge.store.store import AsyncStore
@@ -184,6 +184,7 @@ class Rig:
             ScanOptions(**options),
             lost=self._lose,
             damaged=lambda session, error: self._lose(session, str(error)),
+            allow=lambda wanted: registry.allow(namespace, wanted, now_ms=self.store_ms),
         )
         self.sessions: dict[int, Session] = {}
         self._others: set[asyncio.Task[Any]] = set()

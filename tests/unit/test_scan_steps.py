@@ -68,7 +68,7 @@ class Rig:
         monkeypatch.setattr(Scanner, "_start", lambda _, work: self._keep(work))
         self.scanner = Scanner(
             self.stub, self.lanes, self.stub, self.stub, lambda _: None, ScanOptions(**options),
-            lost=lambda *_: None, damaged=lambda *_: None,
+            lost=lambda *_: None, damaged=lambda *_: None, allow=lambda _: None,
         )  # fmt: skip
         self.sessions = [self._session(number) for number in range(BUCKETS)]
         self.lane = self.lanes.route("a:q", NOW_MS)[1]

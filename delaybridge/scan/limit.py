@@ -1,0 +1,65 @@
+"""Limit: how many messages a lane of this worker may publish under the rates of its places."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+
+_HOLD_S = 0.2  # a worker holds at most what the rate gives in this time
+_PACE_MS = 25  # between two questions, while there is less than is wanted
+_LAPSE_MS = 500  # permits that an idle lane keeps for longer are dropped
+
+
+class Limit:
+    """Permits to publish, granted by the store; each attempt takes one.
+
+    permits: those left; below 0 after messages that could not wait. is_short: the last answer gave
+    less than was wanted, so a copy without a permit is parked instead of waiting for the next one.
+    ask_at_ms: when more may be asked for. error: why the store does not grant.
+    """
+
+    def __init__(self, places: Sequence[tuple[str, float]]) -> None:
+        """places: those with a rate, in messages/s, that its destination belongs to."""
+        self.places = places
+        self.rate = min(rate for _, rate in places)
+        self.permits = 0
+        self.is_short = False
+        self.ask_at_ms = -inf
+        self.error: str | None = None
+        self._used_ms = -inf
+
+    def __str__(self) -> str:
+        return self.error or f"to {self.rate:g}/s"
+
+    def want(self, waiting: int) -> int:
+        """How many permits to ask for, if that many messages wait; 0 or less: none."""
+        return min(waiting, max(1, int(self.rate * _HOLD_S))) - self.permits
+
+    def granted(self, wanted: int, granted: int, pause_ms: int, now_ms: int) -> None:
+        """The store's answer. pause_ms: when it can grant the next one."""
+        self.error, self._used_ms = None, now_ms
+        self.permits += granted
+        self.is_short = granted < wanted
+        self.ask_at_ms = now_ms + max(_PACE_MS, pause_ms) if self.is_short else now_ms
+
+    def refused(self, error: str, now_ms: int) -> None:
+        """The store cannot answer: its key is damaged."""
+        self.error, self.is_short = error, True
+        self.ask_at_ms = now_ms + 1000
+
+    def take(self, now_ms: int) -> None:
+        """One message is published."""
+        self.permits -= 1
+        self._used_ms = now_ms
+
+    def lapse(self, now_ms: int, *, is_busy: bool) -> None:
+        """Drop the permits of a lane that has been idle for a while."""
+        if is_busy:
+            self._used_ms = now_ms
+        elif now_ms - self._used_ms > _LAPSE_MS:
+            self.permits = min(self.permits, 0)
+
+    def clock_stepped(self, step_ms: int) -> None:
+        """The store's clock was set: shift all times."""
+        self.ask_at_ms += step_ms
+        self._used_ms += step_ms

@@ -1,0 +1,189 @@
+"""Rates of destinations, with time in the test's hands: exact, in order, no burden to others."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from delaybridge.message import Message
+from delaybridge.publish import Fault, Outcome, Verdict
+from delaybridge.scan.limit import Limit
+from delaybridge.store import keys
+from tests.rigs.scanner import NOW_MS, Publish, Rig, message
+
+TEN_S = 10_000
+NO_EXCHANGE = Outcome(Verdict.REFUSED, "no_exchange: 404", Fault.DESTINATION)
+NACK = Outcome(Verdict.UNKNOWN, "nack: 1", Fault.MESSAGE)
+
+RigFactory = Callable[..., Rig]
+
+
+@pytest.fixture
+def rig_of(redis_url: str, namespace: str) -> RigFactory:
+    """Makes a rig on the namespace of the test, to be entered."""
+    return lambda **options: Rig(redis_url, namespace, **options)
+
+
+def limit(rig: Rig, *places: tuple[str, float], label: str = "memory:q") -> Limit:
+    """Give a lane these rates."""
+    limit = rig.lanes.route(label, NOW_MS)[1].limit = Limit(places)
+    return limit
+
+
+def overdue(count: int, destination: str = "memory:q", **options: object) -> list[Message]:
+    """Messages that were due within the last second."""
+    name = destination.partition(":")[2]
+    return [
+        message(f"{name}{n:05}", NOW_MS - 1000 + n * 1000 // count, destination, **options)  # type: ignore[arg-type]
+        for n in range(count)
+    ]
+
+
+async def begin(rig: Rig, messages: list[Message]) -> None:
+    await rig.schedule(*messages)
+    rig.scanner.wake_all()
+
+
+def most_within(taken: list[Publish], ms: int) -> int:
+    """The most messages in any window of that length."""
+    times = [publish.at_ms for publish in taken]
+    return max(
+        (n - first for first, at_ms in enumerate(times) for n in [_after(times, at_ms + ms)]),
+        default=0,
+    )
+
+
+def _after(times: list[int], ms: int) -> int:
+    return next((n for n, at_ms in enumerate(times) if at_ms > ms), len(times))
+
+
+@pytest.mark.parametrize("rate", [0.5, 2, 100, 1000])
+async def test_a_backlog_goes_out_at_its_rate_and_earliest_first(
+    rig_of: RigFactory, rate: float
+) -> None:
+    async with rig_of() as rig:
+        limit(rig, ("memory:q", rate))
+        await begin(rig, overdue(int(12 * rate)))
+        await rig.live_until(NOW_MS + TEN_S)
+        taken = rig.memory.taken
+        assert 0.98 * rate * 10 <= len(taken) <= rate * 10.2 + 1
+        assert most_within(taken, 1000) <= rate * 1.2 + 1
+        assert {publish.attempt for publish in taken} == {1}
+        behind = [abs(n - int(publish.id[1:])) for n, publish in enumerate(taken)]
+        assert max(behind) <= rate * 0.2 + 4, "the four buckets go on side by side"
+
+
+async def test_a_destination_below_its_rate_is_on_time_and_asks_no_more_than_it_publishes(
+    rig_of: RigFactory,
+) -> None:
+    async with rig_of() as rig:
+        limit(rig, ("memory:q", 1000))
+        due = {f"m{n}": NOW_MS + 10 * n for n in range(200)}
+        await begin(rig, [message(id, due_ms) for id, due_ms in due.items()])
+        await rig.live_until(NOW_MS + 3000)
+        assert {publish.id: publish.at_ms for publish in rig.memory.taken} == due
+        assert rig.store.sent.count("allow") <= 200
+        assert "park" not in rig.store.sent
+        asked = len(rig.store.sent)
+        await rig.live_until(NOW_MS + 60_000)
+        assert rig.store.sent[asked:].count("allow") == 0, "idle, it asks for nothing"
+
+
+async def test_the_backlog_of_a_limited_destination_delays_no_other(rig_of: RigFactory) -> None:
+    async with rig_of() as rig:
+        limit(rig, ("memory:q", 50))
+        due = {f"o{n}": NOW_MS + 100 + 7 * n for n in range(300)}
+        await begin(rig, [*overdue(2000), *(message(id, ms, "b:q") for id, ms in due.items())])
+        await rig.live_until(NOW_MS + 3000)
+        assert {publish.id: publish.at_ms for publish in rig.other.taken} == due
+        assert 145 <= len(rig.memory.taken) <= 161
+
+
+async def test_a_rate_of_the_whole_broker_is_shared_and_each_lane_keeps_to_its_own_too(
+    rig_of: RigFactory,
+) -> None:
+    async with rig_of() as rig:
+        for name in "qr":
+            limit(rig, ("memory", 100), label=f"memory:{name}")
+        limit(rig, ("memory", 100), ("memory:s", 10), label="memory:s")
+        await begin(rig, [m for name in "qrs" for m in overdue(1200, f"memory:{name}")])
+        await rig.live_until(NOW_MS + TEN_S)
+        counts = Counter(publish.id[0] for publish in rig.memory.taken)
+        assert 980 <= counts.total() <= 1021
+        assert 95 <= counts["s"] <= 103
+        assert counts["q"] > 350 and counts["r"] > 350
+
+
+async def test_a_new_rate_holds_at_once_and_without_one_the_backlog_goes_out(
+    rig_of: RigFactory,
+) -> None:
+    async with rig_of() as rig:
+        limit(rig, ("memory:q", 10))
+        await begin(rig, overdue(2000))
+        await rig.live_until(NOW_MS + 1000)
+        assert 10 <= len(rig.memory.taken) <= 13
+        limit(rig, ("memory:q", 200))
+        await rig.live_until(NOW_MS + 2000)
+        assert 200 <= len(rig.memory.taken) <= 255
+        rig.lanes.route("memory:q", NOW_MS)[1].limit = None
+        await rig.live_until(NOW_MS + 2500)
+        assert len(rig.memory.taken) == 2000
+
+
+async def test_a_failed_attempt_counts_and_so_does_its_retry(rig_of: RigFactory) -> None:
+    async with rig_of() as rig:
+        limit(rig, ("memory:q", 20))
+        rig.memory.next_outcomes.extend([NACK] * 10)
+        await begin(rig, overdue(10))
+        await rig.live_until(NOW_MS + 3000)
+        assert len(rig.memory.taken) == 20
+        assert most_within(rig.memory.taken, 1000) <= 25
+        assert rig.memory.taken[-1].attempt == 2
+
+
+async def test_a_shut_destination_asks_for_nothing_and_its_probes_count(
+    rig_of: RigFactory,
+) -> None:
+    async with rig_of() as rig:
+        limit(rig, ("memory:q", 2))
+        rig.memory.next_outcomes.extend([NO_EXCHANGE] * 4)
+        await begin(rig, overdue(50))
+        await rig.live_until(NOW_MS + 1000)
+        asked = rig.store.sent.count("allow")
+        await rig.live_until(NOW_MS + 30_000)
+        assert rig.memory.published, "a probe passed"
+        assert rig.store.sent.count("allow") < asked + 130
+        assert most_within(rig.memory.taken, 1000) <= 4
+
+
+async def test_a_damaged_key_stops_only_what_is_limited_and_is_reported(
+    rig_of: RigFactory,
+) -> None:
+    async with rig_of() as rig:
+        limit(rig, ("memory:q", 100))
+        key = keys.allowances(rig.namespace)
+        await rig.store.redis.set(key, "x")
+        await begin(rig, [*overdue(20), *(message(f"o{n}", NOW_MS + n, "b:q") for n in range(20))])
+        await rig.live_until(NOW_MS + 3000)
+        assert len(rig.other.taken) == 20 and not rig.memory.taken
+        assert "WRONGTYPE" in rig.lanes.announced()["parked"]["memory:q"]
+        assert rig.store.sent.count("allow") <= 4
+        await rig.store.redis.delete(key)
+        await rig.live_until(NOW_MS + 5000)
+        assert len(rig.memory.taken) == 20
+
+
+async def test_a_backlog_is_announced_as_limited_and_not_as_slow(rig_of: RigFactory) -> None:
+    async with rig_of() as rig:
+        limit(rig, ("memory:q", 2.5))
+        await begin(rig, overdue(50))
+        await rig.live_until(NOW_MS + 1000)
+        assert rig.lanes.announced()["parked"] == {"memory:q": "limited: to 2.5/s"}
+        rig.now_ms += 60_000
+        rig.scanner.check_moving(10_000)
+        await rig.quiet()
+        rig.now_ms += 60_000
+        rig.scanner.check_moving(10_000)
+        assert rig.scanner._failure is None
