@@ -32,6 +32,8 @@ if TYPE_CHECKING:  # the same names as in _HOMES
     from delaybridge.store.selection import Selection as Selection
     from delaybridge.store.stats import Stats as Stats
     from delaybridge.store.stored import Stored as Stored
+    from delaybridge.store.tally import DestinationCounts as DestinationCounts
+    from delaybridge.store.tally import Tally as Tally
     from delaybridge.store.views import Page as Page
 
 __version__ = "0.1.0"
@@ -49,6 +51,7 @@ _HOMES = {
     "store.selection": "Selected Selection",
     "store.stats": "Stats",
     "store.stored": "Stored",
+    "store.tally": "DestinationCounts Tally",
     "store.views": "Page",
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names.split()}

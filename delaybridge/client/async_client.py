@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 
 from delaybridge.accept.accept import Accepted
 from delaybridge.client.ahead import AsyncLooksAhead
+from delaybridge.client.back import AsyncLooksBack
 from delaybridge.client.batching import Batching
 from delaybridge.client.requests import (
     Key,
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class AsyncClient(AsyncLooksAhead):
+class AsyncClient(AsyncLooksAhead, AsyncLooksBack):
     """Schedules messages, changes and shows them, on an event loop. One for each loop is enough.
 
         async with AsyncClient("redis://localhost:6379/0") as client:

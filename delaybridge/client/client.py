@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 
 from delaybridge.accept.accept import Accepted
 from delaybridge.client.ahead import LooksAhead
+from delaybridge.client.back import LooksBack
 from delaybridge.client.many import Many
 from delaybridge.client.requests import (
     Key,
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Client(Many, LooksAhead):
+class Client(Many, LooksAhead, LooksBack):
     """Schedules messages, changes and shows them. Thread-safe: one for each process is enough.
 
         with Client("redis://localhost:6379/0") as client:

@@ -10,8 +10,9 @@ from delaybridge.store.changes import Changes
 from delaybridge.store.horizon import Outlook
 from delaybridge.store.scheduling import Scheduling
 from delaybridge.store.stats import Counting
+from delaybridge.store.tally import Tallying
 from delaybridge.store.views import Views
 
 
-class Calls(Scheduling, Changes, Views, Counting, Outlook):
+class Calls(Scheduling, Changes, Views, Counting, Outlook, Tallying):
     """The calls of one namespace."""

@@ -41,6 +41,7 @@ SCRIPT_KEYS: dict[str, tuple[str, ...]] = {
     "get": ("messages", "mirror", "attempts", "parked", "dead", "dead_reason", "marks"),
     "page": ("listed", "messages", "attempts", "dead_reason", "marks"),
     "sample": ("messages", "due"),
+    "tally": ("listed", "messages"),
     "acquire": ("lease", "marks", "revoked"),
     "renew": ("lease", "due"),
     "release": ("lease",),
@@ -60,7 +61,7 @@ SCRIPT_KEYS: dict[str, tuple[str, ...]] = {
     "allow": ("allowances",),
 }
 # fmt: on
-"""Script -> its KEYS in order; `listed` of `page` is the set of the requested state."""
+"""Script -> its KEYS in order; `listed` of `page` and `tally` is the set of the requested state."""
 
 LISTED = {
     State.DELAYED: "due",

@@ -7,6 +7,7 @@ that the lease belongs to another worker and nothing was changed.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from math import inf
 from typing import Any, Literal, NamedTuple
 
@@ -46,6 +47,14 @@ class Sample(NamedTuple):
 
     messages: int
     records: list[tuple[bytes, int, float | None]]
+
+
+class Tallied(NamedTuple):
+    """listed: messages of a bucket in one state; read: how many of them; counts: by destination."""
+
+    listed: int
+    read: int
+    counts: Mapping[str, int]
 
 
 class Claim(NamedTuple):
@@ -145,6 +154,11 @@ def read_answer(reply: int) -> Answer:
 def read_sample(reply: list[Any]) -> Sample:
     scores = [float(score) if score else None for score in reply[3::3]]
     return Sample(reply[0], list(zip(reply[1::3], reply[2::3], scores, strict=True)))
+
+
+def read_tallied(reply: list[Any]) -> Tallied:
+    names = (name.decode(errors="replace") for name in reply[2::2])
+    return Tallied(reply[0], reply[1], dict(zip(names, reply[3::2], strict=True)))
 
 
 def read_answers(reply: list[int]) -> list[Answer] | None:

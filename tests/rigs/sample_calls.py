@@ -24,6 +24,7 @@ SAMPLES: dict[str, Callable[[int], RedisCommand[object]]] = {
     "discard": lambda n: BUCKET.discard(b"1234", "id"),
     "get": lambda n: BUCKET.get("id"),
     "sample": lambda n: BUCKET.sample(9),
+    "tally": lambda n: BUCKET.tally(State.PARKED, 9, 7),
     "page": lambda n: BUCKET.page(State.PARKED, limit=9),
     "acquire": lambda n: BUCKET.acquire("w:1", 1000),
     "renew": lambda n: BUCKET.renew("w:1:1", 1000),

@@ -1,0 +1,49 @@
+-- Count the messages of a bucket's due, mirror, parked or dead set by destination, or a random part.
+--
+-- KEYS[1]  listed       zset: due, mirror, parked or dead
+-- KEYS[2]  messages     hash
+-- ARGV[1]  limit        messages; if there are more, this many are drawn
+-- ARGV[2]  bytes        of records; no further one is read after these
+-- ARGV[3]  seed         of the draw
+-- returns  {how many are listed, how many were read, destination, how many, destination, ...}; the
+--          destination is empty if the record cannot be read
+-- cost     O(limit * log n), and the size of the records
+local size, limit, bytes = redis.call('ZCARD', KEYS[1]), tonumber(ARGV[1]), tonumber(ARGV[2])
+math.randomseed(tonumber(ARGV[3]))
+local all = size <= limit and redis.call('ZRANGE', KEYS[1], 0, -1) or {}
+local drawn = {}
+
+-- A member that was not drawn before.
+local function draw(number)
+  if size <= limit then -- in random order: the bytes may end it early
+    local other = math.random(number, size)
+    all[number], all[other] = all[other], all[number]
+    return all[number]
+  end
+  local rank
+  repeat
+    rank = math.random(0, size - 1)
+  until not drawn[rank]
+  drawn[rank] = true
+  return redis.call('ZRANGE', KEYS[1], rank, rank)[1]
+end
+
+local counts, order, read = {}, {}, 0
+while read < math.min(size, limit) and bytes > 0 do
+  read = read + 1
+  local record = redis.call('HGET', KEYS[2], draw(read)) or ''
+  bytes = bytes - #record
+  -- After a head of 13 bytes a payload is a MessagePack array; its first item is the destination.
+  local ok, _, found = pcall(cmsgpack.unpack_limit, record, 1, 14)
+  local destination = ok and type(found) == 'string' and found or ''
+  if not counts[destination] then
+    order[#order + 1] = destination
+  end
+  counts[destination] = (counts[destination] or 0) + 1
+end
+local answer = {size, read}
+for _, destination in ipairs(order) do
+  answer[#answer + 1] = destination
+  answer[#answer + 1] = counts[destination]
+end
+return answer

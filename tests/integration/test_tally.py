@@ -1,0 +1,89 @@
+"""Counts by destination on a real Redis."""
+
+from __future__ import annotations
+
+import pytest
+
+from delaybridge import Client, Message, MessageError, StoreDamaged
+from delaybridge.store import keys
+from delaybridge.store.tally import DestinationCounts, Tally
+from tests.rigs.flavours import Maker
+
+MANY = 6000
+EARLIER_MS = 1_000
+
+
+def to(destination: str, number: int, **fields: object) -> list[Message]:
+    return [Message(destination, b"x", delay="1h", **fields) for _ in range(number)]  # type: ignore[arg-type]
+
+
+def test_few_messages_are_counted_in_every_state(redis_url: str, namespace: str) -> None:
+    with Client(redis_url, namespace=namespace) as client:
+        made = client.schedule_many(
+            [*to("rabbitmq:orders/close", 5), *to("rabbitmq:orders/remind", 2), *to("kafka:t", 3)]
+        )
+        bury(client, made[0].id)
+        found = client.counts(by="destination")
+    orders = DestinationCounts("rabbitmq:orders", delayed=Tally(6), dead=Tally(1))
+    assert found == [orders, DestinationCounts("kafka:t", delayed=Tally(3))]
+    assert [each.messages for each in found] == [7, 3]
+
+
+def test_many_messages_are_estimated_within_the_error(redis_url: str, namespace: str) -> None:
+    with Client(redis_url, namespace=namespace) as client:
+        client.schedule_many([*to("kafka:big", MANY), *to("kafka:small", MANY // 10)])
+        found = {each.destination: each.delayed for each in client.counts()}
+    big, small = found["kafka:big"], found["kafka:small"]
+    assert 0 < big.error < MANY / 10
+    # Three times the error of 95 in 100: it fails once in a hundred million runs.
+    assert abs(big.messages - MANY) <= 3 * big.error
+    assert abs(small.messages - MANY // 10) <= 3 * small.error
+
+
+def test_large_records_end_a_look_early_and_make_it_an_estimate(
+    redis_url: str, namespace: str
+) -> None:
+    with Client(redis_url, namespace=namespace, buckets=1) as client:
+        body = b"x" * 200_000
+        client.schedule_many([Message("kafka:t", body, delay="1h") for _ in range(12)])
+        (found,) = client.counts()
+    assert found.delayed.messages == 12
+    assert found.delayed.error > 0
+
+
+def test_an_unreadable_record_is_counted_as_such(redis_url: str, namespace: str) -> None:
+    with Client(redis_url, namespace=namespace, buckets=1) as client:
+        made = client.schedule_many(to("kafka:t", 2))
+        client._store.redis.hset(keys.bucket_key(namespace, 0, "messages"), made[0].id, b"\xc1")
+        found = {each.destination: each.delayed for each in client.counts()}
+    assert found == {"kafka:t": Tally(1), "(unreadable)": Tally(1)}
+
+
+def test_a_damaged_key_is_named(redis_url: str, namespace: str) -> None:
+    with Client(redis_url, namespace=namespace) as client:
+        client.schedule_many(to("kafka:t", 2))
+        damaged = keys.bucket_key(namespace, 3, "parked")
+        client._store.redis.set(damaged, "by hand")
+        with pytest.raises(StoreDamaged, match="parked"):
+            client.counts()
+
+
+async def test_both_clients_count_alike(make: Maker, redis_url: str, namespace: str) -> None:
+    client = make(redis_url, namespace=namespace)
+    await client.schedule("kafka:t", b"x", delay="1h")
+    assert await client.counts() == [DestinationCounts("kafka:t", delayed=Tally(1))]
+
+
+async def test_no_other_count_is_offered(make: Maker, redis_url: str, namespace: str) -> None:
+    with pytest.raises(MessageError, match="by"):
+        await make(redis_url, namespace=namespace).counts(by="bucket")
+
+
+def bury(client: Client, id: str) -> None:
+    """Move a delayed message to the dead set, as its owner's verbs would."""
+    calls = client._requests.calls
+    bucket = calls.buckets[keys.bucket_of(id.encode(), len(calls.buckets))]
+    redis = client._store.redis
+    redis.zrem(bucket.key("due"), id)
+    redis.zadd(bucket.key("dead"), {id: EARLIER_MS})
+    redis.hset(bucket.key("dead_reason"), id, "refused: by a test")

@@ -1,0 +1,53 @@
+"""Estimates by destination: right as often as they say, and exact if everything was read."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+
+from delaybridge.store.replies import Tallied
+from delaybridge.store.tally import OTHER, Tally, estimated
+
+BUCKETS, TRIALS = 16, 400
+
+
+def drawn(bucket: list[str], limit: int, chance: random.Random) -> Tallied:
+    """What the script answers for a bucket that holds messages to these destinations."""
+    read = bucket if len(bucket) <= limit else chance.sample(bucket, limit)
+    return Tallied(len(bucket), len(read), Counter(read))
+
+
+def test_what_was_read_as_a_whole_is_exact() -> None:
+    strata = [Tallied(3, 3, {"a": 2, "b": 1}), Tallied(0, 0, {}), Tallied(5, 5, {"a": 5})]
+    assert dict(estimated(strata)) == {"a": Tally(7), "b": Tally(1)}
+
+
+@pytest.mark.parametrize("share", [0.5, 0.05, 0.004])
+@pytest.mark.parametrize("is_even", [True, False], ids=["even", "by key"])
+def test_estimates_are_as_good_as_they_say(share: float, is_even: bool) -> None:
+    chance = random.Random(5)
+    shares = [share] * BUCKETS if is_even else [share * BUCKETS / 4] * 4 + [0.0] * (BUCKETS - 4)
+    buckets = [["a"] * round(2000 * min(1, s)) for s in shares]
+    buckets = [each + ["b"] * (2000 - len(each)) for each in buckets]
+    truth = sum(each.count("a") for each in buckets)
+    right = 0
+    for _ in range(TRIALS):
+        found = dict(estimated([drawn(each, 100, chance) for each in buckets]))
+        tally = found.get("a", Tally(0, truth))  # none was drawn: it is not listed
+        assert tally.error > 0
+        right += abs(tally.messages - truth) <= tally.error
+    assert right / TRIALS >= 0.93
+
+
+def test_a_damaged_bucket_of_which_nothing_was_read_does_not_divide_by_zero() -> None:
+    assert dict(estimated([Tallied(10, 0, {}), Tallied(1, 1, {"a": 1})])) == {"a": Tally(1)}
+
+
+def test_destinations_beyond_two_hundred_share_one_count() -> None:
+    counts = {f"d{number}": 1 for number in range(300)} | {"big": 50}
+    found = dict(estimated([Tallied(350, 350, counts)]))
+    assert found["big"] == Tally(50)
+    assert found[OTHER] == Tally(101)
+    assert len(found) == 201
