@@ -12,6 +12,7 @@ from delaybridge.scan.flow import Flow
 from delaybridge.scan.limit import Limit
 from delaybridge.scan.parked import Parked
 from delaybridge.scan.retry import Circuit
+from delaybridge.scan.terms import Terms
 from delaybridge.store.troubles import LACKING, LIMITED, SLOW, other_kind
 
 if TYPE_CHECKING:
@@ -32,13 +33,19 @@ class Lane:
     refusals: how often fired copies were refused and parked; copies fired before that are parked
     behind them.
     is_slow: messages were parked only because the lane was full, or lacked permits. is_left: its
-    broker was replaced; its parked messages go back to `due` and are routed again.
-    limit: its permits, None if it has no rate.
+    broker was replaced, or some of its destinations got lanes of their own; its parked messages go
+    back to `due` and are routed again. behind: the lanes that were left for this one; their fired
+    messages go out first. family: the label of its exchange or topic. limit: its permits, None if
+    it has no rate.
     """
 
-    def __init__(self, label: str, broker: Broker | None, flow: Flow) -> None:
+    def __init__(
+        self, label: str, broker: Broker | None, flow: Flow, terms: Terms, family: str = ""
+    ) -> None:
         """broker: None if this worker has no such broker; `lacks` then names it."""
-        self.label, self.flow = label, flow
+        self.label, self.flow, self.terms = label, flow, terms
+        self.family = family or label
+        self.behind: list[Lane] = []
         self.publisher = None if broker is None else broker.publisher
         self.lacks: str | None = None
         self.kind = "" if broker is None else broker.kind
@@ -64,9 +71,11 @@ class Lane:
 
     @property
     def is_cut_off(self) -> bool:
-        """Whether its broker cannot be reached."""
+        """Whether nothing may pass: its broker cannot be reached, or it is paused."""
         publisher = self.publisher
-        return self.is_left or publisher is None or publisher.unavailable is not None
+        if publisher is None or publisher.unavailable is not None or self.terms.paused:
+            return True
+        return self.is_left or (bool(self.behind) and any(lane.load for lane in self.behind))
 
     @property
     def trouble(self) -> str:

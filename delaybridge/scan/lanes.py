@@ -21,7 +21,9 @@ from delaybridge.scan.parking import Parking
 from delaybridge.scan.retry import RetryPolicy
 from delaybridge.scan.routing import Routing
 from delaybridge.scan.session import Session
+from delaybridge.scan.terms import Steering
 from delaybridge.scan.window import PATIENCE_MS, Window
+from delaybridge.store.rules import Rules
 from delaybridge.store.troubles import other_kind
 
 _ANNOUNCED = 20  # destinations whose messages are parked
@@ -57,13 +59,11 @@ class Lanes:
         """
         self._brokers = brokers
         self._window = Window(window_messages, window_bytes)
-        self._routing = Routing(brokers, window_messages, emit)
+        self._steering = Steering(retry, dead_letters)
+        self._routing = Routing(brokers, window_messages, emit, self._steering)
         self.route = self._routing.route
         self._parking = Parking(self._window)
-        self._outcomes = Outcomes(
-            self._parking, retry, emit,
-            dead_letters=dead_letters, route=self.route, send=self._send_letter,
-        )  # fmt: skip
+        self._outcomes = Outcomes(self._parking, emit, route=self.route, send=self._send_letter)
         self._clear: set[tuple[Session, Lane]] = set()  # found without obstacle in this batch
         self._waiting: dict[Lane, None] = {}  # lanes with ready copies, in order
         self.ripened, self.unripened = self._window.ripened, self._window.unripened
@@ -75,8 +75,16 @@ class Lanes:
         The old lanes finish the copies that are fired. All others are routed again, in order.
         """
         left = self._routing.brokers_changed(names)
-        self._parking.brokers_changed({*names})
+        self._parking.routes_changed({*names})
         return left
+
+    def rules_changed(self, rules: Rules) -> None:
+        """The rules of destinations are these now. Fired messages go out as they were.
+
+        Where destinations get lanes of their own, or lose them, the others are routed again.
+        """
+        self._steering.rules = rules
+        self._parking.routes_changed(self._routing.rules_changed())
 
     # what a ripe copy may do
 
@@ -271,7 +279,7 @@ class Lanes:
     def is_calm(self) -> bool:
         """Whether nothing is parked, or ready and has room, so that an outcome allows no step."""
         has_room = any(lane.flow.has_room for lane in self._waiting)
-        return not (has_room or self._parking.troubled)
+        return self._parking.is_calm and not has_room
 
     def has_room(self, lane: Lane) -> bool:
         """Whether a lane may take an eighth of what it holds, or others must not wait for that."""
@@ -294,12 +302,16 @@ class Lanes:
             lane
             for lane in self._parking.troubled
             if lane.parked and (lane.publisher is None or lane.publisher.unavailable is None)
+            if not lane.terms.paused
         )
+        rules = self._steering.rules.by_place
+        paused = (place for place, rule in rules.items() if rule.paused)
         return {
             "brokers": {n: why and why[:ERROR_CHARS] for n, why in reasons.items()},
             "parked": {
                 lane.label: lane.trouble[:ERROR_CHARS] for lane in islice(parked, _ANNOUNCED)
             },
+            "paused": list(islice(paused, _ANNOUNCED)),
         }
 
     def next_looks_ms(self, now_ms: int, *, waiting: bool) -> Iterable[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from delaybridge.errors import DecodeError
 from delaybridge.events import (
@@ -24,8 +24,8 @@ from delaybridge.scan.copy import Copy
 from delaybridge.scan.lane import Lane
 from delaybridge.scan.letters import Letter
 from delaybridge.scan.parking import Parking
-from delaybridge.scan.retry import RetryPolicy
 from delaybridge.scan.session import Session
+from delaybridge.scan.terms import plan_of
 
 ERROR_CHARS = 200  # of an error that is kept with a message, or announced
 _REASON_CHARS = 500  # of the reason kept with a dead message
@@ -37,16 +37,14 @@ class Outcomes:
     def __init__(
         self,
         parking: Parking,
-        retry: RetryPolicy,
         emit: Emit,
         *,
-        dead_letters: Mapping[str, str],
         route: Callable[[str, int], tuple[Destination, Lane]],
         send: Callable[[Letter], None],
     ) -> None:
-        """dead_letters: broker -> destination of given-up messages. send: publishes a letter."""
-        self._parking, self._retry, self._emit = parking, retry, emit
-        self._dead_letters, self._route, self._send = dead_letters, route, send
+        """send: publishes a letter."""
+        self._parking, self._emit = parking, emit
+        self._route, self._send = route, send
 
     def confirmed(
         self, lane: Lane, copies: Sequence[Copy], now_ms: int, took_ms: Sequence[int]
@@ -105,7 +103,8 @@ class Outcomes:
 
         maybe: the message may have been delivered.
         """
-        delay_ms = self._retry.delay_ms(copy.tried.failures + 1, random.random)
+        policy = plan_of(copy.lane.terms, copy.record.retry)
+        delay_ms = policy.delay_ms(copy.tried.failures + 1, random.random)
         if delay_ms is None:
             if not self._dead_letter(copy, reason, now_ms, maybe=maybe):
                 self.bury(copy, reason, counted=True, maybe=maybe)
@@ -116,7 +115,10 @@ class Outcomes:
 
     def is_used_up(self, copy: Copy) -> bool:
         """Whether no attempt is left, because workers died while they published it."""
-        return copy.tried.failures >= self._retry.max_attempts
+        failures = copy.tried.failures
+        return failures > 0 and (
+            failures >= plan_of(copy.lane.terms, copy.record.retry).max_attempts
+        )
 
     def bury(self, copy: Copy, reason: str, *, counted: bool, maybe: bool = False) -> None:
         """Give up: the message goes to the dead set. counted: an attempt failed just now."""
@@ -124,15 +126,16 @@ class Outcomes:
         self._emit(Buried(destination=copy.lane.label, messages=1, reason=reason))
 
     def _dead_letter(self, copy: Copy, reason: str, now_ms: int, *, maybe: bool) -> bool:
-        """Publish it to its broker's dead-letter destination; False if it has none.
+        """Publish it to its dead-letter destination; False if it has none, or that is paused.
 
         The store keeps it in flight until that ends: settled, or buried after all.
         """
-        to = self._dead_letters.get(copy.destination.broker)
+        own = copy.record.retry
+        to = copy.lane.terms.dead_letter if own is None or not own.dead_letter else own.dead_letter
         if to is None or to == copy.record.destination:
             return False
         destination, lane = self._route(to, now_ms)
-        if lane.publisher is None or not copy.record.suits(lane.kind):
+        if lane.publisher is None or not copy.record.suits(lane.kind) or lane.terms.paused:
             return False  # its broker was removed since, or replaced by one of another kind
         try:
             letter = Letter(copy, to, destination, lane, reason[:_REASON_CHARS], maybe=maybe)

@@ -32,7 +32,7 @@ class Parking:
         self._window = window
         self.troubled: dict[Lane, None] = {}
         self._returning: list[tuple[Lane, Session]] = []
-        self._changed: set[str] = set()  # brokers whose messages must be routed again
+        self._changed: set[str] = set()  # brokers, families: their messages must be routed again
 
     def park(self, copy: Copy) -> None:
         """Park it, after the messages that its session has parked of this lane already."""
@@ -46,9 +46,14 @@ class Parking:
             parked = lane.parked[session] = Parked()
         parked.add(copy)
 
-    def brokers_changed(self, names: set[str]) -> None:
-        """Messages of these brokers must be routed again."""
+    def routes_changed(self, names: set[str]) -> None:
+        """Messages of these brokers, exchanges or topics must be routed again."""
         self._changed |= names
+
+    @property
+    def is_calm(self) -> bool:
+        """Whether an outcome allows no step here: nothing is parked that is not paused."""
+        return all(lane.terms.paused and not lane.is_left for lane in self.troubled)
 
     @property
     def is_returning(self) -> bool:
@@ -88,10 +93,10 @@ class Parking:
         self._returning = [way for way in self._returning if way[1] is not session]
 
     def _empty_left(self, remove: Remove) -> None:
-        """Bring back the messages of brokers that changed, parked or on the wheel."""
+        """Bring back the messages whose routes changed, parked or on the wheel."""
         if self._changed:
             changed, self._changed = self._changed, set()
-            for copy in remove(lambda copy: copy.lane.name in changed):
+            for copy in remove(lambda c: c.lane.name in changed or c.lane.family in changed):
                 self.park(copy)
         for lane in [lane for lane in self.troubled if lane.is_left]:
             for session, parked in lane.parked.items():

@@ -1,10 +1,12 @@
 """When to try again: a message after a failed publish, a destination after it refused messages."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from delaybridge.backoff import ATTEMPTS_LIMIT, FACTOR_LIMIT, WAIT_LIMIT_MS
+from delaybridge.backoff import ATTEMPTS_LIMIT, FACTOR_LIMIT, WAIT_LIMIT_MS, RetryPlan
 
 Random = Callable[[], float]
 """Draws from [0, 1), as `random.random`; a test passes its own."""
@@ -34,6 +36,19 @@ class RetryPolicy:
         if not 1 < self.factor <= FACTOR_LIMIT:
             raise ValueError(f"factor must be above 1, at most {FACTOR_LIMIT}, not {self.factor}")
         _check_waits(self.base_ms, self.max_ms, self.jitter)
+
+    def with_plan(self, plan: RetryPlan) -> RetryPolicy:
+        """This policy with the fields that the plan sets.
+
+        If only one of the waits is set, the other moves out of its way.
+        """
+        fields = {field: getattr(plan, field) for field in RetryPlan.__struct_fields__}
+        fields = {field: value for field, value in fields.items() if value is not None}
+        base_ms, max_ms = fields.get("base_ms", self.base_ms), fields.get("max_ms", self.max_ms)
+        if base_ms > max_ms:
+            moved = "base_ms" if plan.max_ms is not None else "max_ms"
+            fields[moved] = max_ms if moved == "base_ms" else base_ms
+        return replace(self, **fields)
 
     def delay_ms(self, attempts: int, random: Random) -> int | None:
         """The wait after that many failed attempts, 1 or more. None: they are used up, bury it."""

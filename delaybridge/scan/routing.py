@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from weakref import WeakValueDictionary
 
 from delaybridge.accept.destination import parse_destination
@@ -11,17 +11,24 @@ from delaybridge.events import CircuitOpened, Emit
 from delaybridge.message import Destination
 from delaybridge.scan.flow import Flow
 from delaybridge.scan.lane import Broker, Lane
+from delaybridge.scan.terms import Steering, Terms
 
 _ROUTES = 10_000  # kept; routing keys are unbounded
+_APART = 2000  # lanes of single destinations; beyond, those without a rule lose theirs
 _NOWHERE = Destination("", "", "")
 
 
 class Routing:
     """Finds the lane of each destination. lanes: by label. kinds: broker -> its kind."""
 
-    def __init__(self, brokers: Mapping[str, Broker], window_messages: int, emit: Emit) -> None:
+    def __init__(
+        self, brokers: Mapping[str, Broker], window_messages: int, emit: Emit, steering: Steering
+    ) -> None:
         """brokers: may change under this; then call `brokers_changed`."""
         self._brokers, self._window_messages, self._emit = brokers, window_messages, emit
+        self._steering = steering
+        self._apart: dict[str, str] = {}  # whole destinations with lanes of their own -> labels
+        self._left: list[Lane] = []  # replaced lanes that may have fired messages
         self.kinds: dict[str, str] = {}
         self.lanes: dict[str, Lane] = {}
         self._routes: dict[str, tuple[Destination, Lane]] = {}
@@ -48,15 +55,23 @@ class Routing:
             destination = parse_destination(text, self.kinds)
         except MessageError:
             return _NOWHERE, self._lane(text, None, now_ms)
-        broker = self._brokers[destination.broker]
-        return destination, self._lane(destination.label, broker, now_ms)
+        broker, label = self._brokers[destination.broker], destination.label
+        whole = str(destination)
+        return destination, self._lane(whole if whole in self._apart else label, broker, now_ms)
 
     def _lane(self, label: str, broker: Broker | None, now_ms: int) -> Lane:
         lane = self.lanes.get(label)
         if lane is None:
             flow = Flow(self._window_messages, now_ms)
-            lane = self.lanes[label] = Lane(label, broker, flow)
+            family = self._apart.get(label, label)
+            terms = self._terms(label, family, has_broker=broker is not None)
+            lane = self.lanes[label] = Lane(label, broker, flow, terms, family)
+            lane.behind = [old for old in self._left if old.family == family and old.load]
         return lane
+
+    def _terms(self, label: str, family: str, *, has_broker: bool) -> Terms:
+        terms = self._steering.terms(label.partition(":")[0], family, label)
+        return terms if has_broker else terms._replace(dead_letter=None)
 
     def lane_lacking(self, name: str, label: str, now_ms: int) -> Lane:
         """The lane of messages that wait for a worker that has such a broker."""
@@ -69,9 +84,36 @@ class Routing:
     def brokers_changed(self, names: Collection[str]) -> list[Lane]:
         """These brokers were added, replaced or removed; returns their old lanes."""
         self.kinds = {name: broker.kind for name, broker in self._brokers.items()}
-        self._routes.clear()
         left = [lane for lane in self.lanes.values() if lane.name in names]
-        for lane in left:
-            del self.lanes[lane.label]
-            lane.is_left, lane.is_slow = True, False
+        self._leave(left)
+        self._apart = self._steering.apart(self.kinds)
         return left
+
+    def rules_changed(self) -> set[str]:
+        """The rules are others; returns labels some of whose destinations change their lane.
+
+        Their lanes are left, as if their broker had been replaced.
+        """
+        apart = self._steering.apart(self.kinds)
+        if len(self._apart) < _APART:  # a lane that lost its rule stays: nothing is routed again
+            apart = self._apart | apart
+        families = {(self._apart | apart)[w] for w in self._apart.keys() ^ apart.keys()}
+        self._apart = apart
+        left = [lane for lane in self.lanes.values() if lane.family in families]
+        self._leave(left)
+        self._left = [lane for lane in [*self._left, *left] if lane.load]
+        for lane in self.lanes.values():
+            has_broker = lane.publisher is not None
+            was, lane.terms = (
+                lane.terms,
+                self._terms(lane.label, lane.family, has_broker=has_broker),
+            )
+            if was.paused and not lane.terms.paused:
+                lane.is_slow = bool(lane.parked)  # they come back as there is room, earliest first
+        return families
+
+    def _leave(self, lanes: Sequence[Lane]) -> None:
+        self._routes.clear()
+        for lane in lanes:
+            del self.lanes[lane.label]
+            lane.is_left, lane.is_slow, lane.behind = True, False, []

@@ -40,6 +40,11 @@ class WorkerInfo(NamedTuple):
     said: WorkerTroubles = WorkerTroubles()
     damaged: Mapping[str, Any] = {}
 
+    @property
+    def obeys_rules(self) -> bool:
+        """Whether its version obeys the rules of destinations."""
+        return self.said.paused is not None
+
 
 class SourceInfo(NamedTuple):
     """A delay exchange or delay topic as one ingest process sees it.
@@ -84,7 +89,7 @@ def workers(
             **_process(of, name),
             buckets=owners.count(name),
             expires_ms=expires_ms,
-            said=WorkerTroubles(_texts(of, "brokers"), _texts(of, "parked") or {}),
+            said=_said(of),
             damaged=_texts(of, "damaged") or {},
         )
         for name, of, expires_ms in _living(announced, now_ms)
@@ -104,6 +109,12 @@ def intact(replies: list[Any]) -> Announcements:
     info, expiries = replies
     known = {} if isinstance(info, StoreError) else info
     return known, [] if isinstance(expiries, StoreError) else expiries
+
+
+def _said(of: Mapping[str, Any]) -> WorkerTroubles:
+    paused = of.get("paused")
+    texts = tuple(map(str, paused)) if isinstance(paused, list) else None
+    return WorkerTroubles(_texts(of, "brokers"), _texts(of, "parked") or {}, texts)
 
 
 def _process(of: Mapping[str, Any], name: str) -> dict[str, Any]:

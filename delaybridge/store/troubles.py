@@ -41,10 +41,12 @@ class WorkerTroubles(NamedTuple):
 
     brokers: name of each broker -> why it is unavailable, None if it is available; None as a whole
     if the worker's version does not announce it. parked: lane -> why its messages are parked.
+    paused: the places that it keeps paused; None if its version knows no rules of destinations.
     """
 
     brokers: Mapping[str, str | None] | None = None
     parked: Mapping[str, str] = {}
+    paused: tuple[str, ...] | None = None
 
     def why(self, destination: str) -> str:
         """Why a message to this destination is parked, as far as the worker has announced it."""

@@ -21,6 +21,7 @@ from delaybridge.scan.retry import RetryPolicy
 from delaybridge.scan.scanner import Scanner
 from delaybridge.store import keys, registry
 from delaybridge.store.calls import Calls
+from delaybridge.store.rules import Rules
 from delaybridge.store.store import AsyncStore
 from delaybridge.worker.brokers import Brokers
 from delaybridge.worker.eventlog import say
@@ -53,7 +54,9 @@ class ScanRun:
         self._settings = worker.settings
         self._clock = StoreClock()
         self._alarm = Alarm()
-        self.pulse = Pulse(store)
+        self._destinations = worker.destinations
+        self._rules_told = asyncio.Event()
+        self.pulse = Pulse(store, [self._destinations])
         self._leases = Leases(
             store, calls, self._clock, worker.emit,
             name=worker.identity.name,
@@ -70,6 +73,7 @@ class ScanRun:
         """Scan until the worker is stopped, then drain. Raises any error that ends it earlier."""
         try:
             await self._leases.read_clock()
+            await self._destinations.read(self._store)  # nothing that is paused is published
             self._settings = self._worker.settings  # a reload may have changed them meanwhile
             self._brokers = Brokers(
                 self._settings.brokers,
@@ -78,6 +82,8 @@ class ScanRun:
                 on_change=self._broker_changed,
             )
             self._scanner = self._build_scanner()
+            self._destinations.on_change = self._rules_changed
+            self._lanes.rules_changed(self._destinations.rules)
             await self._work()
         finally:
             self._alarm.close()
@@ -91,6 +97,7 @@ class ScanRun:
                 self._scanner.run(),
                 self._leases.keep(self._scanner),
                 self._listen(),
+                self._follow_rules(),
                 self._watch(),
                 self.pulse.run(),
                 *([self._trim()] if s.dead.is_bounded else []),
@@ -160,12 +167,27 @@ class ScanRun:
                     say(logging.WARNING, "wake_ups_lost", hint="every bucket is checked")
                 self._scanner.wake_all()
                 self._leases.changed()
+                self._rules_told.set()
+            elif text == "destinations":
+                self._rules_told.set()
             elif text == "fleet":
                 self._leases.changed()
             else:
                 # Anything may be published on the channel: a malformed text is ignored.
                 if (found := _WAKE.fullmatch(text)) is not None:
                     self._scanner.wake(int(found[1]), int(found[2]))
+
+    async def _follow_rules(self) -> None:
+        """Read the rules of destinations whenever they change; the pulse does it each second."""
+        while True:
+            await self._rules_told.wait()
+            self._rules_told.clear()
+            self._destinations.take(await self._store.run_each(self._destinations.commands()))
+
+    def _rules_changed(self, rules: Rules) -> None:
+        """Obey them now, and announce what is paused."""
+        self._lanes.rules_changed(rules)
+        self._broker_changed()
 
     async def _watch(self) -> None:
         while True:

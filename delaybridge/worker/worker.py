@@ -16,6 +16,7 @@ from delaybridge.settings.settings import Settings
 from delaybridge.store import rights
 from delaybridge.store.calls import Calls
 from delaybridge.store.store import AsyncStore
+from delaybridge.worker.destinations import Destinations
 from delaybridge.worker.eventlog import say
 from delaybridge.worker.listeners import Listeners
 from delaybridge.worker.reload import changed_brokers, reread
@@ -50,6 +51,7 @@ class Worker(Service):
         self.settings, self.identity, self.on_token = settings, identity, on_token
         self.burst = burst
         self.emit = Listeners()
+        self.destinations = Destinations(settings.namespace)
         self.gave_back = True  # whether every lease that it took was given back
         self.current_run: ScanRun | None = None
         self._backoff = Backoff(*_RESTART_S, steady_s=_STEADY_S)

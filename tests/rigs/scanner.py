@@ -24,13 +24,14 @@ from delaybridge.scan.session import Session
 from delaybridge.store import keys, registry
 from delaybridge.store.calls import Calls
 from delaybridge.store.command import RedisCommand
+from delaybridge.store.rules import Rule, Rules
 from delaybridge.store.store import AsyncStore
 from delaybridge.store.verbs import Bucket
 
 NOW_MS = 1_800_000_000_000
 TTL_MS = 600_000
 TURNS_OF_THE_LOOP = 5  # a report, the ring it causes, and what that wakes
-BROKERS = {"memory": "memory://", "b": "memory://"}
+BROKERS = {"memory": "memory://", "b": "memory://", "rabbit": "amqp://localhost"}
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -170,9 +171,11 @@ class Rig:
         self.memory, self.other = Broker_(self, "memory"), Broker_(self, "b")
         self.clock = StoreClock(monotonic=lambda: self.now_ms / 1000)
         self.clock.observe(NOW_MS * 1000, NOW_MS / 1000, NOW_MS / 1000)
-        brokers = {"memory": self.memory, "b": self.other}
+        self.rabbit = Broker_(self, "rabbit")  # its messages are encoded for RabbitMQ
+        brokers = {"memory": self.memory, "b": self.other, "rabbit": self.rabbit}
+        kinds = {"memory": "memory", "b": "memory", "rabbit": "rabbitmq"}
         self.lanes = Lanes(
-            {n: Broker("memory", publisher) for n, publisher in brokers.items() if n != lacks},
+            {n: Broker(kinds[n], publisher) for n, publisher in brokers.items() if n != lacks},
             RetryPolicy(max_attempts=max_attempts, base_ms=1000, jitter=0.0),
             self.events.append,
             window_messages=window,
@@ -229,6 +232,13 @@ class Rig:
 
     def report(self, *args: Any) -> None:
         self.scanner.report(*args)
+
+    # rules
+
+    async def steer(self, rules: Mapping[str, Rule]) -> None:
+        """These rules are in force from now on, by place."""
+        self.lanes.rules_changed(Rules(rules))
+        await self.quiet()
 
     # time
 

@@ -504,7 +504,11 @@ def test_while_a_broker_is_unavailable_its_messages_are_parked_and_the_other_s_a
 def test_a_worker_says_which_brokers_it_serves_and_whose_messages_it_parks_and_why(
     board: Board,
 ) -> None:
-    assert board.lanes.announced() == {"brokers": {"a": None, "b": None}, "parked": {}}
+    assert board.lanes.announced() == {
+        "brokers": {"a": None, "b": None},
+        "parked": {},
+        "paused": [],
+    }
     board.answer(board.send(1), NO_EXCHANGE)
     board.pass_(board.copy("elsewhere:q"))
     board.b.unavailable = "not_connected: " + "x" * 1000

@@ -1,0 +1,70 @@
+"""Terms: what settings, and rules from Redis, say about each lane."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from delaybridge.backoff import RetryPlan
+from delaybridge.scan.retry import RetryPolicy
+from delaybridge.store.rules import NO_RULES, Rules
+
+_TABLE_KIND = "rabbitmq"  # only its destinations have a part after the label: the routing key
+
+
+class Terms(NamedTuple):
+    """What holds for the messages of one lane.
+
+    paused: the place that is paused, empty if none is. rates: each place with a rate, and it.
+    dead_letter: where messages go that are given up; None: to the dead set.
+    """
+
+    policy: RetryPolicy
+    paused: str = ""
+    spread_ms: int = 0
+    rates: tuple[tuple[str, float], ...] = ()
+    dead_letter: str | None = None
+
+
+class Steering:
+    """Settings and rules together. rules: as last read; None of them if they never were."""
+
+    def __init__(self, policy: RetryPolicy, dead_letters: Mapping[str, str]) -> None:
+        """dead_letters: broker -> destination of messages that are given up."""
+        self._policy, self._dead_letters = policy, dead_letters
+        self.rules: Rules = NO_RULES
+
+    def terms(self, broker: str, label: str, destination: str) -> Terms:
+        """The terms of a lane. destination: the whole one, if it has a lane of its own."""
+        policy, paused, spread_ms = self._policy, "", 0
+        dead_letter = self._dead_letters.get(broker)
+        levels = self.rules.levels(broker, label, destination)
+        for place, rule in levels:
+            if rule.paused:
+                paused = paused or place
+            if rule.spread_ms is not None:
+                spread_ms = rule.spread_ms
+            if rule.retry is not None:
+                policy = policy.with_plan(rule.retry)
+            if rule.dead_letter is not None:
+                dead_letter = rule.dead_letter or None
+        rates = tuple((place, rule.rate) for place, rule in levels if rule.rate is not None)
+        return Terms(policy, paused, spread_ms, rates, dead_letter)
+
+    def apart(self, kinds: Mapping[str, str]) -> dict[str, str]:
+        """Whole destinations with a rule, which need lanes of their own -> their label.
+
+        kinds: broker -> its kind.
+        """
+        found = {}
+        for place in self.rules.by_place:
+            broker, _, address = place.partition(":")
+            exchange, slash, _ = address.partition("/")
+            if exchange and slash and kinds.get(broker) == _TABLE_KIND:
+                found[place] = f"{broker}:{exchange}"
+        return found
+
+
+def plan_of(terms: Terms, own: RetryPlan | None) -> RetryPolicy:
+    """The policy of one message. own: its own plan, whose fields win."""
+    return terms.policy if own is None else terms.policy.with_plan(own)

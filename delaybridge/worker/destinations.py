@@ -1,0 +1,92 @@
+"""The rules of destinations that a worker obeys: read before it claims anything, then each second.
+
+A change is also told on the wake channel. What cannot be read changes nothing: the rules known
+before stay in force, so no error resumes a destination that is paused.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from delaybridge.errors import StoreError, StoreUnavailable, printable
+from delaybridge.store import rules
+from delaybridge.store.command import RedisCommand
+from delaybridge.store.rules import NO_RULES, Rules
+from delaybridge.store.store import AsyncStore
+from delaybridge.worker.eventlog import say
+
+_SHOWN_CHARS = 200
+_SHOWN_PLACES = 10
+
+
+class Destinations:
+    """A part of the pulse. on_change: called with the rules whenever they have changed."""
+
+    name = "destinations"
+
+    def __init__(self, namespace: str) -> None:
+        self._namespace = namespace
+        self.rules: Rules = NO_RULES
+        self.on_change: Callable[[Rules], None] = lambda rules: None
+        self._asked = self._taken = 0
+        self._stored: Mapping[bytes, bytes] = {}
+        self._error = ""
+
+    async def read(self, store: AsyncStore) -> None:
+        """Read them now. Raises StoreUnavailable if Redis does not answer."""
+        (reply,) = replies = await store.run_each(self.commands())
+        if isinstance(reply, StoreUnavailable):
+            raise reply
+        self.take(replies)
+
+    def commands(self) -> Sequence[RedisCommand[Any]]:
+        """The command that reads them; its reply knows when it was asked for."""
+        self._asked += 1
+        number, read = self._asked, rules.read(self._namespace)
+        return [
+            RedisCommand(
+                read.name, read.keys, read.args,
+                lambda reply: (number, read.parse(reply)), is_plain=True,
+            )
+        ]  # fmt: skip
+
+    def take(self, replies: Sequence[Any]) -> None:
+        """Obey the rules in the reply, unless a later question was answered already."""
+        (reply,) = replies
+        if isinstance(reply, StoreError):
+            self._unreadable(reply)
+            return
+        number, stored = reply
+        if number < self._taken:
+            return
+        self._taken = number
+        if stored == self._stored and not self._error:
+            return
+        self._error = ""
+        self._stored = stored
+        before, self.rules = self.rules, rules.understood(stored, self.rules)
+        if self.rules.odd != before.odd:
+            self._say_odd()
+        if self.rules.by_place != before.by_place:
+            self._say_changed()
+            self.on_change(self.rules)
+
+    def _unreadable(self, error: StoreError) -> None:
+        if not isinstance(error, StoreUnavailable) and str(error) != self._error:
+            self._error = str(error)
+            hint = "the rules known before stay in force; see: delaybridge doctor"
+            say(logging.ERROR, "rules_unreadable", reason=self._error[:_SHOWN_CHARS], hint=hint)
+
+    def _say_odd(self) -> None:
+        for place, what in list(self.rules.odd.items())[:_SHOWN_PLACES]:
+            reason = printable(what)[:_SHOWN_CHARS]
+            hint = "ignored; what was known before stays in force"
+            say(logging.ERROR, "rule_unreadable", place=printable(place), reason=reason, hint=hint)
+
+    def _say_changed(self) -> None:
+        by_place = self.rules.by_place
+        paused = [printable(place) for place, rule in by_place.items() if rule.paused]
+        shown = ",".join(paused[:_SHOWN_PLACES]) or "none"
+        say(logging.INFO, "rules_changed", rules=len(by_place), paused=shown)
