@@ -30,6 +30,7 @@ COMMANDS = {
     "ingest": ("scan", "Read delay exchanges or delay topics into the store."),
     "stats": ("fleet", "Count messages by state."),
     "horizon": ("horizon", "Show how many messages fall due in the coming time."),
+    "tail": ("tail", "Print the events of all workers as they happen."),
     "worker": ("fleet", "The running workers."),
     "bucket": ("fleet", "The buckets and who owns them."),
     "health": ("health", "Check that messages go out on time; exits with 0 or 1."),

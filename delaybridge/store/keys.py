@@ -100,6 +100,8 @@ destinations = _of_namespace("destinations")
 """Hash: place (a broker, an exchange or topic, a destination) -> its rule, JSON."""
 allowances = _of_namespace("allowances")
 """Hash: place with a rate -> until when (us on Redis' clock) all that it saved up is spent."""
+events = _of_namespace("events")
+"""Channel: a `store/beats.py: Beat` of every process each second, for `delaybridge tail`."""
 wake = _of_namespace("wake")
 """Channel: `bucket due_ms` when an idle owner must look again, `fleet` when shares change,
 `destinations` when a rule changes."""

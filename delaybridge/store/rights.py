@@ -42,7 +42,11 @@ ROLES = {
         _OWNS, (*_OPENS, *_LOOKS, "TIME", "HGETALL", "SUBSCRIBE", "UNSUBSCRIBE", "PING")
     ),
     "operator": Role(
-        tuple(SCRIPT_KEYS), (*_OPENS, *_LOOKS, "TIME", "HGET", "HGETALL", "HSCAN", "PTTL", "DEL")
+        tuple(SCRIPT_KEYS),
+        (
+            *(*_OPENS, *_LOOKS, "TIME", "HGET", "HGETALL", "HSCAN", "PTTL", "DEL"),
+            *("SUBSCRIBE", "UNSUBSCRIBE", "PING"),
+        ),
     ),
 }
 """producer: clients and ingest; operator: the command line, whose doctor runs every script."""

@@ -18,12 +18,12 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 from redis.retry import Retry
 
-from delaybridge.errors import ConfigError, StoreUnavailable, printable
+from delaybridge.errors import ConfigError, DelayBridgeError, StoreUnavailable, printable
 from delaybridge.events import Emit, StoreSilent
 from delaybridge.store.command import Each, RedisCommand, Steps, store_wide_error
 from delaybridge.store.connection import AsyncWire, Wire
 from delaybridge.store.login import logged_in
-from delaybridge.store.pipeline import Pipeline
+from delaybridge.store.pipeline import Pipeline, translate
 
 T = TypeVar("T")
 
@@ -111,11 +111,13 @@ class AsyncStore:
         except StopIteration as done:
             return done.value  # type: ignore[no-any-return]
 
-    async def listen(self, channel: str) -> AsyncIterator[str | None]:
+    async def listen(
+        self, channel: str, on_lost: Callable[[DelayBridgeError], None] = lambda error: None
+    ) -> AsyncIterator[str | None]:
         """Messages of a channel; None first, and again whenever some may have been missed.
 
         Never ends. Subscribes again until it succeeds, also after its connection went dead without
-        a sign, or turned out to lead to the wrong server.
+        a sign, or turned out to lead to the wrong server. on_lost: called with each failure.
         """
         while True:
             subscription, generation = self.redis.pubsub(), self._wire.generation
@@ -123,7 +125,8 @@ class AsyncStore:
                 await subscription.subscribe(channel)
                 async for text in self._heard(subscription, generation):
                     yield text
-            except (RedisError, OSError):
+            except (RedisError, OSError) as exc:
+                on_lost(translate(exc))
                 await asyncio.sleep(_RESUBSCRIBE_S)
             finally:
                 await subscription.aclose()

@@ -1,4 +1,4 @@
-"""Writes events to the log: rare events one line each, frequent ones summed once a second.
+"""Writes events as lines: rare events one line each, frequent ones summed once a second.
 
 A line has the event's name and its fields, as `key=value` text and as values for `--json`. The
 length of a field is bounded. So is the number of lines: events are summed by destination and by
@@ -12,7 +12,7 @@ import json
 import logging
 import re
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
@@ -73,6 +73,7 @@ _SUMMED = _OF_SOURCES + _OF_BUCKETS + (
 )  # fmt: skip
 _OTHERS = "(others)"
 _PLAIN = re.compile(r"[^\s\"'=]+")
+Write = Callable[[int, str, dict[str, Any]], None]
 _Group = tuple[type[Event], str, str]  # kind, destination or source, the reason's first word
 
 
@@ -90,9 +91,10 @@ class _Sum:
 
 
 class EventLog:
-    """An `Emit` that writes to the log."""
+    """An `Emit` that writes to the log; or elsewhere, as (level, event's name, bounded fields)."""
 
-    def __init__(self) -> None:
+    def __init__(self, write: Write | None = None) -> None:
+        self._write = write or _to_log
         self._sums: dict[_Group, _Sum] = {}
         self._timer: asyncio.TimerHandle | None = None
 
@@ -100,7 +102,7 @@ class EventLog:
         if type(event) in _DEBUG and not _log.isEnabledFor(logging.DEBUG):
             return
         if not isinstance(event, _SUMMED):
-            _say_event(type(event), msgspec.structs.asdict(event))
+            self._say(type(event), msgspec.structs.asdict(event))
             return
         self._add(event)
         if self._timer is None:
@@ -130,7 +132,13 @@ class EventLog:
             self._timer = None
         sums, self._sums = self._sums, {}
         for (kind, place, word), found in sums.items():
-            _say_event(kind, dict(_fields(kind, place, word, found)))
+            self._say(kind, dict(_fields(kind, place, word, found)))
+
+    def _say(self, kind: type[Event], fields: dict[str, Any]) -> None:
+        level = logging.WARNING if issubclass(kind, _WARNINGS) else logging.INFO
+        if kind in _DEBUG:
+            level = logging.DEBUG
+        self._write(level, name_of(kind), _bounded(fields, _MOST_CHARS.get(kind, _TEXT_CHARS)))
 
 
 def _fields(kind: type[Event], place: str, word: str, found: _Sum) -> Iterator[tuple[str, Any]]:
@@ -151,30 +159,28 @@ def _fields(kind: type[Event], place: str, word: str, found: _Sum) -> Iterator[t
         yield "lateness_ms", found.late_ms
 
 
-def _say_event(kind: type[Event], fields: dict[str, Any]) -> None:
-    level = logging.WARNING if issubclass(kind, _WARNINGS) else logging.INFO
-    if kind in _DEBUG:
-        level = logging.DEBUG
-    _say(level, _name(kind), fields, _MOST_CHARS.get(kind, _TEXT_CHARS))
-
-
 def say(level: int, event: str, **fields: Any) -> None:
     """Log one line: the event's name and fields, as text and in the record for formatters."""
-    _say(level, event, fields, _TEXT_CHARS)
+    _to_log(level, event, _bounded(fields, _TEXT_CHARS))
 
 
-def _say(level: int, event: str, fields: dict[str, Any], most: int) -> None:
-    bounded = {
-        name: _bounded(value, most) if isinstance(value, str) else value
+def _to_log(level: int, event: str, fields: dict[str, Any]) -> None:
+    line = " ".join(filter(None, [event, text_of(fields)]))
+    _log.log(level, "%s", line, extra={"event": event, "fields": fields})
+
+
+def text_of(fields: Mapping[str, Any]) -> str:
+    """Fields as `key=value` text."""
+    return " ".join(f"{name}={_text(value)}" for name, value in fields.items() if name != "leases")
+
+
+def _bounded(fields: dict[str, Any], most: int) -> dict[str, Any]:
+    return {
+        name: printable(redact_text(value[: 10 * _TEXT_CHARS]))[:most]
+        if isinstance(value, str)
+        else value
         for name, value in fields.items()
     }
-    shown = (f"{name}={_text(value)}" for name, value in bounded.items() if name != "leases")
-    extra = {"event": event, "fields": bounded}
-    _log.log(level, "%s", " ".join([event, *shown]), extra=extra)
-
-
-def _bounded(value: str, most: int) -> str:
-    return printable(redact_text(value[: 10 * _TEXT_CHARS]))[:most]
 
 
 def _text(value: object) -> str:
@@ -194,5 +200,6 @@ def ranges(numbers: Iterable[int]) -> str:
     return ",".join(parts)
 
 
-def _name(kind: type[Event]) -> str:
+def name_of(kind: type[Event]) -> str:
+    """`LeaseLost` is `lease_lost`."""
     return "".join(f"_{c.lower()}" if c.isupper() else c for c in kind.__name__).lstrip("_")

@@ -26,6 +26,7 @@ from delaybridge.settings.urls import kinds_of
 from delaybridge.store import command, keys, registry, replies, rights
 from delaybridge.store.calls import Calls
 from delaybridge.store.store import AsyncStore
+from delaybridge.worker.broadcast import Broadcast
 from delaybridge.worker.eventlog import say
 from delaybridge.worker.listeners import Listeners
 from delaybridge.worker.pulse import Pulse
@@ -115,7 +116,7 @@ class Ingester(Service):
         self._store = AsyncStore(s.redis.url, timeout_s=s.redis.timeout_s)
         self._calls = Calls(s.namespace, s.brokers, s.buckets, s.limits.as_limits())
         self._background = Background()
-        self.pulse = Pulse(self._store)
+        self.pulse = Pulse(self._store, [Broadcast(s.namespace, self.identity, self.emit)])
         try:
             await self._store.complete(self._calls.open())
             await self._store.complete(rights.check(s.namespace, "producer"))
@@ -132,6 +133,7 @@ class Ingester(Service):
             finally:
                 await end([*work, *self._keepers.values()])
                 await self._leave(self._store)
+                await self.pulse.last_beat()
         finally:
             self.emit.flush()
             await self._store.close()

@@ -19,6 +19,7 @@ from delaybridge.worker.eventlog import say
 Commands = Sequence[RedisCommand[Any]]
 _log = logging.getLogger("delaybridge")
 _EVERY_S = 1.0
+_LAST_BEAT_S = 0.2
 # A beat falls in the middle of a second of Redis' clock, so that one that comes a little early or
 # late still falls in its own second. The workers of a fleet do not all beat at the same moment.
 _PHASE_S = (0.35, 0.65)
@@ -88,6 +89,14 @@ class Pulse:
             for part, commands in asked:
                 self._take(part, list(islice(left, len(commands))))
         return None if isinstance(store_us, Exception) else store_us / 1e6 - middle_s
+
+    async def last_beat(self) -> None:
+        """Beat once more, for what happened since the last time, if Redis answers soon."""
+        try:
+            async with asyncio.timeout(_LAST_BEAT_S):
+                await self.beat()
+        except TimeoutError:
+            pass
 
     async def _replies(self, asked: Sequence[tuple[Part, Commands]]) -> list[Any]:
         """The store's clock, then the replies to all parts."""

@@ -38,7 +38,6 @@ _CONFIRMS = 0.76  # wait for the brokers' confirms
 _LEAVING = 0.04  # disconnect from the brokers
 _TELLING = 0.1  # tell the store what became of the messages
 _RELEASING = 0.05  # release the leases that are still held
-_LAST_BEAT_S = 0.2
 _CLOSE_S = 0.5  # to wait for confirms when the brokers are disconnected
 _STUCK_MS = 10_000  # nothing fired for this long, with neither the store nor a broker to blame
 _BURST_POLL_S = 0.05
@@ -56,7 +55,7 @@ class ScanRun:
         self._alarm = Alarm()
         self._destinations = worker.destinations
         self._rules_told = asyncio.Event()
-        self.pulse = Pulse(store, [self._destinations])
+        self.pulse = Pulse(store, [self._destinations, worker.broadcast])
         self._leases = Leases(
             store, calls, self._clock, worker.emit,
             name=worker.identity.name,
@@ -113,6 +112,7 @@ class ScanRun:
             watchdog.stop()
             await self._close()
             await end([*work, *self._leases.draining])
+            await self.pulse.last_beat()
 
     def _build_scanner(self) -> Scanner:
         s, emit = self._settings, self._worker.emit

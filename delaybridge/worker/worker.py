@@ -16,6 +16,7 @@ from delaybridge.settings.settings import Settings
 from delaybridge.store import rights
 from delaybridge.store.calls import Calls
 from delaybridge.store.store import AsyncStore
+from delaybridge.worker.broadcast import Broadcast
 from delaybridge.worker.destinations import Destinations
 from delaybridge.worker.eventlog import say
 from delaybridge.worker.listeners import Listeners
@@ -52,6 +53,7 @@ class Worker(Service):
         self.burst = burst
         self.emit = Listeners()
         self.destinations = Destinations(settings.namespace)
+        self.broadcast = Broadcast(settings.namespace, identity, self.emit)
         self.gave_back = True  # whether every lease that it took was given back
         self.current_run: ScanRun | None = None
         self._backoff = Backoff(*_RESTART_S, steady_s=_STEADY_S)

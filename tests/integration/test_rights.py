@@ -165,3 +165,11 @@ async def test_doctor_names_the_rights_that_the_user_lacks(
     guarded.change("worker", "-zrem")
     assert cli.main(["--redis", guarded.url("worker"), *flags]) == 1
     assert "rights of the role worker: +zrem" in capsys.readouterr().out
+
+
+def test_tail_names_the_right_that_it_lacks_and_does_not_try_for_ever(
+    guarded: Guarded, capsys: pytest.CaptureFixture[str]
+) -> None:
+    guarded.change("operator", "-subscribe")
+    assert cli.main(["--redis", guarded.url("operator"), "--namespace", NS, "tail"]) == 5
+    assert "grant +subscribe" in capsys.readouterr().err

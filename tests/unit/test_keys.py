@@ -23,7 +23,7 @@ ROW = re.compile(r"^\| `(\w+)` \|", re.M)
 SLOTS = 16_384
 OF_THE_NAMESPACE = (
     *(keys.birth, keys.workers, keys.worker_info, keys.ingests, keys.ingest_info),
-    *(keys.destinations, keys.allowances, keys.wake),
+    *(keys.destinations, keys.allowances, keys.events, keys.wake),
 )
 # A busy machine must not fail these.
 calm = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -1,0 +1,61 @@
+"""Tells the events of a process to everybody who listens: `delaybridge tail`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from delaybridge.store.beats import Beat, Told, publish
+from delaybridge.worker.eventlog import EventLog
+from delaybridge.worker.listeners import Listeners
+from delaybridge.worker.pulse import Commands
+from delaybridge.worker.service import Identity
+
+_MOST_LINES = 200  # of one beat
+
+
+class Broadcast:
+    """A part of the pulse. Publishes a beat each second; the reply tells whether it was heard.
+
+    Only then does it join the listeners, so the events of the first second are not told. It sums
+    events as the log does. Needs no right but PUBLISH, which scripts need, too.
+    """
+
+    name = "tail"
+
+    def __init__(self, namespace: str, identity: Identity, listeners: Listeners) -> None:
+        self._namespace, self._identity, self._listeners = namespace, identity, listeners
+        self._log = EventLog(self._write)
+        self._lines: list[Told] = []
+        self._dropped = 0
+        self._number = 0
+        self._is_heard = False
+
+    def commands(self) -> Commands:
+        """One PUBLISH."""
+        self._log.flush()
+        who, lines, dropped = self._identity, self._lines, self._dropped
+        self._lines, self._dropped, self._number = [], 0, self._number + 1
+        beat = Beat(who.name, who.instance, self._number, lines, dropped)
+        return [publish(self._namespace, beat)]
+
+    def take(self, replies: Sequence[Any]) -> None:
+        """Listen to events from now on if somebody heard this beat, else no longer."""
+        (heard,) = replies
+        if isinstance(heard, Exception):
+            return  # the next beat's number tells that this one is missing
+        if heard and not self._is_heard:
+            self._listeners.join(self._log)
+        elif not heard and self._is_heard:
+            self._listeners.leave(self._log)
+            self._log.flush()
+            self._lines.clear()
+        self._is_heard = bool(heard)
+
+    def _write(self, level: int, event: str, fields: dict[str, Any]) -> None:
+        if len(self._lines) >= _MOST_LINES:
+            self._dropped += 1
+            return
+        fields.pop("leases", None)
+        self._lines.append(Told(time.time_ns() // 1_000_000, level, event, fields))

@@ -1,0 +1,195 @@
+"""What a process tells a listener, and what `delaybridge tail` makes of it; nothing is sent."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from delaybridge import cli, events
+from delaybridge.cli.invocation import Invocation
+from delaybridge.cli.output import Output
+from delaybridge.cli.tail import Printer
+from delaybridge.errors import StoreUnavailable
+from delaybridge.store.beats import Beat, Told, publish, read
+from delaybridge.worker.broadcast import Broadcast
+from delaybridge.worker.listeners import Listeners
+from delaybridge.worker.service import Identity
+
+HOSTILE = "amqp://u:S3CR3T@h \x1b[31m"
+
+
+def published(n: int, to: str = "kafka:t") -> events.Published:
+    return events.Published(destination=to, messages=n, late_ms=n)
+
+
+@pytest.fixture
+def listeners() -> Listeners:
+    return Listeners()
+
+
+@pytest.fixture
+def broadcast(listeners: Listeners) -> Broadcast:
+    return Broadcast("ns", Identity("w", "i", b""), listeners)
+
+
+def beat(broadcast: Broadcast, heard: int | Exception) -> Beat:
+    """What it tells at this beat, and how many hear it."""
+    (command,) = broadcast.commands()
+    assert command.args[0] == "{ns}:events"
+    told = read(bytes(command.args[1]).decode())  # type: ignore[arg-type]
+    assert told is not None
+    broadcast.take([heard])
+    return told
+
+
+async def test_events_are_told_only_while_somebody_listens(
+    broadcast: Broadcast, listeners: Listeners
+) -> None:
+    listeners(published(1))
+    assert beat(broadcast, 0).lines == []
+    listeners(published(2))
+    assert beat(broadcast, 1).lines == [], "nobody had heard the beat before"
+    listeners(published(3))
+    listeners(published(4))
+    (line,) = beat(broadcast, 1).lines
+    assert (line.event, line.fields["n"], line.fields["lateness_ms"]) == ("published", 7, 4)
+    listeners(published(5))
+    last = beat(broadcast, 0)
+    assert (last.number, len(last.lines)) == (4, 1)
+    listeners(published(6))
+    assert beat(broadcast, 1).lines == []
+
+
+async def test_a_beat_that_failed_is_missing_and_the_next_one_tells(
+    broadcast: Broadcast, listeners: Listeners
+) -> None:
+    beat(broadcast, 1)
+    listeners(published(1))
+    assert beat(broadcast, StoreUnavailable("gone")).number == 2
+    listeners(published(2))
+    told = beat(broadcast, 1)
+    assert (told.number, told.lines[0].fields["n"]) == (3, 2)
+
+
+async def test_a_beat_is_bounded_and_without_secrets(
+    broadcast: Broadcast, listeners: Listeners
+) -> None:
+    beat(broadcast, 1)
+    for n in range(1000):
+        listeners(events.CircuitOpened(destination=f"kafka:{n}", reason=HOSTILE * 1000))
+        listeners(events.Retried(destination=f"kafka:{n}", messages=1, reason=HOSTILE))
+        listeners(events.Quarantined(source="s", messages=1, reason="bad: the body"))
+    told = beat(broadcast, 1)
+    assert len(told.lines) == 200
+    assert told.dropped == 1000 + 101 - 200, "every line is either told or counted"
+    text = str(publish("ns", told).args)
+    assert "S3CR3T" not in text and "body" not in text and "\x1b" not in text
+    assert len(text) < 100_000
+
+
+def printer(*, destination: str | None = None, only: str = "", as_json: bool = True) -> Printer:
+    call = Invocation(Output(as_json, False))
+    return Printer(call, destination, frozenset(filter(None, only.split(","))))
+
+
+def text_of(number: int, *lines: Told, worker: str = "w", instance: str = "i", **rest: Any) -> str:
+    return bytes(
+        publish("ns", Beat(worker, instance, number, list(lines), **rest)).args[1]
+    ).decode()
+
+
+def told(event: str, **fields: Any) -> Told:
+    return Told(1_800_000_000_000, 20, event, fields)
+
+
+def shown(capsys: pytest.CaptureFixture[str]) -> list[tuple[str, str, dict[str, Any]]]:
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    return [(line["worker"], line["event"], line["fields"]) for line in lines]
+
+
+def test_what_is_missing_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    tail = printer()
+    tail.take(None)
+    tail.take(text_of(7, told("published", n=1)))
+    tail.take(text_of(7, told("published", n=1)))  # sent again
+    tail.take(text_of(10, told("published", n=2), dropped=3))
+    tail.take(text_of(1, told("published", n=3), instance="restarted"))
+    missing = [fields for _, event, fields in shown(capsys) if event != "published"]
+    assert missing[1:] == [{"of": "w", "seconds": 2}, {"of": "w", "lines": 3}]
+    tail.take(StoreUnavailable("redis: gone"))
+    tail.take(StoreUnavailable("redis: still gone"))
+    tail.take(None)
+    lost, back = shown(capsys)
+    assert lost[1] == "redis_lost" and back[1] == "redis_back"
+    assert "events may be missing" in lost[2]["hint"] and "missing" in back[2]["hint"]
+
+
+def test_a_process_that_falls_silent_is_named_and_a_fleet_that_is(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr("delaybridge.cli.tail.time.monotonic", lambda: now[0])
+    tail = printer()
+    tail.take(None)
+    for _ in range(20):
+        now[0] += 1
+        tail.tick(now[0])
+    tail.take(text_of(1))
+    for _ in range(20):
+        now[0] += 1
+        tail.tick(now[0])
+    assert [event for _, event, _ in shown(capsys)] == [
+        *("listening", "no_worker_heard", "worker_silent", "no_worker_heard"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "fits"),
+    [
+        ("rabbitmq", "012"),
+        ("rabbitmq:orders", "01"),
+        ("rabbitmq:orders/close", "01"),
+        ("rabbitmq:orders/open", "0"),
+        ("kafka", ""),
+        ("rabbitmq:ord", ""),
+    ],
+)
+def test_lines_are_chosen_by_destination(
+    wanted: str, fits: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    places = ("rabbitmq:orders", "rabbitmq:orders/close", "rabbitmq:mail")
+    tail = printer(destination=wanted)
+    lines = [told("published", destination=place, n=n) for n, place in enumerate(places)]
+    tail.take(text_of(1, *lines, told("lease_lost", buckets=[1])))
+    assert "".join(str(fields["n"]) for _, _, fields in shown(capsys)) == fits
+
+
+def test_lines_are_chosen_by_event(capsys: pytest.CaptureFixture[str]) -> None:
+    tail = printer(only="retried,buried")
+    tail.take(text_of(1, told("published"), told("retried"), told("buried"), dropped=1))
+    assert [event for _, event, _ in shown(capsys)] == ["retried", "buried", "events_missing"]
+    assert cli.main(["tail", "--event", "published,retired"]) == 2
+    assert "--event: 'retired' is not known; use" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{}", "x", "[]", '{"worker":1}', "�", text_of(1, told("x", a=[1, 2]))[:-3]]
+    + ['{"worker":"w","instance":"i","number":1,"lines":[{"at_ms":1,"level":1,"event":"e",'
+       '"fields":{"buckets":["x"]}}]}'],
+)  # fmt: skip
+def test_anything_else_on_the_channel_is_ignored(
+    text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    printer().take(text)
+    assert capsys.readouterr().out == ""
+
+
+def test_hostile_text_is_escaped(capsys: pytest.CaptureFixture[str]) -> None:
+    tail = printer(as_json=False)
+    tail.take(text_of(1, told("\x1b[2J", destination="\x1b[31m", n=2**62), worker="\x1b]0;x\x07"))
+    out = capsys.readouterr().out
+    assert "\x1b" not in out and "\x07" not in out
+    assert out.startswith("08:00:00.000  ")
