@@ -97,6 +97,9 @@ end
 local all_new = count > 0 and count <= MOST_AT_ONCE and policy ~= 4
   and not (read and struct.unpack('>I8', ARGV[8]) <= read)
 local checked = 10
+if all_new and count == 1 then -- cheaper than the general way
+  all_new, checked = redis.call('HEXISTS', messages, argv[11]) == 0, 11
+end
 while all_new and checked < 10 + count do -- a few at a time: pending ones may be large
   local last = math.min(checked + 25, 10 + count)
   for _, pending in ipairs(redis.call('HMGET', messages, unpack(argv, checked + 1, last))) do
@@ -132,8 +135,9 @@ if all_new then
     redis.call('HDEL', messages, unpack(argv, 11, 10 + count))
     redis.call('ZREM', due, unpack(argv, 11, 10 + count))
     answers, first_due, head, all_new = {}, math.huge, nil, false
-  elseif read then
-    read = struct.unpack('>I8', ARGV[8], count * 8 - 7)
+  else
+    redis.call('HINCRBY', KEYS[8], 'scheduled', ARGV[10]) -- as text: a number would be formatted
+    read = read and struct.unpack('>I8', ARGV[8], count * 8 - 7)
   end
 end
 
@@ -142,7 +146,7 @@ if not all_new then
   local reach = ARGV[9]
   redis.call('ZCARD', due) -- fails here, before the first write, if it is not a zset
   local fired = redis.call('HMGET', KEYS[8], 'fired_score', 'fired_claim')
-  local added = {}
+  local added, accepted = {}, 0
 
   local function score_of(record)
     return #record > 9 and struct.unpack('>d', record, 2) or 0
@@ -299,7 +303,7 @@ if not all_new then
     end
     remember(string.sub(old, 10, 13), id, CANCELLED)
     remember(stamp, id, REPLACED)
-    undone = true
+    undone, accepted = true, accepted + 1
     return REPLACED
   end
 
@@ -315,7 +319,7 @@ if not all_new then
     if redis.call('HSETNX', messages, id, record) == 1 then
       added[#added + 1] = string.format('%.17g', score)
       added[#added + 1] = id
-      first_due = math.min(first_due, score)
+      first_due, accepted = math.min(first_due, score), accepted + 1
       return CREATED
     end
     local old = redis.call('HGET', messages, id)
@@ -368,6 +372,9 @@ if not all_new then
 
   accept_all()
   flush()
+  if accepted > 0 then
+    redis.call('HINCRBY', KEYS[8], 'scheduled', accepted)
+  end
 end
 
 if read and read >= 0 then

@@ -52,6 +52,7 @@ class ClientVerbs(Content):
             return past.answer, old.score if old is not None and mine else None
         if old is None:
             self.messages[id], self.due[id] = new, new.score
+            self.marks.scheduled = (self.marks.scheduled or 0) + 1
             return Answer.CREATED, None
         if mine:
             return Answer.CREATED, old.score
@@ -70,6 +71,7 @@ class ClientVerbs(Content):
         maybe = self._tried(id).maybe_delivered
         self._take_out(id)
         self.messages[id], self.due[id] = new, new.score
+        self.marks.scheduled = (self.marks.scheduled or 0) + 1
         self._forget_attempts(id)
         if maybe:
             self.attempts[id] = Tried(0, True)
@@ -89,6 +91,7 @@ class ClientVerbs(Content):
         self._take_out(id)
         self._forget_attempts(id)
         old = self.messages.pop(id)
+        self.marks.cancelled = (self.marks.cancelled or 0) + 1
         self._forget_calls(now_ms)
         self._remember(old.stamp, id, Answer.CANCELLED, now_ms)
         answer = Answer.CANCELLED_MAYBE_DELIVERED if maybe else Answer.CANCELLED
@@ -109,6 +112,7 @@ class ClientVerbs(Content):
             return Answer.DEAD
         self._take_out(id)
         self._put(id, int(when))
+        self.marks.rescheduled = (self.marks.rescheduled or 0) + 1
         if self.messages[id].score < now_ms - 1:
             self.messages[id].accepted_ms = now_ms
         if tried := self.attempts.get(id):

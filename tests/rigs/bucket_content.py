@@ -58,6 +58,9 @@ class Marks:
     ttl: int | None = None
     birth: str | None = None
     dropped: int | None = None
+    scheduled: int | None = None
+    cancelled: int | None = None
+    rescheduled: int | None = None
 
     @property
     def content(self) -> dict[bytes, float | bytes]:
