@@ -27,6 +27,13 @@ _NO_BROKERS = (
 )
 
 
+_metrics_port = option(
+    "--metrics-port PORT",
+    "Serve /metrics and /health on this port. [default: metrics.port, 0: none]",
+    type=click.IntRange(0, 65_535),
+)
+
+
 @click.command("scan", cls=Command)
 @option(
     "--processes N",
@@ -36,9 +43,15 @@ _NO_BROKERS = (
 @option("--name", "The worker's name. [default: host and pid]", type=NAME)
 @option("--burst", "Exit when nothing is due any more.")
 @option("--with-ingest", "Also read delay exchanges and topics, in another process; see ingest.")
+@_metrics_port
 @pass_call
 def scan(
-    call: Invocation, processes: int | None, name: str | None, burst: bool, with_ingest: bool
+    call: Invocation,
+    processes: int | None,
+    name: str | None,
+    burst: bool,
+    with_ingest: bool,
+    metrics_port: int | None,
 ) -> int:
     """Run a worker: publish messages when they are due.
 
@@ -46,7 +59,7 @@ def scan(
     On SIGTERM or Ctrl-C a worker waits for its publishes to end and gives its buckets to the
     others; a second signal stops it at once.
     """
-    settings = call.load({"scan": {"processes": processes}})
+    settings = call.load({"scan": {"processes": processes}, "metrics": {"port": metrics_port}})
     if not settings.brokers:
         raise refused("brokers", _NO_BROKERS, "config")
     if burst and with_ingest:
@@ -86,6 +99,7 @@ _ingest_options = options(
         multiple=True,
     ),
     option("--name", "The process' name. [default: host and pid]", type=NAME),
+    _metrics_port,
 )
 
 
@@ -99,9 +113,9 @@ _ingest_options = options(
 )
 @_ingest_options
 @pass_call
-def rabbitmq(call: Invocation, name: str | None, **given: Any) -> None:
+def rabbitmq(call: Invocation, name: str | None, metrics_port: int | None, **given: Any) -> None:
     """Read delay exchanges of RabbitMQ."""
-    _ingest(call, "rabbitmq", name, given)
+    _ingest(call, "rabbitmq", name, metrics_port, given)
 
 
 @ingest.command("kafka")
@@ -120,22 +134,29 @@ def rabbitmq(call: Invocation, name: str | None, **given: Any) -> None:
 )
 @_ingest_options
 @pass_call
-def kafka(call: Invocation, name: str | None, **given: Any) -> None:
+def kafka(call: Invocation, name: str | None, metrics_port: int | None, **given: Any) -> None:
     """Read delay topics of Kafka, as a member of the consumer group ingest.group."""
-    _ingest(call, "kafka", name, given)
+    _ingest(call, "kafka", name, metrics_port, given)
 
 
 def _ingest(
-    call: Invocation, kind: str, name: str | None, given: dict[str, tuple[str, ...]]
+    call: Invocation,
+    kind: str,
+    name: str | None,
+    metrics_port: int | None,
+    given: dict[str, tuple[str, ...]],
 ) -> None:
-    settings = call.load({"ingest": {field: [*texts] for field, texts in given.items() if texts}})
+    sources = {field: [*texts] for field, texts in given.items() if texts}
+    settings = call.load({"ingest": sources, "metrics": {"port": metrics_port}})
     from delaybridge.publish import check_brokers
     from delaybridge.worker.ingester import routes_of, run_ingest
+    from delaybridge.worker.serving import served
 
     check_brokers(settings.brokers, settings.publish, [kind])
     routes = routes_of(settings, [kind])
-    with _started(call, settings, "ingest", name, routes):
-        run_ingest(settings, routes=routes, kinds=[kind], name=name)
+    with _started(call, settings, "ingest", name, routes), served(settings, ["ingest"]) as reports:
+        on_report = None if reports is None else partial(reports.put, "ingest")
+        run_ingest(settings, routes=routes, kinds=[kind], name=name, on_report=on_report)
 
 
 @contextmanager

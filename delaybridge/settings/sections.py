@@ -207,6 +207,16 @@ class IngestSettings(Section):
     """Kafka: deliver to the partition of the same number, instead of by key."""
 
 
+class MetricsSettings(Section):
+    """Metrics for Prometheus, and health probes: see docs/metrics.md."""
+
+    port: Annotated[int, whole(0, 65_535)] = 0
+    """`scan` and `ingest` serve /metrics, /health/live and /health/ready here, with one port for
+    all processes of a `scan`; 0: they serve nothing."""
+    host: Annotated[str, Field(min_length=1, max_length=255)] = "127.0.0.1"
+    """The address to listen on; 0.0.0.0 is reachable from other hosts, without a password."""
+
+
 class LimitsSettings(Section):
     """Limits of messages and of the namespace. Never above the brokers' own."""
 

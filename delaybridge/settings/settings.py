@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import ipaddress
 import os
 import re
 import stat
@@ -25,6 +26,7 @@ from delaybridge.settings.sections import (
     IngestSettings,
     LeaseSettings,
     LimitsSettings,
+    MetricsSettings,
     PublishSettings,
     RedisSettings,
     RetrySettings,
@@ -68,6 +70,7 @@ class Settings(Section, BaseSettings):
     retry: RetrySettings = RetrySettings()
     dead: DeadSettings = DeadSettings()
     ingest: IngestSettings = IngestSettings()
+    metrics: MetricsSettings = MetricsSettings()
     limits: LimitsSettings = LimitsSettings()
     _sources: dict[str, str] = PrivateAttr(default_factory=dict)
     _loaded_with: tuple[str | Path | None, Mapping[str, Any]] = PrivateAttr(default=(None, {}))
@@ -150,6 +153,11 @@ class Settings(Section, BaseSettings):
                 f"publish.heartbeat_s: {self.publish.heartbeat_s} s gives false alarms; "
                 f"use {LOW_HEARTBEAT_S} or more"
             )
+        if self.metrics.port and not _is_local(self.metrics.host):
+            found.append(
+                f"metrics.host: {self.metrics.host}: whoever reaches port {self.metrics.port} "
+                "reads the metrics without a password; keep it within your network"
+            )
         secret_files = {self._sources.get(path) for path, url in urls if has_secret(url)}
         for file in sorted(filter(None, secret_files)):
             if _others_may_read(file):
@@ -182,6 +190,13 @@ def duration(ms: int) -> str:
         count, ms = divmod(ms, size)
         parts.append(f"{count}{unit}" if count else "")
     return "".join(parts) or "0ms"
+
+
+def _is_local(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _others_may_read(file: str) -> bool:

@@ -84,7 +84,9 @@ class Counting(Namespace):
     def stats(self) -> Steps[Stats]:
         """Counts of every bucket, and the fleet. Takes two round trips, three if messages fail."""
         buckets = yield from self.open()
-        parts = [part for bucket in buckets for part in (_counts(bucket), damage.look(bucket))]
+        parts = [
+            part for bucket in buckets for part in (count_commands(bucket), damage.look(bucket))
+        ]
         parts += (registry.fleet(self.namespace, ingests=ingests) for ingests in (False, True))
         parts.append(damage.look_at_lists(self.namespace))
         *flat, now_us = yield Each([*chain.from_iterable(parts), registry.store_time()])
@@ -92,9 +94,9 @@ class Counting(Namespace):
             raise error
         now_ms, left = now_us // 1000, iter(flat)
         *of_buckets, workers, ingests, lists = (list(islice(left, len(p))) for p in parts)
-        retrying, is_sampled = yield from self._retrying()
+        retrying, is_sampled = yield from retrying_of(buckets)
         counts = [
-            _bucket_stats(bucket, replies, looked, now_ms)
+            bucket_stats(bucket, replies, damage.found(bucket, looked), now_ms)
             for bucket, replies, looked in zip(
                 buckets, of_buckets[::2], of_buckets[1::2], strict=True
             )
@@ -120,25 +122,25 @@ class Counting(Namespace):
             damage=(*damage.found_in_lists(self.namespace, lists), *_reported(living, counts)),
         )
 
-    def _retrying(self) -> Steps[tuple[list[Retrying], bool]]:
-        """Retried messages by destination and reason; and whether this is only a sample."""
-        buckets = self._buckets
-        replies = yield Each(_failing(bucket, _SAMPLE) for bucket in buckets)
-        answers = [({}, True) if isinstance(reply, StoreError) else reply for reply in replies]
-        asked = [(b, found) for b, (found, _) in zip(buckets, answers, strict=True) if found]
-        # A worker of an older version leaves the error of a settled message behind.
-        tried = (yield [_tried(bucket, found) for bucket, found in asked]) if asked else []
-        failing = [
-            each
-            for (_, found), known in zip(asked, tried, strict=True)
-            for each, now in zip(found.values(), known, strict=True)
-            if now is not None
-        ]
-        return counted(failing), not all(whole for _, whole in answers)
+
+def retrying_of(buckets: Sequence[Bucket]) -> Steps[tuple[list[Retrying], bool]]:
+    """Retried messages by destination and reason; and whether this is only a sample."""
+    replies = yield Each(_failing(bucket, _SAMPLE) for bucket in buckets)
+    answers = [({}, True) if isinstance(reply, StoreError) else reply for reply in replies]
+    asked = [(b, found) for b, (found, _) in zip(buckets, answers, strict=True) if found]
+    # A worker of an older version leaves the error of a settled message behind.
+    tried = (yield [_tried(bucket, found) for bucket, found in asked]) if asked else []
+    failing = [
+        each
+        for (_, found), known in zip(asked, tried, strict=True)
+        for each, now in zip(found.values(), known, strict=True)
+        if now is not None
+    ]
+    return counted(failing), not all(whole for _, whole in answers)
 
 
-def _counts(bucket: Bucket) -> list[RedisCommand[Any]]:
-    """The commands whose replies `_bucket_stats` reads, in this order."""
+def count_commands(bucket: Bucket) -> list[RedisCommand[Any]]:
+    """The commands whose replies `bucket_stats` reads, in this order."""
     due = bucket.key("due")
     sizes = [plain("ZCARD", bucket.key(k), parse=int) for k in ("due", "mirror", "parked", "dead")]
     others: list[RedisCommand[Any]] = [
@@ -161,10 +163,10 @@ def _tried(bucket: Bucket, ids: Iterable[bytes]) -> RedisCommand[list[bytes | No
     return plain("HMGET", bucket.key("attempts"), *ids)
 
 
-def _bucket_stats(
-    bucket: Bucket, replies: list[Any], looked: list[Any], now_ms: int
+def bucket_stats(
+    bucket: Bucket, replies: list[Any], found: Iterable[Damage], now_ms: int
 ) -> BucketStats:
-    """replies, looked: to `_counts` and to `damage.look`."""
+    """The counts in the replies to `count_commands`. found: the bucket's damage."""
     # A damaged key is not counted, but listed as damage.
     counts = [None if isinstance(reply, StoreError) else reply for reply in replies]
     delayed, in_flight, parked, dead, head, holder, left_ms, dropped, *firsts = counts
@@ -180,7 +182,7 @@ def _bucket_stats(
         overdue_ms=max(0, now_ms - min(waiting, default=now_ms)),
         owner=holder,
         lease_ms=left_ms if holder is not None else None,
-        damage=tuple(damage.found(bucket, looked)),
+        damage=tuple(found),
         dead_dropped=dropped or 0,
     )
 

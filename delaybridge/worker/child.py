@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import logging
 import multiprocessing
 import os
 import signal
 import sys
+import termios
 import time
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,11 +20,12 @@ from multiprocessing.context import SpawnProcess
 from typing import Any
 
 from delaybridge.errors import DelayBridgeError, StoreUnavailable
+from delaybridge.metrics.reports import ProcessReport
 from delaybridge.scan.lease import NameTaken
 from delaybridge.settings.routes import Route
 from delaybridge.settings.settings import Settings
 from delaybridge.worker.ingester import run_ingest
-from delaybridge.worker.service import Identity
+from delaybridge.worker.service import Identity, OnReport
 from delaybridge.worker.worker import run_one
 
 _log = logging.getLogger("delaybridge")
@@ -50,7 +54,7 @@ class Child:
 
     failures: how often it was replaced in quick succession. is_replacement: it replaces a child
     that died. Once it has reported: identity, tokens (bucket -> lease token), and error, the exit
-    code of an error that a restart cannot mend.
+    code of an error that a restart cannot mend. on_report: called with each of its reports.
     """
 
     def __init__(self, spec: ChildSpec, *, failures: int = 0, is_replacement: bool = False) -> None:
@@ -60,6 +64,7 @@ class Child:
         self.identity: Identity | None = None
         self.tokens: dict[int, str] = {}
         self.error: int | None = None
+        self.on_report: OnReport = lambda report: None
         self.process: SpawnProcess
         self.pipe: Connection
 
@@ -93,6 +98,8 @@ class Child:
             (self.identity,) = values
         elif kind == "error":
             (self.error,) = values
+        elif kind == "report":
+            self.on_report(*values)
         else:
             bucket, token = values
             if token is None:
@@ -114,7 +121,13 @@ def _work(
         except OSError:
             pass  # the parent has died, and this process drains: the report is not needed
 
+    def offer(said: ProcessReport) -> None:
+        # While the parent is busy, reports do not pile up: a full pipe would stop the scanner.
+        if said.is_last or not _unread(pipe):
+            report("report", said)
+
     common: dict[str, Any] = {
+        "on_report": offer if settings.metrics.port else None,
         "name": spec.name,
         "ignore": [signal.SIGINT],
         "on_start": partial(report, "identity"),
@@ -132,6 +145,13 @@ def _work(
         if not (is_replacement and isinstance(exc, StoreUnavailable)):
             report("error", code)
         sys.exit(code)
+
+
+def _unread(pipe: Connection) -> int:
+    """The bytes that the parent has not read yet."""
+    found = array("i", [0])
+    fcntl.ioctl(pipe.fileno(), termios.FIONREAD, found)
+    return found[0]
 
 
 def _drain_when_parent_dies(parent: int) -> None:

@@ -18,6 +18,8 @@ from delaybridge.events import FleetDamaged, IngestFailed, StoreSilent
 from delaybridge.ingest.counts import SourceCounts
 from delaybridge.ingest.options import IngestOptions
 from delaybridge.ingest.storing import EntryStore
+from delaybridge.metrics.counts import MOST_DESTINATIONS
+from delaybridge.metrics.reports import ProcessReport
 from delaybridge.publish import PublishOptions
 from delaybridge.scan.lease import NameTaken
 from delaybridge.settings.routes import Route, parse_routes
@@ -31,7 +33,7 @@ from delaybridge.worker.eventlog import say
 from delaybridge.worker.listeners import Listeners
 from delaybridge.worker.pulse import Pulse
 from delaybridge.worker.reload import changed_brokers, reread
-from delaybridge.worker.service import Background, Identity, Service, end, run, until
+from delaybridge.worker.service import Background, Identity, OnReport, Service, end, run, until
 
 _log = logging.getLogger("delaybridge")
 _RESTART_S = (0.2, 10.0)  # pause before a failed ingest is restarted: first, longest
@@ -157,6 +159,17 @@ class Ingester(Service):
         self._start_keepers()
         say(logging.INFO, "reloaded", reading_from=",".join(sorted(self._keepers)))
 
+    def report(self) -> ProcessReport:
+        """Its totals, and the state of its sources."""
+        totals, histograms = self.emit.counts.copy()
+        read = [counts for ingest in self._ingests.values() for counts in ingest.counts]
+        return ProcessReport(
+            totals,
+            histograms,
+            sources={each.source: (each.state, each.lag) for each in read[:MOST_DESTINATIONS]},
+            is_draining=self.stopping.is_set(),
+        )
+
     def _start_keepers(self) -> None:
         for name in self._options.keys() - self._keepers.keys():
             self._keepers[name] = self._background.start(self._keep(self._options[name]))
@@ -234,8 +247,9 @@ def run_ingest(
     name: str | None = None,
     ignore: Iterable[signal.Signals] = (),
     on_start: Callable[[Identity], None] = lambda identity: None,
+    on_report: OnReport | None = None,
 ) -> None:
     """Ingest in this process until SIGTERM or Ctrl-C, then drain; a second one ends it at once."""
     identity = Identity.of_this_process(name)
     on_start(identity)
-    run(Ingester(settings, identity, routes, kinds), ignore=ignore)
+    run(Ingester(settings, identity, routes, kinds), ignore=ignore, on_report=on_report)

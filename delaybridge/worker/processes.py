@@ -12,9 +12,11 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from multiprocessing.connection import wait
 
 from delaybridge.errors import StoreError
+from delaybridge.metrics.reports import ProcessReports
 from delaybridge.settings.routes import Route
 from delaybridge.settings.settings import Settings
 from delaybridge.store import registry
@@ -25,6 +27,7 @@ from delaybridge.worker.eventlog import say
 from delaybridge.worker.ingester import routes_of
 from delaybridge.worker.reload import reread
 from delaybridge.worker.service import terminal_closed
+from delaybridge.worker.serving import served
 from delaybridge.worker.worker import run_one
 
 _STEADY_S = 5.0  # a child that ran for longer is replaced at once
@@ -47,9 +50,6 @@ def run(
     a child and that a restart cannot mend to the exit code. prepare: run first in each child, for
     logging. Both are pickled.
     """
-    if processes == 1 and not routes:
-        run_one(settings, name=name, burst=burst)
-        return 0
 
     def spec(process_name: str, suffix: int | str, routes: Sequence[Route] = ()) -> ChildSpec:
         child_name = None if name is None else f"{name}-{suffix}"
@@ -58,12 +58,19 @@ def run(
     specs = [spec(f"worker-{number}", number) for number in range(processes)]
     if routes:
         specs.append(spec(f"ingest-{processes}", "ingest", routes))
-    return _Parent(settings, specs).run()
+    with served(settings, [each.process_name for each in specs]) as reports:
+        if len(specs) > 1:
+            return _Parent(settings, specs, reports).run()
+        only = None if reports is None else partial(reports.put, specs[0].process_name)
+        run_one(settings, name=name, burst=burst, on_report=only)
+        return 0
 
 
 class _Parent:
-    def __init__(self, settings: Settings, specs: Sequence[ChildSpec]) -> None:
-        self._settings, self._specs = settings, specs
+    def __init__(
+        self, settings: Settings, specs: Sequence[ChildSpec], reports: ProcessReports | None
+    ) -> None:
+        self._settings, self._specs, self._reports = settings, specs, reports
         self._ingests = any(spec.routes for spec in specs)
         self._children: list[Child] = []
         self._replacements: list[tuple[float, Child]] = []  # with the time to start each
@@ -105,6 +112,8 @@ class _Parent:
     def _start(self, child: Child) -> None:
         if self._signals:
             return
+        if self._reports is not None:
+            child.on_report = partial(self._reports.put, child.spec.process_name)
         child.start(self._settings)
         self._children.append(child)
         self._pass_on()  # a signal that arrived before the child was on the list
@@ -144,6 +153,8 @@ class _Parent:
         child.process.join()
         self._children.remove(child)
         code = child.process.exitcode or 0
+        if self._reports is not None:
+            self._reports.ended(child.spec.process_name, crashed=code != 0)
         if code != 0 and child.error is None:
             self._release(child)
         if self._signals:

@@ -149,6 +149,16 @@ class ScanRun:
         about |= self._lanes.announced() | {"damaged": self._leases.damaged_buckets.announced()}
         return json.dumps(about).encode()
 
+    def reported(self) -> dict[str, Any]:
+        """The fields of this worker's report that tell of its scanner."""
+        brokers = self._brokers.by_name.items()
+        return {
+            "buckets": tuple(self._leases.sessions),
+            "brokers": {name: broker.publisher.unavailable for name, broker in brokers},
+            "unconfirmed": self._lanes.unconfirmed(),
+            "scanned_s": self._leases.beat_s,
+        }
+
     def change_brokers(self, names: Set[str]) -> None:
         """Replace, add or remove the brokers of these names, and keep every lease."""
         self._settings = self._worker.settings

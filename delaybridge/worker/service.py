@@ -17,11 +17,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from delaybridge import __version__
+from delaybridge.metrics.reports import ProcessReport
 from delaybridge.worker.eventlog import say
 
 _log = logging.getLogger("delaybridge")
 _ABORTED = 130
 _GARBAGE_THRESHOLD = 50_000  # objects
+_REPORT_S = 1.0
+
+OnReport = Callable[[ProcessReport], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +68,10 @@ class Service:
     async def reload(self) -> None:
         """Apply changed settings."""
 
+    def report(self) -> ProcessReport:
+        """What it says of itself, for metrics and health probes."""
+        return ProcessReport()
+
     async def pause(self, pause_s: float) -> None:
         """Wait for `pause_s` seconds, or until stopped."""
         try:
@@ -98,10 +106,16 @@ class Background:
             self.failure.set_exception(error)
 
 
-def run(service: Service, *, ignore: Iterable[signal.Signals] = ()) -> None:
+def run(
+    service: Service,
+    *,
+    ignore: Iterable[signal.Signals] = (),
+    on_report: OnReport | None = None,
+) -> None:
     """Run until SIGTERM or Ctrl-C. SIGHUP reloads the settings, SIGUSR1 prints all tasks.
 
-    ignore: signals that do nothing here; a child ignores SIGINT.
+    ignore: signals that do nothing here; a child ignores SIGINT. on_report: called with the
+    service's report about once a second, and with the last one at the end.
     """
 
     # Imported modules never become garbage. A batch has tens of thousands of objects, which their
@@ -121,11 +135,13 @@ def run(service: Service, *, ignore: Iterable[signal.Signals] = ()) -> None:
             signal.SIGHUP, lambda: service.stop() if closed() else hung_up.set()
         )
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])  # blocked in child.py
-        reloads = asyncio.create_task(_reload(service, hung_up))
+        tasks = [asyncio.create_task(_reload(service, hung_up))]
+        tasks.append(asyncio.create_task(_report(service, on_report)))
         try:
             await service.work()
         finally:
-            reloads.cancel()
+            for task in tasks:
+                task.cancel()
 
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(main())
@@ -148,6 +164,18 @@ async def _reload(service: Service, hung_up: asyncio.Event) -> None:
         except Exception as exc:
             say(logging.ERROR, "reload_failed", reason=f"{type(exc).__name__}: {exc}")
             _log.debug("the reload failed", exc_info=exc)
+
+
+async def _report(service: Service, on_report: OnReport | None) -> None:
+    """Report until cancelled, and a last time then. A loop that stands still is silent."""
+    if on_report is None:
+        return
+    try:
+        while True:
+            on_report(service.report())
+            await asyncio.sleep(_REPORT_S)
+    finally:
+        on_report(service.report()._replace(is_last=True))
 
 
 async def until(done: asyncio.Task[Any], work: Iterable[asyncio.Task[Any]]) -> None:

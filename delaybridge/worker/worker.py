@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from delaybridge.backoff import Backoff
 from delaybridge.errors import ConfigError, NotDrained, StoreUnavailable, StoreWiped
 from delaybridge.events import ScannerFailed, StoreSilent
+from delaybridge.metrics.reports import ProcessReport
 from delaybridge.scan.lease import NameTaken
 from delaybridge.settings.settings import Settings
 from delaybridge.store import rights
@@ -22,7 +23,7 @@ from delaybridge.worker.eventlog import say
 from delaybridge.worker.listeners import Listeners
 from delaybridge.worker.reload import changed_brokers, reread
 from delaybridge.worker.scan_run import OnToken, ScanRun
-from delaybridge.worker.service import Identity, Service, run
+from delaybridge.worker.service import Identity, OnReport, Service, run
 
 _log = logging.getLogger("delaybridge")
 _RESTART_S = (0.1, 10.0)  # pause before a failed scanner is restarted: first, longest
@@ -86,6 +87,13 @@ class Worker(Service):
             self.current_run.change_brokers(changed)
         say(logging.INFO, "reloaded", changed_brokers=",".join(sorted(changed)) or "none")
 
+    def report(self) -> ProcessReport:
+        """Its totals, and what its scanner has and lacks."""
+        totals, histograms = self.emit.counts.copy()
+        run = self.current_run
+        said = ProcessReport(totals, histograms, is_draining=self.stopping.is_set())
+        return said if run is None else said._replace(**run.reported())
+
     async def _run_once(self, store: AsyncStore, calls: Calls) -> None:
         """Scan until stopped, or until the scanner fails; then wait before the next run."""
         began_s = time.monotonic()
@@ -129,6 +137,7 @@ def run_one(
     ignore: Iterable[signal.Signals] = (),
     on_start: Callable[[Identity], None] = lambda identity: None,
     on_token: OnToken = lambda bucket, token: None,
+    on_report: OnReport | None = None,
 ) -> None:
     """Work in this process until SIGTERM or Ctrl-C, then drain; a second signal ends it at once.
 
@@ -137,6 +146,6 @@ def run_one(
     identity = Identity.of_this_process(name)
     on_start(identity)
     worker = Worker(settings, identity, burst=burst, on_token=on_token)
-    run(worker, ignore=ignore)
+    run(worker, ignore=ignore, on_report=on_report)
     if not worker.gave_back:
         raise NotDrained("redis did not answer: leases were not released; they will expire")

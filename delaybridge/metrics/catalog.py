@@ -1,0 +1,165 @@
+"""The catalog: every metric with its type, its labels and its meaning.
+
+docs/metrics.md shows it, and a test compares them.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+PREFIX = "delaybridge_"
+
+
+class Metric(NamedTuple):
+    """kind: counter, gauge, histogram or info. alert: what an operator may alert on."""
+
+    kind: str
+    labels: tuple[str, ...]
+    means: str
+    alert: str = ""
+
+
+def _counter(means: str, *labels: str, alert: str = "") -> Metric:
+    return Metric("counter", labels, means, alert)
+
+
+def _gauge(means: str, *labels: str, alert: str = "") -> Metric:
+    return Metric("gauge", labels, means, alert)
+
+
+def _histogram(means: str, *labels: str, alert: str = "") -> Metric:
+    return Metric("histogram", labels, means, alert)
+
+
+METRICS = {
+    # counters: of the processes behind this port, since they started
+    "messages_scheduled_total": _counter(
+        "Messages that ingest stored. One that the broker delivers twice counts twice.",
+        "destination",
+        "source",
+    ),
+    "messages_ingested_total": _counter(
+        "Messages read from a delay exchange or delay topic, also those refused or sent at once.",
+        "source",
+    ),
+    "messages_refused_total": _counter(
+        "Messages that ingest refused; they are in the dead set, unchanged.",
+        "code",
+        alert="any: a producer is broken",
+    ),
+    "messages_cancelled_total": _counter("Messages cancelled through ingest.", "destination"),
+    "messages_rescheduled_total": _counter("Messages rescheduled through ingest.", "destination"),
+    "messages_claimed_total": _counter("Messages taken into memory, shortly before they are due."),
+    "messages_fired_total": _counter("Messages that the store allowed to be published."),
+    "messages_published_total": _counter("Messages that the broker confirmed.", "destination"),
+    "messages_retried_total": _counter(
+        "Failed attempts after which the message waits for another.",
+        "destination",
+        "reason",
+        alert="rate() stays above 0",
+    ),
+    "messages_buried_total": _counter(
+        "Messages that moved to the dead set.",
+        "destination",
+        "reason",
+        alert="any: look at delaybridge dead ls",
+    ),
+    "messages_dead_lettered_total": _counter(
+        "Messages sent to the dead-letter destination.", "destination", "reason", alert="any"
+    ),
+    "messages_dropped_total": _counter(
+        "At-most-once messages lost in a failed publish.", "destination", "reason"
+    ),
+    "messages_reclaimed_total": _counter("Messages that a dead worker had claimed, taken back."),
+    "dead_messages_deleted_total": _counter(
+        "Dead messages deleted because of dead.max_messages or dead.max_age_s."
+    ),
+    "publish_errors_total": _counter(
+        "Publishes that failed, or whose outcome is unknown.",
+        "broker",
+        "error_type",
+        alert="rate() stays above 0",
+    ),
+    "circuits_opened_total": _counter(
+        "How often a destination began to refuse everything.", "destination"
+    ),
+    "leases_acquired_total": _counter("Buckets that a worker began to scan."),
+    "leases_lost_total": _counter(
+        "Buckets that a worker stopped scanning. cause: released (a drain) or expired.",
+        "cause",
+        alert='rate(cause="expired") above 0: workers starve or Redis is slow',
+    ),
+    "store_silences_total": _counter("How often Redis did not answer in time."),
+    "scanner_failures_total": _counter(
+        "Unexpected errors after which a scanner started again.", alert="any: report a bug"
+    ),
+    "process_crashes_total": _counter("Child processes that died and were replaced.", alert="any"),
+    # histograms, of the same processes
+    "publish_lateness_seconds": _histogram(
+        "Time of the confirm minus due time, of each message: the service level.",
+        "destination",
+        alert="the 99th percentile is above 1 s for 5 m",
+    ),
+    "publish_confirm_seconds": _histogram(
+        "How long a broker took to confirm a batch; one observation per batch.", "broker"
+    ),
+    "claim_seconds": _histogram("How long a claim took, in Redis and on the way there."),
+    # gauges, of these processes
+    "worker_processes": _gauge("Processes that run and have reported."),
+    "worker_buckets": _gauge("Buckets held by these processes.", alert="0 for minutes"),
+    "worker_last_scan_timestamp_seconds": _gauge(
+        "When these workers last looked after their leases; of several, the one longest ago.",
+        alert="time() minus this is above 30",
+    ),
+    "worker_clock_skew_seconds": _gauge(
+        "Redis' clock minus this host's. Due times count on Redis' clock.", alert="above 0.1"
+    ),
+    "publisher_unconfirmed_messages": _gauge(
+        "Messages that a broker has and has not confirmed.", "broker"
+    ),
+    "broker_up": _gauge("1: available to all of these workers.", "broker", alert="0 for 1 m"),
+    "source_up": _gauge(
+        "1: one of these processes reads it, or it is idle here because another does.",
+        "source",
+        alert="0 for 1 m",
+    ),
+    "source_lag_messages": _gauge(
+        "Messages that wait at the broker to be read by ingest.", "source", alert="it grows"
+    ),
+    # gauges, of Redis, read when scraped
+    "store_up": _gauge("1: Redis answered this scrape.", alert="0 for 30 s"),
+    "store_memory_bytes": _gauge("Memory that Redis uses."),
+    "store_memory_max_bytes": _gauge(
+        "Redis' maxmemory; 0: none.", alert="store_memory_bytes is above 80 % of it"
+    ),
+    "messages": _gauge(
+        "Messages in the buckets held here. state: delayed, in_flight, parked or dead.", "state"
+    ),
+    "oldest_overdue_seconds": _gauge(
+        "How late the oldest message is, in the buckets held here or by nobody; 0 if none is late.",
+        alert="above 5 for 1 m: page",
+    ),
+    "next_due_timestamp_seconds": _gauge(
+        "When the next delayed message of the buckets held here is due; absent if there is none."
+    ),
+    "horizon_messages": _gauge(
+        "Messages in the buckets held here that are in flight, or delayed and due within the window"
+        " (1m, 5m, 1h, 1d; each includes the shorter ones).",
+        "window",
+    ),
+    "buckets": _gauge("Buckets of the namespace: the same from every process; do not sum."),
+    "buckets_unowned": _gauge(
+        "Buckets that no worker holds: the same from every process; do not sum.",
+        alert="above 0 for 30 s: page",
+    ),
+    "retrying_messages": _gauge(
+        "Messages in the buckets held here whose last publish failed, about a thousand of each.",
+        "destination",
+        "reason",
+        alert="above 0 for 10 m",
+    ),
+    "build_info": Metric(
+        "info", ("version", "python", "redis_client", "broker_client"), "The versions in use."
+    ),
+}
+"""Name without the prefix -> the metric."""

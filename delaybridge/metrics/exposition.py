@@ -1,0 +1,162 @@
+"""Exposition: totals and gauges as the text that Prometheus reads."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from importlib.metadata import version
+from itertools import accumulate
+from typing import TYPE_CHECKING, TypeVar
+
+from delaybridge import __version__
+from delaybridge.metrics.catalog import METRICS, PREFIX
+from delaybridge.metrics.counts import Counts, Key
+from delaybridge.metrics.histogram import BOUNDS_MS, Histogram
+from delaybridge.metrics.reader import Reading
+from delaybridge.metrics.reports import ProcessReport
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric as Family
+    from prometheus_client.registry import Collector
+
+T = TypeVar("T")
+_MOST_RETRYING = 200  # groups of a destination and a reason
+_STATES = ("delayed", "in_flight", "parked", "dead")
+TEXT, OPENMETRICS = "text/plain", "application/openmetrics-text"
+
+
+def exposed(counts: Counts, gauges: Mapping[Key, float], format: str) -> tuple[bytes, str]:
+    """The text in this format, and its content type."""
+    from prometheus_client import exposition
+    from prometheus_client.openmetrics import exposition as openmetrics
+
+    families = list(_families(counts, gauges))
+    collector: Collector = _Collected(families)
+    if format == OPENMETRICS:
+        text = openmetrics.generate_latest(collector)  # type: ignore[no-untyped-call]
+        return text, openmetrics.CONTENT_TYPE_LATEST
+    return exposition.generate_latest(collector), exposition.CONTENT_TYPE_PLAIN_0_0_4
+
+
+class _Collected:
+    def __init__(self, families: list[Family]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterable[Family]:
+        return self._families
+
+
+def _families(counts: Counts, gauges: Mapping[Key, float]) -> Iterator[Family]:
+    totals, histograms = _by_name(counts.totals), _by_name(counts.histograms)
+    values = _by_name(gauges)
+    for name, metric in METRICS.items():
+        if metric.kind == "counter":
+            # Without labels it is 0 before it first counts: a rate needs a beginning.
+            nothing: dict[Key, int] = {} if metric.labels else {(): 0}
+            yield _simple(name, totals.get(name, nothing))
+        elif metric.kind == "gauge":
+            yield _simple(name, values.get(name, {}))
+        elif metric.kind == "histogram":
+            yield _distribution(name, histograms.get(name, {}))
+        else:
+            yield _build(name)
+
+
+def _simple(name: str, values: Mapping[Key, float]) -> Family:
+    """A counter or a gauge."""
+    from prometheus_client import core
+
+    metric = METRICS[name]
+    kind = core.CounterMetricFamily if metric.kind == "counter" else core.GaugeMetricFamily
+    family = kind(PREFIX + name, metric.means, labels=metric.labels)
+    for labels, value in values.items():
+        family.add_metric(labels, value)
+    return family
+
+
+def _distribution(name: str, histograms: Mapping[Key, Histogram]) -> Family:
+    from prometheus_client import core
+
+    metric = METRICS[name]
+    family = core.HistogramMetricFamily(PREFIX + name, metric.means, labels=metric.labels)
+    for labels, histogram in histograms.items():
+        bounds = [*(repr(bound / 1000) for bound in BOUNDS_MS), "+Inf"]
+        counts = map(float, accumulate(histogram.counts))
+        family.add_metric(labels, list(zip(bounds, counts, strict=True)), histogram.sum_ms / 1000)
+    return family
+
+
+def _build(name: str) -> Family:
+    from prometheus_client import core
+
+    brokers = f"pika {version('pika')}, confluent-kafka {version('confluent-kafka')}"
+    versions = (__version__, platform.python_version(), version("redis"), brokers)
+    family = core.InfoMetricFamily(PREFIX + name.removesuffix("_info"), METRICS[name].means)
+    family.add_metric((), dict(zip(METRICS[name].labels, versions, strict=True)))
+    return family
+
+
+def _by_name(found: Mapping[Key, T]) -> dict[str, dict[Key, T]]:
+    """Name -> labels -> value. A lone surrogate in a label cannot be sent."""
+    named: dict[str, dict[Key, T]] = {}
+    for (name, *labels), value in found.items():
+        shown = tuple(label.encode(errors="replace").decode() for label in labels)
+        named.setdefault(name, {})[shown] = value
+    return named
+
+
+def gauges_of(reports: Mapping[str, ProcessReport], found: Reading) -> dict[Key, float]:
+    """Every gauge that is known; those of Redis only if it answered."""
+    values: dict[Key, float] = dict(_of_processes(reports))
+    if found.gauges is None:
+        return values | {("store_up",): 0}
+    held, memory = found.gauges.held, found.gauges.memory
+    values |= {
+        ("store_up",): 1,
+        ("worker_clock_skew_seconds",): found.skew_s,
+        ("buckets",): found.gauges.buckets,
+        ("buckets_unowned",): len(found.gauges.unowned),
+        ("oldest_overdue_seconds",): found.overdue_ms / 1000,
+    }
+    for name, field in (
+        ("store_memory_bytes", "used_memory"),
+        ("store_memory_max_bytes", "maxmemory"),
+    ):
+        if memory.get(field, "").isdigit():
+            values[name,] = int(memory[field])
+    for state in _STATES:
+        values["messages", state] = sum(getattr(count, state) for count in held)
+    due_ms = [count.next_due_ms for count in held if count.next_due_ms is not None]
+    if due_ms:
+        values["next_due_timestamp_seconds",] = min(due_ms) / 1000
+    for window, messages in found.gauges.horizon.items():
+        values["horizon_messages", window] = messages
+    for group in found.gauges.retrying[:_MOST_RETRYING]:
+        values["retrying_messages", group.destination, group.reason] = group.messages
+    return values
+
+
+def _of_processes(reports: Mapping[str, ProcessReport]) -> Iterator[tuple[Key, float]]:
+    """What the processes say of themselves."""
+    workers = [report for report in reports.values() if report.scanned_s is not None]
+    yield ("worker_processes",), len(reports)
+    yield ("worker_buckets",), sum(len(report.buckets) for report in workers)
+    if workers:
+        longest_s = time.monotonic() - min(report.scanned_s or 0 for report in workers)
+        yield ("worker_last_scan_timestamp_seconds",), time.time() - longest_s
+    for broker in {broker for report in workers for broker in report.brokers}:
+        reasons = [report.brokers.get(broker) for report in workers]
+        yield ("broker_up", broker), not any(reasons)
+        unconfirmed = sum(report.unconfirmed.get(broker, 0) for report in workers)
+        yield ("publisher_unconfirmed_messages", broker), unconfirmed
+    sources = [item for report in reports.values() for item in report.sources.items()]
+    for source, (state, lag) in sources:
+        yield ("source_up", source), is_read(state)
+        if lag is not None:
+            yield ("source_lag_messages", source), lag
+
+
+def is_read(state: str) -> bool:
+    """Whether a source of this state is read, here or by another process."""
+    return state == "reading" or state.startswith("idle: ")

@@ -1,0 +1,61 @@
+"""The reader: asks Redis for the gauges, when a scrape or a probe wants them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+from delaybridge.errors import StoreError
+from delaybridge.store import registry
+from delaybridge.store.gauges import Gauges, read_gauges
+from delaybridge.store.store import Store
+
+_TIMEOUT_S = 2.0
+
+
+class Reading(NamedTuple):
+    """What Redis said. gauges: None if it did not; error: why.
+
+    skew_s: Redis' clock minus this host's. unowned_s: bucket -> for how long nobody has held it, as
+    far as it was looked at.
+    """
+
+    gauges: Gauges | None = None
+    error: str = ""
+    skew_s: float = 0.0
+    unowned_s: Mapping[int, float] = {}
+
+    @property
+    def overdue_ms(self) -> int:
+        """How late the oldest message is, in the buckets held here or by nobody."""
+        if self.gauges is None:
+            return 0
+        counts = [*self.gauges.held, *self.gauges.alone]
+        return max((count.overdue_ms for count in counts), default=0)
+
+
+class Reader:
+    """Reads through a connection of its own; it blocks, at most a few time-outs. One at a time."""
+
+    def __init__(self, url: str, namespace: str) -> None:
+        self._store, self._namespace = Store(url, timeout_s=_TIMEOUT_S), namespace
+        self._since_s: dict[int, float] = {}  # bucket -> when it was first seen unowned
+
+    def read(self, held: Collection[int]) -> Reading:
+        """The gauges; held: the buckets that these processes hold. Raises nothing of Redis."""
+        try:
+            sent_s = time.time()
+            (store_us,) = self._store.run([registry.store_time()])
+            skew_s = store_us / 1e6 - (sent_s + time.time()) / 2
+            gauges = self._store.complete(read_gauges(self._namespace, held))
+        except StoreError as exc:
+            return Reading(error=str(exc) or type(exc).__name__)
+        now_s = time.monotonic()
+        self._since_s = {b: self._since_s.get(b, now_s) for b in gauges.unowned}
+        unowned_s = {bucket: now_s - since_s for bucket, since_s in self._since_s.items()}
+        return Reading(gauges, "", skew_s, unowned_s)
+
+    def close(self) -> None:
+        """Disconnect."""
+        self._store.close()

@@ -1,0 +1,95 @@
+"""Gauges: what a scrape or a probe asks Redis, about some buckets of a namespace."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from itertools import islice
+from typing import Any, NamedTuple
+
+from delaybridge.errors import StoreError
+from delaybridge.store import registry
+from delaybridge.store.command import Each, RedisCommand, Steps, plain, store_wide_error
+from delaybridge.store.stats import BucketStats, bucket_stats, count_commands, retrying_of
+from delaybridge.store.troubles import Retrying
+from delaybridge.store.verbs import Bucket
+
+WINDOWS_MS = {"1m": 60_000, "5m": 300_000, "1h": 3_600_000, "1d": 86_400_000}
+
+
+class Gauges(NamedTuple):
+    """The namespace as Redis has it. now_us: its clock. memory: INFO memory.
+
+    buckets: of the namespace. unowned: those without a lease. held: the counts of the buckets that
+    were asked for; alone: of the unowned ones. horizon: window -> messages of the held buckets that
+    are in flight, or delayed and due within it. retrying: of the held buckets.
+    """
+
+    now_us: int
+    memory: Mapping[str, str] = {}
+    buckets: int = 0
+    unowned: Collection[int] = ()
+    held: Sequence[BucketStats] = ()
+    alone: Sequence[BucketStats] = ()
+    horizon: Mapping[str, int] = {}
+    retrying: Sequence[Retrying] = ()
+
+
+def read_gauges(namespace: str, held: Collection[int]) -> Steps[Gauges]:
+    """Read them; writes nothing, and does not create the namespace. Takes up to five round trips.
+
+    A damaged key counts as empty. StoreUnavailable, StoreDenied: nothing can be read.
+    """
+    birth, now_us, memory = yield Each(
+        [registry.read_birth(namespace), registry.store_time(), registry.info("memory")]
+    )
+    if (error := store_wide_error([birth, now_us])) is not None:
+        raise error
+    known = {} if isinstance(memory, StoreError) else memory
+    if birth is None or isinstance(birth, StoreError):
+        return Gauges(now_us, known)
+    buckets = [Bucket(namespace, number, birth[1]) for number in range(birth[0])]
+    holders = yield Each(bucket.holder() for bucket in buckets)
+    free = [bucket for bucket, holder in zip(buckets, holders, strict=True) if holder is None]
+    ours = [bucket for bucket in buckets if bucket.number in held]
+    counts = yield from _counted([*ours, *free], now_us // 1000)
+    horizon = yield from _horizon(ours, now_us // 1000)
+    retrying, _ = yield from retrying_of(ours)
+    in_flight = sum(count.in_flight for count in counts[: len(ours)])
+    return Gauges(
+        now_us=now_us,
+        memory=known,
+        buckets=len(buckets),
+        unowned=[bucket.number for bucket in free],
+        held=counts[: len(ours)],
+        alone=counts[len(ours) :],
+        horizon={window: in_flight + due for window, due in horizon.items()},
+        retrying=retrying,
+    )
+
+
+def _counted(buckets: Sequence[Bucket], now_ms: int) -> Steps[list[BucketStats]]:
+    asked = [count_commands(bucket) for bucket in buckets]
+    replies = yield Each(command for commands in asked for command in commands)
+    if (error := store_wide_error(replies)) is not None:
+        raise error
+    left = iter(replies)
+    return [
+        bucket_stats(bucket, list(islice(left, len(commands))), (), now_ms)
+        for bucket, commands in zip(buckets, asked, strict=True)
+    ]
+
+
+def _horizon(buckets: Sequence[Bucket], now_ms: int) -> Steps[dict[str, int]]:
+    """Window -> delayed messages due within it."""
+    asked = [_due(b, now_ms + ms) for ms in WINDOWS_MS.values() for b in buckets]
+    replies: list[Any] = yield Each(asked)
+    counts = [0 if isinstance(reply, StoreError) else reply for reply in replies]
+    size = len(buckets)
+    return {
+        window: sum(counts[place * size : (place + 1) * size])
+        for place, window in enumerate(WINDOWS_MS)
+    }
+
+
+def _due(bucket: Bucket, until_ms: int) -> RedisCommand[int]:
+    return plain("ZCOUNT", bucket.key("due"), "-inf", f"({until_ms + 1}", parse=int)
