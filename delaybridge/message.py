@@ -89,7 +89,10 @@ class OnConflict(StrEnum):
 WAIT: Literal["wait"] = "wait"
 """Conflict policy for ingest only: as FAIL, but while the pending message is with the broker the
 answer is `in_flight`, whatever the content. Ingest tries again until that message is settled."""
-ConflictPolicy = OnConflict | Literal["wait"]
+KNOWN: Literal["known"] = "known"
+"""Conflict policy for recurring messages only: as KEEP, but nothing happens unless the bucket knows
+the source that they come from; then the list of answers is empty."""
+ConflictPolicy = OnConflict | Literal["wait", "known"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,8 @@
 -- KEYS[11] sources      hash
 -- ARGV[1]  now          ms, empty = the store's clock
 -- ARGV[2]  policy       0 fail, 1 keep, 2 replace; 3 wait: as fail, but a fired message is in flight;
---                       4: as 3, and a copy of each message may have been delivered already
+--                       4: as 3, and a copy of each message may have been delivered already;
+--                       5: as 1, but nothing happens unless the source is known to the bucket
 -- ARGV[3]  birth        the namespace's birth id
 -- ARGV[4]  first        1: the caller has just read the birth id; a bucket without one takes it
 -- ARGV[5]  channel      where an idle owner is woken
@@ -29,10 +30,11 @@
 -- returns  {-1} if the bucket has another birth id; else three numbers for each run of equal answers:
 --          answer, due ms (of the pending message of that id, else as asked for), how many messages;
 --          with a source they end with the first conflict, foreign or in flight, which does not
---          count as read
+--          count as read; nothing if the source had to be known and is not
 -- cost     O(log n) per message
 local CREATED, DUPLICATE, CONFLICT, REPLACED, IN_FLIGHT, CANCELLED = 1, 2, 3, 4, 5, 6
 local FOREIGN = 14
+local KEEP, KNOWN_SOURCE = 1, 5 -- policies
 local BACKDATED = 2 -- the head's version if the time of acceptance follows the payload
 local KEEP_CALLS_MS = 600000
 local MOST_AT_ONCE = 2000 -- Lua's stack bounds the words of one command
@@ -66,8 +68,13 @@ end
 local undone = redis.call('ZCARD', calls) > 0
 local source, read = ARGV[7], nil -- read: the highest offset so far
 if source ~= '' then
-  read = tonumber(redis.call('HGET', KEYS[11], source)) or -1
+  read = tonumber(redis.call('HGET', KEYS[11], source))
+  if policy == KNOWN_SOURCE and not read then
+    return {}
+  end
+  read = read or -1
 end
+policy = policy == KNOWN_SOURCE and KEEP or policy
 if not marks[1] then
   redis.call('ZCARD', due) -- fails here, before the first write, if it is not a zset
   redis.call('HSET', KEYS[8], 'birth', ARGV[3])

@@ -7,12 +7,12 @@ A call is a generator that yields commands and is sent their replies; a store dr
 from __future__ import annotations
 
 from delaybridge.store.changes import Changes
+from delaybridge.store.definitions import Definitions
 from delaybridge.store.horizon import Outlook
-from delaybridge.store.scheduling import Scheduling
 from delaybridge.store.stats import Counting
 from delaybridge.store.tally import Tallying
 from delaybridge.store.views import Views
 
 
-class Calls(Scheduling, Changes, Views, Counting, Outlook, Tallying):
+class Calls(Definitions, Changes, Views, Counting, Outlook, Tallying):
     """The calls of one namespace."""

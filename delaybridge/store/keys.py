@@ -59,6 +59,8 @@ SCRIPT_KEYS: dict[str, tuple[str, ...]] = {
     "announce": ("workers", "worker_info"),
     "set_rule": ("destinations",),
     "allow": ("allowances",),
+    "define": ("recurring", "recurring_due", "recurring_state"),
+    "recur": ("recurring", "recurring_due", "recurring_state"),
 }
 # fmt: on
 """Script -> its KEYS in order; `listed` of `page` and `tally` is the set of the requested state."""
@@ -102,6 +104,12 @@ allowances = _of_namespace("allowances")
 """Hash: place with a rate -> until when (us on Redis' clock) all that it saved up is spent."""
 events = _of_namespace("events")
 """Channel: a `store/beats.py: Beat` of every process each second, for `delaybridge tail`."""
+recurring = _of_namespace("recurring")
+"""Hash: name -> a recurring definition, JSON."""
+recurring_due = _of_namespace("recurring_due")
+"""Zset: name of a definition -> when a worker looks at it, in ms on Redis' clock."""
+recurring_state = _of_namespace("recurring_state")
+"""Hash: name of a definition -> its progress, JSON."""
 wake = _of_namespace("wake")
 """Channel: `bucket due_ms` when an idle owner must look again, `fleet` when shares change,
 `destinations` when a rule changes."""

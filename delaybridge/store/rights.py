@@ -34,12 +34,12 @@ _LOOKS = ("HLEN", "HMGET", "ZRANGE", "ZCARD")  # to find damage
 _PRODUCES = ("schedule", "cancel", "reschedule", "get", "quarantine", "announce", "sample")
 _OWNS = (
     "acquire", "renew", "release", "claim", "fire", "settle", "retry", "park", "unpark", "bury",
-    "reclaim", "trim", "announce", "allow",
+    "reclaim", "trim", "announce", "allow", "schedule", "cancel", "define", "recur",
 )  # fmt: skip
 ROLES = {
     "producer": Role(_PRODUCES, (*_OPENS, *_LOOKS)),
     "worker": Role(
-        _OWNS, (*_OPENS, *_LOOKS, "TIME", "HGETALL", "SUBSCRIBE", "UNSUBSCRIBE", "PING")
+        _OWNS, (*_OPENS, *_LOOKS, "TIME", "HGET", "HGETALL", "SUBSCRIBE", "UNSUBSCRIBE", "PING")
     ),
     "operator": Role(
         tuple(SCRIPT_KEYS),

@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from delaybridge.accept.accept import Accepted
-from delaybridge.message import WAIT, Answer, ConflictPolicy, OnConflict, State
+from delaybridge.message import KNOWN, WAIT, Answer, ConflictPolicy, OnConflict, State
 from delaybridge.store import keys, replies
 from delaybridge.store.command import Arg, RedisCommand, as_received, plain
 from delaybridge.store.keys import LISTED, SCRIPT_KEYS
 from delaybridge.store.runs import runs_of
 
 T = TypeVar("T")
-_POLICIES = {OnConflict.FAIL: 0, OnConflict.KEEP: 1, OnConflict.REPLACE: 2, WAIT: 3}
+_POLICIES = {OnConflict.FAIL: 0, OnConflict.KEEP: 1, OnConflict.REPLACE: 2, WAIT: 3, KNOWN: 5}
 _WAIT_MAYBE = 4  # as WAIT, and an earlier publish of the message may have arrived
 _DESTINATION_BYTES = 1100  # a record begins with its destination, which is never longer than this
 _TALLIED_BYTES = 2**20  # of records that one call reads: about half a millisecond

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from delaybridge.accept.accept import Accepted
 from delaybridge.message import State
-from delaybridge.store import registry
+from delaybridge.store import recurring, registry
 from delaybridge.store.command import RedisCommand
 from delaybridge.store.verbs import Bucket, Item
 
@@ -41,4 +41,6 @@ SAMPLES: dict[str, Callable[[int], RedisCommand[object]]] = {
     "set_rule": lambda n: registry.set_rule("ns", "kafka:t", b"", b"{}", limit=9),
     "allow": lambda n: registry.allow("ns", [(9, [("kafka:t", 1.5)])] * n),
     "announce": lambda n: registry.announce("ns", "w", "instance", 1000),
+    "define": lambda n: recurring.define("ns", recurring.read_entry("n", b"{}"), b"", b"", 1),
+    "recur": lambda n: recurring.recur("ns", 9),
 }

@@ -1,0 +1,315 @@
+"""Making the runs of recurring definitions: what workers do, and the plans that they follow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import islice, takewhile
+from typing import Any, NamedTuple
+from zlib import crc32
+
+import msgspec
+
+from delaybridge.accept.accept import Accepted, accept
+from delaybridge.errors import ConfigError, DelayBridgeError, MessageError, StoreError, StoreFull
+from delaybridge.message import KNOWN, Answer, destination_text
+from delaybridge.recurring.definition import Definition, read_definition
+from delaybridge.recurring.plan import LEAD_MS, Planned, plan, ttl_ms
+from delaybridge.store import recurring
+from delaybridge.store.command import Each, RedisCommand, Steps, plain
+from delaybridge.store.keys import bucket_of
+from delaybridge.store.recurring import DefinitionEntry, Progress
+from delaybridge.store.scheduling import Scheduling
+from delaybridge.store.verbs import Bucket, SourceOffsets, new_stamp
+
+_AT_ONCE = 50  # definitions of one look: a worker publishes meanwhile
+_CALL_RUNS = 100  # of one script call
+_LATER_MS = 10_000  # until a definition that cannot be made now is looked at again
+_DAY_MS = 86_400_000
+_MOST_AHEAD = 10  # runs that a change cancels, beyond those that are known
+_CANCELLED = (Answer.CANCELLED, Answer.UNKNOWN)
+
+
+class Made(NamedTuple):
+    """What became of one definition at a look.
+
+    destination: of its messages. due_ms: the runs that were made, ascending; missed: how many
+    became due before that. error: why none can be made now; is_new: unlike at the look before.
+    """
+
+    name: str
+    destination: str
+    due_ms: Sequence[int] = ()
+    missed: int = 0
+    error: str = ""
+    is_new: bool = True
+
+
+class _Turn(NamedTuple):
+    """A definition to plan now, and its messages."""
+
+    entry: DefinitionEntry
+    planned: Planned
+    messages: list[Accepted]
+    error: str = ""
+
+
+class Making(Scheduling):
+    """Calls that make runs."""
+
+    def make_runs(self, *, now_ms: int | None = None) -> Steps[list[Made]]:
+        """Take some definitions that are to be looked at now, and make their runs.
+
+        Any number of workers may do so. An empty answer: nothing is to be done. now_ms: for tests.
+        """
+        (taken,) = yield [recurring.recur(self.namespace, _AT_ONCE, now_ms=now_ms)]
+        return (yield from self.make_taken(*taken))
+
+    def make_taken(self, now_ms: int, entries: Sequence[DefinitionEntry]) -> Steps[list[Made]]:
+        """Make the runs of definitions taken by `recurring.recur`."""
+        if not entries:
+            return []
+        yield from self.open()
+        full = yield from self._refusal_of_quota()
+        changing = [entry for entry in entries if "was" in entry.fields]
+        turns = [self._turn(e, now_ms, full) for e in entries if "was" not in e.fields]
+        made = yield from self._make(turns, now_ms)
+        for entry in changing:
+            try:
+                yield from self.finish(entry)
+            except (MessageError, ConfigError) as exc:
+                made.append(Made(entry.name, "", error=str(exc)))
+        return made
+
+    def finish(self, entry: DefinitionEntry) -> Steps[dict[int, Answer]]:
+        """End the plan before a change and begin the one after it, if that was not done yet.
+
+        Answers with what became of the old plan's runs that were ahead. Safe to repeat, and for
+        several callers at once: only one of them begins the plan.
+        """
+        fields = entry.own
+        old = recurring.read_entry(entry.name, recurring.encoded(entry.fields["was"] or {}))
+        progress, stamp = entry.progress, crc32(entry.raw).to_bytes(4)
+        since_ms = int(entry.fields.get("since_ms") or 0)
+        answers, after_ms = yield from self._end_plan(old, progress, since_ms, stamp)
+        spans = recurring.spans_until(progress.made, after_ms)
+        if old.definition and entry.definition and old.definition.grid != entry.definition.grid:
+            spans = ()  # the runs are others
+        kept = Progress(last_ms=progress.last_ms, missed=progress.missed, made=spans)
+        if fields.get("removed"):
+            yield [recurring.define(self.namespace, entry, b"", b"", None)]
+        elif fields.get("paused"):
+            raw = recurring.encoded(fields), msgspec.json.encode(kept)
+            yield [recurring.define(self.namespace, entry, *raw, None)]
+        else:
+            yield from self.begin_plan(entry, fields, after_ms, kept)
+        return answers
+
+    def begin_plan(
+        self, entry: DefinitionEntry, fields: dict[str, Any], after_ms: int, progress: Progress
+    ) -> Steps[bool]:
+        """Write the fields with a new plan; False: another call was faster.
+
+        The bucket knows the plan before any worker can: nobody makes it known a second time.
+        """
+        definition = read_definition(entry.name, fields)
+        birth, bucket = recurring.new_birth(), self.bucket_for(definition)
+        source = recurring.source_of(entry.name, birth)
+        yield [plain("HSET", bucket.key("sources"), source, after_ms)]
+        planned = {**fields, "plan": {"birth": birth, "after_ms": after_ms}}
+        raw = recurring.encoded(planned), msgspec.json.encode(progress)
+        (answer,) = yield [recurring.define(self.namespace, entry, *raw, 0)]
+        if answer != 1:
+            yield [plain("HDEL", bucket.key("sources"), source)]
+        refuse_if_full(answer)
+        return bool(answer)
+
+    def bucket_for(self, definition: Definition) -> Bucket:
+        """The bucket of all messages of a definition."""
+        return self._buckets[bucket_of(definition.shard_key, len(self._buckets))]
+
+    def accepted_run(
+        self, definition: Definition, due_ms: int, *, id: str | None = None, ttl: int | None = None
+    ) -> Accepted:
+        """The checked message of a run. Raises MessageError."""
+        message = definition.message(due_ms, id=id, ttl_ms=ttl)
+        found = accept(message, self.kinds, self.limits)
+        return msgspec.structs.replace(found, shard_key=definition.shard_key)
+
+    def schedule_runs(
+        self,
+        definition: Definition,
+        birth: str,
+        messages: Sequence[Accepted],
+        due_ms: Sequence[int],
+    ) -> list[Callable[[bool], RedisCommand[Any]]]:
+        """Script calls that schedule runs, ascending, of a plan or backfill, if it is known."""
+        bucket, source = self.bucket_for(definition), recurring.source_of(definition.name, birth)
+
+        def command(at: int) -> Callable[[bool], RedisCommand[Any]]:
+            part = slice(at, at + _CALL_RUNS)
+            stamped = [(new_stamp(), message) for message in messages[part]]
+            offsets = SourceOffsets(source, due_ms[part])
+            return lambda first: bucket.schedule(stamped, KNOWN, source=offsets, first=first)
+
+        return [command(at) for at in range(0, len(messages), _CALL_RUNS)]
+
+    def _refusal_of_quota(self) -> Steps[str]:
+        """Why the quota takes no further message; empty if it does."""
+        if (yield from self.quota.look(self._buckets)):
+            refusal = self.quota.refusal(b"")
+            return "" if refusal is None else str(refusal)
+        return ""
+
+    def _turn(self, entry: DefinitionEntry, now_ms: int, full: str) -> _Turn:
+        nothing = Planned([], 0, entry.progress.planned_ms, now_ms + _LATER_MS)
+        definition = entry.definition
+        if definition is None or definition.paused or not entry.birth:
+            return _Turn(entry, nothing, [], entry.error or "it has no plan: add it again")
+        try:
+            planned = plan(definition, entry.after_ms, now_ms, is_first=entry.is_first)
+            if full and planned.due_ms:
+                raise StoreFull(full)
+            far_ms = now_ms + self.limits.delay_ms - _DAY_MS
+            if planned.due_ms and planned.due_ms[-1] > far_ms:  # it cannot be accepted yet
+                return _Turn(entry, nothing._replace(look_ms=now_ms + _DAY_MS), [])
+            messages = [
+                self.accepted_run(definition, due_ms, ttl=ttl_ms(definition, due_ms))
+                for due_ms in planned.due_ms
+            ]
+        except DelayBridgeError as exc:
+            return _Turn(entry, nothing, [], str(exc))
+        except Exception as exc:  # one odd definition must not stop the others
+            return _Turn(entry, nothing, [], f"{type(exc).__name__}: {exc}")
+        return _Turn(entry, planned, messages)
+
+    def _make(self, turns: Sequence[_Turn], now_ms: int) -> Steps[list[Made]]:
+        """Schedule the messages, then write down that this is done."""
+        calls = [(at, call) for at, turn in enumerate(turns) for call in self._calls(turn)]
+        replies = yield Each(call(False) for _, call in calls)
+        if None in replies:  # a bucket without a birth id
+            yield from self.open(again=True)
+            replies = yield Each(call(True) for _, call in calls)
+        turns, lost = list(turns), []
+        for (at, _), reply in zip(calls, replies, strict=True):
+            if isinstance(reply, StoreError) or reply is None:
+                turns[at] = _failed(turns[at], now_ms, str(reply or "the bucket is another's"))
+            elif not reply:  # its plan has ended; if it should not have, it begins again
+                lost.append(at)
+        for at in lost:
+            yield from self._begin_again(turns[at].entry, now_ms)
+        kept = [turn for at, turn in enumerate(turns) if at not in lost]
+        written = yield Each(self._written(turn, now_ms) for turn in kept)
+        return [_made(turn) for turn, answer in zip(kept, written, strict=True) if answer == 1]
+
+    def _calls(self, turn: _Turn) -> list[Callable[[bool], RedisCommand[Any]]]:
+        entry, definition = turn.entry, turn.entry.definition
+        if not turn.messages or definition is None:
+            return []
+        return self.schedule_runs(definition, entry.birth, turn.messages, turn.planned.due_ms)
+
+    def _written(self, turn: _Turn, now_ms: int) -> RedisCommand[int]:
+        entry, planned = turn.entry, turn.planned
+        progress = _progress(turn, now_ms)
+        raw = msgspec.json.encode(progress)
+        return recurring.define(self.namespace, entry, entry.raw, raw, planned.look_ms)
+
+    def _begin_again(self, entry: DefinitionEntry, now_ms: int) -> Steps[None]:
+        """A plan that its bucket does not know: Redis lost a write, if nobody has changed it."""
+        changing = yield from self.begin_change(entry, entry.own, now_ms)
+        if changing is not None:
+            yield from self.finish(changing)
+
+    def begin_change(
+        self, entry: DefinitionEntry, fields: dict[str, Any], now_ms: int
+    ) -> Steps[DefinitionEntry | None]:
+        """Write the new fields next to the old ones, for `finish`; None: another call was faster.
+
+        From then on no worker plans it; if the caller dies, one of them finishes the change.
+        """
+        raw = recurring.encoded({**fields, "was": entry.fields, "since_ms": now_ms})
+        look_ms, progress = now_ms + LEAD_MS, entry.raw_progress
+        (answer,) = yield [recurring.define(self.namespace, entry, raw, progress, look_ms)]
+        refuse_if_full(answer)
+        return recurring.read_entry(entry.name, raw, progress) if answer == 1 else None
+
+    def _end_plan(
+        self, old: DefinitionEntry, progress: Progress, since_ms: int, stamp: bytes
+    ) -> Steps[tuple[dict[int, Answer], int]]:
+        """End a plan, cancel its runs that are not due, and say after which run the next begins.
+
+        Once its bucket does not know the plan, no worker can make another run of it. since_ms: when
+        the change began. stamp: of the cancels; all who end this plan use the same, and get the
+        same answers.
+        """
+        births = old.birth, recurring.birth_of({"plan": old.fields.get("backfill")})
+        sources = [recurring.source_of(old.name, birth) for birth in births if birth]
+        definition = old.definition
+        if not sources:
+            return {}, since_ms
+        if definition is None:  # nobody knows its bucket
+            yield [plain("HDEL", each.key("sources"), *sources) for each in self._buckets]
+            return {}, since_ms
+        bucket, due_ms = self.bucket_for(definition), _ahead(definition, progress, since_ms)
+        ids = [definition.message(each).id or "" for each in due_ms] if old.birth else []
+        forget: RedisCommand[Any] = plain("HDEL", bucket.key("sources"), *sources)
+        cancels = [bucket.cancel(stamp, id) for id in ids]
+        replies = yield [forget, *cancels, *recurring.read_one(self.namespace, old.name)]
+        answers = dict(zip(due_ms, replies[1 : 1 + len(ids)], strict=False))
+        then_ms = replies[-1]
+        gone = [
+            each
+            for each, answer in answers.items()
+            if answer not in _CANCELLED or (answer is Answer.UNKNOWN and each <= then_ms)
+        ]
+        return answers, max([since_ms, *gone])
+
+
+def refuse_if_full(answer: int) -> None:
+    """MessageError if `recurring.define` found too many definitions."""
+    if answer < 0:
+        what = f"there are {recurring.DEFINITIONS_LIMIT:,} definitions; remove one"
+        raise MessageError("too_many", "name", what)
+
+
+def _ahead(definition: Definition, progress: Progress, now_ms: int) -> list[int]:
+    """The runs that may have been made and are not due: those known, and those due soon."""
+    soon = takewhile(lambda due_ms: due_ms <= now_ms + 2 * LEAD_MS, definition.times(now_ms))
+    known = [due_ms for due_ms in progress.ahead_ms if due_ms > now_ms]
+    return sorted({*known, *islice(definition.times(now_ms), 1), *islice(soon, _MOST_AHEAD)})
+
+
+def _failed(turn: _Turn, now_ms: int, error: str) -> _Turn:
+    planned = Planned([], 0, turn.entry.progress.planned_ms, now_ms + _LATER_MS)
+    return _Turn(turn.entry, planned, [], error)
+
+
+def _progress(turn: _Turn, now_ms: int) -> Progress:
+    """The progress after a turn."""
+    entry, planned, old = turn.entry, turn.planned, turn.entry.progress
+    if turn.error or not planned.due_ms and not planned.missed:
+        return msgspec.structs.replace(old, error=turn.error)
+    runs = [*old.ahead_ms, *planned.due_ms]
+    past = [due_ms for due_ms in runs if due_ms <= now_ms]
+    made, begin_ms = old.made, now_ms if planned.missed else entry.after_ms
+    if caught := [due_ms for due_ms in planned.due_ms if due_ms <= now_ms]:
+        made = recurring.spans_with(made, entry.after_ms, caught[-1])
+    return Progress(
+        birth=entry.birth,
+        planned_ms=planned.planned_ms,
+        ahead_ms=tuple(due_ms for due_ms in runs if due_ms > now_ms),
+        last_ms=max(past, default=old.last_ms),
+        missed=old.missed + planned.missed,
+        made=recurring.spans_with(made, begin_ms, planned.planned_ms),
+    )
+
+
+def _made(turn: _Turn) -> Made:
+    entry = turn.entry
+    return Made(
+        entry.name,
+        destination_text(turn.messages[0].payload) if turn.messages else "",
+        turn.planned.due_ms,
+        turn.planned.missed,
+        turn.error,
+        is_new=turn.error != entry.progress.error,
+    )

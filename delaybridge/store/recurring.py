@@ -1,0 +1,191 @@
+"""Recurring definitions as they are stored, and the commands that read and write them.
+
+A definition is a JSON object in the hash `recurring`: the fields of a `Definition`, and our own:
+
+- `plan`: `birth`, drawn whenever the definition is added, changed or resumed, and `after_ms`: its
+  first run is due later. A paused definition has none.
+- `was`: the definition before a change that is not finished yet, and `since_ms`: when it began.
+  Workers finish it if its caller cannot.
+- `backfill`: the backfill that is under way.
+
+All messages of a definition are in one bucket. Its hash `sources` has a field for each plan, with
+the due time of the last run that was made: a run is made only while its plan is known there, and
+only if it is due later. So a worker that acts on what it read long ago makes nothing twice, and
+nothing at all for a plan that has ended.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from delaybridge.errors import MessageError
+from delaybridge.recurring.definition import Definition, read_definition
+from delaybridge.store import keys
+from delaybridge.store.command import RedisCommand, plain
+
+DEFINITIONS_LIMIT = 10_000
+PAUSE_MS = 1500  # a worker that took a definition and died makes others wait for this long
+OWN_FIELDS = ("plan", "was", "since_ms", "backfill")
+_MOST_SPANS = 100
+
+Span = tuple[int, int]  # epoch ms; the first is not included, the last is
+Fields = Mapping[str, Any]
+
+
+class Progress(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How far the workers are. birth: of the plan that this is about.
+
+    planned_ms: the last run that is decided. ahead_ms: runs that were made and were not due then.
+    last_ms: the last run before them. missed: how many runs became due before they were made.
+    made: spans in which every run was made. error: why nothing can be made now.
+    """
+
+    birth: str = ""
+    planned_ms: int = 0
+    ahead_ms: tuple[int, ...] = ()
+    last_ms: int | None = None
+    missed: int = 0
+    made: tuple[Span, ...] = ()
+    error: str = ""
+
+
+class DefinitionEntry(NamedTuple):
+    """One definition as it was read. definition: None if it makes no sense; error says why."""
+
+    name: str
+    raw: bytes
+    fields: dict[str, Any]
+    definition: Definition | None
+    error: str
+    raw_progress: bytes
+    progress: Progress
+
+    @property
+    def birth(self) -> str:
+        """Of the plan that workers follow; empty if there is none."""
+        return birth_of(self.fields)
+
+    @property
+    def after_ms(self) -> int:
+        """The last run that is decided."""
+        if self.progress.birth == self.birth:
+            return self.progress.planned_ms
+        return int(self.fields["plan"].get("after_ms", 0))
+
+    @property
+    def is_first(self) -> bool:
+        """Whether no run of this plan was made yet."""
+        return self.progress.birth != self.birth
+
+    @property
+    def own(self) -> dict[str, Any]:
+        """The definition's fields, without ours."""
+        return {name: value for name, value in self.fields.items() if name not in OWN_FIELDS}
+
+
+def read_entry(name: bytes | str, raw: bytes, raw_progress: bytes = b"") -> DefinitionEntry:
+    """An entry, whatever someone may have written by hand."""
+    text = name if isinstance(name, str) else name.decode(errors="backslashreplace")
+    progress = _progress(raw_progress)
+    try:
+        fields = msgspec.json.decode(raw)
+        definition = read_definition(text, fields)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
+        return DefinitionEntry(text, raw, {}, None, f"not JSON: {exc}", raw_progress, progress)
+    except MessageError as exc:
+        found = fields if isinstance(fields, dict) else {}
+        return DefinitionEntry(text, raw, found, None, exc.detail, raw_progress, progress)
+    return DefinitionEntry(text, raw, fields, definition, "", raw_progress, progress)
+
+
+def _progress(raw: bytes) -> Progress:
+    try:
+        return msgspec.json.decode(raw, type=Progress) if raw else Progress()
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return Progress()
+
+
+def birth_of(fields: Fields) -> str:
+    """The birth of the plan in these fields; empty if there is none."""
+    plan = fields.get("plan")
+    found = plan.get("birth") if isinstance(plan, Mapping) else None
+    sane = isinstance(plan, Mapping) and isinstance(plan.get("after_ms", 0), int)
+    return found if isinstance(found, str) and sane else ""
+
+
+def encoded(fields: Fields) -> bytes:
+    """Fields as they are stored."""
+    return msgspec.json.encode(fields)
+
+
+def new_birth() -> str:
+    """A birth that no other plan has."""
+    return secrets.token_hex(6)
+
+
+def source_of(name: str, birth: str) -> str:
+    """The field of a plan, or of a backfill, in its bucket's `sources`."""
+    return f"recurring:{name}:{birth}"
+
+
+def spans_with(spans: Sequence[Span], first_ms: int, last_ms: int) -> tuple[Span, ...]:
+    """The spans and one more, sorted and merged; at most 100, the latest."""
+    merged: list[Span] = []
+    for low, high in sorted([*spans, (first_ms, last_ms)]):
+        if merged and low <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(merged[-1][1], high)
+        elif low < high:
+            merged.append((low, high))
+    return tuple(merged[-_MOST_SPANS:])
+
+
+def spans_until(spans: Sequence[Span], end_ms: int) -> tuple[Span, ...]:
+    """The spans up to a time."""
+    return tuple((low, min(high, end_ms)) for low, high in spans if low < end_ms)
+
+
+def _keys(namespace: str) -> tuple[str, str, str]:
+    of = keys.recurring, keys.recurring_due, keys.recurring_state
+    return of[0](namespace), of[1](namespace), of[2](namespace)
+
+
+def define(
+    namespace: str, entry: DefinitionEntry, after: bytes, progress: bytes, look_ms: int | None
+) -> RedisCommand[int]:
+    """Write a definition and its progress, if both are as in `entry`; see `lua/define.lua`."""
+    look = "" if look_ms is None else look_ms
+    args = (
+        entry.name, entry.raw, after, entry.raw_progress, progress, look, DEFINITIONS_LIMIT,
+    )  # fmt: skip
+    return RedisCommand("define", _keys(namespace), args, int)
+
+
+def recur(
+    namespace: str, limit: int, *, now_ms: int | None = None
+) -> RedisCommand[tuple[int, list[DefinitionEntry]]]:
+    """The definitions to look at now, with Redis' time; see `lua/recur.lua`."""
+    args = ("" if now_ms is None else now_ms, PAUSE_MS, limit)
+    return RedisCommand("recur", _keys(namespace), args, _taken)
+
+
+def _taken(reply: list[Any]) -> tuple[int, list[DefinitionEntry]]:
+    now_ms, *rest = reply
+    triples = zip(rest[::3], rest[1::3], rest[2::3], strict=True)
+    return now_ms, [read_entry(*triple) for triple in triples]
+
+
+def read_one(namespace: str, name: str) -> list[RedisCommand[Any]]:
+    """The definition, its progress and Redis' clock; for `entry_of`."""
+    definitions, _, states = _keys(namespace)
+    time_ms = plain("TIME", parse=lambda reply: int(reply[0]) * 1000 + int(reply[1]) // 1000)
+    return [plain("HGET", definitions, name), plain("HGET", states, name), time_ms]
+
+
+def entry_of(name: str, replies: Sequence[Any]) -> tuple[DefinitionEntry, int]:
+    """The entry in the replies to `read_one` (`raw` is empty: there is none), and the time."""
+    raw, progress, now_ms = replies
+    return read_entry(name, raw or b"", progress or b""), now_ms

@@ -1,0 +1,149 @@
+"""Recurring definitions under a simulated clock: callers step by step, a scanner, what arrived.
+
+A caller is a call of `Calls`; each step runs its next commands on a real Redis. Others may step in
+between, and a caller may die at any step.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import Any, Self
+
+import msgspec
+
+from delaybridge.errors import StoreError
+from delaybridge.message import Limits
+from delaybridge.store.calls import Calls
+from delaybridge.store.command import Each, RedisCommand, Steps
+from delaybridge.store.keys import bucket_of
+from delaybridge.store.store import Store
+from tests.rigs.bucket import Copy, World
+
+KINDS = {"memory": "memory://"}
+NAME = "job"
+
+
+class Caller:
+    """A call under way. done: it has returned (`result`), raised (`error`), or was killed."""
+
+    def __init__(self, table: Timetable, steps: Steps[Any], what: str = "") -> None:
+        self.table, self.what = table, what
+        self.result: Any = None
+        self.error: Exception | None = None
+        self.done = False
+        self.began_ms = table.now_ms
+        self._steps, self._reply = steps, None
+
+    def step(self) -> None:
+        """Run its next commands, and let it act on the replies to those before."""
+        try:
+            asked = self._steps.send(self._reply)
+            self._reply = self.table.replies(asked)
+        except StopIteration as found:
+            self.result, self.done = found.value, True
+        except Exception as exc:
+            self.error, self.done = exc, True
+
+    def finish(self) -> Any:
+        """Run to its end; the result."""
+        while not self.done:
+            self.step()
+        if self.error is not None:
+            raise self.error
+        return self.result
+
+
+class Timetable:
+    """The definitions of one namespace, the time, and a scanner for the bucket of `job`."""
+
+    def __init__(self, url: str, namespace: str, now_ms: int) -> None:
+        self.now_ms = now_ms
+        self.store = Store(url)
+        self.calls = Calls(namespace, KINDS, None, Limits())
+        buckets = self.store.complete(self.calls.open())
+        number = bucket_of(NAME.encode(), len(buckets))
+        self.world = World(url, namespace, now_ms, number=number, birth=self.calls.birth)
+        self.owner = self.world.owner()
+        self.arrived: list[str] = []
+        self._fired: list[Copy] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.world.__exit__()
+        self.store.close()
+
+    def call(self, steps: Steps[Any], what: str = "") -> Caller:
+        return Caller(self, steps, what)
+
+    def run(self, steps: Steps[Any]) -> Any:
+        """A call from beginning to end."""
+        return self.call(steps).finish()
+
+    def make(self) -> list[Any]:
+        """One worker looks until nothing is left to do now."""
+        made: list[Any] = []
+        while found := self.run(self.calls.make_runs(now_ms=self.now_ms)):
+            made += found
+        return made
+
+    def pass_ms(self, ms: int) -> None:
+        self.now_ms += ms
+        self.world.now_ms = self.now_ms
+
+    def replies(self, asked: Any) -> list[Any]:
+        """The replies to commands, at the simulated time."""
+        commands = [self._at_now(command) for command in list(asked)]
+        found = self.store.run_each(commands)
+        errors = [each for each in found if isinstance(each, StoreError)]
+        if errors and not isinstance(asked, Each):
+            raise errors[0]
+        return found
+
+    def _at_now(self, command: RedisCommand[Any]) -> RedisCommand[Any]:
+        if command.name == "TIME":
+            parse, now = command.parse, [self.now_ms // 1000, self.now_ms % 1000 * 1000]
+            return msgspec.structs.replace(command, parse=lambda _: parse(now))
+        if command.name in ("recur", "cancel", "schedule"):  # the time is their first argument
+            return msgspec.structs.replace(command, args=(self.now_ms, *command.args[1:]))
+        return command
+
+    # the scanner
+
+    def claim(self) -> None:
+        self.owner.claim(ahead_ms=2000)
+
+    def fire(self) -> None:
+        """Fire what is due, and let it arrive."""
+        due = [copy for copy in self.owner.wheel if copy.score < self.now_ms + 1]
+        if not due:
+            return
+        for copy in self.owner.fire(max(copy.score for copy in due)):
+            self.arrived.append(copy.id)
+            self._fired.append(copy)
+
+    def settle(self) -> None:
+        if self._fired:
+            self.owner.settle(*self._fired)
+            self._fired = []
+
+    def deliver(self) -> None:
+        """Everything that is due arrives."""
+        self.claim()
+        self.fire()
+        self.settle()
+
+    @property
+    def twice(self) -> list[str]:
+        return [id for id, count in Counter(self.arrived).items() if count > 1]
+
+
+def shuffled(seed: int, *callers: Caller) -> None:
+    """Run callers to their ends, their steps in an order drawn from `seed`."""
+    draw, left = random.Random(seed), [*callers]
+    while left:
+        caller = draw.choice(left)
+        caller.step()
+        left = [each for each in left if not each.done]
