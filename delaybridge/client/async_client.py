@@ -17,6 +17,7 @@ from delaybridge.client.requests import (
     policy_of,
     receipt_unless_conflict,
 )
+from delaybridge.client.spans import ScheduleSpan
 from delaybridge.message import (
     Answer,
     Headers,
@@ -126,8 +127,11 @@ class AsyncClient(AsyncLooksAhead, AsyncLooksBack):
             properties=properties or {}, priority=priority, ttl=ttl, at_most_once=at_most_once,
             retry=retry,
         )  # fmt: skip
-        draft = self._requests.draft(message)
-        found = await self._batching.schedule(draft, policy_of(on_conflict))
+        policy = policy_of(on_conflict)
+        if (span := self._requests.schedule_span((message,))) is None:
+            found = await self._batching.schedule(self._requests.draft(message), policy)
+        else:
+            found = await self._schedule_in(span, policy)
         if isinstance(found, Exception):
             try:
                 # Others raise it, too; their frames would be in its traceback.
@@ -135,6 +139,13 @@ class AsyncClient(AsyncLooksAhead, AsyncLooksBack):
             finally:
                 del found  # or the frame and the error would hold each other
         return receipt_unless_conflict(found)
+
+    async def _schedule_in(self, span: ScheduleSpan, policy: OnConflict) -> Receipt | Exception:
+        (draft,) = self._requests.drafts_in(span)
+        with span:
+            found = await self._batching.schedule(draft, policy)
+            span.answered(found)
+            return found
 
     async def schedule_many(
         self, messages: Iterable[Message], *, on_conflict: str = OnConflict.FAIL

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from delaybridge.accept.accept import Accepted, check_id, check_key, when
 from delaybridge.accept.draft import Draft, Drafting
+from delaybridge.client.spans import ScheduleSpan, changing
 from delaybridge.errors import ConfigError, MessageConflict, MessageError, printable, shown
 from delaybridge.message import Answer, Message, OnConflict, State
 from delaybridge.store.calls import Calls
@@ -19,6 +20,7 @@ from delaybridge.store.selection import Selected
 from delaybridge.store.stored import Stored
 from delaybridge.store.views import Cursor, Page
 from delaybridge.times import At, Delay
+from delaybridge.tracing import active
 
 if TYPE_CHECKING:
     from delaybridge.settings.settings import Settings
@@ -44,7 +46,10 @@ class Requests:
 
     def accept(self, message: Message) -> Accepted:
         """The message checked and encoded, with an id."""
-        return self._drafting.accept(message)
+        if (tracing := active()) is None:
+            return self._drafting.accept(message)
+        with ScheduleSpan(tracing, (message,)) as span:
+            return span.checked(self._drafting.accept)[0]
 
     def draft(self, message: Message) -> Draft | Accepted:
         """The message checked; encoded when it is sent, if it is plain."""
@@ -52,18 +57,36 @@ class Requests:
 
     def schedule_one(self, message: Message, on_conflict: str) -> Steps[Receipt]:
         policy = policy_of(on_conflict)
+        if (span := self.schedule_span((message,))) is not None:
+            return span.around(self.calls.schedule_one(self.drafts_in(span)[0], policy))
         return self.calls.schedule_one(self.draft(message), policy)
 
     def schedule(self, messages: Iterable[Message], on_conflict: str) -> Steps[list[Receipt]]:
         policy = policy_of(on_conflict)
+        if (span := self.schedule_span(messages)) is not None:
+            return span.around(self.calls.schedule(self.drafts_in(span), policy))
         return self.calls.schedule(self._drafting.drafts(messages), policy)
 
+    def schedule_span(self, messages: Iterable[Message]) -> ScheduleSpan | None:
+        """The span of a call that schedules these messages, if the program traces."""
+        return None if (tracing := active()) is None else ScheduleSpan(tracing, messages)
+
+    def drafts_in(self, span: ScheduleSpan) -> list[Draft | Accepted]:
+        """The messages of a span checked, each with its context. An error ends the span."""
+        try:
+            return span.checked(self.draft)
+        except BaseException as exc:
+            span.__exit__(None, exc)
+            raise
+
     def cancel(self, id: str, key: Key) -> Steps[Answer]:
-        return self.calls.cancel(self._id(id), check_key(key))
+        steps = self.calls.cancel(self._id(id), check_key(key))
+        return changing("cancel_scheduled", (id,), steps)
 
     def reschedule(self, id: str, delay: Delay, at: At, key: Key) -> Steps[Answer]:
         due = self._due(delay, at)
-        return self.calls.reschedule(self._id(id), check_key(key), due)
+        steps = self.calls.reschedule(self._id(id), check_key(key), due)
+        return changing("reschedule", (id,), steps, due)
 
     def get(self, id: str, key: Key) -> Steps[Stored | None]:
         return self.calls.get(self._id(id), check_key(key))
@@ -101,7 +124,8 @@ class Requests:
         return self.calls.page(State(state), destination, span_ms, limit, cursor)
 
     def cancel_many(self, messages: Iterable[Named], key: Key) -> Steps[list[Answer]]:
-        return self.calls.cancel_many(self._named(messages), check_key(key))
+        named = self._named(messages)
+        return changing("cancel_scheduled", named, self.calls.cancel_many(named, check_key(key)))
 
     def reschedule_many(
         self, messages: Iterable[Named], delay: Delay, at: At, spread_ms: Spread, key: Key
@@ -110,7 +134,8 @@ class Requests:
         due = self._due(delay, at)
         sign = "+" if due.startswith("+") else ""
         dues = [f"{sign}{int(due) + later_ms}" for later_ms in _spread(spread_ms, named)]
-        return self.calls.reschedule_many(named, dues, check_key(key))
+        steps = self.calls.reschedule_many(named, dues, check_key(key))
+        return changing("reschedule", named, steps, due)
 
     def kick_many(
         self, messages: Iterable[Named], spread_ms: Spread, key: Key

@@ -27,6 +27,7 @@ class _Delaying:
     """Adds delays to `basic_publish` of a pika channel."""
 
     _delaybridge: tuple[Client | None, str | None]  # client, broker
+    _instrumented_publish: Any = None  # of an OpenTelemetry instrumentation: for plain publishes
 
     def basic_publish(
         self,
@@ -53,7 +54,8 @@ class _Delaying:
         headers = None if properties is None else properties.headers
         timing = timing_of(headers, delay, deliver_at)
         if timing is None:
-            super().basic_publish(exchange, routing_key, body, properties, mandatory)  # type: ignore[misc]
+            plain = self._instrumented_publish or super().basic_publish  # type: ignore[misc]
+            plain(exchange, routing_key, body, properties, mandatory)
             return None
         sent = copy(properties) if properties is not None else pika.BasicProperties()
         if headers:
@@ -106,6 +108,8 @@ def delaying(channel: Any, *, client: Client | None = None, broker: str | None =
     if not isinstance(channel, _Delaying):
         # pika passes this object to callbacks: they would not get a wrapper around it.
         channel.__class__ = _class_of(type(channel))
+        # Instrumented, the object has a `basic_publish` of its own, which knows no delays.
+        channel._instrumented_publish = vars(channel).pop("basic_publish", None)
     channel._delaybridge = client, broker
     return channel
 

@@ -21,6 +21,7 @@ from delaybridge.scan.parking import Parking
 from delaybridge.scan.retry import RetryPolicy
 from delaybridge.scan.routing import Routing
 from delaybridge.scan.session import Session
+from delaybridge.scan.spans import PublishSpans
 from delaybridge.scan.terms import Steering
 from delaybridge.scan.window import PATIENCE_MS, Window
 from delaybridge.store.rules import Rules
@@ -52,12 +53,14 @@ class Lanes:
         window_messages: int,
         window_bytes: int,
         dead_letters: Mapping[str, str] = {},
+        spans: PublishSpans | None = None,
     ) -> None:
         """window_messages, window_bytes: bounds of the messages in flight on all lanes together.
 
-        dead_letters: broker -> destination of messages that are given up.
+        dead_letters: broker -> destination of messages that are given up. spans: None if the
+        worker does not trace.
         """
-        self._brokers = brokers
+        self._brokers, self._spans = brokers, spans
         self._window = Window(window_messages, window_bytes)
         self._steering = Steering(retry, dead_letters)
         self._routing = Routing(brokers, window_messages, emit, self._steering)
@@ -201,7 +204,10 @@ class Lanes:
             return
         lane.flow.handed_over(len(ours), now_ms, lane.load)
         self._window.unconfirmed += len(ours)
-        lane.publisher.publish(ours)
+        if self._spans is None:
+            lane.publisher.publish(ours)
+        else:
+            self._spans.publish(lane, ours)
 
     def _not_behind_refused(self, lane: Lane, copies: Sequence[Copy]) -> list[Copy]:
         """Park copies fired before the broker refused earlier ones, which they would overtake."""
@@ -217,6 +223,8 @@ class Lanes:
 
     def outcome(self, deliveries: Sequence[Delivery], outcome: Outcome, now_ms: int) -> None:
         """How publishes ended: each copy gets its exit."""
+        if self._spans is not None:
+            self._spans.outcome(deliveries, outcome, now_ms)
         for lane, copies in by_lane(cast(Sequence[Copy], deliveries)):
             self._window.free(lane, copies)
             self._window.unconfirmed -= len(copies)

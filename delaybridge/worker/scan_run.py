@@ -19,10 +19,12 @@ from delaybridge.scan.lanes import Lanes
 from delaybridge.scan.lease import Leases
 from delaybridge.scan.retry import RetryPolicy
 from delaybridge.scan.scanner import Scanner
+from delaybridge.scan.spans import PublishSpans
 from delaybridge.store import keys, registry
 from delaybridge.store.calls import Calls
 from delaybridge.store.rules import Rules
 from delaybridge.store.store import AsyncStore
+from delaybridge.tracing import active
 from delaybridge.worker.brokers import Brokers
 from delaybridge.worker.eventlog import say
 from delaybridge.worker.pulse import Pulse
@@ -123,6 +125,7 @@ class ScanRun:
             window_messages=s.publish.window_messages,
             window_bytes=s.publish.window_bytes,
             dead_letters={to.partition(":")[0]: to for to in s.dead.dead_letter},
+            spans=self._spans(),
         )
         bounds = ScanOptions(
             claim_ahead_ms=s.scan.claim_ahead_ms,
@@ -137,6 +140,12 @@ class ScanRun:
             lost=self._leases.lost, damaged=self._leases.damaged,
             allow=partial(registry.allow, s.namespace),
         )  # fmt: skip
+
+    def _spans(self) -> PublishSpans | None:
+        if (tracing := active()) is None:
+            return None
+        name = self._worker.identity.name
+        return PublishSpans(tracing, name, lambda broker: self._settings.brokers.get(broker))
 
     def _broker_changed(self) -> None:
         """Wake the scanner, and announce the change to the fleet."""

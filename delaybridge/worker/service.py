@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from delaybridge import __version__
+from delaybridge import __version__, tracing
 from delaybridge.metrics.reports import ProcessReport
 from delaybridge.worker.eventlog import say
 
@@ -118,6 +118,8 @@ def run(
     service's report about once a second, and with the last one at the end.
     """
 
+    if (why := tracing.configure()) is not None:
+        say(logging.WARNING, "tracing_failed", reason=why, hint="messages are delivered untraced")
     # Imported modules never become garbage. A batch has tens of thousands of objects, which their
     # reference counts free together: frequent collections would cost time and find little.
     gc.freeze()

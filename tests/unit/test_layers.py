@@ -13,7 +13,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent.parent / "delaybridge"
 # From the lowest to the highest. A room is a folder, or a module right below the package.
 ROOMS = (
-    *("errors", "events", "times", "backoff", "message", "recurring", "amqp", "accept"),
+    *("errors", "events", "times", "backoff", "message", "tracing", "recurring", "amqp", "accept"),
     *("settings", "store", "metrics", "publish", "client", "intercept", "scan", "ingest"),
     *("worker", "demo", "cli", "__main__"),
 )

@@ -17,13 +17,8 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from confluent_kafka import (
-    Consumer,
-    KafkaError,
-    KafkaException,
-    Message,
-    TopicPartition,
-)
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka.cimpl import Consumer  # never OpenTelemetry's, with a span per read
 
 from delaybridge.ingest.kafka.damage import STOPS, diagnosis, is_readable
 from delaybridge.ingest.kafka.group import DEFAULTS

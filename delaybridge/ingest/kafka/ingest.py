@@ -14,7 +14,7 @@ import itertools
 import math
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from enum import Enum, auto
 from typing import Any
 
@@ -27,10 +27,11 @@ from delaybridge.ingest.kafka.consumer import KafkaConsumer
 from delaybridge.ingest.kafka.group import member_settings
 from delaybridge.ingest.kafka.handover import Batch
 from delaybridge.ingest.kafka.offsets import skips
-from delaybridge.ingest.kafka.records import RecordReader
+from delaybridge.ingest.kafka.records import Headers, RawRecord, RecordReader
 from delaybridge.ingest.kafka.sources import Sources
 from delaybridge.ingest.kafka.topics import Topic
 from delaybridge.ingest.options import IngestOptions
+from delaybridge.ingest.spans import spans
 from delaybridge.ingest.storing import (
     AGAIN_S,
     PATIENCE_S,
@@ -150,7 +151,8 @@ class KafkaIngest:
             reader = self._readers.get(topic) or self._new_reader(topic)
             for first in range(0, len(records), TURN_MESSAGES):
                 part = records[first : first + TURN_MESSAGES]
-                held += [HeldRecord(reader, reader.read(record)) for record in part]
+                with spans("receive", reader.route, part, _headers_of):
+                    held += [HeldRecord(reader, reader.read(record)) for record in part]
                 await asyncio.sleep(0)  # the batch before is sent meanwhile
             counts = self._sources.of(topic.name)
             counts.total += len(records)
@@ -178,7 +180,11 @@ class KafkaIngest:
     ) -> None:
         for part in _parts(records):
             await self._store_part(part)
-        consumer.stored(batch)
+        with ExitStack() as settling:
+            for topic, read in batch.items():
+                route = self._readers[topic].route
+                settling.enter_context(spans("settle", route, read, _headers_of))
+            consumer.stored(batch)
 
     async def _store_part(self, records: list[HeldRecord]) -> None:
         """Store them in order; a record that cannot be stored is quarantined before the next ones.
@@ -230,6 +236,10 @@ class KafkaIngest:
         for topic, of_topic in stored.items():
             self._sources.of(topic).report(of_topic, self._emit)
         return unstored
+
+
+def _headers_of(record: RawRecord) -> Headers:
+    return record.headers or ()
 
 
 def _fate(record: HeldRecord, answer: Answer | None, *, is_late: bool) -> Fate:

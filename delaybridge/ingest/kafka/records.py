@@ -119,7 +119,7 @@ class RecordReader:
         reach: whose messages may be changed, as `reach_of` gives it; empty: all. near_misses: how
         often a header was named almost like an instruction.
         """
-        self._route, self._topic_id = route, topic_id
+        self.route, self._topic_id = route, topic_id
         self._kinds, self._limits, self._allowed = kinds, limits, allowed
         self._keep_partition, self._reach = keep_partition, reach
         self.topic = route.source
@@ -143,7 +143,7 @@ class RecordReader:
         return self._partitions.get(record.partition) or self._first_of(record.partition)
 
     def _first_of(self, number: int) -> Partition:
-        topic, born = self._route.source, f"-{self._topic_id}" if self._topic_id else ""
+        topic, born = self.route.source, f"-{self._topic_id}" if self._topic_id else ""
         # An id has at most 255 bytes, and a topic's name may have 249.
         room = max(self._limits.id_bytes - len(born) - _OFFSET_DIGITS - _ID_REST, 0)
         partition = self._partitions[number] = Partition(
@@ -155,7 +155,7 @@ class RecordReader:
 
     def quarantine(self, record: RawRecord, reason: str) -> Quarantine:
         """Keep it unchanged, addressed to where it would have gone."""
-        to = str(Destination(self._route.broker, self._route.kind, self._route.target))
+        to = str(Destination(self.route.broker, self.route.kind, self.route.target))
         kept = Record(to, record.value, tuple(record.headers or ()), None, record.key)
         own_id = self._own_id(record)
         stamp = _stamp(self._partition(record), record.offset)
@@ -241,11 +241,11 @@ class RecordReader:
         stamps = (
             ("scheduler-timestamp", b"%d" % (record.timestamp_ms // 1000)),
             ("scheduler-key", record.key),
-            ("scheduler-topic", self._route.source.encode()),
+            ("scheduler-topic", self.route.source.encode()),
         )
         payload = self._payload(
             record,
-            self._destination(f"{self._route.broker}:{topic}"),
+            self._destination(f"{self.route.broker}:{topic}"),
             (*((n, v) for n, v in headers if n not in OWN_HEADERS), *stamps),
             given.get(ETF1_KEY),
             _NOTHING,
@@ -290,7 +290,7 @@ class RecordReader:
         return encode_record(planned(kept, asked.retry))
 
     def _destination(self, asked: str | None) -> tuple[Destination, str]:
-        route = self._route
+        route = self.route
         if asked is None:
             if self._own is None:
                 own = parse_destination(f"{route.broker}:{route.target}", self._kinds)

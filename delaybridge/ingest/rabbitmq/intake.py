@@ -26,6 +26,7 @@ from delaybridge.ingest.rabbitmq.connection import IntakeConnection
 from delaybridge.ingest.rabbitmq.management import Management, ManagementError
 from delaybridge.ingest.rabbitmq.messages import Immediate, MessageReader, RawMessage, content_of
 from delaybridge.ingest.rabbitmq.topology import bypass, claim, declare, others_bound
+from delaybridge.ingest.spans import spans
 from delaybridge.ingest.storing import (
     AGAIN_S,
     PATIENCE_S,
@@ -186,6 +187,12 @@ class Intake:
         self, arrived: Sequence[RawMessage], channel: IntakeChannel, now_s: float
     ) -> list[HeldMessage]:
         """The messages to be stored; those without a delay are published at once."""
+        with spans("receive", self.route, arrived, lambda message: message.header):
+            return self._read_all(arrived, channel, now_s)
+
+    def _read_all(
+        self, arrived: Sequence[RawMessage], channel: IntakeChannel, now_s: float
+    ) -> list[HeldMessage]:
         immediate: list[ImmediateDelivery] = []
         to_store: list[HeldMessage] = []
         now_ms = time_ns() // 1_000_000
@@ -219,12 +226,13 @@ class Intake:
     ) -> None:
         """Store messages. Quarantine a conflict; try again later if the id is in flight."""
         stored: list[tuple[Entry, Answer | None]] = []
+        settled: list[HeldMessage] = []
         while held:
             entries = [each.entry for each in held]
             answers = await self._store.insist(entries)
             if are_scheduled(entries, answers):
                 self.counts.scheduled(len(held), self._emit)
-                channel.done(held)
+                settled += held
                 break
             left: list[HeldMessage] = []
             for each, answer in zip(held, answers, strict=True):
@@ -235,10 +243,16 @@ class Intake:
                     left.append(each)
                 else:
                     stored.append((each.entry, answer))
-                    channel.done([each])
+                    settled.append(each)
             held = left
-        channel.ack()
+        self._settle(channel, settled)
         self.counts.report(stored, self._emit)
+
+    def _settle(self, channel: IntakeChannel, held: Sequence[HeldMessage]) -> None:
+        """Acknowledge messages that are stored or published."""
+        with spans("settle", self.route, held, lambda each: each.message.header):
+            channel.done(held)
+            channel.ack()
 
     def _must_wait(self, held: HeldMessage, answer: Answer | None, now_s: float) -> bool:
         """Whether its id is in flight, or it changes a message that waits for such an id."""
@@ -249,14 +263,13 @@ class Intake:
 
     def published(self, deliveries: Sequence[ImmediateDelivery], outcome: Outcome) -> None:
         """The outcome of immediate publishes; messages without a confirm are stored, due now."""
-        channels = set()
+        settled: defaultdict[IntakeChannel, list[HeldMessage]] = defaultdict(list)
         for delivery in deliveries:
             held, channel = delivery.held, delivery.channel
             if channel is not self._channel:
                 continue  # its channel has ended: the message will be delivered again
-            channels.add(channel)
             if outcome.verdict is Verdict.CONFIRMED:
-                channel.done([held])
+                settled[channel].append(held)
                 continue
             payload = encode_record(delivery.record)
             accepted = Accepted(delivery.id, delivery.id.encode(), "+0", MAX_PRIORITY, payload)
@@ -266,8 +279,8 @@ class Intake:
             held.entry = Schedule(accepted, held.stamp, WAIT, payload, reach=reach, maybe=maybe)
             self._refused.append(held)
             channel.arrived.set()
-        for channel in channels:
-            channel.ack()
+        for channel, held_there in settled.items():
+            self._settle(channel, held_there)
 
     # a message that is delivered again keeps its stamp and id, though its bytes have neither
 

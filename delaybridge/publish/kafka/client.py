@@ -11,7 +11,8 @@ import threading
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import KafkaError, KafkaException, Message
+from confluent_kafka.cimpl import Producer  # never OpenTelemetry's, which changes each record
 
 from delaybridge.message import OWN_HEADERS, Delivery
 from delaybridge.publish.kafka.configuration import Configuration, LineLogger
