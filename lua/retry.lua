@@ -1,4 +1,5 @@
--- Put claimed messages back to due: with a back-off after a failed publish, else unchanged.
+-- Put claimed messages back to due: with a back-off after a failed publish, until a later score, or
+-- unchanged.
 --
 -- KEYS[1]  lease        string
 -- KEYS[2]  due          zset
@@ -8,9 +9,10 @@
 -- ARGV[1]  token
 -- ARGV[2]  ttl          ms
 -- ARGV[3]  now          ms, empty = the store's clock
--- ARGV[4+] messages     six each: id, claim number, score it was claimed with, back-off in ms or
---                       empty (not attempted: the score stays, nothing is counted), 1 if this
---                       attempt may have arrived, destination and error separated by a newline
+-- ARGV[4+] messages     six each: id, claim number, score it was claimed with, back-off in ms, or `=`
+--                       and another score, or empty (the score stays; without a back-off nothing
+--                       is counted), 1 if this attempt may have arrived, destination and error
+--                       separated by a newline
 -- returns  false if the lease is lost; else how many were put back
 -- cost     O(log n) per message, and the size of attempted messages
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then
@@ -23,33 +25,49 @@ if not now then
 end
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
 
--- The due time first asked for is kept with the attempts, since each back-off moves the score.
--- The error has a field of its own, which older versions do not read.
-local function back_off(id, score, delay, maybe, failure)
+local function move(id, new)
+  local record = redis.call('HGET', KEYS[4], id)
+  redis.call('HSET', KEYS[4], id,
+    struct.pack('>Bd', string.byte(record), new) .. string.sub(record, 10))
+  return new
+end
+
+-- The due time first asked for is kept with the attempts, since the score moves.
+local function tried_of(id, score)
   local tried = redis.call('HGET', KEYS[5], id) or '0:0:'
-  local count, before, due_ms = string.match(tried, '(%d+):(%d):(%d*)')
+  local count, maybe, due_ms = string.match(tried, '(%d+):(%d):(%d*)')
   if not due_ms or due_ms == '' then
     due_ms = string.format('%.0f', math.floor(score))
   end
-  if before ~= '0' then -- also if it cannot be read: it may have arrived
+  return count or 0, maybe or '1', due_ms -- if it cannot be read, it may have arrived
+end
+
+local function defer(id, score, new)
+  redis.call('HSET', KEYS[5], id, table.concat({tried_of(id, score)}, ':'))
+  return move(id, new)
+end
+
+-- The error has a field of its own, which older versions do not read.
+local function back_off(id, score, delay, maybe, failure)
+  local count, before, due_ms = tried_of(id, score)
+  if before ~= '0' then
     maybe = '1'
   end
   local failed = redis.call('HGET', KEYS[5], id .. '\0')
   local since = failed and string.match(failed, '^%d+') or string.format('%.0f', now)
-  redis.call('HSET', KEYS[5], id, ((count or 0) + 1) .. ':' .. maybe .. ':' .. due_ms,
+  redis.call('HSET', KEYS[5], id, (count + 1) .. ':' .. maybe .. ':' .. due_ms,
     id .. '\0', since .. '\n' .. failure)
-  local record = redis.call('HGET', KEYS[4], id)
-  local new = now + delay + score % 1
-  redis.call('HSET', KEYS[4], id,
-    struct.pack('>Bd', string.byte(record), new) .. string.sub(record, 10))
-  return new
+  return move(id, now + delay + score % 1)
 end
 
 local count = 0
 for i = 4, #ARGV, 6 do
   local id, score, delay = ARGV[i], tonumber(ARGV[i + 2]), ARGV[i + 3]
   if tonumber(redis.call('ZSCORE', KEYS[3], id) or '') == tonumber(ARGV[i + 1]) then
-    if delay ~= '' then
+    local later = tonumber(string.match(delay, '^=(.+)') or '')
+    if later then
+      score = defer(id, score, later)
+    elseif delay ~= '' then
       score = back_off(id, score, delay, ARGV[i + 4], ARGV[i + 5])
     end
     redis.call('ZADD', KEYS[2], string.format('%.17g', score), id)

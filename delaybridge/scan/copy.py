@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from zlib import crc32
 
 from delaybridge.message import Delivery, Destination, Record
 from delaybridge.store.record import Tried
@@ -18,8 +19,9 @@ class Copy(Delivery):
 
     is_plain: only its session or its lane can keep it from being published. It was never tried, has
     no ttl, may be delivered twice, and its headers are encoded for its broker's kind.
-    late_from_ms: lateness counts from here: the due time or the time it was accepted, whichever is
-    later. refusals: the lane's counter when the copy was admitted.
+    late_from_ms: lateness counts from here: the due time (of a message that is spread, the time at
+    which it leaves) or the time it was accepted, whichever is later. refusals: the lane's counter
+    when the copy was admitted.
     """
 
     __slots__ = (
@@ -49,6 +51,8 @@ class Copy(Delivery):
         failures, _, first_due_ms = tried
         self.id, self.record, self.destination, self.size = id, record, destination, record.size
         self.due_ms = self.late_from_ms = int(score) if first_due_ms is None else first_due_ms
+        if first_due_ms is not None and not failures:
+            self.late_from_ms = int(score)
         self.attempt = failures + 1
         self.session, self.claim, self.score, self.tried = session, claim, score, tried
         self.lane = lane
@@ -60,6 +64,14 @@ class Copy(Delivery):
         """Whether its time to live, counted from the due time, is over."""
         ttl_ms = self.record.ttl_ms
         return ttl_ms is not None and now_ms > self.due_ms + ttl_ms
+
+    def leaves_at(self, spread_ms: int) -> float:
+        """The score at which it leaves, if messages due at one instant are spread over this time.
+
+        Messages of one key keep their order: they are all moved by the same time.
+        """
+        key = self.id.encode() if self.record.key is None else self.record.key
+        return self.due_ms + (crc32(key) * spread_ms >> 32) + self.score % 1
 
     @property
     def item(self) -> Item:

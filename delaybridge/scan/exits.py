@@ -15,17 +15,19 @@ class ExitReport(NamedTuple):
     """Commands that tell the store how copies ended.
 
     copies: their number. back_off_ms: the shortest back-off among them, None if no copy is retried.
-    parked: ids of the copies that it parks.
+    parked: ids of the copies that it parks. deferred_to: the earliest score of those that it
+    defers, None if it defers none.
     """
 
     commands: list[RedisCommand[Any]]
     copies: int
     back_off_ms: int | None
     parked: set[str]
+    deferred_to: float | None = None
 
 
 class Exits:
-    """Gathers exits of one session's copies: settle, retry, bury, park; and unpark."""
+    """Gathers exits of one session's copies: settle, retry, defer, bury, park; and unpark."""
 
     def __init__(self, bucket: Bucket, owner: tuple[str, int]) -> None:
         """owner: the lease's token, and its ttl in ms."""
@@ -33,6 +35,7 @@ class Exits:
         self.draining = False  # no more unparking; exits are told at once
         self._settled: dict[int, list[str]] = {}
         self._retried: list[tuple[Item, int | None, bool, str]] = []
+        self._deferred: list[tuple[Item, float]] = []
         self._buried: list[tuple[Item, bool, bool, str]] = []
         self._parked: list[Item] = []
         self._parking: set[str] = set()  # in reports that have no answer yet
@@ -49,6 +52,10 @@ class Exits:
     ) -> None:
         """Put it back in `due` after a back-off. delay_ms None: unchanged, no attempt counted."""
         self._retried.append((item, delay_ms, maybe, error))
+
+    def defer(self, item: Item, score: float) -> None:
+        """Put it back in `due` until this later score; no attempt is counted."""
+        self._deferred.append((item, score))
 
     def bury(self, item: Item, reason: str, *, counted: bool, maybe: bool = False) -> None:
         """Move it to the dead set. counted: an attempt failed just now."""
@@ -85,7 +92,8 @@ class Exits:
 
     @property
     def _is_urgent(self) -> bool:
-        return bool(self._retried or self._buried or self._parked) or self._may_unpark
+        moved = self._retried or self._deferred or self._buried or self._parked
+        return bool(moved) or self._may_unpark
 
     @property
     def _may_unpark(self) -> bool:
@@ -102,16 +110,19 @@ class Exits:
         commands: list[RedisCommand[Any]] = []
         bucket, owner = self._bucket, self._owner
         count = sum(map(len, self._settled.values()))
-        count += len(self._retried) + len(self._buried) + len(self._parked)
+        count += len(self._retried) + len(self._deferred) + len(self._buried) + len(self._parked)
         commands += (bucket.park(*owner, part) for part in _parts(self._parked))
         commands += (bucket.settle(*owner, part) for part in _by_claim(self._settled))
         commands += (bucket.retry(*owner, part) for part in _parts(self._retried))
+        commands += (bucket.defer(*owner, part) for part in _parts(self._deferred))
         commands += (bucket.bury(*owner, part) for part in _parts(self._buried))
         back_off_ms = min((ms or 0 for _, ms, _, _ in self._retried), default=None)
+        deferred_to = min((score for _, score in self._deferred), default=None)
         parked = {item.id for item in self._parked}
         self._parking |= parked
-        self._settled, self._retried, self._buried, self._parked = {}, [], [], []
-        return ExitReport(commands, count, back_off_ms, parked)
+        self._settled, self._retried, self._deferred = {}, [], []
+        self._buried, self._parked = [], []
+        return ExitReport(commands, count, back_off_ms, parked, deferred_to)
 
     def answered(self, report: ExitReport) -> None:
         """The store has the report."""

@@ -67,6 +67,7 @@ class Lanes:
         self.route = self._routing.route
         self._parking = Parking(self._window)
         self._outcomes = Outcomes(self._parking, emit, route=self.route, send=self._send_letter)
+        self.is_spread = False  # some messages leave later than they are due
         self._clear: set[tuple[Session, Lane]] = set()  # found without obstacle in this batch
         self._waiting: dict[Lane, None] = {}  # lanes with ready copies, in order
         self.ripened, self.unripened = self._window.ripened, self._window.unripened
@@ -87,6 +88,7 @@ class Lanes:
         Where destinations get lanes of their own, or lose them, the others are routed again.
         """
         self._steering.rules = rules
+        self.is_spread = any(rule.spread_ms for rule in rules.by_place.values())
         self._parking.routes_changed(self._routing.rules_changed())
 
     # what a ripe copy may do

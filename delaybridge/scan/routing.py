@@ -90,7 +90,9 @@ class Routing:
         return left
 
     def rules_changed(self) -> set[str]:
-        """The rules are others; returns labels some of whose destinations change their lane.
+        """The rules are others; returns the labels whose waiting messages must be routed again.
+
+        That is so if some of their destinations change their lane, or if they are spread.
 
         Their lanes are left, as if their broker had been replaced.
         """
@@ -110,6 +112,8 @@ class Routing:
             )
             if was.paused and not lane.terms.paused:
                 lane.is_slow = bool(lane.parked)  # they come back as there is room, earliest first
+            if was.spread_ms < lane.terms.spread_ms:
+                families.add(lane.family)  # also those on the wheel are spread
         return families
 
     def _leave(self, lanes: Sequence[Lane]) -> None:

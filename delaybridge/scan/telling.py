@@ -57,8 +57,10 @@ class Telling:
                 session.unparked(answers[session][-1])
 
     def answered(self, session: Session, report: ExitReport) -> None:
-        """The store has the report. Messages that back off are claimed again in time."""
+        """The store has the report. Messages put back until later are claimed again in time."""
         session.told(report)
         if report.back_off_ms is not None:
             due_ms = self._context.clock.now_ms() + report.back_off_ms
             self._wake(session.bucket.number, due_ms)
+        if report.deferred_to is not None:
+            self._wake(session.bucket.number, int(report.deferred_to))

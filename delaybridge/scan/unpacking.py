@@ -18,9 +18,13 @@ from delaybridge.store.verbs import Item
 def copies_of(
     session: Session, claimed: Claim, lanes: Lanes, now_ms: int, emit: Emit
 ) -> list[Copy]:
-    """The copies of a claim. A record that cannot be read is buried; the others go on."""
+    """The copies of a claim. A record that cannot be read is buried; the others go on.
+
+    A message that is to leave later than at its score, because its destination is spread, goes back
+    to `due` instead. So does one that is late: else it might overtake an earlier one of its key.
+    """
     copies = []
-    route = lanes.route
+    route, is_spread = lanes.route, lanes.is_spread
     tried = claimed.tried or [b""] * len(claimed.ids)
 
     def bury(id: str, reason: str) -> None:
@@ -43,6 +47,11 @@ def copies_of(
             session, claimed.number, id, score, parse_tried(failures), record, destination, lane
         )
         if raw[0] == BACKDATED:
-            copy.late_from_ms = max(copy.due_ms, since_ms(raw))
+            copy.late_from_ms = max(copy.late_from_ms, since_ms(raw))
+        if is_spread and not copy.tried.failures and lane.terms.spread_ms:
+            leaves_at = copy.leaves_at(lane.terms.spread_ms)
+            if leaves_at > score:
+                session.exits.defer(copy.item, leaves_at)
+                continue
         copies.append(copy)
     return copies

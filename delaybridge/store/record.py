@@ -21,7 +21,7 @@ _TRIED = re.compile(rb"([0-9]{1,9}):([01]):([0-9]{0,15})")
 class Tried(NamedTuple):
     """How often publishing failed.
 
-    due_ms: the due time first asked for, None if no back-off has moved it yet.
+    due_ms: the due time first asked for, None if neither a back-off nor a spread has moved it yet.
     """
 
     failures: int = 0

@@ -315,6 +315,15 @@ class Bucket:
             args += (item.id, item.claim, repr(item.score), delay, int(maybe), error)
         return self._call("retry", args, replies.read_held)
 
+    def defer(
+        self, token: str, ttl_ms: int, items: Iterable[tuple[Item, float]]
+    ) -> RedisCommand[replies.Held]:
+        """Put messages back until a later score: counts no attempt, keeps the time asked for."""
+        args: list[Arg] = [token, ttl_ms, ""]
+        for item, score in items:
+            args += (item.id, item.claim, repr(item.score), f"={score!r}", 0, "")
+        return self._call("retry", args, replies.read_held)
+
     def park(self, token: str, ttl_ms: int, items: Iterable[Item]) -> RedisCommand[replies.Held]:
         """Set messages aside while their broker is unavailable."""
         args: list[Arg] = [token, ttl_ms]

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from delaybridge.backoff import RetryPlan
+from delaybridge.events import Published
 from delaybridge.message import Message
 from delaybridge.publish import Fault, Outcome, Verdict
 from delaybridge.store.rules import Rule
@@ -214,3 +215,96 @@ async def test_a_destination_has_its_own_dead_letter(
         await rig.live_until(SOON_MS + 10)
         assert rig.other.ids == (["x"] if letter else [])
         assert await rig.state("x") == (None if letter else "dead")
+
+
+# spread
+
+
+async def test_messages_of_one_instant_leave_over_the_window_and_none_is_early(rig: Rig) -> None:
+    await rig.steer({"memory": Rule(spread_ms=10_000)})
+    await claimed(rig, *(message(f"m{n}", SOON_MS) for n in range(500)))
+    await claimed(rig, message("other", SOON_MS, "b:q"))
+    await rig.live_until(SOON_MS + 10_000)
+    left = sorted(publish.at_ms - SOON_MS for publish in rig.memory.taken)
+    assert len(left) == len({*rig.memory.ids}) == 500
+    assert 0 <= left[0] and left[-1] < 10_000
+    for tenth in range(10):  # 50 expected; the chance of less or more is below one in a million
+        assert 15 < sum(tenth * 1000 <= each < tenth * 1000 + 1000 for each in left) < 90
+    assert {(p.due_ms, p.attempt) for p in rig.memory.taken} == {(SOON_MS, 1)}
+    assert [publish.at_ms for publish in rig.other.taken] == [SOON_MS]
+    published = [event for event in rig.events if isinstance(event, Published)]
+    assert {event.late_ms for event in published} == {0}, "late from when it should leave"
+
+
+async def test_a_message_leaves_at_the_same_time_with_any_worker(rig: Rig) -> None:
+    times = []
+    for _ in range(2):
+        await rig.steer({"memory:q": Rule(spread_ms=5000)})
+        begin_ms = rig.now_ms + 100
+        await claimed(rig, message("x", begin_ms), message("y", begin_ms + 7, key="x"))
+        await rig.live_until(begin_ms + 6000)
+        times.append([publish.at_ms - begin_ms for publish in rig.memory.taken])
+        rig.memory.taken.clear()
+        await rig.steer({})
+    assert times[0] == times[1] and times[0][1] == times[0][0] + 7
+
+
+async def test_spread_messages_of_one_key_keep_their_order_also_when_late(rig: Rig) -> None:
+    await rig.steer({"memory": Rule(spread_ms=3000)})
+    numbers = range(200)
+    await rig.schedule(*(message(f"m{n:03}", SOON_MS + 9 * n, key=f"k{n % 5}") for n in numbers))
+    rig.now_ms += 4000  # the worker slept meanwhile
+    await rig.schedule(*(message(f"n{n:03}", SOON_MS + 9 * n, key=f"k{n % 5}") for n in numbers))
+    rig.scanner.wake_all()
+    await rig.live_until(rig.now_ms + 6000)
+    assert len(rig.memory.ids) == 400
+    for key in range(5):
+        of_key = [p.due_ms for p in rig.memory.taken if int(p.id[1:]) % 5 == key]
+        assert of_key == sorted(of_key)
+
+
+async def test_a_spread_message_is_cancelled_rescheduled_and_retried_as_any_other(
+    rig: Rig,
+) -> None:
+    await rig.steer({"memory": Rule(spread_ms=1000)})
+    await claimed(rig, *(message(id, SOON_MS) for id in ("cancelled", "moved", "failed")))
+    assert await rig.state("moved") == "delayed"
+    assert await rig.client.cancel("cancelled") == "cancelled"
+    assert await rig.client.reschedule("moved", at=when(SOON_MS + 5000)) == "rescheduled"
+    rig.memory.next_outcomes.append(NACK)
+    await rig.live_until(SOON_MS + 10_000)
+    first, again, moved = rig.memory.taken
+    assert [(p.id, p.attempt, p.due_ms) for p in (first, again)] == [
+        ("failed", 1, SOON_MS), ("failed", 2, SOON_MS)
+    ]  # fmt: skip
+    assert again.at_ms == first.at_ms + 1000, "its back-off is not spread"
+    assert (moved.id, moved.due_ms) == ("moved", SOON_MS + 5000) and moved.at_ms > moved.due_ms
+
+
+async def test_a_ttl_counts_from_the_due_time_though_a_message_is_spread(rig: Rig) -> None:
+    await rig.steer({"memory": Rule(spread_ms=10_000)})
+    await claimed(rig, *(message(f"m{n}", SOON_MS, ttl=1) for n in range(40)))
+    await rig.live_until(SOON_MS + 11_000)
+    assert 0 < len(rig.memory.ids) < 40
+    assert all(publish.at_ms <= SOON_MS + 1000 for publish in rig.memory.taken)
+
+
+async def test_a_spread_that_is_removed_leaves_its_messages_at_their_times(rig: Rig) -> None:
+    await rig.steer({"memory": Rule(spread_ms=60_000)})
+    await claimed(rig, *(message(f"m{n}", SOON_MS) for n in range(20)))
+    await rig.live_until(SOON_MS + 1000)
+    early = len(rig.memory.ids)
+    await rig.steer({})
+    await claimed(rig, message("after", rig.now_ms + 100))
+    await rig.live_until(rig.now_ms + 200)
+    assert "after" in rig.memory.ids[early:] and len(rig.memory.ids) < 10
+    await rig.live_until(SOON_MS + 60_000)
+    assert len(rig.memory.ids) == 21
+
+
+async def test_a_spread_also_takes_what_is_on_the_wheel_already(rig: Rig) -> None:
+    await claimed(rig, *(message(f"m{n}", SOON_MS) for n in range(100)))
+    await rig.steer({"memory": Rule(spread_ms=10_000)})
+    await rig.live_until(SOON_MS + 10_000)
+    assert len(rig.memory.ids) == 100
+    assert len({publish.at_ms for publish in rig.memory.taken}) > 80

@@ -292,7 +292,11 @@ def _parking(owner: Owner, copy: Copy) -> RedisCommand[Any]:
     return owner.parking(copy)
 
 
-EXITS = [_settling, _settling_once, _retrying, _putting_back, _burying, _parking]
+def _deferring(owner: Owner, copy: Copy) -> RedisCommand[Any]:
+    return owner.deferring(copy)
+
+
+EXITS = [_settling, _settling_once, _retrying, _putting_back, _deferring, _burying, _parking]
 Exit = Callable[[Owner, Copy], RedisCommand[Any]]
 
 

@@ -374,6 +374,11 @@ class BucketMachine(RuleBasedStateMachine):
         copy = data.draw(st.sampled_from(session.wheel))
         self.end(data, session, copy, "retry", [(copy.item, None, False, "")])
 
+    def defer(self, data: st.DataObject, session: Session) -> None:
+        copy = data.draw(st.sampled_from(session.wheel))
+        score = copy.score + data.draw(st.sampled_from([1, 300, 5000]))
+        self.end(data, session, copy, "defer", [(copy.item, score)], UNTIMED)
+
     def park(self, data: st.DataObject, session: Session) -> None:
         copy = data.draw(st.sampled_from(session.wheel))
         self.end(data, session, copy, "park", [copy.item], UNTIMED)
@@ -421,6 +426,7 @@ OWNERS: Table = [
     ("end_again", 6, lambda m, s: bool(s.ending)),
     # Copies that a fire under way may cover do not end in another way meanwhile.
     ("put_back", 2, lambda m, s: bool(s.wheel) and not s.late_fire),
+    ("defer", 2, lambda m, s: bool(s.wheel) and not s.late_fire),
     ("park", 2, lambda m, s: bool(s.wheel) and not s.late_fire),
     ("bury", 1, lambda m, s: bool(s.wheel) and not s.late_fire),
     ("unpark", 3, lambda m, s: s.ready and bool(m.model.parked)),

@@ -232,6 +232,11 @@ def retry_not_attempted(world: World) -> RedisCommand[Any]:
     return owner.retrying(*copies)
 
 
+def retry_until_later(world: World) -> RedisCommand[Any]:
+    owner, copies = _claimed(world, "x", "y")
+    return owner.deferring(*copies)
+
+
 def park(world: World) -> RedisCommand[Any]:
     owner, copies = _claimed(world, "x", "y")
     return owner.parking(*copies)
@@ -295,6 +300,7 @@ CASES: list[Case] = [
     ),
     *(acquire, acquire_first, renew, release, claim, claim_all, claim_nothing),
     *(fire, fire_acknowledging, settle, settle_at_most_once, retry, retry_not_attempted),
+    retry_until_later,
     *(park, unpark, unpark_named, bury, reclaim, trim, announce, announce_leaving),
 ]
 

@@ -296,6 +296,10 @@ class Owner:
         items = [(copy.item, delay_ms, maybe, ERROR) for copy in copies]
         return self.bucket.retry(self.token, TTL_MS, items, now_ms=self.world.now_ms)
 
+    def deferring(self, *copies: Copy, by_ms: int = 500) -> RedisCommand[Any]:
+        items = [(copy.item, copy.score + by_ms) for copy in copies]
+        return self.bucket.defer(self.token, TTL_MS, items)
+
     def burying(
         self, *copies: Copy, counted: bool = True, maybe: bool = False
     ) -> RedisCommand[Any]:

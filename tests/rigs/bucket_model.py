@@ -176,6 +176,18 @@ class Model(ClientVerbs):
             self._put(item.id, now_ms + delay_ms)
         return True
 
+    def defer(self, token: str, ttl_ms: int, items: Sequence[tuple[Item, float]]) -> bool | None:
+        if self.lease != token:
+            return None
+        for item, score in items:
+            if self._ends(item.id, item.claim):
+                tried = self._tried(item.id)
+                due_ms = int(item.score) if tried.due_ms is None else tried.due_ms
+                self.attempts[item.id] = tried._replace(due_ms=due_ms)
+                self.messages[item.id].score = score
+                self.due[item.id] = score
+        return True
+
     def bury(
         self,
         token: str,

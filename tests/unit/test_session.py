@@ -225,16 +225,20 @@ def test_exits_are_told_once_in_calls_of_a_bounded_size(session: Session) -> Non
         session.exits.bury(Item(f"b{number}", TURN + 1, 5.0), "unroutable", counted=True)
         session.exits.park(Item(f"p{number}", TURN + 1, 5.0))
     assert session.exits.any
-    told, copies, back_off_ms, parked = session.exits.take()
-    assert copies == 4 * MANY
+    session.exits.defer(Item("d2", TURN + 1, 5.0), 9.5)
+    session.exits.defer(Item("d1", TURN + 1, 5.0), 8.5)
+    told, copies, back_off_ms, parked, deferred_to = session.exits.take()
+    assert copies == 4 * MANY + 2
+    assert deferred_to == 8.5
     assert back_off_ms == 1000
     assert parked == {f"p{number}" for number in range(MANY)}
     assert max(len(ids_of(call)) for call in told) == CALL_ITEMS
     for verb in ("settle", "retry", "bury", "park"):
         ids = [id for call in told if call.name == verb for id in ids_of(call)]
-        assert ids == [f"{verb[0]}{number}" for number in range(MANY)]
+        deferred = ["d2", "d1"] if verb == "retry" else []
+        assert ids == [f"{verb[0]}{number}" for number in range(MANY)] + deferred
     assert not session.exits.any
-    assert session.exits.take() == ([], 0, None, set())
+    assert session.exits.take() == ([], 0, None, set(), None)
 
 
 def test_a_settled_id_keeps_the_number_of_its_claim(session: Session) -> None:
