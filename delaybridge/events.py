@@ -240,3 +240,24 @@ class Quarantined(Event, frozen=True, kw_only=True):
     source: str
     messages: int
     reason: str
+
+
+class RunsMade(Event, frozen=True, kw_only=True):
+    """Runs of a recurring definition were scheduled, or were missed.
+
+    messages: how many runs. due_ms: of the last of them; 0 if there is none. missed: how many
+    became due before that; the definition's policy decided which of them were made.
+    """
+
+    name: str
+    destination: str
+    messages: int
+    missed: int
+    due_ms: int
+
+
+class RecurringFailed(Event, frozen=True, kw_only=True):
+    """A recurring definition cannot be made. It is tried again; others are not affected."""
+
+    reason: str
+    name: str = ""

@@ -34,7 +34,8 @@ def _histogram(means: str, *labels: str, alert: str = "") -> Metric:
 METRICS = {
     # counters: of the processes behind this port, since they started
     "messages_scheduled_total": _counter(
-        "Messages that ingest stored. One that the broker delivers twice counts twice.",
+        "Messages that ingest stored, or that were made of recurring definitions. One that the "
+        "broker delivers to ingest twice counts twice.",
         "destination",
         "source",
     ),
@@ -49,6 +50,11 @@ METRICS = {
     ),
     "messages_cancelled_total": _counter("Messages cancelled through ingest.", "destination"),
     "messages_rescheduled_total": _counter("Messages rescheduled through ingest.", "destination"),
+    "recurring_missed_total": _counter(
+        "Runs of a recurring definition that became due before they were made.",
+        "name",
+        alert="any: no worker ran",
+    ),
     "messages_claimed_total": _counter("Messages taken into memory, shortly before they are due."),
     "messages_fired_total": _counter("Messages that the store allowed to be published."),
     "messages_published_total": _counter("Messages that the broker confirmed.", "destination"),

@@ -24,6 +24,7 @@ from delaybridge.events import (
     PublishFailed,
     Quarantined,
     Retried,
+    RunsMade,
     ScannerFailed,
     StoreSilent,
 )
@@ -70,6 +71,7 @@ class Counts:
         self.totals: defaultdict[Key, int] = defaultdict(int)
         self.histograms: defaultdict[Key, Histogram] = defaultdict(Histogram)
         self.destination, self.source = Capped(MOST_DESTINATIONS), Capped(MOST_DESTINATIONS)
+        self.name = Capped(MOST_DESTINATIONS)
         self._reasons, self._pairs = Capped(MOST_REASONS), Capped(MOST_PAIRS)
 
     def __call__(self, event: Event) -> None:
@@ -118,6 +120,14 @@ class Counts:
             if amount:
                 self.totals[metric] += amount
 
+    def runs(self, event: RunsMade) -> None:
+        """Runs of a recurring definition."""
+        if event.messages:
+            destination = self.destination(event.destination)
+            self.totals["messages_scheduled_total", destination, "recurring"] += event.messages
+        if event.missed:
+            self.totals["recurring_missed_total", self.name(event.name)] += event.missed
+
     def acquired(self, event: LeaseAcquired) -> None:
         """A lease was taken, and messages of dead sessions put back."""
         self.totals["leases_acquired_total",] += 1
@@ -148,6 +158,7 @@ _COUNTED: dict[type[Event], Callable[[Counts, Any], None]] = {
         counts.reason(event.reason),
     ),
     IngestStored: Counts.stored,
+    RunsMade: Counts.runs,
     Ingested: lambda counts, event: counts.add(
         event.messages, "messages_ingested_total", counts.source(event.source)
     ),

@@ -21,7 +21,7 @@ from delaybridge.store.recurring import DefinitionEntry, Progress
 from delaybridge.store.scheduling import Scheduling
 from delaybridge.store.verbs import Bucket, SourceOffsets, new_stamp
 
-_AT_ONCE = 50  # definitions of one look: a worker publishes meanwhile
+AT_ONCE = 50  # definitions of one look: a worker publishes meanwhile
 _CALL_RUNS = 100  # of one script call
 _LATER_MS = 10_000  # until a definition that cannot be made now is looked at again
 _DAY_MS = 86_400_000
@@ -61,7 +61,7 @@ class Making(Scheduling):
 
         Any number of workers may do so. An empty answer: nothing is to be done. now_ms: for tests.
         """
-        (taken,) = yield [recurring.recur(self.namespace, _AT_ONCE, now_ms=now_ms)]
+        (taken,) = yield [recurring.recur(self.namespace, AT_ONCE, now_ms=now_ms)]
         return (yield from self.make_taken(*taken))
 
     def make_taken(self, now_ms: int, entries: Sequence[DefinitionEntry]) -> Steps[list[Made]]:

@@ -43,8 +43,10 @@ from delaybridge.events import (
     Published,
     PublishFailed,
     Quarantined,
+    RecurringFailed,
     Retried,
     Revoked,
+    RunsMade,
     ScannerFailed,
     SourceUnguarded,
     StoreSilent,
@@ -62,14 +64,14 @@ _MOST_LINES = 100  # of one summary; further groups are counted together as `(ot
 _DEBUG = (Claimed, FireAllowed, PublishFailed, Revoked, IngestStored)  # not logged otherwise
 _WARNINGS = (
     BucketDamaged, Buried, ChangeRefused, CircuitOpened, ClockStepped, DeadDropped, DeadLettered,
-    Dropped, FleetDamaged, IdMissing, IngestFailed, LeaseLost, Quarantined, Retried, ScannerFailed,
-    SourceUnguarded, StoreSilent, Stuck,
+    Dropped, FleetDamaged, IdMissing, IngestFailed, LeaseLost, Quarantined, RecurringFailed,
+    Retried, ScannerFailed, SourceUnguarded, StoreSilent, Stuck,
 )  # fmt: skip
 _OF_SOURCES = (ChangeRefused, Ingested, Quarantined)
 _OF_BUCKETS = (LeaseAcquired, LeaseLost, LeaseReleased)
 _SUMMED = _OF_SOURCES + _OF_BUCKETS + (
     Buried, Claimed, DeadDropped, DeadLettered, Dropped, FireAllowed, IngestStored, Published,
-    PublishFailed, Retried, Revoked, StoreSilent,
+    PublishFailed, RecurringFailed, Retried, Revoked, RunsMade, StoreSilent,
 )  # fmt: skip
 _OTHERS = "(others)"
 _PLAIN = re.compile(r"[^\s\"'=]+")
@@ -87,6 +89,7 @@ class _Sum:
     reason: str
     messages: int = 0
     late_ms: int = 0
+    missed: int = 0
     leases: list[tuple[int, ...]] = field(default_factory=list)
 
 
@@ -119,6 +122,8 @@ class EventLog:
         found.messages += getattr(event, "messages", 1)
         if isinstance(event, Published):
             found.late_ms = max(found.late_ms, event.late_ms)
+        elif isinstance(event, RunsMade):
+            found.missed += event.missed
         elif isinstance(event, LeaseAcquired):
             at_ms = time.time_ns() // 1_000_000
             found.leases.append((event.bucket, at_ms, event.reclaimed, event.fired))
@@ -155,6 +160,8 @@ def _fields(kind: type[Event], place: str, word: str, found: _Sum) -> Iterator[t
     if found.reason:
         # The reason of a refusal quotes the message, whose content does not belong in a log.
         yield "reason", word if kind is Quarantined else found.reason
+    if kind is RunsMade:
+        yield "missed", found.missed
     if kind is Published:
         yield "lateness_ms", found.late_ms
 

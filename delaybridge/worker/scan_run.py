@@ -20,6 +20,7 @@ from delaybridge.scan.lease import Leases
 from delaybridge.scan.retry import RetryPolicy
 from delaybridge.scan.scanner import Scanner
 from delaybridge.scan.spans import PublishSpans
+from delaybridge.settings.urls import kinds_of
 from delaybridge.store import keys, registry
 from delaybridge.store.calls import Calls
 from delaybridge.store.rules import Rules
@@ -28,6 +29,7 @@ from delaybridge.tracing import active
 from delaybridge.worker.brokers import Brokers
 from delaybridge.worker.eventlog import say
 from delaybridge.worker.pulse import Pulse
+from delaybridge.worker.recurring import RecurringRuns
 from delaybridge.worker.service import end, until
 from delaybridge.worker.watchdog import Watchdog
 
@@ -57,7 +59,8 @@ class ScanRun:
         self._alarm = Alarm()
         self._destinations = worker.destinations
         self._rules_told = asyncio.Event()
-        self.pulse = Pulse(store, [self._destinations, worker.broadcast])
+        self._recurring = RecurringRuns(store, calls, worker.emit)
+        self.pulse = Pulse(store, [self._destinations, worker.broadcast, self._recurring])
         self._leases = Leases(
             store, calls, self._clock, worker.emit,
             name=worker.identity.name,
@@ -114,6 +117,7 @@ class ScanRun:
             watchdog.stop()
             await self._close()
             await end([*work, *self._leases.draining])
+            await self._recurring.close()
             await self.pulse.last_beat()
 
     def _build_scanner(self) -> Scanner:
@@ -173,6 +177,7 @@ class ScanRun:
         self._settings = self._worker.settings
         if names:
             replaced = self._brokers.change(self._settings.brokers, names)
+            self._calls.kinds = kinds_of(self._settings.brokers)
             self._brokers.retire(replaced, self._lanes.brokers_changed(names))
             self._broker_changed()
 

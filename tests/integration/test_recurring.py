@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 
 from delaybridge.errors import MessageConflict, MessageError
-from delaybridge.message import Answer, decode_record
+from delaybridge.message import Answer, Limits, decode_record
 from delaybridge.recurring.definition import Definition, due_text
 from delaybridge.store import keys
+from delaybridge.store.calls import Calls
+from tests.rigs.crew import Arrived, Crew
 from tests.rigs.timetable import NAME, Timetable
+from tests.rigs.waiting import wait_until_async
 
 NOW_MS = 1_800_000_000_000  # Fri 2027-01-15 08:00:00 UTC
 MINUTE_MS = 60_000
@@ -288,3 +291,20 @@ def test_the_number_of_definitions_is_bounded(
         with pytest.raises(MessageError, match="there are 2 definitions"):
             add(table, name="third", paused=paused)
     assert len(sources(table)) <= 2
+
+
+async def test_workers_make_each_run_once_at_its_time_though_one_leaves(
+    crew: Crew, arrived: Arrived
+) -> None:
+    calls = Calls(crew.namespace, {"memory": "memory://"}, None, Limits())
+    found = definition(every_ms=1000)
+    for name in ("one", "two"):
+        crew.start(name)
+    await crew.store.complete(calls.add_recurring(found, replace=False))
+    await wait_until_async(lambda: len(arrived.at_ms) >= 3, 20, "three runs arrive")
+    await crew.stop("one")
+    await wait_until_async(lambda: len(arrived.at_ms) >= 7, 20, "seven runs arrive")
+    assert not arrived.twice
+    assert min(arrived.late_ms) >= 0
+    due_ms = sorted(arrived.due_ms.values())
+    assert due_ms == [*range(due_ms[0], due_ms[-1] + 1, 1000)]
