@@ -25,8 +25,11 @@ if TYPE_CHECKING:  # the same names as in _HOMES
     from delaybridge.message import OnConflict as OnConflict
     from delaybridge.message import State as State
     from delaybridge.settings.settings import Settings as Settings
+    from delaybridge.store.destinations import Place as Place
+    from delaybridge.store.destinations import Places as Places
     from delaybridge.store.horizon import Cell as Cell
     from delaybridge.store.horizon import Horizon as Horizon
+    from delaybridge.store.rules import Rule as Rule
     from delaybridge.store.scheduling import Receipt as Receipt
     from delaybridge.store.selection import Selected as Selected
     from delaybridge.store.selection import Selection as Selection
@@ -46,7 +49,9 @@ _HOMES = {
     ),
     "message": "Answer Limits Message MessagePlan OnConflict State",
     "settings.settings": "Settings",
+    "store.destinations": "Place Places",
     "store.horizon": "Cell Horizon",
+    "store.rules": "Rule",
     "store.scheduling": "Receipt",
     "store.selection": "Selected Selection",
     "store.stats": "Stats",

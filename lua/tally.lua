@@ -5,8 +5,8 @@
 -- ARGV[1]  limit        messages; if there are more, this many are drawn
 -- ARGV[2]  bytes        of records; no further one is read after these
 -- ARGV[3]  seed         of the draw
--- returns  {how many are listed, how many were read, destination, how many, destination, ...}; the
---          destination is empty if the record cannot be read
+-- returns  {how many are listed, how many were read, then three a destination: its text, empty if the
+--          record cannot be read, how many, their lowest score}
 -- cost     O(limit * log n), and the size of the records
 local size, limit, bytes = redis.call('ZCARD', KEYS[1]), tonumber(ARGV[1]), tonumber(ARGV[2])
 math.randomseed(tonumber(ARGV[3]))
@@ -28,10 +28,12 @@ local function draw(number)
   return redis.call('ZRANGE', KEYS[1], rank, rank)[1]
 end
 
-local counts, order, read = {}, {}, 0
+local counts, firsts, order, read = {}, {}, {}, 0
 while read < math.min(size, limit) and bytes > 0 do
   read = read + 1
-  local record = redis.call('HGET', KEYS[2], draw(read)) or ''
+  local member = draw(read)
+  local record = redis.call('HGET', KEYS[2], member) or ''
+  local score = redis.call('ZSCORE', KEYS[1], member)
   bytes = bytes - #record
   -- After a head of 13 bytes a payload is a MessagePack array; its first item is the destination.
   local ok, _, found = pcall(cmsgpack.unpack_limit, record, 1, 14)
@@ -39,11 +41,15 @@ while read < math.min(size, limit) and bytes > 0 do
   if not counts[destination] then
     order[#order + 1] = destination
   end
+  if not firsts[destination] or tonumber(score) < tonumber(firsts[destination]) then
+    firsts[destination] = score
+  end
   counts[destination] = (counts[destination] or 0) + 1
 end
 local answer = {size, read}
 for _, destination in ipairs(order) do
   answer[#answer + 1] = destination
   answer[#answer + 1] = counts[destination]
+  answer[#answer + 1] = firsts[destination]
 end
 return answer

@@ -16,13 +16,18 @@ _WHOLE = {"max_attempts": ATTEMPTS_LIMIT, "base_ms": WAIT_LIMIT_MS, "max_ms": WA
 
 
 def check_plan(
-    plan: Retry, kinds: Mapping[str, str], destination: Destination | None = None
+    plan: Retry,
+    kinds: Mapping[str, str],
+    destination: Destination | None = None,
+    *,
+    to_dead_set: bool = False,
 ) -> MessagePlan | None:
     """The plan with valid fields only; None if it sets none.
 
     kinds: name of each configured broker -> its kind. destination: that of the messages. The
-    dead-letter destination must be another one, at a broker of the same kind. MessageError
-    `bad_retry` names the field at fault, as `retry.max_attempts`.
+    dead-letter destination must be another one, at a broker of the same kind. to_dead_set: it may
+    be empty, which means the dead set. MessageError `bad_retry` names the field at fault, as
+    `retry.max_attempts`.
     """
     if plan is None:
         return None
@@ -31,7 +36,7 @@ def check_plan(
     base_ms, max_ms = checked.get("base_ms", 1), checked.get("max_ms", WAIT_LIMIT_MS)
     if base_ms > max_ms:
         raise _bad("base_ms", f"{base_ms} ms is above max_ms, {max_ms} ms")
-    if "dead_letter" in checked:
+    if "dead_letter" in checked and not (to_dead_set and checked["dead_letter"] == ""):
         checked["dead_letter"] = _dead_letter(checked["dead_letter"], kinds, destination)
     return MessagePlan(**checked) if checked else None
 

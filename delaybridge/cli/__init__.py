@@ -25,7 +25,7 @@ COMMANDS = {
     "schedule": ("schedule", "Accept a message now, to be delivered later."),
     "message": ("messages", "List, show, cancel and reschedule messages."),
     "dead": ("dead", "Messages that were given up: list, bring back, discard."),
-    "destination": ("dead", "All messages of one destination at once."),
+    "destination": ("destination", "Pause, limit, spread, purge what goes to a destination."),
     "scan": ("scan", "Run a worker: publish messages when they are due."),
     "ingest": ("scan", "Read delay exchanges or delay topics into the store."),
     "stats": ("fleet", "Count messages by state."),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import signal
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from delaybridge import Answer, Client, Selection
     from delaybridge.store.changes import Named
 
+_PASSES = 10
 BATCH_MESSAGES = 250  # a pipeline that keeps Redis busy for about 4 ms
 # Answer -> the exit code and the words of its failure.
 _FAILURES = {
@@ -89,9 +90,22 @@ def _sweep_matches(sweep: Sweep, targets: Targets, word: str) -> int:
         if states:
             call.confirm(f"{word} {text}", yes=targets.yes, flag=targets.confirmed_by)
     try:
-        return sweep.run(sweep.client.select(selection), quiet=call.output.is_watched)
+        return sweep.run(_pages(sweep, targets), quiet=call.output.is_watched)
     finally:
         sweep.show_summary()
+
+
+def _pages(sweep: Sweep, targets: Targets) -> Iterator[Sequence[Named]]:
+    """The pages of the matches; of a purge again, until a pass changes nothing.
+
+    Messages move while they are looked for, and none of a purged destination may stay.
+    """
+    for _ in range(_PASSES if targets.repeated else 1):
+        late, changed = sweep.answers["in_flight"], sweep.changed
+        yield from sweep.client.select(targets.selection)
+        sweep.answers -= Counter({"in_flight": late})  # each pass sees them again
+        if sweep.changed == changed:
+            return
 
 
 @dataclass
@@ -107,6 +121,11 @@ class Sweep:
     answers: Counter[str] = field(default_factory=Counter)
     damage: StoreDamaged | None = None
     _places: Counter[int | None] = field(default_factory=Counter)
+
+    @property
+    def changed(self) -> int:
+        """How many messages the verb has changed."""
+        return sum(n for answer, n in self.answers.items() if answer not in _FAILURES)
 
     def count(self, selection: Selection) -> tuple[Counter[str], StoreDamaged | None]:
         """Messages by state; the error if some could not be read."""

@@ -1,4 +1,4 @@
-"""`delaybridge dead`: messages that were given up; and `delaybridge destination`."""
+"""`delaybridge dead`: messages that were given up."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ import click
 import delaybridge
 from delaybridge.cli import grammar
 from delaybridge.cli.bulk import perform
-from delaybridge.cli.failure import refused
 from delaybridge.cli.grammar import Group, option, pass_call
 from delaybridge.cli.invocation import Invocation
 from delaybridge.cli.output import moment
 from delaybridge.cli.stored import show_message, show_page
-from delaybridge.cli.targets import PENDING_STATES, Targets, target_options
+from delaybridge.cli.targets import Targets, target_options
 
 _NOT_DEAD = "not in the dead set"
 
@@ -107,31 +106,3 @@ def _all_dead(client: delaybridge.Client) -> Iterator[delaybridge.Stored]:
         yield from page.items
         if (cursor := page.cursor) is None:
             return
-
-
-@click.group(cls=Group)
-def destination() -> None:
-    """All messages of one destination at once."""
-
-
-@destination.command("purge")
-@click.argument("destination", metavar="D")
-@option("--confirm D", "The destination once more: do not ask.")
-@option("--dry-run", "Only count its messages.")
-@pass_call
-def purge(call: Invocation, destination: str, confirm: str | None, dry_run: bool) -> int:
-    """Cancel all messages to exactly this destination, and delete its dead ones.
-
-    They are counted first. Messages already handed to the broker are too late: `in_flight`.
-    """
-    if confirm not in (None, destination):
-        what = f"got {confirm!r}, but {destination!r} is to be purged; nothing was done"
-        raise refused("--confirm", what, "confirm")
-    targets = Targets(
-        destination=destination,
-        default_states=(*PENDING_STATES, "dead"),
-        yes=confirm is not None,
-        dry_run=dry_run,
-        confirmed_by=f"--confirm {destination}",
-    )
-    return perform(call, targets, "purge", delaybridge.Client.cancel_many)

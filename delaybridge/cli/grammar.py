@@ -171,6 +171,12 @@ plan_options = options(
     option("--backoff", "How long to wait after the first.", to="base_ms", type=DURATION),
     option("--dead-letter D", "Where it goes when given up. [default: the dead set]"),
 )
+FURTHER_PLAN = ("factor", "max_ms", "jitter")
+further_plan_options = options(
+    option("--factor F", "Each further wait is longer by this factor.", type=float),
+    option("--max-backoff DURATION", "The longest wait.", to="max_ms", type=DURATION),
+    option("--jitter J", "The share by which each wait varies, 0 to 1.", type=float),
+)
 PLAN = ("max_attempts", "base_ms", "dead_letter")  # fields of a plan that `plan_options` give
 
 

@@ -13,7 +13,7 @@ from delaybridge.accept.accept import accept
 from delaybridge.errors import StoreError
 from delaybridge.message import Limits, Message, State
 from delaybridge.settings.namespace import MAX_BUCKETS
-from delaybridge.store import keys, record, registry, verbs
+from delaybridge.store import keys, record, recurring, registry, verbs
 from delaybridge.store.command import RedisCommand
 from delaybridge.store.keys import SCRIPT_KEYS
 from delaybridge.store.replies import Acquired
@@ -63,6 +63,7 @@ def _life(bucket: Bucket, namespace: str) -> Generator[RedisCommand[Any], Any, N
     yield bucket.get(_ID)
     yield bucket.page(State.DELAYED, limit=1)
     yield bucket.sample(1)
+    yield bucket.tally(State.DELAYED, 1, 1)
     yield bucket.reschedule(verbs.new_stamp(), _ID, "+0")
     item = yield from _fired(bucket, token, held.turn)
     yield bucket.retry(token, _TTL_MS, [(item, 0, False, "")])
@@ -82,7 +83,11 @@ def _life(bucket: Bucket, namespace: str) -> Generator[RedisCommand[Any], Any, N
     yield bucket.trim(token, _TTL_MS, keep=None, age_ms=None)
     yield bucket.discard(verbs.new_stamp(), _ID)
     yield registry.announce(namespace, who, who, 0)
+    # For nothing: these have no bucket of their own.
     yield registry.allow(namespace, [])
+    yield registry.set_rule(namespace, who, b"", b"", limit=0)
+    yield recurring.define(namespace, recurring.read_entry(who, b""), b"", b"", None)
+    yield recurring.recur(namespace, 0)
     yield bucket.release(token)
 
 

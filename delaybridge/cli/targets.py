@@ -20,7 +20,8 @@ class Targets:
     """Ids or filters, and how to apply the verb. Failure if they contradict each other.
 
     over: the ms to spread the messages over. everything: all messages in the default states,
-    without a filter. confirmed_by: the option that stands for "yes". filters: fields of a
+    without a filter. confirmed_by: the option that stands for "yes". repeated: until nothing is
+    left that can be changed. filters: fields of a
     `Selection`; empty ones are not given.
     """
 
@@ -35,11 +36,12 @@ class Targets:
         everything: bool = False,
         default_states: tuple[str, ...] = PENDING_STATES,
         confirmed_by: str = "--yes",
+        repeated: bool = False,
         **filters: Any,
     ) -> None:
         chosen = {name: value for name, value in filters.items() if value}
         self.ids, self.key, self.yes, self.dry_run = ids, key, yes, dry_run
-        self.over_ms, self.confirmed_by = over or 0, confirmed_by
+        self.over_ms, self.confirmed_by, self.repeated = over or 0, confirmed_by, repeated
         self._filters = {"states": default_states, **chosen}
         if not ids and not chosen and not everything:
             what = "missing; give ids, or choose messages: --destination, --id-prefix, ..."

@@ -18,6 +18,7 @@ from delaybridge.client.requests import (
     receipt_unless_conflict,
 )
 from delaybridge.client.spans import ScheduleSpan
+from delaybridge.client.steering import AsyncSteers
 from delaybridge.message import (
     Answer,
     Headers,
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class AsyncClient(AsyncLooksAhead, AsyncLooksBack):
+class AsyncClient(AsyncLooksAhead, AsyncLooksBack, AsyncSteers):
     """Schedules messages, changes and shows them, on an event loop. One for each loop is enough.
 
         async with AsyncClient("redis://localhost:6379/0") as client:

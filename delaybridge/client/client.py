@@ -16,6 +16,7 @@ from delaybridge.client.requests import (
     policy_of,
     receipt_unless_conflict,
 )
+from delaybridge.client.steering import Steers
 from delaybridge.message import (
     Answer,
     Headers,
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Client(Many, LooksAhead, LooksBack):
+class Client(Many, LooksAhead, LooksBack, Steers):
     """Schedules messages, changes and shows them. Thread-safe: one for each process is enough.
 
         with Client("redis://localhost:6379/0") as client:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from delaybridge.store.changes import Changes
 from delaybridge.store.definitions import Definitions
+from delaybridge.store.destinations import Controls
 from delaybridge.store.horizon import Outlook
 from delaybridge.store.stats import Counting
 from delaybridge.store.tally import Tallying
 from delaybridge.store.views import Views
 
 
-class Calls(Definitions, Changes, Views, Counting, Outlook, Tallying):
+class Calls(Definitions, Changes, Views, Counting, Outlook, Tallying, Controls):
     """The calls of one namespace."""

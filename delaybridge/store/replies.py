@@ -50,11 +50,15 @@ class Sample(NamedTuple):
 
 
 class Tallied(NamedTuple):
-    """listed: messages of a bucket in one state; read: how many of them; counts: by destination."""
+    """listed: messages of a bucket in one state; read: how many of them; counts: by destination.
+
+    firsts: the lowest score of each destination among them.
+    """
 
     listed: int
     read: int
     counts: Mapping[str, int]
+    firsts: Mapping[str, float] = {}
 
 
 class Claim(NamedTuple):
@@ -157,8 +161,10 @@ def read_sample(reply: list[Any]) -> Sample:
 
 
 def read_tallied(reply: list[Any]) -> Tallied:
-    names = (name.decode(errors="replace") for name in reply[2::2])
-    return Tallied(reply[0], reply[1], dict(zip(names, reply[3::2], strict=True)))
+    names = [name.decode(errors="replace") for name in reply[2::3]]
+    firsts = map(float, reply[4::3])
+    counts = dict(zip(names, reply[3::3], strict=True))
+    return Tallied(reply[0], reply[1], counts, dict(zip(names, firsts, strict=True)))
 
 
 def read_answers(reply: list[int]) -> list[Answer] | None:

@@ -34,9 +34,10 @@ Change = Mapping[str, Any]
 class Rule(Struct, frozen=True, omit_defaults=True):
     """What operators have set for one place. None: not set here.
 
-    paused: its messages wait. rate: the most messages a second, of all workers together. spread_ms:
-    messages due in one instant leave over this time. retry: the fields set here of its retry plan.
-    dead_letter: where messages go that are given up; empty: to the dead set, whatever the settings.
+    paused: its messages wait; paused_ms: since when, in epoch milliseconds. rate: the most messages
+    a second, of all workers together. spread_ms: messages due in one instant leave over this time.
+    retry: the fields set here of its retry plan. dead_letter: where messages go that are given up;
+    empty: to the dead set, whatever the settings.
     """
 
     paused: bool = False
@@ -44,6 +45,7 @@ class Rule(Struct, frozen=True, omit_defaults=True):
     spread_ms: Annotated[int, Meta(ge=0, le=SPREAD_LIMIT_MS)] | None = None
     retry: RetryPlan | None = None
     dead_letter: Annotated[str, Meta(max_length=PLACE_BYTES)] | None = None
+    paused_ms: Annotated[int, Meta(ge=0, lt=2**53)] | None = None
 
 
 class Rules(NamedTuple):
@@ -51,6 +53,10 @@ class Rules(NamedTuple):
 
     by_place: Mapping[str, Rule] = {}
     odd: Mapping[str, str] = {}
+
+    def pauses(self, place: str) -> bool:
+        """Whether the rule of exactly this place pauses it."""
+        return place in self.by_place and self.by_place[place].paused
 
     def levels(self, broker: str, label: str, destination: str) -> list[tuple[str, Rule]]:
         """The places with a rule that a destination belongs to, from the broadest to the nearest.

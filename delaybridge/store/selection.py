@@ -14,6 +14,7 @@ from delaybridge.accept.destination import DestinationCache
 from delaybridge.errors import DecodeError, MessageError, StoreDamaged, StoreError, shown
 from delaybridge.message import MAX_PRIORITY, State
 from delaybridge.store.command import Each, Steps
+from delaybridge.store.destinations import check_place, places_of
 from delaybridge.store.namespace import Namespace
 from delaybridge.store.record import split_record
 from delaybridge.store.replies import Row
@@ -30,6 +31,7 @@ _BY_DUE_TIME = (State.DELAYED, State.PARKED)
 class Selection:
     """Messages in these states that fit every field given.
 
+    place: a broker, `BROKER:EXCHANGE`, a topic or a whole destination, as `Client.pause` takes it.
     exchange: `BROKER:EXCHANGE` or the exchange alone, with any routing key; for other brokers the
     topic, stream or queue. reason: the first word of why it is dead or how its last publish failed:
     `unroutable`, `ingress:bad_time`, or `ingress` for everything that ingest quarantined.
@@ -42,6 +44,7 @@ class Selection:
     exchange: str | None = None
     reason: str | None = None
     id_prefix: str = ""
+    place: str | None = None
     due_from_ms: int | None = None
     due_to_ms: int | None = None
 
@@ -67,6 +70,8 @@ class Walk:
         self._span_ms = (selection.due_from_ms, selection.due_to_ms)
         self._destinations = DestinationCache()
         self._wanted = self._written(selection.destination)
+        place, kinds = selection.place, namespace.kinds
+        self._place = None if place is None else check_place(place, kinds)
         self._places: deque[tuple[Bucket, State]] | None = None
         self._after: tuple[float, str] | None = None
         self._seen: set[str] = set()
@@ -135,11 +140,16 @@ class Walk:
             return False
         if wanted.destination is not None and destination != self._wanted:
             return False
+        if self._place is not None and self._place not in self._covering(destination):
+            return False
         return wanted.exchange is None or self._goes_through(wanted.exchange, destination)
+
+    def _covering(self, destination: str | None) -> tuple[str, ...]:
+        return () if destination is None else places_of(destination, self._namespace.kinds)
 
     def _destination(self, payload: bytes) -> str | None:
         wanted = self._selection
-        if wanted.destination is None and wanted.exchange is None:
+        if wanted.destination is wanted.exchange is wanted.place is None:
             return None  # not needed, and reading the record is half of a walk's work
         return _addressed(payload).destination
 
@@ -168,7 +178,8 @@ def _check(selection: Selection) -> None:
         each not in [*State] for each in selection.states
     ):
         raise MessageError("bad_state", "states", f"got {shown(selection.states)}; see State")
-    texts = (selection.destination, selection.exchange, selection.reason, selection.id_prefix)
+    texts: tuple[object, ...] = (selection.destination, selection.exchange, selection.place)
+    texts += (selection.reason, selection.id_prefix)
     if not all(isinstance(text, str | None) for text in texts):
         raise MessageError("bad_selection", "selection", "its fields are text; see Selection")
     for due_ms in (selection.due_from_ms, selection.due_to_ms):

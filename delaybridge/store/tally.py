@@ -20,9 +20,9 @@ from delaybridge.store.command import Each, Steps
 from delaybridge.store.namespace import Namespace
 from delaybridge.store.replies import Tallied
 
-_READ, _LEAST_READ = 4000, 64  # messages in one state: of all buckets, of each
+READ, LEAST_READ = 4000, 64  # messages in one state: of all buckets, of each
 _Z = 1.96  # standard errors: 95 of 100 estimates are off by less
-_MOST_DESTINATIONS = 200
+MOST_DESTINATIONS = 200
 OTHER, UNREADABLE = "other", "(unreadable)"
 _STATES = (State.DELAYED, State.IN_FLIGHT, State.PARKED, State.DEAD)
 
@@ -67,7 +67,7 @@ class Tallying(Namespace):
         if there are more, a destination that has very few may be missing.
         """
         buckets = yield from self.open()
-        limit = max(_LEAST_READ, _READ // len(buckets))
+        limit = max(LEAST_READ, READ // len(buckets))
         asked = [
             (bucket, bucket.tally(state, limit, random.getrandbits(31)))
             for state in _STATES
@@ -101,11 +101,11 @@ def estimated(strata: Sequence[Tallied]) -> list[tuple[str, Tally]]:
     sums: Counter[str] = Counter()
     for each in strata:
         sums.update(each.counts)
-    names = {label for label, _ in sums.most_common(_MOST_DESTINATIONS)}
+    names = {label for label, _ in sums.most_common(MOST_DESTINATIONS)}
     if names != sums.keys():
         strata = [each._replace(counts=_capped(each.counts, names)) for each in strata]
         names |= {OTHER}
-    return [(label, _tally(label, strata)) for label in names]
+    return [(label, tally_of(label, strata)) for label in names]
 
 
 def _capped(counts: Mapping[str, int], names: set[str]) -> Mapping[str, int]:
@@ -115,11 +115,12 @@ def _capped(counts: Mapping[str, int], names: set[str]) -> Mapping[str, int]:
     return kept
 
 
-def _tally(label: str, strata: Sequence[Tallied]) -> Tally:
-    """Each bucket is a stratum of its own; one that was read as a whole adds no error.
+def tally_of(label: str, strata: Sequence[Tallied]) -> Tally:
+    """How many messages of one label there are in all of these buckets.
 
-    The variance uses the share among all messages read, with two more hits and misses, as Agresti
-    and Coull do: it is never zero, and not smaller than that of the single shares.
+    Each bucket is a stratum of its own; one that was read as a whole adds no error. The variance
+    uses the share among all messages read, with two more hits and misses, as Agresti and Coull do:
+    it is never zero, and not smaller than that of the single shares.
     """
     read = sum(each.read for each in strata)
     share = (sum(each.counts.get(label, 0) for each in strata) + 2) / (read + 4)

@@ -7,13 +7,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from delaybridge.errors import StoreError
 from delaybridge.message import State
-from delaybridge.store import announcements, registry
+from delaybridge.store import announcements, registry, rules
 from delaybridge.store.changes import asked_for
 from delaybridge.store.command import Each, Steps, store_wide_error
+from delaybridge.store.destinations import places_of
 from delaybridge.store.ids import quarantine_ids
 from delaybridge.store.namespace import Namespace
 from delaybridge.store.replies import Row
+from delaybridge.store.rules import Rules
 from delaybridge.store.selection import span_scores, within
 from delaybridge.store.stored import Stored, stored
 from delaybridge.store.troubles import WorkerTroubles
@@ -84,17 +87,24 @@ class Views(Namespace):
         if not numbers:
             return items
         asked = [self._buckets[number].holder() for number in numbers]
-        replies = yield Each([*asked, *registry.fleet(self.namespace), registry.store_time()])
+        fleet = [*registry.fleet(self.namespace), rules.read(self.namespace)]
+        replies = yield Each([*asked, *fleet, registry.store_time()])
         if (error := store_wide_error(replies)) is not None:
             raise error
-        *holders, info, expiries, now_us = replies
+        *holders, info, expiries, stored, now_us = replies
         holder_of = dict(zip(numbers, holders, strict=True))
         living = announcements.workers(announcements.intact([info, expiries]), [], now_us // 1000)
         troubles = {each.name: each.said for each in living}
+        known = rules.understood({} if isinstance(stored, StoreError) else stored)
+
+        def why(item: Stored) -> str:
+            holder = holder_of[item.bucket]
+            obeys = holder in troubles and troubles[holder].paused is not None
+            paused = _why_paused(places_of(item.destination, self.kinds), known) if obeys else ""
+            return paused or _why_parked(item.destination, holder, troubles)
+
         return [
-            replace(item, reason=_why_parked(item.destination, holder_of[item.bucket], troubles))
-            if item.state is State.PARKED
-            else item
+            replace(item, reason=why(item)) if item.state is State.PARKED else item
             for item in items
         ]
 
@@ -104,6 +114,13 @@ def _fitting(
 ) -> list[Stored]:
     fits = destination in (None, item.destination) and within(item.due_ms, span_ms)
     return [item] if fits else []
+
+
+def _why_paused(places: Iterable[str], known: Rules) -> str:
+    for place in places:
+        if known.pauses(place):
+            return f"paused: {place}; see: delaybridge destination show {place}"
+    return ""
 
 
 def _why_parked(

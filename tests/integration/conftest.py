@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from delaybridge.ingest.kafka import consumer, subscription
 from delaybridge.store.store import Store
+from tests.rigs.command_line import Run, runner
 from tests.rigs.crew import Arrived, Crew, note_arrivals
 from tests.rigs.flavours import FLAVOURS, Awaited, Maker
 from tests.rigs.redis_troubles import BINARIES, Pair
@@ -26,6 +28,24 @@ async def crew(redis_url: str, namespace: str, arrived: Arrived) -> AsyncIterato
     crew = Crew(redis_url, namespace)
     yield crew
     await crew.close()
+
+
+@pytest.fixture
+def flags(redis_url: str, namespace: str) -> list[str]:
+    """Global options for a namespace of this test's own."""
+    return ["--redis", redis_url, "--namespace", namespace]
+
+
+@pytest.fixture
+def run(
+    flags: list[str],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> Run:
+    """Runs a command line in this process, in a folder without settings."""
+    monkeypatch.chdir(tmp_path)
+    return runner(flags, capsys, monkeypatch)
 
 
 @pytest.fixture

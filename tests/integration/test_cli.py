@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.server
-import io
 import json
 import os
 import signal
@@ -12,7 +11,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +28,7 @@ from delaybridge.store.calls import Calls
 from delaybridge.store.command import Steps
 from delaybridge.store.store import Store
 from delaybridge.store.verbs import Bucket, Item
+from tests.rigs.command_line import Result, Run
 from tests.rigs.waiting import wait_until
 from tests.servers.redis import RedisServer
 
@@ -38,53 +37,11 @@ HOUR = ("--in", "1h")
 HOSTILE = "\x1b[31mred\u202e"
 
 
-@dataclass
-class Result:
-    """What one run of the command line gave."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def objects(self) -> list[dict[str, Any]]:
-        """stdout of --json."""
-        return [json.loads(line) for line in self.out.splitlines()]
-
-
-@pytest.fixture
-def flags(redis_url: str, namespace: str, tmp_path: Path) -> list[str]:
-    """Global options for a namespace of this test's own."""
-    return ["--redis", redis_url, "--namespace", namespace]
-
-
-@pytest.fixture
-def run(
-    flags: list[str],
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> Callable[..., Result]:
-    """Runs a command line in this process; global options of its own come first."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(*args: str, stdin: bytes = b"") -> Result:
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
-        code = cli.main([*flags, *args])
-        out, err = capsys.readouterr()
-        return Result(code, out, err)
-
-    return call
-
-
 @pytest.fixture
 def client(redis_url: str, namespace: str) -> Iterator[Client]:
     """A client in the same namespace."""
     with Client(redis_url, namespace=namespace) as client:
         yield client
-
-
-Run = Callable[..., Result]
 
 
 class Owner:

@@ -1,0 +1,252 @@
+"""Destinations as an operator sees and steers them: what waits for each, and its rule.
+
+A place is a broker (`rabbitmq`), an exchange or topic (`rabbitmq:orders`) or one whole destination
+(`rabbitmq:orders/close`). A place covers the narrower ones.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from delaybridge.accept.destination import parse_destination
+from delaybridge.backoff import RetryPlan
+from delaybridge.errors import MessageError, StoreError
+from delaybridge.message import State
+from delaybridge.store import announcements, registry, rules
+from delaybridge.store.announcements import WorkerInfo
+from delaybridge.store.command import Each, Steps, store_wide_error
+from delaybridge.store.namespace import Namespace
+from delaybridge.store.replies import Tallied
+from delaybridge.store.rules import Change, Rule, Rules
+from delaybridge.store.tally import (
+    LEAST_READ,
+    MOST_DESTINATIONS,
+    READ,
+    UNREADABLE,
+    Tally,
+    tally_of,
+)
+from delaybridge.store.troubles import first_word
+
+PAUSED, TROUBLE, LIMITED, FLOWING = "paused", "trouble", "limited", "ok"
+_STATES = (State.DELAYED, State.IN_FLIGHT, State.PARKED, State.DEAD)  # as in `Place`
+_STEERED = ("paused", "limited")  # words of the reasons that workers announce for rules
+
+
+class Place(NamedTuple):
+    """What waits for one place, and how it is steered.
+
+    delayed, in_flight, parked, dead: its messages, also those of narrower places. next_due_ms: when
+    the first delayed one is due, in epoch milliseconds; of those read, if they are estimates.
+    levels: the rules in force, each with its place, from the broadest to its own. trouble: why
+    workers park its messages, None if they do not, or only because of a rule.
+    """
+
+    place: str
+    delayed: Tally
+    in_flight: Tally
+    parked: Tally
+    dead: Tally
+    next_due_ms: int | None
+    levels: Sequence[tuple[str, Rule]]
+    trouble: str | None
+
+    @property
+    def rule(self) -> Rule:
+        """Its own rule, without those of broader places."""
+        return dict(self.levels).get(self.place, Rule())
+
+    @property
+    def paused_by(self) -> tuple[str, int | None] | None:
+        """The place whose rule pauses it, and since when; None: it is not paused."""
+        paused = (level for level in self.levels if level[1].paused)
+        return next(((place, rule.paused_ms) for place, rule in paused), None)
+
+    @property
+    def state(self) -> str:
+        """`paused`, `trouble`, `limited` or `ok`."""
+        if self.paused_by:
+            return PAUSED
+        if self.trouble:
+            return TROUBLE
+        return LIMITED if "rate" in self.in_force else FLOWING
+
+    @property
+    def in_force(self) -> dict[str, tuple[Any, str]]:
+        """Each setting in force but the pause: its value, and the place whose rule sets it.
+
+        Of all rates the lowest; of other fields, and of each field of the retry plan
+        (`retry.max_attempts`), the value at the narrowest place.
+        """
+        found: dict[str, tuple[Any, str]] = {}
+        for place, rule in self.levels:
+            lowest = found.get("rate", (math.inf,))[0]
+            if rule.rate is not None and rule.rate < lowest:
+                found["rate"] = rule.rate, place
+            for field in ("spread_ms", "dead_letter"):
+                if (value := getattr(rule, field)) is not None:
+                    found[field] = value, place
+            for field in RetryPlan.__struct_fields__:
+                if (value := getattr(rule.retry, field, None)) is not None:
+                    found[f"retry.{field}"] = value, place
+        return found
+
+
+class Places(NamedTuple):
+    """Every place that has messages, a rule, or trouble at a worker.
+
+    now_ms: Redis' clock. more: how many others have messages, and fewer of them. odd: place -> what
+    of its rule is ignored, and why. ignoring: the workers of a version that knows no rules.
+    damaged: whether a bucket could not be counted: see doctor.
+    """
+
+    now_ms: int
+    places: list[Place]
+    more: int
+    odd: Mapping[str, str]
+    ignoring: list[str]
+    damaged: bool = False
+
+
+class Controls(Namespace):
+    """The calls that show and steer destinations."""
+
+    def destinations(self, only: str | None = None) -> Steps[Places]:
+        """All places, or one. Counts as `counts_by_destination`; a damaged bucket counts as empty.
+
+        Lists the 200 exchanges and topics with the most messages, and whatever has a rule.
+        """
+        buckets = yield from self.open()
+        limit, seed = max(LEAST_READ, READ // len(buckets)), random.getrandbits(31)
+        asked = [bucket.tally(state, limit, seed) for state in _STATES for bucket in buckets]
+        fleet = [*registry.fleet(self.namespace), rules.read(self.namespace)]
+        replies = yield Each([*asked, *fleet, registry.store_time()])
+        if (error := store_wide_error(replies)) is not None:
+            raise error
+        *tallies, info, expiries, stored, now_us = replies
+        living = announcements.workers(announcements.intact([info, expiries]), [], now_us // 1000)
+        known = rules.understood({} if isinstance(stored, StoreError) else stored)
+        counts = _Counts(self.kinds, list(_rows(tallies, len(buckets))))
+        listed = counts.largest()
+        names = [only] if only else sorted({*listed, *known.by_place, *_troubled(living)})
+        return Places(
+            now_us // 1000,
+            [self._place(name, counts, known, living) for name in names],
+            len(counts.labels) - len(listed),
+            known.odd,
+            [each.name for each in living if not each.obeys_rules],
+            damaged=any(isinstance(reply, StoreError) for reply in replies),
+        )
+
+    def _place(
+        self, place: str, counts: _Counts, known: Rules, living: Sequence[WorkerInfo]
+    ) -> Place:
+        covering = places_of(place, self.kinds)
+        delayed, in_flight, parked, dead = counts.of(place)
+        return Place(
+            place, delayed, in_flight, parked, dead,
+            next_due_ms=counts.next_due_ms.get(place),
+            levels=[(each, known.by_place[each]) for each in covering if each in known.by_place],
+            trouble=next(_troubles(covering, living), None),
+        )  # fmt: skip
+
+    def steer(self, place: str, change: Change) -> Steps[Rule]:
+        """Change the rule of a place that names a broker of this client, or has a rule already."""
+        if place.partition(":")[0] not in self.kinds:
+            (stored,) = yield [rules.read(self.namespace)]
+            if place.encode() not in stored:
+                parse_destination(f"{place}:" if ":" not in place else place, self.kinds)  # raises
+        return (yield from rules.change(self.namespace, place, change))
+
+    def pause(self, place: str) -> Steps[Rule]:
+        """Pause a place; if it is paused already, nothing changes."""
+        stored, now_us = yield [rules.read(self.namespace), registry.store_time()]
+        rule = rules.understood(stored).by_place.get(place, Rule())
+        if rule.paused:
+            return rule
+        change = {"paused": True, "paused_ms": now_us // 1000}
+        return (yield from self.steer(place, change))
+
+    def resume(self, place: str) -> Steps[Rule]:
+        """End the pause of a place."""
+        return (yield from self.steer(place, {"paused": None, "paused_ms": None}))
+
+
+class _Counts:
+    """The messages of each place. by_state: the tallies of all buckets, in the order of _STATES."""
+
+    def __init__(
+        self, kinds: Mapping[str, str], by_state: Sequence[Sequence[Tallied | StoreError]]
+    ) -> None:
+        self.next_due_ms: dict[str, int] = {}
+        self.labels = Counter[str]()  # messages of each exchange, topic or queue
+        self._by_state = [
+            [self._by_place(one, kinds) for one in tallies if not isinstance(one, StoreError)]
+            for tallies in by_state
+        ]
+        for tallied in self._by_state[0]:  # of delayed messages
+            for place, score in tallied.firsts.items():
+                first_ms = self.next_due_ms.get(place, int(score))
+                self.next_due_ms[place] = min(first_ms, int(score))
+
+    def of(self, place: str) -> list[Tally]:
+        """In each state."""
+        return [tally_of(place, strata) for strata in self._by_state]
+
+    def largest(self) -> list[str]:
+        """The labels with the most messages."""
+        return [label for label, _ in self.labels.most_common(MOST_DESTINATIONS)]
+
+    def _by_place(self, one: Tallied, kinds: Mapping[str, str]) -> Tallied:
+        """The same by place: each message counts for every place that covers it."""
+        counts, firsts = Counter[str](), dict[str, float]()
+        for destination, messages in one.counts.items():
+            covering = places_of(destination or UNREADABLE, kinds)
+            self.labels[covering[min(1, len(covering) - 1)]] += messages
+            for place in covering:
+                counts[place] += messages
+                score = one.firsts[destination]
+                firsts[place] = min(firsts.get(place, score), score)
+        return one._replace(counts=counts, firsts=firsts)
+
+
+def places_of(place: str, kinds: Mapping[str, str]) -> tuple[str, ...]:
+    """The places that cover this one, from its broker to itself."""
+    broker, colon, address = place.partition(":")
+    if not colon:
+        return (place,)
+    label = place
+    if kinds.get(broker, "rabbitmq") == "rabbitmq" and address.partition("/")[0]:
+        label = place.partition("/")[0]
+    return tuple(dict.fromkeys((broker, label, place)))
+
+
+def check_place(text: object, kinds: Mapping[str, str]) -> str:
+    """A place as rules name it, for what a caller wrote; MessageError."""
+    if not isinstance(text, str):
+        detail = "give text: BROKER, BROKER:EXCHANGE, BROKER:TOPIC or a whole destination"
+        raise MessageError("bad_destination", "destination", detail)
+    return rules.place_of(text, kinds)
+
+
+def _troubled(living: Sequence[WorkerInfo]) -> Iterator[str]:
+    """Places that workers announce as in trouble, or as parked because of a rule."""
+    for each in living:
+        yield from (trouble.destination.removesuffix(":") for trouble in each.said.troubles(""))
+
+
+def _troubles(wider: Sequence[str], living: Sequence[WorkerInfo]) -> Iterator[str]:
+    """Why workers park messages of a place or of one that covers it; rules are no trouble."""
+    for each in living:
+        for trouble in each.said.troubles(each.name):
+            if trouble.destination.removesuffix(":") in wider:
+                if first_word(trouble.reason) not in _STEERED:
+                    yield f"{trouble.reason} ({each.name})"
+
+
+def _rows(flat: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
+    return (flat[at : at + size] for at in range(0, len(flat), size))

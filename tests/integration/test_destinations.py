@@ -1,0 +1,381 @@
+"""Destinations as operators see and steer them: `Client`, `AsyncClient` and the command line."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from typing import Any
+
+import pytest
+import redis
+
+from delaybridge import Answer, Client, Message, MessageError
+from delaybridge.client import steering
+from delaybridge.store import keys, registry, tally
+from delaybridge.store.destinations import Place, places_of
+from delaybridge.store.rules import Rule
+from delaybridge.store.store import Store
+from tests.rigs.command_line import Run
+from tests.rigs.crew import Arrived, Crew
+from tests.rigs.flavours import Maker
+from tests.rigs.waiting import wait_until, wait_until_async
+
+BROKERS = {"rabbitmq": "amqp://h", "kafka": "kafka://h", "eu": "amqp://eu"}
+HOUR = ("--in", "1h")
+MANY = ("rabbitmq:orders/close", "rabbitmq:orders/close", "rabbitmq:orders/open", "rabbitmq:/jobs")
+
+
+def named(places: list[Place]) -> dict[str, Place]:
+    return {place.place: place for place in places}
+
+
+async def test_places_count_the_messages_that_they_cover(
+    make: Maker, redis_url: str, namespace: str
+) -> None:
+    client = make(redis_url, namespace=namespace, brokers=BROKERS)
+    at = "2035-01-01T00:00:0{}Z"
+    await client.schedule_many(
+        [Message(to, b"", at=at.format(9 - n)) for n, to in enumerate([*MANY, "kafka:orders"])]
+    )
+    await client.pause("rabbitmq")
+    await client.limit("rabbitmq:orders/close", 5)
+    found = await client.destinations()
+    places = named(found.places)
+    delayed = {name: place.delayed for name, place in places.items()}
+    assert delayed == {
+        "kafka:orders": (1, 0), "rabbitmq": (4, 0), "rabbitmq:/jobs": (1, 0),
+        "rabbitmq:orders": (3, 0), "rabbitmq:orders/close": (2, 0),
+    }  # fmt: skip
+    assert places["rabbitmq:orders"].next_due_ms == 2_051_222_407_000
+    assert places["rabbitmq:orders/close"].next_due_ms == 2_051_222_408_000
+    assert {name: place.state for name, place in places.items()} == {
+        name: "paused" if name.startswith("rabbitmq") else "ok" for name in delayed
+    }
+    assert places["rabbitmq:orders/close"].paused_by[0] == "rabbitmq"
+    assert places["rabbitmq:orders/close"].in_force == {"rate": (5.0, "rabbitmq:orders/close")}
+    assert (found.more, found.damaged, found.ignoring) == (0, False, [])
+
+
+async def test_a_rule_is_set_changed_and_removed_field_by_field(
+    make: Maker, redis_url: str, namespace: str
+) -> None:
+    client = make(redis_url, namespace=namespace, brokers=BROKERS)
+    to = "rabbitmq:orders"
+    assert (await client.limit(to, 500)).rate == 500
+    assert (await client.spread(to, "10m")).spread_ms == 600_000
+    await client.retry_plan(to, {"max_attempts": 3, "dead_letter": "eu:/failed"})
+    rule = await client.retry_plan(to, {"base_ms": 10_000})
+    assert (rule.retry.max_attempts, rule.retry.base_ms) == (3, 10_000)
+    assert (rule.rate, rule.dead_letter) == (500, "eu:/failed")
+    rule = await client.retry_plan(to, {"max_attempts": None, "dead_letter": ""})
+    assert (rule.retry.max_attempts, rule.retry.base_ms, rule.dead_letter) == (None, 10_000, "")
+    paused = await client.pause(to)
+    assert paused.paused and paused.paused_ms
+    assert (await client.pause(to)) == paused  # since when it is paused, not since the last call
+    await client.limit(to, None)
+    await client.spread(to, None)
+    await client.retry_plan(to, None)
+    assert await client.resume(to) == Rule()
+    (place,) = (await client.destinations(to)).places
+    assert (place.levels, place.state, place.in_force) == ([], "ok", {})
+
+
+@pytest.mark.parametrize(
+    ("method", "args", "field", "what"),
+    [
+        ("pause", (5,), "destination", "give text"),
+        ("pause", ("",), "destination", "BROKER"),
+        ("pause", ("rabit",), "destination", "configured: rabbitmq"),
+        ("pause", ("nowhere:x",), "destination", "no broker is named"),
+        ("pause", ("kafka:a/b",), "destination", "not a topic name"),
+        ("pause", ("rabbitmq:" + "x" * 300,), "destination", "at most 255"),
+        ("limit", ("kafka:t", 0), "rate", "use pause"),
+        ("limit", ("kafka:t", 0.0), "rate", "use pause"),
+        ("limit", ("kafka:t", -1), "rate", "up to 1,000,000"),
+        ("limit", ("kafka:t", float("nan")), "rate", "got nan"),
+        ("limit", ("kafka:t", float("inf")), "rate", "got inf"),
+        ("limit", ("kafka:t", 10**400), "rate", "got int"),
+        ("limit", ("kafka:t", True), "rate", "got True"),
+        ("limit", ("kafka:t", "5"), "rate", "got '5'"),
+        ("spread", ("kafka:t", "25h"), "window", "at most 1d"),
+        ("spread", ("kafka:t", -1), "window", "below zero"),
+        ("spread", ("kafka:t", "soon"), "window", "got 'soon'"),
+        ("retry_plan", ("kafka:t", {"max_attempts": 0}), "retry.max_attempts", "from 1"),
+        ("retry_plan", ("kafka:t", {"colour": 1}), "retry", "unknown"),
+        ("retry_plan", ("kafka:t", {"dead_letter": "eu:/q"}), "retry.dead_letter", "kind kafka"),
+        ("retry_plan", ("kafka:t", {"dead_letter": "kafka:t"}), "retry.dead_letter", "itself"),
+        ("destinations", ("kafka:",), "destination", "BROKER"),
+        ("purge", ("kafka:",), "destination", "BROKER"),
+    ],
+)
+async def test_wrong_arguments_are_refused_by_field(
+    make: Maker, redis_url: str, namespace: str, method: str, args: Any, field: str, what: str
+) -> None:
+    client = make(redis_url, namespace=namespace, brokers=BROKERS)
+    with pytest.raises(MessageError) as caught:
+        await getattr(client, method)(*args)
+    assert caught.value.field == field
+    assert what in caught.value.detail
+
+
+def test_a_rule_of_a_broker_that_is_gone_can_still_be_removed(
+    redis_url: str, namespace: str
+) -> None:
+    with Client(redis_url, namespace=namespace, brokers=BROKERS) as client:
+        client.pause("eu:orders")
+    with Client(redis_url, namespace=namespace, brokers={"kafka": "kafka://h"}) as stranger:
+        with pytest.raises(MessageError, match="no broker is named"):
+            stranger.pause("eu:other")
+        assert stranger.resume("eu:orders") == Rule()
+
+
+@pytest.mark.parametrize(
+    ("place", "covering"),
+    [
+        ("rabbitmq", ("rabbitmq",)),
+        ("rabbitmq:orders", ("rabbitmq", "rabbitmq:orders")),
+        ("rabbitmq:orders/", ("rabbitmq", "rabbitmq:orders", "rabbitmq:orders/")),
+        ("rabbitmq:a%2Fb/c/d", ("rabbitmq", "rabbitmq:a%2Fb", "rabbitmq:a%2Fb/c/d")),
+        ("rabbitmq:/a/b", ("rabbitmq", "rabbitmq:/a/b")),
+        ("kafka:orders", ("kafka", "kafka:orders")),
+        ("redis:a/b", ("redis", "redis:a/b")),
+        ("unknown:a/b", ("unknown", "unknown:a", "unknown:a/b")),
+        ("(unreadable)", ("(unreadable)",)),
+    ],
+)
+def test_places_are_covered_by_their_exchange_and_broker(
+    place: str, covering: tuple[str, ...]
+) -> None:
+    kinds = {"rabbitmq": "rabbitmq", "kafka": "kafka", "redis": "redis"}
+    assert places_of(place, kinds) == covering
+
+
+def test_many_messages_are_estimated_and_say_so(
+    run: Run, redis_url: str, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tally, "READ", 64)
+    monkeypatch.setattr("delaybridge.store.destinations.READ", 64)
+    monkeypatch.setattr("delaybridge.store.destinations.LEAST_READ", 8)
+    with Client(redis_url, namespace=namespace) as client:
+        messages = [Message(f"kafka:{'ab'[n % 4 == 0]}", b"", delay=3600) for n in range(2000)]
+        client.schedule_many(messages)
+        places = named(client.destinations().places)
+    for name, truth in (("kafka:a", 1500), ("kafka:b", 500)):
+        number = places[name].delayed
+        assert number.error > 0
+        assert abs(number.messages - truth) <= 2 * number.error
+    listed = run("destination", "ls")
+    assert "~" in listed.out
+    assert "estimated" in listed.err
+    assert all(each["error"] for each in run("--json", "destination", "ls").objects)
+
+
+def test_the_command_line_shows_what_holds_and_who_set_it(run: Run) -> None:
+    for to in MANY:
+        run("schedule", to, "x", *HOUR)
+    assert run("destination", "ls").out.count("\n") == 3
+    paused = run("destination", "pause", "rabbitmq:orders")
+    assert paused.out == "rabbitmq:orders  paused  0 parked, 3 delayed\n"
+    limited = run("destination", "limit", "rabbitmq", "--rate", "30/m")
+    assert limited.out == "rabbitmq  limited 0.5/s  0 parked, 4 delayed  rate=0.5/s\n"
+    plan = ("--max-attempts", "3", "--backoff", "10s", "--max-backoff", "1m", "--factor", "3")
+    assert run("destination", "retry", "rabbitmq:orders/close", *plan).code == 0
+    shown = run("--json", "destination", "show", "rabbitmq:orders/close").objects[0]
+    assert (shown["state"], shown["paused_by"], shown["delayed"]) == (
+        "paused",
+        "rabbitmq:orders",
+        2,
+    )
+    assert shown["paused_since"].startswith("20")
+    assert shown["in_force"]["rate"] == {"value": 0.5, "set_by": "rabbitmq"}
+    assert shown["in_force"]["retry.max_ms"]["value"] == 60_000
+    text = run("destination", "show", "rabbitmq:orders/close").out
+    assert "state               paused by rabbitmq:orders\n" in text
+    assert "rate                0.5/s  (set for rabbitmq)\n" in text
+    still = run("destination", "resume", "rabbitmq:orders/close").out
+    assert still.startswith("rabbitmq:orders/close  paused by rabbitmq:orders  ")
+    assert run("destination", "resume", "rabbitmq:orders").out.startswith(
+        "rabbitmq:orders  limited 0.5/s  "
+    )
+    for verb, place in (("limit", "rabbitmq"), ("retry", "rabbitmq:orders/close")):
+        assert run("destination", verb, place, "--off").code == 0
+    rules = [each["rule"] for each in run("--json", "destination", "ls").objects]
+    assert rules == [{}, {}]
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (("limit", "kafka:t", "--rate", "0"), "rate: 0 would let nothing pass; use pause"),
+        (("limit", "kafka:t", "--rate", "5/d"), "--rate: got '5/d'; write 500/s"),
+        (("limit", "kafka:t", "--rate", "nan"), "rate: got nan"),
+        (("limit", "kafka:t"), "--rate: missing; or give --off"),
+        (("limit", "kafka:t", "--rate", "5", "--off"), "--rate: given together with --off"),
+        (("spread", "kafka:t"), "WINDOW: missing; or give --off"),
+        (("spread", "kafka:t", "2d"), "window: got 172800000 ms; at most 1d"),
+        (("retry", "kafka:t"), "--max-attempts: missing"),
+        (("retry", "kafka:t", "--jitter", "2"), "--jitter: got 2.0; give a share"),
+        (("pause", "nowhere"), "destination: no broker is named 'nowhere'"),
+        (("show", "kafka:"), "destination: "),
+        (("purge", "kafka:t", "--confirm", "kafka:u"), "--confirm: got 'kafka:u'"),
+    ],
+)
+def test_wrong_command_lines_change_nothing(
+    run: Run, redis_url: str, namespace: str, words: tuple[str, ...], error: str
+) -> None:
+    refused = run("destination", *words)
+    assert (refused.code, refused.out) == (2, "")
+    assert refused.err.startswith(f"error: {error}")
+    with redis.Redis.from_url(redis_url) as connection:
+        assert not connection.exists(keys.destinations(namespace))
+
+
+def test_workers_that_know_no_rules_are_named(run: Run, store: Store, namespace: str) -> None:
+    run("schedule", "kafka:t", "x", *HOUR)
+    old, new = {"version": "0.1.0"}, {"version": "0.2.0", "paused": []}
+    for name, info in (("old", old), ("new", new)):
+        told = json.dumps(info).encode()
+        store.run([registry.announce(namespace, name, "i", 60_000, told)])
+    assert run("destination", "ls").err == ""  # no rule, nothing to ignore
+    paused = run("destination", "pause", "kafka:t")
+    assert "workers of an older version ignore these rules: old\n" in paused.err
+    assert run("--json", "destination", "ls").objects[0]["ignored_by"] == ["old"]
+
+
+def test_odd_rules_and_damage_are_reported_and_nothing_else_is_lost(
+    run: Run, redis_url: str, namespace: str
+) -> None:
+    run("schedule", "kafka:t", "x", *HOUR)
+    run("destination", "limit", "kafka:t", "--rate", "5")
+    with redis.Redis.from_url(redis_url) as connection:
+        name = keys.destinations(namespace)
+        connection.hset(name, "kafka:\x1b[31m", '{"rate": -1}')
+        connection.hset(name, b"\xff\xfe", b"\xff not JSON")
+        listed = run("destination", "ls")
+        assert listed.code == 0
+        assert "\x1b" not in listed.out + listed.err
+        assert "ignored in the rule of kafka:\\x1b[31m: rate: " in listed.err
+        assert "limited 5/s" in listed.out
+        connection.set(name, "a string")
+        listed = run("destination", "ls")
+        assert listed.code == 0
+        assert "not everything could be read; see: delaybridge doctor" in listed.err
+        refused = run("destination", "pause", "kafka:t")
+        assert (refused.code, refused.out) == (5, "")
+
+
+async def test_a_purge_takes_every_message_of_a_place_in_whatever_state(
+    make: Maker, redis_url: str, namespace: str
+) -> None:
+    client = make(redis_url, namespace=namespace, brokers=BROKERS)
+    messages = [Message(MANY[n % 4], b"", delay=3600, id=f"{n}") for n in range(600)]
+    await client.schedule_many(messages)
+    assert await client.purge("rabbitmq:orders") == {Answer.CANCELLED: 450}
+    assert await client.purge("rabbitmq:orders") == {}
+    left = named((await client.destinations()).places)
+    assert left["rabbitmq:/jobs"].delayed == (150, 0)
+    assert await client.purge("rabbitmq") == {Answer.CANCELLED: 150}
+
+
+async def test_a_purge_of_a_paused_destination_takes_its_parked_messages_and_delivers_none(
+    crew: Crew, arrived: Arrived
+) -> None:
+    crew.start()
+    await crew.shared("w")
+    await crew.client.pause("memory:paused")
+
+    async def obeyed() -> bool:
+        return "memory:paused" in (await crew.client.stats()).workers[0].said.paused
+
+    await wait_until_async(obeyed, 10, "the worker obeys the pause")
+    some = [Message("memory:paused", b"", delay=0.05 * n, id=f"p{n}") for n in range(100)]
+    other = [Message("memory:other", b"", delay=0.05 * n, id=f"o{n}") for n in range(40)]
+    await crew.client.schedule_many([*some, *other])
+
+    async def is_parked() -> bool:
+        return bool((await crew.client.destinations("memory:paused")).places[0].parked.messages)
+
+    await wait_until_async(is_parked, 10, "some are parked")
+    (stored,) = (await crew.client.pending(state="parked", limit=1)).items
+    assert stored.reason == "paused: memory:paused; see: delaybridge destination show memory:paused"
+    answers = await crew.client.purge("memory:paused")
+    assert answers == {Answer.CANCELLED: 100}
+    await crew.client.resume("memory:paused")
+    await arrived.all([message.id for message in other if message.id])
+    assert not [id for id in arrived.at_ms if id.startswith("p")]
+
+
+async def test_a_purge_while_messages_fall_due_never_delivers_what_it_answered_purged(
+    crew: Crew, arrived: Arrived, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crew.start()
+    await crew.shared("w")
+    monkeypatch.setattr(steering, "_CALL_MESSAGES", 20)
+    ids = [f"m{n}" for n in range(400)]
+    await crew.client.schedule_many(
+        [Message("memory:t", b"", delay=0.005 * n, id=id) for n, id in enumerate(ids)]
+    )
+    answered: dict[str, Answer] = {}
+    cancel_many = crew.client.cancel_many
+
+    async def noted(messages: Any) -> list[Answer]:
+        answers = await cancel_many(messages)
+        answered.update(zip([one.id for one in messages], answers, strict=True))
+        return answers
+
+    monkeypatch.setattr(crew.client, "cancel_many", noted)
+    while len(arrived.at_ms) < 20:
+        await asyncio.sleep(0)
+    counts = await crew.client.purge("memory:t")
+    purged = {id for id, answer in answered.items() if answer is Answer.CANCELLED}
+    assert counts[Answer.CANCELLED] == len(purged) > 50
+    await arrived.all([id for id in ids if id not in purged])
+    assert not purged & arrived.at_ms.keys()
+
+
+def test_the_purge_of_the_command_line_looks_again_until_nothing_is_left(
+    run: Run, redis_url: str, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Messages that come while it runs stand for those that move back to a state already read."""
+    with Client(redis_url, namespace=namespace) as client:
+        client.schedule_many(Message("kafka:t", b"", delay=3600, id=f"m{n}") for n in range(5))
+        cancel_many, late = Client.cancel_many, ["m5", "m6"]
+
+        def scheduling(self: Client, messages: Any, **fields: Any) -> list[Answer]:
+            while late:
+                client.schedule("kafka:t", b"", delay=3600, id=late.pop())
+            return cancel_many(self, messages, **fields)
+
+        monkeypatch.setattr(Client, "cancel_many", scheduling)
+        purged = run("destination", "purge", "kafka:t", "--confirm", "kafka:t")
+        monkeypatch.undo()
+        assert (purged.code, purged.err) == (0, "7 cancelled\n")
+        assert client.pending().items == []
+
+
+def test_counters_of_a_purge_count_late_messages_once() -> None:
+    purge = steering.Purge("kafka:t")
+    purge.count([Answer.CANCELLED, Answer.IN_FLIGHT, Answer.IN_FLIGHT])
+    purge.end_pass()
+    assert not purge.is_done
+    purge.count([Answer.IN_FLIGHT])
+    purge.end_pass()
+    assert purge.is_done
+    assert purge.answers == Counter({Answer.CANCELLED: 1, Answer.IN_FLIGHT: 1})
+
+
+def test_a_destination_in_trouble_is_shown_with_the_reason(
+    run: Run, store: Store, namespace: str
+) -> None:
+    run("schedule", "kafka:t", "x", *HOUR)
+    info = {"brokers": {"kafka": None, "eu": "down: refused"}, "paused": [], "parked": {}}
+    info |= {"parked": {"kafka:t": "open: unroutable"}}
+    store.run([registry.announce(namespace, "w", "i", 60_000, json.dumps(info).encode())])
+    rows = {each["destination"]: each for each in run("--json", "destination", "ls").objects}
+    assert (rows["kafka:t"]["state"], rows["kafka:t"]["trouble"]) == (
+        "trouble",
+        "open: unroutable (w)",
+    )
+    assert rows["eu"]["state"] == "trouble"
+    assert wait_until(lambda: "trouble" in run("destination", "show", "kafka:t").out, 1)
