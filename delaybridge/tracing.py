@@ -104,9 +104,13 @@ class Tracing:
 
 
 class Found:
-    """tracing: the program's, once it is found. is_off: it is not looked for any more."""
+    """tracing: the program's, once it is found. is_off: it is not looked for any more.
+
+    is_named: the environment names a provider, which the API loads when it is asked.
+    """
 
     tracing: Tracing | None = None
+    is_named = "OTEL_PYTHON_TRACER_PROVIDER" in os.environ
     is_off = _NAME in os.environ.get("OTEL_PYTHON_DISABLED_INSTRUMENTATIONS", "").split(",")
 
 
@@ -116,6 +120,10 @@ def active() -> Tracing | None:
         return Found.tracing
     api: Any = sys.modules.get(_API)
     if api is None or Found.is_off:
+        return None
+    # Asking takes a microsecond, and redis-py imports the API wherever an SDK is installed. An API
+    # that keeps its provider elsewhere is asked.
+    if getattr(api, "_TRACER_PROVIDER", api) is None and not Found.is_named:
         return None
     try:
         provider = api.get_tracer_provider()
