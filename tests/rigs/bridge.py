@@ -54,6 +54,7 @@ class Bridge:
             **(settings or {}),
         }
         self.promises: dict[str, Promise] = {}
+        self.keys: dict[str, str] = {}  # of messages that have one, by id
         self.random = random.Random(7)
         self._workers: dict[str, subprocess.Popen[bytes]] = {}
         self._consumers: list[subprocess.Popen[bytes]] = []
@@ -163,13 +164,23 @@ class Bridge:
     # messages
 
     def schedule(
-        self, destination: str, count: int, *, seconds: float, first_s: float = 0.0
+        self,
+        destination: str,
+        count: int,
+        *,
+        seconds: float,
+        first_s: float = 0.0,
+        keys: int = 0,
     ) -> list[str]:
-        """Schedule messages due at random within `seconds`; every answer becomes a promise."""
+        """Schedule messages due at random within `seconds`; every answer becomes a promise.
+
+        keys: how many keys they have in turn; 0: none.
+        """
         bodies = [self.random.randbytes(self.random.randrange(200)) for _ in range(count)]
+        names = [f"k{i % keys}" if keys else None for i in range(count)]
         messages = [
-            Message(destination, body, delay=first_s + self.random.random() * seconds)
-            for body in bodies
+            Message(destination, body, delay=first_s + self.random.random() * seconds, key=key)
+            for body, key in zip(bodies, names, strict=True)
         ]
         ids = []
         for i in range(0, count, 500):
@@ -178,6 +189,7 @@ class Bridge:
                 sha = hashlib.sha1(body).hexdigest()
                 self.promises[receipt.id] = Promise(receipt.id, destination, receipt.due_ms, sha)
                 ids.append(receipt.id)
+        self.keys |= {id: key for id, key in zip(ids, names, strict=True) if key is not None}
         return ids
 
     def cancel(self, id: str) -> str:

@@ -1,0 +1,147 @@
+"""Destinations are paused, resumed and spread while workers are killed, by a consumer's clock."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from delaybridge.store import rules
+from delaybridge.store.store import Store
+from tests.rigs.bridge import Bridge, MakeBridge
+from tests.rigs.history import Delivery
+from tests.rigs.waiting import wait_s
+
+pytestmark = pytest.mark.timeout(150)
+
+LEASE_TTL_MS = 2000
+WINDOW = 200
+OBEYED_MS = 1000
+SLACK_MS = 5000  # allowed in addition to one lease: processes start on two busy cores
+KEYS = 20
+SETTINGS = {"DELAYBRIDGE_PUBLISH__WINDOW_MESSAGES": str(WINDOW)}
+
+
+def steer(bridge: Bridge, place: str, **change: Any) -> None:
+    with closing(Store(bridge.redis_url)) as store:
+        store.complete(rules.change(bridge.namespace, place, change))
+
+
+def check_pause(bridge: Bridge, held: str, place: str, other: str) -> None:
+    # given three workers, and messages with keys to a destination that will be paused
+    bridge.start_workers(3)
+    ids = {*bridge.schedule(held, 3000, seconds=6, first_s=1, keys=KEYS)}
+    others = {*bridge.schedule(other, 500, seconds=6, first_s=1)}
+    wait_s(2.5)
+    # when it is paused, a worker is killed meanwhile, and another one starts
+    steer(bridge, place, paused=True)
+    obeyed_us = time.time_ns() // 1000 + OBEYED_MS * 1000
+    wait_s(1.5)
+    bridge.kill_worker(bridge.workers[0])
+    bridge.start_worker()
+    wait_s(LEASE_TTL_MS / 1000 + 1)
+    resumed_us = time.time_ns() // 1000
+    steer(bridge, place, paused=None)
+    bridge.wait_delivered()
+    # then nothing of it arrived meanwhile, and all of it afterwards, in the order of each key
+    verdict = bridge.verdict()
+    assert not (verdict.lost or verdict.early or verdict.changed or bridge.dead())
+    assert len(verdict.duplicates) <= WINDOW
+    arrived = firsts(bridge)
+    at_us = [delivery.at_us for id, delivery in arrived.items() if id in ids]
+    assert not [at for at in at_us if obeyed_us < at < resumed_us]
+    assert sum(at < obeyed_us for at in at_us) > 300 < sum(at > resumed_us for at in at_us)
+    check_order(bridge, ids)
+    # and the other destination was late only by the lease of the killed worker
+    late_ms = [arrived[id].at_us / 1000 - arrived[id].due_ms for id in others]
+    assert max(late_ms) < LEASE_TTL_MS + SLACK_MS
+    assert sorted(late_ms)[len(late_ms) // 2] < 500
+
+
+def firsts(bridge: Bridge) -> dict[str, Delivery]:
+    """The first delivery of each message, in the order of arrival."""
+    found: dict[str, Delivery] = {}
+    for delivery in bridge.deliveries():
+        found.setdefault(delivery.id, delivery)
+    return found
+
+
+def check_order(bridge: Bridge, ids: set[str]) -> None:
+    due_ms: dict[str, list[int]] = {}
+    for id, delivery in firsts(bridge).items():
+        if id in ids:
+            due_ms.setdefault(bridge.keys[id], []).append(delivery.due_ms)
+    assert len(due_ms) == KEYS
+    assert all(of_key == sorted(of_key) for of_key in due_ms.values())
+
+
+def test_a_paused_exchange_waits_on_rabbitmq(
+    make_bridge: MakeBridge, rabbitmq_url: str, namespace: str
+) -> None:
+    bridge = make_bridge({"rabbitmq": rabbitmq_url}, lease_ttl_ms=LEASE_TTL_MS, settings=SETTINGS)
+    held = bridge.rabbitmq_queue(namespace)
+    check_pause(bridge, held, held.rpartition("/")[0], bridge.rabbitmq_queue(f"{namespace}-o"))
+
+
+def test_one_destination_of_an_exchange_waits(
+    make_bridge: MakeBridge, rabbitmq_url: str, namespace: str
+) -> None:
+    bridge = make_bridge({"rabbitmq": rabbitmq_url}, lease_ttl_ms=LEASE_TTL_MS, settings=SETTINGS)
+    held = bridge.rabbitmq_queue(namespace)
+    check_pause(bridge, held, held, held.rpartition("/")[0] + "/another")
+
+
+def test_a_paused_topic_waits_on_kafka(
+    make_bridge: MakeBridge, real_kafka_url: str, namespace: str
+) -> None:
+    bridge = make_bridge({"kafka": real_kafka_url}, lease_ttl_ms=LEASE_TTL_MS, settings=SETTINGS)
+    held = bridge.kafka_topic(namespace)
+    check_pause(bridge, held, held, bridge.kafka_topic(f"{namespace}-o"))
+
+
+def test_a_burst_leaves_over_its_window_while_a_worker_is_killed(
+    make_bridge: MakeBridge, rabbitmq_url: str, namespace: str
+) -> None:
+    bridge = make_bridge({"rabbitmq": rabbitmq_url}, lease_ttl_ms=LEASE_TTL_MS, settings=SETTINGS)
+    destination = bridge.rabbitmq_queue(namespace)
+    steer(bridge, destination.rpartition("/")[0], spread_ms=8000)
+    bridge.start_workers(3)
+    ids = bridge.schedule(destination, 2000, seconds=0, first_s=3, keys=KEYS)
+    ids += bridge.schedule(destination, 2000, seconds=0, first_s=3)
+    wait_s(6)
+    bridge.kill_worker(bridge.workers[0])
+    bridge.start_worker()
+    bridge.wait_delivered()
+    verdict = bridge.verdict()
+    assert not (verdict.lost or verdict.early or verdict.changed or bridge.dead())
+    assert len(verdict.duplicates) <= WINDOW
+    arrived = firsts(bridge)
+    of_keys = {id for id in ids if id in bridge.keys}
+    after_ms = [arrived[id].at_us / 1000 - arrived[id].due_ms for id in ids if id not in of_keys]
+    assert max(after_ms) < 8000 + LEASE_TTL_MS + SLACK_MS
+    for second in range(3):  # before the kill; 250 are expected in each
+        assert 150 < sum(second * 1000 <= each < second * 1000 + 1000 for each in after_ms) < 350
+    check_order(bridge, of_keys)
+
+
+def test_messages_of_a_worker_that_starts_while_its_destination_is_paused_all_wait(
+    make_bridge: MakeBridge, rabbitmq_url: str, namespace: str
+) -> None:
+    bridge = make_bridge({"rabbitmq": rabbitmq_url}, lease_ttl_ms=LEASE_TTL_MS)
+    destination = bridge.rabbitmq_queue(namespace)
+    bridge.schedule(destination, 1000, seconds=0.5)
+    steer(bridge, "rabbitmq", paused=True)
+    wait_s(0.6)
+    for _ in range(2):
+        bridge.start_workers(1)
+        wait_s(2)
+        assert not bridge.deliveries()
+        bridge.kill_worker(bridge.workers[0])
+    bridge.start_workers(1)
+    steer(bridge, "rabbitmq", paused=None)
+    bridge.wait_delivered()
+    verdict = bridge.verdict()
+    assert not (verdict.lost or verdict.early or verdict.duplicates)
+    assert {delivery.attempt for delivery in bridge.deliveries()} == {1}

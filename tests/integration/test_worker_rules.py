@@ -1,0 +1,142 @@
+"""A worker obeys the rules of destinations: from its start, and also if a wake-up is lost."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from delaybridge.store import keys, rules
+from delaybridge.worker.destinations import Destinations
+from tests.rigs.crew import DEADLINE_S, Arrived, Crew
+from tests.rigs.fault_proxy import FaultProxy
+from tests.rigs.waiting import wait_until_async
+from tests.servers.process import free_port
+from tests.servers.redis import RedisServer
+
+PLACE = "memory:q"
+PAUSED = b'{"paused":true}'
+OBEYED_S = 1.0
+SLACK_S = 0.5  # these machines are busy
+COUNT = 300
+
+
+@pytest.fixture(autouse=True)
+def without_rules(store: Any, namespace: str) -> Iterator[None]:
+    yield
+    store.redis.delete(keys.destinations(namespace))
+
+
+async def change(crew: Crew, **fields: Any) -> None:
+    await crew.store.complete(rules.change(crew.namespace, PLACE, fields))
+
+
+async def set_silently(crew: Crew, value: bytes | None) -> None:
+    """Change the rule as by hand: nobody is woken."""
+    name = keys.destinations(crew.namespace)
+    if value is None:
+        await crew.store.redis.hdel(name, PLACE)
+    else:
+        await crew.store.redis.hset(name, PLACE, value)
+
+
+async def parked(crew: Crew, count: int) -> None:
+    async def are() -> bool:
+        return (await crew.client.stats()).parked == count
+
+    await wait_until_async(are, DEADLINE_S, f"{count} are parked")
+
+
+async def test_a_worker_that_starts_while_a_destination_is_paused_publishes_none_of_it(
+    crew: Crew, arrived: Arrived
+) -> None:
+    await change(crew, paused=True)
+    ids = await crew.schedule(COUNT, seconds=0.2, first_s=-0.2)
+    crew.start()
+    await parked(crew, COUNT)
+    assert not arrived.at_ms
+    await change(crew, paused=None)
+    await arrived.all(ids)
+    assert {attempt for _, attempt in arrived.attempts} == {1}
+    order = sorted(ids, key=lambda id: arrived.at_ms[id])
+    assert [arrived.due_ms[id] for id in order] == sorted(arrived.due_ms.values())
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+async def test_a_pause_is_obeyed_within_a_second_also_when_the_wake_up_is_lost(
+    crew: Crew, arrived: Arrived, is_told: bool
+) -> None:
+    crew.start()
+    await crew.shared("w")
+    ids = await crew.schedule(COUNT, seconds=4)
+    await arrived.all(ids[:20])
+    await (change(crew, paused=True) if is_told else set_silently(crew, PAUSED))
+    obeyed_ms = (time.time() + (SLACK_S if is_told else OBEYED_S + SLACK_S)) * 1000
+    await wait_until_async(lambda: time.time() * 1000 > obeyed_ms + 1500, DEADLINE_S, "a while")
+    assert max(arrived.at_ms.values()) < obeyed_ms
+    assert 20 <= len(arrived.at_ms) < COUNT - 50
+    resumed_s = time.time()
+    await (change(crew, paused=None) if is_told else set_silently(crew, None))
+    await arrived.all(ids)
+    assert time.time() - resumed_s < 4
+    assert not arrived.twice and min(arrived.late_ms) >= 0
+
+
+@pytest.mark.parametrize("damage", ["type", "json", "field"])
+async def test_nothing_paused_goes_on_because_the_rules_cannot_be_read(
+    crew: Crew, arrived: Arrived, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    name = keys.destinations(crew.namespace)
+    await change(crew, paused=True)
+    crew.start()
+    ids = await crew.schedule(COUNT, seconds=0.1)
+    await parked(crew, COUNT)
+    worker = crew.workers["w"]
+    if damage == "type":
+        await crew.store.redis.set(name, "x")
+    else:
+        await set_silently(crew, b"{" if damage == "json" else b'{"paused":"no"}')
+    asked = worker.destinations._asked
+    await wait_until_async(
+        lambda: worker.destinations._asked > asked + 2, DEADLINE_S, "it is read again"
+    )
+    assert not arrived.at_ms
+    logged = "rules_unreadable" if damage == "type" else "rule_unreadable"
+    assert [record for record in caplog.records if record.getMessage().startswith(logged)]
+    (reply,) = await crew.store.run_each([rules.read(crew.namespace)])
+    assert rules.damage(crew.namespace, reply)
+    await crew.store.redis.delete(name)
+    await arrived.all(ids)
+
+
+async def test_rules_are_known_again_after_redis_was_away(namespace: str, arrived: Arrived) -> None:
+    with RedisServer() as server:
+        async with FaultProxy(free_port(), server.port) as proxy:
+            direct = f"redis://127.0.0.1:{server.port}/0"
+            crew = Crew(direct, namespace)
+            try:
+                crew.start(url=f"redis://127.0.0.1:{proxy.port}/0")
+                await crew.shared("w")
+                proxy.mode = "blackhole"
+                ids = await crew.schedule(COUNT, seconds=1, first_s=2)
+                await change(crew, paused=True)
+                proxy.mode = "pass"
+                proxy.reset()
+                await parked(crew, COUNT)
+                assert not arrived.at_ms
+                await change(crew, paused=None)
+                await arrived.all(ids)
+            finally:
+                await crew.close()
+
+
+def test_a_later_answer_is_not_undone_by_an_earlier_one(namespace: str) -> None:
+    destinations = Destinations(namespace)
+    heard: list[rules.Rules] = []
+    destinations.on_change = heard.append
+    ((first,), (second,)) = destinations.commands(), destinations.commands()
+    destinations.take([second.parse([PLACE.encode(), PAUSED])])
+    destinations.take([first.parse([])])
+    assert destinations.rules.by_place[PLACE].paused and len(heard) == 1
