@@ -33,6 +33,11 @@ if TYPE_CHECKING:  # the same names as in _HOMES
     from delaybridge.store.scheduling import Receipt as Receipt
     from delaybridge.store.selection import Selected as Selected
     from delaybridge.store.selection import Selection as Selection
+    from delaybridge.store.series import Lateness as Lateness
+    from delaybridge.store.series import Point as Point
+    from delaybridge.store.series import Rates as Rates
+    from delaybridge.store.series import Recent as Recent
+    from delaybridge.store.series import Series as Series
     from delaybridge.store.stats import Stats as Stats
     from delaybridge.store.stored import Stored as Stored
     from delaybridge.store.tally import DestinationCounts as DestinationCounts
@@ -54,6 +59,7 @@ _HOMES = {
     "store.rules": "Rule",
     "store.scheduling": "Receipt",
     "store.selection": "Selected Selection",
+    "store.series": "Lateness Point Rates Recent Series",
     "store.stats": "Stats",
     "store.stored": "Stored",
     "store.tally": "DestinationCounts Tally",

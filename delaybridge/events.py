@@ -12,6 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct
 
+# Upper bounds of a histogram. A lateness belongs to the first bound that is not below it; index
+# len(LATENESS_BOUNDS_MS) means above all of them.
+LATENESS_BOUNDS_MS = (
+    1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000, 30_000, 60_000
+)  # fmt: skip
+
 
 class Event(Struct, frozen=True, kw_only=True):
     """Anything that may be logged, under the name of its class: `LeaseLost` is `lease_lost`."""

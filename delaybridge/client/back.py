@@ -7,6 +7,7 @@ from typing import Literal
 from delaybridge.client.requests import Requests
 from delaybridge.errors import MessageError, shown
 from delaybridge.store.command import Steps
+from delaybridge.store.series import STEPS, Recent, Series
 from delaybridge.store.store import AsyncStore, Store
 from delaybridge.store.tally import DestinationCounts
 
@@ -30,6 +31,26 @@ class LooksBack:
         """
         return self._store.complete(_counts(self._requests, by))
 
+    def series(self, step: Literal["1s", "1m", "30m"] = "1s") -> Series:
+        """What the fleet counted in the last 60 seconds or minutes, or the last 24 hours.
+
+        Args:
+            step: the length of each period. 60 points of "1s" or "1m", 48 of "30m", in order of
+                time. A period in which no worker reported is None.
+
+        Returns:
+            The points; also, which living workers do not report: their messages are missing. What
+            happened while no worker looked (`scheduled` and the like) is missing too.
+
+        Raises:
+            MessageError: there is no such step.
+        """
+        return self._store.complete(_series(self._requests, step))
+
+    def rates(self) -> Recent:
+        """Messages per second, and lateness, of the last second, minute and quarter of an hour."""
+        return self._store.complete(self._requests.calls.recent())
+
 
 class AsyncLooksBack:
     """The same for `AsyncClient`."""
@@ -41,8 +62,22 @@ class AsyncLooksBack:
         """How many messages each destination has in each state; as `Client.counts`."""
         return await self._store.complete(_counts(self._requests, by))
 
+    async def series(self, step: Literal["1s", "1m", "30m"] = "1s") -> Series:
+        """What the fleet counted in each of the last periods; as `Client.series`."""
+        return await self._store.complete(_series(self._requests, step))
+
+    async def rates(self) -> Recent:
+        """Messages per second and lateness of the last 1 s, 1 min, 15 min; as `Client.rates`."""
+        return await self._store.complete(self._requests.calls.recent())
+
 
 def _counts(requests: Requests, by: str) -> Steps[list[DestinationCounts]]:
     if by != "destination":
         raise MessageError("bad_count", "by", f"got {shown(by)}; write destination")
     return requests.calls.counts_by_destination()
+
+
+def _series(requests: Requests, step: str) -> Steps[Series]:
+    if step not in STEPS:
+        raise MessageError("bad_time", "step", f"got {shown(step)}; write {' or '.join(STEPS)}")
+    return requests.calls.series(step)

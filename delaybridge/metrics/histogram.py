@@ -5,9 +5,9 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 
-# Upper bounds in ms. An observation belongs to the first bound that is not below it; index
-# len(BOUNDS_MS) means above all of them.
-BOUNDS_MS = (1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000, 30_000, 60_000)
+from delaybridge.events import LATENESS_BOUNDS_MS
+
+BOUNDS_MS = LATENESS_BOUNDS_MS
 
 
 def spread(values_ms: Sequence[int]) -> dict[int, int]:

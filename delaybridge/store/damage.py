@@ -39,6 +39,7 @@ _LISTS = (
     (keys.worker_info, "HLEN", "hash"),
     (keys.ingests, "ZCARD", "zset"),
     (keys.ingest_info, "HLEN", "hash"),
+    (keys.series, "HLEN", "hash"),
 )
 _COUNTED = ("mirror", "revoked")  # their scores are numbers drawn from the bucket's counter
 _TOKEN = re.compile(rb"[^\x00-\x1f]+:[0-9A-Za-z]+:([1-9][0-9]{0,15})")

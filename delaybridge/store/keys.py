@@ -59,6 +59,7 @@ SCRIPT_KEYS: dict[str, tuple[str, ...]] = {
     "announce": ("workers", "worker_info"),
     "set_rule": ("destinations",),
     "allow": ("allowances",),
+    "record": ("series",),
     "define": ("recurring", "recurring_due", "recurring_state"),
     "recur": ("recurring", "recurring_due", "recurring_state"),
 }
@@ -110,6 +111,8 @@ recurring_due = _of_namespace("recurring_due")
 """Zset: name of a definition -> when a worker looks at it, in ms on Redis' clock."""
 recurring_state = _of_namespace("recurring_state")
 """Hash: name of a definition -> its progress, JSON."""
+series = _of_namespace("series")
+"""Hash: what workers counted in each of the last seconds, minutes and half hours, MessagePack."""
 wake = _of_namespace("wake")
 """Channel: `bucket due_ms` when an idle owner must look again, `fleet` when shares change,
 `destinations` when a rule changes."""

@@ -82,6 +82,23 @@ def allow(
     return RedisCommand("allow", (keys.allowances(namespace),), args, replies.read_allowed)
 
 
+def record(
+    namespace: str,
+    worker: str,
+    instance: str,
+    number: int,
+    sample: bytes,
+    *,
+    now_ms: int | None = None,
+) -> RedisCommand[bool]:
+    """Add what a worker counted since its last sample to the series; False: it had been added.
+
+    number: of the sample; it grows. sample: MessagePack, see `lua/record.lua`.
+    """
+    args = ("" if now_ms is None else now_ms, worker, instance, number, sample)
+    return RedisCommand("record", (keys.series(namespace),), args, bool)
+
+
 def store_time() -> RedisCommand[int]:
     """Redis' clock in microseconds since the epoch."""
     return plain("TIME", parse=lambda reply: int(reply[0]) * 1_000_000 + int(reply[1]))

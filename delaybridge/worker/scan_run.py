@@ -28,7 +28,7 @@ from delaybridge.store.store import AsyncStore
 from delaybridge.tracing import active
 from delaybridge.worker.brokers import Brokers
 from delaybridge.worker.eventlog import say
-from delaybridge.worker.pulse import Pulse
+from delaybridge.worker.pulse import Part, Pulse
 from delaybridge.worker.recurring import RecurringRuns
 from delaybridge.worker.service import end, until
 from delaybridge.worker.watchdog import Watchdog
@@ -60,7 +60,8 @@ class ScanRun:
         self._destinations = worker.destinations
         self._rules_told = asyncio.Event()
         self._recurring = RecurringRuns(store, calls, worker.emit)
-        self.pulse = Pulse(store, [self._destinations, worker.broadcast, self._recurring])
+        parts: list[Part] = [self._destinations, worker.broadcast, self._recurring, worker.sampler]
+        self.pulse = Pulse(store, parts)
         self._leases = Leases(
             store, calls, self._clock, worker.emit,
             name=worker.identity.name,
@@ -70,6 +71,7 @@ class ScanRun:
             renew_ms=self._settings.lease.renew_ms,
             on_token=worker.on_token,
         )  # fmt: skip
+        worker.sampler.held = lambda: [each.bucket for each in self._leases.sessions.values()]
         self._scanner: Scanner
         self._brokers: Brokers
 

@@ -22,6 +22,7 @@ from delaybridge.worker.destinations import Destinations
 from delaybridge.worker.eventlog import say
 from delaybridge.worker.listeners import Listeners
 from delaybridge.worker.reload import changed_brokers, reread
+from delaybridge.worker.sampler import Sampler
 from delaybridge.worker.scan_run import OnToken, ScanRun
 from delaybridge.worker.service import Identity, OnReport, Service, run
 
@@ -55,6 +56,9 @@ class Worker(Service):
         self.emit = Listeners()
         self.destinations = Destinations(settings.namespace)
         self.broadcast = Broadcast(settings.namespace, identity, self.emit)
+        who = identity.name, identity.instance
+        self.sampler = Sampler(settings.namespace, *who, self.emit.counts)
+        self.emit.join(self.sampler)
         self.gave_back = True  # whether every lease that it took was given back
         self.current_run: ScanRun | None = None
         self._backoff = Backoff(*_RESTART_S, steady_s=_STEADY_S)

@@ -43,4 +43,5 @@ SAMPLES: dict[str, Callable[[int], RedisCommand[object]]] = {
     "announce": lambda n: registry.announce("ns", "w", "instance", 1000),
     "define": lambda n: recurring.define("ns", recurring.read_entry("n", b"{}"), b"", b"", 1),
     "recur": lambda n: recurring.recur("ns", 9),
+    "record": lambda n: registry.record("ns", "w", "instance", 1, b"sample"),
 }

@@ -23,7 +23,7 @@ ROW = re.compile(r"^\| `(\w+)` \|", re.M)
 SLOTS = 16_384
 OF_THE_NAMESPACE = (
     *(keys.birth, keys.workers, keys.worker_info, keys.ingests, keys.ingest_info),
-    *(keys.destinations, keys.allowances, keys.events),
+    *(keys.destinations, keys.allowances, keys.series, keys.events),
     *(keys.recurring, keys.recurring_due, keys.recurring_state, keys.wake),
 )
 # A busy machine must not fail these.
@@ -81,7 +81,7 @@ def test_every_key_of_every_verb_is_one_of_its_bucket() -> None:
     assert all(key.startswith("{ns:7}:") for command in made for key in command.keys)
     used = {name for names in SCRIPT_KEYS.values() for name in names}
     known = {*keys.BUCKET_KEYS, "listed", "workers", "worker_info", "destinations", "allowances"}
-    known |= {"recurring", "recurring_due", "recurring_state"}
+    known |= {"series", "recurring", "recurring_due", "recurring_state"}
     assert used <= known
 
 

@@ -1,0 +1,143 @@
+"""The sampler: once a second it adds what this worker counted to the fleet's series."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from delaybridge.events import Event, Published
+from delaybridge.metrics.counts import Counts, Key
+from delaybridge.store import registry
+from delaybridge.store.command import RedisCommand, plain
+from delaybridge.store.series import LATE
+from delaybridge.store.verbs import Bucket
+
+_NAMES = {
+    "messages_published_total": "published",
+    "messages_retried_total": "retried",
+    "messages_buried_total": "buried",
+    "messages_dead_lettered_total": "dead_lettered",
+    "messages_dropped_total": "dropped",
+}
+_LATENESS = "publish_lateness_seconds"
+_MARKS = ("scheduled", "cancelled", "rescheduled")
+_MOST_BUCKETS = 500  # in a sample
+_TOLD_AGAIN_S = 20.0  # record.lua forgets a bucket's totals after a minute
+_TOO_OLD_S = 60.0  # what could not be recorded for this long is left out
+
+Totals = tuple[int, ...]
+
+
+class Sampler:
+    """A part of the pulse, and an `Emit` that notes the highest lateness.
+
+    A sample counts once, however often it is sent: it keeps its number until the store answers.
+    What a series does not get within a minute it never gets: it would seem to have happened now.
+    """
+
+    name = "series"
+
+    def __init__(
+        self,
+        namespace: str,
+        worker: str,
+        instance: str,
+        counts: Counts,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._namespace, self._worker, self._instance = namespace, worker, instance
+        self._counts, self._monotonic = counts, monotonic
+        self.held: Callable[[], Iterable[Bucket]] = tuple  # the buckets of this worker
+        self._number = 0
+        self._late_ms = 0
+        self._told = self._flat()
+        self._sample: bytes | None = None  # under way, or without an answer
+        self._sampled_s = 0.0  # when it was made
+        self._asked: list[int] = []  # the buckets whose marks were asked for
+        self._totals: dict[int, Totals] = {}  # of held buckets, as read last
+        self._totals_told: dict[int, tuple[Totals, float]] = {}  # and when
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Published):
+            self._late_ms = max(self._late_ms, event.late_ms)
+
+    def commands(self) -> Sequence[RedisCommand[Any]]:
+        """The sample, and a look at what clients did in the held buckets, for the next one."""
+        if self._sample is not None and self._monotonic() - self._sampled_s > _TOO_OLD_S:
+            self._sample = None
+            self._told = self._flat()
+        if self._sample is None:
+            self._number += 1
+            self._sampled_s = self._monotonic()
+            self._sample = self._new_sample()
+        held = list(self.held())
+        self._asked = [bucket.number for bucket in held]
+        who = self._namespace, self._worker, self._instance
+        return [
+            registry.record(*who, self._number, self._sample),
+            *(plain("HMGET", bucket.key("marks"), *_MARKS, parse=_totals) for bucket in held),
+        ]
+
+    def take(self, replies: Sequence[Any]) -> None:
+        """Without an answer the same sample is sent again."""
+        recorded, *marks = replies
+        if not isinstance(recorded, Exception):
+            self._sample = None
+        self._totals = {
+            number: totals
+            for number, totals in zip(self._asked, marks, strict=True)
+            if isinstance(totals, tuple)
+        }
+
+    def _new_sample(self) -> bytes:
+        before, self._told = self._told, self._flat()
+        counts: Counter[str] = Counter()
+        destinations: defaultdict[str, dict[str, int]] = defaultdict(dict)
+        for (name, destination), total in self._told.items():
+            more = total - before.get((name, destination), 0)
+            if more:
+                counts[name] += more
+                if not name.startswith(LATE):
+                    destinations[destination][name] = more
+        late_ms, self._late_ms = self._late_ms, 0
+        return msgspec.msgpack.encode([counts, destinations, late_ms, self._new_totals()])
+
+    def _new_totals(self) -> list[int]:
+        """Of held buckets that changed, or that the store would soon forget."""
+        now_s = self._monotonic()
+        told = {n: known for n, known in self._totals_told.items() if n in self._totals}
+        found: list[int] = []
+        for number, totals in self._totals.items():
+            before, at_s = told.get(number, ((), 0.0))
+            if (totals != before or now_s - at_s > _TOLD_AGAIN_S) and (
+                len(found) < _MOST_BUCKETS * (1 + len(totals))
+            ):
+                told[number] = totals, now_s
+                found += (number, *totals)
+        self._totals_told = told
+        return found
+
+    def _flat(self) -> Mapping[tuple[str, str], int]:
+        """All totals that matter here, by (name, destination)."""
+        flat: Counter[tuple[str, str]] = Counter()
+        for key, total in self._counts.totals.items():
+            if (name := _NAMES.get(key[0])) is not None:
+                flat[name, key[1]] += total
+        for key, histogram in self._counts.histograms.items():
+            if key[0] == _LATENESS:
+                flat.update(_late(key, histogram.counts))
+        return flat
+
+
+def _late(key: Key, counts: Sequence[int]) -> dict[tuple[str, str], int]:
+    return {(f"{LATE}{index}", key[1]): count for index, count in enumerate(counts) if count}
+
+
+def _totals(reply: Sequence[bytes | None]) -> Totals:
+    """The marks of a bucket. One without counts, of an older version, has done nothing."""
+    return tuple(int(value or 0) for value in reply)
