@@ -142,8 +142,14 @@ METRICS = {
         "Messages in the buckets held here. state: delayed, in_flight, parked or dead.", "state"
     ),
     "oldest_overdue_seconds": _gauge(
-        "How late the oldest message is, in the buckets held here or by nobody; 0 if none is late.",
+        "How late the oldest message is, in the buckets held here or by nobody; 0 if none is late."
+        " Held messages are not late.",
         alert="above 5 for 1 m: page",
+    ),
+    "held_messages": _gauge(
+        "Messages that are due and wait because an operator wants it. cause: paused or rate.",
+        "destination",
+        "cause",
     ),
     "next_due_timestamp_seconds": _gauge(
         "When the next delayed message of the buckets held here is due; absent if there is none."

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import version
 from itertools import accumulate
@@ -13,16 +12,12 @@ from delaybridge import __version__
 from delaybridge.metrics.catalog import METRICS, PREFIX
 from delaybridge.metrics.counts import Counts, Key
 from delaybridge.metrics.histogram import BOUNDS_MS, Histogram
-from delaybridge.metrics.reader import Reading
-from delaybridge.metrics.reports import ProcessReport
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric as Family
     from prometheus_client.registry import Collector
 
 T = TypeVar("T")
-_MOST_RETRYING = 200  # groups of a destination and a reason
-_STATES = ("delayed", "in_flight", "parked", "dead")
 TEXT, OPENMETRICS = "text/plain", "application/openmetrics-text"
 
 
@@ -104,59 +99,3 @@ def _by_name(found: Mapping[Key, T]) -> dict[str, dict[Key, T]]:
         shown = tuple(label.encode(errors="replace").decode() for label in labels)
         named.setdefault(name, {})[shown] = value
     return named
-
-
-def gauges_of(reports: Mapping[str, ProcessReport], found: Reading) -> dict[Key, float]:
-    """Every gauge that is known; those of Redis only if it answered."""
-    values: dict[Key, float] = dict(_of_processes(reports))
-    if found.gauges is None:
-        return values | {("store_up",): 0}
-    held, memory = found.gauges.held, found.gauges.memory
-    values |= {
-        ("store_up",): 1,
-        ("worker_clock_skew_seconds",): found.skew_s,
-        ("buckets",): found.gauges.buckets,
-        ("buckets_unowned",): len(found.gauges.unowned),
-        ("oldest_overdue_seconds",): found.overdue_ms / 1000,
-    }
-    for name, field in (
-        ("store_memory_bytes", "used_memory"),
-        ("store_memory_max_bytes", "maxmemory"),
-    ):
-        if memory.get(field, "").isdigit():
-            values[name,] = int(memory[field])
-    for state in _STATES:
-        values["messages", state] = sum(getattr(count, state) for count in held)
-    due_ms = [count.next_due_ms for count in held if count.next_due_ms is not None]
-    if due_ms:
-        values["next_due_timestamp_seconds",] = min(due_ms) / 1000
-    for window, messages in found.gauges.horizon.items():
-        values["horizon_messages", window] = messages
-    for group in found.gauges.retrying[:_MOST_RETRYING]:
-        values["retrying_messages", group.destination, group.reason] = group.messages
-    return values
-
-
-def _of_processes(reports: Mapping[str, ProcessReport]) -> Iterator[tuple[Key, float]]:
-    """What the processes say of themselves."""
-    workers = [report for report in reports.values() if report.scanned_s is not None]
-    yield ("worker_processes",), len(reports)
-    yield ("worker_buckets",), sum(len(report.buckets) for report in workers)
-    if workers:
-        longest_s = time.monotonic() - min(report.scanned_s or 0 for report in workers)
-        yield ("worker_last_scan_timestamp_seconds",), time.time() - longest_s
-    for broker in {broker for report in workers for broker in report.brokers}:
-        reasons = [report.brokers.get(broker) for report in workers]
-        yield ("broker_up", broker), not any(reasons)
-        unconfirmed = sum(report.unconfirmed.get(broker, 0) for report in workers)
-        yield ("publisher_unconfirmed_messages", broker), unconfirmed
-    sources = [item for report in reports.values() for item in report.sources.items()]
-    for source, (state, lag) in sources:
-        yield ("source_up", source), is_read(state)
-        if lag is not None:
-            yield ("source_lag_messages", source), lag
-
-
-def is_read(state: str) -> bool:
-    """Whether a source of this state is read, here or by another process."""
-    return state == "reading" or state.startswith("idle: ")

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from delaybridge.errors import printable
-from delaybridge.metrics.exposition import is_read
+from delaybridge.metrics.gauges import is_read, sources_of
 from delaybridge.metrics.reader import Reading
 from delaybridge.metrics.reports import ProcessReport
 from delaybridge.settings.urls import redact_text
@@ -46,7 +46,7 @@ def ready(reports: Latest, found: Reading, *, patience_s: float) -> Health:
     """Whether messages can go out. patience_s: how long a bucket may be unowned."""
     details = {
         "unowned_buckets": sorted(found.unowned_s),
-        "oldest_overdue_s": found.overdue_ms / 1000,
+        "oldest_overdue_s": found.overdue_s(reports.values()),
     }
     return Health(list(_obstacles(reports, found, patience_s)), details)
 
@@ -71,7 +71,7 @@ def _without_brokers(reports: Latest) -> Iterator[str]:
     if brokers and all(reason is not None for _, reason in brokers):
         for name, reason in dict(brokers).items():
             yield f"broker {name}: {reason}"
-    sources = [item for report in reports.values() for item in report.sources.items()]
+    sources = list(sources_of(reports))
     if sources and not any(is_read(state) for _, (state, _) in sources):
         for name, (state, _) in dict(sources).items():
             yield f"source {name}: {state}"

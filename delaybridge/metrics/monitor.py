@@ -9,7 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 
 from delaybridge.metrics import health
-from delaybridge.metrics.exposition import OPENMETRICS, TEXT, exposed, gauges_of
+from delaybridge.metrics.exposition import OPENMETRICS, TEXT, exposed
+from delaybridge.metrics.gauges import gauges_of
 from delaybridge.metrics.health import Health
 from delaybridge.metrics.reader import Reader, Reading
 from delaybridge.metrics.reports import ProcessReports

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from delaybridge.errors import StoreError
+from delaybridge.metrics.reports import ProcessReport
 from delaybridge.store import registry
 from delaybridge.store.gauges import Gauges, read_gauges
 from delaybridge.store.store import Store
@@ -26,13 +27,16 @@ class Reading(NamedTuple):
     skew_s: float = 0.0
     unowned_s: Mapping[int, float] = {}
 
-    @property
-    def overdue_ms(self) -> int:
+    def overdue_s(self, reports: Iterable[ProcessReport]) -> float:
         """How late the oldest message is, in the buckets held here or by nobody."""
         if self.gauges is None:
-            return 0
-        counts = [*self.gauges.held, *self.gauges.alone]
-        return max((count.overdue_ms for count in counts), default=0)
+            return 0.0
+        now_ms = self.gauges.now_us / 1000
+        late_ms: list[float] = [
+            count.overdue_ms for count in (*self.gauges.held, *self.gauges.alone)
+        ]
+        late_ms += [now_ms - r.parked_ms for r in reports if r.parked_ms is not None]
+        return max([0.0, *late_ms]) / 1000
 
 
 class Reader:

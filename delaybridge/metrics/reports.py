@@ -19,6 +19,8 @@ class ProcessReport(NamedTuple):
 
     totals, histograms: as in `Counts`. buckets: those that it holds. brokers: of a worker, name ->
     why it is unavailable, None if it is available; unconfirmed: name -> messages that it has.
+    held: (destination, cause) -> messages that wait as an operator wants it; parked_ms: the due
+    time of the earliest message that is parked for another reason.
     sources: of an ingest process, name -> (state, lag). scanned_s: when a worker last looked after
     its leases, on the monotonic clock of this host. is_draining: it was told to stop.
     """
@@ -28,6 +30,8 @@ class ProcessReport(NamedTuple):
     buckets: Collection[int] = ()
     brokers: Mapping[str, str | None] = {}
     unconfirmed: Mapping[str, int] = {}
+    held: Mapping[tuple[str, str], int] = {}
+    parked_ms: float | None = None
     sources: Mapping[str, tuple[str, int | None]] = {}
     scanned_s: float | None = None
     is_draining: bool = False

@@ -102,7 +102,7 @@ class Server:
         if method not in ("GET", "HEAD"):
             return _refusal(HTTPStatus.METHOD_NOT_ALLOWED)
         fields = (line.partition(":") for line in headers)
-        accept = next((value for name, _, value in fields if name.lower() == "accept"), "")
+        accept = next((value.strip() for name, _, value in fields if name.lower() == "accept"), "")
         try:
             return await self._answer(target.partition("?")[0], accept)
         except Exception as exc:

@@ -88,6 +88,13 @@ class Lane:
         return f"{LACKING}: this worker has no broker named {self.lacks!r}"
 
     @property
+    def hold(self) -> str | None:
+        """Why its messages wait though nothing is wrong: `paused`, `rate`; None: something is."""
+        if self.terms.paused:
+            return "paused"
+        return "rate" if self.limit is not None and not self.is_shut else None
+
+    @property
     def lacks_permit(self) -> bool:
         """Whether it has a rate, and no permit is left."""
         return self.limit is not None and self.limit.permits <= 0

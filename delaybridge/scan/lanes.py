@@ -324,13 +324,14 @@ class Lanes:
             "paused": list(islice(paused, _ANNOUNCED)),
         }
 
-    def unconfirmed(self) -> dict[str, int]:
-        """For each broker the messages that it has and has not answered."""
-        found = dict.fromkeys(self._brokers, 0)
+    def reported(self) -> dict[str, Any]:
+        """For the worker's report: what brokers have not answered, what is held, what is late."""
+        unconfirmed = dict.fromkeys(self._brokers, 0)
         for lane in self._routing.lanes.values():
             if lane.flow.in_flight:
-                found[lane.name] = found.get(lane.name, 0) + lane.flow.in_flight
-        return found
+                unconfirmed[lane.name] = unconfirmed.get(lane.name, 0) + lane.flow.in_flight
+        held, parked_ms = self._parking.held()
+        return {"unconfirmed": unconfirmed, "held": held, "parked_ms": parked_ms}
 
     def next_looks_ms(self, now_ms: int, *, waiting: bool) -> Iterable[int]:
         """When a lane may go on though nothing else happens. waiting: ripe copies wait for room."""

@@ -61,6 +61,21 @@ class Parking:
         lanes = (lane for lane in self.troubled if lane.parked)
         return any(lane.is_left or not lane.is_shut for lane in lanes)
 
+    def held(self) -> tuple[dict[tuple[str, str], int], float | None]:
+        """Messages that wait because someone wants it, and the earliest score of all others.
+
+        By lane and cause, `paused` or `rate`; of one bucket and lane at most 50,000.
+        """
+        waiting: dict[tuple[str, str], int] = {}
+        firsts: list[float] = []
+        for lane in self.troubled:
+            cause = lane.hold
+            if cause is None:
+                firsts += (p.first for p in lane.parked.values() if p.first > -inf)
+            elif messages := sum(map(len, lane.parked.values())):
+                waiting[lane.label, cause] = messages
+        return waiting, min(firsts, default=None)
+
     def recover(self, now_ms: int, remove: Remove) -> None:
         """Probe lanes whose circuit is due for it with a handful; bring all back to healthy ones.
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
 from delaybridge.errors import StoreError
+from delaybridge.message import State
 from delaybridge.store import registry
 from delaybridge.store.command import Each, RedisCommand, Steps, plain, store_wide_error
 from delaybridge.store.stats import BucketStats, bucket_stats, count_commands, retrying_of
 from delaybridge.store.troubles import Retrying
 from delaybridge.store.verbs import Bucket
 
+_UNPARKED = (State.DELAYED, State.IN_FLIGHT)  # why a message is parked, its worker knows
 WINDOWS_MS = {"1m": 60_000, "5m": 300_000, "1h": 3_600_000, "1d": 86_400_000}
 
 
@@ -20,8 +22,9 @@ class Gauges(NamedTuple):
     """The namespace as Redis has it. now_us: its clock. memory: INFO memory.
 
     buckets: of the namespace. unowned: those without a lease. held: the counts of the buckets that
-    were asked for; alone: of the unowned ones. horizon: window -> messages of the held buckets that
-    are in flight, or delayed and due within it. retrying: of the held buckets.
+    were asked for, whose parked messages are not overdue; alone: of the unowned ones. horizon:
+    window -> messages of the held buckets that are in flight, or delayed and due within it.
+    retrying: of the held buckets.
     """
 
     now_us: int
@@ -51,24 +54,27 @@ def read_gauges(namespace: str, held: Collection[int]) -> Steps[Gauges]:
     holders = yield Each(bucket.holder() for bucket in buckets)
     free = [bucket for bucket, holder in zip(buckets, holders, strict=True) if holder is None]
     ours = [bucket for bucket in buckets if bucket.number in held]
-    counts = yield from _counted([*ours, *free], now_us // 1000)
+    counts = yield from _counted(ours, now_us // 1000, waiting=_UNPARKED)
+    alone = yield from _counted(free, now_us // 1000)
     horizon = yield from _horizon(ours, now_us // 1000)
     retrying, _ = yield from retrying_of(ours)
-    in_flight = sum(count.in_flight for count in counts[: len(ours)])
+    in_flight = sum(count.in_flight for count in counts)
     return Gauges(
         now_us=now_us,
         memory=known,
         buckets=len(buckets),
         unowned=[bucket.number for bucket in free],
-        held=counts[: len(ours)],
-        alone=counts[len(ours) :],
+        held=counts,
+        alone=alone,
         horizon={window: in_flight + due for window, due in horizon.items()},
         retrying=retrying,
     )
 
 
-def _counted(buckets: Sequence[Bucket], now_ms: int) -> Steps[list[BucketStats]]:
-    asked = [count_commands(bucket) for bucket in buckets]
+def _counted(
+    buckets: Sequence[Bucket], now_ms: int, **waiting: Iterable[State]
+) -> Steps[list[BucketStats]]:
+    asked = [count_commands(bucket, **waiting) for bucket in buckets]
     replies = yield Each(command for commands in asked for command in commands)
     if (error := store_wide_error(replies)) is not None:
         raise error

@@ -139,8 +139,11 @@ def retrying_of(buckets: Sequence[Bucket]) -> Steps[tuple[list[Retrying], bool]]
     return counted(failing), not all(whole for _, whole in answers)
 
 
-def count_commands(bucket: Bucket) -> list[RedisCommand[Any]]:
-    """The commands whose replies `bucket_stats` reads, in this order."""
+def count_commands(bucket: Bucket, waiting: Iterable[State] = _WAITING) -> list[RedisCommand[Any]]:
+    """The commands whose replies `bucket_stats` reads, in this order.
+
+    waiting: messages of these states are overdue if they are late.
+    """
     due = bucket.key("due")
     sizes = [plain("ZCARD", bucket.key(k), parse=int) for k in ("due", "mirror", "parked", "dead")]
     others: list[RedisCommand[Any]] = [
@@ -149,7 +152,7 @@ def count_commands(bucket: Bucket) -> list[RedisCommand[Any]]:
         plain("PTTL", bucket.key("lease"), parse=int),
         plain("HGET", bucket.key("marks"), "dropped", parse=replies.read_count),
     ]
-    return [*sizes, *others, *(bucket.page(state, limit=1) for state in _WAITING)]
+    return [*sizes, *others, *(bucket.page(state, limit=1) for state in waiting)]
 
 
 def _failing(bucket: Bucket, most: int) -> RedisCommand[tuple[dict[bytes, Failing], bool]]:

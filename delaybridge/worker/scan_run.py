@@ -170,8 +170,8 @@ class ScanRun:
         return {
             "buckets": tuple(self._leases.sessions),
             "brokers": {name: broker.publisher.unavailable for name, broker in brokers},
-            "unconfirmed": self._lanes.unconfirmed(),
             "scanned_s": self._leases.beat_s,
+            **self._lanes.reported(),
         }
 
     def change_brokers(self, names: Set[str]) -> None:

@@ -1,0 +1,85 @@
+"""Gauges: what processes say of themselves and Redis of the namespace, as values by metric."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+from delaybridge.metrics.counts import MOST_DESTINATIONS, Key
+from delaybridge.metrics.reader import Reading
+from delaybridge.metrics.reports import ProcessReport
+
+_MOST_RETRYING = 200  # groups of a destination and a reason
+_STATES = ("delayed", "in_flight", "parked", "dead")
+
+
+def gauges_of(reports: Mapping[str, ProcessReport], found: Reading) -> dict[Key, float]:
+    """Every gauge that is known; those of Redis only if it answered."""
+    values: dict[Key, float] = dict(_of_processes(reports))
+    if found.gauges is None:
+        return values | {("store_up",): 0}
+    held, memory = found.gauges.held, found.gauges.memory
+    values |= {
+        ("store_up",): 1,
+        ("worker_clock_skew_seconds",): found.skew_s,
+        ("buckets",): found.gauges.buckets,
+        ("buckets_unowned",): len(found.gauges.unowned),
+        ("oldest_overdue_seconds",): found.overdue_s(reports.values()),
+    }
+    for name, field in (
+        ("store_memory_bytes", "used_memory"),
+        ("store_memory_max_bytes", "maxmemory"),
+    ):
+        if memory.get(field, "").isdigit():
+            values[name,] = int(memory[field])
+    for state in _STATES:
+        values["messages", state] = sum(getattr(count, state) for count in held)
+    due_ms = [count.next_due_ms for count in held if count.next_due_ms is not None]
+    if due_ms:
+        values["next_due_timestamp_seconds",] = min(due_ms) / 1000
+    for window, messages in found.gauges.horizon.items():
+        values["horizon_messages", window] = messages
+    for group in found.gauges.retrying[:_MOST_RETRYING]:
+        values["retrying_messages", group.destination, group.reason] = group.messages
+    return values
+
+
+def _of_processes(reports: Mapping[str, ProcessReport]) -> Iterator[tuple[Key, float]]:
+    """What the processes say of themselves."""
+    yield ("worker_processes",), len(reports)
+    workers = [report for report in reports.values() if report.scanned_s is not None]
+    if workers:
+        yield from _of_workers(workers)
+    for source, (state, lag) in sources_of(reports):
+        yield ("source_up", source), is_read(state)
+        if lag is not None:
+            yield ("source_lag_messages", source), lag
+
+
+def _of_workers(workers: Sequence[ProcessReport]) -> Iterator[tuple[Key, float]]:
+    yield ("worker_buckets",), sum(len(report.buckets) for report in workers)
+    longest_s = time.monotonic() - min(report.scanned_s or 0 for report in workers)
+    yield ("worker_last_scan_timestamp_seconds",), time.time() - longest_s
+    for broker in {broker for report in workers for broker in report.brokers}:
+        yield ("broker_up", broker), not any(report.brokers.get(broker) for report in workers)
+        unconfirmed = sum(report.unconfirmed.get(broker, 0) for report in workers)
+        yield ("publisher_unconfirmed_messages", broker), unconfirmed
+    held = Counter[tuple[str, str]]()
+    for report in workers:
+        held.update(report.held)
+    for (destination, cause), messages in held.most_common(MOST_DESTINATIONS):
+        yield ("held_messages", destination, cause), messages
+
+
+def sources_of(
+    reports: Mapping[str, ProcessReport],
+) -> Iterator[tuple[str, tuple[str, int | None]]]:
+    """Each source of ingest with its state and its lag."""
+    for report in reports.values():
+        yield from report.sources.items()
+
+
+def is_read(state: str) -> bool:
+    """Whether a source of this state is read, here or by another process."""
+    return state == "reading" or state.startswith("idle: ")

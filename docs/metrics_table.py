@@ -1,0 +1,24 @@
+"""The tables of docs/metrics.md: `python docs/metrics_table.py`. A test compares them."""
+
+from __future__ import annotations
+
+import click
+
+from delaybridge.metrics.catalog import METRICS, Metric
+
+HEAD = "| name (`delaybridge_` and) | labels | meaning | alert on |\n|---|---|---|---|\n"
+
+
+def table(*kinds: str) -> str:
+    """The metrics of these kinds, in the order of the catalog."""
+    rows = (_row(name, metric) for name, metric in METRICS.items() if metric.kind in kinds)
+    return HEAD + "".join(rows)
+
+
+def _row(name: str, metric: Metric) -> str:
+    return f"| `{name}` | {', '.join(metric.labels)} | {metric.means} | {metric.alert} |\n"
+
+
+if __name__ == "__main__":
+    for kinds in (("counter",), ("histogram",), ("gauge", "info")):
+        click.echo(table(*kinds))

@@ -1,0 +1,293 @@
+"""Metrics and health of real processes: on one port, while they and their servers come and go."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from delaybridge import Client, Message
+from delaybridge.metrics.catalog import METRICS, PREFIX
+from delaybridge.metrics.exposition import TEXT
+from tests.rigs.fault_proxy import FaultProxy
+from tests.rigs.fleet import Fleet, Process
+from tests.rigs.ingest import Rabbit
+from tests.rigs.waiting import wait_until, wait_until_async
+from tests.servers.process import LOOPBACK, free_port
+from tests.servers.redis import RedisServer
+
+DEADLINE_S = 30.0
+SCRAPE_S = 0.05
+HOUR_MS = 3_600_000
+Samples = dict[tuple[str, ...], float]
+
+
+class Port:
+    """The metrics port of a process."""
+
+    def __init__(self) -> None:
+        self.number = free_port()
+
+    def get(self, path: str) -> tuple[int, str]:
+        connection = HTTPConnection(LOOPBACK, self.number, timeout=20)
+        connection.request("GET", path, headers={"Accept": TEXT})
+        response = connection.getresponse()
+        return response.status, response.read().decode()
+
+    def scrape(self) -> Samples:
+        """(name, label values in order of name) -> value."""
+        status, text = self.get("/metrics")
+        assert status == 200, text
+        samples = (s for f in text_string_to_metric_families(text) for s in f.samples)
+        return {
+            (s.name.removeprefix(PREFIX), *(s.labels[name] for name in sorted(s.labels))): s.value
+            for s in samples
+        }
+
+    def value(self, *key: str) -> float | None:
+        return self.scrape().get(key)
+
+    def ready(self) -> list[str]:
+        """Why it is not ready; empty if it is."""
+        status, text = self.get("/health/ready")
+        said = json.loads(text)
+        assert (status == 200) == (said["status"] == "ok") == (said["reasons"] == [])
+        return list(said["reasons"])
+
+    @property
+    def is_up(self) -> bool:
+        try:
+            return self.get("/health/live")[0] == 200
+        except (OSError, HTTPException):
+            return False
+
+
+class Watch:
+    """Scrapes all the time; `fallen`: the counters that fell, with their values."""
+
+    def __init__(self, port: Port) -> None:
+        self._port = port
+        self._stopped = threading.Event()
+        self.scrapes = 0
+        self.fallen: list[tuple[tuple[str, ...], float, float]] = []
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Watch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._stopped.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        before: Samples = {}
+        while not self._stopped.wait(SCRAPE_S):
+            now = self._port.scrape()
+            self.scrapes += 1
+            for key, value in before.items():
+                is_total = key[0].endswith(("_total", "_count", "_sum", "_bucket"))
+                if is_total and now.get(key, -1.0) < value:
+                    self.fallen.append((key, value, now.get(key, -1.0)))
+            before = now
+
+
+Start = Callable[..., Process]
+
+
+@pytest.fixture
+def start(tmp_path: Path, namespace: str) -> Iterator[Start]:
+    """Starts `delaybridge` with these arguments and settings."""
+    processes: list[Process] = []
+
+    def run(redis_url: str, *arguments: str, **settings: str) -> Process:
+        command = [sys.executable, "-m", "delaybridge", "--redis", redis_url]
+        command += ["--namespace", namespace, *arguments]
+        fast = {"LEASE__TTL_MS": "1000", "LEASE__RENEW_MS": "300", "REDIS__TIMEOUT_S": "0.5"}
+        given = {f"DELAYBRIDGE_{name}": value for name, value in (fast | settings).items()}
+        log = tmp_path / f"{len(processes)}.log"
+        processes.append(Process("w", command, {**os.environ, **given}, log))
+        return processes[-1]
+
+    yield run
+    for process in processes:
+        process.close()
+
+
+async def test_counters_never_fall_while_processes_are_killed(
+    redis_url: str, rabbitmq_url: str, namespace: str, start: Start
+) -> None:
+    rabbit, port, batch = Rabbit(rabbitmq_url), Port(), 200
+    await rabbit.target(namespace)
+    with Client(redis_url, namespace=namespace, brokers={"rabbitmq": rabbitmq_url}) as client:
+        process = start(
+            redis_url, "--broker", rabbitmq_url, "scan", "--processes", "2", "--with-ingest",
+            "--metrics-port", str(port.number), INGEST__EXCHANGES=f"{namespace}.delay",
+        )  # fmt: skip
+
+        def publish() -> None:
+            client.schedule_many(
+                [Message(f"rabbitmq:{namespace}/k", b"x", delay=0.01) for _ in range(batch)]
+            )
+
+        def total(name: str, *labels: str) -> float:
+            return port.value(name, f"rabbitmq:{namespace}", *labels) or 0
+
+        async def reached(name: str, count: int, *labels: str) -> None:
+            await wait_until_async(
+                lambda: total(name, *labels) >= count, DEADLINE_S, f"{name} {count}"
+            )
+
+        await wait_until_async(lambda: rabbit.is_read(f"{namespace}.delay"), DEADLINE_S, "read")
+        await wait_until_async(lambda: port.value("worker_buckets") == 16, DEADLINE_S, "leases")
+        with Watch(port) as watch:
+            for number in range(3):
+                publish()
+                await reached("messages_published_total", (number + 1) * batch)
+                await rabbit.publish(f"{namespace}.delay", "k", headers={"x-delay": HOUR_MS})
+                await reached("messages_scheduled_total", number + 1, "ingest")
+                os.kill(process.children()[number % 3], signal.SIGKILL)
+                await wait_until_async(
+                    lambda n=number: (
+                        port.value("process_crashes_total") == n + 1
+                        and port.value("worker_processes") == 3
+                        and port.value("worker_buckets") == 16
+                    ),
+                    DEADLINE_S,
+                    f"the replacement of {number}",
+                )
+                await wait_until_async(
+                    lambda: rabbit.is_read(f"{namespace}.delay"), DEADLINE_S, "read again"
+                )
+        assert watch.scrapes > 10
+        assert watch.fallen == []
+        assert total("messages_published_total") == 3 * batch == await rabbit.waiting(namespace)
+        assert total("publish_lateness_seconds_count") == 3 * batch
+        found = port.scrape()
+        assert found["messages", "delayed"] == found["horizon_messages", "1d"] == 3
+        assert found["horizon_messages", "5m"] == 0
+        names = {name for name, *_ in found}
+        missing = {n for n, m in METRICS.items() if not m.labels and n not in names}
+        assert missing <= {"claim_seconds"}
+        process.signal(signal.SIGHUP)
+        process.signal(signal.SIGTERM)
+        assert await asyncio.to_thread(process.wait) == 0
+        assert not port.is_up
+
+
+def test_health_follows_redis_as_it_ends_hangs_and_comes_back(
+    tmp_path: Path, namespace: str
+) -> None:
+    port = Port()
+    with (
+        RedisServer(["--appendonly", "yes", "--appendfsync", "always"]) as server,
+        Fleet(tmp_path, server.url, namespace) as fleet,
+    ):
+        fleet.start("w", "--metrics-port", str(port.number))
+        fleet.wait_published(fleet.schedule(20, seconds=0.1))
+        wait_until(lambda: port.value("messages_published_total", "file:q") == 20, DEADLINE_S)
+        assert port.ready() == []
+        fleet.schedule(7, seconds=1, first_s=3600)
+
+        for away, back in ((server.stop, server.start), (server.pause, server.resume)):
+            away()
+            wait_until(lambda: "redis: no answer" in str(port.ready()), DEADLINE_S)
+            found = port.scrape()
+            assert found["store_up",] == 0
+            assert found["messages_published_total", "file:q"] == 20
+            assert ("messages", "delayed") not in found
+            assert port.is_up, "a restart would not mend it"
+            back()
+            wait_until(lambda: not port.ready(), DEADLINE_S, "ready again")
+            wait_until(lambda: port.value("messages", "delayed") == 7, DEADLINE_S)
+
+
+async def test_a_stalled_fleet_is_told_from_an_idle_one(
+    redis_url: str, rabbitmq_url: str, namespace: str, start: Start
+) -> None:
+    rabbit, idle, worker = Rabbit(rabbitmq_url), Port(), Port()
+    await rabbit.target(namespace)
+    start(
+        redis_url, "--broker", rabbitmq_url, "ingest", "rabbitmq", "--exchange",
+        f"{namespace}.delay", "--metrics-port", str(idle.number),
+    )  # fmt: skip
+    await wait_until_async(lambda: rabbit.is_read(f"{namespace}.delay"), DEADLINE_S, "read")
+    assert idle.value("oldest_overdue_seconds") == 0
+    await rabbit.publish(f"{namespace}.delay", "k", headers={"x-delay": 10})
+
+    def is_stalled() -> bool:
+        return (idle.value("oldest_overdue_seconds") or 0) > 1
+
+    await wait_until_async(is_stalled, DEADLINE_S, "nobody publishes it")
+    found = idle.scrape()
+    assert found["buckets_unowned",] == found["buckets",] == 16
+    assert found["source_up", f"rabbitmq:{namespace}.delay"] == 1
+    assert ("worker_buckets",) not in found
+    await wait_until_async(
+        lambda: "16 buckets have had no worker" in str(idle.ready()), DEADLINE_S, "not ready"
+    )
+    start(redis_url, "--broker", rabbitmq_url, "scan", "--metrics-port", str(worker.number))
+    await wait_until_async(lambda: worker.is_up and not worker.ready(), DEADLINE_S, "ready")
+    await wait_until_async(lambda: not idle.ready(), DEADLINE_S, "all buckets have a worker")
+    await wait_until_async(lambda: idle.value("oldest_overdue_seconds") == 0, DEADLINE_S, "none")
+    assert await rabbit.take(namespace, 1)
+
+
+async def test_a_broker_that_is_away_is_named_and_its_messages_become_overdue(
+    redis_url: str, rabbitmq_url: str, namespace: str, start: Start
+) -> None:
+    rabbit, port = Rabbit(rabbitmq_url), Port()
+    await rabbit.target(namespace)
+    parts = urlsplit(rabbitmq_url)
+    async with FaultProxy(free_port(), parts.port or 5672) as proxy:
+        url = parts._replace(netloc=f"{parts.netloc.rpartition(':')[0]}:{proxy.port}").geturl()
+        start(redis_url, "--broker", url, "scan", "--metrics-port", str(port.number))
+
+        async def asked(question: Callable[[], Any]) -> Any:
+            return await asyncio.to_thread(question)  # the proxy needs this loop
+
+        async def until(question: Callable[[], Any], what: str) -> None:
+            await wait_until_async(lambda: asked(question), DEADLINE_S, what)
+
+        await until(lambda: port.is_up and not port.ready(), "ready")
+        proxy.mode = "refuse"
+        proxy.reset()
+        await until(lambda: "broker rabbitmq: " in str(port.ready()), "not ready")
+        with Client(redis_url, namespace=namespace, brokers={"rabbitmq": url}) as client:
+            await asked(lambda: client.schedule(f"rabbitmq:{namespace}/k", b"x", delay=0.01))
+        await until(lambda: port.value("broker_up", "rabbitmq") == 0, "broker_up 0")
+        await until(lambda: port.value("messages", "parked") == 1, "it is parked")
+        await until(lambda: (port.value("oldest_overdue_seconds") or 0) > 0.5, "overdue")
+        proxy.mode = "pass"
+        await until(lambda: not port.ready(), "ready again")
+        await until(lambda: port.value("oldest_overdue_seconds") == 0, "delivered")
+        assert await rabbit.take(namespace, 1)
+
+
+def test_paused_messages_are_held_and_not_overdue(
+    redis_url: str, tmp_path: Path, namespace: str
+) -> None:
+    port = Port()
+    with Fleet(tmp_path, redis_url, namespace) as fleet:
+        fleet.start("w", "--metrics-port", str(port.number))
+        fleet.client.pause("file:q")
+        fleet.schedule(5, seconds=0.1, first_s=0.5)
+        wait_until(lambda: port.value("held_messages", "paused", "file:q") == 5, DEADLINE_S)
+        found = port.scrape()
+        assert found["oldest_overdue_seconds",] == 0
+        assert found["messages", "parked"] == 5
+        assert port.ready() == []
+        fleet.client.resume("file:q")
+        wait_until(lambda: port.value("messages_published_total", "file:q") == 5, DEADLINE_S)
+        assert port.value("held_messages", "paused", "file:q") is None
