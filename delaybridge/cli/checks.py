@@ -49,7 +49,7 @@ def problems(
         what = f"the oldest waiting message is {roughly(found.overdue_ms)} overdue"
         what += f", over {roughly(max_overdue_ms)}"
         yield Finding(WARN, "lateness", what, "See: delaybridge bucket ls")
-    for trouble in found.troubles:
+    for trouble in (each for each in found.troubles if not each.is_by_rule):
         what = f"{trouble.worker} parks messages to {trouble.destination} {trouble.reason}"
         yield Finding(FAIL, "workers", what)
     if alone:

@@ -15,7 +15,7 @@ import delaybridge
 from delaybridge import errors
 from delaybridge.cli.checks import Finding, check, is_stalled, measured, problems, server_name
 from delaybridge.cli.failure import Exit
-from delaybridge.cli.fleet import ingest_numbers, sources_of, unowned
+from delaybridge.cli.fleet import ingest_numbers, paused_text, sources_of, unowned
 from delaybridge.cli.grammar import Command, pass_call
 from delaybridge.cli.invocation import Invocation
 from delaybridge.cli.output import FAIL, OK, WARN
@@ -38,6 +38,7 @@ _MAX_SKEW_MS = 2000
 _MAX_LATENCY_MS = 20.0
 _CONNECT_TIMEOUT_S = 10.0
 _CLOSE_TIMEOUT_S = 1.0
+_DAY_MS = 86_400_000
 _PROPERTIES_BYTES = 4096  # about the most that properties take in a frame
 
 
@@ -184,6 +185,7 @@ def _namespace(
         yield Finding(OK, "workers", what)
     yield from problems(found, settings, alone=alone, max_overdue_ms=_MAX_SKEW_MS)
     yield from _unserved(found, settings)
+    yield from _rules(found, settings)
     yield from _reading(found)
     if found.dead:
         remedy = "See: delaybridge dead ls --by-reason"
@@ -205,6 +207,25 @@ def _unserved(found: delaybridge.Stats, settings: Settings) -> Iterator[Finding]
         yield Finding(
             WARN, "workers", f"no worker serves broker {name}", "Add it to their [brokers]"
         )
+
+
+def _rules(found: delaybridge.Stats, settings: Settings) -> Iterator[Finding]:
+    """Rules of destinations that are forgotten, that nobody obeys, or that cannot be read."""
+    for one in found.odd_rules:
+        yield Finding(FAIL, "destinations", str(one), f"Repair it: {one.remedy}")
+    for each in found.paused:
+        if each.since_ms is None or found.now_ms - each.since_ms > _DAY_MS:
+            remedy = f"Resume it: delaybridge destination resume {each.place}"
+            yield Finding(WARN, "destinations", paused_text(each, found.now_ms), remedy)
+    served = {name for each in found.workers for name in each.said.brokers or {}}
+    for place in found.rules.by_place:
+        if (name := place.partition(":")[0]) not in served.union(settings.brokers):
+            what = f"there is a rule for {place}, but no broker named {name} is configured"
+            remedy = "See: delaybridge destination show"
+            yield Finding(WARN, "destinations", what, f"{remedy} {place}")
+    if found.rules.by_place and found.ignoring:
+        what = f"the rules are ignored by workers of an older version: {', '.join(found.ignoring)}"
+        yield Finding(FAIL, "destinations", what, "Upgrade them")
 
 
 def _reading(found: delaybridge.Stats) -> Iterator[Finding]:

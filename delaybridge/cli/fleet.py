@@ -9,11 +9,12 @@ import click
 
 from delaybridge.cli.grammar import Command, Group, pass_call
 from delaybridge.cli.invocation import Invocation
-from delaybridge.cli.output import in_time, moment, plain, roughly
+from delaybridge.cli.output import Row, in_time, moment, plain, roughly
 
 if TYPE_CHECKING:
     from delaybridge import Stats
     from delaybridge.store.announcements import IngestInfo, SourceInfo, WorkerInfo
+    from delaybridge.store.held import Paused
     from delaybridge.store.stats import BucketStats
     from delaybridge.store.troubles import Retrying, Trouble
 
@@ -34,6 +35,9 @@ def stats(call: Invocation) -> None:
     if found.retrying:
         output.line()
         output.table(found.retrying, lambda each: _retrying_row(each, found), spare=("EXAMPLE",))
+    if found.paused:
+        output.line()
+        output.table(found.paused, lambda each: _paused_row(each, found.now_ms))
     if found.troubles:
         output.line()
         output.table(found.troubles, _trouble_row)
@@ -109,13 +113,13 @@ def _number(count: float | None) -> str:
 
 
 def _stats_data(found: Stats) -> dict[str, object]:
-    hidden = ("damage", "buckets", "workers")
+    hidden = ("damage", "buckets", "workers", "rules", "odd_rules")
     return {
         **{name: plain(value) for name, value in found._asdict().items() if name not in hidden},
         "next_due": moment(found.next_due_ms),
         "buckets": len(found.buckets),
         "buckets_unowned": len(unowned(found)),
-        "damaged": [str(one) for one in found.all_damage],
+        "damaged": [str(one) for one in [*found.all_damage, *found.odd_rules]],
         "workers": len(found.workers),
     }
 
@@ -148,7 +152,32 @@ def _trouble_row(each: Trouble) -> dict[str, str]:
     return {"PARKED": each.destination, "WORKER": each.worker, "REASON": each.reason}
 
 
-def _worker_row(each: WorkerInfo, found: Stats) -> dict[str, str | int]:
+def _paused_row(each: Paused, now_ms: int) -> dict[str, str]:
+    return {
+        "PAUSED": each.place,
+        ">WAITING": waiting_text(each),
+        "SINCE": "?" if each.since_ms is None else roughly(max(0, now_ms - each.since_ms)),
+    }
+
+
+def waiting_text(each: Paused) -> str:
+    """`1,234`, or `~1,234` for an estimate."""
+    return f"{'~' if each.waiting.error else ''}{each.waiting.messages:,}"
+
+
+def paused_text(each: Paused, now_ms: int) -> str:
+    """`rabbitmq:orders is paused since 2h05m, 1,234 messages wait`."""
+    since = "" if each.since_ms is None else f" for {roughly(max(0, now_ms - each.since_ms))}"
+    return f"{each.place} is paused{since}, {waiting_text(each)} messages wait"
+
+
+def _rules_text(each: WorkerInfo, found: Stats) -> str | None:
+    if not found.rules.by_place or each.said.paused is None:
+        return "ignored" if found.rules.by_place else None
+    return f"obeyed, {len(each.said.paused)} paused" if each.said.paused else "obeyed"
+
+
+def _worker_row(each: WorkerInfo, found: Stats) -> Row:
     started_ms = each.started_ms
     return {
         "NAME": each.name,
@@ -158,6 +187,7 @@ def _worker_row(each: WorkerInfo, found: Stats) -> dict[str, str | int]:
         ">BUCKETS": each.buckets,
         "STARTED": "?" if started_ms is None else in_time(started_ms - found.now_ms),
         "EXPIRES IN": roughly(each.expires_ms - found.now_ms),
+        "RULES": _rules_text(each, found),
     }
 
 

@@ -9,7 +9,7 @@ import click
 import delaybridge
 from delaybridge.cli.checks import problems
 from delaybridge.cli.failure import Exit
-from delaybridge.cli.fleet import failing_text, unowned
+from delaybridge.cli.fleet import failing_text, paused_text, unowned
 from delaybridge.cli.grammar import DURATION, Command, option, pass_call
 from delaybridge.cli.invocation import Invocation
 from delaybridge.cli.output import FAIL, OK
@@ -30,7 +30,8 @@ def health(call: Invocation, overdue_ms: int, unowned_ms: int, retrying_ms: int)
     """Check that messages go out on time; exits with 0 or 1.
 
     Exits with 1 if messages are late or keep failing, if a bucket has no worker or is damaged,
-    or if a delay exchange or delay topic is not read; with 5 if Redis is unreachable.
+    or if a delay exchange or delay topic is not read; with 5 if Redis is unreachable. What an
+    operator has paused or limited is not late; the text says what is paused.
     """
     with call.client() as client:
         found, alone = _watch(client, unowned_ms)
@@ -46,11 +47,14 @@ def health(call: Invocation, overdue_ms: int, unowned_ms: int, retrying_ms: int)
         "buckets": len(found.buckets),
         "unowned": sorted(alone),
         "retrying_age_ms": max(ages_ms, default=0),
+        "paused": [each.place for each in found.paused],
         "faults": faults,
     }
     well = ["every bucket has its worker, nothing is late"]
     well += [failing_text(each, found) for each in found.retrying[:_NAMED]]
-    call.output.verdict(data, FAIL if faults else OK, "; ".join(faults or well))
+    paused = [paused_text(each, found.now_ms) for each in found.paused[:_NAMED]]
+    text = "; ".join([*(faults or well), *paused])
+    call.output.verdict(data, FAIL if faults else OK, text)
     return Exit.FAILED if faults else Exit.DONE
 
 

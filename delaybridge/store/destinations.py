@@ -7,7 +7,6 @@ A place is a broker (`rabbitmq`), an exchange or topic (`rabbitmq:orders`) or on
 from __future__ import annotations
 
 import math
-import random
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -17,24 +16,15 @@ from delaybridge.backoff import RetryPlan
 from delaybridge.errors import MessageError, StoreError
 from delaybridge.message import State
 from delaybridge.store import announcements, registry, rules
-from delaybridge.store.announcements import WorkerInfo
 from delaybridge.store.command import Each, Steps, store_wide_error
 from delaybridge.store.namespace import Namespace
 from delaybridge.store.replies import Tallied
 from delaybridge.store.rules import Change, Rule, Rules
-from delaybridge.store.tally import (
-    LEAST_READ,
-    MOST_DESTINATIONS,
-    READ,
-    UNREADABLE,
-    Tally,
-    tally_of,
-)
-from delaybridge.store.troubles import first_word
+from delaybridge.store.tally import MOST_DESTINATIONS, UNREADABLE, Tally, tallies_of, tally_of
+from delaybridge.store.troubles import Trouble
 
 PAUSED, TROUBLE, LIMITED, FLOWING = "paused", "trouble", "limited", "ok"
 _STATES = (State.DELAYED, State.IN_FLIGHT, State.PARKED, State.DEAD)  # as in `Place`
-_STEERED = ("paused", "limited")  # words of the reasons that workers announce for rules
 
 
 class Place(NamedTuple):
@@ -121,8 +111,7 @@ class Controls(Namespace):
         Lists the 200 exchanges and topics with the most messages, and whatever has a rule.
         """
         buckets = yield from self.open()
-        limit, seed = max(LEAST_READ, READ // len(buckets)), random.getrandbits(31)
-        asked = [bucket.tally(state, limit, seed) for state in _STATES for bucket in buckets]
+        asked = [command for state in _STATES for command in tallies_of(buckets, state)]
         fleet = [*registry.fleet(self.namespace), rules.read(self.namespace)]
         replies = yield Each([*asked, *fleet, registry.store_time()])
         if (error := store_wide_error(replies)) is not None:
@@ -130,12 +119,14 @@ class Controls(Namespace):
         *tallies, info, expiries, stored, now_us = replies
         living = announcements.workers(announcements.intact([info, expiries]), [], now_us // 1000)
         known = rules.understood({} if isinstance(stored, StoreError) else stored)
-        counts = _Counts(self.kinds, list(_rows(tallies, len(buckets))))
+        counts = PlaceCounts(self.kinds, list(_rows(tallies, len(buckets))))
         listed = counts.largest()
-        names = [only] if only else sorted({*listed, *known.by_place, *_troubled(living)})
+        troubles = [trouble for each in living for trouble in each.said.troubles(each.name)]
+        troubled = (each.destination.removesuffix(":") for each in troubles)
+        names = [only] if only else sorted({*listed, *known.by_place, *troubled})
         return Places(
             now_us // 1000,
-            [self._place(name, counts, known, living) for name in names],
+            [self._place(name, counts, known, troubles) for name in names],
             len(counts.labels) - len(listed),
             known.odd,
             [each.name for each in living if not each.obeys_rules],
@@ -143,15 +134,16 @@ class Controls(Namespace):
         )
 
     def _place(
-        self, place: str, counts: _Counts, known: Rules, living: Sequence[WorkerInfo]
+        self, place: str, counts: PlaceCounts, known: Rules, troubles: Sequence[Trouble]
     ) -> Place:
         covering = places_of(place, self.kinds)
         delayed, in_flight, parked, dead = counts.of(place)
+        why = (_why(each, place) for each in troubles if touches(each, place, self.kinds))
         return Place(
             place, delayed, in_flight, parked, dead,
             next_due_ms=counts.next_due_ms.get(place),
             levels=[(each, known.by_place[each]) for each in covering if each in known.by_place],
-            trouble=next(_troubles(covering, living), None),
+            trouble=next(why, None),
         )  # fmt: skip
 
     def steer(self, place: str, change: Change) -> Steps[Rule]:
@@ -176,7 +168,7 @@ class Controls(Namespace):
         return (yield from self.steer(place, {"paused": None, "paused_ms": None}))
 
 
-class _Counts:
+class PlaceCounts:
     """The messages of each place. by_state: the tallies of all buckets, in the order of _STATES."""
 
     def __init__(
@@ -233,19 +225,17 @@ def check_place(text: object, kinds: Mapping[str, str]) -> str:
     return rules.place_of(text, kinds)
 
 
-def _troubled(living: Sequence[WorkerInfo]) -> Iterator[str]:
-    """Places that workers announce as in trouble, or as parked because of a rule."""
-    for each in living:
-        yield from (trouble.destination.removesuffix(":") for trouble in each.said.troubles(""))
+def touches(trouble: Trouble, place: str, kinds: Mapping[str, str]) -> bool:
+    """Whether a trouble, and not a rule, stops messages of a place or of a part of it."""
+    where = trouble.destination.removesuffix(":")
+    if trouble.is_by_rule:
+        return False
+    return where in places_of(place, kinds) or place in places_of(where, kinds)
 
 
-def _troubles(wider: Sequence[str], living: Sequence[WorkerInfo]) -> Iterator[str]:
-    """Why workers park messages of a place or of one that covers it; rules are no trouble."""
-    for each in living:
-        for trouble in each.said.troubles(each.name):
-            if trouble.destination.removesuffix(":") in wider:
-                if first_word(trouble.reason) not in _STEERED:
-                    yield f"{trouble.reason} ({each.name})"
+def _why(trouble: Trouble, place: str) -> str:
+    where = trouble.destination.removesuffix(":")
+    return f"{'' if where == place else f'{where}: '}{trouble.reason} ({trouble.worker})"
 
 
 def _rows(flat: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:

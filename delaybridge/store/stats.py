@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, islice
 from typing import Any, NamedTuple
 
-from delaybridge.errors import DecodeError, StoreError
+from delaybridge.errors import StoreError
 from delaybridge.message import State
-from delaybridge.store import announcements, damage, registry, replies
+from delaybridge.store import announcements, damage, registry, replies, rules
 from delaybridge.store.announcements import IngestInfo, WorkerInfo
 from delaybridge.store.command import Each, RedisCommand, Steps, plain, store_wide_error
 from delaybridge.store.damage import Damage
+from delaybridge.store.held import WAITING, Paused, late_from_ms, paused_places, unheld
 from delaybridge.store.namespace import Namespace
-from delaybridge.store.record import Failing, since_ms
-from delaybridge.store.replies import Row
+from delaybridge.store.record import Failing
+from delaybridge.store.rules import NO_RULES, Rules
 from delaybridge.store.troubles import Retrying, Trouble, counted
 from delaybridge.store.verbs import Bucket
 
-_WAITING = (State.DELAYED, State.PARKED, State.IN_FLIGHT)
 _SAMPLE = 1000  # retried messages that are read of each bucket
 _SUMMED = ("delayed", "in_flight", "parked", "dead", "dead_dropped")
 
@@ -27,7 +27,8 @@ class BucketStats(NamedTuple):
     """One bucket: its number and the number of its messages in each state.
 
     next_due_ms: the earliest due time in epoch milliseconds, None if nothing is delayed.
-    overdue_ms: how late the oldest waiting message is, 0 if none is late. owner: the worker that
+    overdue_ms: how late the oldest waiting message is, 0 if none is late; without those that a
+    pause or a rate of their destination holds back. owner: the worker that
     holds the lease, None if it is free; lease_ms: the milliseconds until the lease expires.
     damage: keys with data that delaybridge did not write; they are not counted. dead_dropped: dead
     messages deleted because there were too many or they were too old.
@@ -53,7 +54,8 @@ class Stats(NamedTuple):
     dead_dropped: as in `BucketStats`, for all buckets. workers, ingests: the living processes.
     retrying: messages whose last publish failed, about a thousand of each bucket;
     retrying_sampled: there are more. troubles: which messages the workers park, and why. damage:
-    of the namespace's own keys.
+    of the namespace's own keys; odd_rules: of the rules of destinations. rules: those that can be
+    read. paused: the places that operators have paused.
     """
 
     now_ms: int
@@ -71,6 +73,14 @@ class Stats(NamedTuple):
     troubles: Sequence[Trouble] = ()
     damage: tuple[Damage, ...] = ()
     dead_dropped: int = 0
+    rules: Rules = NO_RULES
+    odd_rules: Sequence[Damage] = ()
+    paused: Sequence[Paused] = ()
+
+    @property
+    def ignoring(self) -> list[str]:
+        """The workers of a version that knows no rules of destinations."""
+        return [each.name for each in self.workers if not each.obeys_rules]
 
     @property
     def all_damage(self) -> list[Damage]:
@@ -89,9 +99,11 @@ class Counting(Namespace):
         ]
         parts += (registry.fleet(self.namespace, ingests=ingests) for ingests in (False, True))
         parts.append(damage.look_at_lists(self.namespace))
-        *flat, now_us = yield Each([*chain.from_iterable(parts), registry.store_time()])
-        if (error := store_wide_error([*flat, now_us])) is not None:
+        asked = [*chain.from_iterable(parts), rules.read(self.namespace), registry.store_time()]
+        *flat, stored, now_us = yield Each(asked)
+        if (error := store_wide_error([*flat, stored, now_us])) is not None:
             raise error
+        known = rules.understood({} if isinstance(stored, StoreError) else stored)
         now_ms, left = now_us // 1000, iter(flat)
         *of_buckets, workers, ingests, lists = (list(islice(left, len(p))) for p in parts)
         retrying, is_sampled = yield from retrying_of(buckets)
@@ -103,24 +115,35 @@ class Counting(Namespace):
         ]
         owners = [count.owner for count in counts]
         living = announcements.workers(announcements.intact(workers), owners, now_ms)
-        sums: dict[str, int] = {
-            field: sum(getattr(count, field) for count in counts) for field in _SUMMED
-        }
+        troubles = [trouble for each in living for trouble in each.said.troubles(each.name)]
+        counts = yield from unheld(buckets, counts, known, self.kinds, now_ms, troubles)
         return Stats(
-            **sums,
+            **_overall(counts),
             now_ms=now_ms,
-            next_due_ms=min(
-                (c.next_due_ms for c in counts if c.next_due_ms is not None), default=None
-            ),
-            overdue_ms=max(count.overdue_ms for count in counts),
             buckets=counts,
             workers=living,
             ingests=announcements.ingests(announcements.intact(ingests), now_ms),
             retrying=retrying,
             retrying_sampled=is_sampled,
-            troubles=[trouble for each in living for trouble in each.said.troubles(each.name)],
+            troubles=troubles,
             damage=(*damage.found_in_lists(self.namespace, lists), *_reported(living, counts)),
+            **(yield from self._steered(known, stored)),
         )
+
+    def _steered(
+        self, known: Rules, stored: Mapping[bytes, bytes] | StoreError
+    ) -> Steps[dict[str, Any]]:
+        paused = yield from paused_places(self._buckets, known, self.kinds)
+        odd = rules.damage(self.namespace, stored)
+        return {"rules": known, "odd_rules": odd, "paused": paused}
+
+
+def _overall(counts: Sequence[BucketStats]) -> dict[str, Any]:
+    """The counts of the namespace."""
+    sums: dict[str, Any] = {field: sum(getattr(c, field) for c in counts) for field in _SUMMED}
+    dues_ms = (count.next_due_ms for count in counts if count.next_due_ms is not None)
+    overdue_ms = max(count.overdue_ms for count in counts)
+    return sums | {"next_due_ms": min(dues_ms, default=None), "overdue_ms": overdue_ms}
 
 
 def retrying_of(buckets: Sequence[Bucket]) -> Steps[tuple[list[Retrying], bool]]:
@@ -139,7 +162,7 @@ def retrying_of(buckets: Sequence[Bucket]) -> Steps[tuple[list[Retrying], bool]]
     return counted(failing), not all(whole for _, whole in answers)
 
 
-def count_commands(bucket: Bucket, waiting: Iterable[State] = _WAITING) -> list[RedisCommand[Any]]:
+def count_commands(bucket: Bucket, waiting: Iterable[State] = WAITING) -> list[RedisCommand[Any]]:
     """The commands whose replies `bucket_stats` reads, in this order.
 
     waiting: messages of these states are overdue if they are late.
@@ -174,7 +197,7 @@ def bucket_stats(
     counts = [None if isinstance(reply, StoreError) else reply for reply in replies]
     delayed, in_flight, parked, dead, head, holder, left_ms, dropped, *firsts = counts
     rows = (row for page in firsts if page for row in page[0])
-    waiting = [at_ms for row in rows if (at_ms := _late_from_ms(row)) is not None]
+    waiting = [at_ms for row in rows if (at_ms := late_from_ms(row)) is not None]
     return BucketStats(
         bucket=bucket.number,
         delayed=delayed or 0,
@@ -198,11 +221,3 @@ def _reported(living: Sequence[WorkerInfo], counts: Sequence[BucketStats]) -> It
             if bucket not in shown and text:
                 what, _, remedy = text.partition("; mend it: ")
                 yield Damage(f"bucket {bucket}", f"waits: {what}", remedy or "see the worker's log")
-
-
-def _late_from_ms(row: Row) -> int | None:
-    """The time a waiting message is late from; None if it is unknown."""
-    try:
-        return since_ms(row.record)
-    except DecodeError:
-        return None if row.state is State.IN_FLIGHT else row.score_ms

@@ -16,11 +16,12 @@ from typing import NamedTuple
 from delaybridge.accept.destination import DestinationCache
 from delaybridge.errors import MessageError
 from delaybridge.message import State
-from delaybridge.store.command import Each, Steps
+from delaybridge.store.command import Each, RedisCommand, Steps
 from delaybridge.store.namespace import Namespace
 from delaybridge.store.replies import Tallied
+from delaybridge.store.verbs import Bucket
 
-READ, LEAST_READ = 4000, 64  # messages in one state: of all buckets, of each
+_READ, _LEAST_READ = 4000, 64  # messages in one state: of all buckets, of each
 _Z = 1.96  # standard errors: 95 of 100 estimates are off by less
 MOST_DESTINATIONS = 200
 OTHER, UNREADABLE = "other", "(unreadable)"
@@ -67,14 +68,8 @@ class Tallying(Namespace):
         if there are more, a destination that has very few may be missing.
         """
         buckets = yield from self.open()
-        limit = max(LEAST_READ, READ // len(buckets))
-        asked = [
-            (bucket, bucket.tally(state, limit, random.getrandbits(31)))
-            for state in _STATES
-            for bucket in buckets
-        ]
-        replies = yield Each(command for _, command in asked)
-        yield from self.check([bucket for bucket, _ in asked], replies)
+        replies = yield Each(one for state in _STATES for one in tallies_of(buckets, state))
+        yield from self.check(buckets * len(_STATES), replies)
         found: defaultdict[str, dict[str, Tally]] = defaultdict(dict)
         places = DestinationCache()
         for number, state in enumerate(_STATES):
@@ -94,6 +89,12 @@ class Tallying(Namespace):
                 label = destination or UNREADABLE
             by_label[label] += messages
         return found._replace(counts=by_label)
+
+
+def tallies_of(buckets: Sequence[Bucket], state: State) -> list[RedisCommand[Tallied]]:
+    """The tally of each bucket. Each draws its own messages, or their errors would add up."""
+    limit = max(_LEAST_READ, _READ // len(buckets))
+    return [bucket.tally(state, limit, random.getrandbits(31)) for bucket in buckets]
 
 
 def estimated(strata: Sequence[Tallied]) -> list[tuple[str, Tally]]:

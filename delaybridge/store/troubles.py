@@ -35,6 +35,11 @@ class Trouble(NamedTuple):
     reason: str
     worker: str
 
+    @property
+    def is_by_rule(self) -> bool:
+        """Whether a rule of the destination is the reason."""
+        return first_word(self.reason) == LIMITED
+
 
 class WorkerTroubles(NamedTuple):
     """The part of a worker's announcement about messages that do not go out.

@@ -1,0 +1,108 @@
+"""Messages that wait because an operator wants it: their destination is paused or has a rate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple
+
+from delaybridge.errors import DecodeError, StoreError
+from delaybridge.message import State, destination_text
+from delaybridge.store.command import Each, Steps
+from delaybridge.store.destinations import PlaceCounts, places_of, touches
+from delaybridge.store.record import since_ms, split_record
+from delaybridge.store.replies import Row
+from delaybridge.store.rules import Rules
+from delaybridge.store.tally import Tally, tallies_of
+from delaybridge.store.troubles import Trouble
+from delaybridge.store.verbs import Bucket
+
+if TYPE_CHECKING:
+    from delaybridge.store.stats import BucketStats
+
+WAITING = (State.DELAYED, State.PARKED, State.IN_FLIGHT)
+_LOOKED = 1000  # messages of each state of a bucket
+_LOOKED_BYTES = 2**20
+
+
+class Paused(NamedTuple):
+    """A paused place: since when, in epoch ms (None: unknown), and how many messages wait."""
+
+    place: str
+    since_ms: int | None
+    waiting: Tally
+
+
+def paused_places(
+    buckets: Sequence[Bucket], known: Rules, kinds: Mapping[str, str]
+) -> Steps[list[Paused]]:
+    """The places that are paused by a rule of their own."""
+    paused = {place: rule.paused_ms for place, rule in known.by_place.items() if rule.paused}
+    if not paused:
+        return []
+    counts = PlaceCounts(kinds, [(yield Each(tallies_of(buckets, State.PARKED)))])
+    return [Paused(place, since, *counts.of(place)) for place, since in sorted(paused.items())]
+
+
+def unheld(
+    buckets: Sequence[Bucket],
+    counts: Sequence[BucketStats],
+    known: Rules,
+    kinds: Mapping[str, str],
+    now_ms: int,
+    troubles: Sequence[Trouble] = (),
+) -> Steps[list[BucketStats]]:
+    """The same counts, `overdue_ms` without the messages that a pause or a rate holds back.
+
+    A rate holds nothing back where there is trouble. Looks among the first thousand of each state
+    of a bucket; if all of those are held back, none counts as late.
+    """
+    holding = {place for place, rule in known.by_place.items() if rule.paused}
+    limited = {place for place, rule in known.by_place.items() if rule.rate is not None}
+    for trouble in troubles:
+        limited = {place for place in limited if not touches(trouble, place, kinds)}
+    holding |= limited
+    late = [at for at, count in enumerate(counts) if holding and count.overdue_ms]
+    if not late:
+        return [*counts]
+    replies = yield Each(
+        buckets[at].page(state, limit=_LOOKED, max_bytes=_LOOKED_BYTES)
+        for at in late
+        for state in WAITING
+    )
+    found = [*counts]
+    left = iter(replies)
+    for at in late:
+        times = _times(islice(left, len(WAITING)), holding, kinds)
+        found[at] = counts[at]._replace(overdue_ms=max(0, now_ms - min(times, default=now_ms)))
+    return found
+
+
+def _times(
+    pages: Iterable[tuple[list[Row], bool] | StoreError],
+    holding: AbstractSet[str],
+    kinds: Mapping[str, str],
+) -> Iterator[int]:
+    """The times that messages on these pages are late from, if no rule holds them back."""
+    for page in pages:
+        for row in [] if isinstance(page, StoreError) else page[0]:
+            at_ms = late_from_ms(row)
+            if at_ms is not None and not _is_held(row, holding, kinds):
+                yield at_ms
+
+
+def _is_held(row: Row, holding: AbstractSet[str], kinds: Mapping[str, str]) -> bool:
+    try:
+        _, payload = split_record(row.record)
+    except DecodeError:
+        return False
+    return bool(holding & {*places_of(destination_text(payload), kinds)})
+
+
+def late_from_ms(row: Row) -> int | None:
+    """The time a waiting message is late from; None if it is unknown."""
+    try:
+        return since_ms(row.record)
+    except DecodeError:
+        return None if row.state is State.IN_FLIGHT else row.score_ms
