@@ -56,12 +56,12 @@ class Lateness(NamedTuple):
 
 
 class Receiver:
-    """A plain consumer in a process of its own."""
+    """A plain consumer in a process of its own. path: how late each message was, in us."""
 
     def __init__(self, script: str, address: str, target: str, count: int, folder: str) -> None:
-        self._path = Path(folder, "late")
+        self.path = Path(folder, "late")
         self._process = subprocess.Popen(
-            [sys.executable, str(HERE / script), address, target, str(count), str(self._path)],
+            [sys.executable, str(HERE / script), address, target, str(count), str(self.path)],
             stdout=subprocess.PIPE,
         )
         if self._process.stdout is None or self._process.stdout.readline() != b"ready\n":
@@ -70,7 +70,7 @@ class Receiver:
     def lateness(self, timeout_s: float) -> Lateness:
         """Wait until it has received all messages; how late they were."""
         self._process.wait(timeout_s)
-        return percentiles([int(line) for line in self._path.read_text().split()])
+        return percentiles([int(line) for line in self.path.read_text().split()])
 
     def end(self) -> None:
         """Kill the process, if it has not ended."""

@@ -43,7 +43,7 @@ class Lane:
         self, label: str, broker: Broker | None, flow: Flow, terms: Terms, family: str = ""
     ) -> None:
         """broker: None if this worker has no such broker; `lacks` then names it."""
-        self.label, self.flow, self.terms = label, flow, terms
+        self.label, self.flow = label, flow
         self.family = family or label
         self.behind: list[Lane] = []
         self.publisher = None if broker is None else broker.publisher
@@ -58,6 +58,13 @@ class Lane:
         self.parked: dict[Session, Parked] = {}
         self.is_slow = self.is_left = False
         self.limit: Limit | None = None
+        self.follow(terms)
+
+    def follow(self, terms: Terms) -> None:
+        """These terms hold from now on. Permits granted at other rates are dropped."""
+        self.terms = terms
+        if terms.rates != (() if self.limit is None else self.limit.places):
+            self.limit = Limit(terms.rates) if terms.rates else None
 
     @property
     def name(self) -> str:

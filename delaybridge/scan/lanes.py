@@ -70,6 +70,7 @@ class Lanes:
         self.is_spread = False  # some messages leave later than they are due
         self._clear: set[tuple[Session, Lane]] = set()  # found without obstacle in this batch
         self._waiting: dict[Lane, None] = {}  # lanes with ready copies, in order
+        self._has_rates = False
         self.ripened, self.unripened = self._window.ripened, self._window.unripened
         self.recover, self.session_over = self._parking.recover, self._parking.session_over
 
@@ -89,6 +90,7 @@ class Lanes:
         """
         self._steering.rules = rules
         self.is_spread = any(rule.spread_ms for rule in rules.by_place.values())
+        self._has_rates = any(rule.rate is not None for rule in rules.by_place.values())
         self._parking.routes_changed(self._routing.rules_changed())
 
     # what a ripe copy may do
@@ -274,6 +276,8 @@ class Lanes:
 
     def limited(self, now_ms: int) -> Iterator[tuple[Lane, Limit, int]]:
         """Lanes with a rate, and how many of their messages wait for a permit."""
+        if not self._has_rates:
+            return
         for lane in {**self._window.ripe, **self._parking.troubled}:
             if lane.limit is not None:
                 waiting = self._window.ripe[lane] + self._parking.can_return(lane, now_ms)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import inf
+from random import random
 
 _HOLD_S = 0.2  # a worker holds at most what the rate gives in this time
-_PACE_MS = 25  # between two questions, while there is less than is wanted
+_PART = 50  # messages for which a worker that has too few permits asks at a time
+_PACE_MS = 10, 50  # the shortest and longest pause between two questions for that
 _LAPSE_MS = 500  # permits that an idle lane keeps for longer are dropped
 
 
@@ -22,11 +24,14 @@ class Limit:
         """places: those with a rate, in messages/s, that its destination belongs to."""
         self.places = places
         self.rate = min(rate for _, rate in places)
+        least_ms, most_ms = _PACE_MS
+        # Small parts: whatever else is due waits while a part is taken from the store and published.
+        self._pace_ms = max(least_ms, min(most_ms, 1000 * _PART / self.rate))
         self.permits = 0
         self.is_short = False
-        self.ask_at_ms = -inf
+        self.ask_at_ms: float = -inf
         self.error: str | None = None
-        self._used_ms = -inf
+        self._used_ms: float = -inf
 
     def __str__(self) -> str:
         return self.error or f"to {self.rate:g}/s"
@@ -40,7 +45,9 @@ class Limit:
         self.error, self._used_ms = None, now_ms
         self.permits += granted
         self.is_short = granted < wanted
-        self.ask_at_ms = now_ms + max(_PACE_MS, pause_ms) if self.is_short else now_ms
+        self.ask_at_ms = now_ms
+        if self.is_short:  # the workers of a fleet take turns at random: none always comes last
+            self.ask_at_ms += int(max(pause_ms, self._pace_ms) + random() * self._pace_ms)
 
     def refused(self, error: str, now_ms: int) -> None:
         """The store cannot answer: its key is damaged."""

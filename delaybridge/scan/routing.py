@@ -106,10 +106,8 @@ class Routing:
         self._left = [lane for lane in [*self._left, *left] if lane.load]
         for lane in self.lanes.values():
             has_broker = lane.publisher is not None
-            was, lane.terms = (
-                lane.terms,
-                self._terms(lane.label, lane.family, has_broker=has_broker),
-            )
+            was = lane.terms
+            lane.follow(self._terms(lane.label, lane.family, has_broker=has_broker))
             if was.paused and not lane.terms.paused:
                 lane.is_slow = bool(lane.parked)  # they come back as there is room, earliest first
             if was.spread_ms < lane.terms.spread_ms:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Callable
 
@@ -9,8 +10,8 @@ import pytest
 
 from delaybridge.message import Message
 from delaybridge.publish import Fault, Outcome, Verdict
-from delaybridge.scan.limit import Limit
 from delaybridge.store import keys
+from delaybridge.store.rules import Rule, Rules
 from tests.rigs.scanner import NOW_MS, Publish, Rig, message
 
 TEN_S = 10_000
@@ -26,10 +27,10 @@ def rig_of(redis_url: str, namespace: str) -> RigFactory:
     return lambda **options: Rig(redis_url, namespace, **options)
 
 
-def limit(rig: Rig, *places: tuple[str, float], label: str = "memory:q") -> Limit:
-    """Give a lane these rates."""
-    limit = rig.lanes.route(label, NOW_MS)[1].limit = Limit(places)
-    return limit
+def limit(rig: Rig, **rates: float | None) -> None:
+    """Only these places have a rate from now on; `__` stands for a colon."""
+    places = {place.replace("__", ":"): Rule(rate=rate) for place, rate in rates.items()}
+    rig.lanes.rules_changed(Rules(places))
 
 
 def overdue(count: int, destination: str = "memory:q", **options: object) -> list[Message]:
@@ -64,7 +65,7 @@ async def test_a_backlog_goes_out_at_its_rate_and_earliest_first(
     rig_of: RigFactory, rate: float
 ) -> None:
     async with rig_of() as rig:
-        limit(rig, ("memory:q", rate))
+        limit(rig, memory__q=rate)
         await begin(rig, overdue(int(12 * rate)))
         await rig.live_until(NOW_MS + TEN_S)
         taken = rig.memory.taken
@@ -79,7 +80,7 @@ async def test_a_destination_below_its_rate_is_on_time_and_asks_no_more_than_it_
     rig_of: RigFactory,
 ) -> None:
     async with rig_of() as rig:
-        limit(rig, ("memory:q", 1000))
+        limit(rig, memory__q=1000)
         due = {f"m{n}": NOW_MS + 10 * n for n in range(200)}
         await begin(rig, [message(id, due_ms) for id, due_ms in due.items()])
         await rig.live_until(NOW_MS + 3000)
@@ -93,7 +94,7 @@ async def test_a_destination_below_its_rate_is_on_time_and_asks_no_more_than_it_
 
 async def test_the_backlog_of_a_limited_destination_delays_no_other(rig_of: RigFactory) -> None:
     async with rig_of() as rig:
-        limit(rig, ("memory:q", 50))
+        limit(rig, memory__q=50)
         due = {f"o{n}": NOW_MS + 100 + 7 * n for n in range(300)}
         await begin(rig, [*overdue(2000), *(message(id, ms, "b:q") for id, ms in due.items())])
         await rig.live_until(NOW_MS + 3000)
@@ -105,9 +106,7 @@ async def test_a_rate_of_the_whole_broker_is_shared_and_each_lane_keeps_to_its_o
     rig_of: RigFactory,
 ) -> None:
     async with rig_of() as rig:
-        for name in "qr":
-            limit(rig, ("memory", 100), label=f"memory:{name}")
-        limit(rig, ("memory", 100), ("memory:s", 10), label="memory:s")
+        limit(rig, memory=100, memory__s=10)
         await begin(rig, [m for name in "qrs" for m in overdue(1200, f"memory:{name}")])
         await rig.live_until(NOW_MS + TEN_S)
         counts = Counter(publish.id[0] for publish in rig.memory.taken)
@@ -116,25 +115,59 @@ async def test_a_rate_of_the_whole_broker_is_shared_and_each_lane_keeps_to_its_o
         assert counts["q"] > 350 and counts["r"] > 350
 
 
+async def live_together(rigs: list[Rig], end_ms: int) -> None:
+    """As `Rig.live_until`, for several workers on one clock."""
+    looks = {rig: await rig.quiet() for rig in rigs}
+    while True:
+        first = min(rigs, key=lambda rig: looks[rig] or end_ms)
+        at_ms = max((looks[first] or end_ms), first.now_ms + 1)
+        if at_ms >= end_ms:
+            break
+        for rig in rigs:
+            rig.now_ms = max(rig.now_ms, at_ms)
+        looks[first] = await first.quiet()
+
+
+@pytest.mark.parametrize(("rate", "workers"), [(3, 4), (100, 4), (500, 2)])
+async def test_workers_share_a_rate_and_one_that_dies_takes_little_with_it(
+    redis_url: str, namespace: str, rate: int, workers: int
+) -> None:
+    """The worker dies after half of the time, and nobody takes its buckets over."""
+    async with contextlib.AsyncExitStack() as stack:
+        rigs = [
+            await stack.enter_async_context(Rig(redis_url, f"{namespace}-{n}", rates_of=namespace))
+            for n in range(workers)
+        ]
+        for rig in rigs:
+            limit(rig, memory__q=rate)
+            await begin(rig, overdue(12 * rate))
+        await live_together(rigs, NOW_MS + TEN_S // 2)
+        await live_together(rigs[1:], NOW_MS + TEN_S)
+        taken = sorted((p for rig in rigs for p in rig.memory.taken), key=lambda p: p.at_ms)
+        assert 0.95 * rate * 10 <= len(taken) <= rate * 10.2 + 1
+        assert most_within(taken, 1000) <= rate * 1.4 + workers
+        assert min(len(rig.memory.taken) for rig in rigs) > 0
+
+
 async def test_a_new_rate_holds_at_once_and_without_one_the_backlog_goes_out(
     rig_of: RigFactory,
 ) -> None:
     async with rig_of() as rig:
-        limit(rig, ("memory:q", 10))
+        limit(rig, memory__q=10)
         await begin(rig, overdue(2000))
         await rig.live_until(NOW_MS + 1000)
         assert 10 <= len(rig.memory.taken) <= 13
-        limit(rig, ("memory:q", 200))
+        limit(rig, memory__q=200)
         await rig.live_until(NOW_MS + 2000)
         assert 200 <= len(rig.memory.taken) <= 255
-        rig.lanes.route("memory:q", NOW_MS)[1].limit = None
+        limit(rig)
         await rig.live_until(NOW_MS + 2500)
         assert len(rig.memory.taken) == 2000
 
 
 async def test_a_failed_attempt_counts_and_so_does_its_retry(rig_of: RigFactory) -> None:
     async with rig_of() as rig:
-        limit(rig, ("memory:q", 20))
+        limit(rig, memory__q=20)
         rig.memory.next_outcomes.extend([NACK] * 10)
         await begin(rig, overdue(10))
         await rig.live_until(NOW_MS + 3000)
@@ -147,7 +180,7 @@ async def test_a_shut_destination_asks_for_nothing_and_its_probes_count(
     rig_of: RigFactory,
 ) -> None:
     async with rig_of() as rig:
-        limit(rig, ("memory:q", 2))
+        limit(rig, memory__q=2)
         rig.memory.next_outcomes.extend([NO_EXCHANGE] * 4)
         await begin(rig, overdue(50))
         await rig.live_until(NOW_MS + 1000)
@@ -162,7 +195,7 @@ async def test_a_damaged_key_stops_only_what_is_limited_and_is_reported(
     rig_of: RigFactory,
 ) -> None:
     async with rig_of() as rig:
-        limit(rig, ("memory:q", 100))
+        limit(rig, memory__q=100)
         key = keys.allowances(rig.namespace)
         await rig.store.redis.set(key, "x")
         await begin(rig, [*overdue(20), *(message(f"o{n}", NOW_MS + n, "b:q") for n in range(20))])
@@ -177,7 +210,7 @@ async def test_a_damaged_key_stops_only_what_is_limited_and_is_reported(
 
 async def test_a_backlog_is_announced_as_limited_and_not_as_slow(rig_of: RigFactory) -> None:
     async with rig_of() as rig:
-        limit(rig, ("memory:q", 2.5))
+        limit(rig, memory__q=2.5)
         await begin(rig, overdue(50))
         await rig.live_until(NOW_MS + 1000)
         assert rig.lanes.announced()["parked"] == {"memory:q": "limited: to 2.5/s"}

@@ -157,9 +157,13 @@ class Rig:
         scanner_url: str | None = None,
         lacks: str | None = None,
         dead_letters: Mapping[str, str] = {},
+        rates_of: str | None = None,
         **options: int,
     ) -> None:
-        """scanner_url: how the scanner reaches Redis, if not like the client. lacks: a broker."""
+        """scanner_url: how the scanner reaches Redis, if not like the client. lacks: a broker.
+
+        rates_of: a namespace whose rates it shares, if not its own.
+        """
         self.now_ms, self.step_ms = NOW_MS, 0
         self.namespace = namespace
         self.calls = Calls(namespace, BROKERS, buckets, Limits())
@@ -187,7 +191,9 @@ class Rig:
             ScanOptions(**options),
             lost=self._lose,
             damaged=lambda session, error: self._lose(session, str(error)),
-            allow=lambda wanted: registry.allow(namespace, wanted, now_ms=self.store_ms),
+            allow=lambda wanted: registry.allow(
+                rates_of or namespace, wanted, now_ms=self.store_ms
+            ),
         )
         self.sessions: dict[int, Session] = {}
         self._others: set[asyncio.Task[Any]] = set()
