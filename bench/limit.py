@@ -5,7 +5,7 @@
 A backlog for one RabbitMQ queue is due at once and has a rate; a plain consumer counts how many
 messages it gets each second. Meanwhile 200 messages a second fall due for another queue; their
 lateness is compared with the same fleet without a backlog. In the last line of each rate a worker
-is killed in the middle.
+is killed in the middle, and its buckets wait for their leases to expire.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ WORKERS = (1, 2, 4)
 OTHERS = 200  # messages per second for the other queue
 FILL_RATE = 8000  # messages per second that a client stores at least
 AHEAD_S = 2.0
+# A killed worker's buckets are soon taken over.
+LEASE = {"LEASE__TTL_MS": "3000", "LEASE__RENEW_MS": "700", "REDIS__TIMEOUT_S": "1.5"}
 
 
 class Measured(NamedTuple):
@@ -68,7 +70,7 @@ def measure(
     with ExitStack() as stack:
         bench = stack.enter_context(open_bench(redis_url, rabbitmq=url))
         limited, other = (stack.enter_context(quorum_queue(url)) for _ in "ab")
-        pids = [bench.start_worker() for _ in range(workers)]
+        pids = [bench.start_worker(**LEASE) for _ in range(workers)]
         bench.wait_until_owned(workers)
         counts = max(1, rate * seconds), OTHERS * seconds
         receivers = [

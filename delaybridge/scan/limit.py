@@ -25,7 +25,7 @@ class Limit:
         self.places = places
         self.rate = min(rate for _, rate in places)
         least_ms, most_ms = _PACE_MS
-        # Small parts: whatever else is due waits while a part is taken from the store and published.
+        # Small parts: whatever else is due waits while a part is published.
         self._pace_ms = max(least_ms, min(most_ms, 1000 * _PART / self.rate))
         self.permits = 0
         self.is_short = False

@@ -24,6 +24,8 @@ TRIMMED = {
     "bench.lateness.AHEAD_S": 0.3,
     "bench.lateness.RATES": (100,),
     "bench.slow.AHEAD_S": 0.3,
+    "bench.limit.AHEAD_S": 0.3,
+    "bench.limit.WORKERS": (2,),
     "bench.peers.__main__.PEERS": PEERS[:1],  # the others would take minutes
     "bench.peers.__main__.RATES": (100,),
     "bench.peers.delaybridge.AHEAD_S": 0.3,
