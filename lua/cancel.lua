@@ -15,7 +15,8 @@
 -- ARGV[2]  stamp        4 bytes, one for each call; a call sent again keeps its stamp
 -- ARGV[3]  id
 -- ARGV[4]  source       topic and partition that the call was read from; empty: none
--- ARGV[5]  offset       in the source; a call read before is answered unknown and does nothing
+-- ARGV[5]  offset       in the source; a call read before is answered unknown and does nothing;
+--                       empty: nothing is done unless the source is known to the bucket
 -- ARGV[6]  otherwise    1: if nothing is done, the call does not count as read: another follows
 -- ARGV[7]  reach        a JSON list of patterns: only a message bound for one of these destinations is
 --                       removed; empty: any
@@ -44,7 +45,13 @@ local past = redis.call('ZSCORE', KEYS[10], stamp .. id)
 if past then
   return past % 1 * 256
 end
-if source ~= '' and (tonumber(redis.call('HGET', KEYS[11], source)) or -1) >= tonumber(ARGV[5]) then
+local read = source ~= '' and redis.call('HGET', KEYS[11], source)
+if ARGV[5] == '' then
+  if not read then
+    return UNKNOWN
+  end
+  source = ''
+elseif source ~= '' and (tonumber(read) or -1) >= tonumber(ARGV[5]) then
   return UNKNOWN
 end
 local old = redis.call('HGET', KEYS[1], id)

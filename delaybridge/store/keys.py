@@ -60,6 +60,7 @@ SCRIPT_KEYS: dict[str, tuple[str, ...]] = {
     "set_rule": ("destinations",),
     "allow": ("allowances",),
     "record": ("series",),
+    "fence": ("sources",),
     "define": ("recurring", "recurring_due", "recurring_state"),
     "recur": ("recurring", "recurring_due", "recurring_state"),
 }

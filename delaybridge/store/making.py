@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import islice, takewhile
+from itertools import islice
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -17,7 +17,7 @@ from delaybridge.recurring.plan import LEAD_MS, Planned, plan, ttl_ms
 from delaybridge.store import recurring
 from delaybridge.store.command import Each, RedisCommand, Steps, plain
 from delaybridge.store.keys import bucket_of
-from delaybridge.store.recurring import DefinitionEntry, Progress
+from delaybridge.store.recurring import DefinitionEntry, Progress, Span
 from delaybridge.store.scheduling import Scheduling
 from delaybridge.store.verbs import Bucket, SourceOffsets, new_stamp
 
@@ -25,8 +25,7 @@ AT_ONCE = 50  # definitions of one look: a worker publishes meanwhile
 _CALL_RUNS = 100  # of one script call
 _LATER_MS = 10_000  # until a definition that cannot be made now is looked at again
 _DAY_MS = 86_400_000
-_MOST_AHEAD = 10  # runs that a change cancels, beyond those that are known
-_CANCELLED = (Answer.CANCELLED, Answer.UNKNOWN)
+_MOST_AHEAD = 1000  # runs that a change cancels, besides those that are known
 
 
 class Made(NamedTuple):
@@ -88,10 +87,8 @@ class Making(Scheduling):
         """
         fields = entry.own
         old = recurring.read_entry(entry.name, recurring.encoded(entry.fields["was"] or {}))
-        progress, stamp = entry.progress, crc32(entry.raw).to_bytes(4)
-        since_ms = int(entry.fields.get("since_ms") or 0)
-        answers, after_ms = yield from self._end_plan(old, progress, since_ms, stamp)
-        spans = recurring.spans_until(progress.made, after_ms)
+        progress = entry.progress
+        answers, after_ms, spans = yield from self._end_plan(entry, old)
         if old.definition and entry.definition and old.definition.grid != entry.definition.grid:
             spans = ()  # the runs are others
         kept = Progress(last_ms=progress.last_ms, missed=progress.missed, made=spans)
@@ -233,35 +230,55 @@ class Making(Scheduling):
         return recurring.read_entry(entry.name, raw, progress) if answer == 1 else None
 
     def _end_plan(
-        self, old: DefinitionEntry, progress: Progress, since_ms: int, stamp: bytes
-    ) -> Steps[tuple[dict[int, Answer], int]]:
-        """End a plan, cancel its runs that are not due, and say after which run the next begins.
+        self, entry: DefinitionEntry, old: DefinitionEntry
+    ) -> Steps[tuple[dict[int, Answer], int, tuple[Span, ...]]]:
+        """End the plan before a change, and cancel its runs that were not due when it began.
 
-        Once its bucket does not know the plan, no worker can make another run of it. since_ms: when
-        the change began. stamp: of the cancels; all who end this plan use the same, and get the
-        same answers.
+        Answers with what became of them, after which run the next plan begins, and the spans in
+        which every run was made. Once its bucket does not know the plan, no worker can make another
+        run of it. All who end the same plan send the same stamp, and get the same answers.
         """
+        since_ms, progress = int(entry.fields.get("since_ms") or 0), entry.progress
         births = old.birth, recurring.birth_of({"plan": old.fields.get("backfill")})
         sources = [recurring.source_of(old.name, birth) for birth in births if birth]
-        definition = old.definition
-        if not sources:
-            return {}, since_ms
-        if definition is None:  # nobody knows its bucket
-            yield [plain("HDEL", each.key("sources"), *sources) for each in self._buckets]
-            return {}, since_ms
-        bucket, due_ms = self.bucket_for(definition), _ahead(definition, progress, since_ms)
-        ids = [definition.message(each).id or "" for each in due_ms] if old.birth else []
-        forget: RedisCommand[Any] = plain("HDEL", bucket.key("sources"), *sources)
-        cancels = [bucket.cancel(stamp, id) for id in ids]
-        replies = yield [forget, *cancels, *recurring.read_one(self.namespace, old.name)]
-        answers = dict(zip(due_ms, replies[1 : 1 + len(ids)], strict=False))
-        then_ms = replies[-1]
-        gone = [
-            each
-            for each, answer in answers.items()
-            if answer not in _CANCELLED or (answer is Answer.UNKNOWN and each <= then_ms)
-        ]
-        return answers, max([since_ms, *gone])
+        definition, time = old.definition, recurring.read_one(self.namespace, old.name)
+        if not sources or definition is None:  # nobody knows its bucket
+            forget: list[RedisCommand[Any]] = [
+                plain("HDEL", each.key("sources"), *sources) for each in self._buckets
+            ]
+            yield forget if sources else []
+            return {}, since_ms, progress.made
+        bucket = self.bucket_for(definition)
+        fenced, *_, ended_ms = yield [recurring.fence(bucket, sources), *time]
+        due_ms = _ahead(definition, progress, since_ms, ended_ms) if old.birth else []
+        ids = [definition.message(each).id or "" for each in due_ms]
+        stamp = crc32(entry.raw).to_bytes(4)
+        # Only while the old plan is known: a run of this name may be one of the next plan.
+        cancels = [bucket.cancel(stamp, id, source=sources[0], offset="") for id in ids]
+        forget = [plain("HDEL", bucket.key("sources"), *sources)]
+        *replies, then_ms = yield [*cancels, *time]
+        yield forget
+        if not old.birth:
+            return {}, since_ms, progress.made
+        answers = dict(zip(due_ms, replies, strict=False))
+        last_ms = then_ms if fenced[0] is None else fenced[0]  # the last that was made
+        after_ms = max([since_ms, *(at for at, one in answers.items() if _left(one, at, last_ms))])
+        made = recurring.spans_with(
+            progress.made, _planned_ms(old, progress), min(last_ms, after_ms)
+        )
+        return answers, after_ms, recurring.spans_until(made, after_ms)
+
+
+def _left(answer: Answer, due_ms: int, last_ms: int) -> bool:
+    """Whether a run was made and is not cancelled: it has arrived, or is about to."""
+    if answer is Answer.UNKNOWN:
+        return due_ms <= last_ms
+    return answer is not Answer.CANCELLED
+
+
+def _planned_ms(old: DefinitionEntry, progress: Progress) -> int:
+    """The last run of an old plan that its progress has."""
+    return old._replace(progress=progress).after_ms
 
 
 def refuse_if_full(answer: int) -> None:
@@ -271,11 +288,18 @@ def refuse_if_full(answer: int) -> None:
         raise MessageError("too_many", "name", what)
 
 
-def _ahead(definition: Definition, progress: Progress, now_ms: int) -> list[int]:
-    """The runs that may have been made and are not due: those known, and those due soon."""
-    soon = takewhile(lambda due_ms: due_ms <= now_ms + 2 * LEAD_MS, definition.times(now_ms))
-    known = [due_ms for due_ms in progress.ahead_ms if due_ms > now_ms]
-    return sorted({*known, *islice(definition.times(now_ms), 1), *islice(soon, _MOST_AHEAD)})
+def _ahead(definition: Definition, progress: Progress, since_ms: int, ended_ms: int) -> list[int]:
+    """The runs that may have been made and were not due when a change began, by due time.
+
+    ended_ms: when the plan had ended. No worker planned later than that, so none made more runs
+    than those due soon after, and one.
+    """
+    found = [due_ms for due_ms in progress.ahead_ms if due_ms > since_ms]
+    for due_ms in islice(definition.times(since_ms), _MOST_AHEAD):
+        found.append(due_ms)
+        if due_ms > ended_ms + LEAD_MS:
+            break
+    return sorted(set(found))
 
 
 def _failed(turn: _Turn, now_ms: int, error: str) -> _Turn:

@@ -26,6 +26,7 @@ from delaybridge.errors import MessageError
 from delaybridge.recurring.definition import Definition, read_definition
 from delaybridge.store import keys
 from delaybridge.store.command import RedisCommand, plain
+from delaybridge.store.verbs import Bucket
 
 DEFINITIONS_LIMIT = 10_000
 PAUSE_MS = 1500  # a worker that took a definition and died makes others wait for this long
@@ -176,6 +177,12 @@ def _taken(reply: list[Any]) -> tuple[int, list[DefinitionEntry]]:
     now_ms, *rest = reply
     triples = zip(rest[::3], rest[1::3], rest[2::3], strict=True)
     return now_ms, [read_entry(*triple) for triple in triples]
+
+
+def fence(bucket: Bucket, sources: Sequence[str]) -> RedisCommand[list[int | None]]:
+    """Make no run of these plans any more; the last that was made of each, None if unknown."""
+    name = (bucket.key("sources"),)
+    return RedisCommand("fence", name, sources, lambda r: [int(n) if n else None for n in r])
 
 
 def read_one(namespace: str, name: str) -> list[RedisCommand[Any]]:

@@ -134,7 +134,7 @@ class Bucket:
         id: str,
         *,
         source: str = "",
-        offset: int = 0,
+        offset: int | Literal[""] = 0,
         otherwise: bool = False,
         reach: str = "",
         now_ms: int | None = None,

@@ -41,6 +41,7 @@ SAMPLES: dict[str, Callable[[int], RedisCommand[object]]] = {
     "set_rule": lambda n: registry.set_rule("ns", "kafka:t", b"", b"{}", limit=9),
     "allow": lambda n: registry.allow("ns", [(9, [("kafka:t", 1.5)])] * n),
     "announce": lambda n: registry.announce("ns", "w", "instance", 1000),
+    "fence": lambda n: recurring.fence(BUCKET, ["recurring:n:1"] * n),
     "define": lambda n: recurring.define("ns", recurring.read_entry("n", b"{}"), b"", b"", 1),
     "recur": lambda n: recurring.recur("ns", 9),
     "record": lambda n: registry.record("ns", "w", "instance", 1, b"sample"),

@@ -86,7 +86,7 @@ def each(verb: str, last: Declared, messages: int) -> int:
         return 2 * messages + 2 * bool(messages)
     if last.name == "groups":
         return messages * (2 + messages)
-    if last.name == "ids":
+    if last.name in ("ids", "names"):
         return messages
     return messages * EACH[last.text.split()[0]]
 
