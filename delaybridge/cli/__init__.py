@@ -26,6 +26,7 @@ COMMANDS = {
     "message": ("messages", "List, show, cancel and reschedule messages."),
     "dead": ("dead", "Messages that were given up: list, bring back, discard."),
     "destination": ("destination", "Pause, limit, spread, purge what goes to a destination."),
+    "definitions": ("definitions", "Export and import rules and recurring definitions."),
     "scan": ("scan", "Run a worker: publish messages when they are due."),
     "ingest": ("scan", "Read delay exchanges or delay topics into the store."),
     "stats": ("fleet", "Count messages by state."),

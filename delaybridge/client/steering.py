@@ -12,17 +12,15 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import suppress
 from typing import Any
 
-from delaybridge.accept.destination import parse_destination
 from delaybridge.accept.plan import check_plan
 from delaybridge.backoff import RetryPlan
 from delaybridge.client.requests import Requests
 from delaybridge.errors import MessageError, shown
-from delaybridge.message import Answer, Destination, MessagePlan, Retry, State
+from delaybridge.message import Answer, MessagePlan, Retry, State
 from delaybridge.store.command import Steps
-from delaybridge.store.destinations import Places, check_place
+from delaybridge.store.destinations import Places, check_place, within
 from delaybridge.store.rules import RATE_LIMIT, SPREAD_LIMIT_MS, Rule
 from delaybridge.store.selection import PENDING, Selected, Selection
 from delaybridge.store.store import AsyncStore, Store
@@ -236,7 +234,7 @@ def plan_change(place: str, plan: Retry, kinds: Mapping[str, str]) -> dict[str, 
     """The change of a place's rule that sets a plan; MessageError."""
     if plan is None:
         return {"retry": None, "dead_letter": None}
-    checked = check_plan(plan, kinds, _within(place, kinds), to_dead_set=True) or MessagePlan()
+    checked = check_plan(plan, kinds, within(place, kinds), to_dead_set=True) or MessagePlan()
     # In a mapping, None removes a field.
     given = set(plan) if isinstance(plan, Mapping) else set()
     fields = {
@@ -246,13 +244,3 @@ def plan_change(place: str, plan: Retry, kinds: Mapping[str, str]) -> dict[str, 
     }
     change: dict[str, Any] = {"retry": {n: v for n, v in fields.items() if n in _OF_RETRY}}
     return change | {n: v for n, v in fields.items() if n not in _OF_RETRY}
-
-
-def _within(place: str, kinds: Mapping[str, str]) -> Destination | None:
-    """The destination that a place is, or any of its broker; None if that is unknown."""
-    broker = place.partition(":")[0]
-    if broker not in kinds:
-        return None
-    with suppress(MessageError):
-        return parse_destination(place, kinds)
-    return Destination(broker, kinds[broker], "")

@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from delaybridge.accept.destination import parse_destination
 from delaybridge.backoff import RetryPlan
 from delaybridge.errors import MessageError, StoreError
-from delaybridge.message import State
+from delaybridge.message import Destination, State
 from delaybridge.store import announcements, registry, rules
 from delaybridge.store.command import Each, Steps, store_wide_error
 from delaybridge.store.namespace import Namespace
@@ -223,6 +224,16 @@ def check_place(text: object, kinds: Mapping[str, str]) -> str:
         detail = "give text: BROKER, BROKER:EXCHANGE, BROKER:TOPIC or a whole destination"
         raise MessageError("bad_destination", "destination", detail)
     return rules.place_of(text, kinds)
+
+
+def within(place: str, kinds: Mapping[str, str]) -> Destination | None:
+    """The destination that a place is, or any of its broker; None if that is unknown."""
+    broker = place.partition(":")[0]
+    if broker not in kinds:
+        return None
+    with suppress(MessageError):
+        return parse_destination(place, kinds)
+    return Destination(broker, kinds[broker], "")
 
 
 def touches(trouble: Trouble, place: str, kinds: Mapping[str, str]) -> bool:
