@@ -26,6 +26,8 @@ MOST_LINKS = 128
 _BAGGAGE = "baggage"
 _NAME = "delaybridge"
 _API = "opentelemetry.trace"
+_modules: Mapping[str, Any] = sys.modules
+_is_named = "OTEL_PYTHON_TRACER_PROVIDER" in os.environ  # the API loads it when it is asked
 _SUPPRESS = "suppress_instrumentation"  # the key that every instrumentation looks up
 
 Carrier = dict[str, str]
@@ -104,26 +106,24 @@ class Tracing:
 
 
 class Found:
-    """tracing: the program's, once it is found. is_off: it is not looked for any more.
-
-    is_named: the environment names a provider, which the API loads when it is asked.
-    """
+    """tracing: the program's, once it is found. is_off: it is not looked for any more."""
 
     tracing: Tracing | None = None
-    is_named = "OTEL_PYTHON_TRACER_PROVIDER" in os.environ
     is_off = _NAME in os.environ.get("OTEL_PYTHON_DISABLED_INSTRUMENTATIONS", "").split(",")
 
 
 def active() -> Tracing | None:
     """The program's tracing; None if it has configured no OpenTelemetry SDK."""
-    if Found.tracing is not None:
-        return Found.tracing
-    api: Any = sys.modules.get(_API)
-    if api is None or Found.is_off:
+    # For each call of a client. Asking the API would take a microsecond, and redis-py imports it
+    # wherever an SDK is installed; an API that keeps its provider elsewhere is asked.
+    api = _modules.get(_API)
+    if api is None or (getattr(api, "_TRACER_PROVIDER", api) is None and not _is_named):
         return None
-    # Asking takes a microsecond, and redis-py imports the API wherever an SDK is installed. An API
-    # that keeps its provider elsewhere is asked.
-    if getattr(api, "_TRACER_PROVIDER", api) is None and not Found.is_named:
+    return Found.tracing or _find(api)
+
+
+def _find(api: Any) -> Tracing | None:
+    if Found.is_off:
         return None
     try:
         provider = api.get_tracer_provider()

@@ -38,6 +38,7 @@ from delaybridge.store.store import AsyncStore
 from delaybridge.store.stored import Stored
 from delaybridge.store.views import Cursor, Page
 from delaybridge.times import At, Delay
+from delaybridge.tracing import active
 
 if TYPE_CHECKING:
     from delaybridge.settings.settings import Settings
@@ -129,10 +130,10 @@ class AsyncClient(AsyncLooksAhead, AsyncLooksBack, AsyncSteers):
             retry=retry,
         )  # fmt: skip
         policy = policy_of(on_conflict)
-        if (span := self._requests.schedule_span((message,))) is None:
+        if (tracing := active()) is None:
             found = await self._batching.schedule(self._requests.draft(message), policy)
         else:
-            found = await self._schedule_in(span, policy)
+            found = await self._schedule_in(ScheduleSpan(tracing, (message,)), policy)
         if isinstance(found, Exception):
             try:
                 # Others raise it, too; their frames would be in its traceback.
