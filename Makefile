@@ -1,5 +1,5 @@
 # Two commands do everything from a bare clone: `make demo` and `make test`.
-# REQUIRE=redis,rabbitmq,kafka turns a stand-in or a missing server into a failure; CI sets it.
+# REQUIRE=redis,rabbitmq,kafka,prometheus turns a stand-in or a missing server into a failure; CI sets it.
 
 PYTHON ?= python3
 VENV := .venv
@@ -50,7 +50,7 @@ format: $(VENV)/.test ## let ruff put the code in order
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-servers: $(VENV)/.test ## real Redis, RabbitMQ and Kafka for the tests, built once into a cache
+servers: $(VENV)/.test ## real servers for the tests, built once into a cache
 	$(BIN)/python -m tests.servers
 
 luacheck: $(VENV)/.test
@@ -58,7 +58,8 @@ luacheck: $(VENV)/.test
 
 lock: $(VENV)/.test ## the packages of the image, with their hashes: requirements.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check uv
-	$(BIN)/uv pip compile pyproject.toml --extra fast --python-version 3.12 --universal \
+	$(BIN)/uv pip compile pyproject.toml --extra fast --extra metrics --extra otel --extra recurring \
+		--python-version 3.12 --universal \
 		--generate-hashes --no-header --upgrade --quiet --output-file requirements.lock
 
 clean: ## remove what make made (not the servers' cache)

@@ -15,6 +15,7 @@ pytest_plugins = [
     "tests.servers.rabbitmq",
     "tests.servers.kafka",
     "tests.servers.clients",
+    "tests.servers.prometheus",
     "tests.servers.plugin",  # last: it imports the others, which pytest must do first
 ]
 

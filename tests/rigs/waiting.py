@@ -11,6 +11,7 @@ from typing import TypeVar
 FIRST_INTERVAL_S, LAST_INTERVAL_S = 0.002, 0.02
 
 T = TypeVar("T")
+What = str | Callable[[], str] | None
 
 
 class DeadlineExceeded(AssertionError):
@@ -20,7 +21,7 @@ class DeadlineExceeded(AssertionError):
 def wait_until(
     predicate: Callable[[], T],
     deadline_s: float,
-    what: str | None = None,
+    what: What = None,
     *,
     interval_s: float | None = None,
 ) -> T:
@@ -47,7 +48,7 @@ def wait_s(seconds: float) -> None:
 
 
 async def wait_until_async(
-    predicate: Callable[[], T | Awaitable[T]], deadline_s: float, what: str | None = None
+    predicate: Callable[[], T | Awaitable[T]], deadline_s: float, what: What = None
 ) -> T:
     """`wait_until` for a running event loop; the predicate may be a coroutine function."""
     began = time.monotonic()
@@ -62,7 +63,8 @@ async def wait_until_async(
 
 
 def _complaint(
-    predicate: Callable[[], object], deadline_s: float, what: str | None, answer: object
+    predicate: Callable[[], object], deadline_s: float, what: What, answer: object
 ) -> str:
-    awaited = what or getattr(predicate, "__qualname__", repr(predicate))
+    said = what() if callable(what) else what
+    awaited = said or getattr(predicate, "__qualname__", repr(predicate))
     return f"not within {deadline_s:g} s: {awaited} (last answer: {answer!r})"

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 
-from tests.servers import clients, debian, kafka, rabbitmq, redis
+from tests.servers import clients, debian, kafka, prometheus, rabbitmq, redis
 from tests.servers.plugin import SOURCES
 from tests.servers.process import ServerFailed
 
@@ -19,6 +19,7 @@ INSTALL = {
     "rabbitmq": rabbitmq.install,
     "kafka": kafka.install,
     "clients": clients.install,
+    "prometheus": prometheus.install,
 }
 REMEDIES = {
     "redis": "put redis-server on PATH, start Docker, or set DELAYBRIDGE_TEST_REDIS_URL",
@@ -27,6 +28,7 @@ REMEDIES = {
     "kafka": "install Java and Maven here and run this again, put kafka-server-start.sh on PATH, "
     "start Docker, or set DELAYBRIDGE_TEST_KAFKA_URL",
     "clients": "install Node and npm here and run this again",
+    "prometheus": "run this on Debian",
 }
 NONE = "none; its tests will be skipped"
 

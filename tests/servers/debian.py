@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import tempfile
 from pathlib import Path
 
 from tests.servers.folders import cache_folder, locked
@@ -23,6 +24,21 @@ def install(*packages: str) -> None:
         if missing:
             _apt_get("update", "-qq")
             _apt_get("install", "-qq", "--no-install-recommends", *missing)
+
+
+def unpack(package: str, folder: Path) -> None:
+    """Download a package, without those it depends on, and unpack it; this starts no service."""
+    with tempfile.TemporaryDirectory(dir=folder.parent) as unfinished:
+        download = ["apt-get", "download", "-qq", "-o", "APT::Sandbox::User=root", package]
+        # The package lists may be missing, or older than the mirror.
+        if subprocess.run(download, cwd=unfinished, capture_output=True).returncode != 0:
+            with locked(cache_folder() / "apt.lock"):
+                _apt_get("update", "-qq")
+            subprocess.run(download, cwd=unfinished, stdout=subprocess.DEVNULL, check=True)
+        (file,) = Path(unfinished).glob("*.deb")
+        unpacked = Path(unfinished) / "unpacked"
+        subprocess.run(["dpkg-deb", "--extract", file, unpacked], check=True)
+        unpacked.rename(folder)
 
 
 def mirror() -> str:
