@@ -29,7 +29,7 @@ COMMANDS = {
     "definitions": ("definitions", "Export and import rules and recurring definitions."),
     "scan": ("scan", "Run a worker: publish messages when they are due."),
     "ingest": ("scan", "Read delay exchanges or delay topics into the store."),
-    "stats": ("fleet", "Count messages by state."),
+    "stats": ("stats", "Count messages by state; rates and lateness."),
     "horizon": ("horizon", "Show how many messages fall due in the coming time."),
     "tail": ("tail", "Print the events of all workers as they happen."),
     "worker": ("fleet", "The running workers."),

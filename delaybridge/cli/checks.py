@@ -66,8 +66,10 @@ def problems(
         if is_stalled(source, process, found.now_ms):
             yield Finding(FAIL, "ingest", f"{source.source} is not read: {source.state}")
     for one in found.all_damage:
-        what = f"{one}: its bucket waits, the others go on"
-        yield Finding(FAIL, "damage", what, f"Repair it to resume: {one.remedy}")
+        level, what = FAIL, f"{one}: its bucket waits, the others go on"
+        if one.key.endswith("}:series"):
+            level, what = WARN, f"{one}: no rates are recorded, messages go on"
+        yield Finding(level, "damage", what, f"Repair it to resume: {one.remedy}")
 
 
 def is_stalled(source: SourceInfo, process: IngestInfo, now_ms: int) -> bool:

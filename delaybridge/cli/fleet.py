@@ -1,49 +1,21 @@
-"""The fleet: `delaybridge stats`, `worker ls` and `bucket ls`."""
+"""The fleet: `delaybridge worker ls` and `bucket ls`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import click
 
-from delaybridge.cli.grammar import Command, Group, pass_call
+from delaybridge.cli.grammar import Group, pass_call
 from delaybridge.cli.invocation import Invocation
-from delaybridge.cli.output import Row, in_time, moment, plain, roughly
+from delaybridge.cli.output import Row, in_time, roughly
 
 if TYPE_CHECKING:
     from delaybridge import Stats
     from delaybridge.store.announcements import IngestInfo, SourceInfo, WorkerInfo
     from delaybridge.store.held import Paused
     from delaybridge.store.stats import BucketStats
-    from delaybridge.store.troubles import Retrying, Trouble
-
-_STATES = ("delayed", "in_flight", "parked", "dead")
-
-
-@click.command("stats", cls=Command)
-@pass_call
-def stats(call: Invocation) -> None:
-    """Count messages by state."""
-    found, output = _stats(call), call.output
-    if output.json:
-        output.result(_stats_data(found), "")
-        return
-    output.table(_STATES, lambda s: {"STATE": s, ">MESSAGES": f"{getattr(found, s):,}"})
-    output.line()
-    output.fields(_stats_facts(found))
-    if found.retrying:
-        output.line()
-        output.table(found.retrying, lambda each: _retrying_row(each, found), spare=("EXAMPLE",))
-    if found.paused:
-        output.line()
-        output.table(found.paused, lambda each: _paused_row(each, found.now_ms))
-    if found.troubles:
-        output.line()
-        output.table(found.troubles, _trouble_row)
-    if found.ingests:
-        output.line()
-        _show_sources(call, found)
+    from delaybridge.store.troubles import Retrying
 
 
 @click.group(cls=Group)
@@ -61,7 +33,7 @@ def worker_ls(call: Invocation) -> None:
         call.note("no worker runs; start one: delaybridge scan")
     if found.ingests:
         call.note("")
-        _show_sources(call, found)
+        show_sources(call, found)
 
 
 @click.group(cls=Group)
@@ -75,7 +47,7 @@ def bucket_ls(call: Invocation) -> None:
     """List the buckets: contents, owner, and time left of its lease."""
     found = _stats(call)
     spare = ("LEASE", ">PARKED", ">DEAD", ">IN FLIGHT")
-    call.output.table(found.buckets, lambda each: _bucket_row(each, found.now_ms), spare=spare)
+    call.output.table(found.buckets, lambda each: bucket_row(each, found.now_ms), spare=spare)
 
 
 def _stats(call: Invocation) -> Stats:
@@ -95,7 +67,7 @@ def unowned(found: Stats) -> list[int]:
 
 def failing_text(each: Retrying, found: Stats) -> str:
     """`12 messages to rabbitmq:orders failing for 5m: unroutable: 312 NO_ROUTE`."""
-    row = _retrying_row(each, found)
+    row = retrying_row(each, found)
     noun = "message" if row[">RETRYING"] == "1" else "messages"
     lasting = f"failing for {row['FAILING FOR']}"
     return f"{row['>RETRYING']} {noun} to {each.destination} {lasting}: {each.example}"
@@ -112,32 +84,8 @@ def _number(count: float | None) -> str:
     return "?" if count is None else f"{count:,.0f}"
 
 
-def _stats_data(found: Stats) -> dict[str, object]:
-    hidden = ("damage", "buckets", "workers", "rules", "odd_rules")
-    return {
-        **{name: plain(value) for name, value in found._asdict().items() if name not in hidden},
-        "next_due": moment(found.next_due_ms),
-        "buckets": len(found.buckets),
-        "buckets_unowned": len(unowned(found)),
-        "damaged": [str(one) for one in [*found.all_damage, *found.odd_rules]],
-        "workers": len(found.workers),
-    }
-
-
-def _stats_facts(found: Stats) -> Iterator[tuple[str, object]]:
-    wait_ms = None if found.next_due_ms is None else found.next_due_ms - found.now_ms
-    next_due = "-" if wait_ms is None else f"{in_time(wait_ms)}  {moment(found.next_due_ms)}"
-    yield "next due", next_due
-    yield "overdue", roughly(found.overdue_ms) if found.overdue_ms else "nothing"
-    yield "buckets", f"{len(found.buckets) - len(unowned(found))}/{len(found.buckets)} owned"
-    yield "workers", len(found.workers)
-    for one in found.all_damage[:1]:
-        yield "damaged", f"{one}; see: delaybridge doctor"
-    yield "ingests", len(found.ingests) or None
-    yield "dead set", f"{found.dead_dropped:,} dropped" if found.dead_dropped else None
-
-
-def _retrying_row(each: Retrying, found: Stats) -> dict[str, str]:
+def retrying_row(each: Retrying, found: Stats) -> dict[str, str]:
+    """Cells of a group of failing messages."""
     return {
         # Ends in + if only a sample of the messages was counted.
         ">RETRYING": f"{each.messages:,}{'+' if found.retrying_sampled else ''}",
@@ -148,11 +96,8 @@ def _retrying_row(each: Retrying, found: Stats) -> dict[str, str]:
     }
 
 
-def _trouble_row(each: Trouble) -> dict[str, str]:
-    return {"PARKED": each.destination, "WORKER": each.worker, "REASON": each.reason}
-
-
-def _paused_row(each: Paused, now_ms: int) -> dict[str, str]:
+def paused_row(each: Paused, now_ms: int) -> dict[str, str]:
+    """Cells of a paused place."""
     return {
         "PAUSED": each.place,
         ">WAITING": waiting_text(each),
@@ -191,7 +136,8 @@ def _worker_row(each: WorkerInfo, found: Stats) -> Row:
     }
 
 
-def _bucket_row(each: BucketStats, now_ms: int) -> dict[str, str | int]:
+def bucket_row(each: BucketStats, now_ms: int) -> dict[str, str | int]:
+    """Cells of a bucket."""
     return {
         ">BUCKET": each.bucket,
         ">DELAYED": each.delayed,
@@ -205,7 +151,8 @@ def _bucket_row(each: BucketStats, now_ms: int) -> dict[str, str | int]:
     }
 
 
-def _show_sources(call: Invocation, found: Stats) -> None:
+def show_sources(call: Invocation, found: Stats) -> None:
+    """Print the sources of all ingest processes."""
     call.output.table(
         sources_of(found),
         lambda pair: _source_row(*pair),

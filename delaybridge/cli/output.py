@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -129,6 +130,16 @@ def drop_stdout() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (OSError, ValueError, AttributeError):
         sys.stdout = None
+
+
+def stdout_is_closed() -> bool:
+    """Whether nobody reads stdout any more; a write would tell, but there may be nothing to say."""
+    try:
+        watch = select.poll()
+        watch.register(sys.stdout.fileno(), 0)
+        return any(event & (select.POLLERR | select.POLLHUP) for _, event in watch.poll(0))
+    except (OSError, ValueError, AttributeError):
+        return False
 
 
 def wants_color(*, refused: bool, stream: IO[str] | None = None) -> bool:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import select
-import sys
 import time
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
@@ -15,7 +13,7 @@ import click
 from delaybridge.cli.failure import Exit, Failure, refused
 from delaybridge.cli.grammar import Command, option, pass_call
 from delaybridge.cli.invocation import Invocation
-from delaybridge.cli.output import drop_stdout, moment
+from delaybridge.cli.output import drop_stdout, moment, stdout_is_closed
 
 if TYPE_CHECKING:
     from delaybridge.errors import DelayBridgeError
@@ -74,7 +72,7 @@ async def _follow(call: Invocation, printer: Printer) -> None:
     heard: asyncio.Queue[str | DelayBridgeError | None] = asyncio.Queue(_WAITING)
     pump = asyncio.create_task(_pump(store, keys.events(s.namespace), heard))
     try:
-        while not _is_stdout_closed():
+        while not stdout_is_closed():
             try:
                 printer.take(await asyncio.wait_for(heard.get(), _TICK_S))
             except TimeoutError:
@@ -100,16 +98,6 @@ async def _pump(
     async with aclosing(store.listen(channel, lost)) as texts:  # type: ignore[type-var]
         async for text in texts:
             await heard.put(text)
-
-
-def _is_stdout_closed() -> bool:
-    """Whether nobody reads stdout any more; a write would tell, but there may be nothing to say."""
-    try:
-        watch = select.poll()
-        watch.register(sys.stdout.fileno(), 0)
-        return any(event & (select.POLLERR | select.POLLHUP) for _, event in watch.poll(0))
-    except (OSError, ValueError, AttributeError):
-        return False
 
 
 class Printer:

@@ -27,7 +27,8 @@ class WorkerInfo(NamedTuple):
 
     started_ms, expires_ms: in epoch milliseconds of Redis' clock. buckets: how many it holds.
     said: why messages do not go out (the name is public: `worker ls --json` prints it).
-    damaged: bucket -> the damage that keeps it waiting.
+    damaged: bucket -> the damage that keeps it waiting. failing: what it cannot do, each with the
+    reason: `series` (report what it counted), and other parts of its pulse.
     """
 
     name: str
@@ -39,6 +40,7 @@ class WorkerInfo(NamedTuple):
     expires_ms: int
     said: WorkerTroubles = WorkerTroubles()
     damaged: Mapping[str, Any] = {}
+    failing: Mapping[str, Any] = {}
 
     @property
     def obeys_rules(self) -> bool:
@@ -91,6 +93,7 @@ def workers(
             expires_ms=expires_ms,
             said=_said(of),
             damaged=_texts(of, "damaged") or {},
+            failing=_texts(of, "failing") or {},
         )
         for name, of, expires_ms in _living(announced, now_ms)
     ]

@@ -22,6 +22,7 @@ LATE = "late_"  # names of the histogram's counts: late_0 to late_15, by index o
 _STEPS = {"1s": ("s", 1), "1m": ("m", 60), "30m": ("h", 1800)}  # field of a slot, seconds
 _SLOTS = {"s": 61, "m": 61, "h": 49}  # one more than points: the period under way has its own
 STEPS = tuple(_STEPS)
+_PART = "series"  # of a worker's pulse, as it announces failures
 _SILENT_S = 3  # a worker without a sample for longer does not report
 
 
@@ -53,14 +54,15 @@ class Point(NamedTuple):
 class Series(NamedTuple):
     """Points in order of time, the last one the latest whole period. None: nobody reported then.
 
-    silent: names of living workers that report nothing: they are of an older version, or cannot;
-    what they publish is not in the points. missing: why there is no series at all, else empty.
+    silent: living workers that report nothing, each with the reason, empty if it is of an older
+    version or has just started; what they publish is not in the points. missing: why there is no
+    series at all, else empty.
     """
 
     now_ms: int
     step_ms: int
     points: list[Point | None]
-    silent: Sequence[str] = ()
+    silent: Mapping[str, str] = {}
     missing: str = ""
 
 
@@ -83,7 +85,7 @@ class Recent(NamedTuple):
 
     now_ms: int
     rates: list[Rates]
-    silent: Sequence[str] = ()
+    silent: Mapping[str, str] = {}
     missing: str = ""
 
 
@@ -143,11 +145,15 @@ class History(Namespace):
         if (error := store_wide_error([*slots, workers, now_us])) is not None:
             raise error
         if isinstance(workers, StoreError):
-            return now_us // 1000, [{} for _ in asked], (), f"{name}: {workers}"
+            return now_us // 1000, [{} for _ in asked], {}, f"{name}: {workers}"
         now_ms = now_us // 1000
         living = announcements.workers(announcements.intact([info, expiries]), [], now_ms)
         reporting = set(_reporting(workers, now_ms // 1000))
-        silent = [each.name for each in living if each.name not in reporting]
+        silent = {
+            each.name: str(each.failing.get(_PART) or "")
+            for each in living
+            if each.name not in reporting
+        }
         missing = "" if workers else "no worker has reported yet"
         return now_ms, [_by_period(ring) for ring in slots], silent, missing
 

@@ -23,6 +23,7 @@ _LAST_BEAT_S = 0.2
 # A beat falls in the middle of a second of Redis' clock, so that one that comes a little early or
 # late still falls in its own second. The workers of a fleet do not all beat at the same moment.
 _PHASE_S = (0.35, 0.65)
+_CHARS = 200
 _OFF_S = 0.05  # a phase is corrected if it is off by more
 
 
@@ -61,7 +62,7 @@ class Pulse:
         self._store, self._monotonic = store, monotonic
         self._phase_s = random.uniform(*_PHASE_S)
         self._under_way = asyncio.Lock()
-        self._failing: dict[str, type[Exception]] = {}  # name of a part -> its error, as logged
+        self._failing: dict[str, Exception] = {}  # name of a part -> its error
 
     async def run(self) -> None:
         """Beat until cancelled, the first time at once."""
@@ -132,14 +133,18 @@ class Pulse:
         """Log an error that was not there at the last beat; or that there is none any more."""
         if isinstance(error, StoreUnavailable):
             return  # whoever needs Redis says `store_silent`
-        before = self._failing.get(part.name)
-        if error is not None and type(error) is not before:
-            self._failing[part.name] = type(error)
-            say(logging.WARNING, "pulse_failed", part=part.name, reason=_reason(error))
-            _log.debug("a part of the pulse failed", exc_info=error)
-        elif error is None and before is not None:
-            del self._failing[part.name]
+        before = self._failing.pop(part.name, None)
+        if error is not None:
+            # Without the traceback, whose frames hold all that was sent.
+            self._failing[part.name] = error.with_traceback(None)
+            if type(error) is not type(before):
+                say(logging.WARNING, "pulse_failed", part=part.name, reason=_reason(error))
+        elif before is not None:
             say(logging.INFO, "pulse_mended", part=part.name)
+
+    def announced(self) -> dict[str, str]:
+        """The parts that fail, and why, for the worker's announcement."""
+        return {name: _reason(error)[:_CHARS] for name, error in self._failing.items()}
 
 
 def next_beat_s(planned_s: float, now_s: float, store_s: float | None, phase_s: float) -> float:

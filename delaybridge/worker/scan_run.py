@@ -162,6 +162,7 @@ class ScanRun:
         """This worker's announcement as JSON, shown by `worker ls` and `doctor`."""
         about = json.loads(self._worker.identity.info)
         about |= self._lanes.announced() | {"damaged": self._leases.damaged_buckets.announced()}
+        about["failing"] = self.pulse.announced()
         return json.dumps(about).encode()
 
     def reported(self) -> dict[str, Any]:
