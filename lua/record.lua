@@ -4,7 +4,7 @@
 -- ARGV[1]  now          ms, empty = the store's clock
 -- ARGV[2]  worker       its name
 -- ARGV[3]  instance     random: tells this process from others of the same name
--- ARGV[4]  number       of the sample; one that was added before changes nothing
+-- ARGV[4]  number       of the sample; one that was added before changes nothing; 0: none is added
 -- ARGV[5]  sample       MessagePack: name -> count; destination -> {count, ...}; highest lateness in ms;
 --                       {bucket, scheduled, cancelled, rescheduled, bucket, ...}: totals of buckets
 -- returns  1 if it was added, 0 if it had been
@@ -15,6 +15,9 @@ local KEEP_S = 600 -- how long the number of a worker's last sample is known
 local WATCHED_S = 60 -- a bucket's totals that are older say nothing about now
 local OF_BUCKETS = {'scheduled', 'cancelled', 'rescheduled'}
 local worker, instance, number = ARGV[2], ARGV[3], tonumber(ARGV[4])
+if number == 0 then -- doctor tries whether the script runs
+  return #redis.call('HMGET', KEYS[1], 'workers') - 1
+end
 local counts, destinations, late_ms, totals = unpack(cmsgpack.unpack(ARGV[5]))
 local now = tonumber(ARGV[1])
 if not now then

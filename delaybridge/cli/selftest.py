@@ -88,6 +88,8 @@ def _life(bucket: Bucket, namespace: str) -> Generator[RedisCommand[Any], Any, N
     yield registry.set_rule(namespace, who, b"", b"", limit=0)
     yield recurring.define(namespace, recurring.read_entry(who, b""), b"", b"", None)
     yield recurring.recur(namespace, 0)
+    yield registry.record(namespace, who, who, 0, b"")
+    yield recurring.fence(bucket, ["doctor"])
     yield bucket.release(token)
 
 

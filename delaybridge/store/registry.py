@@ -93,7 +93,8 @@ def record(
 ) -> RedisCommand[bool]:
     """Add what a worker counted since its last sample to the series; False: it had been added.
 
-    number: of the sample; it grows. sample: MessagePack, see `lua/record.lua`.
+    number: of the sample; it grows from 1; 0 adds nothing. sample: MessagePack, as
+    `lua/record.lua` describes it.
     """
     args = ("" if now_ms is None else now_ms, worker, instance, number, sample)
     return RedisCommand("record", (keys.series(namespace),), args, bool)
