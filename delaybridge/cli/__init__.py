@@ -32,6 +32,7 @@ COMMANDS = {
     "stats": ("stats", "Count messages by state; rates and lateness."),
     "horizon": ("horizon", "Show how many messages fall due in the coming time."),
     "tail": ("tail", "Print the events of all workers as they happen."),
+    "top": ("top", "Watch everything on one screen, with keys."),
     "worker": ("fleet", "The running workers."),
     "bucket": ("fleet", "The buckets and who owns them."),
     "health": ("health", "Check that messages go out on time; exits with 0 or 1."),

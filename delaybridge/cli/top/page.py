@@ -1,0 +1,198 @@
+"""The pages of `delaybridge top` as lines of text, for any width and height. Without I/O."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from delaybridge.cli.fleet import failing_text, unowned
+from delaybridge.cli.layout import shortened
+from delaybridge.cli.output import in_time, moment, roughly
+from delaybridge.cli.top.controls import HELP, TABS, View
+from delaybridge.cli.top.lists import listed
+from delaybridge.cli.top.picture import Picture
+from delaybridge.cli.top.rates import rate_lines
+from delaybridge.errors import printable
+
+if TYPE_CHECKING:
+    from delaybridge import Horizon, Stats
+
+LEAST_WIDTH, LEAST_HEIGHT = 40, 10
+_LATE_MS = 5000
+_TROUBLES = 4
+_SECONDS = 60
+_MOST_ROWS = 5
+_BARS = " ▁▂▃▄▅▆▇█"
+Lines = list[Text]
+
+
+def page(picture: Picture, view: View, width: int, height: int, about: str = "") -> Lines:
+    """Exactly `height` lines of at most `width` cells. about: which Redis and namespace."""
+    if width < LEAST_WIDTH or height < LEAST_HEIGHT:
+        lines = [Text(f"{width} x {height} is too small: {LEAST_WIDTH} x {LEAST_HEIGHT}")]
+        return _fitted(lines, width, height)
+    head = [_title(picture, about, width), _tabs(view)]
+    foot = [_foot(picture, view)]
+    room = height - len(head) - len(foot)
+    if view.helps:
+        body = [Text(f"  {keys.ljust(16)}{what}") for keys, what in HELP]
+    elif picture.stats is None or picture.away_s is not None:
+        body = list(_away(picture, about))
+    else:
+        body = _body(picture, picture.stats, view, width, room)
+    return _fitted([*head, *_fitted(body, width, room), *foot], width, height)
+
+
+def _body(picture: Picture, stats: Stats, view: View, width: int, room: int) -> Lines:
+    body: Lines = [*_troubles(picture, stats), Text()]
+    if view.tab == 0:
+        body += [*_states(stats), Text()]
+        if picture.recent is not None:
+            body += [*rate_lines(picture.recent), Text()]
+        if picture.horizon is not None:
+            # Destinations get what is left, but a few lines at least.
+            rows = max(1, min(_MOST_ROWS, room - len(body) - 7))
+            body += [*_minute(picture.horizon, width, rows), Text()]
+    return body + listed(picture, stats, view, width, room - len(body))
+
+
+def _title(picture: Picture, about: str, width: int) -> Text:
+    at = moment(picture.stats.now_ms) if picture.stats else ""
+    right = f"{(at or '')[11:19]} UTC  {picture.took_ms:.0f} ms" if at else ""
+    left = shortened(f"delaybridge top  {printable(about)}", max(width - len(right) - 2, 10))
+    return Text(f"{left.ljust(width - len(right))}{right}", style="bold")
+
+
+def _tabs(view: View) -> Text:
+    text = Text()
+    for number, name in enumerate(TABS):
+        is_shown = number == view.tab and not view.helps
+        text.append(f" {number + 1} {name} ", style="reverse" if is_shown else "")
+    return text
+
+
+def _foot(picture: Picture, view: View) -> Text:
+    if view.note:
+        return Text(printable(view.note), style="bold yellow")
+    if picture.error and picture.away_s is None:
+        return Text(printable(picture.error), style="red")
+    return Text("q quit  ? help  tab view  j k select  P pause or resume", style="dim")
+
+
+def _away(picture: Picture, about: str) -> Iterator[Text]:
+    yield Text()
+    if not picture.error:
+        yield Text(f"  asking {about} ...")
+        return
+    if picture.away_s is not None:
+        since = roughly(int((time.monotonic() - picture.away_s) * 1000))
+        yield Text(f"  Redis has not answered for {since}; trying again.", style="bold red")
+    yield Text(f"  {printable(picture.error)}")
+    yield Text()
+    yield Text("  Messages are safe: nothing is delivered, and nothing is lost, until it is back.")
+    yield Text("  Likely causes: it is restarting or failing over; the network; a wrong --redis")
+    yield Text("  or password. In another terminal: delaybridge doctor")
+    if picture.stats is not None:
+        s = picture.stats
+        yield Text()
+        yield Text(
+            f"  {(moment(s.now_ms) or '')[11:19]} UTC, seen last: {s.delayed:,} delayed, "
+            f"{s.in_flight:,} in flight, {s.parked:,} parked, {s.dead:,} dead"
+        )
+
+
+def _troubles(picture: Picture, stats: Stats) -> Iterator[Text]:
+    """What is wrong, the worst first; the rest is a number."""
+    found = list(_faults(stats, picture))
+    for style, what in found[:_TROUBLES]:
+        yield Text(f"! {printable(what)}", style=style)
+    if len(found) > _TROUBLES:
+        yield Text(f"! and {len(found) - _TROUBLES} more: delaybridge health", style="red")
+    if not found:
+        yield Text("well: every bucket has its worker, nothing is late", style="green")
+
+
+def _faults(stats: Stats, picture: Picture) -> Iterator[tuple[str, str]]:
+    for one in stats.all_damage:
+        yield "bold red", f"damaged: {one}"
+    if alone := unowned(stats):
+        yield "bold red", f"{len(alone)} of {len(stats.buckets)} buckets have no worker"
+    if stats.overdue_ms > _LATE_MS:
+        yield "bold red", f"the oldest waiting message is {roughly(stats.overdue_ms)} overdue"
+    for (destination, reason), workers in _by_trouble(stats).items():
+        who = f"{workers[0]} parks" if len(workers) == 1 else f"{len(workers)} workers park"
+        yield "red", f"{who} messages to {destination} {reason}"
+    for retrying in stats.retrying:
+        yield "yellow", failing_text(retrying, stats)
+    if picture.places is None:
+        return
+    for place in picture.places.places:
+        if place.rule.paused:
+            yield "yellow", f"paused: {place.place}"
+    for odd, what in picture.places.odd.items():
+        yield "yellow", f"rule of {odd}: {what}"
+    for name in picture.places.ignoring:
+        yield "yellow", f"{name} is too old to obey rules of destinations"
+
+
+def _by_trouble(stats: Stats) -> dict[tuple[str, str], list[str]]:
+    found: dict[tuple[str, str], list[str]] = {}
+    for each in stats.troubles:
+        found.setdefault((each.destination, each.reason), []).append(each.worker)
+    return found
+
+
+def _states(stats: Stats) -> Iterator[Text]:
+    text = Text()
+    for name in ("delayed", "in_flight", "parked", "dead"):
+        count = getattr(stats, name)
+        style = "bold yellow" if count and name in ("parked", "dead") else "bold"
+        text.append(f"{name.replace('_', ' ')} ").append(f"{count:,}", style=style).append("   ")
+    yield text
+    wait_ms = None if stats.next_due_ms is None else stats.next_due_ms - stats.now_ms
+    facts = {
+        "next due": "-" if wait_ms is None else in_time(wait_ms),
+        "overdue": roughly(stats.overdue_ms) if stats.overdue_ms else "nothing",
+        "buckets": f"{len(stats.buckets) - len(unowned(stats))}/{len(stats.buckets)}",
+        "workers": str(len(stats.workers)),
+        "ingests": str(len(stats.ingests)) if stats.ingests else "",
+    }
+    yield Text("   ".join(f"{name} {fact}" for name, fact in facts.items() if fact))
+
+
+def _minute(horizon: Horizon, width: int, rows: int) -> Iterator[Text]:
+    """The next 60 seconds as bars, in as many columns as there is room for."""
+    seconds = [0] * _SECONDS
+    for number, cell in enumerate(horizon.cells):
+        seconds[min(number, _SECONDS - 1)] += cell.messages
+    step = next(n for n in (1, 2, 3, 4, 5, 6) if _SECONDS // n <= width - 12)
+    counts = [sum(seconds[at : at + step]) for at in range(0, _SECONDS, step)]
+    most = max(counts)
+    unit = "1s" if step == 1 else f"{step}s"
+    peak = f", at most {most:,} in {unit}, in {counts.index(most) * step}s" if most else ""
+    # Workers have claimed most of what is due within a second or two; it is in no bar.
+    claimed = f"; {horizon.in_flight:,} claimed" if horizon.in_flight else ""
+    yield Text(f"NEXT MINUTE  {horizon.messages:,} fall due{peak}{claimed}", style="bold")
+    for row in reversed(range(rows)):
+        bars = "".join(_bar(count, most, row, rows) for count in counts)
+        yield Text(f"{f'{most:,}' if row == rows - 1 and most else '':>10}  ").append(
+            bars, style="cyan"
+        )
+    marks = "".join(f"{at}s".ljust(len(counts) // 6) for at in range(0, _SECONDS, 10))
+    yield Text(f"{'':>10}  {marks}", style="dim")
+
+
+def _bar(count: int, most: int, row: int, rows: int) -> str:
+    """One character of a bar; anything above zero shows."""
+    eighths = max(round(count / most * rows * 8), 1) if count else 0
+    return _BARS[max(0, min(8, eighths - row * 8))]
+
+
+def _fitted(lines: Sequence[Text], width: int, height: int) -> Lines:
+    fitted = [*lines[:height], *[Text()] * max(0, height - len(lines))]
+    for line in fitted:
+        line.truncate(width, overflow="ellipsis")
+    return fitted

@@ -1,0 +1,64 @@
+"""The rates and the lateness of `delaybridge top`, in a few lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from delaybridge.errors import printable
+
+if TYPE_CHECKING:
+    from delaybridge.store.series import Rates, Recent
+
+_NAMES = ("scheduled", "published", "retried", "buried")
+_BAD = ("retried", "buried")
+_CELLS = 9
+
+
+def rate_lines(recent: Recent) -> Iterator[Text]:
+    """Messages a second of the last 1 s, 1 m and 15 m, and how late they were."""
+    if recent.missing:
+        yield Text(f"RATE/s  none: {printable(recent.missing)}", style="dim")
+        return
+    windows = [_window(rates) for rates in recent.rates]
+    head = "RATE/s".ljust(11) + "".join(window.rjust(_CELLS) for window in windows)
+    late = "".join(word.rjust(_CELLS) for word in ("p50", "p99", "max"))
+    yield Text(f"{head}   {'LATENESS'.ljust(9)}{late}", style="bold")
+    for number, name in enumerate(_NAMES):
+        line = Text(name.ljust(11))
+        for rates in recent.rates:
+            per_s = rates.per_s.get(name, 0.0)
+            shown = rate_text(per_s) if rates.covered_s else "-"
+            is_bad = per_s and name in _BAD
+            line.append(shown.rjust(_CELLS), style="yellow" if is_bad else "")
+        if number < len(recent.rates):
+            line.append(f"   {windows[number].ljust(9)}{_lateness(recent.rates[number])}")
+        yield line
+    if recent.silent:
+        names = ", ".join(recent.silent)
+        yield Text(f"without {printable(names)}: no rates from there", style="yellow")
+
+
+def rate_text(per_s: float) -> str:
+    """`1,902`, `0.2`; what is not zero never looks like it."""
+    if 0 < per_s < 0.05:
+        return "<0.1"
+    return f"{per_s:,.0f}" if per_s >= 9.95 or not per_s else f"{per_s:.1f}"
+
+
+def _window(rates: Rates) -> str:
+    return f"{rates.window_s // 60}m" if rates.window_s >= 60 else f"{rates.window_s}s"
+
+
+def _lateness(rates: Rates) -> str:
+    if rates.lateness is None:
+        return "".join("-".rjust(_CELLS) for _ in range(3))
+    return "".join(_ms(each).rjust(_CELLS) for each in rates.lateness)
+
+
+def _ms(ms: float) -> str:
+    if ms < 10:
+        return f"{ms:.1f} ms"
+    return f"{ms:,.0f} ms" if ms < 10_000 else f"{ms / 1000:,.0f} s"
