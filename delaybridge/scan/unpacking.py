@@ -21,7 +21,8 @@ def copies_of(
     """The copies of a claim. A record that cannot be read is buried; the others go on.
 
     A message that is to leave later than at its score, because its destination is spread, goes back
-    to `due` instead. So does one that is late: else it might overtake an earlier one of its key.
+    to `due` instead. So does one that is late, once: else it might overtake an earlier one of its
+    key that was put back before.
     """
     copies = []
     route, is_spread = lanes.route, lanes.is_spread
@@ -48,10 +49,19 @@ def copies_of(
         )
         if raw[0] == BACKDATED:
             copy.late_from_ms = max(copy.late_from_ms, since_ms(raw))
-        if is_spread and not copy.tried.failures and lane.terms.spread_ms:
-            leaves_at = copy.leaves_at(lane.terms.spread_ms)
-            if leaves_at > score:
-                session.exits.defer(copy.item, leaves_at)
-                continue
-        copies.append(copy)
+        if not (is_spread and _defers(copy, now_ms)):
+            copies.append(copy)
     return copies
+
+
+def _defers(copy: Copy, now_ms: int) -> bool:
+    """Put it back in `due` if it is to leave later than at its score."""
+    spread_ms, tried = copy.lane.terms.spread_ms, copy.tried
+    if not spread_ms or tried.failures:
+        return False
+    leaves_at = copy.leaves_at(spread_ms)
+    is_late_again = tried.due_ms is not None and leaves_at <= now_ms
+    if leaves_at <= copy.score or is_late_again:
+        return False
+    copy.session.exits.defer(copy.item, leaves_at)
+    return True
