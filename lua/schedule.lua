@@ -38,18 +38,6 @@ local KEEP, KNOWN_SOURCE = 1, 5 -- policies
 local BACKDATED = 2 -- the head's version if the time of acceptance follows the payload
 local KEEP_CALLS_MS = 600000
 local MOST_AT_ONCE = 2000 -- Lua's stack bounds the words of one command
--- Headers of OpenTelemetry's propagators: a call made again has another context, and the same content.
-local CONTEXT = {
-  traceparent = true, tracestate = true, baggage = true, b3 = true, ['x-b3-traceid'] = true,
-  ['x-b3-spanid'] = true, ['x-b3-parentspanid'] = true, ['x-b3-sampled'] = true,
-  ['x-b3-flags'] = true, ['uber-trace-id'] = true, ['X-Amzn-Trace-Id'] = true,
-}
--- MessagePack: how many bytes the size of a text or of bytes takes, by its first byte.
-local WIDTHS = {[0xc4] = 1, [0xd9] = 1, [0xc5] = 2, [0xda] = 2, [0xc6] = 4, [0xdb] = 4}
--- AMQP: the bytes of a value, by its type; other types have their size before them.
-local SIZES = {
-  t = 1, b = 1, B = 1, s = 2, u = 2, I = 4, i = 4, f = 4, D = 5, l = 8, L = 8, d = 8, T = 8, V = 0,
-}
 local messages, due, mirror, attempts, calls = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[10]
 local policy, count, argv = tonumber(ARGV[2]), tonumber(ARGV[10]), ARGV
 
@@ -205,6 +193,20 @@ if not all_new then
     end
     return true
   end
+
+  -- Headers of OpenTelemetry's propagators: a call made again has another context, and the same
+  -- content. These tables are made here, since the usual call does not need them.
+  local CONTEXT = {
+    traceparent = true, tracestate = true, baggage = true, b3 = true, ['x-b3-traceid'] = true,
+    ['x-b3-spanid'] = true, ['x-b3-parentspanid'] = true, ['x-b3-sampled'] = true,
+    ['x-b3-flags'] = true, ['uber-trace-id'] = true, ['X-Amzn-Trace-Id'] = true,
+  }
+  -- MessagePack: how many bytes the size of a text or of bytes takes, by its first byte.
+  local WIDTHS = {[0xc4] = 1, [0xd9] = 1, [0xc5] = 2, [0xda] = 2, [0xc6] = 4, [0xdb] = 4}
+  -- AMQP: the bytes of a value, by its type; other types have their size before them.
+  local SIZES = {
+    t = 1, b = 1, B = 1, s = 2, u = 2, I = 4, i = 4, f = 4, D = 5, l = 8, L = 8, d = 8, T = 8, V = 0,
+  }
 
   -- The entries of an AMQP table, without trace context.
   local function without_context(entries)
