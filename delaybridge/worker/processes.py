@@ -51,19 +51,21 @@ def run(
     logging. Both are pickled.
     """
 
+    is_alone = processes == 1 and not routes
+
     def spec(process_name: str, suffix: int | str, routes: Sequence[Route] = ()) -> ChildSpec:
-        child_name = None if name is None else f"{name}-{suffix}"
+        child_name = name if name is None or is_alone else f"{name}-{suffix}"
         return ChildSpec(process_name, child_name, routes, burst, exit_code, prepare)
 
     specs = [spec(f"worker-{number}", number) for number in range(processes)]
     if routes:
         specs.append(spec(f"ingest-{processes}", "ingest", routes))
     with served(settings, [each.process_name for each in specs]) as reports:
-        if len(specs) > 1:
-            return _Parent(settings, specs, reports).run()
-        only = None if reports is None else partial(reports.put, specs[0].process_name)
-        run_one(settings, name=name, burst=burst, on_report=only)
-        return 0
+        if is_alone and reports is None:
+            run_one(settings, name=name, burst=burst)
+            return 0
+        # A scrape takes milliseconds of an interpreter: not of one that has messages to publish.
+        return _Parent(settings, specs, reports).run()
 
 
 class _Parent:
