@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from delaybridge.message import Answer
+from delaybridge.message import Answer, Message
 from tests.rigs.fleet import ROOT, Fleet
 from tests.rigs.waiting import wait_until
 
@@ -63,3 +63,19 @@ def test_workers_of_two_versions_share_the_work_and_take_over_from_each_other(
     assert published == set(ids) - cancelled
     assert not fleet.early()
     assert set(fleet.twice()) <= tried_again
+
+
+@pytest.mark.timeout(120)
+def test_a_worker_that_knows_no_plans_delivers_messages_that_have_one(
+    redis_url: str, namespace: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "other"
+    put_other_version(folder)
+    with Fleet(tmp_path, redis_url, namespace, ttl_ms=2000) as fleet:
+        fleet.start("old", instead=folder)
+        fleet.wait_shared("old")
+        plan = {"max_attempts": 3, "base_ms": 100, "dead_letter": "file:failed"}
+        some = [Message("file:q", b"x", delay=0, retry=plan, id=f"m{n}") for n in range(20)]
+        assert {*fleet.client.schedule_many(some)} == {"created"}
+        fleet.wait_published([f"m{n}" for n in range(20)])
+        fleet.wait_settled()
