@@ -25,6 +25,8 @@ if TYPE_CHECKING:  # the same names as in _HOMES
     from delaybridge.message import OnConflict as OnConflict
     from delaybridge.message import State as State
     from delaybridge.settings.settings import Settings as Settings
+    from delaybridge.store.definitions import Backfilled as Backfilled
+    from delaybridge.store.definitions import Recurring as Recurring
     from delaybridge.store.destinations import Place as Place
     from delaybridge.store.destinations import Places as Places
     from delaybridge.store.horizon import Cell as Cell
@@ -54,6 +56,7 @@ _HOMES = {
     ),
     "message": "Answer Limits Message MessagePlan OnConflict State",
     "settings.settings": "Settings",
+    "store.definitions": "Backfilled Recurring",
     "store.destinations": "Place Places",
     "store.horizon": "Cell Horizon",
     "store.rules": "Rule",

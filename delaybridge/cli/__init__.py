@@ -27,6 +27,7 @@ COMMANDS = {
     "dead": ("dead", "Messages that were given up: list, bring back, discard."),
     "destination": ("destination", "Pause, limit, spread, purge what goes to a destination."),
     "definitions": ("definitions", "Export and import rules and recurring definitions."),
+    "recurring": ("recurring", "Messages sent again and again, by cron expression or interval."),
     "scan": ("scan", "Run a worker: publish messages when they are due."),
     "ingest": ("scan", "Read delay exchanges or delay topics into the store."),
     "stats": ("stats", "Count messages by state; rates and lateness."),

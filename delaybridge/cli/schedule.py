@@ -84,14 +84,13 @@ def schedule(
     _check_combination(body, lines, keep_going, arguments)
     headers, properties = arguments["headers"], arguments["properties"]
     arguments["retry"] = {field: arguments.pop(field) for field in grammar.PLAN}
-    arguments["headers"] = [(name, text_or_bytes(v)) for name, v in _pairs(headers, "-H")]
-    arguments["properties"] = _properties(properties)
+    arguments["headers"] = [(name, text_or_bytes(v)) for name, v in pairs_of(headers, "-H")]
+    arguments["properties"] = properties_of(properties)
     if lines:
         from delaybridge.cli.lines import schedule_lines
 
         return schedule_lines(call, arguments, on_conflict, keep_going=keep_going)
-    limit = call.settings.limits.body_bytes
-    content = _stdin_body(call, limit) if body == "-" else os.fsencode(body or "")
+    content = stdin_body(call) if body == "-" else os.fsencode(body or "")
     _schedule_one(call, content, arguments, on_conflict)
     return None
 
@@ -113,7 +112,8 @@ def _check_combination(
         raise refused("BODY", "missing; give it as an argument, or - to read it from stdin")
 
 
-def _pairs(texts: Sequence[str], flag: str) -> Iterator[tuple[str, str]]:
+def pairs_of(texts: Sequence[str], flag: str) -> Iterator[tuple[str, str]]:
+    """NAME=VALUE, split."""
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals:
@@ -121,8 +121,9 @@ def _pairs(texts: Sequence[str], flag: str) -> Iterator[tuple[str, str]]:
         yield name, value
 
 
-def _properties(texts: Sequence[str]) -> dict[str, Any]:
-    pairs = [*_pairs(texts, "-P")]
+def properties_of(texts: Sequence[str]) -> dict[str, Any]:
+    """AMQP properties by name."""
+    pairs = [*pairs_of(texts, "-P")]
     for name, count in Counter(name for name, _ in pairs).items():
         if count > 1:
             raise refused("-P", f"{name} is given twice")
@@ -142,8 +143,9 @@ def stdin_bytes(call: Invocation, what: str) -> IO[bytes]:
     return sys.stdin.buffer
 
 
-def _stdin_body(call: Invocation, limit: int) -> bytes:
+def stdin_body(call: Invocation) -> bytes:
     """All of stdin. A body that is too long is refused without reading the rest."""
+    limit = call.settings.limits.body_bytes
     body = stdin_bytes(call, "the body").read(limit + 1)
     if len(body) > limit:
         raise too_large("BODY", limit)

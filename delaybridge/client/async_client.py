@@ -9,6 +9,7 @@ from delaybridge.accept.accept import Accepted
 from delaybridge.client.ahead import AsyncLooksAhead
 from delaybridge.client.back import AsyncLooksBack
 from delaybridge.client.batching import Batching
+from delaybridge.client.recurring import AsyncRecurs
 from delaybridge.client.requests import (
     Key,
     Requests,
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class AsyncClient(AsyncLooksAhead, AsyncLooksBack, AsyncSteers):
+class AsyncClient(AsyncLooksAhead, AsyncLooksBack, AsyncRecurs, AsyncSteers):
     """Schedules messages, changes and shows them, on an event loop. One for each loop is enough.
 
         async with AsyncClient("redis://localhost:6379/0") as client:

@@ -9,6 +9,7 @@ from delaybridge.accept.accept import Accepted
 from delaybridge.client.ahead import LooksAhead
 from delaybridge.client.back import LooksBack
 from delaybridge.client.many import Many
+from delaybridge.client.recurring import Recurs
 from delaybridge.client.requests import (
     Key,
     Requests,
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Client(Many, LooksAhead, LooksBack, Steers):
+class Client(Many, LooksAhead, LooksBack, Recurs, Steers):
     """Schedules messages, changes and shows them. Thread-safe: one for each process is enough.
 
         with Client("redis://localhost:6379/0") as client:

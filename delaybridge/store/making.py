@@ -158,7 +158,7 @@ class Making(Scheduling):
         return ""
 
     def _turn(self, entry: DefinitionEntry, now_ms: int, full: str) -> _Turn:
-        nothing = Planned([], 0, entry.progress.planned_ms, now_ms + _LATER_MS)
+        nothing = Planned([], 0, 0, entry.progress.planned_ms, now_ms + _LATER_MS)
         definition = entry.definition
         if definition is None or definition.paused or not entry.birth:
             return _Turn(entry, nothing, [], entry.error or "it has no plan: add it again")
@@ -303,7 +303,7 @@ def _ahead(definition: Definition, progress: Progress, since_ms: int, ended_ms: 
 
 
 def _failed(turn: _Turn, now_ms: int, error: str) -> _Turn:
-    planned = Planned([], 0, turn.entry.progress.planned_ms, now_ms + _LATER_MS)
+    planned = Planned([], 0, 0, turn.entry.progress.planned_ms, now_ms + _LATER_MS)
     return _Turn(turn.entry, planned, [], error)
 
 
@@ -314,8 +314,8 @@ def _progress(turn: _Turn, now_ms: int) -> Progress:
         return msgspec.structs.replace(old, error=turn.error)
     runs = [*old.ahead_ms, *planned.due_ms]
     past = [due_ms for due_ms in runs if due_ms <= now_ms]
-    made, begin_ms = old.made, now_ms if planned.missed else entry.after_ms
-    if caught := [due_ms for due_ms in planned.due_ms if due_ms <= now_ms]:
+    made = old.made
+    if caught := [due_ms for due_ms in planned.due_ms if due_ms <= planned.since_ms]:
         made = recurring.spans_with(made, entry.after_ms, caught[-1])
     return Progress(
         birth=entry.birth,
@@ -323,7 +323,7 @@ def _progress(turn: _Turn, now_ms: int) -> Progress:
         ahead_ms=tuple(due_ms for due_ms in runs if due_ms > now_ms),
         last_ms=max(past, default=old.last_ms),
         missed=old.missed + planned.missed,
-        made=recurring.spans_with(made, begin_ms, planned.planned_ms),
+        made=recurring.spans_with(made, planned.since_ms, planned.planned_ms),
     )
 
 
