@@ -13,7 +13,7 @@ from delaybridge.scan.limit import Limit
 from delaybridge.scan.parked import Parked
 from delaybridge.scan.retry import Circuit
 from delaybridge.scan.terms import Terms
-from delaybridge.store.troubles import LACKING, LIMITED, SLOW, other_kind
+from delaybridge.store.troubles import LACKING, SLOW, other_kind
 
 if TYPE_CHECKING:
     from delaybridge.scan.session import Session
@@ -88,8 +88,7 @@ class Lane:
     def trouble(self) -> str:
         """Why its messages are parked, if not because its broker is unavailable."""
         if self.lacks is None:
-            limited = "" if self.limit is None else f"{LIMITED}: {self.limit}"
-            return self.circuit.reason or limited or SLOW
+            return self.circuit.reason or (SLOW if self.limit is None else str(self.limit))
         if self.label == other_kind(self.lacks):
             return f"other_kind: {self.lacks} was another kind of broker when it was scheduled"
         return f"{LACKING}: this worker has no broker named {self.lacks!r}"

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from math import inf
 from random import random
 
+from delaybridge.store.troubles import LIMITED
+
 _HOLD_S = 0.2  # a worker holds at most what the rate gives in this time
 _PART = 50  # messages for which a worker that has too few permits asks at a time
 _PACE_MS = 10, 50  # the shortest and longest pause between two questions for that
@@ -34,7 +36,8 @@ class Limit:
         self._used_ms: float = -inf
 
     def __str__(self) -> str:
-        return self.error or f"to {self.rate:g}/s"
+        """Why messages of the lane are parked."""
+        return f"{LIMITED}: to {self.rate:g}/s" if self.error is None else f"rate: {self.error}"
 
     def want(self, waiting: int) -> int:
         """How many permits to ask for, if that many messages wait; 0 or less: none."""

@@ -39,6 +39,7 @@ _LISTS = (
     (keys.worker_info, "HLEN", "hash"),
     (keys.ingests, "ZCARD", "zset"),
     (keys.ingest_info, "HLEN", "hash"),
+    (keys.allowances, "HLEN", "hash"),
     (keys.series, "HLEN", "hash"),
 )
 _COUNTED = ("mirror", "revoked")  # their scores are numbers drawn from the bucket's counter

@@ -201,7 +201,8 @@ async def test_a_damaged_key_stops_only_what_is_limited_and_is_reported(
         await begin(rig, [*overdue(20), *(message(f"o{n}", NOW_MS + n, "b:q") for n in range(20))])
         await rig.live_until(NOW_MS + 3000)
         assert len(rig.other.taken) == 20 and not rig.memory.taken
-        assert "WRONGTYPE" in rig.lanes.announced()["parked"]["memory:q"]
+        assert rig.lanes.announced()["parked"]["memory:q"].startswith("rate: redis: WRONGTYPE")
+        assert [each.key for each in (await rig.client.stats()).damage] == [key]
         assert rig.store.sent.count("allow") <= 4
         await rig.store.redis.delete(key)
         await rig.live_until(NOW_MS + 5000)

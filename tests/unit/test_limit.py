@@ -93,10 +93,10 @@ def test_a_clock_that_was_set_changes_no_pause() -> None:
 
 def test_it_says_what_holds_its_messages_back() -> None:
     limit = limit_of(1000, 2.5)
-    assert str(limit) == "to 2.5/s"
+    assert str(limit) == "limited: to 2.5/s"
     limit.refused("redis: WRONGTYPE", NOW_MS)
     assert (str(limit), limit.is_short, limit.ask_at_ms) == (
-        "redis: WRONGTYPE", True, NOW_MS + 1000,
+        "rate: redis: WRONGTYPE", True, NOW_MS + 1000,
     )  # fmt: skip
     limit.granted(1, 1, 0, NOW_MS)
-    assert str(limit) == "to 2.5/s"
+    assert str(limit) == "limited: to 2.5/s"

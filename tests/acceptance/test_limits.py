@@ -1,0 +1,62 @@
+"""A fleet of real workers keeps to a rate, by an independent consumer's clock."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.rigs.bridge import Bridge, MakeBridge
+from tests.rigs.waiting import wait_s
+
+pytestmark = pytest.mark.timeout(150)
+
+LEASE_TTL_MS = 2000
+SAVED_S = 0.2  # of the rate: what a destination may save up
+EARLY_S = 0.01  # the first permits are asked for when the first message is fired
+
+
+def check_rate(bridge: Bridge, name: str, rate: int, workers: int, seconds: int) -> None:
+    """A backlog goes out at its rate, and messages for another destination meanwhile on time.
+
+    Of several workers one is killed in the middle.
+    """
+    limited, other = bridge.rabbitmq_queue(f"{name}-l"), bridge.rabbitmq_queue(f"{name}-o")
+    bridge.start_workers(workers)
+    bridge.client.limit(limited, rate)
+    backlog = set(bridge.schedule(limited, rate * seconds, seconds=0))
+    others = set(bridge.schedule(other, 50 * seconds, seconds=seconds, first_s=0.5))
+    if workers > 1:
+        wait_s(seconds / 2)
+        bridge.kill_worker(bridge.workers[0])
+    bridge.wait_delivered()
+    # then nothing is lost or early; what the killed worker had in flight may come twice
+    verdict = bridge.verdict()
+    assert not verdict.lost
+    assert not verdict.early
+    assert not verdict.changed
+    held = rate * SAVED_S + 20 if workers > 1 else 0
+    assert len(verdict.duplicates) <= held
+    # and at no time more has arrived than the rate allows, wherever consumer or broker stalled
+    first_us: dict[str, int] = {}
+    for each in sorted(bridge.deliveries(), key=lambda each: -each.at_us):
+        first_us[each.id] = each.at_us
+    begun_us = 1000 * min(bridge.promises[id].due_ms for id in backlog)
+    since_s = sorted((first_us[id] - begun_us) / 1e6 for id in backlog)
+    print(f"{rate}/s: the last of {len(since_s)} after {since_s[-1]:.2f} s")
+    for n, at_s in enumerate(since_s):
+        assert n < rate * (at_s + SAVED_S + EARLY_S) + 1
+    # and the others did not wait for it: if they did, half of them would be half of this time late
+    late_s = sorted(
+        each.at_us / 1e6 - each.due_ms / 1e3 for each in bridge.deliveries() if each.id in others
+    )
+    assert late_s[len(late_s) // 2] < seconds / 8
+
+
+@pytest.mark.parametrize(
+    ("rate", "workers", "seconds"), [(100, 1, 5), (100, 4, 6), (5000, 1, 4), (5000, 2, 4)]
+)
+def test_a_fleet_keeps_to_a_rate_though_a_worker_is_killed(
+    make_bridge: MakeBridge, rabbitmq_url: str, namespace: str,
+    rate: int, workers: int, seconds: int,
+) -> None:  # fmt: skip
+    bridge = make_bridge({"rabbitmq": rabbitmq_url}, lease_ttl_ms=LEASE_TTL_MS)
+    check_rate(bridge, namespace, rate, workers, seconds)
