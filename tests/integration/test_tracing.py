@@ -7,7 +7,15 @@ from typing import Any
 
 import pytest
 from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.trace import SpanKind, StatusCode
+from opentelemetry.trace import (
+    NonRecordingSpan,
+    SpanContext,
+    SpanKind,
+    StatusCode,
+    TraceFlags,
+    TraceState,
+    set_span_in_context,
+)
 
 from delaybridge import Client, Message, MessageConflict, MessageError
 from tests.rigs.flavours import Maker
@@ -215,6 +223,29 @@ async def test_a_message_with_a_context_keeps_it(
     for span in traces.named("schedule"):
         assert span.kind is SpanKind.CLIENT
         assert linked(span) == [FOREIGN]
+
+
+async def test_contexts_are_not_mixed(
+    traces: Traces, make: Maker, redis_url: str, namespace: str
+) -> None:
+    client = make(redis_url, namespace=namespace, brokers=BROKERS)
+    state = TraceState([("vendor", "callers")])
+    remote = SpanContext(1, 2, is_remote=True, trace_flags=TraceFlags(1), trace_state=state)
+    caller = set_span_in_context(NonRecordingSpan(remote))
+    with traces.tracer.start_as_current_span("caller", caller):
+        await client.schedule(
+            "kafka:t", b"x", delay=LATER, id="own", headers={"traceparent": FOREIGN}
+        )
+        await client.schedule("kafka:t", b"x", delay=LATER, id="new")
+        await client.schedule(
+            "kafka:t", b"x", delay=LATER, id="baggage", headers={"baggage": "mine=1"}
+        )
+    own, new, baggage = [dict((await client.get(id)).headers) for id in ("own", "new", "baggage")]
+    assert own == {"traceparent": FOREIGN.encode()}
+    assert new.keys() == {"traceparent", "tracestate"}
+    assert new["tracestate"] == b"vendor=callers"
+    assert baggage.keys() == {"traceparent", "tracestate", "baggage"}
+    assert baggage["baggage"] == b"mine=1"
 
 
 @pytest.mark.parametrize("headers", [{}, {"a": "b"}, [("a", "b")]])

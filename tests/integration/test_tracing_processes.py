@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -218,3 +219,19 @@ assert active() is None
         env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE_S,
     )  # fmt: skip
     assert run.returncode == 0, run.stderr
+
+
+def test_the_example_of_the_page_prints_both_spans(
+    environment: dict[str, str], redis_url: str, rabbitmq_url: str, tmp_path: Path, namespace: str
+) -> None:
+    page = (ROOT / "docs" / "tracing.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    code = code.replace("amqp://localhost", rabbitmq_url).replace("rabbitmq:/orders", "rabbitmq:/q")
+    code = code.replace("Client(", f"Client({redis_url!r}, namespace={namespace!r}, ")
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE_S,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    names = re.findall(r'^    "name": "(.*)"', run.stdout, re.MULTILINE)
+    assert names == ["schedule rabbitmq:/q", "checkout"]
