@@ -19,7 +19,7 @@ from tests.rigs.timetable import NAME, Caller, Timetable
 
 NOW_MS = 1_800_000_000_000
 EVERY_MS = 4000
-SEEDS = 80
+SEEDS = 250
 STEPS = 400
 
 
