@@ -89,12 +89,14 @@ def _away(picture: Picture, about: str) -> Iterator[Text]:
         return
     if picture.away_s is not None:
         since = roughly(int((time.monotonic() - picture.away_s) * 1000))
-        yield Text(f"  Redis has not answered for {since}; trying again.", style="bold red")
+        what = "Redis has not answered" if picture.is_silent else "no look has succeeded"
+        yield Text(f"  {what} for {since}; trying again.", style="bold red")
     yield Text(f"  {printable(picture.error)}")
     yield Text()
-    yield Text("  Messages are safe: nothing is delivered, and nothing is lost, until it is back.")
-    yield Text("  Likely causes: it is restarting or failing over; the network; a wrong --redis")
-    yield Text("  or password. In another terminal: delaybridge doctor")
+    if picture.is_silent:
+        yield Text("  It may be restarting or failing over, or the network is down.")
+        yield Text("  If workers cannot reach it either, nothing is delivered until it is back.")
+    yield Text("  In another terminal: delaybridge doctor")
     if picture.stats is not None:
         s = picture.stats
         yield Text()

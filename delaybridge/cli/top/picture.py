@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from delaybridge.errors import StoreError
+from delaybridge.errors import StoreError, StoreUnavailable
 from delaybridge.store.command import Steps, together
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ COUNT_EVERY_S = 5.0  # counting by destination is the dearest part
 class Picture:
     """One look. error: what could not be read; `stats` is None until a look succeeded.
 
-    took_ms: until all answers were there. seen_s: when, monotonic. away_s: since when Redis does
-    not answer, None while it does.
+    took_ms: until all answers were there. away_s: since when no look succeeds, monotonic; None if
+    the last one did. is_silent: because Redis does not answer.
     """
 
     stats: Stats | None = None
@@ -36,8 +36,8 @@ class Picture:
     places: Places | None = None
     error: str = ""
     took_ms: float = 0.0
-    seen_s: float = 0.0
     away_s: float | None = None
+    is_silent: bool = False
 
 
 def look(calls: Calls, before: Picture, *, counting: bool) -> Steps[Picture]:
@@ -138,8 +138,8 @@ class Watcher:
         except Exception as exc:
             since_s = began_s if before.away_s is None else before.away_s
             kind = "" if isinstance(exc, StoreError) else f"{type(exc).__name__}: "
-            return replace(before, error=f"{kind}{exc}", away_s=since_s)
+            is_silent = isinstance(exc, StoreUnavailable)
+            return replace(before, error=f"{kind}{exc}", away_s=since_s, is_silent=is_silent)
         if counting:
             self._counted_s = began_s
-        now_s = time.monotonic()
-        return replace(found, took_ms=(now_s - began_s) * 1e3, seen_s=now_s)
+        return replace(found, took_ms=(time.monotonic() - began_s) * 1e3)

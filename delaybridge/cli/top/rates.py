@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from rich.text import Text
@@ -27,18 +27,23 @@ def rate_lines(recent: Recent) -> Iterator[Text]:
     late = "".join(word.rjust(_CELLS) for word in ("p50", "p99", "max"))
     yield Text(f"{head}   {'LATENESS'.ljust(9)}{late}", style="bold")
     for number, name in enumerate(_NAMES):
-        line = Text(name.ljust(11))
-        for rates in recent.rates:
-            per_s = rates.per_s.get(name, 0.0)
-            shown = rate_text(per_s) if rates.covered_s else "-"
-            is_bad = per_s and name in _BAD
-            line.append(shown.rjust(_CELLS), style="yellow" if is_bad else "")
+        line = _of(name, recent.rates)
         if number < len(recent.rates):
             line.append(f"   {windows[number].ljust(9)}{_lateness(recent.rates[number])}")
         yield line
     if recent.silent:
-        names = ", ".join(recent.silent)
-        yield Text(f"without {printable(names)}: no rates from there", style="yellow")
+        names = ", ".join(f"{name} ({why})" if why else name for name, why in recent.silent.items())
+        yield Text(f"without {printable(names)}", style="yellow")
+
+
+def _of(name: str, windows: Sequence[Rates]) -> Text:
+    """One rate in each window."""
+    line = Text(name.ljust(11))
+    for rates in windows:
+        per_s = rates.per_s.get(name, 0.0)
+        shown = rate_text(per_s) if rates.covered_s else "-"
+        line.append(shown.rjust(_CELLS), style="yellow" if per_s and name in _BAD else "")
+    return line
 
 
 def rate_text(per_s: float) -> str:
