@@ -40,9 +40,10 @@ class Parked:
         """The earliest score, -inf if unknown."""
         return self._known[0][0] if self._known else -inf
 
-    def add(self, copy: Copy) -> None:
+    def add(self, copy: Copy, bound: int | None = None) -> None:
         """Park one more. Beyond the bound only the earliest ids are kept."""
-        if copy.score < self._last or (self._is_whole and len(self._known) < _KNOWN):
+        bound = _KNOWN if bound is None else min(bound, _KNOWN)
+        if copy.score < self._last or (self._is_whole and len(self._known) < bound):
             heapq.heappush(self._known, (copy.score, copy.id))
             self._last = max(self._last, copy.score)
         else:

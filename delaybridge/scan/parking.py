@@ -17,6 +17,7 @@ from delaybridge.scan.parked import Parked
 from delaybridge.scan.session import Session
 from delaybridge.scan.window import Window
 
+_ALL_KNOWN = 1_000_000  # ids of parked messages in memory, about 150 bytes each
 _PROBES = 5  # messages that may pass while a circuit is probed
 
 Remove = Callable[[Callable[[Copy], bool]], list[Copy]]
@@ -32,6 +33,7 @@ class Parking:
         self._window = window
         self.troubled: dict[Lane, None] = {}
         self._returning: list[tuple[Lane, Session]] = []
+        self._bound = _ALL_KNOWN  # ids to be remembered of one lane and session
         self._changed: set[str] = set()  # brokers, families: their messages must be routed again
 
     def park(self, copy: Copy) -> None:
@@ -44,7 +46,7 @@ class Parking:
         parked = lane.parked.get(session)
         if parked is None:
             parked = lane.parked[session] = Parked()
-        parked.add(copy)
+        parked.add(copy, self._bound)
 
     def routes_changed(self, names: set[str]) -> None:
         """Messages of these brokers, exchanges or topics must be routed again."""
@@ -123,6 +125,7 @@ class Parking:
     def _ways(self, now_ms: int) -> dict[tuple[Lane, Session], int | None]:
         """(lane, session) whose messages may come back -> how many, None: all."""
         ways: dict[tuple[Lane, Session], int | None] = {}
+        self._bound = _ALL_KNOWN // max(1, sum([len(lane.parked) for lane in self.troubled]))
         for lane in list(self.troubled):
             if lane.is_cut_off:
                 continue

@@ -195,6 +195,26 @@ async def test_many_paused_messages_come_back_as_there_is_room(rig_of: RigFactor
         assert [publish.at_ms for publish in rig.other.taken] == [soon_ms]
 
 
+async def test_few_ids_are_remembered_of_many_paused_messages_and_none_is_lost(
+    rig_of: RigFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("delaybridge.scan.parking._ALL_KNOWN", 40)
+    async with rig_of(buckets=1, window=20, batch_messages=20) as rig:
+        await rig.steer({"memory": PAUSED, "rabbit:orders": PAUSED})
+        names = ["memory:q", CLOSE]
+        await claimed(rig, *(message(f"m{n:04}", SOON_MS + n, names[n % 2]) for n in range(1000)))
+        await rig.live_until(SOON_MS + 2000)
+        lanes = rig.lanes._parking.troubled
+        known = sum(len(parked) for lane in lanes for parked in lane.parked.values())
+        assert known < 300 and rig.scanner.is_idle()
+        await rig.steer({"memory": PAUSED})
+        await rig.live_until(rig.now_ms + 500)
+        assert not rig.memory.ids and rig.rabbit.ids == [f"m{n:04}" for n in range(1, 1000, 2)]
+        await rig.steer({})
+        await rig.live_until(rig.now_ms + 500)
+        assert rig.memory.ids == [f"m{n:04}" for n in range(0, 1000, 2)]
+
+
 # retry plans
 
 

@@ -10,9 +10,12 @@ from hypothesis import strategies as st
 
 from delaybridge.message import Destination, Record
 from delaybridge.scan.copy import Copy
+from delaybridge.scan.flow import Flow
 from delaybridge.scan.lane import Lane
 from delaybridge.scan.parked import Parked
+from delaybridge.scan.retry import RetryPolicy
 from delaybridge.scan.session import Session
+from delaybridge.scan.terms import Terms
 from delaybridge.store.record import Tried
 from delaybridge.store.verbs import Bucket
 
@@ -23,7 +26,7 @@ HANDFUL = 3
 
 def copy(score: float) -> Copy:
     destination: Any = Destination("a", "", "q")
-    lane = Lane("a:q", None, 0)
+    lane = Lane("a:q", None, Flow(10, 0), Terms(RetryPolicy()))
     return Copy(SESSION, 11, str(score), score, Tried(), Record("a:q", b""), destination, lane)
 
 
