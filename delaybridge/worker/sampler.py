@@ -70,7 +70,7 @@ class Sampler:
         """The sample, and a look at what clients did in the held buckets, for the next one."""
         if self._sample is not None and self._monotonic() - self._sampled_s > _TOO_OLD_S:
             self._sample = None
-            self._told = self._flat()
+            self._told, self._late_ms = self._flat(), 0
         if self._sample is None:
             self._number += 1
             self._sampled_s = self._monotonic()

@@ -1,0 +1,103 @@
+"""The sampler: what it sends, again if there was no answer, and what it gives up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from delaybridge.errors import StoreError, StoreUnavailable
+from delaybridge.events import Published, Retried
+from delaybridge.metrics.counts import Counts
+from delaybridge.store.verbs import Bucket
+from delaybridge.worker.sampler import Sampler
+
+SILENT = StoreUnavailable("redis: no answer")
+NO_MARKS = (0, 0, 0)
+
+
+class Rig:
+    """A sampler on a clock that stands still."""
+
+    def __init__(self, *buckets: int) -> None:
+        self.now_s = 100.0
+        self.counts = Counts()
+        self.sampler = Sampler("ns", "w", "i", self.counts, monotonic=lambda: self.now_s)
+        self.buckets = [Bucket("ns", number, "birth") for number in buckets]
+        self.sampler.held = lambda: self.buckets
+
+    def happen(self, event: Any) -> None:
+        self.counts(event)
+        self.sampler(event)
+
+    def published(self, messages: int, late_ms: int = 3) -> None:
+        lateness = {2: messages}
+        self.happen(
+            Published(destination="kafka:t", messages=messages, late_ms=late_ms, lateness=lateness)
+        )
+
+    def beat(self, reply: Any = True, *marks: Any) -> tuple[int, list[Any]]:
+        """One beat: the number and the content of the sample that was sent."""
+        record, *looks = self.sampler.commands()
+        assert len(looks) == len(self.buckets)
+        self.sampler.take([reply, *(marks or [NO_MARKS] * len(looks))])
+        number, sample = record.args[3], record.args[4]
+        assert isinstance(number, int)
+        return number, msgspec.msgpack.decode(sample)  # type: ignore[arg-type]
+
+
+def test_a_sample_holds_what_happened_since_the_last() -> None:
+    rig = Rig()
+    rig.published(5, late_ms=70)
+    rig.happen(Retried(destination="kafka:t", messages=2, reason="refused: x"))
+    counts = {"published": 5, "late_2": 5, "retried": 2}
+    assert rig.beat() == (1, [counts, {"kafka:t": {"published": 5, "retried": 2}}, 70, []])
+    rig.published(1)
+    assert rig.beat() == (2, [{"published": 1, "late_2": 1}, {"kafka:t": {"published": 1}}, 3, []])
+    assert rig.beat() == (3, [{}, {}, 0, []])
+
+
+def test_without_an_answer_the_same_sample_is_sent_again() -> None:
+    rig = Rig()
+    rig.published(5)
+    first = rig.beat(SILENT)
+    rig.published(7)
+    assert rig.beat(StoreError("redis: full")) == first
+    assert rig.beat() == first
+    number, (counts, *_) = rig.beat()
+    assert (number, counts["published"]) == (2, 7)
+
+
+def test_what_was_not_recorded_for_a_minute_is_left_out() -> None:
+    rig = Rig()
+    rig.published(5)
+    rig.beat(SILENT)
+    rig.now_s += 61
+    rig.published(7)
+    assert rig.beat() == (2, [{}, {}, 0, []])
+    rig.published(1)
+    assert rig.beat()[1][0]["published"] == 1
+
+
+def test_totals_of_buckets_are_told_when_they_change_and_now_and_then() -> None:
+    rig = Rig(3, 4)
+    assert rig.beat(True, (10, 0, 0), (5, 1, 0))[1][3] == []  # read with this beat
+    assert rig.beat(True, (10, 0, 0), (6, 1, 0))[1][3] == [3, 10, 0, 0, 4, 5, 1, 0]
+    assert rig.beat(True, (10, 0, 0), (6, 1, 0))[1][3] == [4, 6, 1, 0]
+    assert rig.beat(True, (10, 0, 0), (6, 1, 0))[1][3] == []
+    rig.now_s += 21
+    assert rig.beat()[1][3] == [3, 10, 0, 0, 4, 6, 1, 0]
+
+
+def test_a_bucket_whose_marks_cannot_be_read_is_left_out() -> None:
+    rig = Rig(3, 4)
+    rig.beat(True, StoreError("redis: WRONGTYPE"), (5, 1, 0))
+    assert rig.beat()[1][3] == [4, 5, 1, 0]
+
+
+def test_many_buckets_are_told_in_several_samples() -> None:
+    rig = Rig(*range(1200))
+    rig.beat()
+    told = [rig.beat()[1][3][::4] for _ in range(3)]
+    assert [len(each) for each in told] == [500, 500, 200]
+    assert sorted(sum(told, [])) == [*range(1200)]
