@@ -210,17 +210,17 @@ def planned(record: Record, plan: MessagePlan | None) -> Record:
 encode_record = msgspec.msgpack.Encoder().encode
 _decoder = msgspec.msgpack.Decoder(Record)
 _planned_decoder = msgspec.msgpack.Decoder(PlannedRecord)
-_EIGHT_ITEMS = b"\x98"
+_EIGHT_ITEMS = 0x98  # the first byte of an array of eight
 
 
 def decode_record(data: bytes) -> Record:
     """The record; DecodeError if the bytes cannot be decoded. A plan that is invalid is ignored."""
     try:
-        if data[:1] > _EIGHT_ITEMS:
+        if data[0] > _EIGHT_ITEMS:
             with suppress(msgspec.ValidationError):
                 return _planned_decoder.decode(data)
         return _decoder.decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, IndexError) as exc:
         raise DecodeError("undecodable", "record", str(exc)) from None
 
 

@@ -223,6 +223,10 @@ def check_place(text: object, kinds: Mapping[str, str]) -> str:
     if not isinstance(text, str):
         detail = "give text: BROKER, BROKER:EXCHANGE, BROKER:TOPIC or a whole destination"
         raise MessageError("bad_destination", "destination", detail)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise MessageError("bad_destination", "destination", "not valid UTF-8") from None
     return rules.place_of(text, kinds)
 
 
