@@ -50,9 +50,11 @@ class Copy(Delivery):
         # This runs for each message: it does what `Delivery.__init__` does, without a second call.
         failures, _, first_due_ms = tried
         self.id, self.record, self.destination, self.size = id, record, destination, record.size
-        self.due_ms = self.late_from_ms = int(score) if first_due_ms is None else first_due_ms
-        if first_due_ms is not None and not failures:
-            self.late_from_ms = int(score)
+        if first_due_ms is None:
+            self.due_ms = self.late_from_ms = int(score)
+        else:
+            self.due_ms = first_due_ms
+            self.late_from_ms = first_due_ms if failures else int(score)
         self.attempt = failures + 1
         self.session, self.claim, self.score, self.tried = session, claim, score, tried
         self.lane = lane

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from delaybridge.errors import StoreError, StoreUnavailable, printable
+from delaybridge.errors import StoreUnavailable, printable
 from delaybridge.store import rules
 from delaybridge.store.command import RedisCommand
 from delaybridge.store.rules import NO_RULES, Rules
@@ -55,7 +55,7 @@ class Destinations:
     def take(self, replies: Sequence[Any]) -> None:
         """Obey the rules in the reply, unless a later question was answered already."""
         (reply,) = replies
-        if isinstance(reply, StoreError):
+        if isinstance(reply, Exception):
             self._unreadable(reply)
             return
         number, stored = reply
@@ -73,7 +73,7 @@ class Destinations:
             self._say_changed()
             self.on_change(self.rules)
 
-    def _unreadable(self, error: StoreError) -> None:
+    def _unreadable(self, error: Exception) -> None:
         if not isinstance(error, StoreUnavailable) and str(error) != self._error:
             self._error = str(error)
             hint = "the rules known before stay in force; see: delaybridge doctor"
