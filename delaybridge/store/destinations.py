@@ -22,7 +22,7 @@ from delaybridge.store.namespace import Namespace
 from delaybridge.store.replies import Tallied
 from delaybridge.store.rules import Change, Rule, Rules
 from delaybridge.store.tally import MOST_DESTINATIONS, UNREADABLE, Tally, tallies_of, tally_of
-from delaybridge.store.troubles import Trouble
+from delaybridge.store.troubles import SLOW, Trouble
 
 PAUSED, TROUBLE, LIMITED, FLOWING = "paused", "trouble", "limited", "ok"
 _STATES = (State.DELAYED, State.IN_FLIGHT, State.PARKED, State.DEAD)  # as in `Place`
@@ -139,6 +139,8 @@ class Controls(Namespace):
     ) -> Place:
         covering = places_of(place, self.kinds)
         delayed, in_flight, parked, dead = counts.of(place)
+        if not parked.messages:  # announced while the last ones went out, as after a pause
+            troubles = [each for each in troubles if each.reason != SLOW]
         why = (_why(each, place) for each in troubles if touches(each, place, self.kinds))
         return Place(
             place, delayed, in_flight, parked, dead,

@@ -16,6 +16,7 @@ from delaybridge.store import keys, registry, tally
 from delaybridge.store.destinations import Place, places_of
 from delaybridge.store.rules import Rule
 from delaybridge.store.store import Store
+from delaybridge.store.troubles import SLOW
 from tests.rigs.command_line import Run
 from tests.rigs.crew import Arrived, Crew
 from tests.rigs.flavours import Maker
@@ -377,6 +378,11 @@ def test_a_destination_in_trouble_is_shown_with_the_reason(
         "open: unroutable (w)",
     )
     assert rows["eu"]["state"] == "trouble"
+    info |= {"parked": {"kafka:t": SLOW}}  # what is announced while the last ones go out
+    store.run([registry.announce(namespace, "w", "i", 60_000, json.dumps(info).encode())])
+    assert "trouble" not in run("destination", "show", "kafka:t").out
+    info |= {"parked": {"kafka:t": "open: unroutable"}}
+    store.run([registry.announce(namespace, "w", "i", 60_000, json.dumps(info).encode())])
     assert wait_until(lambda: "trouble" in run("destination", "show", "kafka:t").out, 1)
 
 
