@@ -315,6 +315,17 @@ def source_taken(site: Site) -> None:
         channel.exchange_delete(owner["exchange"])
 
 
+def runs_missed(site: Site) -> None:
+    site.client.recurring.add("beat", f"rabbitmq:/{site.queue}", b"x", every="1s", missed="skip")
+    site.processes["worker"].kill()
+    next_ms = site.client.stats().now_ms + 4000
+    wait_until(lambda: site.client.stats().now_ms > next_ms, DEADLINE_S)
+    site.forget("worker")
+    site.start("worker", "scan")
+    site.fires("DelaybridgeRecurringMissed")
+    site.client.recurring.remove("beat")
+
+
 CAUSES: dict[Callable[[Site], None], tuple[str, ...]] = {
     overdue_and_broker_down: ("Overdue", "BrokerDown"),
     killed: ("TargetDown", "NoWorker", "BucketsUnowned"),
@@ -325,6 +336,7 @@ CAUSES: dict[Callable[[Site], None], tuple[str, ...]] = {
     clock_skew: ("ClockSkew",),
     refused: ("Refused",),
     source_taken: ("SourceDown",),
+    runs_missed: ("RecurringMissed",),
 }
 
 
