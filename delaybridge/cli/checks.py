@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from delaybridge.cli.fleet import failing_text, sources_of
@@ -11,12 +11,13 @@ from delaybridge.cli.output import FAIL, OK, WARN, roughly
 from delaybridge.store import registry
 
 if TYPE_CHECKING:
-    from delaybridge import Stats
+    from delaybridge import Recurring, Stats
     from delaybridge.settings.settings import Settings
     from delaybridge.store.announcements import IngestInfo, SourceInfo
     from delaybridge.store.store import Store
 
 _PINGS = 5
+_NAMED = 5  # failing definitions that are shown one by one
 _IDLE = "idle: "
 _READING = ("reading", "?")  # `?`: a process of a version that does not report it
 _START_MS = 60_000
@@ -113,3 +114,15 @@ def server_name(info: Mapping[str, str]) -> str:
     if "valkey_version" in info:
         return f"valkey {info['valkey_version']}"
     return f"redis {info.get('redis_version', '?')}"
+
+
+def recurring_definitions(found: Sequence[Recurring]) -> Iterator[Finding]:
+    """The recurring definitions that fail, a few by name."""
+    failing = [each for each in found if each.state == "failing"]
+    for each in failing[:_NAMED]:
+        yield Finding(WARN, "recurring", f"{each.name}: {each.error}")
+    if len(failing) > _NAMED:
+        what = f"{len(failing) - _NAMED} more definitions fail"
+        yield Finding(WARN, "recurring", what, "See: delaybridge recurring ls")
+    if found and not failing:
+        yield Finding(OK, "recurring", f"{len(found)} definitions, none fails")

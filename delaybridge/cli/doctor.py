@@ -13,7 +13,15 @@ import click
 
 import delaybridge
 from delaybridge import errors
-from delaybridge.cli.checks import Finding, check, is_stalled, measured, problems, server_name
+from delaybridge.cli.checks import (
+    Finding,
+    check,
+    is_stalled,
+    measured,
+    problems,
+    recurring_definitions,
+    server_name,
+)
 from delaybridge.cli.failure import Exit
 from delaybridge.cli.fleet import ingest_numbers, paused_text, sources_of, unowned
 from delaybridge.cli.grammar import Command, pass_call
@@ -179,6 +187,7 @@ def _namespace(
         return None
     with delaybridge.Client.from_settings(settings) as client:
         found = client.stats()
+        definitions = client.recurring.list()
     alone = unowned(found)
     if not alone:
         what = f"{count} buckets are owned by {len(found.workers)} workers"
@@ -186,6 +195,7 @@ def _namespace(
     yield from problems(found, settings, alone=alone, max_overdue_ms=_MAX_SKEW_MS)
     yield from _unserved(found, settings)
     yield from _rules(found, settings)
+    yield from recurring_definitions(definitions)
     yield from _reading(found)
     if found.dead:
         remedy = "See: delaybridge dead ls --by-reason"

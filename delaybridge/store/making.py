@@ -114,7 +114,7 @@ class Making(Scheduling):
         yield [plain("HSET", bucket.key("sources"), source, after_ms)]
         planned = {**fields, "plan": {"birth": birth, "after_ms": after_ms}}
         raw = recurring.encoded(planned), msgspec.json.encode(progress)
-        (answer,) = yield [recurring.define(self.namespace, entry, *raw, 0)]
+        (answer,) = yield [recurring.define(self.namespace, entry, *raw, after_ms)]
         if answer != 1:
             yield [plain("HDEL", bucket.key("sources"), source)]
         refuse_if_full(answer)

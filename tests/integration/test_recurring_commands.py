@@ -1,0 +1,152 @@
+"""`delaybridge recurring` and `client.recurring`: what each says, and how it fails."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from delaybridge import Client, MessageConflict, MessageError
+from delaybridge.store import keys
+from tests.rigs.command_line import Run, runner
+from tests.rigs.flavours import Maker
+
+CRON = ("--cron", "0 9 * * MON-FRI")
+
+
+@pytest.fixture
+def run(
+    redis_url: str,
+    namespace: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Run:
+    flags = ["--redis", redis_url, "--namespace", namespace, "--broker", "kafka://localhost"]
+    return runner(flags, capsys, monkeypatch)
+
+
+@pytest.fixture
+def client(redis_url: str, namespace: str) -> Iterator[Client]:
+    with Client(redis_url, namespace=namespace) as client:
+        yield client
+
+
+def test_a_definition_is_added_listed_shown_and_removed(run: Run) -> None:
+    added = run("recurring", "add", "report", "kafka:t", '{"d": "${due}"}', *CRON)
+    assert (added.code, added.out[:22]) == (0, "report  created  next ")
+    assert run("recurring", "add", "report", "kafka:t", '{"d": "${due}"}', *CRON).code == 0
+    other = run("recurring", "add", "report", "kafka:t", "other", *CRON)
+    assert (other.code, "is another definition" in other.err) == (4, True)
+    assert "replaced" in run("recurring", "add", "report", "kafka:t", "o", *CRON, "--replace").out
+    (listed,) = run("recurring", "ls", "--json").objects
+    assert listed["definition"]["cron"] == "0 9 * * MON-FRI"
+    assert listed["state"] == "active"
+    assert "0 9 * * MON-FRI" in run("recurring", "ls").out
+    assert "kafka:t" in run("recurring", "show", "report").out
+    assert run("recurring", "rm", "report").code == 0
+    assert run("recurring", "rm", "report").code == 3
+    assert run("recurring", "rm", "report", "--idempotently").code == 0
+    assert run("recurring", "ls").err == (
+        "no recurring definitions; add one: delaybridge recurring add\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("n", "kafka:t", "x"), "give either cron or every"),
+        (("n", "kafka:t", "x", "--every", "10ms"), "1 s to 10 years"),
+        (("n", "nope:t", "x", "--every", "5s"), "no broker is named 'nope'"),
+        (("n", "kafka:t", "${x}", "--every", "5s"), "write $${ for ${"),
+        (("n", "kafka:t", "x", "--cron", "* *"), "cron"),
+        (("n", "kafka:t", "x", *CRON, "--tz", "Mars"), "tz"),
+        (("n n", "kafka:t", "x", *CRON), "name"),
+        (("n", "kafka:t", "x", *CRON, "--end", "2001-09-10T00:00:00Z", "--start",
+          "2001-09-11T00:00:00Z"), "no run is due"),
+    ],
+)  # fmt: skip
+def test_a_wrong_definition_is_refused(run: Run, arguments: tuple[str, ...], words: str) -> None:
+    result = run("recurring", "add", *arguments)
+    assert result.code == 2
+    assert words in result.err
+
+
+def test_a_preview_needs_no_redis(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = runner(["--redis", "redis://127.0.0.1:1"], capsys, monkeypatch)
+    shown = run("recurring", "preview", "*/15 9-17 * * MON-FRI")
+    assert shown.out.startswith("Every 15th minute from 09:00 through 17:59 on Monday")
+    assert shown.out.count(":") >= 5 and shown.out.rstrip().endswith("UTC")
+    many = run("recurring", "preview", "--every", "1s", "-n", "3", "--json").objects[0]
+    assert len(many["runs"]) == 3
+
+
+def test_pausing_running_and_backfilling_say_what_they_did(run: Run) -> None:
+    run("recurring", "add", "n", "kafka:t", "x", "--every", "1h")
+    assert run("recurring", "preview", "n").out.startswith("Every 1h\n")
+    assert run("recurring", "pause", "n").out.startswith("n  paused")
+    assert run("recurring", "show", "n", "--json").objects[0]["state"] == "paused"
+    assert "/run  due" in run("recurring", "run", "n").out
+    begin = f"{datetime.now(UTC) - timedelta(hours=3):%Y-%m-%dT%H:%M:%SZ}"
+    assert "3 runs made, 0 had been made" in run("recurring", "backfill", "n", "--from", begin).out
+    assert "0 runs made, 3 had been made" in run("recurring", "backfill", "n", "--from", begin).out
+    assert run("recurring", "resume", "n").out.startswith("n  resumed")
+    for verb in ("pause", "resume", "run", "show", "preview"):
+        assert run("recurring", verb, "nobody").code == 3
+
+
+def test_what_fails_is_listed_and_doctor_names_it(
+    run: Run, client: Client, redis_url: str, namespace: str
+) -> None:
+    client.recurring.add("sound", "kafka:t", "x", every="1h")
+    client._store.redis.hset(keys.recurring(namespace), "broken", b"{")
+    listed = run("recurring", "ls")
+    assert listed.code == 0
+    assert "broken: not JSON" in listed.err
+    assert "broken: not JSON" in run("doctor").out
+    assert run("recurring", "rm", "broken").code == 0
+
+
+def test_bytes_are_kept(run: Run, client: Client) -> None:
+    body = b"\xff\x00${name}"
+    client.recurring.add("n", "kafka:t", body, every="1h")
+    receipt = client.recurring.run("n")
+    assert receipt is not None
+    stored = client.get(receipt.id)
+    assert stored is not None and stored.body == b"\xff\x00n"
+    assert os.fsencode(json.dumps(run("recurring", "ls", "--json").objects[0])) is not None
+
+
+async def test_both_clients_have_the_same_calls(
+    make: Maker, redis_url: str, namespace: str
+) -> None:
+    recurring = make(redis_url, namespace=namespace).client.recurring
+
+    async def answer(given: object) -> object:
+        return await given if hasattr(given, "__await__") else given  # type: ignore[misc]
+
+    add = {"cron": "*/5 * * * *", "tz": "Europe/Berlin", "headers": {"a": "${due}"}, "priority": 3}
+    assert await answer(recurring.add("n", "kafka:t", b"x", **add)) == "created"
+    assert await answer(recurring.add("n", "kafka:t", b"x", **add)) == "duplicate"
+    with pytest.raises(MessageConflict):
+        await answer(recurring.add("n", "kafka:t", b"y", **add))
+    assert [one.name for one in await answer(recurring.list())] == ["n"]  # type: ignore[attr-defined]
+    assert (await answer(recurring.get("n"))).definition.priority == 3  # type: ignore[attr-defined]
+    assert await answer(recurring.pause("n")) is True
+    assert await answer(recurring.resume("n")) is True
+    assert (await answer(recurring.run("n"))).startswith("created")  # type: ignore[attr-defined]
+    start = datetime.now(UTC) - timedelta(minutes=15)
+    assert (await answer(recurring.backfill("n", start))).made == 3  # type: ignore[attr-defined]
+    with pytest.raises(MessageError, match="start"):
+        await answer(recurring.backfill("n", None))
+    assert len(recurring.preview("0 0 * * *").times) == 5
+    assert await answer(recurring.remove("n")) is True
+    for call in (recurring.pause, recurring.resume, recurring.remove):
+        assert await answer(call("n")) is False
+    assert await answer(recurring.run("n")) is None
+    with pytest.raises(TypeError):
+        await answer(recurring.add("n", "kafka:t", b"x", cronn="* * * * *"))
