@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -10,7 +9,7 @@ import click
 
 from delaybridge.cli.grammar import Command, option, pass_call
 from delaybridge.cli.invocation import Invocation
-from delaybridge.cli.output import moment, moment_and_wait, plain
+from delaybridge.cli.output import is_utf, moment, moment_and_wait, plain
 
 if TYPE_CHECKING:
     from delaybridge import Horizon
@@ -40,7 +39,10 @@ def horizon(call: Invocation, span: str, step: str | None, destination: str | No
     labels = list(_labels(found))
     most = max(cell.messages for cell in found.cells)
     counts = [f"{cell.messages:,}" for cell in found.cells]
-    errors = [f" ±{cell.error:,}" if found.is_estimated else "" for cell in found.cells]
+    errors = [
+        f" {'±' if is_utf() else '+-'}{cell.error:,}" if found.is_estimated else ""
+        for cell in found.cells
+    ]
     wide, wider = max(map(len, counts)), max(map(len, errors))
     for cell, label, count, error in zip(found.cells, labels, counts, errors, strict=True):
         drawn = bar(cell.messages, most, _BAR_CELLS).ljust(_BAR_CELLS)
@@ -53,7 +55,7 @@ def horizon(call: Invocation, span: str, step: str | None, destination: str | No
 def bar(count: float, most: float, cells: int) -> str:
     """A bar of up to `cells` cells for `most`; anything above zero shows."""
     eighths = max(round(count / most * cells * 8), 1) if count and most else 0
-    if "utf" not in str(getattr(sys.stdout, "encoding", "")).lower():
+    if not is_utf():
         return "#" * -(-eighths // 8)
     return ("█" * (eighths // 8) + _EIGHTHS[eighths % 8]).rstrip()
 

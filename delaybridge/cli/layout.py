@@ -5,10 +5,11 @@ Without a width nothing is cut or left out: scripts read the whole text.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 
 from rich.cells import cell_len, set_cell_size
+
+from delaybridge.cli.output import is_utf
 
 _GAP = "  "
 _RIGHT = ">"
@@ -69,7 +70,7 @@ def shortened(text: str, cells: int) -> str:
     """`text` in at most `cells` cells: prose loses its end, an id or a name its middle."""
     if cell_len(text) <= cells:
         return text
-    mark = "…" if "utf" in str(getattr(sys.stdout, "encoding", "")).lower() else "..."
+    mark = "…" if is_utf() else "..."
     room = max(cells - len(mark), 0)
     tail = 0 if " " in text else room // 2
     head = set_cell_size(text, room - tail).rstrip()

@@ -142,6 +142,11 @@ def stdout_is_closed() -> bool:
         return False
 
 
+def is_utf() -> bool:
+    """Whether stdout can show bars and an ellipsis."""
+    return "utf" in str(getattr(sys.stdout, "encoding", "")).lower()
+
+
 def wants_color(*, refused: bool, stream: IO[str] | None = None) -> bool:
     """Whether to colour: only on a terminal that can, unless `refused` or NO_COLOR."""
     stream = sys.stdout if stream is None else stream

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import time
 from collections.abc import Callable
 from typing import Any
@@ -87,13 +88,18 @@ PICTURES = {
 
 @pytest.mark.parametrize("picture", PICTURES.values(), ids=list(PICTURES))
 @pytest.mark.parametrize("tab", range(4))
-def test_a_page_has_the_size_of_its_terminal(picture: Picture, tab: int) -> None:
+@pytest.mark.parametrize("encoding", ["utf-8", "latin-1"])
+def test_a_page_has_the_size_of_its_terminal(
+    picture: Picture, tab: int, encoding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BytesIO(), encoding))
     for width, height in SIZES:
         for helps in (False, True):
             lines = page(picture, View(tab, helps=helps), width, height, "redis://h/0  ns")
             assert len(lines) == height
             assert max(cell_len(line.plain) for line in lines) <= width
             assert all(line.plain.isprintable() for line in lines)
+            assert encoding == "utf-8" or not {*"█▁…"} & {*"".join(line.plain for line in lines)}
 
 
 def shown(picture: Picture, view: View | None = None, height: int = 24) -> str:

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from delaybridge.cli.fleet import failing_text, unowned
 from delaybridge.cli.layout import shortened
-from delaybridge.cli.output import in_time, moment, roughly
+from delaybridge.cli.output import in_time, is_utf, moment, roughly
 from delaybridge.cli.top.controls import HELP, TABS, View
 from delaybridge.cli.top.lists import listed
 from delaybridge.cli.top.picture import Picture
@@ -25,7 +25,7 @@ _LATE_MS = 5000
 _TROUBLES = 4
 _SECONDS = 60
 _MOST_ROWS = 5
-_BARS = " ▁▂▃▄▅▆▇█"
+_BARS, _PLAIN_BARS = " ▁▂▃▄▅▆▇█", " ...:::##"
 Lines = list[Text]
 
 
@@ -190,11 +190,11 @@ def _minute(horizon: Horizon, width: int, rows: int) -> Iterator[Text]:
 def _bar(count: int, most: int, row: int, rows: int) -> str:
     """One character of a bar; anything above zero shows."""
     eighths = max(round(count / most * rows * 8), 1) if count else 0
-    return _BARS[max(0, min(8, eighths - row * 8))]
+    return (_BARS if is_utf() else _PLAIN_BARS)[max(0, min(8, eighths - row * 8))]
 
 
 def _fitted(lines: Sequence[Text], width: int, height: int) -> Lines:
     fitted = [*lines[:height], *[Text()] * max(0, height - len(lines))]
     for line in fitted:
-        line.truncate(width, overflow="ellipsis")
+        line.truncate(width, overflow="ellipsis" if is_utf() else "crop")
     return fitted
