@@ -144,8 +144,6 @@ def write(calls: Calls, wanted: Contents, one: Difference) -> Steps[None]:
         return
     rule = wanted.rules[one.name]
     change: dict[str, Any] = {field: getattr(rule, field) for field in _RULE_FIELDS}
-    if rule.retry is not None:  # fields that it does not set are removed
-        change["retry"] = {n: getattr(rule.retry, n) for n in rule.retry.__struct_fields__}
     if rule.paused:
         yield from calls.pause(one.name)  # since when: it may be paused already
     else:

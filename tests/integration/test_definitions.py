@@ -90,7 +90,7 @@ def test_an_import_changes_what_differs_keeps_the_rest_and_removes_only_when_tol
     assert after == {**before, "rate": 7.0}  # paused since the same time
     exported = json.loads(run("definitions", "export").out)
     assert exported["destinations"]["rabbitmq"] == {"retry": {"base_ms": 100}}
-    assert run("destination", "show", "kafka:new").out.count("paused since") == 1
+    assert "paused since  20" in run("destination", "show", "kafka:new").out
     kept = run("definitions", "import", "-", stdin=json.dumps(other).encode())
     assert kept.err == "2 kept, 4 unchanged; --prune removes what is not in the file\n"
     pruned = changes(imported(other, "--prune"))

@@ -339,12 +339,13 @@ def test_the_purge_of_the_command_line_looks_again_until_nothing_is_left(
 ) -> None:
     """Messages that come while it runs stand for those that move back to a state already read."""
     with Client(redis_url, namespace=namespace) as client:
-        client.schedule_many(Message("kafka:t", b"", delay=3600, id=f"m{n}") for n in range(5))
+        some = [Message("kafka:t", b"", delay=3600, id=f"m{n}", key="k") for n in range(5)]
+        client.schedule_many(some)
         cancel_many, late = Client.cancel_many, ["m5", "m6"]
 
         def scheduling(self: Client, messages: Any, **fields: Any) -> list[Answer]:
             while late:
-                client.schedule("kafka:t", b"", delay=3600, id=late.pop())
+                client.schedule("kafka:t", b"", delay=3600, id=late.pop(), key="k")
             return cancel_many(self, messages, **fields)
 
         monkeypatch.setattr(Client, "cancel_many", scheduling)
