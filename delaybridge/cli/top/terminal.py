@@ -76,7 +76,10 @@ def taken(*, color: bool) -> Iterator[Terminal]:
         stack.callback(signal.signal, signal.SIGWINCH, before)
         old_fd = signal.set_wakeup_fd(wake_fd, warn_on_full_buffer=False)
         stack.callback(signal.set_wakeup_fd, old_fd)
-        live = Live(console=console, screen=True, auto_refresh=False)
+        live = Live(
+            console=console, screen=True, auto_refresh=False,
+            redirect_stdout=False, redirect_stderr=False,  # what stands in hides the encoding
+        )  # fmt: skip
         live.start()
         stack.callback(_quietly, live.stop)
         yield Terminal(live, wake_fd, woken_fd)
