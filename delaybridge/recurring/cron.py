@@ -41,11 +41,7 @@ def check_cron(expression: object, now_ms: int) -> str:
 
 def check_zone(name: object) -> str:
     """The name of a time zone. MessageError `bad_tz`."""
-    try:
-        _zone(str(name))
-    except (ValueError, OSError, KeyError):
-        detail = f"{shown(name)} is not known; write a name as Europe/Berlin or UTC"
-        raise MessageError("bad_tz", "tz", detail) from None
+    _zone(str(name))
     return str(name)
 
 
@@ -57,6 +53,8 @@ def explained(expression: str) -> str:
 def cron_times(expression: str, zone: str, after_ms: int) -> Iterator[int]:
     """Due times after `after_ms`, in epoch ms, strictly ascending."""
     fields = expression.split()
+    if len(fields) not in (5, 6):
+        raise _bad(f"{shown(expression)} has {len(fields)} fields; write 5, or 6 with seconds")
     minute, hour = fields[-5:-3]
     walk = _recurring if "*" in (minute[0], hour[0]) else _at_fixed_times
     for due_s in walk(expression, _zone(zone), after_ms // 1000):
@@ -145,9 +143,13 @@ def _simulated(expression: str, begin: datetime) -> CronSim:
 
 
 def _zone(name: str) -> ZoneInfo:
-    if not name or name in (".", "..") or name != name.strip("/"):
-        raise ValueError(name)
-    return ZoneInfo(name)
+    try:
+        if name and name == name.strip("/"):
+            return ZoneInfo(name)
+    except (ValueError, OSError, KeyError):
+        pass
+    detail = f"{shown(name)} is not known; write a name as Europe/Berlin or UTC"
+    raise MessageError("bad_tz", "tz", detail)
 
 
 def _offset_s(zone: ZoneInfo, at_s: int) -> int:

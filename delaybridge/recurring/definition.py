@@ -6,15 +6,16 @@ import re
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from itertools import dropwhile, takewhile
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
 
 from delaybridge.errors import MessageError, shown
 from delaybridge.message import Message
 from delaybridge.recurring.cron import check_cron, check_zone, cron_times, explained
 from delaybridge.recurring.template import check_template, filled
-from delaybridge.times import YEAR_MS, epoch_ms, format_duration, format_time
+from delaybridge.times import YEAR_3000_MS, YEAR_MS, epoch_ms, format_duration, format_time
 
 MISSED = ("skip", "one", "all")
 DEFINITION_BYTES = 128 * 1024
@@ -23,6 +24,7 @@ EVERY_MS = (1000, 10 * YEAR_MS)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _TEXT_FIELDS = ("destination", "body", "tz", "key", "cron")
 Scalar = str | int | float | bool | None
+Moment = Annotated[int, Meta(ge=0, lt=YEAR_3000_MS)]
 
 
 class Definition(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -42,16 +44,16 @@ class Definition(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     body_base64: bytes | None = None
     cron: str | None = None
     tz: str = "UTC"
-    every_ms: int | None = None
-    start_ms: int | None = None
-    end_ms: int | None = None
+    every_ms: Annotated[int, Meta(ge=1000, le=10 * YEAR_MS)] | None = None
+    start_ms: Moment | None = None
+    end_ms: Moment | None = None
     missed: Literal["skip", "one", "all"] = "one"
     paused: bool = False
     headers: tuple[tuple[str, Scalar], ...] = ()
     properties: dict[str, Scalar] = {}
     key: str | None = None
     priority: int = 0
-    ttl_ms: int | None = None
+    ttl_ms: Moment | None = None
     at_most_once: bool = False
     retry: dict[str, Any] | None = None
 

@@ -238,7 +238,7 @@ class Making(Scheduling):
         which every run was made. Once its bucket does not know the plan, no worker can make another
         run of it. All who end the same plan send the same stamp, and get the same answers.
         """
-        since_ms, progress = int(entry.fields.get("since_ms") or 0), entry.progress
+        since_ms, progress = entry.since_ms, entry.progress
         births = old.birth, recurring.birth_of({"plan": old.fields.get("backfill")})
         sources = [recurring.source_of(old.name, birth) for birth in births if birth]
         definition, time = old.definition, recurring.read_one(self.namespace, old.name)
@@ -295,10 +295,13 @@ def _ahead(definition: Definition, progress: Progress, since_ms: int, ended_ms: 
     than those due soon after, and one.
     """
     found = [due_ms for due_ms in progress.ahead_ms if due_ms > since_ms]
-    for due_ms in islice(definition.times(since_ms), _MOST_AHEAD):
-        found.append(due_ms)
-        if due_ms > ended_ms + LEAD_MS:
-            break
+    try:
+        for due_ms in islice(definition.times(since_ms), _MOST_AHEAD):
+            found.append(due_ms)
+            if due_ms > ended_ms + LEAD_MS:
+                break
+    except MessageError:  # someone wrote the definition by hand: it made nothing
+        pass
     return sorted(set(found))
 
 

@@ -23,10 +23,11 @@ from typing import Any, NamedTuple
 import msgspec
 
 from delaybridge.errors import MessageError
-from delaybridge.recurring.definition import Definition, read_definition
+from delaybridge.recurring.definition import Definition, Moment, read_definition
 from delaybridge.store import keys
 from delaybridge.store.command import RedisCommand, plain
 from delaybridge.store.verbs import Bucket
+from delaybridge.times import YEAR_3000_MS
 
 DEFINITIONS_LIMIT = 10_000
 PAUSE_MS = 1500  # a worker that took a definition and died makes others wait for this long
@@ -46,7 +47,7 @@ class Progress(msgspec.Struct, frozen=True, omit_defaults=True):
     """
 
     birth: str = ""
-    planned_ms: int = 0
+    planned_ms: Moment = 0
     ahead_ms: tuple[int, ...] = ()
     last_ms: int | None = None
     missed: int = 0
@@ -76,6 +77,12 @@ class DefinitionEntry(NamedTuple):
         if self.progress.birth == self.birth:
             return self.progress.planned_ms
         return int(self.fields["plan"].get("after_ms", 0))
+
+    @property
+    def since_ms(self) -> int:
+        """When the change that is under way began."""
+        found = self.fields.get("since_ms")
+        return found if isinstance(found, int) and 0 <= found < YEAR_3000_MS else 0
 
     @property
     def is_first(self) -> bool:
@@ -114,7 +121,8 @@ def birth_of(fields: Fields) -> str:
     """The birth of the plan in these fields; empty if there is none."""
     plan = fields.get("plan")
     found = plan.get("birth") if isinstance(plan, Mapping) else None
-    sane = isinstance(plan, Mapping) and isinstance(plan.get("after_ms", 0), int)
+    after_ms = plan.get("after_ms", 0) if isinstance(plan, Mapping) else None
+    sane = isinstance(after_ms, int) and 0 <= after_ms < YEAR_3000_MS
     return found if isinstance(found, str) and sane else ""
 
 

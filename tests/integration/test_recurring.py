@@ -250,6 +250,35 @@ def test_a_definition_that_makes_no_sense_is_shown_and_stops_no_other(table: Tim
         assert table.run(table.calls.remove_recurring(name)) == {}
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"every_ms": -5}, {"every_ms": 0}, {"every_ms": 10**30}, {"every_ms": "x"},
+        {"every_ms": None}, {"every_ms": None, "cron": "* *"}, {"start_ms": 10**30},
+        {"every_ms": None, "cron": "* * * * *", "tz": "Mars"}, {"end_ms": -1}, {"ttl_ms": 10**40},
+        {"plan": {"birth": "b", "after_ms": 10**30}}, {"plan": 5}, {"plan": {"birth": 5}},
+        {"was": 5}, {"was": {}, "since_ms": "x"}, {"backfill": 5}, {"headers": 5}, {"missed": "x"},
+        {"destination": 5}, {"body": {}}, {"retry": {"x": 1}}, {"priority": 10**9},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_whatever_someone_wrote_by_hand_hangs_and_stops_nothing(
+    table: Timetable, fields: dict[str, Any]
+) -> None:
+    add(table, name="broken")
+    add(table)
+    redis, of = table.store.redis, table.calls.namespace
+    stored = json.loads(redis.hget(keys.recurring(of), "broken"))
+    redis.hset(keys.recurring(of), "broken", json.dumps({**stored, **fields}))
+    redis.hset(keys.recurring_state(of), "broken", json.dumps({"planned_ms": 10**30}))
+    redis.zadd(keys.recurring_due(of), {"broken": 0})
+    minutes_pass(table, 1)
+    assert table.arrived[-1:] == ids(1)
+    assert len(table.run(table.calls.all_recurring())) >= 1
+    assert table.run(table.calls.remove_recurring("broken")) is not None
+    assert table.run(table.calls.recurring("broken")) is None
+
+
 def test_a_definition_whose_broker_is_gone_says_so_and_goes_on_when_it_is_back(
     table: Timetable,
 ) -> None:
