@@ -53,8 +53,7 @@ class ProcessReports:
         self._latest: dict[str, ProcessReport] = {}
         self._past = Counts()
         self._labels = {
-            "destination": Capped(MOST_DESTINATIONS),
-            "source": Capped(MOST_DESTINATIONS),
+            label: Capped(MOST_DESTINATIONS) for label in ("destination", "source", "name")
         }
         self._lock = Lock()
 

@@ -6,6 +6,7 @@ import pickle
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as read_text
@@ -105,6 +106,20 @@ def test_every_metric_of_the_catalog_is_exposed_and_no_other(format: str) -> Non
     assert expected <= samples
     parts = {f"{name}{part}" for name in METRICS for part in ("_bucket", "_sum")}
     assert samples - expected - parts == set()
+
+
+def test_every_event_counts_what_the_catalog_describes() -> None:
+    """A total that the catalog lacks would fail every scrape."""
+    counts = Counts()
+    samples = {"int": 1, "float": 1.0, "str": "a:q", "Mapping[int, int]": {0: 1}}
+    for kind in events.Event.__subclasses__():
+        types = {f.name: str(kind.__annotations__[f.name]) for f in msgspec.structs.fields(kind)}
+        counts(kind(**{name: samples.get(type_, ()) for name, type_ in types.items()}))
+    for name, *labels in (*counts.totals, *counts.histograms):
+        assert len(labels) == len(METRICS[name].labels), name
+    counted = {name for name, *_ in (*counts.totals, *counts.histograms)}
+    described = {n for n, m in METRICS.items() if m.kind in ("counter", "histogram")}
+    assert described - counted == {"process_crashes_total", "publish_confirm_seconds"}
 
 
 def test_values_of_redis_and_of_processes() -> None:
