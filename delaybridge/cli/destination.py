@@ -41,7 +41,7 @@ def destination() -> None:
 def ls(call: Invocation) -> None:
     """List destinations that have messages, a rule or trouble.
 
-    A row counts the messages of narrower rows, too. If more than 4000 messages are in one state,
+    A row counts the messages of narrower rows, too. If more than 2000 messages are in one state,
     the numbers are estimates, and begin with ~.
     """
     with call.client() as client:

@@ -21,7 +21,7 @@ class LooksBack:
     def counts(self, by: Literal["destination"] = "destination") -> list[DestinationCounts]:
         """How many messages each destination has in each state, the one with the most first.
 
-        Up to 4000 messages of each state are read, some milliseconds of Redis' time. If there are
+        Up to 2000 messages of each state are read, about 6 us of Redis' time for each. If there are
         more, they are drawn at random: each number is an estimate and says by how much it may be
         wrong, and a destination with very few messages may be missing.
 

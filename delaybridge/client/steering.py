@@ -51,7 +51,7 @@ class Steers:
     def destinations(self, destination: str | None = None) -> Places:
         """What waits for each destination, the rules in force, and why messages do not go out.
 
-        Counted as by `counts`: beyond 4000 messages in one state the numbers are estimates, and say
+        Counted as by `counts`: beyond 2000 messages in one state the numbers are estimates, and say
         by how much they may be wrong.
 
         Args:

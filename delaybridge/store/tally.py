@@ -21,7 +21,7 @@ from delaybridge.store.namespace import Namespace
 from delaybridge.store.replies import Tallied
 from delaybridge.store.verbs import Bucket
 
-_READ, _LEAST_READ = 4000, 64  # messages in one state: of all buckets, of each
+_READ, _LEAST_READ = 2000, 64  # messages in one state: of all buckets, of each
 _Z = 1.96  # standard errors: 95 of 100 estimates are off by less
 MOST_DESTINATIONS = 200
 OTHER, UNREADABLE = "other", "(unreadable)"
@@ -64,7 +64,7 @@ class Tallying(Namespace):
     def counts_by_destination(self) -> Steps[list[DestinationCounts]]:
         """The destinations that have messages, the one with the most first. One round trip.
 
-        Of each state up to 4000 messages are read (64 of each bucket, if there are many buckets):
+        Of each state up to 2000 messages are read (64 of each bucket, if there are many buckets):
         if there are more, a destination that has very few may be missing.
         """
         buckets = yield from self.open()
