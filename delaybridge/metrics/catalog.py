@@ -11,12 +11,16 @@ PREFIX = "delaybridge_"
 
 
 class Metric(NamedTuple):
-    """kind: counter, gauge, histogram or info. alert: what an operator may alert on."""
+    """kind: counter, gauge, histogram or info. alert: what an operator may alert on.
+
+    of_redis: a counter that Redis has: absent while it does not answer, for a total may not fall.
+    """
 
     kind: str
     labels: tuple[str, ...]
     means: str
     alert: str = ""
+    of_redis: bool = False
 
 
 def _counter(means: str, *labels: str, alert: str = "") -> Metric:
@@ -100,6 +104,14 @@ METRICS = {
         "Unexpected errors after which a scanner started again.", alert="any: report a bug"
     ),
     "process_crashes_total": _counter("Child processes that died and were replaced.", alert="any"),
+    # counters: of Redis, read when scraped
+    **{
+        f"store_messages_{what}_total": _counter(
+            f"Messages that anyone {what}, counted in Redis: the same from every process; do not"
+            " sum."
+        )._replace(of_redis=True)
+        for what in ("scheduled", "cancelled", "rescheduled")
+    },
     # histograms, of the same processes
     "publish_lateness_seconds": _histogram(
         "Time of the confirm minus due time, of each message: the service level.",
@@ -158,6 +170,9 @@ METRICS = {
         "Messages in the buckets held here that are in flight, or delayed and due within the window"
         " (1m, 5m, 1h, 1d; each includes the shorter ones).",
         "window",
+    ),
+    "recurring_last_run_timestamp_seconds": _gauge(
+        "Due time of the latest run that these processes made.", "name"
     ),
     "buckets": _gauge("Buckets of the namespace: the same from every process; do not sum."),
     "buckets_unowned": _gauge(

@@ -125,6 +125,8 @@ class Counts:
         if event.messages:
             destination = self.destination(event.destination)
             self.totals["messages_scheduled_total", destination, "recurring"] += event.messages
+            last = "recurring_last_run_timestamp_seconds", self.name(event.name)
+            self.totals[last] = max(self.totals[last], event.due_ms // 1000)
         if event.missed:
             self.totals["recurring_missed_total", self.name(event.name)] += event.missed
 

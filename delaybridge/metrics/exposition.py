@@ -48,10 +48,12 @@ def _families(counts: Counts, gauges: Mapping[Key, float]) -> Iterator[Family]:
     for name, metric in METRICS.items():
         if metric.kind == "counter":
             # Without labels it is 0 before it first counts: a rate needs a beginning.
-            nothing: dict[Key, int] = {} if metric.labels else {(): 0}
-            yield _simple(name, totals.get(name, nothing))
+            has_beginning = not (metric.labels or metric.of_redis)
+            nothing: dict[Key, float] = {(): 0} if has_beginning else {}
+            found = (values if metric.of_redis else totals).get(name)
+            yield _simple(name, found or nothing)
         elif metric.kind == "gauge":
-            yield _simple(name, values.get(name, {}))
+            yield _simple(name, values.get(name) or totals.get(name, {}))
         elif metric.kind == "histogram":
             yield _distribution(name, histograms.get(name, {}))
         else:

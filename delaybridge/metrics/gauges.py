@@ -33,6 +33,8 @@ def gauges_of(reports: Mapping[str, ProcessReport], found: Reading) -> dict[Key,
     ):
         if memory.get(field, "").isdigit():
             values[name,] = int(memory[field])
+    for what, messages in found.gauges.accepted.items():
+        values[f"store_messages_{what}_total",] = messages
     for state in _STATES:
         values["messages", state] = sum(getattr(count, state) for count in held)
     due_ms = [count.next_due_ms for count in held if count.next_due_ms is not None]

@@ -92,7 +92,11 @@ class ProcessReports:
 
     def _add(self, to: Counts, report: ProcessReport) -> None:
         for key, total in report.totals.items():
-            to.totals[self._capped(key)] += total
+            known = self._capped(key)
+            if METRICS[key[0]].kind == "counter":
+                to.totals[known] += total
+            else:  # a time: the latest
+                to.totals[known] = max(to.totals[known], total)
         for key, histogram in report.histograms.items():
             counts = dict(enumerate(histogram.counts))
             to.histograms[self._capped(key)].add(counts, histogram.sum_ms)

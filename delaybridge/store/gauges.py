@@ -8,19 +8,22 @@ from typing import Any, NamedTuple
 
 from delaybridge.errors import StoreError
 from delaybridge.message import State
-from delaybridge.store import registry
+from delaybridge.store import registry, replies
 from delaybridge.store.command import Each, RedisCommand, Steps, plain, store_wide_error
 from delaybridge.store.stats import BucketStats, bucket_stats, count_commands, retrying_of
 from delaybridge.store.troubles import Retrying
 from delaybridge.store.verbs import Bucket
 
 _UNPARKED = (State.DELAYED, State.IN_FLIGHT)  # why a message is parked, its worker knows
+_ACCEPTED = ("scheduled", "cancelled", "rescheduled")  # in a bucket's marks
 WINDOWS_MS = {"1m": 60_000, "5m": 300_000, "1h": 3_600_000, "1d": 86_400_000}
 
 
 class Gauges(NamedTuple):
     """The namespace as Redis has it. now_us: its clock. memory: INFO memory.
 
+    accepted: how many messages were scheduled, cancelled, rescheduled in all buckets since the
+    namespace began, by anyone; empty if a bucket's count cannot be read.
     buckets: of the namespace. unowned: those without a lease. held: the counts of the buckets that
     were asked for, whose parked messages are not overdue; alone: of the unowned ones. horizon:
     window -> messages of the held buckets that are in flight, or delayed and due within it.
@@ -29,6 +32,7 @@ class Gauges(NamedTuple):
 
     now_us: int
     memory: Mapping[str, str] = {}
+    accepted: Mapping[str, int] = {}
     buckets: int = 0
     unowned: Collection[int] = ()
     held: Sequence[BucketStats] = ()
@@ -51,7 +55,9 @@ def read_gauges(namespace: str, held: Collection[int]) -> Steps[Gauges]:
     if birth is None or isinstance(birth, StoreError):
         return Gauges(now_us, known)
     buckets = [Bucket(namespace, number, birth[1]) for number in range(birth[0])]
-    holders = yield Each(bucket.holder() for bucket in buckets)
+    asked = (command for b in buckets for command in (b.holder(), _accepted(b)))
+    found = yield Each(asked)
+    holders, accepted = found[::2], found[1::2]
     free = [bucket for bucket, holder in zip(buckets, holders, strict=True) if holder is None]
     ours = [bucket for bucket in buckets if bucket.number in held]
     counts = yield from _counted(ours, now_us // 1000, waiting=_UNPARKED)
@@ -62,6 +68,7 @@ def read_gauges(namespace: str, held: Collection[int]) -> Steps[Gauges]:
     return Gauges(
         now_us=now_us,
         memory=known,
+        accepted=_summed(accepted),
         buckets=len(buckets),
         unowned=[bucket.number for bucket in free],
         held=counts,
@@ -75,21 +82,38 @@ def _counted(
     buckets: Sequence[Bucket], now_ms: int, **waiting: Iterable[State]
 ) -> Steps[list[BucketStats]]:
     asked = [count_commands(bucket, **waiting) for bucket in buckets]
-    replies = yield Each(command for commands in asked for command in commands)
-    if (error := store_wide_error(replies)) is not None:
+    found = yield Each(command for commands in asked for command in commands)
+    if (error := store_wide_error(found)) is not None:
         raise error
-    left = iter(replies)
+    left = iter(found)
     return [
         bucket_stats(bucket, list(islice(left, len(commands))), (), now_ms)
         for bucket, commands in zip(buckets, asked, strict=True)
     ]
 
 
+def _accepted(bucket: Bucket) -> RedisCommand[list[int]]:
+    return plain(
+        "HMGET",
+        bucket.key("marks"),
+        *_ACCEPTED,
+        parse=lambda reply: [*map(replies.read_count, reply)],
+    )
+
+
+def _summed(counts: Sequence[list[int] | StoreError]) -> dict[str, int]:
+    """The sums over all buckets; none if one is missing, since a total may not fall."""
+    known = [count for count in counts if not isinstance(count, StoreError)]
+    if len(known) < len(counts):
+        return {}
+    return {what: sum(count[place] for count in known) for place, what in enumerate(_ACCEPTED)}
+
+
 def _horizon(buckets: Sequence[Bucket], now_ms: int) -> Steps[dict[str, int]]:
     """Window -> delayed messages due within it."""
     asked = [_due(b, now_ms + ms) for ms in WINDOWS_MS.values() for b in buckets]
-    replies: list[Any] = yield Each(asked)
-    counts = [0 if isinstance(reply, StoreError) else reply for reply in replies]
+    found: list[Any] = yield Each(asked)
+    counts = [0 if isinstance(reply, StoreError) else reply for reply in found]
     size = len(buckets)
     return {
         window: sum(counts[place * size : (place + 1) * size])

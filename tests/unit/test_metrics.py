@@ -55,6 +55,7 @@ READING = Reading(
     Gauges(
         now_us=NOW_MS * 1000,
         memory={"used_memory": "1000", "maxmemory": "5000"},
+        accepted={"scheduled": 70, "cancelled": 4, "rescheduled": 0},
         buckets=16,
         unowned=[7],
         held=[bucket(0, delayed=4, overdue_ms=10), bucket(1, delayed=5, dead=2)],
@@ -89,7 +90,7 @@ def test_every_metric_of_the_catalog_is_exposed_and_no_other(format: str) -> Non
     reports = ProcessReports(["w"])
     counts = Counts()
     for name, metric in METRICS.items():
-        if metric.kind == "counter":
+        if metric.kind == "counter" or name == "recurring_last_run_timestamp_seconds":
             counts.totals[name, *metric.labels] += 1
         elif metric.kind == "histogram":
             counts.histograms[name, *metric.labels].observe(3)
@@ -118,7 +119,11 @@ def test_every_event_counts_what_the_catalog_describes() -> None:
     for name, *labels in (*counts.totals, *counts.histograms):
         assert len(labels) == len(METRICS[name].labels), name
     counted = {name for name, *_ in (*counts.totals, *counts.histograms)}
-    described = {n for n, m in METRICS.items() if m.kind in ("counter", "histogram")}
+    described = {
+        name
+        for name, metric in METRICS.items()
+        if metric.kind in ("counter", "histogram") and not metric.of_redis
+    } | {"recurring_last_run_timestamp_seconds"}
     assert described - counted == {"process_crashes_total", "publish_confirm_seconds"}
 
 
@@ -142,6 +147,9 @@ def test_values_of_redis_and_of_processes() -> None:
         ("store_up",): 1,
         ("store_memory_bytes",): 1000,
         ("store_memory_max_bytes",): 5000,
+        ("store_messages_scheduled_total",): 70,
+        ("store_messages_cancelled_total",): 4,
+        ("store_messages_rescheduled_total",): 0,
         ("messages", "delayed"): 9,
         ("messages", "dead"): 2,
         ("oldest_overdue_seconds",): 2.5,
@@ -155,6 +163,17 @@ def test_values_of_redis_and_of_processes() -> None:
     }
     assert {key: found.get(key) for key in expected} == expected
     assert ("messages_retried_total",) not in found
+
+
+def test_the_last_run_of_a_recurring_message_is_the_latest_of_all_processes() -> None:
+    reports = ProcessReports(["w", "v"])
+    for name, due_ms in (("w", 9000), ("v", 5000)):
+        made = events.RunsMade(name="beat", destination="a:q", messages=1, missed=0, due_ms=due_ms)
+        reports.put(name, report(made, **WORKER))
+    last_run = "recurring_last_run_timestamp_seconds", "beat"
+    assert scraped(reports)[last_run] == 9
+    reports.ended("w", crashed=True)
+    assert scraped(reports)[last_run] == 9
 
 
 def test_a_parked_message_is_overdue_unless_it_is_held() -> None:
