@@ -110,6 +110,19 @@ class Lane:
         obstructed = self.is_shut or self.parked or self.circuit.is_open or self.limit is not None
         return not obstructed and not self.flow.is_stalled(now_ms)
 
+    @property
+    def returnable(self) -> dict[Session, Parked]:
+        """Parked messages that may come back, if the lane can take them.
+
+        Not before a new session knows all of its bucket; those of a draining bucket are inherited.
+        """
+        return {s: parked for s, parked in self.parked.items() if s.ready and not s.draining}
+
+    def holds_back(self, session: Session, now_ms: int) -> bool:
+        """Whether messages that the bucket's earlier session parked must wait on."""
+        is_slow = self.is_slow or self.limit is not None or self.flow.is_stalled(now_ms)
+        return is_slow or self.is_shut or self.circuit.is_open or session in self.parked
+
     def is_behind(self, copy: Copy) -> bool:
         """Whether an earlier message of the copy's bucket is parked."""
         parked = self.parked.get(copy.session) if self.parked else None

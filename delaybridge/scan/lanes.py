@@ -287,6 +287,14 @@ class Lanes:
         """Whether messages of the lane are ripe, parked or on their way back."""
         return lane in self._window.ripe or bool(lane.parked)
 
+    # parked messages of earlier sessions
+
+    def inherit(
+        self, session: Session, left: Iterable[tuple[float, bytes, str]], now_ms: int
+    ) -> list[bytes]:
+        """See `Parking.inherit`."""
+        return self._parking.inherit(session, left, self.route, now_ms)
+
     # reports
 
     @property

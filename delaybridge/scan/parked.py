@@ -40,12 +40,11 @@ class Parked:
         """The earliest score, -inf if unknown."""
         return self._known[0][0] if self._known else -inf
 
-    def add(self, copy: Copy, bound: int | None = None) -> None:
+    def add(self, score: float, id: str, bound: int = _KNOWN) -> None:
         """Park one more. Beyond the bound only the earliest ids are kept."""
-        bound = _KNOWN if bound is None else min(bound, _KNOWN)
-        if copy.score < self._last or (self._is_whole and len(self._known) < bound):
-            heapq.heappush(self._known, (copy.score, copy.id))
-            self._last = max(self._last, copy.score)
+        if score < self._last or (self._is_whole and len(self._known) < min(bound, _KNOWN)):
+            heapq.heappush(self._known, (score, id))
+            self._last = max(self._last, score)
         else:
             self._is_whole = False
 

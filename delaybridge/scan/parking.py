@@ -8,9 +8,10 @@ slow lane, as many at a time as it has room for.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from math import inf
 
+from delaybridge.message import Destination
 from delaybridge.scan.copy import Copy
 from delaybridge.scan.lane import Lane
 from delaybridge.scan.parked import Parked
@@ -21,6 +22,7 @@ _ALL_KNOWN = 1_000_000  # ids of parked messages in memory, about 150 bytes each
 _PROBES = 5  # messages that may pass while a circuit is probed
 
 Remove = Callable[[Callable[[Copy], bool]], list[Copy]]
+Route = Callable[[str, int], tuple[Destination, Lane]]
 
 
 class Parking:
@@ -42,11 +44,40 @@ class Parking:
         session.exits.park(copy.item)
         if not session.alive:
             return  # the bucket's next session brings back the messages that this one parked
+        self._note(lane, session, copy.score, copy.id)
+
+    def inherit(
+        self, session: Session, left: Iterable[tuple[float, bytes, str]], route: Route, now_ms: int
+    ) -> list[bytes]:
+        """Messages that an earlier session parked: remember those that must still wait.
+
+        left: score, id and destination of each, in order. Returns the ids of the others, which can
+        go back to `due`; also those that cannot be read, which are buried when they are claimed.
+        """
+        self._set_bound()
+        back = []
+        lanes: dict[str, Lane | None] = {"": None}  # None: its messages need not wait
+        for score, raw_id, destination in left:
+            if destination not in lanes:
+                _, lane = route(destination, now_ms)
+                lanes[destination] = lane if lane.holds_back(session, now_ms) else None
+            found = lanes[destination]
+            id = raw_id.decode(errors="replace")
+            if found is None or id.encode() != raw_id:
+                back.append(raw_id)
+            else:
+                self._note(found, session, score, id)
+        return back
+
+    def _set_bound(self) -> None:
+        self._bound = _ALL_KNOWN // max(1, sum([len(lane.parked) for lane in self.troubled]))
+
+    def _note(self, lane: Lane, session: Session, score: float, id: str) -> None:
         self.troubled[lane] = None
         parked = lane.parked.get(session)
         if parked is None:
             parked = lane.parked[session] = Parked()
-        parked.add(copy, self._bound)
+        parked.add(score, id, self._bound)
 
     def routes_changed(self, names: set[str]) -> None:
         """Messages of these brokers, exchanges or topics must be routed again."""
@@ -101,7 +132,7 @@ class Parking:
         probe_at_ms = lane.circuit.probe_at_ms
         if probe_at_ms is not None:
             return _PROBES if probe_at_ms <= now_ms else 0
-        return sum(len(p) for session, p in lane.parked.items() if not session.draining)
+        return sum(map(len, lane.returnable.values()))
 
     def session_over(self, session: Session) -> None:
         """Forget the session's parked messages: the bucket's next session brings them back."""
@@ -125,7 +156,7 @@ class Parking:
     def _ways(self, now_ms: int) -> dict[tuple[Lane, Session], int | None]:
         """(lane, session) whose messages may come back -> how many, None: all."""
         ways: dict[tuple[Lane, Session], int | None] = {}
-        self._bound = _ALL_KNOWN // max(1, sum([len(lane.parked) for lane in self.troubled]))
+        self._set_bound()
         for lane in list(self.troubled):
             if lane.is_cut_off:
                 continue
@@ -142,7 +173,7 @@ class Parking:
             elif lane.is_slow or lane.limit is not None:
                 self._bring_back_some(lane)
                 continue
-            ways |= {(lane, s): most for s, p in lane.parked.items() if not p.is_returning}
+            ways |= {(lane, s): most for s, p in lane.returnable.items() if not p.is_returning}
         return ways
 
     def _probes(self, lane: Lane, now_ms: int) -> int:
@@ -163,8 +194,7 @@ class Parking:
         if lane.limit is not None:
             worth = min(worth, lane.limit.permits)
             room = min(room, lane.limit.permits)
-        # The next session of a draining bucket brings back the messages that this one parked.
-        ours = {session: p for session, p in lane.parked.items() if not session.draining}
+        ours = lane.returnable
         is_busy = lane in self._window.ripe or any(p.is_returning for p in ours.values())
         parked_count = sum(len(parked) for parked in ours.values())
         if is_busy or room <= 0 or room < min(parked_count, worth):

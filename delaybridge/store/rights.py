@@ -33,9 +33,9 @@ _OPENS = ("INFO", "GET", "SET")
 _LOOKS = ("HLEN", "HMGET", "ZRANGE", "ZCARD")  # to find damage
 _PRODUCES = ("schedule", "cancel", "reschedule", "get", "quarantine", "announce", "sample")
 _OWNS = (
-    "acquire", "renew", "release", "claim", "fire", "settle", "retry", "park", "unpark", "bury",
-    "reclaim", "trim", "announce", "allow", "schedule", "cancel", "define", "recur", "fence",
-    "record",
+    "acquire", "renew", "release", "claim", "fire", "settle", "retry", "park", "unpark", "parked",
+    "bury", "reclaim", "trim", "announce", "allow", "schedule", "cancel", "define", "recur",
+    "fence", "record",
 )  # fmt: skip
 ROLES = {
     "producer": Role(_PRODUCES, (*_OPENS, *_LOOKS)),

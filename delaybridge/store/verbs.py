@@ -332,7 +332,7 @@ class Bucket:
         return self._call("park", args, replies.read_held)
 
     def unpark(
-        self, token: str, ttl_ms: int, *, limit: int = 1000, ids: Sequence[str] = ()
+        self, token: str, ttl_ms: int, *, limit: int = 1000, ids: Sequence[str | bytes] = ()
     ) -> RedisCommand[int | None]:
         """Move parked messages back to `due`: those in `ids`, or without ids the earliest.
 

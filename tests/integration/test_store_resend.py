@@ -19,6 +19,7 @@ from delaybridge.message import WAIT, Answer, OnConflict, State
 from delaybridge.store import keys, registry
 from delaybridge.store.command import RedisCommand
 from delaybridge.store.keys import SCRIPT_KEYS
+from delaybridge.store.parked import parked as read_parked
 from delaybridge.store.replies import Fleet, Reclaimed, Trimmed
 from delaybridge.store.store import AsyncStore, Store
 from delaybridge.store.verbs import SourceOffsets
@@ -254,6 +255,12 @@ def unpark_named(world: World) -> RedisCommand[Any]:
     return owner.unparking(ids=["x"])
 
 
+def parked(world: World) -> RedisCommand[Any]:
+    owner, copies = _claimed(world, "x", "y")
+    owner.park(*copies)
+    return read_parked(owner.bucket, owner.token, TTL_MS, limit=1)
+
+
 def bury(world: World) -> RedisCommand[Any]:
     owner, copies = _fired(world, "x", "y")
     return owner.burying(*copies, maybe=True)
@@ -301,7 +308,7 @@ CASES: list[Case] = [
     *(acquire, acquire_first, renew, release, claim, claim_all, claim_nothing),
     *(fire, fire_acknowledging, settle, settle_at_most_once, retry, retry_not_attempted),
     retry_until_later,
-    *(park, unpark, unpark_named, bury, reclaim, trim, announce, announce_leaving),
+    *(park, unpark, unpark_named, parked, bury, reclaim, trim, announce, announce_leaving),
 ]
 
 
@@ -341,7 +348,9 @@ def told(answer: Any) -> Any:
 
 def test_there_is_a_case_for_every_verb(now_ms: int) -> None:
     verbs = {case.__name__.partition("_")[0] for case in CASES}
-    assert verbs == SCRIPT_KEYS.keys() - {"allow", "set_rule"}  # see test_allow.py, test_rules.py
+    # See test_allow.py, test_rules.py, test_series.py, test_recurring_interleavings.py.
+    others = {"allow", "set_rule", "record", "define", "recur", "fence"}
+    assert verbs == SCRIPT_KEYS.keys() - others
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)

@@ -49,7 +49,7 @@ def park_and_bring_back(steps: list[float | None]) -> None:
     for score in steps:
         if score is not None and score not in scores:
             scores.add(score)
-            parked.add(copy(score))
+            parked.add(score, copy(score).id)
         elif score is None:
             back = parked.take(HANDFUL)
             earliest = set(sorted(scores)[:HANDFUL])
@@ -62,7 +62,7 @@ def park_and_bring_back(steps: list[float | None]) -> None:
 
 def test_a_copy_earlier_than_all_parked_ones_waits_only_while_they_come_back() -> None:
     parked = Parked()
-    parked.add(copy(5.0))
+    parked.add(5.0, copy(5.0).id)
     assert not parked.is_before(copy(4.0))
     parked.is_returning = True
     assert parked.is_before(copy(4.0))
@@ -71,7 +71,7 @@ def test_a_copy_earlier_than_all_parked_ones_waits_only_while_they_come_back() -
 def test_all_parked_messages_are_named_if_all_are_known() -> None:
     parked = Parked()
     for score in (3.0, 1.0, 2.0):
-        parked.add(copy(score))
+        parked.add(score, copy(score).id)
     back = parked.take(None)
     assert back is not None
     assert sorted(back) == ["1.0", "2.0", "3.0"]
