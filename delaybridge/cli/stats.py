@@ -282,7 +282,7 @@ def _facts(found: Stats) -> Iterator[tuple[str, object]]:
     yield "overdue", roughly(found.overdue_ms) if found.overdue_ms else "nothing"
     yield "buckets", f"{len(found.buckets) - len(unowned(found))}/{len(found.buckets)} owned"
     yield "workers", len(found.workers)
-    for one in found.all_damage[:1]:
+    for one in [*found.all_damage[:1], *found.odd_rules[:1]]:
         yield "damaged", f"{one}; see: delaybridge doctor"
     yield "ingests", len(found.ingests) or None
     yield "dead set", f"{found.dead_dropped:,} dropped" if found.dead_dropped else None

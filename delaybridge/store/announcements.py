@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from delaybridge.errors import StoreError
+from delaybridge.store import rules
+from delaybridge.store.rules import Rule, Rules
 from delaybridge.store.troubles import WorkerTroubles
 
 Announcements = tuple[Mapping[bytes, bytes], Sequence[bytes]]
@@ -105,6 +107,16 @@ def ingests(announced: Announcements, now_ms: int) -> list[IngestInfo]:
         IngestInfo(**_process(of, name), sources=list(_sources(of)), expires_ms=expires_ms)
         for name, of, expires_ms in _living(announced, now_ms)
     ]
+
+
+def obeyed(stored: Mapping[bytes, bytes] | StoreError, living: Sequence[WorkerInfo]) -> Rules:
+    """The rules in the reply to `rules.read`, as workers obey them.
+
+    What cannot be read resumes no destination: a worker that had read it before says it is paused.
+    """
+    said = {place: Rule(paused=True) for each in living for place in each.said.paused or ()}
+    known = Rules(said)
+    return known if isinstance(stored, StoreError) else rules.understood(stored, known)
 
 
 def intact(replies: list[Any]) -> Announcements:

@@ -119,7 +119,7 @@ class Controls(Namespace):
             raise error
         *tallies, info, expiries, stored, now_us = replies
         living = announcements.workers(announcements.intact([info, expiries]), [], now_us // 1000)
-        known = rules.understood({} if isinstance(stored, StoreError) else stored)
+        known = announcements.obeyed(stored, living)
         counts = PlaceCounts(self.kinds, list(_rows(tallies, len(buckets))))
         listed = counts.largest()
         troubles = [trouble for each in living for trouble in each.said.troubles(each.name)]

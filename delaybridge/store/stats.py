@@ -103,7 +103,6 @@ class Counting(Namespace):
         *flat, stored, now_us = yield Each(asked)
         if (error := store_wide_error([*flat, stored, now_us])) is not None:
             raise error
-        known = rules.understood({} if isinstance(stored, StoreError) else stored)
         now_ms, left = now_us // 1000, iter(flat)
         *of_buckets, workers, ingests, lists = (list(islice(left, len(p))) for p in parts)
         retrying, is_sampled = yield from retrying_of(buckets)
@@ -116,6 +115,7 @@ class Counting(Namespace):
         owners = [count.owner for count in counts]
         living = announcements.workers(announcements.intact(workers), owners, now_ms)
         troubles = [trouble for each in living for trouble in each.said.troubles(each.name)]
+        known = announcements.obeyed(stored, living)
         counts = yield from unheld(buckets, counts, known, self.kinds, now_ms, troubles)
         return Stats(
             **_overall(counts),

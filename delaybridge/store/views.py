@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from delaybridge.errors import StoreError
 from delaybridge.message import State
 from delaybridge.store import announcements, registry, rules
 from delaybridge.store.changes import asked_for
@@ -95,7 +94,7 @@ class Views(Namespace):
         holder_of = dict(zip(numbers, holders, strict=True))
         living = announcements.workers(announcements.intact([info, expiries]), [], now_us // 1000)
         troubles = {each.name: each.said for each in living}
-        known = rules.understood({} if isinstance(stored, StoreError) else stored)
+        known = announcements.obeyed(stored, living)
 
         def why(item: Stored) -> str:
             holder = holder_of[item.bucket]

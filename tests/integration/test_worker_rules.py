@@ -107,6 +107,17 @@ async def test_nothing_paused_goes_on_because_the_rules_cannot_be_read(
     assert [record for record in caplog.records if record.getMessage().startswith(logged)]
     (reply,) = await crew.store.run_each([rules.read(crew.namespace)])
     assert rules.damage(crew.namespace, reply)
+
+    async def told() -> bool:
+        return PLACE in ((await crew.client.stats()).workers[0].said.paused or ())
+
+    await wait_until_async(told, DEADLINE_S, "the worker says what it obeys")
+    stats = await crew.client.stats()  # operators see what the worker obeys, too
+    assert [each.place for each in stats.paused] == [PLACE]
+    assert (stats.overdue_ms, len(stats.odd_rules)) == (0, 1)
+    shown = (await crew.client.destinations()).places
+    assert {each.place: each.state for each in shown}[PLACE] == "paused"
+    assert str((await crew.client.get(ids[0])).reason).startswith(f"paused: {PLACE}")
     await crew.store.redis.delete(name)
     await arrived.all(ids)
 
