@@ -28,22 +28,28 @@ class Reading(NamedTuple):
     unowned_s: Mapping[int, float] = {}
 
     def overdue_s(self, reports: Iterable[ProcessReport]) -> float:
-        """How late the oldest message is, in the buckets held here or by nobody."""
+        """How late the oldest message is, in the buckets held here or by nobody.
+
+        Workers say how late parked ones are; they do not hear of those that are cancelled.
+        """
         if self.gauges is None:
             return 0.0
         now_ms = self.gauges.now_us / 1000
         late_ms: list[float] = [
             count.overdue_ms for count in (*self.gauges.held, *self.gauges.alone)
         ]
-        late_ms += [now_ms - r.parked_ms for r in reports if r.parked_ms is not None]
+        if any(count.parked for count in self.gauges.held):
+            late_ms += [now_ms - r.parked_ms for r in reports if r.parked_ms is not None]
         return max([0.0, *late_ms]) / 1000
 
 
 class Reader:
     """Reads through a connection of its own; it blocks, at most a few time-outs. One at a time."""
 
-    def __init__(self, url: str, namespace: str) -> None:
+    def __init__(self, url: str, namespace: str, kinds: Mapping[str, str] = {}) -> None:
+        """kinds: broker -> its kind."""
         self._store, self._namespace = Store(url, timeout_s=_TIMEOUT_S), namespace
+        self._kinds = kinds
         self._since_s: dict[int, float] = {}  # bucket -> when it was first seen unowned
 
     def read(self, held: Collection[int]) -> Reading:
@@ -52,7 +58,7 @@ class Reader:
             sent_s = time.time()
             (store_us,) = self._store.run([registry.store_time()])
             skew_s = store_us / 1e6 - (sent_s + time.time()) / 2
-            gauges = self._store.complete(read_gauges(self._namespace, held))
+            gauges = self._store.complete(read_gauges(self._namespace, held, self._kinds))
         except StoreError as exc:
             return Reading(error=str(exc) or type(exc).__name__)
         now_s = time.monotonic()

@@ -98,7 +98,8 @@ class Lane:
         """Why its messages wait though nothing is wrong: `paused`, `rate`; None: something is."""
         if self.terms.paused:
             return "paused"
-        return "rate" if self.limit is not None and not self.is_shut else None
+        is_limited = self.limit is not None and self.limit.error is None
+        return "rate" if is_limited and not self.is_shut else None
 
     @property
     def lacks_permit(self) -> bool:

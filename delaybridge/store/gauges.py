@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 from delaybridge.errors import StoreError
 from delaybridge.message import State
-from delaybridge.store import registry, replies
+from delaybridge.store import registry, replies, rules
 from delaybridge.store.command import Each, RedisCommand, Steps, plain, store_wide_error
+from delaybridge.store.held import unheld
 from delaybridge.store.stats import BucketStats, bucket_stats, count_commands, retrying_of
 from delaybridge.store.troubles import Retrying
 from delaybridge.store.verbs import Bucket
@@ -25,9 +26,9 @@ class Gauges(NamedTuple):
     accepted: how many messages were scheduled, cancelled, rescheduled in all buckets since the
     namespace began, by anyone; empty if a bucket's count cannot be read.
     buckets: of the namespace. unowned: those without a lease. held: the counts of the buckets that
-    were asked for, whose parked messages are not overdue; alone: of the unowned ones. horizon:
-    window -> messages of the held buckets that are in flight, or delayed and due within it.
-    retrying: of the held buckets.
+    were asked for, whose parked messages are not overdue; alone: of the unowned ones, `overdue_ms`
+    as in `stats`. horizon: window -> messages of the held buckets that are in flight, or delayed
+    and due within it. retrying: of the held buckets.
     """
 
     now_us: int
@@ -41,10 +42,13 @@ class Gauges(NamedTuple):
     retrying: Sequence[Retrying] = ()
 
 
-def read_gauges(namespace: str, held: Collection[int]) -> Steps[Gauges]:
-    """Read them; writes nothing, and does not create the namespace. Takes up to five round trips.
+def read_gauges(
+    namespace: str, held: Collection[int], kinds: Mapping[str, str] = {}
+) -> Steps[Gauges]:
+    """Read them; writes nothing, and does not create the namespace. Takes up to seven round trips.
 
-    A damaged key counts as empty. StoreUnavailable, StoreDenied: nothing can be read.
+    kinds: broker -> its kind. A damaged key counts as empty. StoreUnavailable, StoreDenied:
+    nothing can be read.
     """
     birth, now_us, memory = yield Each(
         [registry.read_birth(namespace), registry.store_time(), registry.info("memory")]
@@ -61,7 +65,7 @@ def read_gauges(namespace: str, held: Collection[int]) -> Steps[Gauges]:
     free = [bucket for bucket, holder in zip(buckets, holders, strict=True) if holder is None]
     ours = [bucket for bucket in buckets if bucket.number in held]
     counts = yield from _counted(ours, now_us // 1000, waiting=_UNPARKED)
-    alone = yield from _counted(free, now_us // 1000)
+    alone = yield from _alone(namespace, free, kinds, now_us // 1000)
     horizon = yield from _horizon(ours, now_us // 1000)
     retrying, _ = yield from retrying_of(ours)
     in_flight = sum(count.in_flight for count in counts)
@@ -76,6 +80,18 @@ def read_gauges(namespace: str, held: Collection[int]) -> Steps[Gauges]:
         horizon={window: in_flight + due for window, due in horizon.items()},
         retrying=retrying,
     )
+
+
+def _alone(
+    namespace: str, free: Sequence[Bucket], kinds: Mapping[str, str], now_ms: int
+) -> Steps[list[BucketStats]]:
+    """The counts of buckets that nobody holds. What a rule holds back is not overdue."""
+    counts = yield from _counted(free, now_ms)
+    if not any(count.overdue_ms for count in counts):
+        return counts
+    (stored,) = yield Each([rules.read(namespace)])
+    known = rules.understood({} if isinstance(stored, StoreError) else stored)
+    return (yield from unheld(free, counts, known, kinds, now_ms))
 
 
 def _counted(

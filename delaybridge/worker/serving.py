@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from delaybridge.errors import ConfigError
 from delaybridge.metrics.reports import ProcessReports
 from delaybridge.settings.settings import Settings
+from delaybridge.settings.urls import kinds_of
 from delaybridge.worker.eventlog import say
 
 _BACKLOG = 64
@@ -37,7 +38,7 @@ def served(settings: Settings, names: Collection[str]) -> Iterator[ProcessReport
 
     listener = _listen(host, port)
     reports = ProcessReports(names)
-    reader = Reader(settings.redis.url, settings.namespace)
+    reader = Reader(settings.redis.url, settings.namespace, kinds_of(settings.brokers))
     patience_s = _LEASES * settings.lease.ttl_ms / 1000
     monitor = Monitor(reports, reader, patience_s=patience_s)
     server = Server(listener, monitor.answer)

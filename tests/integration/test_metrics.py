@@ -20,6 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from delaybridge import Client, Message
 from delaybridge.metrics.catalog import METRICS, PREFIX
 from delaybridge.metrics.exposition import TEXT
+from delaybridge.metrics.reader import Reader
 from tests.rigs.fault_proxy import FaultProxy
 from tests.rigs.fleet import Fleet, Process
 from tests.rigs.ingest import Rabbit
@@ -291,3 +292,19 @@ def test_paused_messages_are_held_and_not_overdue(
         fleet.client.resume("file:q")
         wait_until(lambda: port.value("messages_published_total", "file:q") == 5, DEADLINE_S)
         assert port.value("held_messages", "paused", "file:q") is None
+
+
+def test_paused_messages_without_a_worker_are_late_neither_in_stats_nor_in_metrics(
+    redis_url: str, namespace: str
+) -> None:
+    brokers = {"memory": "memory://"}
+    with Client(redis_url, namespace=namespace, brokers=brokers) as client:
+        reader = Reader(redis_url, namespace, {"memory": "memory"})
+        client.schedule("memory:q", b"x", delay=0.001)
+        client.pause("memory:q")
+        wait_until(lambda: client.stats().next_due_ms < client.stats().now_ms, DEADLINE_S)
+        assert reader.read([]).overdue_s([]) == client.stats().overdue_ms == 0
+        client.resume("memory:q")
+        late_s, late_ms = reader.read([]).overdue_s([]), client.stats().overdue_ms
+        assert 0 < late_s <= late_ms / 1000
+        reader.close()

@@ -58,7 +58,7 @@ READING = Reading(
         accepted={"scheduled": 70, "cancelled": 4, "rescheduled": 0},
         buckets=16,
         unowned=[7],
-        held=[bucket(0, delayed=4, overdue_ms=10), bucket(1, delayed=5, dead=2)],
+        held=[bucket(0, delayed=4, overdue_ms=10), bucket(1, delayed=5, dead=2, parked=1)],
         alone=[bucket(7, delayed=100, overdue_ms=2500)],
         horizon={"1m": 3, "1d": 9},
         retrying=[Retrying("a:q", "nack", 6, NOW_MS, "nack: 1")],
@@ -184,6 +184,9 @@ def test_a_parked_message_is_overdue_unless_it_is_held() -> None:
     assert (found["oldest_overdue_seconds",], found["held_messages", "paused", "a:q"]) == (2.5, 5)
     reports.put("w", report(**WORKER, held=held, parked_ms=NOW_MS - 60_000))
     assert scraped(reports)["oldest_overdue_seconds",] == 60
+    assert READING.gauges is not None
+    gone = READING._replace(gauges=READING.gauges._replace(held=[bucket(0, delayed=4)]))
+    assert scraped(reports, gone)["oldest_overdue_seconds",] == 2.5, "it was cancelled since"
 
 
 def test_without_redis_counters_are_served_and_its_gauges_are_absent() -> None:
