@@ -135,5 +135,8 @@ class Claiming:
             if copies:
                 session.waits_no_more(claimed.number, len(copies))
         else:
-            self._context.waiting.add(copies)
+            kept = lanes.without_surplus(copies, self._context.clock.now_ms())
+            if len(kept) < len(copies):
+                session.waits_no_more(claimed.number, len(copies) - len(kept))
+            self._context.waiting.add(kept)
         return len(copies)

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from itertools import islice
+from math import inf
 from typing import Any, cast
 
 from delaybridge.events import Emit
@@ -274,6 +275,10 @@ class Lanes:
 
     # rates
 
+    def without_surplus(self, copies: list[Copy], now_ms: int) -> list[Copy]:
+        """Park those copies of a claim whose destinations are to get fewer by then."""
+        return self._parking.without_surplus(copies, now_ms) if self._has_rates else copies
+
     def limited(self, now_ms: int) -> Iterator[tuple[Lane, Limit, int]]:
         """Lanes with a rate, and how many of their messages wait for a permit."""
         if not self._has_rates:
@@ -345,10 +350,12 @@ class Lanes:
         held, parked_ms = self._parking.held()
         return {"unconfirmed": unconfirmed, "held": held, "parked_ms": parked_ms}
 
-    def next_looks_ms(self, now_ms: int, *, waiting: bool) -> Iterable[int]:
+    def next_looks_ms(self, now_ms: int, *, waiting: bool) -> Iterable[float]:
         """When a lane may go on though nothing else happens. waiting: ripe copies wait for room."""
         troubled = self._parking.troubled
-        looks = [lane.circuit.probe_at_ms for lane in troubled]
+        looks: list[float | None] = [lane.circuit.probe_at_ms for lane in troubled]
+        if self._has_rates and (next_ms := self._parking.next_due_ms(now_ms)) < inf:
+            looks.append(next_ms)
         if waiting or troubled:
             flows = [lane.flow for lane in self._routing.lanes.values() if lane.flow.in_flight]
             looks += [flow.moved_ms + STALLED_MS + 1 for flow in flows]

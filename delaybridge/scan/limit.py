@@ -12,6 +12,7 @@ _HOLD_S = 0.2  # a worker holds at most what the rate gives in this time
 _PART = 50  # messages for which a worker that has too few permits asks at a time
 _PACE_MS = 10, 50  # the shortest and longest pause between two questions for that
 _LAPSE_MS = 500  # permits that an idle lane keeps for longer are dropped
+_SLOT_MS = 100
 
 
 class Limit:
@@ -34,14 +35,35 @@ class Limit:
         self.ask_at_ms: float = -inf
         self.error: str | None = None
         self._used_ms: float = -inf
+        self._planned: dict[int, int] = {}  # slot of due times -> copies that wait for it
 
     def __str__(self) -> str:
         """Why messages of the lane are parked."""
         return f"{LIMITED}: to {self.rate:g}/s" if self.error is None else f"rate: {self.error}"
 
+    @property
+    def most(self) -> int:
+        """How many permits a worker may hold."""
+        return max(1, int(self.rate * _HOLD_S))
+
     def want(self, waiting: int) -> int:
         """How many permits to ask for, if that many messages wait; 0 or less: none."""
-        return min(waiting, max(1, int(self.rate * _HOLD_S))) - self.permits
+        return min(waiting, self.most) - self.permits
+
+    def plan(self, due_ms: int, now_ms: int) -> bool:
+        """Plan one more message for about that time; False if too many are: it cannot be on time.
+
+        So many are kept as the rate and what is saved up allow, if no other worker publishes any.
+        """
+        slot = due_ms // _SLOT_MS
+        if slot not in self._planned:
+            past = now_ms // _SLOT_MS
+            self._planned = {at: count for at, count in self._planned.items() if at >= past}
+        planned = self._planned.get(slot, 0)
+        if planned > int(self.rate * (1000 * _HOLD_S + _SLOT_MS) / 1000):
+            return False
+        self._planned[slot] = planned + 1
+        return True
 
     def granted(self, wanted: int, granted: int, pause_ms: int, now_ms: int) -> None:
         """The store's answer. pause_ms: when it can grant the next one."""

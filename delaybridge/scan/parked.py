@@ -40,6 +40,18 @@ class Parked:
         """The earliest score, -inf if unknown."""
         return self._known[0][0] if self._known else -inf
 
+    def count_due(self, now_ms: int, most: int) -> int:
+        """How many of the known ones are due; at least `most` is enough."""
+        if self._last < now_ms + 1:
+            return len(self._known)
+        count, looks = 0, [0]
+        while looks and count < most:
+            n = looks.pop()
+            if n < len(self._known) and self._known[n][0] < now_ms + 1:
+                count += 1
+                looks += (2 * n + 1, 2 * n + 2)
+        return count
+
     def add(self, score: float, id: str, bound: int = _KNOWN) -> None:
         """Park one more. Beyond the bound only the earliest ids are kept."""
         if score < self._last or (self._is_whole and len(self._known) < min(bound, _KNOWN)):

@@ -8,12 +8,13 @@ slow lane, as many at a time as it has room for.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from math import inf
 
 from delaybridge.message import Destination
 from delaybridge.scan.copy import Copy
 from delaybridge.scan.lane import Lane
+from delaybridge.scan.limit import Limit
 from delaybridge.scan.parked import Parked
 from delaybridge.scan.session import Session
 from delaybridge.scan.window import Window
@@ -132,7 +133,41 @@ class Parking:
         probe_at_ms = lane.circuit.probe_at_ms
         if probe_at_ms is not None:
             return _PROBES if probe_at_ms <= now_ms else 0
-        return sum(map(len, lane.returnable.values()))
+        ours = lane.returnable.values()
+        if lane.limit is None:
+            return sum(map(len, ours))
+        due, most = 0, lane.limit.most  # more are not asked for
+        for parked in ours:
+            if due < most:
+                due += parked.count_due(now_ms, most - due)
+        return due
+
+    def next_due_ms(self, now_ms: int) -> float:
+        """When the next message falls due that was parked before, because its rate is used up."""
+        limited = (lane for lane in self.troubled if lane.limit is not None)
+        firsts = (p.first for lane in limited for p in lane.parked.values())
+        return min((first for first in firsts if first >= now_ms + 1), default=inf)
+
+    def without_surplus(self, copies: Sequence[Copy], now_ms: int) -> list[Copy]:
+        """Park copies of a claim that cannot be on time, as too many are due; returns the others.
+
+        Of a late claim: those behind parked messages. They would only be in the way of what can go.
+        """
+        kept = []
+        for copy in copies:
+            lane = copy.lane
+            if lane.limit is None or self._fits(lane, lane.limit, copy, now_ms):
+                kept.append(copy)
+            else:
+                self.park(copy)
+        return kept
+
+    def _fits(self, lane: Lane, limit: Limit, copy: Copy, now_ms: int) -> bool:
+        if copy.score >= now_ms + 1:
+            return limit.plan(int(copy.score), now_ms)
+        parked = lane.parked.get(copy.session)
+        # While some are returning, it may be one of them.
+        return parked is None or parked.is_returning or not parked.is_before(copy)
 
     def session_over(self, session: Session) -> None:
         """Forget the session's parked messages: the bucket's next session brings them back."""
@@ -171,7 +206,7 @@ class Parking:
                 del self.troubled[lane]
                 lane.is_slow = False
             elif lane.is_slow or lane.limit is not None:
-                self._bring_back_some(lane)
+                self._bring_back_some(lane, now_ms)
                 continue
             ways |= {(lane, s): most for s, p in lane.returnable.items() if not p.is_returning}
         return ways
@@ -183,7 +218,7 @@ class Parking:
         lane.probes = _PROBES if lane.limit is None else min(_PROBES, lane.limit.permits)
         return lane.probes
 
-    def _bring_back_some(self, lane: Lane) -> None:
+    def _bring_back_some(self, lane: Lane, now_ms: int) -> None:
         """Bring back the earliest messages of a slow lane that it has room for, if worth a call.
 
         With a rate: as many as it has permits.
@@ -199,8 +234,16 @@ class Parking:
         parked_count = sum(len(parked) for parked in ours.values())
         if is_busy or room <= 0 or room < min(parked_count, worth):
             return
+        # Before it is due, a message of a lane with a rate would only use up permits.
+        self._bring_back_first(lane, ours, room, inf if lane.limit is None else now_ms + 1)
+
+    def _bring_back_first(
+        self, lane: Lane, ours: dict[Session, Parked], room: int, to: float
+    ) -> None:
+        """Bring back the earliest `room` messages with a score below `to`."""
         back: dict[Session, list[str]] = {}
-        heads = [(p.first, n, session) for n, (session, p) in enumerate(ours.items())]
+        firsts = ((p.first, session) for session, p in ours.items())
+        heads = [(first, n, session) for n, (first, session) in enumerate(firsts) if first < to]
         heapq.heapify(heads)
         while heads and room > 0:
             _, n, session = heapq.heappop(heads)
@@ -212,7 +255,7 @@ class Parking:
                 continue
             back.setdefault(session, []).extend(ids)
             room -= 1
-            if not parked.is_empty:
+            if not parked.is_empty and parked.first < to:
                 heapq.heappush(heads, (parked.first, n, session))
         for session, ids in back.items():
             self._bring_back(lane, session, ids)

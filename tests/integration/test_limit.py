@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Callable
+from zlib import crc32
 
 import pytest
 
@@ -90,6 +91,73 @@ async def test_a_destination_below_its_rate_is_on_time_and_asks_no_more_than_it_
         asked = len(rig.store.sent)
         await rig.live_until(NOW_MS + 60_000)
         assert rig.store.sent[asked:].count("allow") == 0, "idle, it asks for nothing"
+
+
+def burst(count: int, spread_ms: int) -> dict[str, int]:
+    """Ids of messages that fall due from 5 s after the start on, and when."""
+    return {f"q{n:05}": NOW_MS + 5000 + n * spread_ms // count for n in range(count)}
+
+
+async def test_what_is_saved_up_allows_a_burst_on_time_of_which_nothing_is_set_aside(
+    rig_of: RigFactory,
+) -> None:
+    async with rig_of() as rig:
+        limit(rig, memory__q=1000)
+        due = {"first": NOW_MS + 1000, **burst(200, 0)}
+        await begin(rig, [message(id, due_ms) for id, due_ms in due.items()])
+        await rig.live_until(NOW_MS + 6000)
+        assert {publish.id: publish.at_ms for publish in rig.memory.taken} == due
+        assert "park" not in rig.store.sent
+
+
+@pytest.mark.parametrize("spread_ms", [0, 300, 1000])
+async def test_a_large_burst_gets_its_whole_rate_at_once_and_delays_no_other(
+    rig_of: RigFactory, spread_ms: int
+) -> None:
+    """What exceeds the rate is set aside before it is due; nothing is early, twice or overtaken."""
+    async with rig_of() as rig:
+        limit(rig, memory__q=1000)
+        due = burst(5000, spread_ms)
+        others = {f"o{n}": NOW_MS + 4500 + 9 * n for n in range(200)}
+        await begin(rig, [message(id, due_ms) for id, due_ms in due.items()])
+        await rig.schedule(*(message(id, due_ms, "b:q") for id, due_ms in others.items()))
+        await rig.live_until(NOW_MS + 4900)
+        parked = [await rig.raw("parked", number) for number in range(4)]
+        assert sum(map(len, parked)) >= 5000 - (1 + spread_ms // 100) * 301
+        first_ms = min(due.values())
+        await rig.live_until(first_ms + 3000)
+        taken = rig.memory.taken
+        assert 2900 <= len(taken) <= 3201, "as much as the rate gives, and what was saved up"
+        assert most_within(taken, 1000) <= 1201 + 200, "a worker may hold 0.2 s of the rate"
+        assert {publish.id: publish.at_ms for publish in rig.other.taken} == others
+        await rig.live_until(first_ms + 6000)
+        assert sorted(publish.id for publish in taken) == sorted(due)
+        assert all(publish.at_ms >= due[publish.id] for publish in taken)
+        for bucket in range(4):
+            ours = [p.id for p in taken if crc32(p.id.encode()) % 4 == bucket]
+            assert ours == sorted(ours)
+
+
+async def test_what_is_set_aside_before_it_is_due_outlives_its_worker_and_its_rate(
+    rig_of: RigFactory,
+) -> None:
+    async with rig_of() as rig:
+        limit(rig, memory__q=100)
+        due = burst(400, 0)
+        await begin(rig, [message(id, due_ms) for id, due_ms in due.items()])
+        await rig.live_until(NOW_MS + 4000)
+        assert await rig.client.cancel("q00399") == "cancelled"
+        for number in (0, 1):
+            await rig.expire(number)
+            rig._lose(rig.sessions[number], "a test")
+            await rig.take(number)
+        await rig.live_until(NOW_MS + 5500)
+        assert 45 <= len(rig.memory.taken) <= 71
+        limit(rig)
+        await rig.live_until(NOW_MS + 6000)
+        taken = rig.memory.taken
+        assert sorted(publish.id for publish in taken) == sorted({*due} - {"q00399"})
+        assert all(publish.at_ms >= due[publish.id] for publish in taken)
 
 
 async def test_the_backlog_of_a_limited_destination_delays_no_other(rig_of: RigFactory) -> None:

@@ -74,6 +74,23 @@ def test_the_permits_of_an_idle_lane_lapse_and_those_of_a_waiting_one_do_not() -
     assert limit.permits == 0
 
 
+@pytest.mark.parametrize(("rate", "kept"), [(1000, 301), (5000, 1501), (2, 1), (4, 2), (0.01, 1)])
+def test_of_messages_due_at_about_one_time_it_plans_as_many_as_may_be_on_time(
+    rate: float, kept: int
+) -> None:
+    limit = limit_of(rate)
+    for at_ms in (NOW_MS + 400, NOW_MS + 1000):
+        planned = [limit.plan(at_ms + n % 100, NOW_MS) for n in range(2000)]
+        assert planned == [n < kept for n in range(2000)]
+
+
+def test_it_forgets_times_that_have_passed() -> None:
+    limit = limit_of(1)
+    for at_ms in range(NOW_MS, NOW_MS + 60_000, 50):
+        limit.plan(at_ms + 2000, at_ms)
+    assert len(limit._planned) <= 22
+
+
 def test_what_is_owed_does_not_lapse() -> None:
     limit = limit_of(100)
     limit.permits = -3

@@ -60,6 +60,18 @@ def park_and_bring_back(steps: list[float | None]) -> None:
             assert parked.is_before(copy(min(scores) + 0.5))
 
 
+@given(st.lists(st.floats(0, 50), max_size=40), st.integers(0, 50), st.integers(1, 20))
+def test_what_is_due_is_counted_as_far_as_it_matters(
+    scores: list[float], now_ms: int, most: int
+) -> None:
+    parked = Parked()
+    for score in scores:
+        parked.add(score, str(score))
+    due = sum(int(score) <= now_ms for score in scores)
+    counted = parked.count_due(now_ms, most)
+    assert counted == due or most <= counted <= due
+
+
 def test_a_copy_earlier_than_all_parked_ones_waits_only_while_they_come_back() -> None:
     parked = Parked()
     parked.add(5.0, copy(5.0).id)
