@@ -106,6 +106,8 @@ async def test_messages_of_a_rate_come_back_as_it_permits(rig: Rig) -> None:
     await rig.steer({"memory": Rule(rate=100.0)})
     await send(rig, names("m"), SOON_MS, "memory:q")
     await rig.live_until(SOON_MS + 70)
+    while await rig.raw("mirror"):  # what is published but not settled would come twice
+        await rig.at(rig.now_ms + 1)
     passed = len(rig.memory.ids)
     rig.store.sent.clear()
     await renew(rig)
