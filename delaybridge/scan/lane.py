@@ -119,10 +119,10 @@ class Lane:
         """
         return {s: parked for s, parked in self.parked.items() if s.ready and not s.draining}
 
-    def holds_back(self, session: Session, now_ms: int) -> bool:
-        """Whether messages that the bucket's earlier session parked must wait on."""
+    def holds_back(self, now_ms: int) -> bool:
+        """Whether messages that an earlier session of their bucket parked must wait on."""
         is_slow = self.is_slow or self.limit is not None or self.flow.is_stalled(now_ms)
-        return is_slow or self.is_shut or self.circuit.is_open or session in self.parked
+        return is_slow or self.is_shut
 
     def is_behind(self, copy: Copy) -> bool:
         """Whether an earlier message of the copy's bucket is parked."""

@@ -61,7 +61,7 @@ class Parking:
         for score, raw_id, destination in left:
             if destination not in lanes:
                 _, lane = route(destination, now_ms)
-                lanes[destination] = lane if lane.holds_back(session, now_ms) else None
+                lanes[destination] = lane if lane.holds_back(now_ms) else None
             found = lanes[destination]
             id = raw_id.decode(errors="replace")
             if found is None or id.encode() != raw_id:

@@ -8,7 +8,7 @@ import pytest
 
 from delaybridge.store.keys import bucket_key
 from delaybridge.store.parked import parked
-from delaybridge.store.rules import Rule
+from delaybridge.store.rules import Rule, Rules
 from tests.rigs.bucket import TTL_MS, World
 from tests.rigs.scanner import NOW_MS, Rig, message
 
@@ -118,6 +118,49 @@ async def test_messages_of_a_rate_come_back_as_it_permits(rig: Rig) -> None:
     assert all(later.at_ms - first.at_ms > 80 for first, later in spans), "no burst"
 
 
+async def test_another_worker_keeps_to_the_rate_from_its_first_message(
+    rig: Rig, rig_of: RigFactory
+) -> None:
+    limited = {"memory": Rule(rate=100.0)}
+    await rig.steer(limited)
+    await send(rig, names("m"), SOON_MS, "memory:q")
+    await rig.live_until(SOON_MS + 70)
+    await lose(rig)
+    other = rig_of()
+    other.now_ms = rig.now_ms
+    other.lanes.rules_changed(Rules(limited))
+    async with other:
+        await other.quiet()
+        assert "park" not in other.store.sent, "most would be parked a second time"
+        await other.live_until(other.now_ms + 2000)
+        assert rig.memory.ids + other.memory.ids == names("m")
+
+
+async def test_a_limited_destination_flows_while_a_bucket_is_looked_through(
+    redis_url: str, namespace: str
+) -> None:
+    async with Rig(redis_url, namespace, buckets=2) as rig:
+        await rig.steer({"memory": Rule(rate=100.0)})
+        due = [message(f"m{n:03}", SOON_MS + n) for n in range(200)]
+        await rig.schedule(*due)
+        rig.scanner.wake_all()
+        await rig.live_until(SOON_MS + 300)
+        await lose(rig)
+        rig.store.hold("parked")
+        await rig.take(0, "w:2")
+        await rig.quiet()
+        rig.store.let_go("parked")
+        rig.store.hold("parked")  # the second slice
+        await rig.quiet()
+        assert rig.store.stuck == 1
+        before = len(rig.memory.ids)
+        await rig.live_until(rig.now_ms + 300)
+        assert len(rig.memory.ids) >= before + 20
+        rig.store.let_go("parked")
+        await rig.live_until(rig.now_ms + 3000)
+        assert len(rig.memory.ids) == len({*rig.memory.ids}) == 200
+
+
 async def during_the_walk(rig: Rig, act: Callable[[], Awaitable[object]]) -> None:
     """Take the bucket, and do something while the answer to its first look is under way."""
     rig.store.hold("parked")
@@ -187,7 +230,8 @@ async def test_what_cannot_be_read_is_buried_and_the_others_stay(rig: Rig) -> No
     await send(rig, names("m"), SOON_MS, "memory:q")
     await rig.live_until(SOON_MS + 100)
     await rig.store.redis.hset(bucket_key(rig.namespace, 0, "messages"), "m007", "rubbish")
-    await rig.store.redis.hset(bucket_key(rig.namespace, 0, "messages"), b"\xff", "rubbish")
+    record = await rig.store.redis.hget(bucket_key(rig.namespace, 0, "messages"), "m008")
+    await rig.store.redis.hset(bucket_key(rig.namespace, 0, "messages"), b"\xff", record)
     await rig.store.redis.zadd(
         bucket_key(rig.namespace, 0, "parked"), {b"\xff": SOON_MS, "none": SOON_MS}
     )
