@@ -187,7 +187,12 @@ def _namespace(
         return None
     with delaybridge.Client.from_settings(settings) as client:
         found = client.stats()
-        definitions = client.recurring.list()
+        try:
+            definitions = client.recurring.list()
+        except errors.StoreUnavailable:
+            raise
+        except errors.StoreError:  # `found` names the damaged key
+            definitions = []
     alone = unowned(found)
     if not alone:
         what = f"{count} buckets are owned by {len(found.workers)} workers"

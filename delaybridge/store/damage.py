@@ -41,6 +41,9 @@ _LISTS = (
     (keys.ingest_info, "HLEN", "hash"),
     (keys.allowances, "HLEN", "hash"),
     (keys.series, "HLEN", "hash"),
+    (keys.recurring, "HLEN", "hash"),
+    (keys.recurring_due, "ZCARD", "zset"),
+    (keys.recurring_state, "HLEN", "hash"),
 )
 _COUNTED = ("mirror", "revoked")  # their scores are numbers drawn from the bucket's counter
 _TOKEN = re.compile(rb"[^\x00-\x1f]+:[0-9A-Za-z]+:([1-9][0-9]{0,15})")

@@ -22,6 +22,7 @@ BACKFILL_LIMIT = 10_000
 _TRIES = 50  # of a change, while others change the same definition
 _PAGE = 200
 _LATE_MS = 10_000  # a look that is later: no worker looks
+_UNWATCHED = "no worker knows when to look at it: Redis lost that; pause and resume it"
 _ACTIVE, _PAUSED, _ENDED, _CHANGING, _FAILING = "active", "paused", "ended", "changing", "failing"
 
 
@@ -308,10 +309,19 @@ def _state_of(entry: DefinitionEntry, look_ms: float | None, now_ms: int) -> tup
     if not entry.birth:
         return _FAILING, "it was written by hand and has no plan; add it"
     if look_ms is None:
-        return _ENDED, ""
+        return _state_without_look(entry)
     if look_ms < now_ms - _LATE_MS:
         return _FAILING, "no worker makes its runs; start one: delaybridge scan"
     return _ACTIVE, ""
+
+
+def _state_without_look(entry: DefinitionEntry) -> tuple[str, str]:
+    """Ended, unless there is a further run: then Redis lost when to look at it."""
+    try:
+        is_over = next(_sound(entry).times(entry.after_ms), None) is None
+    except DelayBridgeError as exc:
+        return _FAILING, str(exc)
+    return (_ENDED, "") if is_over else (_FAILING, _UNWATCHED)
 
 
 def _sound(entry: DefinitionEntry) -> Definition:

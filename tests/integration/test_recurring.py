@@ -311,6 +311,24 @@ def test_a_plan_that_redis_has_lost_begins_again(table: Timetable) -> None:
     assert table.arrived == ids(1, 2, 3, 4, 5)
 
 
+def test_a_definition_that_nobody_looks_at_any_more_has_not_ended(table: Timetable) -> None:
+    of = table.calls.namespace
+    add(table)
+    minutes_pass(table, 2)
+    table.store.redis.delete(keys.recurring_due(of))
+    minutes_pass(table, 3)
+    found = table.run(table.calls.recurring(NAME))
+    assert (found.state, found.error.split(":")[0]) == (
+        "failing",
+        "no worker knows when to look at it",
+    )
+    for paused in (True, False):
+        table.run(table.calls.pause_recurring(NAME, paused=paused))
+    minutes_pass(table, 2)
+    assert table.run(table.calls.recurring(NAME)).state == "active"
+    assert table.arrived[-2:] == ids(6, 7)
+
+
 def test_the_number_of_definitions_is_bounded(
     table: Timetable, monkeypatch: pytest.MonkeyPatch
 ) -> None:

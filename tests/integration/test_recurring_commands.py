@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -109,6 +109,17 @@ def test_what_fails_is_listed_and_doctor_names_it(
     assert "broken: not JSON" in listed.err
     assert "broken: not JSON" in run("doctor").out
     assert run("recurring", "rm", "broken").code == 0
+
+
+@pytest.mark.parametrize("key", [keys.recurring, keys.recurring_due, keys.recurring_state])
+def test_doctor_and_stats_name_a_damaged_key_and_go_on(
+    run: Run, client: Client, namespace: str, key: Callable[[str], str]
+) -> None:
+    client.recurring.add("sound", "kafka:t", "x", every="1h")
+    client._store.redis.set(key(namespace), "by hand")
+    for command in ("doctor", "stats"):
+        assert f"{key(namespace)} is not a " in run(command).out
+    assert "broker kafka: unreachable" in run("doctor").out
 
 
 def test_bytes_are_kept(run: Run, client: Client) -> None:
