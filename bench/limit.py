@@ -5,7 +5,8 @@
 A backlog for one RabbitMQ queue is due at once and has a rate; a plain consumer counts how many
 messages it gets each second. Meanwhile 200 messages a second fall due for another queue; their
 lateness is compared with the same fleet without a backlog. In the last line of each rate a worker
-is killed in the middle, and its buckets wait for their leases to expire.
+is killed in the middle, and its buckets wait for their leases to expire. The last line has a
+backlog of 100,000 messages, of which hardly any can go: it must cost next to nothing.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ WORKERS = (1, 2, 4)
 OTHERS = 200  # messages per second for the other queue
 FILL_RATE = 8000  # messages per second that a client stores at least
 AHEAD_S = 2.0
+LARGE = 100_000
 # A killed worker's buckets are soon taken over.
 LEASE = {"LEASE__TTL_MS": "3000", "LEASE__RENEW_MS": "700", "REDIS__TIMEOUT_S": "1.5"}
 
@@ -64,9 +66,17 @@ class Measured(NamedTuple):
 
 
 def measure(
-    redis_url: str, url: str, rate: int, workers: int, seconds: int, *, kill: bool = False
+    redis_url: str,
+    url: str,
+    rate: int,
+    workers: int,
+    seconds: int,
+    *,
+    kill: bool = False,
+    backlog: int = 0,
 ) -> Measured:
     """Deliver `rate * seconds` messages of a larger backlog. rate 0: only the other queue."""
+    backlog = backlog or rate * seconds * 5 // 4
     with ExitStack() as stack:
         bench = stack.enter_context(open_bench(redis_url, rabbitmq=url))
         limited, other = (stack.enter_context(quorum_queue(url)) for _ in "ab")
@@ -77,7 +87,7 @@ def measure(
             stack.enter_context(receiving("receive_rabbitmq.py", url, queue, count))
             for queue, count in zip((limited, other), counts, strict=True)
         ]
-        first_s = fill(bench, limited, other, rate, seconds)
+        first_s = fill(bench, limited, other, rate, seconds, backlog)
         time.sleep(max(0.0, first_s - time.time()))
         used_s = -sum(map(cpu_seconds, pids[kill:]))
         if kill:
@@ -90,11 +100,10 @@ def measure(
         return Measured(times, late, used_s / took_s)
 
 
-def fill(bench: Bench, limited: str, other: str, rate: int, seconds: int) -> float:
+def fill(bench: Bench, limited: str, other: str, rate: int, seconds: int, backlog: int) -> float:
     """Schedule for both queues; returns when the first messages are due."""
     if rate:
         bench.client.limit(f"rabbitmq:{limited}", rate)
-    backlog = rate * seconds * 5 // 4
     first_s = time.time() + AHEAD_S + backlog / FILL_RATE
     at = format_time(round(first_s * 1000))
     bench.fill_with(Message(f"rabbitmq:{limited}/key", BODY, at=at), backlog)
@@ -122,6 +131,8 @@ def main(seconds: int = 10, *rates: int) -> None:
                 line(out, f"{rate}/s, {workers} workers", rate, run)
             run = measure(redis.url, broker.url, rate, WORKERS[-1], seconds, kill=True)
             line(out, f"{rate}/s, one of {WORKERS[-1]} workers killed", rate, run)
+        run = measure(redis.url, broker.url, 100, 1, seconds, backlog=LARGE)
+        line(out, f"100/s, 1 worker, {LARGE} wait", 100, run)
 
 
 def line(out: Table, name: str, rate: int, run: Measured) -> None:
