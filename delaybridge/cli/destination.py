@@ -67,12 +67,17 @@ def show(call: Invocation, destination: str) -> None:
     """Show one destination: what waits, each rule in force, and which place sets it."""
     with call.client() as client:
         found = client.destinations(destination)
+        kinds = client.kinds
     (place,) = found.places
     if call.output.json:
         call.output.result(described(place, found), "")
     else:
         call.output.fields(_facts(place, found.now_ms))
     _show_notes(call, found)
+    broker = destination.partition(":")[0]
+    if broker not in kinds:
+        known = ", ".join(sorted(kinds)) or "none"
+        call.note(f"warning: no broker is named {broker!r} here; configured: {known}")
 
 
 @destination.command("pause")

@@ -265,6 +265,12 @@ def test_odd_rules_and_damage_are_reported_and_nothing_else_is_lost(
         assert (refused.code, refused.out) == (5, "")
 
 
+def test_a_place_of_an_unknown_broker_is_shown_with_a_warning(run: Run) -> None:
+    shown = run("destination", "show", "kafak:t")
+    assert (shown.code, "no broker is named 'kafak' here; configured: " in shown.err) == (0, True)
+    assert run("destination", "show", "kafka:t").err == ""
+
+
 async def test_a_purge_takes_every_message_of_a_place_in_whatever_state(
     make: Maker, redis_url: str, namespace: str
 ) -> None:
