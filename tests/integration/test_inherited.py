@@ -46,7 +46,9 @@ async def send(rig: Rig, ids: list[str], due_ms: int, *destinations: str) -> Non
 
 
 async def lose(rig: Rig) -> None:
-    """The worker loses its bucket, without knowing whether it parked anything."""
+    """The worker loses its bucket; what it has published is settled, else it would come again."""
+    while rig.sessions[0].exits.any or rig.scanner._telling.is_planned:
+        await rig.at(rig.now_ms + 1)
     await rig.expire(0)
     rig._lose(rig.sessions[0], "test")
 
@@ -131,7 +133,7 @@ async def test_another_worker_keeps_to_the_rate_from_its_first_message(
     other.lanes.rules_changed(Rules(limited))
     async with other:
         await other.quiet()
-        assert "park" not in other.store.sent, "most would be parked a second time"
+        assert other.store.sent.count("unpark") <= 2, "else one for each slice"
         await other.live_until(other.now_ms + 2000)
         assert rig.memory.ids + other.memory.ids == names("m")
 
