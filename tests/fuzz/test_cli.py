@@ -17,9 +17,9 @@ from delaybridge import cli
 from delaybridge.cli.failure import Exit
 
 calm = settings(deadline=None, suppress_health_check=[*HealthCheck])
-ENDLESS = {"scan", "ingest", "demo"}
+ENDLESS = {"scan", "ingest", "demo", "tail"}
 # Tested elsewhere, would wait, or show tracebacks.
-LEFT_OUT = {"--redis", "--max-unowned", "-v", "--verbose"}
+LEFT_OUT = {"--redis", "--max-unowned", "-v", "--verbose", "-i", "--interval"}
 HOSTILE = (
     "", " ", "-", "--", "-5", "\0", "\x1b[2J", "\u202e", "\udcff\udcfe", "é", "٥", "a\nb",
     "1_000", "5s", "1h", "NaN", "1e999", "9" * 400, "-1", "0", "x" * 300, "{x}", "a=b", "=", "*",

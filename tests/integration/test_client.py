@@ -1279,7 +1279,7 @@ async def test_clients_are_made_from_the_settings(
 
 def test_both_clients_have_the_same_calls_with_the_same_arguments() -> None:
     def calls(flavour: type) -> dict[str, inspect.Signature]:
-        public = {n: v for n, v in vars(flavour).items() if not n.startswith("_")}
+        public = {n: v for n, v in inspect.getmembers(flavour) if not n.startswith("_")}
         names = [name for name, value in public.items() if not isinstance(value, property)]
         return {name: inspect.signature(getattr(flavour, name)) for name in names}
 

@@ -46,5 +46,5 @@ SAMPLES: dict[str, Callable[[int], RedisCommand[object]]] = {
     "fence": lambda n: recurring.fence(BUCKET, ["recurring:n:1"] * n),
     "define": lambda n: recurring.define("ns", recurring.read_entry("n", b"{}"), b"", b"", 1),
     "recur": lambda n: recurring.recur("ns", 9),
-    "record": lambda n: registry.record("ns", "w", "instance", 1, b"sample"),
+    "record": lambda n: registry.record("ns", "w", "instance", n, b"\x94\x80\x80\x00\x90"),
 }
