@@ -21,6 +21,7 @@ _HEADER_BYTES = 16 * 2**10
 _HEADER_S = 5.0  # to send a request
 _ANSWER_S = 15.0  # to make the answer, and for the client to take it
 _CLOSE_S = 2.0
+_STEPS = 5  # of the loop: more than it takes to accept a connection
 
 
 class Response(NamedTuple):
@@ -66,6 +67,9 @@ class Server:
             await self._stopping.wait()
         finally:
             server.close()
+            # A task that is cancelled before its first step would leave its connection open.
+            for _ in range(_STEPS):
+                await asyncio.sleep(0)
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self._open >= _CONNECTIONS:
