@@ -258,5 +258,5 @@ class Table:
 
     def line(self, name: str, *figures: str) -> None:
         """Print one line, with its figures in columns."""
-        sys.stdout.write(f"  {name:<40}" + "".join(f"{figure:>20}" for figure in figures) + "\n")
+        sys.stdout.write(f"  {name:<40}" + "".join(f" {figure:>19}" for figure in figures) + "\n")
         sys.stdout.flush()

@@ -14,6 +14,7 @@ from tests.rigs.command_line import Run, runner
 from tests.rigs.crew import Arrived, Crew, note_arrivals
 from tests.rigs.flavours import FLAVOURS, Awaited, Maker
 from tests.rigs.redis_troubles import BINARIES, Pair
+from tests.rigs.scanner import Rig, RigFactory
 from tests.servers.redis import RedisServer
 
 
@@ -54,6 +55,18 @@ def store(redis_url: str) -> Iterator[Store]:
     store = Store(redis_url)
     yield store
     store.close()
+
+
+@pytest.fixture
+def rig_of(redis_url: str, namespace: str) -> RigFactory:
+    """Makes a scanner's rig on the namespace of the test, to be entered."""
+    return lambda **options: Rig(redis_url, namespace, **options)
+
+
+@pytest.fixture
+async def rig(rig_of: RigFactory) -> AsyncIterator[Rig]:
+    async with rig_of() as rig:
+        yield rig
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Callable
 
 import pytest
 
@@ -12,26 +11,13 @@ from delaybridge.events import Published
 from delaybridge.message import Message
 from delaybridge.publish import Fault, Outcome, Verdict
 from delaybridge.store.rules import Rule
-from tests.rigs.scanner import NOW_MS, Rig, message, when
+from tests.rigs.scanner import NOW_MS, Rig, RigFactory, message, when
 
 SOON_MS = NOW_MS + 100
 NACK = Outcome(Verdict.UNKNOWN, "nack: 1", Fault.MESSAGE)
 REFUSED = Outcome(Verdict.REFUSED, "not_connected: told to", Fault.BROKER)
 PAUSED = Rule(paused=True)
 CLOSE = "rabbit:orders/close"
-
-RigFactory = Callable[..., Rig]
-
-
-@pytest.fixture
-def rig_of(redis_url: str, namespace: str) -> RigFactory:
-    return lambda **options: Rig(redis_url, namespace, **options)
-
-
-@pytest.fixture
-async def rig(rig_of: RigFactory) -> AsyncIterator[Rig]:
-    async with rig_of() as rig:
-        yield rig
 
 
 async def claimed(rig: Rig, *messages: Message) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 
@@ -10,14 +10,12 @@ from delaybridge.store.keys import bucket_key
 from delaybridge.store.parked import parked
 from delaybridge.store.rules import Rule, Rules
 from tests.rigs.bucket import TTL_MS, World
-from tests.rigs.scanner import NOW_MS, Rig, message
+from tests.rigs.scanner import NOW_MS, Rig, RigFactory, message
 
 SOON_MS = NOW_MS + 100
 PAUSED = Rule(paused=True)
 CLOSE, OPEN = "rabbit:orders/close", "rabbit:orders/open"
 MANY = 60
-
-RigFactory = Callable[..., Rig]
 
 
 @pytest.fixture(autouse=True)
@@ -28,12 +26,6 @@ def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def rig_of(redis_url: str, namespace: str) -> RigFactory:
     return lambda **options: Rig(redis_url, namespace, buckets=1, **options)
-
-
-@pytest.fixture
-async def rig(rig_of: RigFactory) -> AsyncIterator[Rig]:
-    async with rig_of() as rig:
-        yield rig
 
 
 async def send(rig: Rig, ids: list[str], due_ms: int, *destinations: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable
 from zlib import crc32
 
 import pytest
@@ -13,19 +12,11 @@ from delaybridge.message import Message
 from delaybridge.publish import Fault, Outcome, Verdict
 from delaybridge.store import keys
 from delaybridge.store.rules import Rule, Rules
-from tests.rigs.scanner import NOW_MS, Publish, Rig, message
+from tests.rigs.scanner import NOW_MS, Publish, Rig, RigFactory, message
 
 TEN_S = 10_000
 NO_EXCHANGE = Outcome(Verdict.REFUSED, "no_exchange: 404", Fault.DESTINATION)
 NACK = Outcome(Verdict.UNKNOWN, "nack: 1", Fault.MESSAGE)
-
-RigFactory = Callable[..., Rig]
-
-
-@pytest.fixture
-def rig_of(redis_url: str, namespace: str) -> RigFactory:
-    """Makes a rig on the namespace of the test, to be entered."""
-    return lambda **options: Rig(redis_url, namespace, **options)
 
 
 def limit(rig: Rig, **rates: float | None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -23,27 +23,13 @@ from delaybridge.message import Message
 from delaybridge.publish import Fault, Outcome, Verdict
 from delaybridge.store import keys
 from tests.rigs.lossy_proxy import LossyProxy
-from tests.rigs.scanner import NOW_MS, Broker_, Rig, message, when
+from tests.rigs.scanner import NOW_MS, Broker_, Rig, RigFactory, message, when
 
 SOON_MS = NOW_MS + 100
 BACKLOG = 400
 UNROUTABLE = Outcome(Verdict.REFUSED, "unroutable: 312 NO_ROUTE", Fault.MESSAGE)
 TIMED_OUT = Outcome(Verdict.UNKNOWN, "timeout: no confirm", Fault.MESSAGE)
 NO_EXCHANGE = Outcome(Verdict.REFUSED, "no_exchange: 404", Fault.DESTINATION)
-
-RigFactory = Callable[..., Rig]
-
-
-@pytest.fixture
-def rig_of(redis_url: str, namespace: str) -> RigFactory:
-    """Makes a rig on the namespace of the test, to be entered."""
-    return lambda **options: Rig(redis_url, namespace, **options)
-
-
-@pytest.fixture
-async def rig(rig_of: RigFactory) -> AsyncIterator[Rig]:
-    async with rig_of() as rig:
-        yield rig
 
 
 @pytest.fixture

@@ -332,6 +332,9 @@ class Rig:
         return await self.store.redis.zrange(name, 0, -1, withscores=True)
 
 
+RigFactory = Callable[..., Rig]
+
+
 def when(due_ms: int) -> datetime:
     """A due time as the client takes it."""
     return EPOCH + timedelta(milliseconds=due_ms)
