@@ -54,7 +54,7 @@ AT_ONCE = {"SCAN__CLAIM_AHEAD_MS": "0", "SCAN__FIRE_LEAD_MS": "0"}
 
 
 class Broker(NamedTuple):
-    """Where messages go. pid: of its process; None: there is none."""
+    """Where messages go. pid: of its process, None without one."""
 
     name: str
     url: str

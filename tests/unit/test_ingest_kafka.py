@@ -305,7 +305,6 @@ class TestMemory:
             *([*HOUR, ("delaybridge-ttl", b"1m")], [*HOUR, ("delaybridge-on-conflict", b"keep")]),
             *([("delaybridge-cancel", b"true"), ("delaybridge-id", b"mine")], ETF1),
         ],
-        ids=str,
     )
     def test_a_record_is_read_the_same_whatever_was_read_before(self, headers: Pairs) -> None:
         given = {"keep_partition": True, "allowed": ("kafka:audit", "kafka:videos")}
