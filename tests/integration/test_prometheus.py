@@ -135,6 +135,10 @@ class Site:
         found = self.prometheus.query(expression)
         return float(found[0]["value"][1]) if found else -1.0
 
+    def destinations(self, expression: str) -> set[str]:
+        """The destinations of which an expression has a value."""
+        return {each["metric"]["destination"] for each in self.prometheus.query(expression)}
+
     def active(self) -> set[str]:
         """The alerts that are pending or fire, without those that look back on an earlier cause."""
         return {*self.prometheus.alerts()} - self.fired
@@ -324,6 +328,30 @@ def runs_missed(site: Site) -> None:
     site.start("worker", "scan")
     site.fires("DelaybridgeRecurringMissed")
     site.client.recurring.remove("beat")
+
+
+def test_a_wait_that_somebody_wanted_is_lateness_but_no_alert(site: Site) -> None:
+    site.rests()
+    (rule,) = [rule for rule in RULES if rule["alert"] == "DelaybridgeLate"]
+    lateness, wanted, _ = rule["expr"].partition("unless")
+    queue = f"{site.queue}-paused"
+    place = f"rabbitmq:/{queue}"
+    with rabbitmq_channel(site.rabbitmq_url) as channel:
+        channel.queue_declare(queue)
+        try:
+            site.client.schedule(place, b"x", delay="1ms")
+            confirmed = f'delaybridge_messages_published_total{{destination="{place}"}}'
+            wait_until(lambda: site.value(confirmed) == 1, DEADLINE_S)
+            site.client.pause(place)
+            site.client.schedule_many([Message(place, b"x", delay="1ms")] * 20)
+            held = f'min_over_time(delaybridge_held_messages{{destination="{place}"}}[3s])'
+            wait_until(lambda: site.value(held) == 20, DEADLINE_S)
+            wait_s(2.5)
+            site.client.resume(place)
+            wait_until(lambda: place in site.destinations(lateness), DEADLINE_S)
+            assert wanted and place not in site.destinations(rule["expr"])
+        finally:
+            channel.queue_delete(queue)
 
 
 CAUSES: dict[Callable[[Site], None], tuple[str, ...]] = {
