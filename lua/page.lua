@@ -11,17 +11,18 @@
 -- ARGV[4]  after_id
 -- ARGV[5]  limit        messages
 -- ARGV[6]  bytes        of records; one message is always returned
+-- ARGV[7]  brief        1: only where the messages are bound for
 -- returns  {1 if there is more, then six a message: id, score, record or empty, attempts or empty,
---          reason of its death or last failure or empty, 1 if fired}
+--          reason of its death or last failure or empty, 1 if fired}; brief: three a message: id,
+--          score, destination, empty if the record cannot be read
 -- cost     O(log n) per message, and their size; O(log n * log n) for the cursor
-local listed, limit, bytes = KEYS[1], tonumber(ARGV[5]), tonumber(ARGV[6])
+local listed, limit, bytes, brief = KEYS[1], tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7] == '1'
 
 -- A demoted server still answers reads and refuses writes: so try a write that changes nothing.
 local nothing = redis.pcall('HDEL', KEYS[2], '')
 if type(nothing) == 'table' and string.find(nothing.err, 'READONLY', 1, true) then
   return redis.error_reply('READONLY this server was demoted')
 end
-
 
 -- Redis orders equal scores by the bytes of the members; Lua's own < goes by the server's locale.
 local function comes_before(a, b)
@@ -50,6 +51,12 @@ local function rank_behind(score, id)
   return low
 end
 
+-- After a head of 13 bytes a payload is a MessagePack array; its first item is the destination.
+local function destination_of(record)
+  local ok, _, destination = pcall(cmsgpack.unpack_limit, record, 1, 14)
+  return ok and type(destination) == 'string' and destination or ''
+end
+
 local start = ARGV[1] == '-inf' and 0 or redis.call('ZCOUNT', listed, '-inf', '(' .. ARGV[1])
 if ARGV[3] ~= '' then
   start = math.max(start, rank_behind(ARGV[3], ARGV[4]))
@@ -70,15 +77,17 @@ for i = 1, #found, 2 do
   if taken > 0 and size > bytes then
     break
   end
-  local fired = #record > 9 and tonumber(score) <= fired_claim
-    and struct.unpack('>d', record, 2) <= fired_score
   page[#page + 1] = id
   page[#page + 1] = score
-  page[#page + 1] = record
-  page[#page + 1] = redis.call('HGET', KEYS[3], id) or ''
-  page[#page + 1] = redis.call('HGET', KEYS[4], id)
-    or redis.call('HGET', KEYS[3], id .. '\0') or ''
-  page[#page + 1] = fired and 1 or 0
+  page[#page + 1] = brief and destination_of(record) or record
+  if not brief then
+    page[#page + 1] = redis.call('HGET', KEYS[3], id) or ''
+    page[#page + 1] = redis.call('HGET', KEYS[4], id)
+      or redis.call('HGET', KEYS[3], id .. '\0') or ''
+    local fired = #record > 9 and tonumber(score) <= fired_claim
+      and struct.unpack('>d', record, 2) <= fired_score
+    page[#page + 1] = fired and 1 or 0
+  end
   taken = taken + 1
 end
 page[1] = start + taken < stop and 1 or 0

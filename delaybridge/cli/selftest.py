@@ -16,7 +16,6 @@ from delaybridge.settings.namespace import MAX_BUCKETS
 from delaybridge.store import keys, record, recurring, registry, verbs
 from delaybridge.store.command import RedisCommand
 from delaybridge.store.keys import SCRIPT_KEYS
-from delaybridge.store.parked import parked
 from delaybridge.store.replies import Acquired
 from delaybridge.store.verbs import Bucket, Item
 
@@ -70,7 +69,6 @@ def _life(bucket: Bucket, namespace: str) -> Generator[RedisCommand[Any], Any, N
     yield bucket.retry(token, _TTL_MS, [(item, 0, False, "")])
     item = yield from _fired(bucket, token, item.claim)
     yield bucket.park(token, _TTL_MS, [item])
-    yield parked(bucket, token, _TTL_MS, limit=1)
     yield bucket.unpark(token, _TTL_MS)
     item = yield from _fired(bucket, token, item.claim)
     yield bucket.bury(token, _TTL_MS, [(item, False, False, "doctor")])

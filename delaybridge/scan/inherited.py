@@ -31,7 +31,7 @@ class Inherited:
         """The next step. limit: parked messages to read."""
         bucket, owner = self.session.bucket, self.session.owner
         back = [bucket.unpark(*owner, ids=self._back)] if self._back else []
-        look = parked(bucket, *owner, limit=limit, after=self._after)
+        look = parked(bucket, limit=limit, after=self._after)
         return [bucket.reclaim(*owner), *back, look]
 
     def answered(self, answers: Sequence[Any], lanes: Lanes, now_ms: int) -> None:

@@ -52,7 +52,6 @@ SCRIPT_KEYS: dict[str, tuple[str, ...]] = {
     "settle": ("lease", "mirror", "messages", "attempts", "calls"),
     "retry": ("lease", "due", "mirror", "messages", "attempts"),
     "park": ("lease", "mirror", "parked"),
-    "parked": ("lease", "parked", "messages"),
     "unpark": ("lease", "parked", "due"),
     "bury": ("lease", "mirror", "attempts", "dead", "dead_reason"),
     "reclaim": ("lease", "due", "mirror", "messages", "attempts", "dead", "dead_reason", "marks"),

@@ -33,7 +33,7 @@ _OPENS = ("INFO", "GET", "SET")
 _LOOKS = ("HLEN", "HMGET", "ZRANGE", "ZCARD")  # to find damage
 _PRODUCES = ("schedule", "cancel", "reschedule", "get", "quarantine", "announce", "sample")
 _OWNS = (
-    "acquire", "renew", "release", "claim", "fire", "settle", "retry", "park", "unpark", "parked",
+    "acquire", "renew", "release", "claim", "fire", "settle", "retry", "park", "unpark", "page",
     "bury", "reclaim", "trim", "announce", "allow", "schedule", "cancel", "define", "recur",
     "fence", "record",
 )  # fmt: skip

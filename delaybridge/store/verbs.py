@@ -195,7 +195,7 @@ class Bucket:
         state: State,
         *,
         limit: int,
-        after: tuple[float, str] | None = None,
+        after: tuple[float, str | bytes] | None = None,
         low: float | None = None,
         high: float | None = None,
         max_bytes: int = 4 * 2**20,
@@ -207,7 +207,7 @@ class Bucket:
         lowest = "-inf" if low is None else repr(low)
         highest = "+inf" if high is None else repr(high)
         after_score, after_id = ("", "") if after is None else (repr(after[0]), after[1])
-        args = (lowest, highest, after_score, after_id, limit, max_bytes)
+        args = (lowest, highest, after_score, after_id, limit, max_bytes, 0)
         keys_ = self._page_keys[state]
         return RedisCommand("page", keys_, args, lambda reply: replies.read_page(state, reply))
 

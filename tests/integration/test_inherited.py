@@ -9,7 +9,7 @@ import pytest
 from delaybridge.store.keys import bucket_key
 from delaybridge.store.parked import parked
 from delaybridge.store.rules import Rule, Rules
-from tests.rigs.bucket import TTL_MS, World
+from tests.rigs.bucket import World
 from tests.rigs.scanner import NOW_MS, Rig, RigFactory, message
 
 SOON_MS = NOW_MS + 100
@@ -140,29 +140,29 @@ async def test_a_limited_destination_flows_while_a_bucket_is_looked_through(
         rig.scanner.wake_all()
         await rig.live_until(SOON_MS + 300)
         await lose(rig)
-        rig.store.hold("parked")
+        rig.store.hold("page")
         await rig.take(0, "w:2")
         await rig.quiet()
-        rig.store.let_go("parked")
-        rig.store.hold("parked")  # the second slice
+        rig.store.let_go("page")
+        rig.store.hold("page")  # the second slice
         await rig.quiet()
         assert rig.store.stuck == 1
         before = len(rig.memory.ids)
         await rig.live_until(rig.now_ms + 300)
         assert len(rig.memory.ids) >= before + 20
-        rig.store.let_go("parked")
+        rig.store.let_go("page")
         await rig.live_until(rig.now_ms + 3000)
         assert len(rig.memory.ids) == len({*rig.memory.ids}) == 200
 
 
 async def during_the_walk(rig: Rig, act: Callable[[], Awaitable[object]]) -> None:
     """Take the bucket, and do something while the answer to its first look is under way."""
-    rig.store.hold("parked")
+    rig.store.hold("page")
     await rig.take(0, "w:2")
     await rig.quiet()
     assert rig.store.stuck == 1 and not rig.sessions[0].ready
     await act()
-    rig.store.let_go("parked")
+    rig.store.let_go("page")
     await rig.live_until(rig.now_ms + 500)
     assert rig.sessions[0].ready
 
@@ -206,11 +206,11 @@ async def test_a_session_that_ends_meanwhile_leaves_all_to_the_next(rig: Rig) ->
     await send(rig, names("m"), SOON_MS, "memory:q", "b:q")
     await rig.live_until(SOON_MS + 100)
     await lose(rig)
-    rig.store.hold("parked")
+    rig.store.hold("page")
     await rig.take(0, "w:2")
     await rig.quiet()
     await lose(rig)
-    rig.store.let_go("parked")
+    rig.store.let_go("page")
     await rig.live_until(rig.now_ms + 100)
     assert not any(lane.parked for lane in rig.lanes._parking.troubled)
     await rig.take(0, "w:3")
@@ -256,13 +256,13 @@ def test_every_message_that_stays_is_read_once_whatever_goes(
         world.schedule(id, now_ms + n * apart_ms)
     owner = world.owner()
     owner.park(*owner.claim())
-    first = world.run(parked(owner.bucket, owner.token, TTL_MS, limit=5))
-    assert first is not None and first.more
+    first = world.run(parked(owner.bucket, limit=5))
+    assert first.more
     if gone:
         world.run(owner.unparking(ids=[ids[n] for n in gone]))
     after = first.messages[-1][:2]
-    rest = world.run(parked(owner.bucket, owner.token, TTL_MS, limit=50, after=after))
-    assert rest is not None and not rest.more
+    rest = world.run(parked(owner.bucket, limit=50, after=after))
+    assert not rest.more
     expected = [id for n, id in enumerate(ids) if n >= 5 and n not in gone]
     assert [id.decode() for _, id, _ in first.messages] == ids[:5]
     assert [id.decode() for _, id, _ in rest.messages] == expected
@@ -275,11 +275,9 @@ def test_large_records_end_a_slice_early_but_each_slice_has_one(world: World, no
     owner.park(*owner.claim())
     after, sizes = None, []
     while True:
-        found = world.run(parked(owner.bucket, owner.token, TTL_MS, limit=4, after=after))
-        assert found is not None
+        found = world.run(parked(owner.bucket, limit=4, after=after))
         sizes.append(len(found.messages))
         after = found.messages[-1][:2]
         if not found.more:
             break
-    assert sizes == [2, 2, 2]
-    assert world.run(parked(owner.bucket, "another", TTL_MS, limit=4)) is None
+    assert sizes == [1] * 6

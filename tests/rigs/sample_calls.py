@@ -8,7 +8,6 @@ from delaybridge.accept.accept import Accepted
 from delaybridge.message import State
 from delaybridge.store import recurring, registry
 from delaybridge.store.command import RedisCommand
-from delaybridge.store.parked import parked
 from delaybridge.store.verbs import Bucket, Item
 
 BUCKET = Bucket("ns", 3, "birth")
@@ -36,7 +35,6 @@ SAMPLES: dict[str, Callable[[int], RedisCommand[object]]] = {
     "retry": lambda n: BUCKET.retry("w:1:1", 1000, [(ITEM, None, False, "")] * n),
     "park": lambda n: BUCKET.park("w:1:1", 1000, [ITEM] * n),
     "unpark": lambda n: BUCKET.unpark("w:1:1", 1000, ids=["id"] * n),
-    "parked": lambda n: parked(BUCKET, "w:1:1", 1000, limit=9),
     "bury": lambda n: BUCKET.bury("w:1:1", 1000, [(ITEM, True, False, "why")] * n),
     "trim": lambda n: BUCKET.trim("w:1:1", 1000, keep=9, age_ms=None),
     "reclaim": lambda n: BUCKET.reclaim("w:1:1", 1000),
