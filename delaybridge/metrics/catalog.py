@@ -153,6 +153,17 @@ METRICS = {
     "messages": _gauge(
         "Messages in the buckets held here. state: delayed, in_flight, parked or dead.", "state"
     ),
+    "destination_messages": _gauge(
+        "Messages in the buckets held here by destination: counted, or estimated if more than about"
+        " 2,000 are in this state.",
+        "destination",
+        "state",
+    ),
+    "destination_messages_error": _gauge(
+        "How far off destination_messages is, in 95 of 100 cases at most; 0: counted.",
+        "destination",
+        "state",
+    ),
     "oldest_overdue_seconds": _gauge(
         "How late the oldest message is, in the buckets held here or by nobody; 0 if none is late."
         " Held messages are not late.",

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from delaybridge.metrics.counts import MOST_DESTINATIONS, Key
 from delaybridge.metrics.reader import Reading
 from delaybridge.metrics.reports import ProcessReport
+from delaybridge.store.gauges import Gauges
 
 _MOST_RETRYING = 200  # groups of a destination and a reason
 _STATES = ("delayed", "in_flight", "parked", "dead")
@@ -19,7 +20,7 @@ def gauges_of(reports: Mapping[str, ProcessReport], found: Reading) -> dict[Key,
     values: dict[Key, float] = dict(_of_processes(reports))
     if found.gauges is None:
         return values | {("store_up",): 0}
-    held, memory = found.gauges.held, found.gauges.memory
+    memory = found.gauges.memory
     values |= {
         ("store_up",): 1,
         ("worker_clock_skew_seconds",): found.skew_s,
@@ -33,18 +34,26 @@ def gauges_of(reports: Mapping[str, ProcessReport], found: Reading) -> dict[Key,
     ):
         if memory.get(field, "").isdigit():
             values[name,] = int(memory[field])
-    for what, messages in found.gauges.accepted.items():
-        values[f"store_messages_{what}_total",] = messages
+    return values | dict(_of_messages(found.gauges))
+
+
+def _of_messages(gauges: Gauges) -> Iterator[tuple[Key, float]]:
+    for what, messages in gauges.accepted.items():
+        yield (f"store_messages_{what}_total",), messages
     for state in _STATES:
-        values["messages", state] = sum(getattr(count, state) for count in held)
-    due_ms = [count.next_due_ms for count in held if count.next_due_ms is not None]
+        yield ("messages", state), sum(getattr(count, state) for count in gauges.held)
+    due_ms = [count.next_due_ms for count in gauges.held if count.next_due_ms is not None]
     if due_ms:
-        values["next_due_timestamp_seconds",] = min(due_ms) / 1000
-    for window, messages in found.gauges.horizon.items():
-        values["horizon_messages", window] = messages
-    for group in found.gauges.retrying[:_MOST_RETRYING]:
-        values["retrying_messages", group.destination, group.reason] = group.messages
-    return values
+        yield ("next_due_timestamp_seconds",), min(due_ms) / 1000
+    for window, messages in gauges.horizon.items():
+        yield ("horizon_messages", window), messages
+    for group in gauges.retrying[:_MOST_RETRYING]:
+        yield ("retrying_messages", group.destination, group.reason), group.messages
+    for place in gauges.destinations:
+        for state in _STATES:
+            tally = getattr(place, state)
+            yield ("destination_messages", place.destination, state), tally.messages
+            yield ("destination_messages_error", place.destination, state), tally.error
 
 
 def _of_processes(reports: Mapping[str, ProcessReport]) -> Iterator[tuple[Key, float]]:

@@ -8,24 +8,23 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
 from delaybridge.accept.destination import parse_destination
 from delaybridge.backoff import RetryPlan
 from delaybridge.errors import MessageError, StoreError
-from delaybridge.message import Destination, State
+from delaybridge.message import Destination
 from delaybridge.store import announcements, registry, rules
 from delaybridge.store.command import Each, Steps, store_wide_error
 from delaybridge.store.namespace import Namespace
 from delaybridge.store.replies import Tallied
 from delaybridge.store.rules import Change, Rule, Rules
-from delaybridge.store.tally import MOST_DESTINATIONS, UNREADABLE, Tally, tallies_of, tally_of
+from delaybridge.store.tally import MOST_DESTINATIONS, UNREADABLE, Tally, tallied, tally_of
 from delaybridge.store.troubles import SLOW, Trouble
 
 PAUSED, TROUBLE, LIMITED, FLOWING = "paused", "trouble", "limited", "ok"
-_STATES = (State.DELAYED, State.IN_FLIGHT, State.PARKED, State.DEAD)  # as in `Place`
 
 
 class Place(NamedTuple):
@@ -112,15 +111,16 @@ class Controls(Namespace):
         Lists the 200 exchanges and topics with the most messages, and whatever has a rule.
         """
         buckets = yield from self.open()
-        asked = [command for state in _STATES for command in tallies_of(buckets, state)]
+        by_state = yield from tallied(buckets)
         fleet = [*registry.fleet(self.namespace), rules.read(self.namespace)]
-        replies = yield Each([*asked, *fleet, registry.store_time()])
-        if (error := store_wide_error(replies)) is not None:
+        replies = yield Each([*fleet, registry.store_time()])
+        everything = [reply for part in (*by_state, replies) for reply in part]
+        if (error := store_wide_error(everything)) is not None:
             raise error
-        *tallies, info, expiries, stored, now_us = replies
+        info, expiries, stored, now_us = replies
         living = announcements.workers(announcements.intact([info, expiries]), [], now_us // 1000)
         known = announcements.obeyed(stored, living)
-        counts = PlaceCounts(self.kinds, list(_rows(tallies, len(buckets))))
+        counts = PlaceCounts(self.kinds, by_state)
         listed = counts.largest()
         troubles = [trouble for each in living for trouble in each.said.troubles(each.name)]
         troubled = (each.destination.removesuffix(":") for each in troubles)
@@ -131,7 +131,7 @@ class Controls(Namespace):
             len(counts.labels) - len(listed),
             known.odd,
             [each.name for each in living if not each.obeys_rules],
-            damaged=any(isinstance(reply, StoreError) for reply in replies),
+            damaged=any(isinstance(reply, StoreError) for reply in everything),
         )
 
     def _place(
@@ -172,7 +172,7 @@ class Controls(Namespace):
 
 
 class PlaceCounts:
-    """The messages of each place. by_state: the tallies of all buckets, in the order of _STATES."""
+    """The messages of each place. by_state: the tallies of all buckets, as `tallied` has them."""
 
     def __init__(
         self, kinds: Mapping[str, str], by_state: Sequence[Sequence[Tallied | StoreError]]
@@ -183,8 +183,8 @@ class PlaceCounts:
             [self._by_place(one, kinds) for one in tallies if not isinstance(one, StoreError)]
             for tallies in by_state
         ]
-        for tallied in self._by_state[0]:  # of delayed messages
-            for place, score in tallied.firsts.items():
+        for one in self._by_state[0]:  # of delayed messages
+            for place, score in one.firsts.items():
                 first_ms = self.next_due_ms.get(place, int(score))
                 self.next_due_ms[place] = min(first_ms, int(score))
 
@@ -253,7 +253,3 @@ def touches(trouble: Trouble, place: str, kinds: Mapping[str, str]) -> bool:
 def _why(trouble: Trouble, place: str) -> str:
     where = trouble.destination.removesuffix(":")
     return f"{'' if where == place else f'{where}: '}{trouble.reason} ({trouble.worker})"
-
-
-def _rows(flat: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
-    return (flat[at : at + size] for at in range(0, len(flat), size))

@@ -11,7 +11,9 @@ from delaybridge.message import State
 from delaybridge.store import registry, replies, rules
 from delaybridge.store.command import Each, RedisCommand, Steps, plain, store_wide_error
 from delaybridge.store.held import unheld
+from delaybridge.store.replies import Tallied
 from delaybridge.store.stats import BucketStats, bucket_stats, count_commands, retrying_of
+from delaybridge.store.tally import DestinationCounts, by_destination, tallied
 from delaybridge.store.troubles import Retrying
 from delaybridge.store.verbs import Bucket
 
@@ -28,7 +30,7 @@ class Gauges(NamedTuple):
     buckets: of the namespace. unowned: those without a lease. held: the counts of the buckets that
     were asked for, whose parked messages are not overdue; alone: of the unowned ones, `overdue_ms`
     as in `stats`. horizon: window -> messages of the held buckets that are in flight, or delayed
-    and due within it. retrying: of the held buckets.
+    and due within it. retrying, destinations: of the held buckets.
     """
 
     now_us: int
@@ -40,12 +42,13 @@ class Gauges(NamedTuple):
     alone: Sequence[BucketStats] = ()
     horizon: Mapping[str, int] = {}
     retrying: Sequence[Retrying] = ()
+    destinations: Sequence[DestinationCounts] = ()
 
 
 def read_gauges(
     namespace: str, held: Collection[int], kinds: Mapping[str, str] = {}
 ) -> Steps[Gauges]:
-    """Read them; writes nothing, and does not create the namespace. Takes up to seven round trips.
+    """Read them; writes nothing, and does not create the namespace. Takes up to eleven round trips.
 
     kinds: broker -> its kind. A damaged key counts as empty. StoreUnavailable, StoreDenied:
     nothing can be read.
@@ -68,6 +71,7 @@ def read_gauges(
     alone = yield from _alone(namespace, free, kinds, now_us // 1000)
     horizon = yield from _horizon(ours, now_us // 1000)
     retrying, _ = yield from retrying_of(ours)
+    destinations = yield from _destinations(ours, kinds)
     in_flight = sum(count.in_flight for count in counts)
     return Gauges(
         now_us=now_us,
@@ -79,6 +83,7 @@ def read_gauges(
         alone=alone,
         horizon={window: in_flight + due for window, due in horizon.items()},
         retrying=retrying,
+        destinations=destinations,
     )
 
 
@@ -106,6 +111,14 @@ def _counted(
         bucket_stats(bucket, list(islice(left, len(commands))), (), now_ms)
         for bucket, commands in zip(buckets, asked, strict=True)
     ]
+
+
+def _destinations(
+    buckets: Sequence[Bucket], kinds: Mapping[str, str]
+) -> Steps[list[DestinationCounts]]:
+    by_state = yield from tallied(buckets)
+    intact = [[one for one in found if isinstance(one, Tallied)] for found in by_state]
+    return by_destination(intact, kinds)
 
 
 def _accepted(bucket: Bucket) -> RedisCommand[list[int]]:

@@ -11,7 +11,7 @@ import math
 import random
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from delaybridge.accept.destination import DestinationCache
 from delaybridge.errors import MessageError
@@ -25,7 +25,7 @@ _READ, _LEAST_READ = 2000, 64  # messages in one state: of all buckets, of each
 _Z = 1.96  # standard errors: 95 of 100 estimates are off by less
 MOST_DESTINATIONS = 200
 OTHER, UNREADABLE = "other", "(unreadable)"
-_STATES = (State.DELAYED, State.IN_FLIGHT, State.PARKED, State.DEAD)
+STATES = (State.DELAYED, State.IN_FLIGHT, State.PARKED, State.DEAD)
 
 
 class Tally(NamedTuple):
@@ -62,38 +62,57 @@ class Tallying(Namespace):
     """The call that counts by destination."""
 
     def counts_by_destination(self) -> Steps[list[DestinationCounts]]:
-        """The destinations that have messages, the one with the most first. One round trip.
+        """The destinations that have messages, the one with the most first.
 
         Of each state up to 2000 messages are read (64 of each bucket, if there are many buckets):
         if there are more, a destination that has very few may be missing.
         """
         buckets = yield from self.open()
-        replies = yield Each(one for state in _STATES for one in tallies_of(buckets, state))
-        yield from self.check(buckets * len(_STATES), replies)
-        found: defaultdict[str, dict[str, Tally]] = defaultdict(dict)
-        places = DestinationCache()
-        for number, state in enumerate(_STATES):
-            of_state = replies[number * len(buckets) : (number + 1) * len(buckets)]
-            for label, tally in estimated([self._labelled(each, places) for each in of_state]):
-                found[label][state.value] = tally
-        counts = [DestinationCounts(label, **tallies) for label, tallies in found.items()]
-        return sorted(counts, key=lambda each: (-each.messages, each.destination))
+        by_state = yield from tallied(buckets)
+        for replies in by_state:
+            yield from self.check(buckets, replies)
+        return by_destination(by_state, self.kinds)
 
-    def _labelled(self, found: Tallied, places: DestinationCache) -> Tallied:
-        """The same, by the label under which a destination is counted."""
-        by_label: Counter[str] = Counter()
-        for destination, messages in found.counts.items():
-            try:
-                label = places.parse(destination, self.kinds)[0].label
-            except MessageError:  # its broker is unknown to this client
-                label = destination or UNREADABLE
-            by_label[label] += messages
-        return found._replace(counts=by_label)
+
+def tallied(buckets: Sequence[Bucket]) -> Steps[list[list[Any]]]:
+    """The tallies, or errors, of all buckets, by state in the order of STATES.
+
+    A pipeline for each state: Redis answers others between two.
+    """
+    found = []
+    for state in STATES:
+        found.append((yield Each(tallies_of(buckets, state))))
+    return found
+
+
+def by_destination(
+    by_state: Sequence[Sequence[Tallied]], kinds: Mapping[str, str]
+) -> list[DestinationCounts]:
+    """What was tallied, by destination; the one with the most messages first."""
+    found: defaultdict[str, dict[str, Tally]] = defaultdict(dict)
+    places = DestinationCache()
+    for state, strata in zip(STATES, by_state, strict=True):
+        for label, tally in estimated([_labelled(each, places, kinds) for each in strata]):
+            found[label][state.value] = tally
+    counts = [DestinationCounts(label, **tallies) for label, tallies in found.items()]
+    return sorted(counts, key=lambda each: (-each.messages, each.destination))
+
+
+def _labelled(found: Tallied, places: DestinationCache, kinds: Mapping[str, str]) -> Tallied:
+    """The same, by the label under which a destination is counted."""
+    by_label: Counter[str] = Counter()
+    for destination, messages in found.counts.items():
+        try:
+            label = places.parse(destination, kinds)[0].label
+        except MessageError:  # its broker is unknown here
+            label = destination or UNREADABLE
+        by_label[label] += messages
+    return found._replace(counts=by_label)
 
 
 def tallies_of(buckets: Sequence[Bucket], state: State) -> list[RedisCommand[Tallied]]:
     """The tally of each bucket. Each draws its own messages, or their errors would add up."""
-    limit = max(_LEAST_READ, _READ // len(buckets))
+    limit = max(_LEAST_READ, _READ // max(1, len(buckets)))
     return [bucket.tally(state, limit, random.getrandbits(31)) for bucket in buckets]
 
 

@@ -288,6 +288,8 @@ def test_paused_messages_are_held_and_not_overdue(
         found = port.scrape()
         assert found["oldest_overdue_seconds",] == 0
         assert found["messages", "parked"] == 5
+        assert found["destination_messages", "file:q", "parked"] == 5
+        assert found["destination_messages_error", "file:q", "parked"] == 0
         assert port.ready() == []
         fleet.client.resume("file:q")
         wait_until(lambda: port.value("messages_published_total", "file:q") == 5, DEADLINE_S)

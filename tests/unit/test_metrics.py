@@ -21,6 +21,7 @@ from delaybridge.metrics.reader import Reading
 from delaybridge.metrics.reports import LIVE_S, ProcessReport, ProcessReports
 from delaybridge.store.gauges import Gauges
 from delaybridge.store.stats import BucketStats
+from delaybridge.store.tally import DestinationCounts, Tally
 from delaybridge.store.troubles import Retrying
 
 ROOT = Path(__file__).parents[2]
@@ -62,6 +63,7 @@ READING = Reading(
         alone=[bucket(7, delayed=100, overdue_ms=2500)],
         horizon={"1m": 3, "1d": 9},
         retrying=[Retrying("a:q", "nack", 6, NOW_MS, "nack: 1")],
+        destinations=[DestinationCounts("a:q", delayed=Tally(80, 7), dead=Tally(2))],
     ),
     skew_s=0.25,
     unowned_s={7: 12.0},
@@ -159,6 +161,10 @@ def test_values_of_redis_and_of_processes() -> None:
         ("buckets_unowned",): 1,
         ("worker_clock_skew_seconds",): 0.25,
         ("retrying_messages", "a:q", "nack"): 6,
+        ("destination_messages", "a:q", "delayed"): 80,
+        ("destination_messages_error", "a:q", "delayed"): 7,
+        ("destination_messages", "a:q", "dead"): 2,
+        ("destination_messages_error", "a:q", "dead"): 0,
         ("messages_reclaimed_total",): 0,  # a rate needs a beginning
     }
     assert {key: found.get(key) for key in expected} == expected
