@@ -10,30 +10,21 @@
 -- cost     O(limit * log n), and the size of the records
 local size, limit, bytes = redis.call('ZCARD', KEYS[1]), tonumber(ARGV[1]), tonumber(ARGV[2])
 math.randomseed(tonumber(ARGV[3]))
-local all = size <= limit and redis.call('ZRANGE', KEYS[1], 0, -1) or {}
-local drawn = {}
+local moved = {}
 
--- A member that was not drawn before.
+-- A member that was not drawn before, with its score: the next step of a shuffle of all ranks.
 local function draw(number)
-  if size <= limit then -- in random order: the bytes may end it early
-    local other = math.random(number, size)
-    all[number], all[other] = all[other], all[number]
-    return all[number]
-  end
-  local rank
-  repeat
-    rank = math.random(0, size - 1)
-  until not drawn[rank]
-  drawn[rank] = true
-  return redis.call('ZRANGE', KEYS[1], rank, rank)[1]
+  local other = math.random(number, size)
+  local rank = (moved[other] or other) - 1
+  moved[other] = moved[number] or number
+  return unpack(redis.call('ZRANGE', KEYS[1], rank, rank, 'WITHSCORES'))
 end
 
 local counts, firsts, order, read = {}, {}, {}, 0
 while read < math.min(size, limit) and bytes > 0 do
   read = read + 1
-  local member = draw(read)
+  local member, score = draw(read) -- in random order: the bytes may end it early
   local record = redis.call('HGET', KEYS[2], member) or ''
-  local score = redis.call('ZSCORE', KEYS[1], member)
   bytes = bytes - #record
   -- After a head of 13 bytes a payload is a MessagePack array; its first item is the destination.
   local ok, _, found = pcall(cmsgpack.unpack_limit, record, 1, 14)

@@ -19,7 +19,7 @@ from delaybridge.message import WAIT, Answer, OnConflict, State
 from delaybridge.store import keys, registry
 from delaybridge.store.command import RedisCommand
 from delaybridge.store.keys import SCRIPT_KEYS
-from delaybridge.store.parked import parked as read_parked
+from delaybridge.store.parked import parked
 from delaybridge.store.replies import Fleet, Reclaimed, Trimmed
 from delaybridge.store.store import AsyncStore, Store
 from delaybridge.store.verbs import SourceOffsets
@@ -255,10 +255,10 @@ def unpark_named(world: World) -> RedisCommand[Any]:
     return owner.unparking(ids=["x"])
 
 
-def parked(world: World) -> RedisCommand[Any]:
+def page_parked(world: World) -> RedisCommand[Any]:
     owner, copies = _claimed(world, "x", "y")
     owner.park(*copies)
-    return read_parked(owner.bucket, owner.token, TTL_MS, limit=1)
+    return parked(owner.bucket, limit=1)
 
 
 def bury(world: World) -> RedisCommand[Any]:
@@ -308,7 +308,7 @@ CASES: list[Case] = [
     *(acquire, acquire_first, renew, release, claim, claim_all, claim_nothing),
     *(fire, fire_acknowledging, settle, settle_at_most_once, retry, retry_not_attempted),
     retry_until_later,
-    *(park, unpark, unpark_named, parked, bury, reclaim, trim, announce, announce_leaving),
+    *(park, unpark, unpark_named, page_parked, bury, reclaim, trim, announce, announce_leaving),
 ]
 
 
