@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ import click
 import delaybridge
 from delaybridge.cli import grammar
 from delaybridge.cli.bulk import perform
-from delaybridge.cli.failure import refused
+from delaybridge.cli.failure import Exit, refused
 from delaybridge.cli.grammar import Group, option, pass_call
 from delaybridge.cli.invocation import Invocation
 from delaybridge.cli.output import Row, in_time, moment, moment_and_wait, roughly
@@ -63,8 +63,11 @@ def ls(call: Invocation) -> None:
 @destination.command("show")
 @_PLACE
 @pass_call
-def show(call: Invocation, destination: str) -> None:
-    """Show one destination: what waits, each rule in force, and which place sets it."""
+def show(call: Invocation, destination: str) -> int:
+    """Show one destination: what waits, each rule in force, and which place sets it.
+
+    Exit code 3: there is no message to it, and no rule for it.
+    """
     with call.client() as client:
         found = client.destinations(destination)
         kinds = client.kinds
@@ -74,10 +77,8 @@ def show(call: Invocation, destination: str) -> None:
     else:
         call.output.fields(_facts(place, found.now_ms))
     _show_notes(call, found)
-    broker = destination.partition(":")[0]
-    if broker not in kinds:
-        known = ", ".join(sorted(kinds)) or "none"
-        call.note(f"warning: no broker is named {broker!r} here; configured: {known}")
+    _warn_of_broker(call, destination, kinds)
+    return Exit.NOT_FOUND if _warn_if_unused(call, place) else Exit.DONE
 
 
 @destination.command("pause")
@@ -95,8 +96,20 @@ def pause(call: Invocation, destination: str) -> None:
 @_PLACE
 @pass_call
 def resume(call: Invocation, destination: str) -> None:
-    """End the pause of D: what waited goes out, the earliest first."""
-    _steer(call, destination, lambda client: client.resume(destination))
+    """End the pause of D: what waited goes out, the earliest first.
+
+    It is no error if D is not paused.
+    """
+    was_paused = True
+
+    def change(client: delaybridge.Client) -> Rule:
+        nonlocal was_paused
+        was_paused = client.destinations(destination).places[0].rule.paused
+        return client.resume(destination)
+
+    _steer(call, destination, change)
+    if not was_paused:
+        call.note(f"{destination} itself was not paused")
 
 
 @destination.command("limit")
@@ -135,7 +148,7 @@ def retry(call: Invocation, destination: str, off: bool, **plan: Any) -> None:
     the workers. --dead-letter '' means the dead set, whatever else is set.
     """
     given = {field: value for field, value in plan.items() if value is not None}
-    _check_off(off, "--max-attempts", given or None)
+    _check_off(off, "--max-attempts", given or None, "give it, another option, or --off")
     change = None if off else given
     _steer(call, destination, lambda client: client.retry_plan(destination, change))
 
@@ -154,6 +167,8 @@ def purge(call: Invocation, destination: str, confirm: str | None, dry_run: bool
     if confirm not in (None, destination):
         what = f"got {confirm!r}, but {destination!r} is to be purged; nothing was done"
         raise refused("--confirm", what, "confirm")
+    with call.client() as client:
+        _warn_of_broker(call, destination, client.kinds)
     targets = Targets(
         place=destination,
         default_states=(*PENDING_STATES, "dead"),
@@ -165,9 +180,9 @@ def purge(call: Invocation, destination: str, confirm: str | None, dry_run: bool
     return perform(call, targets, "purge", delaybridge.Client.cancel_many)
 
 
-def _check_off(off: bool, flag: str, given: object) -> None:
+def _check_off(off: bool, flag: str, given: object, missing: str = "give it, or --off") -> None:
     if off == (given is not None):
-        what = "given together with --off; give one of them" if off else "missing; or give --off"
+        what = "given together with --off; give one of them" if off else f"missing; {missing}"
         raise refused(flag, what)
 
 
@@ -200,6 +215,9 @@ def _steer(
     text += f"{numbers['parked']} parked, {numbers['delayed']} delayed"
     call.output.result(described(place, found), f"{text}  {_rule_text(rule)}".rstrip())
     _show_notes(call, found)
+    _warn_if_unused(call, place)
+    if place.paused_by and not rule.paused:
+        call.note(f"still paused: delaybridge destination resume {place.paused_by[0]}")
 
 
 def described(place: Place, found: Places) -> dict[str, Any]:
@@ -242,8 +260,13 @@ def _value(name: str, value: Any) -> str:
     if name == "dead_letter":
         return value or "(the dead set)"
     if name == "rate":
-        return f"{value:g}/s"
+        return _rate_text(value)
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _rate_text(rate: float) -> str:
+    """`500/s`; seven digits, so that the highest rate is not 1e+06."""
+    return f"{rate:.7g}/s"
 
 
 def _numbers(place: Place) -> dict[str, str]:
@@ -264,7 +287,7 @@ def _state_text(place: Place) -> str:
         by = place.paused_by[0]
         return "paused" if by == place.place else f"paused by {by}"
     rate = place.in_force.get("rate")
-    limited = "" if rate is None else f"limited {rate[0]:g}/s"
+    limited = "" if rate is None else f"limited {_rate_text(rate[0])}"
     return "trouble" if place.trouble else limited or "ok"
 
 
@@ -297,6 +320,26 @@ def _facts(place: Place, now_ms: int) -> Iterator[tuple[str, object]]:
         yield name.removesuffix("_ms"), f"{_value(name, value)}{origin}"
     if not place.levels:
         yield "rules", "none: the settings of the workers hold"
+
+
+def _warn_if_unused(call: Invocation, place: Place) -> bool:
+    """Warn if nothing waits for a place, as after a typing error. Whether it has no rule either.
+
+    Of estimated numbers nothing is said: a sample may miss the messages.
+    """
+    if any(getattr(place, name).messages for name in _COUNTS) or _error(place) or place.trouble:
+        return False
+    is_free = not _rule_data(place.rule)
+    what = "no message and no rule" if is_free else "no message"
+    call.note(f"{place.place}: {what} there; see: delaybridge destination ls")
+    return is_free
+
+
+def _warn_of_broker(call: Invocation, destination: str, kinds: Mapping[str, str]) -> None:
+    broker = destination.partition(":")[0]
+    if broker not in kinds:
+        known = ", ".join(sorted(kinds)) or "none"
+        call.note(f"warning: no broker is named {broker!r} here; configured: {known}")
 
 
 def _show_notes(call: Invocation, found: Places) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import sys
+import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -88,6 +89,13 @@ class Invocation:
                 raise
             # The settings of the Redis that answered are wrong, not ours.
             raise Failure(Exit.UNREACHABLE, "store_refused", field, what) from exc
+
+    @staticmethod
+    def now_ms(client: delaybridge.Client) -> int:
+        """Redis' clock, by which messages are due; this host's if the user may not read it."""
+        with suppress(delaybridge.StoreError):
+            return client.run(lambda calls: calls.now_ms())
+        return time.time_ns() // 1_000_000
 
     def note(self, text: str) -> None:
         """A note for people: on stderr, and not with --json."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +17,8 @@ from delaybridge.cli.invocation import Invocation
 from delaybridge.cli.output import Row, in_time, moment, moment_and_wait
 from delaybridge.cli.schedule import described, pairs_of, properties_of, stdin_body
 from delaybridge.cli.schedule import warn_without_workers as warn
+from delaybridge.errors import shown
+from delaybridge.times import format_duration
 
 if TYPE_CHECKING:
     from delaybridge.client.recurring import Preview
@@ -39,6 +40,7 @@ _fields = options(
     option("-k --key KEY", "Kafka's record key; messages of one key keep their order."),
     option("--priority N", "0 to 255.", type=int, default=0, show_default=False),
     option("--ttl DURATION", "How long after its due time a run is still worth delivering."),
+    grammar.plan_options,
     option("--at-most-once", "May be lost in a crash; never duplicated."),
 )
 
@@ -58,13 +60,12 @@ def recurring() -> None:
 def ls(call: Invocation) -> None:
     """List definitions: when each runs, its state, its next and its last run."""
     with call.client() as client:
-        found = client.recurring.list()
-    now_ms = time.time_ns() // 1_000_000
+        found, now_ms = client.recurring.list(), call.now_ms(client)
 
     def row(one: delaybridge.Recurring) -> Row:
         return _row(one, now_ms)
 
-    spare = ("LAST", ">MISSED", "WHEN", "DESTINATION")
+    spare = ("LAST", ">MISSED", "ZONE", "DESTINATION")
     if not call.output.table(found, row, spare=spare, data=_data):
         call.note("no recurring definitions; add one: delaybridge recurring add")
     for one in found:
@@ -100,6 +101,8 @@ def add(call: Invocation, name: str, destination: str, body: str | None, **given
     given["headers"] = [(each, grammar.text_or_bytes(value)) for each, value in
                         pairs_of(given["headers"], "-H")]  # fmt: skip
     given["properties"] = properties_of(given["properties"])
+    plan = {field: given.pop(field) for field in grammar.PLAN}
+    given["retry"] = {field: value for field, value in plan.items() if value is not None} or None
     bounds_ms, replace = (given.pop("start_ms"), given.pop("end_ms")), given.pop("replace")
     from msgspec import structs
 
@@ -107,7 +110,7 @@ def add(call: Invocation, name: str, destination: str, body: str | None, **given
     definition = structs.replace(definition, start_ms=bounds_ms[0], end_ms=bounds_ms[1])
     with call.client() as client:
         answer = client.run(lambda calls: calls.add_recurring(definition, replace=replace))
-        preview = preview_of_definition(definition, 1, time.time_ns() // 1_000_000)
+        preview = preview_of_definition(definition, 1, call.now_ms(client))
         data = {"name": name, "answer": answer.value, "next": _iso(preview.times[:1])}
         next_run = f"next {_shown(preview.times[0])}" if preview.times else "no further run"
         if definition.paused:
@@ -129,15 +132,16 @@ def preview(call: Invocation, spec: str | None, every: str | None, tz: str, coun
     delaybridge recurring preview '*/15 9-17 * * MON-FRI' --tz Europe/Berlin
     """
     from delaybridge.client.recurring import preview_of, preview_of_definition
+    from delaybridge.recurring.definition import is_name
 
-    if spec is None or len(spec.split()) > 1:
+    if spec is None or not is_name(spec):
         found = preview_of(spec, every, tz, count)
     else:
         with call.client() as client:
-            one = _known(client.recurring.get(spec), spec)
+            one, now_ms = _known(client.recurring.get(spec), spec), call.now_ms(client)
         if one.definition is None:
             raise Failure(Exit.FAILED, "bad_definition", "NAME", one.error)
-        found = preview_of_definition(one.definition, count, time.time_ns() // 1_000_000)
+        found = preview_of_definition(one.definition, count, now_ms)
     lines = _lines(found)
     if call.output.json:
         call.output.result({"words": found.words, "runs": _iso(found.times)}, "")
@@ -153,16 +157,11 @@ def preview(call: Invocation, spec: str | None, every: str | None, tz: str, coun
 def show(call: Invocation, name: str) -> None:
     """Show one definition with all its fields."""
     with call.client() as client:
-        one = _known(client.recurring.get(name), name)
-    data = _data(one)
+        one, now_ms = _known(client.recurring.get(name), name), call.now_ms(client)
     if call.output.json:
-        call.output.result(data, "")
-        return
-    now_ms = time.time_ns() // 1_000_000
-    shown = {**data, "next": moment_and_wait(one.next_ms, now_ms), "last": moment(one.last_ms)}
-    hidden = ("next_ms", "last_ms", "definition")
-    fields = {**{each: shown[each] for each in shown if each not in hidden}, **data["definition"]}
-    call.output.fields((each, value) for each, value in fields.items() if value not in ("", [], {}))
+        call.output.result(_data(one), "")
+    else:
+        call.output.fields(_facts(one, now_ms))
 
 
 @recurring.command("pause")
@@ -234,7 +233,7 @@ def rm(call: Invocation, name: str, idempotently: bool) -> None:
 
 def _known(found: Any, name: str) -> Any:
     if found is None:
-        raise Failure(Exit.NOT_FOUND, "not_found", "NAME", f"no definition is named {name!r}")
+        raise Failure(Exit.NOT_FOUND, "not_found", "NAME", f"no definition is named {shown(name)}")
     return found
 
 
@@ -266,6 +265,27 @@ def _data(one: delaybridge.Recurring) -> dict[str, Any]:
 
     fields = {} if one.definition is None else to_builtins(one.definition)
     return {**one._asdict(), "definition": fields}
+
+
+def _facts(one: delaybridge.Recurring, now_ms: int) -> Iterator[tuple[str, object]]:
+    yield "name", one.name
+    yield "state", one.state
+    yield "error", one.error or None
+    yield "next", moment_and_wait(one.next_ms, now_ms)
+    yield "last", moment(one.last_ms)
+    yield "missed runs", one.missed or None
+    for field, value in _data(one)["definition"].items():
+        if field in ("start_ms", "end_ms"):
+            yield field.removesuffix("_ms"), moment(value)
+        elif field.endswith("_ms"):
+            yield field.removesuffix("_ms"), format_duration(value)
+        elif field == "retry":
+            yield field, " ".join(f"{name}={each}" for name, each in value.items())
+        elif field in ("headers", "properties"):
+            pairs = value.items() if isinstance(value, dict) else value
+            yield from ((field, f"{name}={each}") for name, each in pairs)
+        elif field != "name":
+            yield field, value
 
 
 def _lines(found: Preview) -> Sequence[str]:

@@ -6,7 +6,6 @@ import base64
 import json
 import shlex
 import sys
-import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +38,8 @@ def show_page(
         query["limit"] = PAGE_LIMIT
     with call.client() as client:
         page = client.pending(**query)
-    output, now_ms = call.output, time.time_ns() // 1_000_000
+        now_ms = call.now_ms(client)
+    output = call.output
 
     def row(item: delaybridge.Stored) -> Row:
         cells = cells_of(item, now_ms)
@@ -91,16 +91,17 @@ def show_message(
     with call.client() as client:
         stored = client.get(id, key=given["key"])
         found = [*([] if stored is None else [stored]), *client.quarantined(id)]
+        now_ms = call.now_ms(client)
     wanted = [one for one in found if state in (None, one.state)]
     if not wanted:
         where = f"; it is {found[0].state}" if found else ""
         raise Failure(Exit.NOT_FOUND, "unknown", id, missing + where)
-    show_stored(call, wanted[0], given["form"])
+    _show(call, wanted[0], given["form"], now_ms)
     for other in wanted[1:]:
         call.note(f"also in the dead set: {other.id}: {other.reason}")
 
 
-def show_stored(call: Invocation, stored: delaybridge.Stored, form: str) -> None:
+def _show(call: Invocation, stored: delaybridge.Stored, form: str, now_ms: int) -> None:
     """A message and its body."""
     output, body = call.output, stored.body
     if form == "raw":
@@ -109,7 +110,7 @@ def show_stored(call: Invocation, stored: delaybridge.Stored, form: str) -> None
         output.result({**described(stored), **_bytes_field("body", body)}, "")
     else:
         lines = _body_lines(body, form) if body else ""
-        output.fields(_facts(stored))
+        output.fields(_facts(stored, now_ms))
         if body is None:
             output.line("body is null")
         elif lines:
@@ -155,10 +156,9 @@ def _bytes_field(name: str, value: bytes | None) -> dict[str, Any]:
         return {f"{name}_base64": base64.b64encode(value).decode()}
 
 
-def _facts(stored: delaybridge.Stored) -> Iterator[tuple[str, object]]:
+def _facts(stored: delaybridge.Stored, now_ms: int) -> Iterator[tuple[str, object]]:
     from delaybridge.times import format_duration
 
-    now_ms = time.time_ns() // 1_000_000
     yield "id", stored.id
     yield "state", stored.state.value + (", fired" if stored.fired else "")
     yield "destination", stored.destination or "?"

@@ -13,7 +13,7 @@ from delaybridge.client.requests import Requests
 from delaybridge.errors import MessageError, shown
 from delaybridge.message import Answer
 from delaybridge.recurring.cron import check_cron, check_zone
-from delaybridge.recurring.definition import Definition, Scalar
+from delaybridge.recurring.definition import Definition, Scalar, check_every
 from delaybridge.store.calls import Calls
 from delaybridge.store.command import Steps
 from delaybridge.store.definitions import Backfilled, Recurring
@@ -236,9 +236,9 @@ def preview_of(cron: str | None, every: Delay, tz: str, count: int) -> Preview:
         raise MessageError("bad_limit", "count", f"got {shown(count)}; give 1 to {_MOST_RUNS}")
     if (cron is None) == (every is None):
         raise MessageError("time_required", "cron", "give either cron or every")
-    if cron is not None:
-        cron, tz = check_cron(cron, now_ms), check_zone(tz)
-    definition = definition_of("preview", "", "", cron=cron, every=every, tz=tz)
+    cron = None if cron is None else check_cron(cron, now_ms)
+    definition = definition_of("preview", "", "", cron=cron, every=every, tz=check_zone(tz))
+    check_every(definition.every_ms)
     return preview_of_definition(definition, count, now_ms)
 
 

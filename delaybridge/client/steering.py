@@ -221,7 +221,7 @@ def _spread(requests: Requests, destination: str, window: Delay) -> Steps[Rule]:
     window_ms = None if window is None else delay_ms(window, field="window")
     if window_ms is not None and window_ms > SPREAD_LIMIT_MS:
         most = format_duration(SPREAD_LIMIT_MS)
-        raise MessageError("too_far", "window", f"got {window_ms} ms; at most {most}")
+        raise MessageError("too_far", "window", f"got {format_duration(window_ms)}; at most {most}")
     return requests.calls.steer(place, {"spread_ms": window_ms})
 
 

@@ -27,6 +27,17 @@ _CHARS = 200
 _STEP_S = 6 * 3600  # no two changes of a zone's offset are so close together
 _EPOCH = datetime(1970, 1, 1)
 _MINUTE = timedelta(minutes=1)
+_OR = "a list, a range or */N"
+# What cronsim says is wrong -> what to write.
+_REMEDIES = {
+    "Wrong number of fields": "write 5, as '0 9 * * MON-FRI', or 6 with seconds in front",
+    "Bad second": f"write 0-59, {_OR}",
+    "Bad minute": f"write 0-59, {_OR}",
+    "Bad hour": f"write 0-23, {_OR}",
+    "Bad day-of-month": f"write 1-31, as far as the month goes, L, LW, {_OR}",
+    "Bad month": f"write 1-12, JAN-DEC, {_OR}",
+    "Bad day-of-week": f"write 0-7, SUN-SAT, MON#2, 5L, {_OR}",
+}
 
 
 def check_cron(expression: object, now_ms: int) -> str:
@@ -137,7 +148,8 @@ def _simulated(expression: str, begin: datetime) -> CronSim:
     try:
         return CronSim(expression, begin)
     except CronSimError as exc:
-        raise _bad(f"{shown(expression)}: {exc}") from None
+        what = f"{exc}; {_REMEDIES[str(exc)]}" if str(exc) in _REMEDIES else str(exc)
+        raise _bad(f"{shown(expression)}: {what[:1].lower()}{what[1:]}") from None
     except Exception:  # it asserts and indexes where it could check
         raise _bad(f"{shown(expression)} cannot be read") from None
 

@@ -143,10 +143,7 @@ class Definition(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
             return {"cron": check_cron(self.cron, now_ms), "tz": check_zone(self.tz)}
         if self.tz != "UTC":
             raise MessageError("bad_tz", "tz", "only together with cron; every counts real time")
-        least, most = EVERY_MS
-        if not least <= (self.every_ms or 0) <= most or (self.every_ms or 0) % 1000:
-            detail = f"got {shown(self.every_ms)} ms; give whole seconds, 1 s to 10 years"
-            raise MessageError("bad_every", "every", detail)
+        check_every(self.every_ms)
         start_ms = self.start_ms
         return {} if start_ms is None else {"start_ms": -(-start_ms // 1000) * 1000}
 
@@ -172,12 +169,25 @@ def read_definition(name: str, fields: object) -> Definition:
         raise MessageError("bad_definition", name, str(exc)) from None
 
 
+def is_name(text: str) -> bool:
+    """Whether a definition may have this name; no cron expression does."""
+    return _NAME.fullmatch(text) is not None
+
+
 def check_name(name: object) -> str:
     """The name of a definition; MessageError `bad_name`."""
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
+    if not isinstance(name, str) or not is_name(name):
         detail = f"got {shown(name)}; use 1 to 100 of a-z A-Z 0-9 . _ -, a letter or digit first"
         raise MessageError("bad_name", "name", detail)
     return name
+
+
+def check_every(every_ms: int | None) -> None:
+    """MessageError `bad_every` if it is no interval that a definition may have; None is none."""
+    least, most = EVERY_MS
+    if every_ms is not None and (not least <= every_ms <= most or every_ms % 1000):
+        detail = f"got {shown(every_ms)} ms; give whole seconds, 1 s to 10 years"
+        raise MessageError("bad_every", "every", detail)
 
 
 def due_text(due_ms: int) -> str:

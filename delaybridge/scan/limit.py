@@ -39,7 +39,7 @@ class Limit:
 
     def __str__(self) -> str:
         """Why messages of the lane are parked."""
-        return f"{LIMITED}: to {self.rate:g}/s" if self.error is None else f"rate: {self.error}"
+        return f"{LIMITED}: to {self.rate:.7g}/s" if self.error is None else f"rate: {self.error}"
 
     @property
     def most(self) -> int:

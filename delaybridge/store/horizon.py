@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 from delaybridge.accept.destination import DestinationCache
 from delaybridge.errors import MessageError, StoreError
 from delaybridge.message import destination_text
-from delaybridge.store import registry
 from delaybridge.store.command import Each, RedisCommand, Steps, plain
 from delaybridge.store.namespace import Namespace
 from delaybridge.store.replies import Sample, read_first_score
@@ -82,8 +81,7 @@ class Outlook(Namespace):
         """
         buckets = yield from self.open()
         check_cells(span_ms, step_ms, len(buckets))
-        (now_us,) = yield [registry.store_time()]
-        now_ms = now_us // 1000
+        now_ms = yield from self.now_ms()
         starts = list(_starts(now_ms, span_ms, step_ms))
         found = yield from self._counted(buckets, starts)
         if destination is not None:

@@ -44,6 +44,11 @@ class Namespace:
         """Every bucket, once `open` has run."""
         return self._buckets
 
+    def now_ms(self) -> Steps[int]:
+        """Redis' clock."""
+        now_us: int = (yield [registry.store_time()])[0]
+        return now_us // 1000
+
     def open(self, *, again: bool = False) -> Steps[list[Bucket]]:
         """The buckets. The first call checks Redis and reads the namespace's record, or writes it.
 

@@ -17,7 +17,7 @@ from delaybridge.accept.plan import check_plan
 from delaybridge.errors import MessageError
 from delaybridge.message import Destination, MessagePlan
 from delaybridge.recurring.definition import Definition
-from delaybridge.store import registry, rules
+from delaybridge.store import rules
 from delaybridge.store.calls import Calls
 from delaybridge.store.command import Steps
 from delaybridge.store.destinations import check_place, within
@@ -78,7 +78,7 @@ def checked(calls: Calls, document: object) -> Steps[tuple[Contents, list[Messag
     Nothing is written. MessageError: the document itself is none.
     """
     yield from calls.open()
-    (now_us,) = yield [registry.store_time()]
+    now_ms = yield from calls.now_ms()
     given = _sections(document)
     faults: list[MessageError] = []
     by_place: dict[str, Rule] = {}
@@ -93,7 +93,7 @@ def checked(calls: Calls, document: object) -> Steps[tuple[Contents, list[Messag
     definitions: dict[str, Definition] = {}
     for number, fields in enumerate(given[RECURRING]):
         try:
-            definition = calls.check_definition(_definition(fields), now_us // 1000)
+            definition = calls.check_definition(_definition(fields), now_ms)
             if definition.name in definitions:
                 raise MessageError("twice", "name", f"{definition.name!r} is given twice")
             definitions[definition.name] = definition

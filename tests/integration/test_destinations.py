@@ -210,11 +210,11 @@ def test_the_command_line_shows_what_holds_and_who_set_it(run: Run) -> None:
         (("limit", "kafka:t", "--rate", "0"), "rate: 0 would let nothing pass; use pause"),
         (("limit", "kafka:t", "--rate", "5/d"), "--rate: got '5/d'; write 500/s"),
         (("limit", "kafka:t", "--rate", "nan"), "rate: got nan"),
-        (("limit", "kafka:t"), "--rate: missing; or give --off"),
+        (("limit", "kafka:t"), "--rate: missing; give it, or --off"),
         (("limit", "kafka:t", "--rate", "5", "--off"), "--rate: given together with --off"),
-        (("spread", "kafka:t"), "WINDOW: missing; or give --off"),
-        (("spread", "kafka:t", "2d"), "window: got 172800000 ms; at most 1d"),
-        (("retry", "kafka:t"), "--max-attempts: missing"),
+        (("spread", "kafka:t"), "WINDOW: missing; give it, or --off"),
+        (("spread", "kafka:t", "2d"), "window: got 2d; at most 1d"),
+        (("retry", "kafka:t"), "--max-attempts: missing; give it, another option, or --off"),
         (("retry", "kafka:t", "--jitter", "2"), "--jitter: got 2.0; give a share"),
         (("pause", "nowhere"), "destination: no broker is named 'nowhere'"),
         (("show", "kafka:"), "destination: "),
@@ -267,8 +267,31 @@ def test_odd_rules_and_damage_are_reported_and_nothing_else_is_lost(
 
 def test_a_place_of_an_unknown_broker_is_shown_with_a_warning(run: Run) -> None:
     shown = run("destination", "show", "kafak:t")
-    assert (shown.code, "no broker is named 'kafak' here; configured: " in shown.err) == (0, True)
-    assert run("destination", "show", "kafka:t").err == ""
+    assert (shown.code, "no broker is named 'kafak' here; configured: " in shown.err) == (3, True)
+    purged = run("destination", "purge", "kafak:t", "--dry-run")
+    assert (purged.code, "no broker is named 'kafak' here" in purged.err) == (0, True)
+
+
+def test_a_place_that_nobody_knows_is_said_to_be_unknown(run: Run) -> None:
+    unused = "kafka:ordres: no message and no rule there; see: delaybridge destination ls\n"
+    shown = run("destination", "show", "kafka:ordres")
+    assert (shown.code, shown.err) == (3, unused)
+    resumed = run("destination", "resume", "kafka:ordres")
+    assert (resumed.code, resumed.err) == (0, f"{unused}kafka:ordres itself was not paused\n")
+    paused = run("destination", "pause", "kafka:ordres")
+    assert paused.err == "kafka:ordres: no message there; see: delaybridge destination ls\n"
+    assert run("destination", "show", "kafka:ordres").code == 0  # it has a rule
+    run("schedule", "kafka:orders", "x", *HOUR)
+    assert run("destination", "show", "kafka:orders").err == ""
+    run("destination", "pause", "kafka")
+    held = run("destination", "resume", "kafka:ordres")
+    assert held.err.endswith("still paused: delaybridge destination resume kafka\n")
+    assert "itself was not paused" not in held.err
+
+
+def test_the_highest_rate_is_shown_in_digits(run: Run) -> None:
+    assert "rate=1000000/s" in run("destination", "limit", "kafka:t", "--rate", "1e6").out
+    assert "limited 8.333333/s" in run("destination", "limit", "kafka:t", "--rate", "500/m").out
 
 
 async def test_a_purge_takes_every_message_of_a_place_in_whatever_state(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 
@@ -13,6 +14,7 @@ from delaybridge import Client, MessageConflict, MessageError
 from delaybridge.store import keys
 from tests.rigs.command_line import Run, runner
 from tests.rigs.flavours import Maker
+from tests.servers.clock import ClockedRedis
 
 CRON = ("--cron", "0 9 * * MON-FRI")
 
@@ -61,7 +63,11 @@ def test_a_definition_is_added_listed_shown_and_removed(run: Run) -> None:
         (("n", "kafka:t", "x", "--every", "10ms"), "1 s to 10 years"),
         (("n", "nope:t", "x", "--every", "5s"), "no broker is named 'nope'"),
         (("n", "kafka:t", "${x}", "--every", "5s"), "write $${ for ${"),
-        (("n", "kafka:t", "x", "--cron", "* *"), "cron"),
+        (("n", "kafka:t", "x", "--cron", "* *"), "fields; write 5, as '0 9 * * MON-FRI', or 6 "),
+        (("n", "kafka:t", "x", "--cron", "@daily"), "wrong number of fields; write 5, as"),
+        (("n", "kafka:t", "x", "--cron", "*/0 * * * *"), "bad minute; write 0-59"),
+        (("n", "kafka:t", "x", "--cron", "0 0 31 2 *"), "bad day-of-month; write 1-31, as far as"),
+        (("n", "kafka:t", "x", "--every", "1h", "--max-attempts", "0"), "--max-attempts: got 0"),
         (("n", "kafka:t", "x", *CRON, "--tz", "Mars"), "tz"),
         (("n n", "kafka:t", "x", *CRON), "name"),
         (("n", "kafka:t", "x", *CRON, "--end", "2001-09-10T00:00:00Z", "--start",
@@ -83,6 +89,54 @@ def test_a_preview_needs_no_redis(
     assert shown.out.count(":") >= 5 and shown.out.rstrip().endswith("UTC")
     many = run("recurring", "preview", "--every", "1s", "-n", "3", "--json").objects[0]
     assert len(many["runs"]) == 3
+    for words, error in (
+        (("@daily",), "cron: '@daily': wrong number of fields; write 5"),
+        (("",), "cron: '': wrong number"),
+        (("--every", "10ms"), "every: got 10 ms; give whole seconds"),
+        (("--every", "1h", "--tz", "Z" * 3000), f"tz: '{'Z' * 79} is not known; write a name as"),
+    ):
+        refused = run("recurring", "preview", *words)
+        assert (refused.code, refused.err.startswith(f"error: {error}")) == (2, True)
+
+
+def test_times_to_wait_are_told_by_the_clock_of_redis(
+    clocked_redis: ClockedRedis,
+    namespace: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clocked_redis.set_clock(-1_800_000)
+    flags = ["--redis", clocked_redis.url, "--namespace", namespace, "--broker", "kafka://h"]
+    run = runner(flags, capsys, monkeypatch)
+    start = ("--start", "2035-01-01T00:00:00Z")
+    assert (
+        "next Mon 2035-01-01 00:00:00 UTC"
+        in run("recurring", "add", "n", "kafka:t", "x", "--every", "1h", *start).out
+    )
+    run("schedule", "kafka:t", "x", "--in", "1h", "--id", "m")
+    for words in (("message", "ls"), ("message", "show", "m")):
+        assert re.search(r"  in (1h|59m\d+s)\b", run(*words).out)
+    run("recurring", "add", "often", "kafka:t", "x", "--every", "1s")
+    for words in (("recurring", "ls"), ("recurring", "show", "often")):
+        assert re.search(r"  in \d+ms|  in 1s", run(*words).out)
+
+
+def test_a_definition_with_a_plan_is_kept_shown_and_exported(run: Run, client: Client) -> None:
+    plan = ("--max-attempts", "3", "--backoff", "10s", "--dead-letter", "kafka:dead")
+    once = ("recurring", "add", "n", "kafka:t", "x", "--every", "1h", *plan)
+    assert "created" in run(*once).out
+    assert "duplicate" in run(*once).out
+    text = "retry        max_attempts=3 base_ms=10000 dead_letter=kafka:dead\n"
+    assert text in run("recurring", "show", "n").out
+    receipt = client.recurring.run("n")
+    assert receipt is not None
+    stored = client.get(receipt.id)
+    assert stored is not None and stored.retry is not None
+    assert (stored.retry.max_attempts, stored.retry.base_ms) == (3, 10_000)
+    document = run("definitions", "export").out
+    assert run("recurring", "rm", "n").code == 0
+    run("definitions", "import", "-", stdin=document.encode())
+    assert "duplicate" in run(*once).out
 
 
 def test_pausing_running_and_backfilling_say_what_they_did(run: Run) -> None:
