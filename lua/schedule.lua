@@ -201,7 +201,8 @@ if not all_new then
     ['x-b3-spanid'] = true, ['x-b3-parentspanid'] = true, ['x-b3-sampled'] = true,
     ['x-b3-flags'] = true, ['uber-trace-id'] = true, ['X-Amzn-Trace-Id'] = true,
   }
-  -- MessagePack: how many bytes the size of a text or of bytes takes, by its first byte.
+  -- MessagePack, cut by hand: Redis' cmsgpack reads no bytes. How many bytes the size of a text or of
+  -- bytes takes, by its first byte.
   local WIDTHS = {[0xc4] = 1, [0xd9] = 1, [0xc5] = 2, [0xda] = 2, [0xc6] = 4, [0xdb] = 4}
   -- AMQP: the bytes of a value, by its type; other types have their size before them.
   local SIZES = {

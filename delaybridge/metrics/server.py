@@ -1,7 +1,8 @@
 """The server: a thread that answers GET on a few paths, whatever its clients do.
 
 It has a loop of its own, so a slow or hostile client costs the worker nothing but the interpreter's
-time. Connections, header bytes and waiting are bounded; each connection carries one request.
+time. Connections, header bytes and waiting are bounded; each connection carries one request. With
+`http.server` all these bounds would still be ours, and it takes a thread for each connection.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from delaybridge.errors import DelayBridgeError, MessageConflict, MessageError, 
 from delaybridge.message import Answer, OnConflict
 from delaybridge.recurring.definition import Definition, check_name, due_text
 from delaybridge.recurring.plan import LEAD_MS
-from delaybridge.store import keys, recurring
+from delaybridge.store import keys, recurring, registry
 from delaybridge.store.command import Each, Steps, plain
 from delaybridge.store.making import Making
 from delaybridge.store.recurring import DefinitionEntry, Span
@@ -120,11 +120,10 @@ class Definitions(Making):
 
     def recurring(self, name: str) -> Steps[Recurring | None]:
         """One definition; None if there is none of this name."""
-        entry, now_ms = recurring.entry_of(name, (yield recurring.read_one(self.namespace, name)))
+        entry, look_ms, now_ms = yield from recurring.read_one(self.namespace, name)
         if not entry.raw:
             return None
-        look = yield [plain("ZSCORE", keys.recurring_due(self.namespace), name)]
-        return shown(entry, look[0], now_ms)
+        return shown(entry, look_ms, now_ms)
 
     def all_recurring(self) -> Steps[list[Recurring]]:
         """Every definition, by name."""
@@ -139,19 +138,23 @@ class Definitions(Making):
         names = sorted(found)
         if not names:
             return []
-        progress = yield [
+        states, looks, now_us = yield [
             plain("HMGET", keys.recurring_state(self.namespace), *names),
             plain("ZMSCORE", keys.recurring_due(self.namespace), *names),
-            plain("TIME", parse=lambda reply: int(reply[0]) * 1000),
+            registry.store_time(),
         ]
         return [
-            shown(recurring.read_entry(name, found[name], state or b""), look, progress[2])
-            for name, state, look in zip(names, progress[0], progress[1], strict=True)
+            shown(
+                recurring.read_entry(name, found[name], state or b""),
+                recurring.look_ms_of(look),
+                now_us // 1000,
+            )
+            for name, state, look in zip(names, states, looks, strict=True)
         ]
 
     def run_recurring(self, name: str) -> Steps[Receipt | None]:
         """Schedule one run now, besides the plan; None if there is no such definition."""
-        entry, now_ms = recurring.entry_of(name, (yield recurring.read_one(self.namespace, name)))
+        entry, _, now_ms = yield from recurring.read_one(self.namespace, name)
         if not entry.raw:
             return None
         definition = _sound(entry)
@@ -169,9 +172,7 @@ class Definitions(Making):
         """
         yield from self.open()
         for _ in range(_TRIES):
-            entry, now_ms = recurring.entry_of(
-                name, (yield recurring.read_one(self.namespace, name))
-            )
+            entry, look_ms, now_ms = yield from recurring.read_one(self.namespace, name)
             if not entry.raw:
                 return None
             definition = _sound(entry)
@@ -182,7 +183,7 @@ class Definitions(Making):
             span = _decided(entry, from_ms, end_ms, now_ms)
             current = entry.fields.get("backfill")
             if current is None:
-                yield from self._begin_backfill(entry, span)
+                yield from self._begin_backfill(entry, look_ms, span)
                 continue
             if current.get("from_ms") != from_ms:
                 begin = due_text(current.get("from_ms", 0))
@@ -191,7 +192,9 @@ class Definitions(Making):
             return (yield from self._backfill(entry, definition, current))
         raise StoreError(f"redis: the definition {name} changes all the time; try again")
 
-    def _begin_backfill(self, entry: DefinitionEntry, span: Span) -> Steps[None]:
+    def _begin_backfill(
+        self, entry: DefinitionEntry, look_ms: int | None, span: Span
+    ) -> Steps[None]:
         definition = _sound(entry)
         runs = list(islice(_within(definition, span, entry.progress.made), BACKFILL_LIMIT + 1))
         if len(runs) > BACKFILL_LIMIT:
@@ -203,8 +206,6 @@ class Definitions(Making):
         yield [plain("HSET", of_bucket, source, span[0])]
         backfill = {"birth": birth, "from_ms": span[0] + 1, "to_ms": span[1] + 1}
         raw = recurring.encoded({**entry.fields, "backfill": backfill})
-        look = yield [plain("ZSCORE", keys.recurring_due(self.namespace), entry.name)]
-        look_ms = None if look[0] is None else int(float(look[0]))
         (answer,) = yield [
             recurring.define(self.namespace, entry, raw, entry.raw_progress, look_ms)
         ]
@@ -233,14 +234,12 @@ class Definitions(Making):
 
     def _end_backfill(self, name: str, birth: str, span: Span) -> Steps[None]:
         for _ in range(_TRIES):
-            entry, _now = recurring.entry_of(name, (yield recurring.read_one(self.namespace, name)))
+            entry, look_ms, _ = yield from recurring.read_one(self.namespace, name)
             if recurring.birth_of({"plan": entry.fields.get("backfill")}) != birth:
                 return  # another call has ended it, or the definition was changed
-            look = yield [plain("ZSCORE", keys.recurring_due(self.namespace), name)]
             fields = {each: value for each, value in entry.fields.items() if each != "backfill"}
             made = recurring.spans_with(entry.progress.made, *span)
             progress = msgspec.json.encode(msgspec.structs.replace(entry.progress, made=made))
-            look_ms = None if look[0] is None else int(float(look[0]))
             raw = recurring.encoded(fields)
             (answer,) = yield [recurring.define(self.namespace, entry, raw, progress, look_ms)]
             if answer == 1:
@@ -258,9 +257,7 @@ class Definitions(Making):
         check_name(name)
         yield from self.open()
         for _ in range(_TRIES):
-            entry, now_ms = recurring.entry_of(
-                name, (yield recurring.read_one(self.namespace, name))
-            )
+            entry, _, now_ms = yield from recurring.read_one(self.namespace, name)
             if "was" in entry.fields:  # its caller is at work, or dead
                 yield from self.finish(entry)
                 continue
@@ -277,12 +274,12 @@ class Definitions(Making):
         raise StoreError(f"redis: the definition {name} changes all the time; try again")
 
 
-def shown(entry: DefinitionEntry, look: bytes | float | None, now_ms: int) -> Recurring:
-    """An entry for callers. look: when a worker looks at it."""
+def shown(entry: DefinitionEntry, look_ms: int | None, now_ms: int) -> Recurring:
+    """An entry for callers. look_ms: when a worker looks at it."""
     progress, definition = entry.progress, entry.definition
-    state, error = _state_of(entry, None if look is None else float(look), now_ms)
+    state, error = _state_of(entry, look_ms, now_ms)
     next_ms = min((each for each in progress.ahead_ms if each > now_ms), default=None)
-    if definition is not None and entry.birth and look is not None:
+    if definition is not None and entry.birth and look_ms is not None:
         try:
             usual = definition.times(now_ms if next_ms is None else now_ms + LEAD_MS)
             usual_ms = next(usual, None)
@@ -297,7 +294,7 @@ def shown(entry: DefinitionEntry, look: bytes | float | None, now_ms: int) -> Re
     return Recurring(entry.name, definition, state, next_ms, last_ms, progress.missed, error)
 
 
-def _state_of(entry: DefinitionEntry, look_ms: float | None, now_ms: int) -> tuple[str, str]:
+def _state_of(entry: DefinitionEntry, look_ms: int | None, now_ms: int) -> tuple[str, str]:
     """The state of an entry, and its error."""
     error = entry.error or entry.progress.error
     if error:

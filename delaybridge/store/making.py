@@ -14,7 +14,7 @@ from delaybridge.errors import ConfigError, DelayBridgeError, MessageError, Stor
 from delaybridge.message import KNOWN, Answer, destination_text
 from delaybridge.recurring.definition import Definition, read_definition
 from delaybridge.recurring.plan import LEAD_MS, Planned, plan, ttl_ms
-from delaybridge.store import recurring
+from delaybridge.store import recurring, registry
 from delaybridge.store.command import Each, RedisCommand, Steps, plain
 from delaybridge.store.keys import bucket_of
 from delaybridge.store.recurring import DefinitionEntry, Progress, Span
@@ -241,7 +241,7 @@ class Making(Scheduling):
         since_ms, progress = entry.since_ms, entry.progress
         births = old.birth, recurring.birth_of({"plan": old.fields.get("backfill")})
         sources = [recurring.source_of(old.name, birth) for birth in births if birth]
-        definition, time = old.definition, recurring.read_one(self.namespace, old.name)
+        definition, time = old.definition, registry.store_time()
         if not sources or definition is None:  # nobody knows its bucket
             forget: list[RedisCommand[Any]] = [
                 plain("HDEL", each.key("sources"), *sources) for each in self._buckets
@@ -249,19 +249,19 @@ class Making(Scheduling):
             yield forget if sources else []
             return {}, since_ms, progress.made
         bucket = self.bucket_for(definition)
-        fenced, *_, ended_ms = yield [recurring.fence(bucket, sources), *time]
-        due_ms = _ahead(definition, progress, since_ms, ended_ms) if old.birth else []
+        fenced, ended_us = yield [recurring.fence(bucket, sources), time]
+        due_ms = _ahead(definition, progress, since_ms, ended_us // 1000) if old.birth else []
         ids = [definition.message(each).id or "" for each in due_ms]
         stamp = crc32(entry.raw).to_bytes(4)
         # Only while the old plan is known: a run of this name may be one of the next plan.
         cancels = [bucket.cancel(stamp, id, source=sources[0], offset="") for id in ids]
         forget = [plain("HDEL", bucket.key("sources"), *sources)]
-        *replies, then_ms = yield [*cancels, *time]
+        *replies, then_us = yield [*cancels, time]
         yield forget
         if not old.birth:
             return {}, since_ms, progress.made
         answers = dict(zip(due_ms, replies, strict=False))
-        last_ms = then_ms if fenced[0] is None else fenced[0]  # the last that was made
+        last_ms = then_us // 1000 if fenced[0] is None else fenced[0]  # the last that was made
         after_ms = max([since_ms, *(at for at, one in answers.items() if _left(one, at, last_ms))])
         made = recurring.spans_with(
             progress.made, _planned_ms(old, progress), min(last_ms, after_ms)

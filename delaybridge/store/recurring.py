@@ -24,8 +24,8 @@ import msgspec
 
 from delaybridge.errors import MessageError
 from delaybridge.recurring.definition import Definition, Moment, read_definition
-from delaybridge.store import keys
-from delaybridge.store.command import RedisCommand, plain
+from delaybridge.store import keys, registry
+from delaybridge.store.command import RedisCommand, Steps, plain
 from delaybridge.store.verbs import Bucket
 from delaybridge.times import YEAR_3000_MS
 
@@ -193,14 +193,18 @@ def fence(bucket: Bucket, sources: Sequence[str]) -> RedisCommand[list[int | Non
     return RedisCommand("fence", name, sources, lambda r: [int(n) if n else None for n in r])
 
 
-def read_one(namespace: str, name: str) -> list[RedisCommand[Any]]:
-    """The definition, its progress and Redis' clock; for `entry_of`."""
-    definitions, _, states = _keys(namespace)
-    time_ms = plain("TIME", parse=lambda reply: int(reply[0]) * 1000 + int(reply[1]) // 1000)
-    return [plain("HGET", definitions, name), plain("HGET", states, name), time_ms]
+def look_ms_of(score: bytes | float | None) -> int | None:
+    """When a worker looks at a definition; None: never."""
+    return None if score is None else int(float(score))
 
 
-def entry_of(name: str, replies: Sequence[Any]) -> tuple[DefinitionEntry, int]:
-    """The entry in the replies to `read_one` (`raw` is empty: there is none), and the time."""
-    raw, progress, now_ms = replies
-    return read_entry(name, raw or b"", progress or b""), now_ms
+def read_one(namespace: str, name: str) -> Steps[tuple[DefinitionEntry, int | None, int]]:
+    """An entry (`raw` is empty: there is none), when a worker looks at it, and Redis' time."""
+    definitions, due, states = _keys(namespace)
+    raw, progress, look_ms, now_us = yield [
+        plain("HGET", definitions, name),
+        plain("HGET", states, name),
+        plain("ZSCORE", due, name, parse=look_ms_of),
+        registry.store_time(),
+    ]
+    return read_entry(name, raw or b"", progress or b""), look_ms, now_us // 1000
