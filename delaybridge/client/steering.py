@@ -20,8 +20,8 @@ from delaybridge.client.requests import Requests
 from delaybridge.errors import MessageError, shown
 from delaybridge.message import Answer, MessagePlan, Retry, State
 from delaybridge.store.command import Steps
-from delaybridge.store.destinations import Places, check_place, within
-from delaybridge.store.rules import RATE_LIMIT, SPREAD_LIMIT_MS, Rule
+from delaybridge.store.destinations import Places, within
+from delaybridge.store.rules import RATE_LIMIT, SPREAD_LIMIT_MS, Rule, place_of
 from delaybridge.store.selection import PENDING, Selected, Selection
 from delaybridge.store.store import AsyncStore, Store
 from delaybridge.times import Delay, delay_ms, format_duration
@@ -57,21 +57,21 @@ class Steers:
         Args:
             destination: only this one, whether or not it has messages.
         """
-        return self._store.complete(_destinations(self._requests, destination))
+        return self._store.complete(self._requests.calls.destinations(destination))
 
     def pause(self, destination: str) -> Rule:
         """Publish nothing to a destination: what falls due waits, in order.
 
         Waiting costs no attempt. A message whose ttl passes meanwhile expires.
         """
-        return self._store.complete(_pause(self._requests, destination))
+        return self._store.complete(self._requests.calls.pause(destination))
 
     def resume(self, destination: str) -> Rule:
         """End a pause: what waited goes out, the earliest first.
 
         A pause of a broader place (its exchange, its broker) stays in force.
         """
-        return self._store.complete(_resume(self._requests, destination))
+        return self._store.complete(self._requests.calls.resume(destination))
 
     def limit(self, destination: str, rate: float | None) -> Rule:
         """Publish at most `rate` messages a second, of all workers together; None: no limit.
@@ -126,15 +126,15 @@ class AsyncSteers:
 
     async def destinations(self, destination: str | None = None) -> Places:
         """What waits for each destination, and its rules; as `Client.destinations`."""
-        return await self._store.complete(_destinations(self._requests, destination))
+        return await self._store.complete(self._requests.calls.destinations(destination))
 
     async def pause(self, destination: str) -> Rule:
         """Publish nothing to a destination: what falls due waits; as `Client.pause`."""
-        return await self._store.complete(_pause(self._requests, destination))
+        return await self._store.complete(self._requests.calls.pause(destination))
 
     async def resume(self, destination: str) -> Rule:
         """End a pause; as `Client.resume`."""
-        return await self._store.complete(_resume(self._requests, destination))
+        return await self._store.complete(self._requests.calls.resume(destination))
 
     async def limit(self, destination: str, rate: float | None) -> Rule:
         """At most `rate` messages a second, None: no limit; as `Client.limit`."""
@@ -190,22 +190,7 @@ class Purge:
             del self.answers[Answer.IN_FLIGHT]
 
 
-def _destinations(requests: Requests, destination: str | None) -> Steps[Places]:
-    kinds = requests.calls.kinds
-    place = None if destination is None else check_place(destination, kinds)
-    return requests.calls.destinations(place)
-
-
-def _pause(requests: Requests, destination: str) -> Steps[Rule]:
-    return requests.calls.pause(check_place(destination, requests.calls.kinds))
-
-
-def _resume(requests: Requests, destination: str) -> Steps[Rule]:
-    return requests.calls.resume(check_place(destination, requests.calls.kinds))
-
-
 def _limit(requests: Requests, destination: str, rate: float | None) -> Steps[Rule]:
-    place = check_place(destination, requests.calls.kinds)
     if rate is not None:
         is_number = isinstance(rate, int | float) and not isinstance(rate, bool)
         if is_number and rate == 0:
@@ -213,20 +198,19 @@ def _limit(requests: Requests, destination: str, rate: float | None) -> Steps[Ru
         if not is_number or not 0 < rate <= RATE_LIMIT:
             detail = f"got {shown(rate)}; give messages a second, up to {RATE_LIMIT:,.0f}"
             raise MessageError("bad_rate", "rate", detail)
-    return requests.calls.steer(place, {"rate": rate})
+    return requests.calls.steer(destination, {"rate": rate})
 
 
 def _spread(requests: Requests, destination: str, window: Delay) -> Steps[Rule]:
-    place = check_place(destination, requests.calls.kinds)
     window_ms = None if window is None else delay_ms(window, field="window")
     if window_ms is not None and window_ms > SPREAD_LIMIT_MS:
         most = format_duration(SPREAD_LIMIT_MS)
         raise MessageError("too_far", "window", f"got {format_duration(window_ms)}; at most {most}")
-    return requests.calls.steer(place, {"spread_ms": window_ms})
+    return requests.calls.steer(destination, {"spread_ms": window_ms})
 
 
 def _retry_plan(requests: Requests, destination: str, plan: Retry) -> Steps[Rule]:
-    place = check_place(destination, requests.calls.kinds)
+    place = place_of(destination, requests.calls.kinds)
     return requests.calls.steer(place, plan_change(place, plan, requests.calls.kinds))
 
 

@@ -15,8 +15,6 @@ from delaybridge.store import rules
 from delaybridge.store.rules import Rule, Rules
 from delaybridge.store.troubles import WorkerTroubles
 
-Announcements = tuple[Mapping[bytes, bytes], Sequence[bytes]]
-"""The hash of announcements by name, and the zset: name, when it expires, name, ..."""
 UNKNOWN = "?"
 _SOURCE_TEXTS = ("source", "target", "state")
 _SOURCE_COUNTS = ("total", "quarantined", "near_misses", "lag", "refused", "without_id")
@@ -85,9 +83,12 @@ class IngestInfo(NamedTuple):
 
 
 def workers(
-    announced: Announcements, owners: Sequence[str | None], now_ms: int
+    replies: Sequence[Any], now_ms: int, owners: Sequence[str | None] = ()
 ) -> list[WorkerInfo]:
-    """The workers whose announcement has not expired. owners: the worker that holds each bucket."""
+    """The workers whose announcement has not expired, in the replies to `registry.fleet`.
+
+    owners: the worker that holds each bucket. Of a damaged key, nothing.
+    """
     return [
         WorkerInfo(
             **_process(of, name),
@@ -97,15 +98,15 @@ def workers(
             damaged=_texts(of, "damaged") or {},
             failing=_texts(of, "failing") or {},
         )
-        for name, of, expires_ms in _living(announced, now_ms)
+        for name, of, expires_ms in _living(replies, now_ms)
     ]
 
 
-def ingests(announced: Announcements, now_ms: int) -> list[IngestInfo]:
+def ingests(replies: Sequence[Any], now_ms: int) -> list[IngestInfo]:
     """The ingest processes whose announcement has not expired."""
     return [
         IngestInfo(**_process(of, name), sources=list(_sources(of)), expires_ms=expires_ms)
-        for name, of, expires_ms in _living(announced, now_ms)
+        for name, of, expires_ms in _living(replies, now_ms)
     ]
 
 
@@ -117,13 +118,6 @@ def obeyed(stored: Mapping[bytes, bytes] | StoreError, living: Sequence[WorkerIn
     said = {place: Rule(paused=True) for each in living for place in each.said.paused or ()}
     known = Rules(said)
     return known if isinstance(stored, StoreError) else rules.understood(stored, known)
-
-
-def intact(replies: list[Any]) -> Announcements:
-    """The replies to `registry.fleet`; of a damaged key, nothing."""
-    info, expiries = replies
-    known = {} if isinstance(info, StoreError) else info
-    return known, [] if isinstance(expiries, StoreError) else expiries
 
 
 def _said(of: Mapping[str, Any]) -> WorkerTroubles:
@@ -147,13 +141,16 @@ def _sources(of: Mapping[str, Any]) -> Iterator[SourceInfo]:
             yield SourceInfo(**texts, **counts, rate=_number(each, "rate"))
 
 
-def _living(announced: Announcements, now_ms: int) -> Iterator[tuple[str, dict[str, Any], int]]:
+def _living(replies: Sequence[Any], now_ms: int) -> Iterator[tuple[str, dict[str, Any], int]]:
     """Name, announcement and expiry of each that has not expired."""
-    info, expiries = announced
+    info, expiries = replies
+    if isinstance(expiries, StoreError):
+        return
+    known = {} if isinstance(info, StoreError) else info
     for name, expires in zip(expiries[::2], expiries[1::2], strict=True):
         expires_ms = min(float(expires), float(_MOST))
         if expires_ms > now_ms:
-            of = _read(info.get(name, b""))
+            of = _read(known.get(name, b""))
             yield name.decode(errors="backslashreplace"), of, int(expires_ms)
 
 

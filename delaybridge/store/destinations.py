@@ -20,7 +20,7 @@ from delaybridge.store import announcements, registry, rules
 from delaybridge.store.command import Each, Steps, store_wide_error
 from delaybridge.store.namespace import Namespace
 from delaybridge.store.replies import Tallied
-from delaybridge.store.rules import Change, Rule, Rules
+from delaybridge.store.rules import Change, Rule, Rules, place_of
 from delaybridge.store.tally import MOST_DESTINATIONS, UNREADABLE, Tally, tallied, tally_of
 from delaybridge.store.troubles import SLOW, Trouble
 
@@ -109,7 +109,9 @@ class Controls(Namespace):
         """All places, or one. Counts as `counts_by_destination`; a damaged bucket counts as empty.
 
         Lists the 200 exchanges and topics with the most messages, and whatever has a rule.
+        MessageError: `only` is no place.
         """
+        only = None if only is None else place_of(only, self.kinds)
         buckets = yield from self.open()
         by_state = yield from tallied(buckets)
         fleet = [*registry.fleet(self.namespace), rules.read(self.namespace)]
@@ -118,7 +120,7 @@ class Controls(Namespace):
         if (error := store_wide_error(everything)) is not None:
             raise error
         info, expiries, stored, now_us = replies
-        living = announcements.workers(announcements.intact([info, expiries]), [], now_us // 1000)
+        living = announcements.workers([info, expiries], now_us // 1000)
         known = announcements.obeyed(stored, living)
         counts = PlaceCounts(self.kinds, by_state)
         listed = counts.largest()
@@ -150,7 +152,11 @@ class Controls(Namespace):
         )  # fmt: skip
 
     def steer(self, place: str, change: Change) -> Steps[Rule]:
-        """Change the rule of a place that names a broker of this client, or has a rule already."""
+        """Change the rule of a place that names a broker of this client, or has a rule already.
+
+        MessageError if it is none, or the change is wrong.
+        """
+        place = place_of(place, self.kinds)
         if place.partition(":")[0] not in self.kinds:
             (stored,) = yield [rules.read(self.namespace)]
             if place.encode() not in stored:
@@ -159,6 +165,7 @@ class Controls(Namespace):
 
     def pause(self, place: str) -> Steps[Rule]:
         """Pause a place; if it is paused already, nothing changes."""
+        place = place_of(place, self.kinds)
         stored, now_us = yield [rules.read(self.namespace), registry.store_time()]
         rule = rules.understood(stored).by_place.get(place, Rule())
         if rule.paused:
@@ -218,18 +225,6 @@ def places_of(place: str, kinds: Mapping[str, str]) -> tuple[str, ...]:
     if kinds.get(broker, "rabbitmq") == "rabbitmq" and address.partition("/")[0]:
         label = place.partition("/")[0]
     return tuple(dict.fromkeys((broker, label, place)))
-
-
-def check_place(text: object, kinds: Mapping[str, str]) -> str:
-    """A place as rules name it, for what a caller wrote; MessageError."""
-    if not isinstance(text, str):
-        detail = "give text: BROKER, BROKER:EXCHANGE, BROKER:TOPIC or a whole destination"
-        raise MessageError("bad_destination", "destination", detail)
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise MessageError("bad_destination", "destination", "not valid UTF-8") from None
-    return rules.place_of(text, kinds)
 
 
 def within(place: str, kinds: Mapping[str, str]) -> Destination | None:

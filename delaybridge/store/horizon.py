@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from itertools import chain, pairwise
 from typing import Any, NamedTuple
 
-from delaybridge.accept.destination import DestinationCache
 from delaybridge.errors import MessageError, StoreError
 from delaybridge.message import destination_text
 from delaybridge.store.command import Each, RedisCommand, Steps, plain
+from delaybridge.store.destinations import places_of
 from delaybridge.store.namespace import Namespace
 from delaybridge.store.replies import Sample, read_first_score
 from delaybridge.store.verbs import Bucket
@@ -118,12 +118,12 @@ class Outlook(Namespace):
         most = max(_LEAST_SAMPLED, _SAMPLED // len(buckets))
         samples = yield Each(bucket.sample(most) for bucket in buckets)
         yield from self.check(buckets, samples)
-        cells, places = counted.cells, DestinationCache()
+        cells = counted.cells
         starts = [*(cell.from_ms for cell in cells), cells[-1].to_ms]
         shares = [_Share() for _ in range(len(starts) + 1)]
         firsts: list[float] = []
         for stands_for, beginning, score in _sampled(samples):
-            fits = destination in self._places_of(destination_text(beginning), places)
+            fits = destination in places_of(destination_text(beginning), self.kinds)
             shares[bisect_right(starts, int(score))].add(stands_for, fits)
             if fits and score >= counted.now_ms:
                 firsts.append(score)
@@ -148,14 +148,6 @@ class Outlook(Namespace):
             later=later[0],
             next_due_ms=int(min(firsts)) if is_whole and firsts else None,
         )
-
-    def _places_of(self, destination: str, known: DestinationCache) -> tuple[str, ...]:
-        """What a horizon may call this destination: itself, its exchange or its broker."""
-        try:
-            parsed, _ = known.parse(destination, self.kinds)
-        except MessageError:  # its broker is unknown to this client
-            return (destination, destination.partition(":")[0])
-        return (destination, parsed.label, parsed.broker)
 
 
 @dataclass(slots=True)

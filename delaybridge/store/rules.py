@@ -161,14 +161,21 @@ def damage(namespace: str, reply: Mapping[bytes, bytes] | StoreError) -> list[Da
     return shown
 
 
-def place_of(text: str, kinds: Mapping[str, str]) -> str:
+def place_of(text: object, kinds: Mapping[str, str]) -> str:
     """A place as rules name it, for what a caller wrote: `rabbitmq`, `rabbitmq:orders` or whole.
 
     kinds: broker -> its kind. The rule of a broker that this caller does not know can be changed,
     too. Raises MessageError.
     """
+    if not isinstance(text, str):
+        detail = "give text: BROKER, BROKER:EXCHANGE, BROKER:TOPIC or a whole destination"
+        raise MessageError("bad_destination", "destination", detail)
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        raise MessageError("bad_destination", "destination", "not valid UTF-8") from None
     broker, colon, address = text.partition(":")
-    if not broker or (colon and not address) or len(text.encode(errors="replace")) > PLACE_BYTES:
+    if not broker or (colon and not address) or size > PLACE_BYTES:
         detail = f"{printable(text)[:80]!r}; write BROKER, BROKER:EXCHANGE or BROKER:ADDRESS"
         raise MessageError("bad_destination", "destination", detail)
     if not colon or broker not in kinds:

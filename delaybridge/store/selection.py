@@ -14,10 +14,11 @@ from delaybridge.accept.destination import DestinationCache
 from delaybridge.errors import DecodeError, MessageError, StoreDamaged, StoreError, shown
 from delaybridge.message import MAX_PRIORITY, State
 from delaybridge.store.command import Each, Steps
-from delaybridge.store.destinations import check_place, places_of
+from delaybridge.store.destinations import places_of
 from delaybridge.store.namespace import Namespace
 from delaybridge.store.record import split_record
 from delaybridge.store.replies import Row
+from delaybridge.store.rules import place_of
 from delaybridge.store.troubles import first_word
 from delaybridge.store.verbs import Bucket
 
@@ -71,7 +72,7 @@ class Walk:
         self._destinations = DestinationCache()
         self._wanted = self._written(selection.destination)
         place, kinds = selection.place, namespace.kinds
-        self._place = None if place is None else check_place(place, kinds)
+        self._place = None if place is None else place_of(place, kinds)
         self._places: deque[tuple[Bucket, State]] | None = None
         self._after: tuple[float, str] | None = None
         self._seen: set[str] = set()

@@ -147,7 +147,7 @@ class History(Namespace):
         if isinstance(workers, StoreError):
             return now_us // 1000, [{} for _ in asked], {}, f"{name}: {workers}"
         now_ms = now_us // 1000
-        living = announcements.workers(announcements.intact([info, expiries]), [], now_ms)
+        living = announcements.workers([info, expiries], now_ms)
         reporting = set(_reporting(workers, now_ms // 1000))
         silent = {
             each.name: str(each.failing.get(_PART) or "")

@@ -113,7 +113,7 @@ class Counting(Namespace):
             )
         ]
         owners = [count.owner for count in counts]
-        living = announcements.workers(announcements.intact(workers), owners, now_ms)
+        living = announcements.workers(workers, now_ms, owners)
         troubles = [trouble for each in living for trouble in each.said.troubles(each.name)]
         known = announcements.obeyed(stored, living)
         counts = yield from unheld(buckets, counts, known, self.kinds, now_ms, troubles)
@@ -122,7 +122,7 @@ class Counting(Namespace):
             now_ms=now_ms,
             buckets=counts,
             workers=living,
-            ingests=announcements.ingests(announcements.intact(ingests), now_ms),
+            ingests=announcements.ingests(ingests, now_ms),
             retrying=retrying,
             retrying_sampled=is_sampled,
             troubles=troubles,

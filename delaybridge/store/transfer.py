@@ -20,9 +20,9 @@ from delaybridge.recurring.definition import Definition
 from delaybridge.store import rules
 from delaybridge.store.calls import Calls
 from delaybridge.store.command import Steps
-from delaybridge.store.destinations import check_place, within
+from delaybridge.store.destinations import within
 from delaybridge.store.recurring import DEFINITIONS_LIMIT
-from delaybridge.store.rules import RULES_LIMIT, Rule
+from delaybridge.store.rules import RULES_LIMIT, Rule, place_of
 
 VERSION = 1
 DESTINATIONS, RECURRING = "destinations", "recurring"
@@ -172,7 +172,7 @@ def _sections(document: object) -> dict[str, Any]:
 
 
 def _known_place(text: str, kinds: Mapping[str, str]) -> str:
-    place = check_place(text, kinds)
+    place = place_of(text, kinds)
     if place.partition(":")[0] not in kinds:
         parse_destination(place if ":" in place else f"{place}:", kinds)  # raises
     return place

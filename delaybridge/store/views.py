@@ -92,7 +92,7 @@ class Views(Namespace):
             raise error
         *holders, info, expiries, stored, now_us = replies
         holder_of = dict(zip(numbers, holders, strict=True))
-        living = announcements.workers(announcements.intact([info, expiries]), [], now_us // 1000)
+        living = announcements.workers([info, expiries], now_us // 1000)
         troubles = {each.name: each.said for each in living}
         known = announcements.obeyed(stored, living)
 
