@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
 import redis
 
+from delaybridge.ingest.entries import Entry
+from delaybridge.ingest.kafka.handover import Batch, HandOver
+from delaybridge.ingest.kafka.ingest import KafkaIngest
+from delaybridge.ingest.storing import EntryStore
+from delaybridge.message import Answer
 from delaybridge.store import keys
 from tests.rigs.ingest import Entrance
 from tests.rigs.ingest_kafka import Kafka
@@ -68,6 +74,52 @@ async def is_pending(entrance: Entrance, count: int) -> None:
         return len(await entrance.delayed()) == count
 
     await entrance.until(look, f"{count} messages pending")
+
+
+async def are_shared(one: Entrance, other: Entrance, count: int) -> None:
+    """Wait until all messages are pending; none is in both namespaces."""
+
+    async def look() -> bool:
+        ids = [{message.id for message in await each.delayed()} for each in (one, other)]
+        assert not ids[0] & ids[1]
+        return len(ids[0] | ids[1]) == count
+
+    await one.until(look, f"{count} messages pending")
+
+
+class Held:
+    """Answers of the store to one namespace, held back; and what its consumer does meanwhile."""
+
+    def __init__(self, namespace: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        """batches: offered to the loop. is_leaving: it is told to stop, or waits for the store."""
+        self.batches, self.is_leaving = 0, threading.Event()
+        self.is_holding, self.answer = asyncio.Event(), asyncio.Event()
+        insist, stop = EntryStore.insist, KafkaIngest.stop
+        offer, wait = HandOver.offer, HandOver.wait_stored
+
+        async def hold(store: EntryStore, entries: Sequence[Entry]) -> list[Answer | None]:
+            answers = await insist(store, entries)
+            if store.calls.namespace == namespace:
+                self.is_holding.set()
+                await self.answer.wait()
+            return answers
+
+        def count(hand_over: HandOver, batch: Batch) -> None:
+            offer(hand_over, batch)
+            self.batches += 1
+
+        async def end(ingest: KafkaIngest, timeout_s: float) -> None:
+            self.is_leaving.set()
+            await stop(ingest, timeout_s)
+
+        def leave(hand_over: HandOver, timeout_s: float) -> None:
+            self.is_leaving.set()
+            wait(hand_over, timeout_s)
+
+        monkeypatch.setattr(EntryStore, "insist", hold)
+        monkeypatch.setattr(KafkaIngest, "stop", end)
+        monkeypatch.setattr(HandOver, "offer", count)
+        monkeypatch.setattr(HandOver, "wait_stored", leave)
 
 
 def wiped(redis_url: str, namespace: str) -> None:
@@ -196,19 +248,60 @@ class TestKafka:
         if not same_group:
             return
 
-        # taken over from a process that still runs, which then stops reading
+        # taken over from processes that still run and read, which then stop reading
         await second.stop(trying)
         third = await make_entrance(f"{namespace}-b", broker, **other, take_over=[owner])
         third.ingest("kafka")
-        assert f"namespace '{namespace}-b'" in await all_refused(first)
-        for number in range(8):
-            await kafka.send(delay, b"for the third", HOUR, partition=number % 4)
+        refusal = asyncio.create_task(all_refused(first))
+        sent = 21
+        while not refusal.done():
+            await kafka.send(delay, b"meanwhile", HOUR, partition=sent % 4)
+            sent += 1
+        assert f"namespace '{namespace}-b'" in await refusal
+        await kafka.send(delay, b"for the third", HOUR)
+        await are_shared(first, third, sent + 1)
 
-        async def has_all() -> bool:
-            # What the first had stored, but not committed when it lost the topic, is read again.
-            return len(await third.delayed()) >= 8
-
-        await third.until(has_all, "8 messages pending")
+    # Of three batches one is stored but not answered yet, one is read, one is on offer.
+    @pytest.mark.parametrize(("how", "batches"), [("taken over", 3), ("stopped first", 1)])
+    async def test_what_one_namespace_has_stored_another_does_not_get(
+        self,
+        how: str,
+        batches: int,
+        make_entrance: MakeEntrance,
+        broker: dict[str, str],
+        kafka: Kafka,
+        namespace: str,
+        redis_url: str,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        delay, _ = await kafka.pair(namespace)
+        first = await make_entrance(namespace, broker, topics=[delay], group=namespace)
+        old = first.ingest("kafka")
+        await kafka.send(delay, b"0", HOUR)
+        await is_pending(first, 1)
+        held = Held(namespace, monkeypatch)
+        sent = 1
+        while held.batches < batches:
+            await kafka.send(delay, b"%d" % sent, HOUR)
+            sent += 1
+            await first.until(held.is_holding.is_set, "the store is to answer")
+        owner = await owner_of(redis_url, namespace)
+        over = await make_entrance(
+            f"{namespace}-b", broker, topics=[delay], group=namespace, take_over=[owner]
+        )
+        if how == "taken over":
+            over.ingest("kafka")
+            await first.until(held.is_leaving.is_set, "the first waits for its batches")
+            held.answer.set()
+        else:
+            ending = asyncio.create_task(first.stop(old))
+            await first.until(held.is_leaving.is_set, "the first is told to stop")
+            await asyncio.wait([ending], timeout=0.2)
+            assert not ending.done()
+            held.answer.set()
+            await ending
+            over.ingest("kafka")
+        await are_shared(first, over, sent)
 
     async def test_a_foreign_topic_stops_no_other_topic(
         self,

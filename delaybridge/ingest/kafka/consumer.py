@@ -23,8 +23,8 @@ from confluent_kafka.cimpl import Consumer  # never OpenTelemetry's, with a span
 from delaybridge.ingest.kafka.damage import STOPS, diagnosis, is_readable
 from delaybridge.ingest.kafka.group import DEFAULTS
 from delaybridge.ingest.kafka.handover import Batch, HandOver
-from delaybridge.ingest.kafka.offsets import beginnings, waiting
-from delaybridge.ingest.kafka.owners import TopicOwners
+from delaybridge.ingest.kafka.offsets import beginnings, commit, waiting
+from delaybridge.ingest.kafka.owners import TopicOwners, TopicsChanged
 from delaybridge.ingest.kafka.records import RawRecord
 from delaybridge.ingest.kafka.sources import CLUSTER, Sources
 from delaybridge.ingest.kafka.subscription import Subscription
@@ -69,6 +69,7 @@ class KafkaConsumer:
         self.lag: dict[str, int] = {}
         self._settings, self._sources, self._skip = settings, sources, dict(skip)
         self._member = {**member, "error_cb": self._cluster_failed}
+        self._rebalance_s = member["session.timeout.ms"] / 1000  # by then the dead are left out
         self._hand_over = HandOver()
         self._tell = self._hand_over.tell
         self._ids = TopicIds(settings)
@@ -78,6 +79,7 @@ class KafkaConsumer:
         self._window_bytes = window_bytes
         self._batch_messages = FIRST_BATCH_MESSAGES
         self._stored: deque[tuple[Topic, int, int]] = deque()  # partition, offset after the last
+        self._reached: dict[Place, TopicPartition] = {}  # what was stored last
         self._begun: dict[Place, int] = {}  # the partitions assigned, and where each began
         self._stopped: set[Place] = set()  # those of them that cannot be read on
         self._troubled: dict[str, int] = {}  # topics reported as failing: a partition of each
@@ -155,7 +157,10 @@ class KafkaConsumer:
                 self._keep_up()
                 batch = self._read(messages or self._arrived())
                 messages = self._give(batch) if batch else ()
-            self._store_offsets()
+            self._commit()
+        except TopicsChanged:
+            self._commit()  # another namespace does not know what this one has stored
+            raise
         finally:
             self._consumer.close()
 
@@ -175,7 +180,7 @@ class KafkaConsumer:
             error = message.error()
             if error is not None:
                 self._failed(error, message)
-            elif (name, partition) not in self._stopped:
+            elif self._is_read(name, partition):
                 if name in self._troubled:
                     self._recovered(name)
                 record = RawRecord.of(message)
@@ -185,6 +190,10 @@ class KafkaConsumer:
             fitting = self._window_bytes // (2 * largest)
             self._batch_messages = max(min(fitting, 2 * self._batch_messages, BATCH_MESSAGES), 1)
         return batch
+
+    def _is_read(self, name: str, partition: int) -> bool:
+        """False if the partition was given up after the record arrived, too."""
+        return (name, partition) in self._begun and (name, partition) not in self._stopped
 
     def _give(self, batch: Batch) -> Sequence[Message]:
         """Wait until the loop takes the batch. Returns the records that arrived meanwhile."""
@@ -228,6 +237,22 @@ class KafkaConsumer:
             # If another member has the partition by now, it continues from the committed offset.
             with contextlib.suppress(KafkaException):
                 self._consumer.store_offsets(offsets=[place])
+                self._reached[topic.name, partition] = place
+
+    def _commit(self) -> None:
+        """Commit what is stored, before the partitions are given up."""
+        self._hand_over.withdraw(self._begun.keys())
+        self._hand_over.wait_stored(GIVE_UP_S)
+        self._store_offsets()
+        self._is_paused = True
+        self._consumer.pause(self._consumer.assignment())
+        timeout_s = 0.0 if self._is_unavailable else self._rebalance_s
+        commit(self._consumer, self._reached, self._poll, timeout_s)
+
+    def _poll(self) -> None:
+        """Serve the group; what is read is read again by whoever gets the partition."""
+        with contextlib.suppress(TopicsChanged, KafkaException):
+            self._consumer.consume(1, POLL_S)
 
     def _measure(self) -> None:
         """Count waiting records; report topics that are read, and those that have recovered."""
@@ -304,16 +329,22 @@ class KafkaConsumer:
 
     def _revoked(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         # Wait for the loop to store its batch, so that the next member need not read it again.
-        # Without this it would be read twice, and still be scheduled once.
+        # Without this it would be read twice: scheduled once, unless that is another namespace's.
+        self._withdraw(partitions)
         self._hand_over.wait_stored(GIVE_UP_S)
         self._store_offsets()
         self._lost(consumer, partitions)
 
+    def _withdraw(self, partitions: Sequence[TopicPartition]) -> None:
+        self._hand_over.withdraw({(place.topic, place.partition) for place in partitions})
+
     def _lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self._withdraw(partitions)
         consumer.incremental_unassign(partitions)
         for place in partitions:
             where = place.topic, place.partition
             self._begun.pop(where, None)
+            self._reached.pop(where, None)
             if where in self._stopped:
                 self._stopped.discard(where)
                 self._tell(self._sources.place_changed, f"{place.topic}/{place.partition}", None)

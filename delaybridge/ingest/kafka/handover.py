@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from delaybridge.ingest.kafka.records import RawRecord
-from delaybridge.ingest.kafka.topics import Topic
+from delaybridge.ingest.kafka.topics import Place, Topic
 from delaybridge.publish.reports import call_on_loop
 
 Batch = dict[Topic, list[RawRecord]]
@@ -19,6 +19,7 @@ class HandOver:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._batch: Batch | None = None
+        self._taking = threading.Lock()  # the loop takes the batch, or the thread takes from it
         self._arrived = asyncio.Event()
         self._taken = threading.Event()
         self._unstored = 0  # batches taken and not stored yet
@@ -33,12 +34,7 @@ class HandOver:
         while True:
             if self._error is not None:
                 raise self._error
-            if self._batch is not None:
-                batch, self._batch = self._batch, None
-                self._arrived.clear()
-                self._unstored += 1
-                self._all_stored.clear()
-                self._taken.set()
+            if (batch := self._take()) is not None:
                 return batch
             await self._arrived.wait()
             self._arrived.clear()
@@ -54,6 +50,16 @@ class HandOver:
         self._taken.set()
         self._all_stored.set()
 
+    def _take(self) -> Batch | None:
+        with self._taking:
+            batch, self._batch = self._batch, None
+            if batch is not None:
+                self._arrived.clear()
+                self._unstored += 1
+                self._all_stored.clear()
+                self._taken.set()
+            return batch
+
     # for the thread
 
     def offer(self, batch: Batch) -> None:
@@ -61,6 +67,19 @@ class HandOver:
         self._taken.clear()
         self._batch = batch
         self.tell(self._arrived.set)
+
+    def withdraw(self, places: Collection[Place]) -> None:
+        """Take the records of these partitions out of the offered batch, if it is still there."""
+        with self._taking:
+            if self._batch is None:
+                return
+            left = {
+                topic: [r for r in records if (topic.name, r.partition) not in places]
+                for topic, records in self._batch.items()
+            }
+            self._batch = {topic: records for topic, records in left.items() if records} or None
+            if self._batch is None:
+                self._taken.set()
 
     def wait_taken(self, timeout_s: float) -> bool:
         """Whether the loop takes the offered batch in time."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
@@ -10,6 +11,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPar
 from delaybridge.ingest.kafka.topics import ANSWER_TIMEOUT_S, Place, TopicIds
 
 _MEASURE_TIMEOUT_S = 0.2
+_ANSWER_TIMEOUT_S = 0.2
 
 
 def skips(texts: Iterable[str]) -> dict[Place, int]:
@@ -43,6 +45,27 @@ def beginnings(
         if after is not None and place.offset < after:
             place.offset = after
     return known
+
+
+def commit(
+    consumer: Consumer,
+    reached: Mapping[Place, TopicPartition],
+    poll: Callable[[], object],
+    timeout_s: float,
+) -> None:
+    """Commit these offsets, again while a rebalance refuses them: not after the timeout.
+
+    The broker looks at a commit once all members have joined, and by then it is of an older
+    generation. poll: serves the rebalance; it takes partitions that are given up out of `reached`.
+    """
+    until_s = time.monotonic() + timeout_s
+    while (places := [*reached.values()]) and time.monotonic() < until_s:
+        with suppress(KafkaException):
+            consumer.commit(offsets=places, asynchronous=True)
+            known = consumer.committed(places, timeout=_ANSWER_TIMEOUT_S)  # answered after it
+            if all(k.offset >= place.offset for k, place in zip(known, places, strict=True)):
+                return
+        poll()
 
 
 def waiting(

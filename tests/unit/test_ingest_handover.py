@@ -1,0 +1,78 @@
+"""Partitions are given up with everything stored and committed that can be."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+from delaybridge.ingest.kafka.handover import HandOver
+from delaybridge.ingest.kafka.offsets import commit
+from delaybridge.ingest.kafka.records import RawRecord
+from delaybridge.ingest.kafka.topics import Topic
+
+ORDERS = Topic("orders.delay", "id")
+
+
+def records(*partitions: int) -> list[RawRecord]:
+    return [RawRecord(partition, 0, None, b"", ()) for partition in partitions]
+
+
+async def test_what_is_withdrawn_is_not_taken() -> None:
+    hand_over = HandOver()
+    hand_over.offer({ORDERS: records(0, 1, 0, 2)})
+    hand_over.withdraw({("orders.delay", 0), ("orders.delay", 2), ("others.delay", 1)})
+    assert not hand_over.wait_taken(0)
+    assert await hand_over.next() == {ORDERS: records(1)}
+    assert hand_over.wait_taken(0)
+
+
+async def test_a_batch_withdrawn_as_a_whole_holds_nobody_up() -> None:
+    hand_over = HandOver()
+    hand_over.offer({ORDERS: records(0)})
+    hand_over.withdraw({("orders.delay", 0)})
+    assert hand_over.wait_taken(0)
+    coming = asyncio.ensure_future(hand_over.next())
+    await asyncio.sleep(0.01)
+    assert not coming.done()
+    hand_over.wait_stored(600)  # nothing was taken
+    hand_over.offer({ORDERS: records(1)})
+    assert await coming == {ORDERS: records(1)}
+
+
+class Member:
+    """A consumer whose commits are refused a few times, as while others join its group."""
+
+    def __init__(self, refusals: int) -> None:
+        self.refusals, self.committed_to, self.commits, self.polls = refusals, 3, 0, 0
+
+    def commit(self, offsets: list[TopicPartition], asynchronous: bool) -> None:
+        assert asynchronous  # else it would wait as long as the slowest member takes to join
+        self.commits += 1
+        if self.commits > self.refusals:
+            self.committed_to = offsets[0].offset
+
+    def committed(self, places: list[TopicPartition], timeout: float) -> list[TopicPartition]:
+        if self.commits == 1:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+        return [TopicPartition(place.topic, place.partition, self.committed_to) for place in places]
+
+
+@pytest.mark.parametrize(("refusals", "commits"), [(0, 2), (3, 4)])
+def test_a_refused_commit_is_sent_again_until_it_is_accepted(refusals: int, commits: int) -> None:
+    member: Any = Member(refusals)
+    polls: list[int] = []
+    place = TopicPartition("orders.delay", 0, 7)
+    commit(member, {("orders.delay", 0): place}, lambda: polls.append(1), 600)
+    assert (member.committed_to, member.commits, len(polls)) == (7, commits, commits - 1)
+
+
+def test_commits_end_with_the_partitions_and_with_the_time() -> None:
+    member: Any = Member(refusals=10**9)
+    reached = {("orders.delay", 0): TopicPartition("orders.delay", 0, 7)}
+    commit(member, reached, lambda: None, 0.0)
+    assert member.commits == 0
+    commit(member, reached, reached.clear, 600)  # another member has them
+    assert member.commits == 1
