@@ -97,7 +97,9 @@ if redis.call('ZREM', KEYS[2], id) == 0 then
 end
 redis.call('HDEL', KEYS[1], id)
 redis.call('HDEL', KEYS[4], id, id .. '\0')
-redis.call('HINCRBY', KEYS[8], 'cancelled', '1')
+if type(redis.pcall('HINCRBY', KEYS[8], 'cancelled', '1')) ~= 'number' then
+  redis.call('HSET', KEYS[8], 'cancelled', '1') -- it was no number: it begins anew
+end
 local old_calls = redis.call('ZRANGEBYSCORE', KEYS[10], '-inf', now - KEEP_CALLS_MS,
   'LIMIT', 0, 100)
 if #old_calls > 0 then

@@ -90,7 +90,9 @@ if new < now - 1 then -- already overdue: its lateness counts from now
 end
 redis.call('HSET', KEYS[1], id, struct.pack('>Bd', version, new) .. rest)
 redis.call('ZADD', KEYS[2], string.format('%.17g', new), id)
-redis.call('HINCRBY', KEYS[7], 'rescheduled', '1')
+if type(redis.pcall('HINCRBY', KEYS[7], 'rescheduled', '1')) ~= 'number' then
+  redis.call('HSET', KEYS[7], 'rescheduled', '1') -- it was no number: it begins anew
+end
 if tried then
   redis.call('HSET', KEYS[4], id, (count or 0) .. ':' .. (maybe or '1') .. ':')
   redis.call('HDEL', KEYS[4], id .. '\0')

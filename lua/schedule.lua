@@ -79,6 +79,13 @@ local function note_head()
   end
 end
 
+-- After they are stored: this must not fail.
+local function count_scheduled(more)
+  if type(redis.pcall('HINCRBY', KEYS[8], 'scheduled', more)) ~= 'number' then
+    redis.call('HSET', KEYS[8], 'scheduled', more) -- it was no number: it begins anew
+  end
+end
+
 -- The score of a run, and what its records have before the stamp and after the payload.
 local function run_at(at)
   local score = string.byte(argv[at]) == 43 and now + argv[at] or tonumber(argv[at])
@@ -131,7 +138,7 @@ if all_new then
     redis.call('ZREM', due, unpack(argv, 11, 10 + count))
     answers, first_due, head, all_new = {}, math.huge, nil, false
   else
-    redis.call('HINCRBY', KEYS[8], 'scheduled', ARGV[10]) -- as text: a number would be formatted
+    count_scheduled(ARGV[10]) -- as text: a number would be formatted
     read = read and struct.unpack('>I8', ARGV[8], count * 8 - 7)
   end
 end
@@ -383,7 +390,7 @@ if not all_new then
   accept_all()
   flush()
   if accepted > 0 then
-    redis.call('HINCRBY', KEYS[8], 'scheduled', accepted)
+    count_scheduled(accepted)
   end
 end
 

@@ -56,5 +56,7 @@ for _, id in ipairs(ids) do
   redis.call('HDEL', KEYS[2], id)
   redis.call('HDEL', KEYS[3], id, id .. '\0')
 end
-redis.call('HINCRBY', KEYS[6], 'dropped', #ids)
+if type(redis.pcall('HINCRBY', KEYS[6], 'dropped', #ids)) ~= 'number' then
+  redis.call('HSET', KEYS[6], 'dropped', #ids) -- it was no number: it begins anew
+end
 return #ids

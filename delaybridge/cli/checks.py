@@ -66,11 +66,9 @@ def problems(
     for source, process in sources_of(found):
         if is_stalled(source, process, found.now_ms):
             yield Finding(FAIL, "ingest", f"{source.source} is not read: {source.state}")
-    for one in found.all_damage:
-        level, what = FAIL, f"{one}: its bucket waits, the others go on"
-        if one.key.endswith("}:series"):
-            level, what = WARN, f"{one}: no rates are recorded, messages go on"
-        yield Finding(level, "damage", what, f"Repair it to resume: {one.remedy}")
+    for one in [*found.all_damage, *found.odd_rules]:
+        level = WARN if one.key.endswith("}:series") else FAIL
+        yield Finding(level, "damage", f"{one}: {one.effect}", f"Repair it: {one.remedy}")
 
 
 def is_stalled(source: SourceInfo, process: IngestInfo, now_ms: int) -> bool:

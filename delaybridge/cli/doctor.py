@@ -225,9 +225,7 @@ def _unserved(found: delaybridge.Stats, settings: Settings) -> Iterator[Finding]
 
 
 def _rules(found: delaybridge.Stats, settings: Settings) -> Iterator[Finding]:
-    """Rules of destinations that are forgotten, that nobody obeys, or that cannot be read."""
-    for one in found.odd_rules:
-        yield Finding(FAIL, "destinations", str(one), f"Repair it: {one.remedy}")
+    """Rules of destinations that are forgotten, or that nobody obeys."""
     for each in found.paused:
         if each.since_ms is None or found.now_ms - each.since_ms > _DAY_MS:
             remedy = f"Resume it: delaybridge destination resume {each.place}"

@@ -29,9 +29,9 @@ _RETRYING = "How long a message may have been failing and retried."
 def health(call: Invocation, overdue_ms: int, unowned_ms: int, retrying_ms: int) -> int:
     """Check that messages go out on time; exits with 0 or 1.
 
-    Exits with 1 if messages are late or keep failing, if a bucket has no worker or is damaged,
-    or if a delay exchange or delay topic is not read; with 5 if Redis is unreachable. What an
-    operator has paused or limited is not late; the text says what is paused.
+    Exits with 1 if messages are late or keep failing, if a bucket has no worker, if a key is
+    damaged, or if a delay exchange or delay topic is not read; with 5 if Redis is unreachable. What
+    an operator has paused or limited is not late; the text says what is paused.
     """
     with call.client() as client:
         found, alone = _watch(client, unowned_ms)

@@ -10,7 +10,7 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
 from delaybridge.accept.accept import accept
-from delaybridge.errors import StoreError
+from delaybridge.errors import StoreDamaged, StoreError
 from delaybridge.message import Limits, Message, State
 from delaybridge.settings.namespace import MAX_BUCKETS
 from delaybridge.store import keys, record, recurring, registry, verbs
@@ -41,7 +41,10 @@ def run_scripts(store: Store, namespace: str) -> int:
         while True:
             command = steps.send(reply)
             seen.add(command.name)
-            (reply,) = store.run([command])
+            try:
+                (reply,) = store.run([command])
+            except StoreDamaged:  # a key of the namespace: another check names it
+                reply = 0
             if reply is None:
                 raise StoreError(f"redis: the script {command.name} had no effect")
     except StopIteration:

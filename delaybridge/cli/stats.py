@@ -241,8 +241,8 @@ def _rate_facts(recent: Recent) -> Iterator[tuple[str, object]]:
         yield "rates", f"the first report is {roughly(round(since_s * 1000))} old"
     for name, reason in list(recent.silent.items())[:_SILENT_SHOWN]:
         yield "not in rates", f"{name}: {reason or _NO_REASON}"
-    if more := len(recent.silent) - _SILENT_SHOWN:
-        yield "not in rates", f"and {more} more" if more > 0 else None
+    if (more := len(recent.silent) - _SILENT_SHOWN) > 0:
+        yield "not in rates", f"and {more} more"
 
 
 def _rates_data(recent: Recent) -> dict[str, object]:

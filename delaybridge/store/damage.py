@@ -34,16 +34,19 @@ _READS_OF_TYPE: dict[str, tuple[tuple[str, ...], ...]] = {
 READS = {key: _READS_OF_TYPE[kind] for key, kind in TYPES.items()} | {
     "marks": (("HMGET", *_MARKS),)
 }
+_OF_TYPE = {"zset": "ZCARD", "hash": "HLEN"}
+_UNLISTED = "workers keep the buckets that they hold"
+_NO_RUNS = "recurring messages are not made, others go on"
 _LISTS = (
-    (keys.workers, "ZCARD", "zset"),
-    (keys.worker_info, "HLEN", "hash"),
-    (keys.ingests, "ZCARD", "zset"),
-    (keys.ingest_info, "HLEN", "hash"),
-    (keys.allowances, "HLEN", "hash"),
-    (keys.series, "HLEN", "hash"),
-    (keys.recurring, "HLEN", "hash"),
-    (keys.recurring_due, "ZCARD", "zset"),
-    (keys.recurring_state, "HLEN", "hash"),
+    (keys.workers, "zset", _UNLISTED),
+    (keys.worker_info, "hash", _UNLISTED),
+    (keys.ingests, "zset", "ingest goes on"),
+    (keys.ingest_info, "hash", "ingest goes on"),
+    (keys.allowances, "hash", "messages with a rate wait, others go on"),
+    (keys.series, "hash", "no rates are recorded, messages go on"),
+    (keys.recurring, "hash", _NO_RUNS),
+    (keys.recurring_due, "zset", _NO_RUNS),
+    (keys.recurring_state, "hash", _NO_RUNS),
 )
 _COUNTED = ("mirror", "revoked")  # their scores are numbers drawn from the bucket's counter
 _TOKEN = re.compile(rb"[^\x00-\x1f]+:[0-9A-Za-z]+:([1-9][0-9]{0,15})")
@@ -56,11 +59,15 @@ _CHARS = 60
 
 
 class Damage(NamedTuple):
-    """A key with contents that delaybridge never wrote. remedy: what to do by hand."""
+    """A key with contents that delaybridge never wrote.
+
+    remedy: what to do by hand. effect: what stops meanwhile.
+    """
 
     key: str
     what: str
     remedy: str
+    effect: str = "its bucket waits, the others go on"
 
     def __str__(self) -> str:
         return f"{self.key} {self.what}"
@@ -180,7 +187,7 @@ def look_at_lists(namespace: str) -> list[RedisCommand[Any]]:
     """As `look`, for the namespace's record and its lists of processes; for `found_in_lists`."""
     return [
         registry.read_birth(namespace),
-        *(plain(verb, name_of(namespace)) for name_of, verb, _ in _LISTS),
+        *(plain(_OF_TYPE[kind], name_of(namespace)) for name_of, kind, _ in _LISTS),
     ]
 
 
@@ -188,8 +195,8 @@ def found_in_lists(namespace: str, replies: Sequence[Any]) -> list[Damage]:
     """The damage that the replies to `look_at_lists` show. Workers keep the leases they hold."""
     birth, *lists = replies
     damage = [
-        Damage(name, f"is not a {kind}", f"redis-cli DEL '{name}'")
-        for (name_of, _, kind), reply in zip(_LISTS, lists, strict=True)
+        Damage(name, f"is not a {kind}", f"redis-cli DEL '{name}'", effect)
+        for (name_of, kind, effect), reply in zip(_LISTS, lists, strict=True)
         if isinstance(reply, StoreError) and (name := name_of(namespace))
     ]
     if isinstance(birth, StoreError):
@@ -201,4 +208,4 @@ def of_birth(namespace: str) -> Damage:
     """The damage of a namespace whose record cannot be read."""
     name, marks = keys.birth(namespace), keys.bucket_key(namespace, 0, "marks")
     remedy = f"redis-cli HGET '{marks}' birth, then redis-cli SET '{name}' COUNT:ID"
-    return Damage(name, "is not `bucket count:birth id`", remedy)
+    return Damage(name, "is not `bucket count:birth id`", remedy, "no process can start")

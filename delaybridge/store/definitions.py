@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from itertools import islice, takewhile
 from typing import Any, NamedTuple
 
@@ -10,7 +11,7 @@ import msgspec
 
 from delaybridge.errors import DelayBridgeError, MessageConflict, MessageError, StoreError
 from delaybridge.message import Answer, OnConflict
-from delaybridge.recurring.definition import Definition, check_name, due_text
+from delaybridge.recurring.definition import Definition, check_name, due_text, is_name
 from delaybridge.recurring.plan import LEAD_MS
 from delaybridge.store import keys, recurring, registry
 from delaybridge.store.command import Each, Steps, plain
@@ -22,7 +23,7 @@ BACKFILL_LIMIT = 10_000
 _TRIES = 50  # of a change, while others change the same definition
 _PAGE = 200
 _LATE_MS = 10_000  # a look that is later: no worker looks
-_UNWATCHED = "no worker knows when to look at it: Redis lost that; pause and resume it"
+_UNWATCHED = "Redis lost when to look at it: workers mend this within a minute"
 _ACTIVE, _PAUSED, _ENDED, _CHANGING, _FAILING = "active", "paused", "ended", "changing", "failing"
 
 
@@ -110,13 +111,35 @@ class Definitions(Making):
         return None if entry is Answer.UNKNOWN else answers
 
     def remove_recurring(self, name: str) -> Steps[dict[int, Answer] | None]:
-        """Remove a definition, as `pause_recurring`; also one that cannot be read."""
+        """Remove a definition, as `pause_recurring`; also one that cannot be read.
+
+        One with a name that no definition may have, which made no runs, is found by the name shown.
+        """
 
         def change(entry: DefinitionEntry, now_ms: int) -> dict[str, Any] | Answer:
             return {**entry.own, "removed": True} if entry.raw else Answer.UNKNOWN
 
+        if not is_name(name) and (odd := (yield from self._stored_as(name))):
+            yield [plain("ZREM", keys.recurring_due(self.namespace), *odd)]
+            of = keys.recurring_state(self.namespace), keys.recurring(self.namespace)
+            yield [plain("HDEL", each, *odd) for each in of]
+            return {}
         entry, answers = yield from self._change(name, change)
         return None if entry is Answer.UNKNOWN else answers
+
+    def _stored_as(self, name: str) -> Steps[list[bytes]]:
+        """The fields of the hash that are shown by this name."""
+        stored = yield from self._all_stored()
+        return [each for each in stored if each.decode(errors="backslashreplace") == name]
+
+    def _all_stored(self) -> Steps[dict[bytes, bytes]]:
+        found: dict[bytes, bytes] = {}
+        cursor, of = b"0", keys.recurring(self.namespace)
+        while True:
+            ((cursor, flat),) = yield [plain("HSCAN", of, cursor, "COUNT", _PAGE)]
+            found.update(zip(flat[::2], flat[1::2], strict=True))
+            if int(cursor) == 0:
+                return found
 
     def recurring(self, name: str) -> Steps[Recurring | None]:
         """One definition; None if there is none of this name."""
@@ -127,14 +150,7 @@ class Definitions(Making):
 
     def all_recurring(self) -> Steps[list[Recurring]]:
         """Every definition, by name."""
-        found: dict[bytes, bytes] = {}
-        cursor = b"0"
-        name = keys.recurring(self.namespace)
-        while True:
-            ((cursor, flat),) = yield [plain("HSCAN", name, cursor, "COUNT", _PAGE)]
-            found.update(zip(flat[::2], flat[1::2], strict=True))
-            if int(cursor) == 0:
-                break
+        found = yield from self._all_stored()
         names = sorted(found)
         if not names:
             return []
@@ -259,8 +275,9 @@ class Definitions(Making):
         for _ in range(_TRIES):
             entry, _, now_ms = yield from recurring.read_one(self.namespace, name)
             if "was" in entry.fields:  # its caller is at work, or dead
-                yield from self.finish(entry)
-                continue
+                with suppress(MessageError):  # what it was to become makes no sense
+                    yield from self.finish(entry)
+                    continue
             fields = change(entry, now_ms)
             if isinstance(fields, Answer):
                 return fields, {}

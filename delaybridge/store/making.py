@@ -76,7 +76,9 @@ class Making(Scheduling):
             try:
                 yield from self.finish(entry)
             except (MessageError, ConfigError) as exc:
-                made.append(Made(entry.name, "", error=str(exc)))
+                failed = _failed(entry, now_ms, str(exc))
+                yield [self._written(failed, now_ms)]
+                made.append(_made(failed))
         return made
 
     def finish(self, entry: DefinitionEntry) -> Steps[dict[int, Answer]]:
@@ -160,7 +162,9 @@ class Making(Scheduling):
     def _turn(self, entry: DefinitionEntry, now_ms: int, full: str) -> _Turn:
         nothing = Planned([], 0, 0, entry.progress.planned_ms, now_ms + _LATER_MS)
         definition = entry.definition
-        if definition is None or definition.paused or not entry.birth:
+        if definition is not None and definition.paused:
+            return _Turn(entry, nothing._replace(look_ms=None), [])
+        if definition is None or not entry.birth:
             return _Turn(entry, nothing, [], entry.error or "it has no plan: add it again")
         try:
             planned = plan(definition, entry.after_ms, now_ms, is_first=entry.is_first)
@@ -189,7 +193,8 @@ class Making(Scheduling):
         turns, lost = list(turns), []
         for (at, _), reply in zip(calls, replies, strict=True):
             if isinstance(reply, StoreError) or reply is None:
-                turns[at] = _failed(turns[at], now_ms, str(reply or "the bucket is another's"))
+                why = str(reply or "the bucket is another's")
+                turns[at] = _failed(turns[at].entry, now_ms, why)
             elif not reply:  # its plan has ended; if it should not have, it begins again
                 lost.append(at)
         for at in lost:
@@ -221,9 +226,11 @@ class Making(Scheduling):
     ) -> Steps[DefinitionEntry | None]:
         """Write the new fields next to the old ones, for `finish`; None: another call was faster.
 
-        From then on no worker plans it; if the caller dies, one of them finishes the change.
+        From then on no worker plans it; if the caller dies, one of them finishes the change. If a
+        change is under way that nobody can finish, this one takes its place.
         """
-        raw = recurring.encoded({**fields, "was": entry.fields, "since_ms": now_ms})
+        was = entry.fields.get("was", entry.fields)
+        raw = recurring.encoded({**fields, "was": was, "since_ms": now_ms})
         look_ms, progress = now_ms + LEAD_MS, entry.raw_progress
         (answer,) = yield [recurring.define(self.namespace, entry, raw, progress, look_ms)]
         refuse_if_full(answer)
@@ -305,9 +312,9 @@ def _ahead(definition: Definition, progress: Progress, since_ms: int, ended_ms: 
     return sorted(set(found))
 
 
-def _failed(turn: _Turn, now_ms: int, error: str) -> _Turn:
-    planned = Planned([], 0, 0, turn.entry.progress.planned_ms, now_ms + _LATER_MS)
-    return _Turn(turn.entry, planned, [], error)
+def _failed(entry: DefinitionEntry, now_ms: int, error: str) -> _Turn:
+    planned = Planned([], 0, 0, entry.progress.planned_ms, now_ms + _LATER_MS)
+    return _Turn(entry, planned, [], error)
 
 
 def _progress(turn: _Turn, now_ms: int) -> Progress:

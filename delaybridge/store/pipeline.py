@@ -141,10 +141,10 @@ class Pipeline:
         self.left = list(again)
         for i, error in refused.items():
             if i not in again:
-                self._end(i, self._translated(error))
+                self._end(i, self._translated(error, self._commands[i]))
 
-    def _translated(self, error: Exception) -> DelayBridgeError:
-        found = translate(error)
+    def _translated(self, error: Exception, command: RedisCommand[Any]) -> DelayBridgeError:
+        found = _wrong_type(command) if "WRONGTYPE" in str(error) else translate(error)
         if isinstance(found, StoreFull) and self._in_doubt:
             found = StoreUnavailable("redis: full; an earlier try may have been stored")
         # Its traceback goes: those frames hold all that was sent, and the cycle that they make with
@@ -173,6 +173,16 @@ def _without_loads(replies: Sequence[Any]) -> list[Any]:
 def _may_succeed(error: Exception) -> bool:
     """Whether the same command may succeed if it is sent again."""
     return isinstance(error, _AGAIN) and not isinstance(error, AuthenticationError)
+
+
+def _wrong_type(command: RedisCommand[Any]) -> StoreDamaged:
+    """Names the key, or those of a script: Redis does not say which of them it was."""
+    names = [str(name) for name in command.keys or command.args[:1]]
+    if len(names) > 1:
+        what = f"one of these keys has a wrong type: {', '.join(names)}"
+        return StoreDamaged(f"redis: {what}; which one, and how to mend it: delaybridge doctor")
+    what = f"{names[0]} has a wrong type; move it away: redis-cli RENAME"
+    return StoreDamaged(f"redis: {what} '{names[0]}' '{names[0]}.damaged'")
 
 
 def translate(error: Exception) -> DelayBridgeError:

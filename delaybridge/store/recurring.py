@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from delaybridge.errors import MessageError
-from delaybridge.recurring.definition import Definition, Moment, read_definition
+from delaybridge.recurring.definition import Definition, Moment, is_name, read_definition
 from delaybridge.store import keys, registry
 from delaybridge.store.command import RedisCommand, Steps, plain
 from delaybridge.store.verbs import Bucket
@@ -33,6 +33,7 @@ DEFINITIONS_LIMIT = 10_000
 PAUSE_MS = 1500  # a worker that took a definition and died makes others wait for this long
 OWN_FIELDS = ("plan", "was", "since_ms", "backfill")
 _MOST_SPANS = 100
+_MISNAMED = "no definition may have this name: remove it"
 
 Span = tuple[int, int]  # epoch ms; the first is not included, the last is
 Fields = Mapping[str, Any]
@@ -56,7 +57,10 @@ class Progress(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class DefinitionEntry(NamedTuple):
-    """One definition as it was read. definition: None if it makes no sense; error says why."""
+    """One definition as it was read. definition: None if it makes no sense; error says why.
+
+    odd_name: its name as it is stored, if that is not a name.
+    """
 
     name: str
     raw: bytes
@@ -65,6 +69,12 @@ class DefinitionEntry(NamedTuple):
     error: str
     raw_progress: bytes
     progress: Progress
+    odd_name: bytes = b""
+
+    @property
+    def key(self) -> bytes | str:
+        """Its name as it is stored."""
+        return self.odd_name or self.name
 
     @property
     def birth(self) -> str:
@@ -99,6 +109,8 @@ def read_entry(name: bytes | str, raw: bytes, raw_progress: bytes = b"") -> Defi
     """An entry, whatever someone may have written by hand."""
     text = name if isinstance(name, str) else name.decode(errors="backslashreplace")
     progress = _progress(raw_progress)
+    if isinstance(name, bytes) and not is_name(text):
+        return DefinitionEntry(text, raw, {}, None, _MISNAMED, raw_progress, progress, name)
     try:
         fields = msgspec.json.decode(raw)
         definition = read_definition(text, fields)
@@ -168,7 +180,7 @@ def define(
     """Write a definition and its progress, if both are as in `entry`; see `lua/define.lua`."""
     look = "" if look_ms is None else look_ms
     args = (
-        entry.name, entry.raw, after, entry.raw_progress, progress, look, DEFINITIONS_LIMIT,
+        entry.key, entry.raw, after, entry.raw_progress, progress, look, DEFINITIONS_LIMIT,
     )  # fmt: skip
     return RedisCommand("define", _keys(namespace), args, int)
 

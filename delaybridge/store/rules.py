@@ -27,6 +27,8 @@ RATE_LIMIT = 1_000_000.0
 SPREAD_LIMIT_MS = 24 * 3600 * 1000
 _TRIES = 50  # of a change, while others change the same rule
 _NAMED = 3  # odd rules that are reported one by one
+_NAMED_CHARS = 80  # of a place that is too long
+_KEPT = "workers keep the rules that they know"
 
 Change = Mapping[str, Any]
 
@@ -89,6 +91,9 @@ def understood(stored: Mapping[bytes, bytes], known: Rules = NO_RULES) -> Rules:
     odd: dict[str, str] = {}
     for name, value in list(stored.items())[:RULES_LIMIT]:
         place = name.decode(errors="backslashreplace")
+        if not 0 < len(name) <= PLACE_BYTES:
+            odd[place[:_NAMED_CHARS]] = f"its name has {len(name)} bytes; at most {PLACE_BYTES}"
+            continue
         rule, what = _read(value, known.by_place.get(place, Rule()))
         if what:
             odd[place] = what
@@ -148,16 +153,13 @@ def damage(namespace: str, reply: Mapping[bytes, bytes] | StoreError) -> list[Da
     name = keys.destinations(namespace)
     if isinstance(reply, StoreError):
         remedy = f"move it away: redis-cli RENAME '{name}' '{name}.damaged'"
-        return [Damage(name, "is not a hash; workers keep the rules that they know", remedy)]
+        return [Damage(name, "is not a hash", remedy, _KEPT)]
     odd = understood(reply).odd
-    shown = [
-        Damage(name, printable(f"rule of {place}: {what}"[:300]), f"redis-cli HDEL '{name}' PLACE")
-        for place, what in list(odd.items())[:_NAMED]
-    ]
-    if len(odd) > _NAMED:
-        shown.append(
-            Damage(name, f"has {len(odd) - _NAMED} more odd rules", "see the worker's log")
-        )
+    whats = [f"rule of {place}: {what}"[:300] for place, what in list(odd.items())[:_NAMED]]
+    mend = f"redis-cli HDEL '{name}' PLACE"
+    shown = [Damage(name, printable(what), mend, _KEPT) for what in whats]
+    if (more := len(odd) - _NAMED) > 0:
+        shown.append(Damage(name, f"has {more} more odd rules", "see the worker's log", _KEPT))
     return shown
 
 

@@ -145,7 +145,7 @@ class History(Namespace):
         if (error := store_wide_error([*slots, workers, now_us])) is not None:
             raise error
         if isinstance(workers, StoreError):
-            return now_us // 1000, [{} for _ in asked], {}, f"{name}: {workers}"
+            return now_us // 1000, [{} for _ in asked], {}, str(workers)
         now_ms = now_us // 1000
         living = announcements.workers([info, expiries], now_ms)
         reporting = set(_reporting(workers, now_ms // 1000))

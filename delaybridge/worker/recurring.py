@@ -12,10 +12,14 @@ from delaybridge.events import Emit, RecurringFailed, RunsMade
 from delaybridge.store import recurring
 from delaybridge.store.calls import Calls
 from delaybridge.store.command import RedisCommand
+from delaybridge.store.looks import mend_looks
 from delaybridge.store.making import AT_ONCE, Made
 from delaybridge.store.store import AsyncStore
+from delaybridge.worker.eventlog import say
 
 _log = logging.getLogger("delaybridge")
+_MEND_BEATS = 60
+_NAMED = 10
 
 
 class RecurringRuns:
@@ -31,6 +35,7 @@ class RecurringRuns:
         self._store, self._calls, self._emit = store, calls, emit
         self._making: asyncio.Task[None] | None = None
         self._closed = False
+        self._beats = 0
 
     def commands(self) -> Sequence[RedisCommand[Any]]:
         """Take what is to be looked at, unless the last look is not over."""
@@ -41,8 +46,12 @@ class RecurringRuns:
     def take(self, replies: Sequence[Any]) -> None:
         """Begin to make the runs of the definitions that were taken."""
         (taken,) = replies
-        if not isinstance(taken, StoreError) and taken[1]:
-            self._making = asyncio.create_task(self._make(*taken))
+        if isinstance(taken, StoreError):
+            return
+        self._beats += 1
+        mends = self._beats % _MEND_BEATS == 1
+        if taken[1] or mends:
+            self._making = asyncio.create_task(self._make(*taken, mends=mends))
 
     async def close(self) -> None:
         """End what is under way; another worker does it."""
@@ -51,9 +60,13 @@ class RecurringRuns:
             self._making.cancel()
             await asyncio.wait([self._making])
 
-    async def _make(self, now_ms: int, entries: Sequence[recurring.DefinitionEntry]) -> None:
-        """Make these, then all others that are to be looked at now."""
+    async def _make(
+        self, now_ms: int, entries: Sequence[recurring.DefinitionEntry], *, mends: bool
+    ) -> None:
+        """Make these, then all others to be looked at now. mends: first look for lost ones."""
         try:
+            if mends:
+                await self._mend()
             made = await self._store.complete(self._calls.make_taken(now_ms, entries))
             while True:
                 for each in made:
@@ -68,6 +81,13 @@ class RecurringRuns:
         except Exception as exc:
             self._emit(RecurringFailed(reason=f"{type(exc).__name__}: {exc}"))
             _log.debug("recurring definitions were not made", exc_info=exc)
+
+    async def _mend(self) -> None:
+        """Let workers look at the definitions that they would not look at in time."""
+        names = await self._store.complete(mend_looks(self._calls.namespace))
+        if names:
+            shown = ",".join(names[:_NAMED])
+            say(logging.WARNING, "recurring_looks_mended", definitions=len(names), names=shown)
 
     def _report(self, made: Made) -> None:
         if made.error and made.is_new:

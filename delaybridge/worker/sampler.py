@@ -11,7 +11,7 @@ import msgspec
 
 from delaybridge.events import Event, Published
 from delaybridge.metrics.counts import Counts, Key
-from delaybridge.store import registry
+from delaybridge.store import registry, replies
 from delaybridge.store.command import RedisCommand, plain
 from delaybridge.store.series import LATE
 from delaybridge.store.verbs import Bucket
@@ -140,4 +140,4 @@ def _late(key: Key, counts: Sequence[int]) -> dict[tuple[str, str], int]:
 
 def _totals(reply: Sequence[bytes | None]) -> Totals:
     """The marks of a bucket. One without counts, of an older version, has done nothing."""
-    return tuple(int(value or 0) for value in reply)
+    return tuple(replies.read_count(value) for value in reply)

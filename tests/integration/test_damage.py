@@ -10,11 +10,11 @@ from contextlib import suppress
 import pytest
 
 from delaybridge import cli
-from delaybridge.client import AsyncClient
+from delaybridge.client import AsyncClient, Client
 from delaybridge.errors import StoreError
 from delaybridge.events import BucketDamaged, LeaseLost, ScannerFailed
 from delaybridge.message import Message
-from delaybridge.store import registry
+from delaybridge.store import keys, registry
 from delaybridge.store.calls import Calls
 from delaybridge.store.damage import Damage
 from delaybridge.store.store import AsyncStore
@@ -218,3 +218,20 @@ async def _populate(url: str, place: Place) -> None:
         await run(announcement)
     await client.close()
     await store.close()
+
+
+@pytest.mark.parametrize("odd", ["x", "nan", "9" * 19, ""])
+def test_a_counter_that_is_no_number_begins_anew_and_no_call_fails(
+    redis_url: str, namespace: str, odd: str
+) -> None:
+    with Client(redis_url, namespace=namespace, buckets=1) as client:
+        marks = keys.bucket_key(namespace, 0, "marks")
+        client.schedule("memory:q", b"x", delay=60, id="first")
+        redis, counters = client._store.redis, ("scheduled", "cancelled", "rescheduled")
+        redis.hset(marks, mapping=dict.fromkeys(counters, odd))
+        two = [Message("memory:q", b"x", delay=60, id=id) for id in ("first", "second")]
+        assert client.schedule("memory:q", b"x", delay=60, id="third") == "created"
+        assert [each.answer for each in client.schedule_many(two)] == ["duplicate", "created"]
+        assert client.reschedule("second", delay=90) == "rescheduled"
+        assert client.cancel("second") == "cancelled"
+        assert redis.hmget(marks, *counters) == [b"2", b"1", b"1"]

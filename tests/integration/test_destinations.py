@@ -513,4 +513,13 @@ def test_doctor_warns_of_forgotten_unserved_and_odd_rules(
         connection.set(name, "text")
         result = run("doctor")
         assert result.code == 1
-        assert "is not a hash; workers keep the rules that they know" in result.out
+        assert "is not a hash: workers keep the rules that they know" in result.out
+        assert f"{name} is not a hash: workers keep" in run("health").out
+        for command in (
+            "destination pause kafka:t",
+            "destination resume kafka",
+            "definitions export",
+        ):
+            failed = run(*command.split())
+            assert (failed.code, failed.err.count("\n")) == (5, 1)
+            assert f"{name} has a wrong type; move it away: redis-cli RENAME '{name}'" in failed.err

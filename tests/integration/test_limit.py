@@ -260,9 +260,12 @@ async def test_a_damaged_key_stops_only_what_is_limited_and_is_reported(
         await begin(rig, [*overdue(20), *(message(f"o{n}", NOW_MS + n, "b:q") for n in range(20))])
         await rig.live_until(NOW_MS + 3000)
         assert len(rig.other.taken) == 20 and not rig.memory.taken
-        assert rig.lanes.announced()["parked"]["memory:q"].startswith("rate: redis: WRONGTYPE")
-        told = rig.lanes.reported()
-        assert told["held"] == {} and told["parked_ms"] < NOW_MS, "nobody wants them to wait"
+        told = rig.lanes.announced()["parked"]["memory:q"]
+        assert told.startswith(f"rate: redis: {key} has a wrong type")
+        reported = rig.lanes.reported()
+        assert reported["held"] == {} and reported["parked_ms"] < NOW_MS, (
+            "nobody wants them to wait"
+        )
         assert [each.key for each in (await rig.client.stats()).damage] == [key]
         assert rig.store.sent.count("allow") <= 4
         await rig.store.redis.delete(key)

@@ -14,6 +14,7 @@ from delaybridge.recurring.definition import Definition, due_text
 from delaybridge.recurring.plan import LATE_MS
 from delaybridge.store import keys
 from delaybridge.store.calls import Calls
+from delaybridge.store.looks import mend_looks
 from tests.rigs.crew import Arrived, Crew
 from tests.rigs.timetable import NAME, Timetable
 from tests.rigs.waiting import wait_until_async
@@ -43,10 +44,17 @@ def ids(*minutes: int) -> list[str]:
 
 def minutes_pass(table: Timetable, count: int) -> None:
     """Each second a worker looks, and what is due is delivered."""
-    for _ in range(count * 60):
+    seconds_pass(table, count * 60)
+
+
+def seconds_pass(table: Timetable, count: int) -> list[Any]:
+    """The same; what the worker made."""
+    made: list[Any] = []
+    for _ in range(count):
         table.pass_ms(1000)
-        table.make()
+        made += table.make()
         table.deliver()
+    return made
 
 
 def sources(table: Timetable) -> list[str]:
@@ -311,22 +319,84 @@ def test_a_plan_that_redis_has_lost_begins_again(table: Timetable) -> None:
     assert table.arrived == ids(1, 2, 3, 4, 5)
 
 
-def test_a_definition_that_nobody_looks_at_any_more_has_not_ended(table: Timetable) -> None:
+@pytest.mark.parametrize("look", [None, float("inf"), 9e15])
+def test_a_look_that_redis_lost_or_that_is_damaged_is_mended(
+    table: Timetable, look: float | None
+) -> None:
+    of = table.calls.namespace
+    for name in (NAME, "paused", "ended"):
+        add(table, name=name, end_ms=table.now_ms + 2 * MINUTE_MS if name == "ended" else None)
+    minutes_pass(table, 2)
+    table.run(table.calls.pause_recurring("paused", paused=True))
+    assert table.run(mend_looks(of)) == []
+    table.store.redis.delete(keys.recurring_due(of))
+    if look is not None:
+        table.store.redis.zadd(keys.recurring_due(of), {NAME: look})
+    minutes_pass(table, 3)
+    if look is None:
+        found = table.run(table.calls.recurring(NAME))
+        assert (found.state, found.error.split(":")[0]) == (
+            "failing",
+            "Redis lost when to look at it",
+        )
+    assert table.run(mend_looks(of)) == [NAME]
+    minutes_pass(table, 2)
+    states = {each.name: each.state for each in table.run(table.calls.all_recurring())}
+    assert states == {NAME: "active", "paused": "paused", "ended": "ended"}
+    assert [id for id in table.arrived if id.startswith(NAME)] == ids(1, 2, 3, 5, 6, 7)
+
+
+def test_a_paused_definition_that_somebody_looks_at_stays_as_it_is(table: Timetable) -> None:
     of = table.calls.namespace
     add(table)
+    table.run(table.calls.pause_recurring(NAME, paused=True))
+    table.store.redis.zadd(keys.recurring_due(of), {NAME: 1})
     minutes_pass(table, 2)
-    table.store.redis.delete(keys.recurring_due(of))
-    minutes_pass(table, 3)
-    found = table.run(table.calls.recurring(NAME))
-    assert (found.state, found.error.split(":")[0]) == (
-        "failing",
-        "no worker knows when to look at it",
-    )
-    for paused in (True, False):
-        table.run(table.calls.pause_recurring(NAME, paused=paused))
+    assert table.run(table.calls.recurring(NAME)).state == "paused"
+    assert not table.store.redis.exists(keys.recurring_due(of))
+
+
+@pytest.mark.parametrize(
+    ("stored", "shown"), [(b"\xff\xfe", r"\xff\xfe"), (b"a b", "a b"), (b"", "")]
+)
+def test_a_definition_that_was_misnamed_by_hand_is_shown_and_can_be_removed(
+    table: Timetable, stored: bytes, shown: str
+) -> None:
+    of = table.calls.namespace
+    add(table)
+    raw = table.store.redis.hget(keys.recurring(of), NAME)
+    table.store.redis.hset(keys.recurring(of), stored, raw)
+    table.store.redis.zadd(keys.recurring_due(of), {stored: 1})
+    assert "remove it" in {each.name: each.error for each in table.make()}[shown]
+    assert table.make() == []  # it waits for the next look
+    (found, _) = sorted(table.run(table.calls.all_recurring()), key=lambda each: each.name == NAME)
+    assert (found.name, found.state) == (shown, "failing")
+    assert table.run(table.calls.remove_recurring(shown)) == {}
+    assert table.store.redis.hkeys(keys.recurring(of)) == [NAME.encode()]
+    assert table.store.redis.zrange(keys.recurring_due(of), 0, -1) == [NAME.encode()]
+    with pytest.raises(MessageError, match="bad_name"):
+        table.run(table.calls.remove_recurring(shown))
+
+
+@pytest.mark.parametrize("how", ["remove", "replace"])
+def test_a_change_to_what_makes_no_sense_is_said_once_and_another_takes_its_place(
+    table: Timetable, how: str
+) -> None:
+    add(table)
     minutes_pass(table, 2)
-    assert table.run(table.calls.recurring(NAME)).state == "active"
-    assert table.arrived[-2:] == ids(6, 7)
+    name = keys.recurring(table.calls.namespace)
+    was = json.loads(table.store.redis.hget(name, NAME))
+    table.store.redis.hset(name, NAME, json.dumps({"was": was, "since_ms": table.now_ms}))
+    said = [made.error for made in seconds_pass(table, 90) if made.is_new]
+    assert len(said) == 1 and "destination" in said[0]
+    if how == "remove":
+        assert table.run(table.calls.remove_recurring(NAME)) is not None
+        assert not table.store.redis.exists(name) and not sources(table)
+        return
+    assert add(table, body="y", replace=True) == "replaced"
+    assert len(sources(table)) == 1
+    minutes_pass(table, 2)
+    assert table.arrived == ids(1, 2, 4, 5)  # the third was cancelled: the old plan has ended
 
 
 def test_the_number_of_definitions_is_bounded(

@@ -171,8 +171,16 @@ def test_doctor_and_stats_name_a_damaged_key_and_go_on(
 ) -> None:
     client.recurring.add("sound", "kafka:t", "x", every="1h")
     client._store.redis.set(key(namespace), "by hand")
-    for command in ("doctor", "stats"):
+    for command in ("doctor", "stats", "health"):
         assert f"{key(namespace)} is not a " in run(command).out
+    assert "recurring messages are not made" in run("health").out
+    assert "Check the version" not in run("doctor").out
+    for command in ("ls", "rm sound", "add other kafka:t x --every 1h"):
+        failed = run("recurring", *command.split())
+        assert failed.code in (0, 5) and failed.err.count("\n") <= 1
+        if failed.code:
+            assert key(namespace) in failed.err
+            assert "redis-cli RENAME" in failed.err or "delaybridge doctor" in failed.err
     assert "broker kafka: unreachable" in run("doctor").out
 
 

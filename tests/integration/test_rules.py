@@ -91,7 +91,7 @@ def test_no_more_rules_than_workers_read(store: Store, namespace: str) -> None:
 
 def test_a_key_of_another_type_is_refused(store: Store, namespace: str) -> None:
     store.redis.set(keys.destinations(namespace), "x")
-    with pytest.raises(StoreError, match="WRONGTYPE"):
+    with pytest.raises(StoreError, match="has a wrong type; move it away"):
         store.complete(rules.change(namespace, PLACE, {"paused": True}))
 
 

@@ -177,7 +177,7 @@ def test_the_wrong_type_by_hand_says_what_is_missing_and_why(
     store.redis.set(name, "by hand")
     out = printed(capsys, *command)
     assert f"damaged   {name} is not a hash" in out
-    assert f"rates     none: {name}: redis: WRONGTYPE" in out
+    assert f"rates     none: redis: {name} has a wrong type" in out
     (data,) = [json.loads(line) for line in printed(capsys, "--json", *command).splitlines()]
     assert name in data["rates_missing"]
     store.redis.delete(name)
@@ -236,7 +236,7 @@ async def test_workers_go_on_while_the_series_cannot_be_written_and_say_why(
 
     async def told() -> bool:
         stats = await crew.client.stats()
-        return "WRONGTYPE" in str(stats.workers[0].failing.get("series"))
+        return "wrong type" in str(stats.workers[0].failing.get("series"))
 
     await wait_until_async(told, 20, "the worker announces it")
     await arrived.all(await crew.schedule(50, seconds=0.2))

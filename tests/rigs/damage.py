@@ -125,6 +125,9 @@ def _kinds_of_marks() -> list[Kind]:
              for v in ("x", "", "-1", "nan")]  # fmt: skip
     kinds += [Kind("marks", f"{f}-huge", _field("marks", f, "9" * 18)) for f in fields]
     kinds += [Kind("marks", f"without-{f}", _without("marks", f)) for f in ("turn", "claimed")]
+    counters = ("scheduled", "cancelled", "rescheduled", "dropped")
+    kinds += [Kind("marks", f"{f}-x", _field("marks", f, "x"), False) for f in counters]
+    kinds += [Kind("marks", "scheduled-huge", _field("marks", "scheduled", "9" * 18 + "9"), False)]
     healing = ("fired_score", "fired_claim", "look", "birth")
     kinds += [Kind("marks", f"without-{f}", _without("marks", f), False) for f in healing]
     return [

@@ -118,7 +118,7 @@ def _troubles(picture: Picture, stats: Stats) -> Iterator[Text]:
 
 
 def _faults(stats: Stats, picture: Picture) -> Iterator[tuple[str, str]]:
-    for one in stats.all_damage:
+    for one in [*stats.all_damage, *stats.odd_rules]:
         yield "bold red", f"damaged: {one}"
     if alone := unowned(stats):
         yield "bold red", f"{len(alone)} of {len(stats.buckets)} buckets have no worker"

@@ -1,0 +1,62 @@
+"""When workers look at recurring definitions: finds the looks that Redis lost or that are wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from delaybridge.errors import DelayBridgeError
+from delaybridge.store import keys, recurring, registry, replies
+from delaybridge.store.command import Steps, plain
+from delaybridge.store.recurring import DefinitionEntry
+
+_PAGE = 500
+_LATEST_MS = 2 * 86_400_000  # no look is later than this, unless the run planned last is
+
+
+def mend_looks(namespace: str) -> Steps[list[str]]:
+    """Let workers look now at each definition with further runs that none would look at in time.
+
+    Answers with their names. Any number of workers may do so: a look too many makes nothing twice.
+    A definition without progress was never looked at; it is not found.
+    """
+    stored, now_us = yield [
+        plain("HGETALL", keys.recurring_state(namespace), parse=replies.read_mapping),
+        registry.store_time(),
+    ]
+    names, mended, now_ms = sorted(stored), list[str](), now_us // 1000
+    for at in range(0, len(names), _PAGE):
+        page = names[at : at + _PAGE]
+        looks, found = yield [
+            plain("ZMSCORE", keys.recurring_due(namespace), *page),
+            plain("HMGET", keys.recurring(namespace), *page),
+        ]
+        lost = list(_lost(page, looks, [found, [stored[name] for name in page]], now_ms))
+        if lost:
+            members = (word for entry in lost for word in (now_ms, entry.key))
+            yield [plain("ZADD", keys.recurring_due(namespace), "LT", *members)]
+        mended += [entry.name for entry in lost]
+    return mended
+
+
+def _lost(
+    names: Sequence[bytes], looks: Sequence[Any], stored: Sequence[Sequence[Any]], now_ms: int
+) -> Iterator[DefinitionEntry]:
+    for name, look, raw, progress in zip(names, looks, *stored, strict=True):
+        if raw and (look is None or float(look) > now_ms + _LATEST_MS):
+            entry = recurring.read_entry(name, raw, progress)
+            late_ms = max(now_ms, entry.progress.planned_ms) + _LATEST_MS
+            if (look is None or float(look) > late_ms) and _goes_on(entry):
+                yield entry
+
+
+def _goes_on(entry: DefinitionEntry) -> bool:
+    """Whether a worker has to look at it."""
+    if "was" in entry.fields:
+        return True
+    if entry.definition is None or entry.definition.paused or not entry.birth:
+        return False
+    try:
+        return next(entry.definition.times(entry.after_ms), None) is not None
+    except DelayBridgeError:  # this worker lacks what its times need
+        return False
