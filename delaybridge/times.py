@@ -76,9 +76,8 @@ def epoch_ms(due_ms: int, *, field: str) -> int:
     MessageError `looks_like_seconds`; DelayOutOfRange `too_far`.
     """
     if due_ms < _YEAR_2001_MS:
-        raise MessageError(
-            "looks_like_seconds", field, f"{shown(due_ms)} ms is before 2001; were seconds meant?"
-        )
+        what = f"{shown(due_ms)} ms, {format_time(due_ms)}, is before 2001; were these seconds?"
+        raise MessageError("looks_like_seconds", field, what)
     if due_ms >= YEAR_3000_MS:
         raise DelayOutOfRange(
             "too_far",

@@ -189,7 +189,7 @@ def resume(call: Invocation, name: str) -> None:
 @_NAME
 @pass_call
 def run(call: Invocation, name: str) -> None:
-    """Send it once now, besides the plan, with the id NAME@NOW/run."""
+    """Send it once now, besides the plan, with an id as NAME@NOW/run-5f0c21ab."""
     with call.client() as client:
         receipt = _known(client.recurring.run(name), name)
         call.output.result(*described(receipt))

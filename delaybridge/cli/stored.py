@@ -96,12 +96,12 @@ def show_message(
     if not wanted:
         where = f"; it is {found[0].state}" if found else ""
         raise Failure(Exit.NOT_FOUND, "unknown", id, missing + where)
-    _show(call, wanted[0], given["form"], now_ms)
+    show_stored(call, wanted[0], given["form"], now_ms)
     for other in wanted[1:]:
         call.note(f"also in the dead set: {other.id}: {other.reason}")
 
 
-def _show(call: Invocation, stored: delaybridge.Stored, form: str, now_ms: int) -> None:
+def show_stored(call: Invocation, stored: delaybridge.Stored, form: str, now_ms: int) -> None:
     """A message and its body."""
     output, body = call.output, stored.body
     if form == "raw":

@@ -155,7 +155,8 @@ class _Wire(Generic[C]):
         return self._pool.connection_class(**self._pool.connection_kwargs)
 
     def _none_free(self) -> Exception:
-        return redis.TimeoutError(f"no connection became free within {self._timeout_s:g} s")
+        what = "make fewer calls at once, or add ?max_connections=N to the URL"
+        return redis.TimeoutError(f"no connection became free within {self._timeout_s:g} s; {what}")
 
 
 class AsyncWire(_Wire["_StreamConnection"]):

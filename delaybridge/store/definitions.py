@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice, takewhile
@@ -169,12 +170,15 @@ class Definitions(Making):
         ]
 
     def run_recurring(self, name: str) -> Steps[Receipt | None]:
-        """Schedule one run now, besides the plan; None if there is no such definition."""
+        """Schedule one run now, besides the plan; None if there is no such definition.
+
+        Its id ends at random: two calls in the same millisecond are two runs.
+        """
         entry, _, now_ms = yield from recurring.read_one(self.namespace, name)
         if not entry.raw:
             return None
         definition = _sound(entry)
-        id = f"{name}@{due_text(now_ms)}/run"
+        id = f"{name}@{due_text(now_ms)}/run-{secrets.token_hex(4)}"
         run = self.accepted_run(definition, now_ms, id=id, ttl=definition.ttl_ms)
         return (yield from self.schedule_one(run, OnConflict.KEEP))
 
@@ -214,7 +218,10 @@ class Definitions(Making):
         definition = _sound(entry)
         runs = list(islice(_within(definition, span, entry.progress.made), BACKFILL_LIMIT + 1))
         if len(runs) > BACKFILL_LIMIT:
-            what = f"more than {BACKFILL_LIMIT:,} runs; give a shorter span"
+            until = due_text(runs[-1])
+            what = (
+                f"more than {BACKFILL_LIMIT:,} runs; backfill until {until}, then go on from there"
+            )
             raise MessageError("too_many", "to", what)
         birth = recurring.new_birth()
         of_bucket = self.bucket_for(definition).key("sources")

@@ -144,10 +144,14 @@ def test_pausing_running_and_backfilling_say_what_they_did(run: Run) -> None:
     assert run("recurring", "preview", "n").out.startswith("Every 1h\n")
     assert run("recurring", "pause", "n").out.startswith("n  paused")
     assert run("recurring", "show", "n", "--json").objects[0]["state"] == "paused"
-    assert "/run  due" in run("recurring", "run", "n").out
+    assert re.match(r"n@[-0-9T:.Z]+/run-[0-9a-f]{8}  due ", run("recurring", "run", "n").out)
     begin = f"{datetime.now(UTC) - timedelta(hours=3):%Y-%m-%dT%H:%M:%SZ}"
     assert "3 runs made, 0 had been made" in run("recurring", "backfill", "n", "--from", begin).out
     assert "0 runs made, 3 had been made" in run("recurring", "backfill", "n", "--from", begin).out
+    long_ago = f"{datetime.now(UTC) - timedelta(days=600):%Y-%m-%dT00:00:00Z}"
+    many = run("recurring", "backfill", "n", "--from", long_ago)
+    until = f"{datetime.fromisoformat(long_ago) + timedelta(hours=10_000):%Y-%m-%dT%H:%M:%SZ}"
+    assert (many.code, f"backfill until {until}, then go on from there" in many.err) == (2, True)
     assert run("recurring", "resume", "n").out.startswith("n  resumed")
     for verb in ("pause", "resume", "run", "show", "preview"):
         assert run("recurring", verb, "nobody").code == 3

@@ -829,12 +829,12 @@ def test_hostile_bytes_are_escaped_in_text_and_json(capsys: pytest.CaptureFixtur
         key=HOSTILE.encode(),
     )
     call = Invocation(output.Output())
-    stored_page.show_stored(call, message, "text")
+    stored_page.show_stored(call, message, "text", 0)
     call.output.table(
         [message], lambda item: stored_page.cells_of(item, 0), data=stored_page.described
     )
     call.note(HOSTILE)
-    stored_page.show_stored(Invocation(output.Output(json=True)), message, "text")
+    stored_page.show_stored(Invocation(output.Output(json=True)), message, "text", 0)
     failure_of(StoreError(HOSTILE)).show(as_json=False)
     failure_of(StoreError(HOSTILE)).show(as_json=True)
     out, err = capsys.readouterr()
@@ -856,30 +856,30 @@ def test_hostile_bytes_are_escaped_in_text_and_json(capsys: pytest.CaptureFixtur
 def test_bodies(
     capsys: pytest.CaptureFixture[str], body: bytes, form: str, expected: list[str]
 ) -> None:
-    stored_page.show_stored(Invocation(output.Output()), stored(body=body), form)
+    stored_page.show_stored(Invocation(output.Output()), stored(body=body), form, 0)
     assert capsys.readouterr().out.splitlines()[-len(expected) :] == expected
 
 
 @pytest.mark.parametrize("body", [b"{", b"\xff", b"[" * 100_000])
 def test_a_body_that_is_not_json_is_refused(body: bytes) -> None:
     with pytest.raises(Failure, match="not JSON"):
-        stored_page.show_stored(Invocation(output.Output()), stored(body=body), "json")
+        stored_page.show_stored(Invocation(output.Output()), stored(body=body), "json", 0)
 
 
 def test_a_raw_body_is_only_its_bytes(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
-    stored_page.show_stored(Invocation(output.Output()), stored(body=b"\xff\x1b\n"), "raw")
+    stored_page.show_stored(Invocation(output.Output()), stored(body=b"\xff\x1b\n"), "raw", 0)
     assert capfdbinary.readouterr().out == b"\xff\x1b\n"
 
 
 def test_a_raw_body_is_not_printed_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     with pytest.raises(Failure, match="control this terminal"):
-        stored_page.show_stored(Invocation(output.Output()), stored(body=b"x"), "raw")
+        stored_page.show_stored(Invocation(output.Output()), stored(body=b"x"), "raw", 0)
 
 
 def test_a_null_body_is_not_shown_as_an_empty_one(capsys: pytest.CaptureFixture[str]) -> None:
     for body in (None, b""):
-        stored_page.show_stored(Invocation(output.Output()), stored(body=body), "text")
+        stored_page.show_stored(Invocation(output.Output()), stored(body=body), "text", 0)
     out = capsys.readouterr().out
     assert out.count("body is null") == 1
 
