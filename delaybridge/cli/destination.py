@@ -14,7 +14,7 @@ from delaybridge.cli.bulk import perform
 from delaybridge.cli.failure import Exit, refused
 from delaybridge.cli.grammar import Group, option, pass_call
 from delaybridge.cli.invocation import Invocation
-from delaybridge.cli.output import Row, in_time, moment, moment_and_wait, roughly
+from delaybridge.cli.output import Row, in_time, moment, moment_and_wait, roughly, tally_text
 from delaybridge.cli.targets import PENDING_STATES, Targets
 
 if TYPE_CHECKING:
@@ -271,8 +271,7 @@ def _rate_text(rate: float) -> str:
 
 def _numbers(place: Place) -> dict[str, str]:
     """The counts, with ~ before estimates."""
-    tallies = {name: getattr(place, name) for name in _COUNTS}
-    return {name: f"{'~' if n.error else ''}{n.messages:,}" for name, n in tallies.items()}
+    return {name: tally_text(getattr(place, name)) for name in _COUNTS}
 
 
 def _error(place: Place) -> int:

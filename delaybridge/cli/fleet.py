@@ -8,7 +8,7 @@ import click
 
 from delaybridge.cli.grammar import Group, pass_call
 from delaybridge.cli.invocation import Invocation
-from delaybridge.cli.output import Row, in_time, roughly
+from delaybridge.cli.output import Row, in_time, roughly, tally_text
 
 if TYPE_CHECKING:
     from delaybridge import Stats
@@ -45,9 +45,7 @@ def bucket() -> None:
 @pass_call
 def bucket_ls(call: Invocation) -> None:
     """List the buckets: contents, owner, and time left of its lease."""
-    found = _stats(call)
-    spare = ("LEASE", ">PARKED", ">DEAD", ">IN FLIGHT")
-    call.output.table(found.buckets, lambda each: bucket_row(each, found.now_ms), spare=spare)
+    show_buckets(call, _stats(call))
 
 
 def _stats(call: Invocation) -> Stats:
@@ -100,20 +98,15 @@ def paused_row(each: Paused, now_ms: int) -> dict[str, str]:
     """Cells of a paused place."""
     return {
         "PAUSED": each.place,
-        ">WAITING": waiting_text(each),
+        ">WAITING": tally_text(each.waiting),
         "SINCE": "?" if each.since_ms is None else roughly(max(0, now_ms - each.since_ms)),
     }
-
-
-def waiting_text(each: Paused) -> str:
-    """`1,234`, or `~1,234` for an estimate."""
-    return f"{'~' if each.waiting.error else ''}{each.waiting.messages:,}"
 
 
 def paused_text(each: Paused, now_ms: int) -> str:
     """`rabbitmq:orders is paused since 2h05m, 1,234 messages wait`."""
     since = "" if each.since_ms is None else f" for {roughly(max(0, now_ms - each.since_ms))}"
-    return f"{each.place} is paused{since}, {waiting_text(each)} messages wait"
+    return f"{each.place} is paused{since}, {tally_text(each.waiting)} messages wait"
 
 
 def _rules_text(each: WorkerInfo, found: Stats) -> str | None:
@@ -149,6 +142,12 @@ def bucket_row(each: BucketStats, now_ms: int) -> dict[str, str | int]:
         "OWNER": each.owner or "none",
         "LEASE": "-" if each.lease_ms is None else roughly(each.lease_ms),
     }
+
+
+def show_buckets(call: Invocation, found: Stats) -> None:
+    """Print the buckets."""
+    spare = ("LEASE", ">PARKED", ">DEAD", ">IN FLIGHT")
+    call.output.table(found.buckets, lambda each: bucket_row(each, found.now_ms), spare=spare)
 
 
 def show_sources(call: Invocation, found: Stats) -> None:

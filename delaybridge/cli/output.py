@@ -12,11 +12,14 @@ import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import IO, Any, TypeVar
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from delaybridge.errors import printable
+
+if TYPE_CHECKING:
+    from delaybridge import Rates, Tally
 
 T = TypeVar("T")
 Row = Mapping[str, str | int | None]
@@ -166,6 +169,23 @@ def roughly(ms: int) -> str:
 
     step_ms = next((step for least, step in _STEPS_MS if ms >= least), 1)
     return format_duration((ms + step_ms // 2) // step_ms * step_ms)
+
+
+def tally_text(count: Tally) -> str:
+    """`1,234`, or `~1,234` for an estimate."""
+    return f"{'~' if count.error else ''}{count.messages:,}"
+
+
+def rate_text(per_s: float) -> str:
+    """`1,902`, `0.2`; what is not zero never looks like it."""
+    if 0 < per_s < 0.05:
+        return "<0.1"
+    return f"{per_s:,.0f}" if per_s >= 9.95 or not per_s else f"{per_s:.1f}"
+
+
+def window_text(of: Rates) -> str:
+    """`1s`, `1m`, `15m`."""
+    return f"{of.window_s}s" if of.window_s < 60 else f"{of.window_s // 60}m"
 
 
 def moment(at_ms: int | None) -> str | None:

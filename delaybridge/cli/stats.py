@@ -10,10 +10,18 @@ from typing import TYPE_CHECKING
 import click
 
 from delaybridge.cli.failure import Exit, failure_of
-from delaybridge.cli.fleet import bucket_row, paused_row, retrying_row, show_sources, unowned
+from delaybridge.cli.fleet import paused_row, retrying_row, show_buckets, show_sources, unowned
 from delaybridge.cli.grammar import DURATION, Command, option, pass_call
 from delaybridge.cli.invocation import Invocation
-from delaybridge.cli.output import in_time, moment, plain, roughly, stdout_is_closed
+from delaybridge.cli.output import (
+    in_time,
+    moment,
+    plain,
+    rate_text,
+    roughly,
+    stdout_is_closed,
+    window_text,
+)
 
 if TYPE_CHECKING:
     from delaybridge import Client, Rates, Recent, Stats
@@ -128,9 +136,7 @@ def _by_destination(call: Invocation, client: Client) -> None:
 
 
 def _by_bucket(call: Invocation, client: Client) -> None:
-    found = client.stats()
-    spare = ("LEASE", ">PARKED", ">DEAD", ">IN FLIGHT")
-    call.output.table(found.buckets, lambda each: bucket_row(each, found.now_ms), spare=spare)
+    show_buckets(call, client.stats())
 
 
 def _by_worker(call: Invocation, client: Client) -> None:
@@ -176,9 +182,9 @@ def _destination_row(
     return {
         "DESTINATION": name,
         **{f">{_title(s)}": _tally(getattr(counts, s)) if counts else "0" for s in _STATES},
-        ">OUT/s": rate(of.get("published", 0.0), minute),
-        ">RETRIED/s": rate(of.get("retried", 0.0), minute),
-        ">BURIED/s": rate(of.get("buried", 0.0), minute),
+        ">OUT/s": _rate(of.get("published", 0.0), minute),
+        ">RETRIED/s": _rate(of.get("retried", 0.0), minute),
+        ">BURIED/s": _rate(of.get("buried", 0.0), minute),
     }
 
 
@@ -198,26 +204,19 @@ def _tally(tally: Tally) -> str:
     return f"{tally.messages:,}" + (f" ±{tally.error:,}" if tally.error else "")
 
 
-def rate(per_s: float, of: Rates) -> str:
-    """`1,902`, `0.2`; `-` if nobody reported."""
-    if not of.covered_s:
-        return "-"
-    return f"{per_s:,.0f}" if per_s >= 10 or not per_s else f"{max(per_s, 0.1):.1f}"
-
-
-def window(seconds: int) -> str:
-    """`1s`, `1m`, `15m`."""
-    return f"{seconds}s" if seconds < 60 else f"{seconds // 60}m"
+def _rate(per_s: float, of: Rates) -> str:
+    """`-` if nobody reported."""
+    return rate_text(per_s) if of.covered_s else "-"
 
 
 def _rate_cells(recent: Recent, name: str) -> dict[str, str]:
-    return {f">{window(r.window_s)}": rate(r.per_s.get(name, 0.0), r) for r in recent.rates}
+    return {f">{window_text(r)}": _rate(r.per_s.get(name, 0.0), r) for r in recent.rates}
 
 
 def _lateness_row(each: Rates) -> dict[str, str]:
     p50_ms, p99_ms, max_ms = each.lateness or (0.0, 0.0, 0)
     return {
-        "LATENESS": window(each.window_s),
+        "LATENESS": window_text(each),
         ">p50": _late(p50_ms),
         ">p99": _late(p99_ms),
         ">max": _late(max_ms),
@@ -249,7 +248,7 @@ def _rates_data(recent: Recent) -> dict[str, object]:
     """For programs: rates and lateness by window; null where nobody reported."""
     return {
         "rates": {
-            window(each.window_s): {
+            window_text(each): {
                 "covered_s": each.covered_s,
                 "per_s": {name: round(value, 3) for name, value in each.per_s.items()},
                 "lateness": plain(each.lateness),

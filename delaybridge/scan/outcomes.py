@@ -25,7 +25,6 @@ from delaybridge.scan.lane import Lane
 from delaybridge.scan.letters import Letter
 from delaybridge.scan.parking import Parking
 from delaybridge.scan.session import Session
-from delaybridge.scan.terms import plan_of
 
 ERROR_CHARS = 200  # of an error that is kept with a message, or announced
 _REASON_CHARS = 500  # of the reason kept with a dead message
@@ -103,7 +102,7 @@ class Outcomes:
 
         maybe: the message may have been delivered.
         """
-        policy = plan_of(copy.lane.terms, copy.record.retry)
+        policy = copy.lane.terms.policy.with_plan(copy.record.retry)
         delay_ms = policy.delay_ms(copy.tried.failures + 1, random.random)
         if delay_ms is None:
             if not self._dead_letter(copy, reason, now_ms, maybe=maybe):
@@ -117,7 +116,7 @@ class Outcomes:
         """Whether no attempt is left, because workers died while they published it."""
         failures = copy.tried.failures
         return failures > 0 and (
-            failures >= plan_of(copy.lane.terms, copy.record.retry).max_attempts
+            failures >= copy.lane.terms.policy.with_plan(copy.record.retry).max_attempts
         )
 
     def bury(self, copy: Copy, reason: str, *, counted: bool, maybe: bool = False) -> None:

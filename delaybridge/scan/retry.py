@@ -37,11 +37,13 @@ class RetryPolicy:
             raise ValueError(f"factor must be above 1, at most {FACTOR_LIMIT}, not {self.factor}")
         _check_waits(self.base_ms, self.max_ms, self.jitter)
 
-    def with_plan(self, plan: RetryPlan) -> RetryPolicy:
-        """This policy with the fields that the plan sets.
+    def with_plan(self, plan: RetryPlan | None) -> RetryPolicy:
+        """This policy with the fields that the plan sets; itself if there is none.
 
         If only one of the waits is set, the other moves out of its way.
         """
+        if plan is None:
+            return self
         fields = {field: getattr(plan, field) for field in RetryPlan.__struct_fields__}
         fields = {field: value for field, value in fields.items() if value is not None}
         base_ms, max_ms = fields.get("base_ms", self.base_ms), fields.get("max_ms", self.max_ms)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from delaybridge.backoff import RetryPlan
 from delaybridge.scan.retry import RetryPolicy
 from delaybridge.store.rules import NO_RULES, Rules
 
@@ -44,8 +43,7 @@ class Steering:
                 paused = paused or place
             if rule.spread_ms is not None:
                 spread_ms = rule.spread_ms
-            if rule.retry is not None:
-                policy = policy.with_plan(rule.retry)
+            policy = policy.with_plan(rule.retry)
             if rule.dead_letter is not None:
                 dead_letter = rule.dead_letter or None
         rates = tuple((place, rule.rate) for place, rule in levels if rule.rate is not None)
@@ -63,8 +61,3 @@ class Steering:
             if exchange and slash and kinds.get(broker) == _TABLE_KIND:
                 found[place] = f"{broker}:{exchange}"
         return found
-
-
-def plan_of(terms: Terms, own: RetryPlan | None) -> RetryPolicy:
-    """The policy of one message. own: its own plan, whose fields win."""
-    return terms.policy if own is None else terms.policy.with_plan(own)

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain, islice
 from typing import Any, Protocol
 
@@ -50,28 +50,22 @@ class Pulse:
     While Redis does not answer, a beat takes as long as the store's time-out.
     """
 
-    def __init__(
-        self,
-        store: AsyncStore,
-        parts: Iterable[Part] = (),
-        *,
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, store: AsyncStore, parts: Iterable[Part] = ()) -> None:
         """parts: others may be added to the list, and removed, at any time."""
         self.parts = list(parts)
-        self._store, self._monotonic = store, monotonic
+        self._store = store
         self._phase_s = random.uniform(*_PHASE_S)
         self._under_way = asyncio.Lock()
         self._failing: dict[str, Exception] = {}  # name of a part -> its error
 
     async def run(self) -> None:
         """Beat until cancelled, the first time at once."""
-        planned_s = self._monotonic()
+        planned_s = time.monotonic()
         while True:
             store_s = await self.beat()
-            now_s = self._monotonic()
+            now_s = time.monotonic()
             planned_s = next_beat_s(planned_s, now_s, store_s, self._phase_s)
-            await asyncio.sleep(planned_s - self._monotonic())
+            await asyncio.sleep(planned_s - time.monotonic())
 
     async def beat(self) -> float | None:
         """Beat once, now. Returns what Redis' clock is ahead of the monotonic one, if it is known.
@@ -83,9 +77,9 @@ class Pulse:
             asked = [(part, commands) for part, commands in asked if commands]
             if not asked:
                 return None
-            sent_s = self._monotonic()
+            sent_s = time.monotonic()
             store_us, *replies = await self._replies(asked)
-            middle_s = (sent_s + self._monotonic()) / 2
+            middle_s = (sent_s + time.monotonic()) / 2
             left = iter(replies)
             for part, commands in asked:
                 self._take(part, list(islice(left, len(commands))))

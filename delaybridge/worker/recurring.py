@@ -68,14 +68,10 @@ class RecurringRuns:
             if mends:
                 await self._mend()
             made = await self._store.complete(self._calls.make_taken(now_ms, entries))
-            while True:
+            while made:
                 for each in made:
                     self._report(each)
-                if not entries:
-                    return
-                (taken,) = await self._store.run([recurring.recur(self._calls.namespace, AT_ONCE)])
-                now_ms, entries = taken
-                made = await self._store.complete(self._calls.make_taken(now_ms, entries))
+                made = await self._store.complete(self._calls.make_runs())
         except StoreError as exc:  # what was taken is taken again soon
             _log.debug("recurring definitions were not made", exc_info=exc)
         except Exception as exc:

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 
+from delaybridge.cli.output import rate_text
 from delaybridge.cli.top.controls import View, keys_of
 from delaybridge.cli.top.page import page
 from delaybridge.cli.top.picture import Picture, Watcher
-from delaybridge.cli.top.rates import rate_text
 from delaybridge.errors import StoreDenied, StoreUnavailable
 from delaybridge.store.announcements import IngestInfo, SourceInfo, WorkerInfo
 from delaybridge.store.destinations import Place, Places

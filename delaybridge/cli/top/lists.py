@@ -7,20 +7,19 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
+from delaybridge.cli.fleet import bucket_row
 from delaybridge.cli.layout import table
-from delaybridge.cli.output import in_time, roughly
+from delaybridge.cli.output import in_time, rate_text, tally_text
 from delaybridge.cli.top.controls import DESTINATIONS, View
 from delaybridge.cli.top.picture import Picture
-from delaybridge.cli.top.rates import rate_text
 from delaybridge.errors import printable
 from delaybridge.store.destinations import FLOWING, Place
-from delaybridge.store.tally import Tally
 
 if TYPE_CHECKING:
     from delaybridge import Stats
 
 Row = Mapping[str, str]
-_SPARE = ("STARTED", "VERSION", "EXPIRES", "LEASE", ">DEAD", ">IN FLIGHT", ">PARKED")
+_SPARE = ("STARTED", "VERSION", "EXPIRES", "NEXT DUE", "LEASE", ">DEAD", ">IN FLIGHT", ">PARKED")
 
 
 def listed(picture: Picture, stats: Stats, view: View, width: int, room: int) -> list[Text]:
@@ -65,10 +64,10 @@ def _destinations(picture: Picture) -> Iterator[tuple[str, Row]]:
             each.place,
             {
                 "DESTINATION": printable(each.place),
-                ">DELAYED": _tally(each.delayed),
-                ">IN FLIGHT": _tally(each.in_flight),
-                ">PARKED": _tally(each.parked),
-                ">DEAD": _tally(each.dead),
+                ">DELAYED": tally_text(each.delayed),
+                ">IN FLIGHT": tally_text(each.in_flight),
+                ">PARKED": tally_text(each.parked),
+                ">DEAD": tally_text(each.dead),
                 ">OUT/s": "" if out is None else rate_text(out),
                 "STATE": "" if each.state == FLOWING else each.state,
             },
@@ -77,11 +76,6 @@ def _destinations(picture: Picture) -> Iterator[tuple[str, Row]]:
 
 def _most_first(each: Place) -> tuple[int, str]:
     return -sum(tally.messages for tally in each[1:5]), each.place
-
-
-def _tally(count: Tally) -> str:
-    """`~` before an estimate."""
-    return f"{'~' if count.error else ''}{count.messages:,}"
 
 
 def _processes(stats: Stats) -> Iterator[tuple[str, Row]]:
@@ -106,16 +100,6 @@ def _process(kind: str, each: object, work: str, stats: Stats) -> Row:
 
 def _buckets(stats: Stats) -> Iterator[tuple[str, Row]]:
     for each in stats.buckets:
-        yield (
-            str(each.bucket),
-            {
-                ">BUCKET": str(each.bucket),
-                ">DELAYED": f"{each.delayed:,}",
-                ">IN FLIGHT": f"{each.in_flight:,}",
-                ">PARKED": f"{each.parked:,}",
-                ">DEAD": f"{each.dead:,}",
-                "OVERDUE": roughly(each.overdue_ms) if each.overdue_ms else "-",
-                "OWNER": printable(each.owner or "none"),
-                "LEASE": "-" if each.lease_ms is None else roughly(each.lease_ms),
-            },
-        )
+        cells = bucket_row(each, stats.now_ms).items()
+        row = {title: f"{cell:,}" if isinstance(cell, int) else cell for title, cell in cells}
+        yield str(each.bucket), {title: printable(cell) for title, cell in row.items()}

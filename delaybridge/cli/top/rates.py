@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
+from delaybridge.cli.output import rate_text, window_text
 from delaybridge.errors import printable
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ def rate_lines(recent: Recent) -> Iterator[Text]:
     if recent.missing:
         yield Text(f"RATE/s  none: {printable(recent.missing)}", style="dim")
         return
-    windows = [_window(rates) for rates in recent.rates]
+    windows = [window_text(rates) for rates in recent.rates]
     head = "RATE/s".ljust(11) + "".join(window.rjust(_CELLS) for window in windows)
     late = "".join(word.rjust(_CELLS) for word in ("p50", "p99", "max"))
     yield Text(f"{head}   {'LATENESS'.ljust(9)}{late}", style="bold")
@@ -44,17 +45,6 @@ def _of(name: str, windows: Sequence[Rates]) -> Text:
         shown = rate_text(per_s) if rates.covered_s else "-"
         line.append(shown.rjust(_CELLS), style="yellow" if per_s and name in _BAD else "")
     return line
-
-
-def rate_text(per_s: float) -> str:
-    """`1,902`, `0.2`; what is not zero never looks like it."""
-    if 0 < per_s < 0.05:
-        return "<0.1"
-    return f"{per_s:,.0f}" if per_s >= 9.95 or not per_s else f"{per_s:.1f}"
-
-
-def _window(rates: Rates) -> str:
-    return f"{rates.window_s // 60}m" if rates.window_s >= 60 else f"{rates.window_s}s"
 
 
 def _lateness(rates: Rates) -> str:
