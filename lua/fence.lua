@@ -5,6 +5,7 @@
 -- returns  the highest offset that was read from each before; empty if the source is not known
 -- cost     O(1) per source
 local FENCED = 4503599627370496 -- 2^52: no offset is as high
+redis.pcall('HDEL', KEYS[1], '') -- it cannot grow memory: a full Redis fences, too
 local found = {}
 for i, name in ipairs(ARGV) do
   local read = tonumber(redis.call('HGET', KEYS[1], name) or '')

@@ -21,6 +21,11 @@ _NAMED = 5  # failing definitions that are shown one by one
 _IDLE = "idle: "
 _READING = ("reading", "?")  # `?`: a process of a version that does not report it
 _START_MS = 60_000
+_EFFECTS = {  # of a failing part of the pulse
+    "recurring": "recurring messages are not made",
+    "series": "no rates are recorded",
+    "destinations": "rules of destinations are not read",
+}
 
 
 class Finding(NamedTuple):
@@ -69,6 +74,20 @@ def problems(
     for one in [*found.all_damage, *found.odd_rules]:
         level = WARN if one.key.endswith("}:series") else FAIL
         yield Finding(level, "damage", f"{one}: {one.effect}", f"Repair it: {one.remedy}")
+    yield from _failing_parts(found)
+
+
+def _failing_parts(found: Stats) -> Iterator[Finding]:
+    """What workers do each second and cannot, unless it is because of damage that is named."""
+    named = [one.key for one in [*found.all_damage, *found.odd_rules]]
+    failing: dict[tuple[str, str], list[str]] = {}
+    for worker in found.workers:
+        for part, reason in worker.failing.items():
+            if not any(key in reason for key in named):
+                failing.setdefault((part, str(reason)), []).append(worker.name)
+    for (part, reason), names in failing.items():
+        what = _EFFECTS.get(part, f"{part} fails")
+        yield Finding(WARN, "workers", f"{what}: {reason} ({', '.join(names[:_NAMED])})")
 
 
 def is_stalled(source: SourceInfo, process: IngestInfo, now_ms: int) -> bool:

@@ -164,6 +164,8 @@ def _rights(store: Store, settings: Settings) -> Iterator[Finding]:
         yield Finding(OK, "redis", f"all {run_scripts(store, settings.namespace)} scripts run")
     except errors.StoreUnavailable:
         raise
+    except errors.StoreFull as exc:
+        yield Finding(FAIL, "redis", _reason(exc))
     except errors.StoreError as exc:
         yield Finding(FAIL, "redis", _reason(exc), "Check the version and the user's rights")
 

@@ -10,7 +10,13 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from delaybridge.errors import DelayBridgeError, MessageConflict, MessageError, StoreError
+from delaybridge.errors import (
+    DelayBridgeError,
+    MessageConflict,
+    MessageError,
+    StoreError,
+    StoreFull,
+)
 from delaybridge.message import Answer, OnConflict
 from delaybridge.recurring.definition import Definition, check_name, due_text, is_name
 from delaybridge.recurring.plan import LEAD_MS
@@ -283,7 +289,7 @@ class Definitions(Making):
             entry, _, now_ms = yield from recurring.read_one(self.namespace, name)
             if "was" in entry.fields:  # its caller is at work, or dead
                 with suppress(MessageError):  # what it was to become makes no sense
-                    yield from self.finish(entry)
+                    yield from self._finish(entry)
                     continue
             fields = change(entry, now_ms)
             if isinstance(fields, Answer):
@@ -294,8 +300,15 @@ class Definitions(Making):
                 continue
             changing = yield from self.begin_change(entry, fields, now_ms)
             if changing is not None:
-                return entry, (yield from self.finish(changing))
+                return entry, (yield from self._finish(changing))
         raise StoreError(f"redis: the definition {name} changes all the time; try again")
+
+    def _finish(self, entry: DefinitionEntry) -> Steps[dict[int, Answer]]:
+        try:
+            return (yield from self.finish(entry))
+        except StoreFull as exc:
+            what = f"the change of {entry.name} has begun, and workers finish it"
+            raise StoreFull(f"redis: full; {what} when there is room: raise maxmemory") from exc
 
 
 def shown(entry: DefinitionEntry, look_ms: int | None, now_ms: int) -> Recurring:

@@ -113,7 +113,9 @@ class Making(Scheduling):
         definition = read_definition(entry.name, fields)
         birth, bucket = recurring.new_birth(), self.bucket_for(definition)
         source = recurring.source_of(entry.name, birth)
-        yield [plain("HSET", bucket.key("sources"), source, after_ms)]
+        (known,) = yield Each([plain("HSET", bucket.key("sources"), source, after_ms)])
+        if isinstance(known, StoreError):  # raised here, so that callers can say what was done
+            raise known
         planned = {**fields, "plan": {"birth": birth, "after_ms": after_ms}}
         raw = recurring.encoded(planned), msgspec.json.encode(progress)
         (answer,) = yield [recurring.define(self.namespace, entry, *raw, after_ms)]

@@ -451,6 +451,19 @@ def announced(store: Store, namespace: str, **about: Any) -> None:
     store.run([registry.announce(namespace, "w", "i", 60_000, json.dumps(about).encode())])
 
 
+def test_health_says_what_workers_cannot_do_each_second(
+    run: Run, store: Store, namespace: str
+) -> None:
+    announced(store, namespace, failing={"recurring": "redis: full", "series": "redis: odd"})
+    shown = run("health").out
+    assert "recurring messages are not made: redis: full (w)" in shown
+    assert "no rates are recorded: redis: odd (w)" in shown
+    store.redis.set(keys.series(namespace), "x")
+    reason = f"redis: one of these keys has a wrong type: {keys.series(namespace)}; which one"
+    announced(store, namespace, failing={"series": reason})
+    assert run("health").out.count("no rates are recorded") == 1
+
+
 def test_stats_health_and_workers_show_what_is_paused(
     run: Run, store: Store, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

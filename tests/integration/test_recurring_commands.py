@@ -10,11 +10,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from delaybridge import Client, MessageConflict, MessageError
+from delaybridge import Client, MessageConflict, MessageError, StoreFull
 from delaybridge.store import keys
 from tests.rigs.command_line import Run, runner
 from tests.rigs.flavours import Maker
 from tests.servers.clock import ClockedRedis
+from tests.servers.redis import RedisServer
 
 CRON = ("--cron", "0 9 * * MON-FRI")
 
@@ -186,6 +187,26 @@ def test_doctor_and_stats_name_a_damaged_key_and_go_on(
             assert key(namespace) in failed.err
             assert "redis-cli RENAME" in failed.err or "delaybridge doctor" in failed.err
     assert "broker kafka: unreachable" in run("doctor").out
+
+
+def test_definitions_are_paused_and_removed_while_redis_is_full() -> None:
+    with RedisServer() as server, Client(server.url, buckets=1) as client:
+        recurring, redis = client.recurring, client._store.redis
+        for name in ("paused", "resumed", "removed"):
+            recurring.add(name, "memory:q", "x", every="1h", paused=name == "resumed")
+        assert client._store.complete(client._requests.calls.make_runs())
+        redis.config_set("maxmemory", 1)
+        assert recurring.pause("paused") and recurring.remove("removed")
+        assert {each.name: each.state for each in recurring.list()} == {
+            "paused": "paused",
+            "resumed": "paused",
+        }
+        assert client.stats().delayed == 0
+        with pytest.raises(StoreFull, match="resumed has begun, and workers finish it"):
+            recurring.resume("resumed")
+        redis.config_set("maxmemory", 0)
+        assert recurring.resume("resumed")
+        assert recurring.get("resumed").state == "active"  # type: ignore[union-attr]
 
 
 def test_bytes_are_kept(run: Run, client: Client) -> None:
