@@ -30,11 +30,13 @@ class LeaseAcquired(Event, frozen=True, kw_only=True):
     """A worker took a bucket's lease, and put back the messages that dead sessions left.
 
     reclaimed: how many messages; fired: how many of them had been fired and may arrive twice.
+    destinations: how many of each.
     """
 
     bucket: int
     reclaimed: int
     fired: int
+    destinations: Mapping[str, int] = {}
 
 
 class LeaseReleased(Event, frozen=True, kw_only=True):
@@ -70,16 +72,24 @@ class FleetDamaged(Event, frozen=True, kw_only=True):
 
 
 class Claimed(Event, frozen=True, kw_only=True):
-    """Messages due soon were moved to the mirror. took_ms: the call to the store."""
+    """Messages due soon were moved to the mirror. took_ms: the call to the store.
+
+    destinations: how many of each.
+    """
 
     messages: int
     took_ms: float = 0.0
+    destinations: Mapping[str, int] = {}
 
 
 class FireAllowed(Event, frozen=True, kw_only=True):
-    """The store allowed messages to be published, at their due time."""
+    """The store allowed messages to be published, and they are due.
+
+    destinations: how many of each.
+    """
 
     messages: int
+    destinations: Mapping[str, int] = {}
 
 
 class Revoked(Event, frozen=True, kw_only=True):
@@ -101,6 +111,16 @@ class Published(Event, frozen=True, kw_only=True):
     late_sum_ms: int = 0
     lateness: Mapping[int, int] = {}
     confirm_ms: Sequence[int] = ()
+
+
+class Settled(Event, frozen=True, kw_only=True):
+    """The store has forgotten messages: they are delivered. destinations: how many of each.
+
+    At-most-once messages are settled before they are published.
+    """
+
+    messages: int
+    destinations: Mapping[str, int] = {}
 
 
 class PublishFailed(Event, frozen=True, kw_only=True):
@@ -217,6 +237,8 @@ class IngestStored(Event, frozen=True, kw_only=True):
     """What came of messages from a source. destination: that of the source.
 
     messages: those scheduled, now or by an earlier delivery; cancelled, rescheduled: pending ones.
+    delays: how long the scheduled ones are to wait, as `metrics/histogram.py: spread` counts it;
+    delay_sum_ms: the sum.
     """
 
     source: str
@@ -224,6 +246,8 @@ class IngestStored(Event, frozen=True, kw_only=True):
     messages: int = 0
     cancelled: int = 0
     rescheduled: int = 0
+    delays: Mapping[int, int] = {}
+    delay_sum_ms: int = 0
 
 
 class ChangeRefused(Event, frozen=True, kw_only=True):

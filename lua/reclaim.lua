@@ -12,7 +12,8 @@
 -- ARGV[2]  ttl          ms
 -- ARGV[3]  now          ms, empty = the store's clock
 -- ARGV[4]  limit        messages
--- returns  false if the lease is lost; else {left to reclaim, put back, fired ones among these}
+-- returns  false if the lease is lost; else {left to reclaim, put back, fired ones among these, then
+--          two a destination: its text, empty if the record cannot be read, how many were put back}
 -- cost     O(log n) per message, and their size
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then
   return false
@@ -23,13 +24,23 @@ local turn = '(' .. string.match(ARGV[1], ':(%d+)$')
 local marks = redis.call('HMGET', KEYS[8], 'fired_score', 'fired_claim')
 local fired_score, fired_claim = tonumber(marks[1] or -1), tonumber(marks[2] or -1)
 local found = redis.call('ZRANGEBYSCORE', KEYS[3], '-inf', turn, 'WITHSCORES', 'LIMIT', 0, ARGV[4])
-local fired = 0
+local fired, counts, order = 0, {}, {}
+
+local function count(record)
+  -- After a head of 13 bytes a payload is a MessagePack array; its first item is the destination.
+  local ok, _, text = pcall(cmsgpack.unpack_limit, record, 1, 14)
+  local destination = ok and type(text) == 'string' and text or ''
+  if not counts[destination] then
+    order[#order + 1] = destination
+  end
+  counts[destination] = (counts[destination] or 0) + 1
+end
 
 local function put_back(id, claim, score)
   if claim <= fired_claim and score <= fired_score then
     local tried = redis.call('HGET', KEYS[5], id) or '0:0:'
-    local count, _, due_ms = string.match(tried, '(%d+):(%d):(%d*)')
-    redis.call('HSET', KEYS[5], id, ((count or 0) + 1) .. ':1:' .. (due_ms or ''))
+    local failures, _, due_ms = string.match(tried, '(%d+):(%d):(%d*)')
+    redis.call('HSET', KEYS[5], id, ((failures or 0) + 1) .. ':1:' .. (due_ms or ''))
     fired = fired + 1
   end
   redis.call('ZADD', KEYS[2], string.format('%.17g', score), id)
@@ -47,5 +58,11 @@ for i = 1, #found, 2 do
     redis.call('HSET', KEYS[7], id, record and 'undecodable' or 'payload_missing')
   end
   redis.call('ZREM', KEYS[3], id)
+  count(record or '')
 end
-return {redis.call('ZCOUNT', KEYS[3], '-inf', turn), #found / 2, fired}
+local answer = {redis.call('ZCOUNT', KEYS[3], '-inf', turn), #found / 2, fired}
+for _, destination in ipairs(order) do
+  answer[#answer + 1] = destination
+  answer[#answer + 1] = counts[destination]
+end
+return answer

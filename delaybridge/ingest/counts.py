@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from operator import mul
+from time import time_ns
+from typing import cast
 
 from delaybridge.events import ChangeRefused, Emit, IngestStored, Quarantined
-from delaybridge.ingest.entries import Change, Entry, Quarantine
+from delaybridge.ingest.entries import Change, Entry, Quarantine, Schedule
 from delaybridge.message import Answer
+from delaybridge.metrics.histogram import DELAY_BOUNDS_MS, spread
 
 _SMOOTHING = 0.5
 _CANCELLED = frozenset((Answer.CANCELLED, Answer.CANCELLED_MAYBE_DELIVERED))
@@ -46,14 +51,31 @@ class SourceCounts:
             self.rate = fresh if fresh == 0 else self.rate + (fresh - self.rate) * _SMOOTHING
         self._seen = now_s, self.total
 
-    def scheduled(self, messages: int, emit: Emit) -> None:
+    def scheduled(self, entries: Sequence[Entry], emit: Emit) -> None:
         """All of these messages are pending now: the usual case."""
-        emit(IngestStored(source=self.source, destination=self.target, messages=messages))
+        self._stored(cast(Sequence[Schedule], entries), 0, 0, emit)
+
+    def _stored(
+        self, scheduled: Sequence[Schedule], cancelled: int, rescheduled: int, emit: Emit
+    ) -> None:
+        delays, delay_sum_ms = delays_of(scheduled)
+        emit(
+            IngestStored(
+                source=self.source,
+                destination=self.target,
+                messages=len(scheduled),
+                cancelled=cancelled,
+                rescheduled=rescheduled,
+                delays=delays,
+                delay_sum_ms=delay_sum_ms,
+            )
+        )
 
     def report(self, stored: Iterable[tuple[Entry, Answer | None]], emit: Emit) -> None:
         """Count stored entries, and log the quarantined messages and refused changes among them."""
         reasons: Counter[str] = Counter()
-        refused = scheduled = cancelled = rescheduled = 0
+        scheduled: list[Schedule] = []
+        refused = cancelled = rescheduled = 0
         for entry, answer in stored:
             if isinstance(entry, Quarantine):
                 reasons[entry.reason] += 1
@@ -62,17 +84,9 @@ class SourceCounts:
                 cancelled += answer in _CANCELLED
                 rescheduled += answer in _RESCHEDULED
             else:
-                scheduled += 1
+                scheduled.append(entry)
         if scheduled or cancelled or rescheduled:
-            emit(
-                IngestStored(
-                    source=self.source,
-                    destination=self.target,
-                    messages=scheduled,
-                    cancelled=cancelled,
-                    rescheduled=rescheduled,
-                )
-            )
+            self._stored(scheduled, cancelled, rescheduled, emit)
         for reason, count in reasons.items():
             self.quarantined += count
             emit(Quarantined(source=self.source, messages=count, reason=reason))
@@ -85,3 +99,19 @@ class SourceCounts:
         counts = asdict(self)
         del counts["_seen"]
         return counts | {"rate": round(self.rate, 1)}
+
+
+def delays_of(scheduled: Sequence[Schedule]) -> tuple[dict[int, int], int]:
+    """How long messages are to wait from now, as `spread` counts it, and the sum in ms.
+
+    Cheap if many of a batch have the same delay.
+    """
+    whens = Counter([entry.accepted.when for entry in scheduled])
+    now_ms = time_ns() // 1_000_000
+    waits_ms = [int(when) if when[0] == "+" else max(0, int(when) - now_ms) for when in whens]
+    if len(waits_ms) == len(scheduled):
+        return (spread(waits_ms, DELAY_BOUNDS_MS) if waits_ms else {}), sum(waits_ms)
+    counts: Counter[int] = Counter()
+    for wait_ms, messages in zip(waits_ms, whens.values(), strict=True):
+        counts[bisect_left(DELAY_BOUNDS_MS, wait_ms)] += messages
+    return counts, sum(map(mul, waits_ms, whens.values()))

@@ -59,9 +59,18 @@ METRICS = {
         "name",
         alert="any: no worker ran",
     ),
-    "messages_claimed_total": _counter("Messages taken into memory, shortly before they are due."),
-    "messages_fired_total": _counter("Messages that the store allowed to be published."),
+    "messages_claimed_total": _counter(
+        "Messages taken into memory, shortly before they are due.", "destination"
+    ),
+    "messages_fired_total": _counter(
+        "Messages that the store allowed to be published, when they are due.", "destination"
+    ),
     "messages_published_total": _counter("Messages that the broker confirmed.", "destination"),
+    "messages_settled_total": _counter(
+        "Messages that were delivered and are no longer stored. At-most-once messages are settled"
+        " before they are published.",
+        "destination",
+    ),
     "messages_retried_total": _counter(
         "Failed attempts after which the message waits for another.",
         "destination",
@@ -80,7 +89,9 @@ METRICS = {
     "messages_dropped_total": _counter(
         "At-most-once messages lost in a failed publish.", "destination", "reason"
     ),
-    "messages_reclaimed_total": _counter("Messages that a dead worker had claimed, taken back."),
+    "messages_reclaimed_total": _counter(
+        "Messages that a dead worker had claimed, taken back.", "destination"
+    ),
     "dead_messages_deleted_total": _counter(
         "Dead messages deleted because of dead.max_messages or dead.max_age_s."
     ),
@@ -110,7 +121,7 @@ METRICS = {
             f"Messages that anyone {what}, counted in Redis: the same from every process; do not"
             " sum."
         )._replace(of_redis=True)
-        for what in ("scheduled", "cancelled", "rescheduled")
+        for what in ("scheduled", "cancelled", "rescheduled", "kicked")
     },
     # histograms, of the same processes
     "publish_lateness_seconds": _histogram(
@@ -121,6 +132,10 @@ METRICS = {
     "publish_confirm_seconds": _histogram(
         "How long a broker took to confirm a batch; one observation per batch.", "broker"
     ),
+    "requested_delay_seconds": _histogram(
+        "How long messages that ingest stored are to wait, when they are stored.", "destination"
+    ),
+    "scan_batch_messages": _histogram("Messages in a claim that returned any."),
     "claim_seconds": _histogram("How long a claim took, in Redis and on the way there."),
     # gauges, of these processes
     "worker_processes": _gauge("Processes that run and have reported."),

@@ -26,9 +26,10 @@ from delaybridge.events import (
     Retried,
     RunsMade,
     ScannerFailed,
+    Settled,
     StoreSilent,
 )
-from delaybridge.metrics.histogram import Histogram
+from delaybridge.metrics.histogram import Histogram, Histograms
 from delaybridge.store.troubles import first_word
 
 Key = tuple[str, ...]  # a metric's name without the prefix `delaybridge_`, then its labels' values
@@ -69,7 +70,7 @@ class Counts:
 
     def __init__(self) -> None:
         self.totals: defaultdict[Key, int] = defaultdict(int)
-        self.histograms: defaultdict[Key, Histogram] = defaultdict(Histogram)
+        self.histograms = Histograms()
         self.destination, self.source = Capped(MOST_DESTINATIONS), Capped(MOST_DESTINATIONS)
         self.name = Capped(MOST_DESTINATIONS)
         self._reasons, self._pairs = Capped(MOST_REASONS), Capped(MOST_PAIRS)
@@ -105,9 +106,15 @@ class Counts:
         self.totals[metric, destination, reason] += event.messages
 
     def claimed(self, event: Claimed) -> None:
-        """A claim, and how long its call took."""
-        self.totals["messages_claimed_total",] += event.messages
+        """A claim, how many messages it returned, and how long its call took."""
+        self.each("messages_claimed_total", event)
         self.histograms["claim_seconds",].observe(event.took_ms)
+        self.histograms["scan_batch_messages",].observe(event.messages)
+
+    def each(self, metric: str, event: Claimed | FireAllowed | Settled | LeaseAcquired) -> None:
+        """Messages by destination."""
+        for destination, messages in event.destinations.items():
+            self.totals[metric, self.destination(destination)] += messages
 
     def stored(self, event: IngestStored) -> None:
         """What ingest stored and changed."""
@@ -119,6 +126,9 @@ class Counts:
         ):
             if amount:
                 self.totals[metric] += amount
+        if event.delays:
+            found = self.histograms["requested_delay_seconds", destination]
+            found.add(event.delays, event.delay_sum_ms)
 
     def runs(self, event: RunsMade) -> None:
         """Runs of a recurring definition."""
@@ -133,8 +143,7 @@ class Counts:
     def acquired(self, event: LeaseAcquired) -> None:
         """A lease was taken, and messages of dead sessions put back."""
         self.totals["leases_acquired_total",] += 1
-        if event.reclaimed:
-            self.totals["messages_reclaimed_total",] += event.reclaimed
+        self.each("messages_reclaimed_total", event)
 
     def add(self, amount: int, *key: str) -> None:
         """Count `amount` more under a metric and its labels."""
@@ -152,7 +161,8 @@ _COUNTED: dict[type[Event], Callable[[Counts, Any], None]] = {
     DeadLettered: _failure("messages_dead_lettered_total"),
     Dropped: _failure("messages_dropped_total"),
     Claimed: Counts.claimed,
-    FireAllowed: lambda counts, event: counts.add(event.messages, "messages_fired_total"),
+    FireAllowed: lambda counts, event: counts.each("messages_fired_total", event),
+    Settled: lambda counts, event: counts.each("messages_settled_total", event),
     PublishFailed: lambda counts, event: counts.add(
         event.messages,
         "publish_errors_total",

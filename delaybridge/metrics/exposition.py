@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 from delaybridge import __version__
 from delaybridge.metrics.catalog import METRICS, PREFIX
 from delaybridge.metrics.counts import Counts, Key
-from delaybridge.metrics.histogram import BOUNDS_MS, Histogram
+from delaybridge.metrics.histogram import Histogram
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric as Family
@@ -77,10 +77,11 @@ def _distribution(name: str, histograms: Mapping[Key, Histogram]) -> Family:
 
     metric = METRICS[name]
     family = core.HistogramMetricFamily(PREFIX + name, metric.means, labels=metric.labels)
+    unit = 1000 if name.endswith("_seconds") else 1  # times are counted in ms
     for labels, histogram in histograms.items():
-        bounds = [*(repr(bound / 1000) for bound in BOUNDS_MS), "+Inf"]
+        bounds = [*(repr(bound / unit) for bound in histogram.bounds), "+Inf"]
         counts = map(float, accumulate(histogram.counts))
-        family.add_metric(labels, list(zip(bounds, counts, strict=True)), histogram.sum_ms / 1000)
+        family.add_metric(labels, list(zip(bounds, counts, strict=True)), histogram.sum / unit)
     return family
 
 

@@ -99,7 +99,7 @@ class ProcessReports:
                 to.totals[known] = max(to.totals[known], total)
         for key, histogram in report.histograms.items():
             counts = dict(enumerate(histogram.counts))
-            to.histograms[self._capped(key)].add(counts, histogram.sum_ms)
+            to.histograms[self._capped(key)].add(counts, histogram.sum)
 
     def _capped(self, key: Key) -> Key:
         """The same with bounded labels: each process has bounded its own, but they may differ."""

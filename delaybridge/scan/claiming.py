@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from math import inf
 from operator import attrgetter
 
@@ -111,13 +112,18 @@ class Claiming:
         sent_s = clock.monotonic()
         answers = await self._context.asking.ask(claims, reads_clock=True)
         took_ms = (clock.monotonic() - sent_s) * 1000
-        received = [self._received(s, claimed, now_ms) for s, (claimed,) in answers.items()]
+        received: Counter[str] = Counter()
+        for session, (claimed,) in answers.items():
+            received.update(self._received(session, claimed, now_ms))
         self.under_way = ()
-        if messages := sum(received):
-            self._context.emit(Claimed(messages=messages, took_ms=took_ms))
+        if messages := received.total():
+            self._context.emit(Claimed(messages=messages, took_ms=took_ms, destinations=received))
 
-    def _received(self, session: Session, claimed: Claim, now_ms: int) -> int:
-        """Put one bucket's copies on the wheel, and note when to look again; returns how many."""
+    def _received(self, session: Session, claimed: Claim, now_ms: int) -> Mapping[str, int]:
+        """Put one bucket's copies on the wheel, and note when to look again.
+
+        Returns how many of each destination.
+        """
         options, next_score = self._context.options, claimed.next_score
         session.next_score = inf if next_score is None else next_score
         next_due_ms = inf if next_score is None else int(next_score)
@@ -139,4 +145,4 @@ class Claiming:
             if len(kept) < len(copies):
                 session.waits_no_more(claimed.number, len(copies) - len(kept))
             self._context.waiting.add(kept)
-        return len(copies)
+        return Counter([copy.lane.label for copy in copies])

@@ -14,6 +14,15 @@ if TYPE_CHECKING:
     from delaybridge.scan.session import Session
 
 
+class Lot:
+    """What one claim of a session returned. Its copies share this object, to be grouped by it."""
+
+    __slots__ = ("claim", "session")
+
+    def __init__(self, session: Session, claim: int) -> None:
+        self.session, self.claim = session, claim
+
+
 class Copy(Delivery):
     """One claimed message, named by (id, claim number) as in the store.
 
@@ -29,6 +38,7 @@ class Copy(Delivery):
         "is_plain",
         "lane",
         "late_from_ms",
+        "lot",
         "refusals",
         "score",
         "session",
@@ -38,8 +48,7 @@ class Copy(Delivery):
 
     def __init__(
         self,
-        session: Session,
-        claim: int,
+        lot: Lot,
         id: str,
         score: float,
         tried: Tried,
@@ -56,8 +65,8 @@ class Copy(Delivery):
             self.due_ms = first_due_ms
             self.late_from_ms = first_due_ms if failures else int(score)
         self.attempt = failures + 1
-        self.session, self.claim, self.score, self.tried = session, claim, score, tried
-        self.lane = lane
+        self.lot, self.session, self.claim = lot, lot.session, lot.claim
+        self.score, self.tried, self.lane = score, tried, lane
         self.is_plain = type(record.headers) is lane.headers_type and not (
             failures or record.ttl_ms is not None or record.at_most_once
         )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from delaybridge.store.command import RedisCommand
@@ -15,14 +16,15 @@ class ExitReport(NamedTuple):
     """Commands that tell the store how copies ended.
 
     copies: their number. back_off_ms: the shortest back-off among them, None if no copy is retried.
-    parked: ids of the copies that it parks. deferred_to: the earliest score of those that it
-    defers, None if it defers none.
+    parked: ids of the copies that it parks. settled: how many of each destination it settles.
+    deferred_to: the earliest score of those that it defers, None if it defers none.
     """
 
     commands: list[RedisCommand[Any]]
     copies: int
     back_off_ms: int | None
     parked: set[str]
+    settled: Mapping[str, int]
     deferred_to: float | None = None
 
 
@@ -34,6 +36,7 @@ class Exits:
         self._bucket, self._owner = bucket, owner
         self.draining = False  # no more unparking; exits are told at once
         self._settled: dict[int, list[str]] = {}
+        self._settled_of: Counter[str] = Counter()  # destination -> how many of these
         self._retried: list[tuple[Item, int | None, bool, str]] = []
         self._deferred: list[tuple[Item, float]] = []
         self._buried: list[tuple[Item, bool, bool, str]] = []
@@ -43,9 +46,10 @@ class Exits:
         self._unpark_all = False
         self._unparking = self._unparking_all = False  # a call that has no answer yet
 
-    def settle(self, claim: int, ids: list[str]) -> None:
+    def settle(self, claim: int, ids: list[str], destination: str) -> None:
         """Remove these messages from the store: the broker confirmed them."""
         self._settled.setdefault(claim, []).extend(ids)
+        self._settled_of[destination] += len(ids)
 
     def retry(
         self, item: Item, delay_ms: int | None, *, maybe: bool = False, error: str = ""
@@ -109,7 +113,7 @@ class Exits:
         """Everything gathered since the last report. The caller must tell the store."""
         commands: list[RedisCommand[Any]] = []
         bucket, owner = self._bucket, self._owner
-        count = sum(map(len, self._settled.values()))
+        count, settled = self._settled_of.total(), self._settled_of
         count += len(self._retried) + len(self._deferred) + len(self._buried) + len(self._parked)
         commands += (bucket.park(*owner, part) for part in _parts(self._parked))
         commands += (bucket.settle(*owner, part) for part in _by_claim(self._settled))
@@ -121,8 +125,9 @@ class Exits:
         parked = {item.id for item in self._parked}
         self._parking |= parked
         self._settled, self._retried, self._deferred = {}, [], []
+        self._settled_of = Counter()
         self._buried, self._parked = [], []
-        return ExitReport(commands, count, back_off_ms, parked, deferred_to)
+        return ExitReport(commands, count, back_off_ms, parked, settled, deferred_to)
 
     def answered(self, report: ExitReport) -> None:
         """The store has the report."""

@@ -7,6 +7,7 @@ since their claim, and fails if the lease is lost.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from math import ceil, inf
 from typing import Any
 
@@ -146,15 +147,13 @@ class Firing:
         sent_s = clock.monotonic()
         answers = await self._context.asking.ask(asked, reads_clock=True)
         self._round_trip_ms += ((clock.monotonic() - sent_s) * 1000 - self._round_trip_ms) / 8
+        self._telling.answered(answers, reports)
         once: Batch = {}
-        allowed = 0
         for session, copies in batch.items():
             if session not in answers:
                 self._context.lanes.withdraw(copies)
                 continue
-            self._telling.answered(session, reports[session])
             ours = self._covered(session, answers[session][-1], copies)
-            allowed += len(ours)
             if any(copy.record.at_most_once for copy in ours):
                 once[session] = ours
             else:
@@ -164,9 +163,10 @@ class Firing:
             settled = await settle_once(self._context.asking, once)
             self._publishing.fired += settled.go
             self._context.lanes.withdraw(settled.stay)
+            of = Counter(copy.lane.label for copy in settled.go if copy.record.at_most_once)
+            if of:
+                self._context.emit(events.Settled(messages=of.total(), destinations=of))
         self._under_way = False
-        if allowed:
-            self._context.emit(events.FireAllowed(messages=allowed))
 
     def _covered(self, session: Session, fired: Fired, copies: list[Copy]) -> list[Copy]:
         """The copies that one bucket's fire allows to be published.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,12 +18,14 @@ class Inherited:
 
     Messages in the mirror go back to `due`. Parked ones are read in order, a slice at a time. Those
     whose lane would park them again stay, and are known from then on as if this session had parked
-    them; all others go back. moved, fired: messages that were in the mirror.
+    them; all others go back. moved, fired: messages that were in the mirror;
+    destinations: the moved ones by lane.
     """
 
     def __init__(self, session: Session) -> None:
         self.session = session
         self.moved = self.fired = 0
+        self.destinations: Counter[str] = Counter()
         self.is_done = False
         self._after: tuple[float, bytes] | None = None
         self._back: list[bytes] = []
@@ -40,6 +43,9 @@ class Inherited:
         left: ParkedSlice = answers[-1]
         self.moved += reclaimed.moved
         self.fired += reclaimed.fired
+        for text, messages in reclaimed.destinations.items():
+            _, lane = lanes.route(text, now_ms)
+            self.destinations[lane.label] += messages
         if left.messages:
             self._after = left.messages[-1][:2]
         self._back = lanes.inherit(self.session, left.messages, now_ms)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from itertools import islice
 from math import inf
 from typing import Any, cast
 
-from delaybridge.events import Emit
+from delaybridge.events import Emit, FireAllowed
 from delaybridge.message import Delivery
 from delaybridge.publish import Outcome, Verdict
 from delaybridge.scan.copy import Copy
@@ -61,7 +61,7 @@ class Lanes:
         dead_letters: broker -> destination of messages that are given up. spans: None if the
         worker does not trace.
         """
-        self._brokers, self._spans = brokers, spans
+        self._brokers, self._spans, self._emit = brokers, spans, emit
         self._window = Window(window_messages, window_bytes)
         self._steering = Steering(retry, dead_letters)
         self._routing = Routing(brokers, window_messages, emit, self._steering)
@@ -71,6 +71,7 @@ class Lanes:
         self.is_spread = False  # some messages leave later than they are due
         self._clear: set[tuple[Session, Lane]] = set()  # found without obstacle in this batch
         self._waiting: dict[Lane, None] = {}  # lanes with ready copies, in order
+        self._recalled: Counter[str] = Counter()  # copies taken back, by their lanes' labels
         self._has_rates = False
         self.ripened, self.unripened = self._window.ripened, self._window.unripened
         self.recover, self.session_over = self._parking.recover, self._parking.session_over
@@ -183,9 +184,15 @@ class Lanes:
 
     def ready(self, copies: Sequence[Copy]) -> None:
         """The copies are fired and due: publish them when there is room."""
+        fired: Counter[str] = Counter()
         for lane, ours in by_lane(copies):
             self._waiting[lane] = None
             lane.ready += ours
+            fired[lane.label] += len(ours)
+        if self._recalled:  # they were counted before
+            fired, self._recalled = fired - self._recalled, self._recalled - fired
+        if fired:
+            self._emit(FireAllowed(messages=fired.total(), destinations=fired))
 
     def publish(self, now_ms: int) -> None:
         """Hand ready copies to the brokers, within the window."""
@@ -257,7 +264,9 @@ class Lanes:
         """
         taken = []
         for lane in list(self._waiting):
-            taken += [copy for copy in lane.ready if not isinstance(copy, Letter)]
+            ours = [copy for copy in lane.ready if not isinstance(copy, Letter)]
+            taken += ours
+            self._recalled[lane.label] += len(ours)
             lane.ready = deque(copy for copy in lane.ready if isinstance(copy, Letter))
             if not lane.ready:
                 del self._waiting[lane]
@@ -271,7 +280,8 @@ class Lanes:
         if lane.probes:
             lane.probes -= 1
         letter.refusals = lane.refusals
-        self.ready([letter])
+        self._waiting[lane] = None
+        lane.ready.append(letter)
 
     # rates
 

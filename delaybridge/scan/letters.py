@@ -33,8 +33,8 @@ class Letter(Copy):
         self, copy: Copy, to: str, destination: Destination, lane: Lane, reason: str, *, maybe: bool
     ) -> None:
         record = _addressed(copy.record, to, reason, copy.attempt)
-        session, claim, id, score = copy.session, copy.claim, copy.id, copy.score
-        super().__init__(session, claim, id, score, copy.tried, record, destination, lane)
+        lot, id, score, tried = copy.lot, copy.id, copy.score, copy.tried
+        super().__init__(lot, id, score, tried, record, destination, lane)
         self.reason, self.maybe = reason, maybe
 
 

@@ -20,11 +20,10 @@ from delaybridge.events import (
 from delaybridge.message import Destination
 from delaybridge.metrics.histogram import spread
 from delaybridge.publish import Fault, Outcome, Verdict
-from delaybridge.scan.copy import Copy
+from delaybridge.scan.copy import Copy, Lot
 from delaybridge.scan.lane import Lane
 from delaybridge.scan.letters import Letter
 from delaybridge.scan.parking import Parking
-from delaybridge.scan.session import Session
 
 ERROR_CHARS = 200  # of an error that is kept with a message, or announced
 _REASON_CHARS = 500  # of the reason kept with a dead message
@@ -52,14 +51,14 @@ class Outcomes:
 
         took_ms: of each batch that is answered by now.
         """
-        settled: dict[tuple[Session, int], list[str]] = {}
+        settled: dict[Lot, list[str]] = {}
         for copy in copies:
             if copy.record.at_most_once:
                 copy.session.ended(1)  # settled before it was published
             else:
-                settled.setdefault((copy.session, copy.claim), []).append(copy.id)
-        for (session, claim), ids in settled.items():
-            session.exits.settle(claim, ids)
+                settled.setdefault(copy.lot, []).append(copy.id)
+        for lot, ids in settled.items():
+            lot.session.exits.settle(lot.claim, ids, lane.label)
         late_ms = [now_ms - copy.late_from_ms for copy in copies]
         self._emit(
             Published(

@@ -49,7 +49,7 @@ class Publishing:
             copy.session.exits.retry(copy.item, None)
 
 
-async def settle_once(asking: Asking, batch: Mapping[Session, list[Copy]]) -> Settled:
+async def settle_once(asking: Asking, batch: Mapping[Session, list[Copy]]) -> SettledOnce:
     """Settle the at-most-once copies of a batch before they are published.
 
     Only copies settled by this call may go. The other copies of the same buckets waited for it, so
@@ -57,7 +57,7 @@ async def settle_once(asking: Asking, batch: Mapping[Session, list[Copy]]) -> Se
     """
     asked = {session: [_settling(session, copies)] for session, copies in batch.items()}
     answers = await asking.ask(asked)
-    settled = Settled([], [])
+    settled = SettledOnce([], [])
     for session, copies in batch.items():
         if session not in answers:
             settled.stay.extend(copies)
@@ -78,7 +78,7 @@ def _settling(session: Session, copies: list[Copy]) -> RedisCommand[Any]:
     return session.bucket.settle_once(*session.owner, claims.items())
 
 
-class Settled(NamedTuple):
+class SettledOnce(NamedTuple):
     """Copies that may be published, and those that may not."""
 
     go: list[Copy]

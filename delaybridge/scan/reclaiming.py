@@ -51,6 +51,12 @@ class Reclaiming:
     def _reclaimed(self, done: Inherited) -> None:
         done.session.ready = True
         bucket = done.session.bucket.number
-        event = LeaseAcquired(bucket=bucket, reclaimed=done.moved, fired=done.fired)
-        self._context.emit(event)
+        self._context.emit(
+            LeaseAcquired(
+                bucket=bucket,
+                reclaimed=done.moved,
+                fired=done.fired,
+                destinations=done.destinations,
+            )
+        )
         self._context.ring()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
 
+from delaybridge.events import Settled
 from delaybridge.scan.context import Context
 from delaybridge.scan.exits import ExitReport
 from delaybridge.scan.session import Session
@@ -51,12 +53,21 @@ class Telling:
         asked = {s: reports[s].commands + unparks[s] for s in sessions}
         answers = await self._context.asking.ask(asked)
         self._under_way = False
+        self.answered(answers, reports)
         for session in answers:
-            self.answered(session, reports[session])
             if unparks[session]:
                 session.unparked(answers[session][-1])
 
-    def answered(self, session: Session, report: ExitReport) -> None:
+    def answered(self, sessions: Iterable[Session], reports: Mapping[Session, ExitReport]) -> None:
+        """The store has the reports of these sessions."""
+        settled: Counter[str] = Counter()
+        for session in sessions:
+            self._has(session, reports[session])
+            settled.update(reports[session].settled)
+        if settled:
+            self._context.emit(Settled(messages=settled.total(), destinations=settled))
+
+    def _has(self, session: Session, report: ExitReport) -> None:
         """The store has the report. Messages put back until later are claimed again in time."""
         session.told(report)
         if report.back_off_ms is not None:

@@ -7,7 +7,7 @@ from typing import cast
 from delaybridge.errors import DecodeError
 from delaybridge.events import Buried, Emit
 from delaybridge.message import decode_record
-from delaybridge.scan.copy import Copy
+from delaybridge.scan.copy import Copy, Lot
 from delaybridge.scan.lanes import Lanes
 from delaybridge.scan.session import Session
 from delaybridge.store.record import BACKDATED, parse_tried, since_ms, split_record
@@ -24,7 +24,7 @@ def copies_of(
     to `due` instead. So does one that is late, once: else it might overtake an earlier one of its
     key that was put back before.
     """
-    copies = []
+    copies, lot = [], Lot(session, claimed.number)
     route, is_spread = lanes.route, lanes.is_spread
     tried = claimed.tried or [b""] * len(claimed.ids)
 
@@ -44,9 +44,7 @@ def copies_of(
             bury(id, f"{exc.code}: {exc.detail}")
             continue
         destination, lane = route(record.destination, now_ms)
-        copy = Copy(
-            session, claimed.number, id, score, parse_tried(failures), record, destination, lane
-        )
+        copy = Copy(lot, id, score, parse_tried(failures), record, destination, lane)
         if raw[0] == BACKDATED:
             copy.late_from_ms = max(copy.late_from_ms, since_ms(raw))
         if not (is_spread and _defers(copy, now_ms)):

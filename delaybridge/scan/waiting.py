@@ -13,7 +13,6 @@ from delaybridge.scan.wheel import Wheel
 
 BACKWARDS_MS = 50  # a wheel never turns back; if the clock does, by more, it is replaced
 by_score = attrgetter("score")
-_by_claim = attrgetter("session", "claim")
 
 
 class WaitingCopies:
@@ -109,5 +108,5 @@ class WaitingCopies:
     def _end_wait(self, copies: Sequence[Copy]) -> None:
         self.messages -= len(copies)
         self.bytes -= sum([copy.size for copy in copies])
-        for (session, claim), count in Counter(map(_by_claim, copies)).items():
-            session.waits_no_more(claim, count)
+        for lot, count in Counter([copy.lot for copy in copies]).items():
+            lot.session.waits_no_more(lot.claim, count)

@@ -18,15 +18,15 @@ from delaybridge.store.troubles import Retrying
 from delaybridge.store.verbs import Bucket
 
 _UNPARKED = (State.DELAYED, State.IN_FLIGHT)  # why a message is parked, its worker knows
-_ACCEPTED = ("scheduled", "cancelled", "rescheduled")  # in a bucket's marks
+_ACCEPTED = ("scheduled", "cancelled", "rescheduled", "kicked")  # in a bucket's marks
 WINDOWS_MS = {"1m": 60_000, "5m": 300_000, "1h": 3_600_000, "1d": 86_400_000}
 
 
 class Gauges(NamedTuple):
     """The namespace as Redis has it. now_us: its clock. memory: INFO memory.
 
-    accepted: how many messages were scheduled, cancelled, rescheduled in all buckets since the
-    namespace began, by anyone; empty if a bucket's count cannot be read.
+    accepted: how many messages were scheduled, cancelled, rescheduled, kicked in all buckets since
+    the namespace began, by anyone; empty if a bucket's count cannot be read.
     buckets: of the namespace. unowned: those without a lease. held: the counts of the buckets that
     were asked for, whose parked messages are not overdue; alone: of the unowned ones, `overdue_ms`
     as in `stats`. horizon: window -> messages of the held buckets that are in flight, or delayed

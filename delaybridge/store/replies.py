@@ -106,11 +106,15 @@ class Acquired(NamedTuple):
 
 
 class Reclaimed(NamedTuple):
-    """The answer to a reclaim: how many are left. moved, fired: by this call, for the log."""
+    """The answer to a reclaim: how many are left. moved, fired: by this call, for the log.
+
+    destinations: those of the moved ones, empty if a record cannot be read -> how many.
+    """
 
     left: int
     moved: int
     fired: int
+    destinations: Mapping[str, int] = {}
 
 
 class Trimmed(NamedTuple):
@@ -253,6 +257,14 @@ def read_fleet(reply: list[Any]) -> Fleet:
 
 def read_allowed(reply: list[int]) -> list[tuple[int, int]]:
     return list(zip(reply[::2], reply[1::2], strict=True))
+
+
+def read_reclaimed(reply: list[Any] | None) -> Reclaimed | None:
+    if reply is None:
+        return None
+    left, moved, fired, *found = reply
+    names = [name.decode(errors="replace") for name in found[::2]]
+    return Reclaimed(left, moved, fired, dict(zip(names, found[1::2], strict=True)))
 
 
 def read_birth(name: str, reply: bytes | None) -> tuple[int, str] | None:

@@ -362,7 +362,7 @@ class Bucket:
     ) -> RedisCommand[replies.Reclaimed | None]:
         """Put back the messages that earlier sessions left in the mirror."""
         args = (token, ttl_ms, _now(now_ms), limit)
-        return self._call("reclaim", args, lambda r: None if r is None else replies.Reclaimed(*r))
+        return self._call("reclaim", args, replies.read_reclaimed)
 
     def trim(
         self,

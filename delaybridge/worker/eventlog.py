@@ -48,6 +48,7 @@ from delaybridge.events import (
     Revoked,
     RunsMade,
     ScannerFailed,
+    Settled,
     SourceUnguarded,
     StoreSilent,
     Stuck,
@@ -61,7 +62,8 @@ _TEXT_CHARS = 200
 # The remedy for a source comes last, after names that may be long.
 _MOST_CHARS = {IngestFailed: 1000, SourceUnguarded: 1000}
 _MOST_LINES = 100  # of one summary; further groups are counted together as `(others)`
-_DEBUG = (Claimed, FireAllowed, PublishFailed, Revoked, IngestStored)  # not logged otherwise
+# Only logged with --verbose.
+_DEBUG = (Claimed, FireAllowed, PublishFailed, Revoked, Settled, IngestStored)
 _WARNINGS = (
     BucketDamaged, Buried, ChangeRefused, CircuitOpened, ClockStepped, DeadDropped, DeadLettered,
     Dropped, FleetDamaged, IdMissing, IngestFailed, LeaseLost, Quarantined, RecurringFailed,
@@ -71,7 +73,7 @@ _OF_SOURCES = (ChangeRefused, Ingested, Quarantined)
 _OF_BUCKETS = (LeaseAcquired, LeaseLost, LeaseReleased)
 _SUMMED = _OF_SOURCES + _OF_BUCKETS + (
     Buried, Claimed, DeadDropped, DeadLettered, Dropped, FireAllowed, IngestStored, Published,
-    PublishFailed, RecurringFailed, Retried, Revoked, RunsMade, StoreSilent,
+    PublishFailed, RecurringFailed, Retried, Revoked, RunsMade, Settled, StoreSilent,
 )  # fmt: skip
 _OTHERS = "(others)"
 _PLAIN = re.compile(r"[^\s\"'=]+")

@@ -180,11 +180,60 @@ async def test_counters_never_fall_while_processes_are_killed(
         assert found["horizon_messages", "5m"] == 0
         names = {name for name, *_ in found}
         missing = {n for n, m in METRICS.items() if not m.labels and n not in names}
-        assert missing <= {"claim_seconds"}
+        assert missing <= {"claim_seconds", "scan_batch_messages"}  # their samples have suffixes
         process.signal(signal.SIGHUP)
         process.signal(signal.SIGTERM)
         assert await asyncio.to_thread(process.wait) == 0
         assert not port.is_up
+
+
+async def test_every_step_of_a_message_is_counted_by_destination(
+    redis_url: str, rabbitmq_url: str, namespace: str, start: Start
+) -> None:
+    rabbit, port, wrong = Rabbit(rabbitmq_url), Port(), f"rabbitmq:/{namespace}.missing"
+    await rabbit.target(namespace)
+    start(
+        redis_url, "--broker", rabbitmq_url, "scan", "--with-ingest",
+        "--metrics-port", str(port.number), INGEST__EXCHANGES=f"{namespace}.delay",
+        RETRY__MAX_ATTEMPTS="1",
+    )  # fmt: skip
+    await wait_until_async(lambda: rabbit.is_read(f"{namespace}.delay"), DEADLINE_S, "read")
+    for delay_ms in (100, 2000, "soon"):
+        await rabbit.publish(f"{namespace}.delay", "k", headers={"x-delay": delay_ms})
+    with Client(redis_url, namespace=namespace, brokers={"rabbitmq": rabbitmq_url}) as client:
+        lost = client.schedule(wrong, b"x", delay=0.01).id
+        buried = "messages_buried_total", wrong, "unroutable"
+        await wait_until_async(lambda: port.value(*buried) == 1, DEADLINE_S, "buried")
+        assert client.kick(lost) == "kicked"
+    await wait_until_async(lambda: port.value(*buried) == 2, DEADLINE_S, "buried again")
+    expected = {
+        f"messages_{step}_total": 2 for step in ("claimed", "fired", "published", "settled")
+    }
+    expected |= {
+        "requested_delay_seconds_count": 2,
+        "requested_delay_seconds_sum": 2.1,
+        "requested_delay_seconds_bucket 1.0": 1,
+        "requested_delay_seconds_bucket 4.0": 2,
+        "requested_delay_seconds_bucket 31557600.0": 2,
+    }
+    to = f"rabbitmq:{namespace}"
+
+    def counted() -> dict[str, float | None]:
+        found = port.scrape()
+        return {key: found.get((name, to, *le)) for key in expected for name, *le in [key.split()]}
+
+    await wait_until_async(lambda: counted() == expected, DEADLINE_S, "every step")
+    found = port.scrape()
+    assert found["messages_claimed_total", wrong] == found["messages_fired_total", wrong] == 2
+    assert ("messages_settled_total", wrong) not in found
+    assert found["store_messages_kicked_total",] == 1
+    assert found["store_messages_scheduled_total",] == 3
+    refused = {key: n for key, n in found.items() if key[0] == "messages_refused_total"}
+    assert refused == {("messages_refused_total", "bad_time"): 1}
+    claims = found["scan_batch_messages_count",]
+    assert claims == found["claim_seconds_count",]
+    assert found["scan_batch_messages_sum",] == 4
+    assert found["scan_batch_messages_bucket", "5.0"] == claims
 
 
 def test_health_follows_redis_as_it_ends_hangs_and_comes_back(

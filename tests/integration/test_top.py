@@ -119,7 +119,7 @@ def test_it_ends_when_its_terminal_is_closed(tmux: Tmux, redis_url: str, namespa
 def test_it_needs_a_terminal_and_names_what_does_not(redis_url: str, namespace: str) -> None:
     done = subprocess.run(command(redis_url, namespace), capture_output=True, timeout=20)
     assert done.returncode == 2
-    assert b"needs a terminal" in done.stderr and b"delaybridge stats" in done.stderr
+    assert b"needs a terminal" in done.stderr and b"delaybridge stats -i 1s" in done.stderr
     often = command(redis_url, namespace, "-i", "1ms")
     done = subprocess.run(often, capture_output=True, timeout=20)
     assert b"-i: 1ms is too often; at least 200ms" in done.stderr

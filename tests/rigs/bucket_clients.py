@@ -135,6 +135,7 @@ class ClientVerbs(Content):
         if maybe:
             self.attempts[id] = Tried(0, True)
         self._forget_calls(now_ms)
+        self.marks.kicked = (self.marks.kicked or 0) + 1
         return self._remember(stamp, id, Answer.KICKED, now_ms)
 
     def discard(self, stamp: bytes, id: str, *, now_ms: int) -> Answer:

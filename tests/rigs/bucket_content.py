@@ -61,6 +61,7 @@ class Marks:
     scheduled: int | None = None
     cancelled: int | None = None
     rescheduled: int | None = None
+    kicked: int | None = None
 
     @property
     def content(self) -> dict[bytes, float | bytes]:

@@ -8,9 +8,10 @@ holds every message to one set.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 
-from delaybridge.message import Answer
+from delaybridge.message import Answer, destination_text
 from delaybridge.store.record import Tried
 from delaybridge.store.replies import Acquired, Claim, Fired, Reclaimed, Renewed, Trimmed
 from delaybridge.store.verbs import Item
@@ -258,7 +259,9 @@ class Model(ClientVerbs):
             return None
         old = sorted((k, id) for id, k in self.mirror.items() if k < turn_of(token))
         count = 0
+        destinations: Counter[str] = Counter()
         for claim, id in old[:limit]:
+            destinations[destination_text(self.messages[id].payload)] += 1
             if self.is_fired(id):
                 tried = self._tried(id)
                 self.attempts[id] = Tried(tried.failures + 1, True, tried.due_ms)
@@ -266,7 +269,7 @@ class Model(ClientVerbs):
             self._ends(id, claim)
             self.due[id] = self.messages[id].score
         moved = min(limit, len(old))
-        return Reclaimed(len(old) - moved, moved, count)
+        return Reclaimed(len(old) - moved, moved, count, destinations)
 
 
 def turn_of(token: str) -> int:

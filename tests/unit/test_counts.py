@@ -47,7 +47,7 @@ def test_a_confirmed_batch_is_counted_with_its_lateness() -> None:
     assert counts.totals["messages_published_total", "a:q"] == 4
     histogram = counts.histograms["publish_lateness_seconds", "a:q"]
     assert histogram.counts == [1, 0, 2, *[0] * 12, 1]
-    assert histogram.sum_ms == 70_007
+    assert histogram.sum == 70_007
 
 
 def test_a_batch_that_was_early_by_a_clock_step_does_not_lower_the_sum() -> None:
@@ -55,7 +55,7 @@ def test_a_batch_that_was_early_by_a_clock_step_does_not_lower_the_sum() -> None
     counts(published("a:q", 10))
     counts(published("a:q", -500))
     histogram = counts.histograms["publish_lateness_seconds", "a:q"]
-    assert (histogram.sum_ms, sum(histogram.counts)) == (10, 2)
+    assert (histogram.sum, sum(histogram.counts)) == (10, 2)
 
 
 @pytest.mark.parametrize(
@@ -77,8 +77,18 @@ def test_a_batch_that_was_early_by_a_clock_step_does_not_lower_the_sum() -> None
             events.Dropped(destination="a:q", messages=1, reason="connection_lost: x"),
             {("messages_dropped_total", "a:q", "connection_lost"): 1},
         ),
-        (events.Claimed(messages=9), {("messages_claimed_total",): 9}),
-        (events.FireAllowed(messages=9), {("messages_fired_total",): 9}),
+        (
+            events.Claimed(messages=9, destinations={"a:q": 7, "a:p": 2}),
+            {("messages_claimed_total", "a:q"): 7, ("messages_claimed_total", "a:p"): 2},
+        ),
+        (
+            events.FireAllowed(messages=9, destinations={"a:q": 9}),
+            {("messages_fired_total", "a:q"): 9},
+        ),
+        (
+            events.Settled(messages=9, destinations={"a:q": 9}),
+            {("messages_settled_total", "a:q"): 9},
+        ),
         (
             events.PublishFailed(destination="a:q", messages=4, reason="nack: 1"),
             {("publish_errors_total", "a", "nack"): 4},
@@ -106,8 +116,8 @@ def test_a_batch_that_was_early_by_a_clock_step_does_not_lower_the_sum() -> None
             {("circuits_opened_total", "a:q"): 1},
         ),
         (
-            events.LeaseAcquired(bucket=3, reclaimed=7, fired=2),
-            {("leases_acquired_total",): 1, ("messages_reclaimed_total",): 7},
+            events.LeaseAcquired(bucket=3, reclaimed=7, fired=2, destinations={"a:q": 7}),
+            {("leases_acquired_total",): 1, ("messages_reclaimed_total", "a:q"): 7},
         ),
         (events.LeaseReleased(bucket=3), {("leases_lost_total", "released"): 1}),
         (events.LeaseLost(bucket=3, reason="expired"), {("leases_lost_total", "expired"): 1}),
@@ -161,11 +171,13 @@ def test_a_reason_is_counted_by_its_first_word_and_pairs_are_bounded() -> None:
 
 def test_confirms_and_claims_are_timed() -> None:
     counts = Counts()
-    counts(events.Claimed(messages=1, took_ms=1.5))
+    counts(events.Claimed(messages=7, took_ms=1.5))
+    batches = counts.histograms["scan_batch_messages",]
+    assert (batches.counts[3], batches.sum, len(batches.counts)) == (1, 7, 13)
     counts(events.Published(destination="a:q", messages=1, late_ms=1, confirm_ms=[3, 70_000]))
     assert counts.histograms["claim_seconds",].counts[1] == 1
     confirms = counts.histograms["publish_confirm_seconds", "a"]
-    assert (confirms.counts[2], confirms.counts[-1], confirms.sum_ms) == (1, 1, 70_003)
+    assert (confirms.counts[2], confirms.counts[-1], confirms.sum) == (1, 1, 70_003)
 
 
 def test_a_copy_stays_as_it_is() -> None:

@@ -11,7 +11,7 @@ import pytest
 from delaybridge import events
 from delaybridge.message import Delivery, Record
 from delaybridge.publish import CONFIRMED, Fault, Outcome, Verdict
-from delaybridge.scan.copy import Copy
+from delaybridge.scan.copy import Copy, Lot
 from delaybridge.scan.lane import Broker
 from delaybridge.scan.lanes import Lanes, Way
 from delaybridge.scan.retry import RetryPolicy
@@ -87,7 +87,7 @@ class Board:
         destination, lane = self.lanes.route(text, NOW_MS)
         body = record.pop("body", b"")
         return Copy(
-            *(session or self.session, 11, f"m{self._count}", due_ms + self._count / 1024),
+            *(Lot(session or self.session, 11), f"m{self._count}", due_ms + self._count / 1024),
             *(Tried(failures, maybe), Record(text, body, **record), destination, lane),
         )
 
@@ -189,7 +189,7 @@ def test_bytes_count_as_well_but_one_message_always_passes() -> None:
     def pass_(text: str) -> str:
         destination, lane = board.lanes.route(text, NOW_MS)
         record = Record(text, large)
-        copy = Copy(board.session, 11, text, NOW_MS + 0.5, Tried(), record, destination, lane)
+        copy = Copy(Lot(board.session, 11), text, NOW_MS + 0.5, Tried(), record, destination, lane)
         return board.pass_(copy)
 
     assert [pass_("a:q"), pass_("a:q"), pass_("b:q"), pass_("b:q")] == [

@@ -8,7 +8,7 @@ import pytest
 
 from delaybridge.amqp.table import decode_table, encode_table
 from delaybridge.message import Destination, Record
-from delaybridge.scan.copy import Copy
+from delaybridge.scan.copy import Copy, Lot
 from delaybridge.scan.lane import Broker
 from delaybridge.scan.lanes import Lanes
 from delaybridge.scan.letters import Letter
@@ -32,7 +32,7 @@ def letter(kind: str, **fields: Any) -> Letter:
     )
     record = Record("b:orders/k", b"body", **fields)
     destination, lane = lanes.route("b:orders/k", 0)
-    copy = Copy(session, 11, "id", 7.5, Tried(2), record, destination, lane)
+    copy = Copy(Lot(session, 11), "id", 7.5, Tried(2), record, destination, lane)
     return Letter(copy, "b:/dead", TO, lane, "unroutable", maybe=False)
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from delaybridge.message import Destination, Record
-from delaybridge.scan.copy import Copy
+from delaybridge.scan.copy import Copy, Lot
 from delaybridge.scan.flow import Flow
 from delaybridge.scan.lane import Lane
 from delaybridge.scan.parked import Parked
@@ -27,7 +27,7 @@ HANDFUL = 3
 def copy(score: float) -> Copy:
     destination: Any = Destination("a", "", "q")
     lane = Lane("a:q", None, Flow(10, 0), Terms(RetryPolicy()))
-    return Copy(SESSION, 11, str(score), score, Tried(), Record("a:q", b""), destination, lane)
+    return Copy(Lot(SESSION, 11), str(score), score, Tried(), Record("a:q", b""), destination, lane)
 
 
 STEPS = st.integers(0, 60).map(lambda drawn: None if drawn < 6 else float(drawn))

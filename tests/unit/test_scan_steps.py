@@ -12,7 +12,7 @@ import pytest
 from delaybridge.message import Delivery, Record
 from delaybridge.publish import CONFIRMED
 from delaybridge.scan.context import ScanOptions
-from delaybridge.scan.copy import Copy
+from delaybridge.scan.copy import Copy, Lot
 from delaybridge.scan.flow import FIRST
 from delaybridge.scan.lane import Broker
 from delaybridge.scan.lanes import Lanes
@@ -91,9 +91,10 @@ class Rig:
         session.received(session.last_claim + 1, count)
         session.copies += count
         destination, lane = self.lanes.route("a:q", NOW_MS)
+        lot = Lot(session, session.last_claim)
         return [
             Copy(
-                session, session.last_claim, f"{number}-{session.last_claim}-{i}", score + i / 1024,
+                lot, f"{number}-{session.last_claim}-{i}", score + i / 1024,
                 Tried(), Record("a:q", b""), destination, lane,
             )
             for i in range(count)
@@ -233,7 +234,7 @@ def test_settled_messages_wait_longer_for_others_while_a_backlog_lasts(
     for pause_ms, ripe in ((10, []), (30, rig.copies(1))):
         rig.scanner._waiting.ripe = ripe
         rig.scanner._firing._under_way = True
-        rig.sessions[0].exits.settle(1, ["id"])
+        rig.sessions[0].exits.settle(1, ["id"], "a:q")
         assert "_tell" in rig.pass_(100)
         telling._under_way = False
         assert "_tell" not in rig.pass_(pause_ms - 1)
@@ -252,7 +253,7 @@ def test_ripe_copies_are_in_the_same_order_however_they_came() -> None:
         for step in range(5):
             scores = [NOW_MS - 10.0 + chosen.randrange(20) for _ in range(chosen.randrange(9))]
             copies = [
-                Copy(session, 1, "id", score, Tried(), Record("a:q", b""), destination, lane)
+                Copy(Lot(session, 1), "id", score, Tried(), Record("a:q", b""), destination, lane)
                 for score in scores
             ]
             waiting.add(copies)

@@ -220,17 +220,18 @@ def test_no_revocation_is_remembered_for_ever(steps: list[tuple[Any, ...]]) -> N
 
 def test_exits_are_told_once_in_calls_of_a_bounded_size(session: Session) -> None:
     for number in range(MANY):
-        session.exits.settle(TURN + 1 + number // 300, [f"s{number}"])
+        session.exits.settle(TURN + 1 + number // 300, [f"s{number}"], "a:q")
         session.exits.retry(Item(f"r{number}", TURN + 1, 5.0), 1000)
         session.exits.bury(Item(f"b{number}", TURN + 1, 5.0), "unroutable", counted=True)
         session.exits.park(Item(f"p{number}", TURN + 1, 5.0))
     assert session.exits.any
     session.exits.defer(Item("d2", TURN + 1, 5.0), 9.5)
     session.exits.defer(Item("d1", TURN + 1, 5.0), 8.5)
-    told, copies, back_off_ms, parked, deferred_to = session.exits.take()
+    told, copies, back_off_ms, parked, settled, deferred_to = session.exits.take()
     assert copies == 4 * MANY + 2
     assert deferred_to == 8.5
     assert back_off_ms == 1000
+    assert settled == {"a:q": MANY}
     assert parked == {f"p{number}" for number in range(MANY)}
     assert max(len(ids_of(call)) for call in told) == CALL_ITEMS
     for verb in ("settle", "retry", "bury", "park"):
@@ -238,13 +239,13 @@ def test_exits_are_told_once_in_calls_of_a_bounded_size(session: Session) -> Non
         deferred = ["d2", "d1"] if verb == "retry" else []
         assert ids == [f"{verb[0]}{number}" for number in range(MANY)] + deferred
     assert not session.exits.any
-    assert session.exits.take() == ([], 0, None, set(), None)
+    assert session.exits.take() == ([], 0, None, set(), {}, None)
 
 
 def test_a_settled_id_keeps_the_number_of_its_claim(session: Session) -> None:
-    session.exits.settle(11, ["x"])
-    session.exits.settle(12, ["y"])
-    session.exits.settle(11, ["z"])
+    session.exits.settle(11, ["x"], "a:q")
+    session.exits.settle(12, ["y"], "a:q")
+    session.exits.settle(11, ["z"], "a:q")
     (settle,) = session.exits.take().commands
     assert list(settle.args[4:]) == [11, 2, "x", "z", 12, 1, "y"]
 
@@ -252,7 +253,7 @@ def test_a_settled_id_keeps_the_number_of_its_claim(session: Session) -> None:
 def test_parked_copies_are_told_first_so_that_a_fire_behind_them_cannot_cover_them(
     session: Session,
 ) -> None:
-    session.exits.settle(11, ["s"])
+    session.exits.settle(11, ["s"], "a:q")
     session.exits.retry(item(1), None)
     session.exits.bury(item(2), "expired", counted=False)
     session.exits.park(item(3))

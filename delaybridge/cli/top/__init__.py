@@ -13,7 +13,7 @@ from delaybridge.cli.invocation import Invocation
 
 _LEAST_MS = 200
 _TICK_S = 1.0  # how long Redis has been away is shown by the second
-_INSTEAD = "use: delaybridge stats"
+_INSTEAD = "use: delaybridge stats -i 1s"
 
 
 @click.command("top", cls=Command)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from enum import Enum, auto
@@ -222,8 +222,11 @@ class KafkaIngest:
         entries = [record.entry for record in records]
         answers = await self._store.insist(entries)
         if are_scheduled(entries, answers):
-            for topic, messages in Counter([r.reader.topic for r in records]).items():
-                self._sources.of(topic).scheduled(messages, self._emit)
+            by_topic: defaultdict[str, list[Entry]] = defaultdict(list)
+            for record in records:
+                by_topic[record.reader.topic].append(record.entry)
+            for topic, of_one in by_topic.items():
+                self._sources.of(topic).scheduled(of_one, self._emit)
             return []
         unstored: list[tuple[HeldRecord, Fate]] = []
         stored: defaultdict[str, list[tuple[Entry, Answer | None]]] = defaultdict(list)

@@ -231,7 +231,7 @@ class Intake:
             entries = [each.entry for each in held]
             answers = await self._store.insist(entries)
             if are_scheduled(entries, answers):
-                self.counts.scheduled(len(held), self._emit)
+                self.counts.scheduled(entries, self._emit)
                 settled += held
                 break
             left: list[HeldMessage] = []
