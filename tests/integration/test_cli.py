@@ -787,7 +787,7 @@ def test_a_redis_that_is_full(one_shot: Run) -> None:
         assert "out of memory" in full.err
         connection.config_set("maxmemory", 1)
         failed = levels(one_shot(server.url, "--json", "doctor"))["fail"]
-        assert [text for text in failed if text.endswith("Raise maxmemory.")]
+        assert [text for text in failed if text.endswith("Raise maxmemory")]
 
 
 def test_not_a_redis(one_shot: Run, monkeypatch: pytest.MonkeyPatch) -> None:
