@@ -76,6 +76,12 @@ def store_wide_error(answers: Iterable[Any]) -> StoreError | None:
     return next((a for a in answers if isinstance(a, StoreUnavailable | StoreDenied)), None)
 
 
+def grouped(groups: Sequence[Sequence[RedisCommand[Any]]]) -> Steps[list[list[Any]]]:
+    """Groups of commands as one pipeline: the replies by group, errors among them."""
+    replies = iter((yield Each(chain.from_iterable(groups))))
+    return [list(islice(replies, len(group))) for group in groups]
+
+
 def together(calls: Sequence[Steps[T]]) -> Steps[list[T | Exception]]:
     """Several calls as one: their commands travel together. The result or error of each."""
     results: list[Any] = [None] * len(calls)
@@ -91,17 +97,18 @@ def together(calls: Sequence[Steps[T]]) -> Steps[list[T | Exception]]:
                 results[number] = exc
         if not asked:
             return results
-        replies = iter((yield Each(chain.from_iterable(asked.values()))))
-        answers = {number: _answer(own, replies) for number, own in asked.items()}
+        replies = yield from grouped([*asked.values()])
+        answers = {
+            number: _answer(asked[number], own) for number, own in zip(asked, replies, strict=True)
+        }
 
 
 def _advance(call: Steps[T], answer: Any) -> Sequence[RedisCommand[Any]]:
     return call.throw(answer) if isinstance(answer, Exception) else call.send(answer)
 
 
-def _answer(asked: Sequence[RedisCommand[Any]], replies: Iterator[Any]) -> list[Any] | Exception:
+def _answer(asked: Sequence[RedisCommand[Any]], replies: list[Any]) -> list[Any] | Exception:
     """The replies to send to the call that asked, or the error to throw into it."""
-    own = list(islice(replies, len(asked)))
     if isinstance(asked, Each):
-        return own
-    return next((reply for reply in own if isinstance(reply, Exception)), own)
+        return replies
+    return next((reply for reply in replies if isinstance(reply, Exception)), replies)

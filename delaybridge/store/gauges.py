@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from itertools import islice
-from typing import Any, NamedTuple
+from itertools import chain
+from typing import NamedTuple
 
 from delaybridge.errors import StoreError
 from delaybridge.message import State
 from delaybridge.store import registry, replies, rules
-from delaybridge.store.command import Each, RedisCommand, Steps, plain, store_wide_error
+from delaybridge.store.command import Each, RedisCommand, Steps, grouped, plain, store_wide_error
 from delaybridge.store.held import unheld
 from delaybridge.store.replies import Tallied
 from delaybridge.store.stats import BucketStats, bucket_stats, count_commands, retrying_of
@@ -62,9 +62,9 @@ def read_gauges(
     if birth is None or isinstance(birth, StoreError):
         return Gauges(now_us, known)
     buckets = [Bucket(namespace, number, birth[1]) for number in range(birth[0])]
-    asked = (command for b in buckets for command in (b.holder(), _accepted(b)))
-    found = yield Each(asked)
-    holders, accepted = found[::2], found[1::2]
+    holders, accepted = yield from grouped(
+        [[bucket.holder() for bucket in buckets], [_accepted(bucket) for bucket in buckets]]
+    )
     free = [bucket for bucket, holder in zip(buckets, holders, strict=True) if holder is None]
     ours = [bucket for bucket in buckets if bucket.number in held]
     counts = yield from _counted(ours, now_us // 1000, waiting=_UNPARKED)
@@ -103,14 +103,10 @@ def _counted(
     buckets: Sequence[Bucket], now_ms: int, **waiting: Iterable[State]
 ) -> Steps[list[BucketStats]]:
     asked = [count_commands(bucket, **waiting) for bucket in buckets]
-    found = yield Each(command for commands in asked for command in commands)
-    if (error := store_wide_error(found)) is not None:
+    found = yield from grouped(asked)
+    if (error := store_wide_error(chain.from_iterable(found))) is not None:
         raise error
-    left = iter(found)
-    return [
-        bucket_stats(bucket, list(islice(left, len(commands))), (), now_ms)
-        for bucket, commands in zip(buckets, asked, strict=True)
-    ]
+    return [bucket_stats(*each, (), now_ms) for each in zip(buckets, found, strict=True)]
 
 
 def _destinations(
@@ -140,13 +136,12 @@ def _summed(counts: Sequence[list[int] | StoreError]) -> dict[str, int]:
 
 def _horizon(buckets: Sequence[Bucket], now_ms: int) -> Steps[dict[str, int]]:
     """Window -> delayed messages due within it."""
-    asked = [_due(b, now_ms + ms) for ms in WINDOWS_MS.values() for b in buckets]
-    found: list[Any] = yield Each(asked)
-    counts = [0 if isinstance(reply, StoreError) else reply for reply in found]
-    size = len(buckets)
+    found = yield from grouped(
+        [[_due(bucket, now_ms + ms) for bucket in buckets] for ms in WINDOWS_MS.values()]
+    )
     return {
-        window: sum(counts[place * size : (place + 1) * size])
-        for place, window in enumerate(WINDOWS_MS)
+        window: sum(reply for reply in replies if not isinstance(reply, StoreError))
+        for window, replies in zip(WINDOWS_MS, found, strict=True)
     }
 
 

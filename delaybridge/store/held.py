@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from delaybridge.errors import DecodeError, StoreError
 from delaybridge.message import State, destination_text
-from delaybridge.store.command import Each, Steps
+from delaybridge.store.command import Each, Steps, grouped
 from delaybridge.store.destinations import PlaceCounts, places_of, touches
 from delaybridge.store.record import since_ms, split_record
 from delaybridge.store.replies import Row
@@ -66,15 +65,15 @@ def unheld(
     late = [at for at, count in enumerate(counts) if holding and count.overdue_ms]
     if not late:
         return [*counts]
-    replies = yield Each(
-        buckets[at].page(state, limit=_LOOKED, max_bytes=_LOOKED_BYTES)
-        for at in late
-        for state in WAITING
+    replies = yield from grouped(
+        [
+            [buckets[at].page(s, limit=_LOOKED, max_bytes=_LOOKED_BYTES) for s in WAITING]
+            for at in late
+        ]
     )
     found = [*counts]
-    left = iter(replies)
-    for at in late:
-        times = _times(islice(left, len(WAITING)), holding, kinds)
+    for at, pages in zip(late, replies, strict=True):
+        times = _times(pages, holding, kinds)
         found[at] = counts[at]._replace(overdue_ms=max(0, now_ms - min(times, default=now_ms)))
     return found
 

@@ -6,12 +6,12 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, pairwise
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from delaybridge.errors import MessageError, StoreError
 from delaybridge.message import destination_text
-from delaybridge.store.command import Each, RedisCommand, Steps, plain
+from delaybridge.store.command import Each, RedisCommand, Steps, grouped, plain
 from delaybridge.store.destinations import places_of
 from delaybridge.store.namespace import Namespace
 from delaybridge.store.replies import Sample, read_first_score
@@ -88,14 +88,14 @@ class Outlook(Namespace):
             return (yield from self._estimated(found, destination))
         if found.fullest is None:
             return found
-        parts = list(_parts(found.fullest))
+        parts, size = list(_parts(found.fullest)), len(buckets)
         counts = yield [_count(b, *part) for part in parts for b in buckets]
-        cells = map(Cell, *zip(*parts, strict=True), map(sum, _rows(counts, len(buckets))))
+        sums = (sum(counts[at : at + size]) for at in range(0, len(counts), size))
+        cells = map(Cell, *zip(*parts, strict=True), sums)
         return found._replace(busiest=max(cells, key=lambda cell: cell.messages))
 
     def _counted(self, buckets: Sequence[Bucket], starts: list[int]) -> Steps[Horizon]:
-        asked = [_look(bucket, starts) for bucket in buckets]
-        looks = _rows((yield Each(chain.from_iterable(asked))), len(asked[0]))
+        looks = yield from grouped([_look(bucket, starts) for bucket in buckets])
         failures = [next((e for e in look if isinstance(e, StoreError)), None) for look in looks]
         yield from self.check(buckets, failures)
         firsts, overdue, *within, later, in_flight, parked = zip(*looks, strict=True)
@@ -234,7 +234,3 @@ def _sampled(samples: Sequence[Sample]) -> Iterator[tuple[float, bytes, float]]:
         for beginning, _, score in sample.records:
             if score is not None:
                 yield sample.messages / len(sample.records), beginning, score
-
-
-def _rows(flat: Sequence[Any], size: int) -> list[Sequence[Any]]:
-    return [flat[at : at + size] for at in range(0, len(flat), size)]

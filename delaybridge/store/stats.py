@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain, islice
+from itertools import chain
 from typing import Any, NamedTuple
 
 from delaybridge.errors import StoreError
 from delaybridge.message import State
 from delaybridge.store import announcements, damage, registry, replies, rules
 from delaybridge.store.announcements import IngestInfo, WorkerInfo
-from delaybridge.store.command import Each, RedisCommand, Steps, plain, store_wide_error
+from delaybridge.store.command import Each, RedisCommand, Steps, grouped, plain, store_wide_error
 from delaybridge.store.damage import Damage
 from delaybridge.store.held import WAITING, Paused, late_from_ms, paused_places, unheld
 from delaybridge.store.namespace import Namespace
@@ -99,12 +99,12 @@ class Counting(Namespace):
         ]
         parts += (registry.fleet(self.namespace, ingests=ingests) for ingests in (False, True))
         parts.append(damage.look_at_lists(self.namespace))
-        asked = [*chain.from_iterable(parts), rules.read(self.namespace), registry.store_time()]
-        *flat, stored, now_us = yield Each(asked)
-        if (error := store_wide_error([*flat, stored, now_us])) is not None:
+        parts.append([rules.read(self.namespace), registry.store_time()])
+        found = yield from grouped(parts)
+        if (error := store_wide_error(chain.from_iterable(found))) is not None:
             raise error
-        now_ms, left = now_us // 1000, iter(flat)
-        *of_buckets, workers, ingests, lists = (list(islice(left, len(p))) for p in parts)
+        *of_buckets, workers, ingests, lists, (stored, now_us) = found
+        now_ms = now_us // 1000
         retrying, is_sampled = yield from retrying_of(buckets)
         counts = [
             bucket_stats(bucket, replies, damage.found(bucket, looked), now_ms)
