@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from delaybridge.message import State
 from delaybridge.scan.lanes import Lanes
 from delaybridge.scan.session import Session
+from delaybridge.store.bound import BoundSlice, bound
 from delaybridge.store.command import RedisCommand
-from delaybridge.store.parked import ParkedSlice, parked
 from delaybridge.store.replies import Reclaimed
 
 
@@ -34,13 +35,13 @@ class Inherited:
         """The next step. limit: parked messages to read."""
         bucket, owner = self.session.bucket, self.session.owner
         back = [bucket.unpark(*owner, ids=self._back)] if self._back else []
-        look = parked(bucket, limit=limit, after=self._after)
+        look = bound(bucket, State.PARKED, limit=limit, after=self._after)
         return [bucket.reclaim(*owner), *back, look]
 
     def answered(self, answers: Sequence[Any], lanes: Lanes, now_ms: int) -> None:
         """The answers to `commands`."""
         reclaimed: Reclaimed = answers[0]
-        left: ParkedSlice = answers[-1]
+        left: BoundSlice = answers[-1]
         self.moved += reclaimed.moved
         self.fired += reclaimed.fired
         for text, messages in reclaimed.destinations.items():

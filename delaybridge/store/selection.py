@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import msgspec
@@ -13,7 +13,8 @@ import msgspec
 from delaybridge.accept.destination import DestinationCache
 from delaybridge.errors import DecodeError, MessageError, StoreDamaged, StoreError, shown
 from delaybridge.message import MAX_PRIORITY, State
-from delaybridge.store.command import Each, Steps
+from delaybridge.store.bound import BoundSlice, bound
+from delaybridge.store.command import Each, RedisCommand, Steps
 from delaybridge.store.destinations import places_of
 from delaybridge.store.namespace import Namespace
 from delaybridge.store.record import split_record
@@ -25,6 +26,7 @@ from delaybridge.store.verbs import Bucket
 # In the direction in which messages move: one that is unparked or claimed meanwhile is found later.
 PENDING = (State.PARKED, State.DELAYED, State.IN_FLIGHT)
 _PAGE_MESSAGES = 500  # a script call of about 3 ms
+_KNOWN = 10_000  # destinations that are remembered
 _BY_DUE_TIME = (State.DELAYED, State.PARKED)
 
 
@@ -69,12 +71,14 @@ class Walk:
         _check(selection)
         self._namespace, self._selection = namespace, selection
         self._span_ms = (selection.due_from_ms, selection.due_to_ms)
+        self._is_brief = selection.reason is None and self._span_ms == (None, None)
+        self._bound: dict[str, bool] = {}  # destination -> whether it fits
         self._destinations = DestinationCache()
         self._wanted = self._written(selection.destination)
         place, kinds = selection.place, namespace.kinds
         self._place = None if place is None else place_of(place, kinds)
         self._places: deque[tuple[Bucket, State]] | None = None
-        self._after: tuple[float, str] | None = None
+        self._after: tuple[float, str | bytes] | None = None
         self._seen: set[str] = set()
         self._damage: StoreDamaged | None = None
 
@@ -91,30 +95,45 @@ class Walk:
                 raise self._damage
             return None
         bucket, state = self._places[0]
-        rows, more = yield from self._read(bucket, state)
-        ids = [row.id for row in rows if row.id not in self._seen and self._fits(row)]
+        (reply,) = yield Each([self._command(bucket, state)])
+        if isinstance(reply, StoreError):
+            yield from self._damaged(bucket, reply)
+            reply = BoundSlice([], more=False)
+        ids, after = self._found(reply)
+        ids = [id for id in ids if id not in self._seen]
         self._seen.update(ids)
-        self._advance(rows if more else [])
+        self._advance(after)
         return [Selected(id, bucket.number, state) for id in ids]
 
-    def _read(self, bucket: Bucket, state: State) -> Steps[tuple[list[Row], bool]]:
-        """One page of a bucket, and whether there are more; nothing from damaged keys."""
+    def _command(self, bucket: Bucket, state: State) -> RedisCommand[Any]:
+        """Reads a page: records only if more than the destination must be known."""
+        if self._is_brief:
+            return bound(bucket, state, limit=_PAGE_MESSAGES, after=self._after)
         low, high = span_scores(state, self._span_ms)
-        (reply,) = yield Each(
-            [bucket.page(state, limit=_PAGE_MESSAGES, after=self._after, low=low, high=high)]
-        )
-        if not isinstance(reply, StoreError):
-            return reply  # type: ignore[no-any-return]
-        error = yield from self._namespace.explained(bucket, reply)
+        return bucket.page(state, limit=_PAGE_MESSAGES, after=self._after, low=low, high=high)
+
+    def _damaged(self, bucket: Bucket, refused: StoreError) -> Steps[None]:
+        error = yield from self._namespace.explained(bucket, refused)
         if not isinstance(error, StoreDamaged):
             raise error
         self._damage = self._damage or error
-        return [], False
 
-    def _advance(self, rows: list[Row]) -> None:
-        """To the next page; after the last one (no rows) to the next state or bucket."""
+    def _found(
+        self, page: BoundSlice | tuple[list[Row], bool]
+    ) -> tuple[list[str], tuple[float, str | bytes] | None]:
+        """The ids that fit, and what the next page begins after."""
+        if isinstance(page, BoundSlice):
+            prefix, bound_rows = self._selection.id_prefix.encode(), page.messages
+            fitting = (id for _, id, to in bound_rows if self._is_bound(to))
+            ids = [id.decode(errors="replace") for id in fitting if id.startswith(prefix)]
+            return ids, bound_rows[-1][:2] if page.more else None
+        rows, more = page
+        ids = [row.id for row in rows if self._fits(row)]
+        return ids, (rows[-1].score, rows[-1].id) if more else None
+
+    def _advance(self, after: tuple[float, str | bytes] | None) -> None:
+        """To the next page; after the last one to the next state or bucket."""
         assert self._places is not None
-        after = (rows[-1].score, rows[-1].id) if rows else None
         if after is not None and after != self._after:
             self._after = after
             return
@@ -137,8 +156,19 @@ class Walk:
             destination = self._destination(payload)
         except DecodeError:  # destination unknown; its set's score still tells when it is due
             due_ms, destination = row.score_ms, None
-        if not within(due_ms, self._span_ms):
-            return False
+        return within(due_ms, self._span_ms) and self._is_bound(destination)
+
+    def _is_bound(self, destination: str | None) -> bool:
+        """Whether a destination fits; empty or None: it is unknown."""
+        found = self._bound.get(destination or "")
+        if found is None:
+            if len(self._bound) >= _KNOWN:
+                self._bound.clear()
+            found = self._bound[destination or ""] = self._suits(destination or None)
+        return found
+
+    def _suits(self, destination: str | None) -> bool:
+        wanted = self._selection
         if wanted.destination is not None and destination != self._wanted:
             return False
         if self._place is not None and self._place not in self._covering(destination):

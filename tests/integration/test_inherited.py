@@ -6,8 +6,9 @@ from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 
+from delaybridge.message import State
+from delaybridge.store.bound import bound
 from delaybridge.store.keys import bucket_key
-from delaybridge.store.parked import parked
 from delaybridge.store.rules import Rule, Rules
 from tests.rigs.bucket import World
 from tests.rigs.scanner import NOW_MS, Rig, RigFactory, message
@@ -256,12 +257,12 @@ def test_every_message_that_stays_is_read_once_whatever_goes(
         world.schedule(id, now_ms + n * apart_ms)
     owner = world.owner()
     owner.park(*owner.claim())
-    first = world.run(parked(owner.bucket, limit=5))
+    first = world.run(bound(owner.bucket, State.PARKED, limit=5))
     assert first.more
     if gone:
         world.run(owner.unparking(ids=[ids[n] for n in gone]))
     after = first.messages[-1][:2]
-    rest = world.run(parked(owner.bucket, limit=50, after=after))
+    rest = world.run(bound(owner.bucket, State.PARKED, limit=50, after=after))
     assert not rest.more
     expected = [id for n, id in enumerate(ids) if n >= 5 and n not in gone]
     assert [id.decode() for _, id, _ in first.messages] == ids[:5]
@@ -275,7 +276,7 @@ def test_large_records_end_a_slice_early_but_each_slice_has_one(world: World, no
     owner.park(*owner.claim())
     after, sizes = None, []
     while True:
-        found = world.run(parked(owner.bucket, limit=4, after=after))
+        found = world.run(bound(owner.bucket, State.PARKED, limit=4, after=after))
         sizes.append(len(found.messages))
         after = found.messages[-1][:2]
         if not found.more:

@@ -17,9 +17,9 @@ import pytest
 from delaybridge.accept.accept import Accepted
 from delaybridge.message import WAIT, Answer, OnConflict, State
 from delaybridge.store import keys, registry
+from delaybridge.store.bound import bound
 from delaybridge.store.command import RedisCommand
 from delaybridge.store.keys import SCRIPT_KEYS
-from delaybridge.store.parked import parked
 from delaybridge.store.replies import Fleet, Reclaimed, Trimmed
 from delaybridge.store.store import AsyncStore, Store
 from delaybridge.store.verbs import SourceOffsets
@@ -258,7 +258,7 @@ def unpark_named(world: World) -> RedisCommand[Any]:
 def page_parked(world: World) -> RedisCommand[Any]:
     owner, copies = _claimed(world, "x", "y")
     owner.park(*copies)
-    return parked(owner.bucket, limit=1)
+    return bound(owner.bucket, State.PARKED, limit=1)
 
 
 def bury(world: World) -> RedisCommand[Any]:
