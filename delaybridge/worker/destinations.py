@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from math import inf
 from typing import Any
 
 from delaybridge.errors import StoreUnavailable, printable
 from delaybridge.store import rules
 from delaybridge.store.command import RedisCommand
-from delaybridge.store.rules import NO_RULES, Rules
+from delaybridge.store.rules import NO_RULES, Rule, Rules
 from delaybridge.store.store import AsyncStore
 from delaybridge.worker.eventlog import say
 
 _SHOWN_CHARS = 200
 _SHOWN_PLACES = 10
+_TOLD_ANSWERS = 3
 
 
 class Destinations:
@@ -33,6 +35,12 @@ class Destinations:
         self._asked = self._taken = 0
         self._stored: Mapping[bytes, bytes] = {}
         self._error = ""
+        self._told = 0  # answers for which somebody may have changed the rules
+        self._eased: Sequence[str] = ()  # places whose pause or rate went, and nobody said so yet
+
+    def told(self) -> None:
+        """Somebody said that the rules have changed."""
+        self._told = _TOLD_ANSWERS
 
     async def read(self, store: AsyncStore) -> None:
         """Read them now. Raises StoreUnavailable if Redis does not answer."""
@@ -62,6 +70,7 @@ class Destinations:
         if number < self._taken:
             return
         self._taken = number
+        self._say_lost()
         if stored == self._stored and not self._error:
             return
         self._error = ""
@@ -70,6 +79,7 @@ class Destinations:
         if self.rules.odd != before.odd:
             self._say_odd()
         if self.rules.by_place != before.by_place:
+            self._eased = _eased(before, self.rules)
             self._say_changed()
             self.on_change(self.rules)
 
@@ -78,6 +88,17 @@ class Destinations:
             self._error = str(error)
             hint = "the rules known before stay in force; see: delaybridge doctor"
             say(logging.ERROR, "rules_unreadable", reason=self._error[:_SHOWN_CHARS], hint=hint)
+
+    def _say_lost(self) -> None:
+        """Say what was eased at an earlier answer, if nobody told of it: a failover lost the rule.
+
+        A worker may see a change just before it is told of it.
+        """
+        if self._eased and not self._told:
+            places = ",".join(map(printable, self._eased[:_SHOWN_PLACES]))
+            hint = "nobody said so: if Redis lost it, set it again; see: delaybridge destination ls"
+            say(logging.WARNING, "rules_lost", places=places, hint=hint)
+        self._eased, self._told = (), max(0, self._told - 1)
 
     def _say_odd(self) -> None:
         for place, what in list(self.rules.odd.items())[:_SHOWN_PLACES]:
@@ -90,3 +111,13 @@ class Destinations:
         paused = [printable(place) for place, rule in by_place.items() if rule.paused]
         shown = ",".join(paused[:_SHOWN_PLACES]) or "none"
         say(logging.INFO, "rules_changed", rules=len(by_place), paused=shown)
+
+
+def _eased(before: Rules, after: Rules) -> list[str]:
+    """The places whose pause is gone, or whose rate is gone or higher."""
+    return [
+        place
+        for place, was in before.by_place.items()
+        if (now := after.by_place.get(place, Rule())) != was
+        and ((was.paused and not now.paused) or (was.rate or inf) < (now.rate or inf))
+    ]

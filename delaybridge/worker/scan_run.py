@@ -196,6 +196,7 @@ class ScanRun:
                 self._leases.changed()
                 self._rules_told.set()
             elif text == "destinations":
+                self._destinations.told()
                 self._rules_told.set()
             elif text == "fleet":
                 self._leases.changed()

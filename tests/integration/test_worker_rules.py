@@ -151,3 +151,34 @@ def test_a_later_answer_is_not_undone_by_an_earlier_one(namespace: str) -> None:
     destinations.take([second.parse([PLACE.encode(), PAUSED])])
     destinations.take([first.parse([])])
     assert destinations.rules.by_place[PLACE].paused and len(heard) == 1
+
+
+@pytest.mark.parametrize("told", ["before", "after", "never"])
+@pytest.mark.parametrize("rules", [(PAUSED, b"{}"), (b'{"rate":5}', b'{"rate":6}')])
+def test_a_rule_that_is_eased_and_nobody_says_so_is_a_warning(
+    namespace: str, told: str, rules: tuple[bytes, bytes], caplog: pytest.LogCaptureFixture
+) -> None:
+    destinations = Destinations(namespace)
+
+    def answer(*stored: bytes) -> None:
+        (command,) = destinations.commands()
+        destinations.take([command.parse(stored)])
+
+    before, after = rules
+    for _ in range(5):
+        answer(PLACE.encode(), before)
+    if told == "before":
+        destinations.told()
+        answer(PLACE.encode(), before)  # asked for earlier
+    answer(PLACE.encode(), after)
+    if told == "after":
+        destinations.told()
+    for _ in range(3):
+        answer(PLACE.encode(), after)
+    for stricter in (before, after, before):  # told of, and a stricter rule needs not be
+        destinations.told()
+        answer(PLACE.encode(), stricter)
+    lost = [each for each in caplog.messages if each.startswith("rules_lost")]
+    assert len(lost) == (told == "never")
+    if lost:
+        assert f"places={PLACE}" in lost[0]
