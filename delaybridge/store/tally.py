@@ -22,6 +22,7 @@ from delaybridge.store.replies import Tallied
 from delaybridge.store.verbs import Bucket
 
 _READ, _LEAST_READ = 2000, 64  # messages in one state: of all buckets, of each
+_AT_ONCE, _MOST_PIPELINES = 300, 32  # messages in a pipeline; pipelines for each state
 _Z = 1.96  # standard errors: 95 of 100 estimates are off by less
 MOST_DESTINATIONS = 200
 OTHER, UNREADABLE = "other", "(unreadable)"
@@ -77,11 +78,15 @@ class Tallying(Namespace):
 def tallied(buckets: Sequence[Bucket]) -> Steps[list[list[Any]]]:
     """The tallies, or errors, of all buckets, by state in the order of STATES.
 
-    A pipeline for each state: Redis answers others between two.
+    Redis answers others between two pipelines, of about two milliseconds each.
     """
-    found = []
+    found: list[list[Any]] = []
+    size = max(1, _AT_ONCE // _limit(buckets), len(buckets) // _MOST_PIPELINES)
     for state in STATES:
-        found.append((yield Each(tallies_of(buckets, state))))
+        commands, of_state = tallies_of(buckets, state), list[Any]()
+        for first in range(0, len(commands), size):
+            of_state += yield Each(commands[first : first + size])
+        found.append(of_state)
     return found
 
 
@@ -112,8 +117,13 @@ def _labelled(found: Tallied, places: DestinationCache, kinds: Mapping[str, str]
 
 def tallies_of(buckets: Sequence[Bucket], state: State) -> list[RedisCommand[Tallied]]:
     """The tally of each bucket. Each draws its own messages, or their errors would add up."""
-    limit = max(_LEAST_READ, _READ // max(1, len(buckets)))
+    limit = _limit(buckets)
     return [bucket.tally(state, limit, random.getrandbits(31)) for bucket in buckets]
+
+
+def _limit(buckets: Sequence[Bucket]) -> int:
+    """How many messages to read in one state of one of these buckets."""
+    return max(_LEAST_READ, _READ // max(1, len(buckets)))
 
 
 def estimated(strata: Sequence[Tallied]) -> list[tuple[str, Tally]]:

@@ -8,7 +8,8 @@ from collections import Counter
 import pytest
 
 from delaybridge.store.replies import Tallied
-from delaybridge.store.tally import OTHER, Tally, estimated
+from delaybridge.store.tally import OTHER, STATES, Tally, estimated, tallied
+from delaybridge.store.verbs import Bucket
 
 BUCKETS, TRIALS = 16, 400
 
@@ -22,6 +23,23 @@ def drawn(bucket: list[str], limit: int, chance: random.Random) -> Tallied:
 def test_what_was_read_as_a_whole_is_exact() -> None:
     strata = [Tallied(3, 3, {"a": 2, "b": 1}), Tallied(0, 0, {}), Tallied(5, 5, {"a": 5})]
     assert dict(estimated(strata)) == {"a": Tally(7), "b": Tally(1)}
+
+
+@pytest.mark.parametrize(("buckets", "most_read"), [(1, 2000), (16, 375), (1000, 64 * 31)])
+def test_redis_answers_others_between_two_parts(buckets: int, most_read: int) -> None:
+    numbers = range(buckets)
+    steps = tallied([Bucket("ns", number, "birth") for number in numbers])
+    asked: list[str] = []
+    commands = next(steps)
+    try:
+        while True:
+            assert sum(int(command.args[0]) for command in commands) <= most_read
+            asked += [command.keys[0] for command in commands]
+            commands = steps.send([command.keys[0] for command in commands])
+    except StopIteration as end:
+        assert [len(of_state) for of_state in end.value] == [buckets] * len(STATES)
+        assert sum(end.value, []) == asked
+        assert len(set(asked)) == buckets * len(STATES)
 
 
 @pytest.mark.parametrize("share", [0.5, 0.05, 0.004])
