@@ -139,7 +139,6 @@ class Controls(Namespace):
     def _place(
         self, place: str, counts: PlaceCounts, known: Rules, troubles: Sequence[Trouble]
     ) -> Place:
-        covering = places_of(place, self.kinds)
         delayed, in_flight, parked, dead = counts.of(place)
         if not parked.messages:  # announced while the last ones went out, as after a pause
             troubles = [each for each in troubles if each.reason != SLOW]
@@ -147,7 +146,7 @@ class Controls(Namespace):
         return Place(
             place, delayed, in_flight, parked, dead,
             next_due_ms=counts.next_due_ms.get(place),
-            levels=[(each, known.by_place[each]) for each in covering if each in known.by_place],
+            levels=known.levels(*places_of(place, self.kinds)),
             trouble=next(why, None),
         )  # fmt: skip
 

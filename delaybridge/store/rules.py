@@ -56,19 +56,16 @@ class Rules(NamedTuple):
     by_place: Mapping[str, Rule] = {}
     odd: Mapping[str, str] = {}
 
-    def pauses(self, place: str) -> bool:
-        """Whether the rule of exactly this place pauses it."""
-        return place in self.by_place and self.by_place[place].paused
+    def levels(self, *places: str) -> list[tuple[str, Rule]]:
+        """Those of these places that have a rule, in the same order, each once.
 
-    def levels(self, broker: str, label: str, destination: str) -> list[tuple[str, Rule]]:
-        """The places with a rule that a destination belongs to, from the broadest to the nearest.
-
-        label: of its lane. A topic's label is its destination: it has one level less.
+        A topic's label is its destination: it has one level less.
         """
         if not self.by_place:
             return []
-        places = dict.fromkeys((broker, label, destination))
-        return [(place, self.by_place[place]) for place in places if place in self.by_place]
+        return [
+            (each, self.by_place[each]) for each in dict.fromkeys(places) if each in self.by_place
+        ]
 
 
 NO_RULES = Rules()

@@ -116,8 +116,8 @@ def _fitting(
 
 
 def _why_paused(places: Iterable[str], known: Rules) -> str:
-    for place in places:
-        if known.pauses(place):
+    for place, rule in known.levels(*places):
+        if rule.paused:
             return f"paused: {place}; see: delaybridge destination show {place}"
     return ""
 
