@@ -20,7 +20,7 @@ from delaybridge.store import announcements, registry, rules
 from delaybridge.store.command import Each, Steps, store_wide_error
 from delaybridge.store.namespace import Namespace
 from delaybridge.store.replies import Tallied
-from delaybridge.store.rules import Change, Rule, Rules, place_of
+from delaybridge.store.rules import Change, Rule, Rules, label_of, place_of, places_of
 from delaybridge.store.tally import MOST_DESTINATIONS, UNREADABLE, Tally, tallied, tally_of
 from delaybridge.store.troubles import SLOW, Trouble
 
@@ -207,23 +207,12 @@ class PlaceCounts:
         counts, firsts = Counter[str](), dict[str, float]()
         for destination, messages in one.counts.items():
             covering = places_of(destination or UNREADABLE, kinds)
-            self.labels[covering[min(1, len(covering) - 1)]] += messages
+            self.labels[label_of(covering)] += messages
             for place in covering:
                 counts[place] += messages
                 score = one.firsts[destination]
                 firsts[place] = min(firsts.get(place, score), score)
         return one._replace(counts=counts, firsts=firsts)
-
-
-def places_of(place: str, kinds: Mapping[str, str]) -> tuple[str, ...]:
-    """The places that cover this one, from its broker to itself."""
-    broker, colon, address = place.partition(":")
-    if not colon:
-        return (place,)
-    label = place
-    if kinds.get(broker, "rabbitmq") == "rabbitmq" and address.partition("/")[0]:
-        label = place.partition("/")[0]
-    return tuple(dict.fromkeys((broker, label, place)))
 
 
 def within(place: str, kinds: Mapping[str, str]) -> Destination | None:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from delaybridge.errors import DecodeError, StoreError
 from delaybridge.message import State, destination_text
 from delaybridge.store.command import Each, Steps, grouped
-from delaybridge.store.destinations import PlaceCounts, places_of, touches
+from delaybridge.store.destinations import PlaceCounts, touches
 from delaybridge.store.record import since_ms, split_record
 from delaybridge.store.replies import Row
-from delaybridge.store.rules import Rules
+from delaybridge.store.rules import Rules, places_of
 from delaybridge.store.tally import Tally, tallies_of
 from delaybridge.store.troubles import Trouble
 from delaybridge.store.verbs import Bucket

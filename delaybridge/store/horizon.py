@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 from delaybridge.errors import MessageError, StoreError
 from delaybridge.message import destination_text
 from delaybridge.store.command import Each, RedisCommand, Steps, grouped, plain
-from delaybridge.store.destinations import places_of
 from delaybridge.store.namespace import Namespace
 from delaybridge.store.replies import Sample, read_first_score
+from delaybridge.store.rules import places_of
 from delaybridge.store.verbs import Bucket
 
 _MAX_CELLS = 1000

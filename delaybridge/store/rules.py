@@ -7,7 +7,7 @@ people by hand, so they are read leniently: what makes no sense is ignored and r
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, NamedTuple, get_type_hints
 
 import msgspec
@@ -182,6 +182,22 @@ def place_of(text: object, kinds: Mapping[str, str]) -> str:
     if kinds[broker] == "rabbitmq" and "/" not in address:
         return parse_destination(f"{text}/", kinds).label
     return str(parse_destination(text, kinds))
+
+
+def places_of(place: str, kinds: Mapping[str, str]) -> tuple[str, ...]:
+    """The places that cover this one, from its broker to itself."""
+    broker, colon, address = place.partition(":")
+    if not colon:
+        return (place,)
+    label = place
+    if kinds.get(broker, "rabbitmq") == "rabbitmq" and address.partition("/")[0]:
+        label = place.partition("/")[0]
+    return tuple(dict.fromkeys((broker, label, place)))
+
+
+def label_of(covering: Sequence[str]) -> str:
+    """The exchange or topic among the places that cover a message: what it is counted under."""
+    return covering[min(1, len(covering) - 1)]
 
 
 def change(namespace: str, place: str, change: Change) -> Steps[Rule]:

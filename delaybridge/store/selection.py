@@ -15,11 +15,10 @@ from delaybridge.errors import DecodeError, MessageError, StoreDamaged, StoreErr
 from delaybridge.message import MAX_PRIORITY, State
 from delaybridge.store.bound import BoundSlice, bound
 from delaybridge.store.command import Each, RedisCommand, Steps
-from delaybridge.store.destinations import places_of
 from delaybridge.store.namespace import Namespace
 from delaybridge.store.record import split_record
 from delaybridge.store.replies import Row
-from delaybridge.store.rules import place_of
+from delaybridge.store.rules import place_of, places_of
 from delaybridge.store.troubles import first_word
 from delaybridge.store.verbs import Bucket
 

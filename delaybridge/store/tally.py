@@ -13,12 +13,11 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from delaybridge.accept.destination import DestinationCache
-from delaybridge.errors import MessageError
 from delaybridge.message import State
 from delaybridge.store.command import Each, RedisCommand, Steps
 from delaybridge.store.namespace import Namespace
 from delaybridge.store.replies import Tallied
+from delaybridge.store.rules import label_of, places_of
 from delaybridge.store.verbs import Bucket
 
 _READ, _LEAST_READ = 2000, 64  # messages in one state: of all buckets, of each
@@ -95,23 +94,18 @@ def by_destination(
 ) -> list[DestinationCounts]:
     """What was tallied, by destination; the one with the most messages first."""
     found: defaultdict[str, dict[str, Tally]] = defaultdict(dict)
-    places = DestinationCache()
     for state, strata in zip(STATES, by_state, strict=True):
-        for label, tally in estimated([_labelled(each, places, kinds) for each in strata]):
+        for label, tally in estimated([_labelled(each, kinds) for each in strata]):
             found[label][state.value] = tally
     counts = [DestinationCounts(label, **tallies) for label, tallies in found.items()]
     return sorted(counts, key=lambda each: (-each.messages, each.destination))
 
 
-def _labelled(found: Tallied, places: DestinationCache, kinds: Mapping[str, str]) -> Tallied:
+def _labelled(found: Tallied, kinds: Mapping[str, str]) -> Tallied:
     """The same, by the label under which a destination is counted."""
     by_label: Counter[str] = Counter()
     for destination, messages in found.counts.items():
-        try:
-            label = places.parse(destination, kinds)[0].label
-        except MessageError:  # its broker is unknown here
-            label = destination or UNREADABLE
-        by_label[label] += messages
+        by_label[label_of(places_of(destination or UNREADABLE, kinds))] += messages
     return found._replace(counts=by_label)
 
 

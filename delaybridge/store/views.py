@@ -11,11 +11,10 @@ from delaybridge.message import State
 from delaybridge.store import announcements, registry, rules
 from delaybridge.store.changes import asked_for
 from delaybridge.store.command import Each, Steps, store_wide_error
-from delaybridge.store.destinations import places_of
 from delaybridge.store.ids import quarantine_ids
 from delaybridge.store.namespace import Namespace
 from delaybridge.store.replies import Row
-from delaybridge.store.rules import Rules
+from delaybridge.store.rules import Rules, places_of
 from delaybridge.store.selection import span_scores, within
 from delaybridge.store.stored import Stored, stored
 from delaybridge.store.troubles import WorkerTroubles

@@ -13,8 +13,8 @@ import redis
 from delaybridge import Answer, Client, Message, MessageError
 from delaybridge.client import steering
 from delaybridge.store import keys, registry, tally
-from delaybridge.store.destinations import Place, places_of
-from delaybridge.store.rules import Rule
+from delaybridge.store.destinations import Place
+from delaybridge.store.rules import Rule, places_of
 from delaybridge.store.store import Store
 from delaybridge.store.troubles import SLOW
 from tests.rigs.command_line import Run
