@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from delaybridge.scan.retry import RetryPolicy
-from delaybridge.store.rules import NO_RULES, Rules
-
-_TABLE_KIND = "rabbitmq"  # only its destinations have a part after the label: the routing key
+from delaybridge.store.rules import NO_RULES, Rules, places_of
 
 
 class Terms(NamedTuple):
@@ -54,10 +52,6 @@ class Steering:
 
         kinds: broker -> its kind.
         """
-        found = {}
-        for place in self.rules.by_place:
-            broker, _, address = place.partition(":")
-            exchange, slash, _ = address.partition("/")
-            if exchange and slash and kinds.get(broker) == _TABLE_KIND:
-                found[place] = f"{broker}:{exchange}"
-        return found
+        ours = (place for place in self.rules.by_place if place.partition(":")[0] in kinds)
+        covering = (places_of(place, kinds) for place in ours)
+        return {places[2]: places[1] for places in covering if len(places) > 2}
