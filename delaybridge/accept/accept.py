@@ -142,7 +142,7 @@ def _body_bytes(body: object, destination: Destination, limits: Limits) -> bytes
         pass
     elif body is None:
         if destination.kind != "kafka":
-            raise MessageError("null_body", "body", "only Kafka takes null; give b''")
+            raise MessageError("null_body", "body", "only Kafka takes null; give an empty body")
         return None
     elif isinstance(body, str):
         try:

@@ -61,7 +61,8 @@ def _checked(name: str, value: Any) -> Any:
         return value
     if name in _WHOLE:
         if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _WHOLE[name]:
-            raise _bad(name, f"got {shown(value)}; give a whole number from 1 to {_WHOLE[name]}")
+            what = "whole milliseconds" if name.endswith("_ms") else "a whole number"
+            raise _bad(name, f"got {shown(value)}; give {what} from 1 to {_WHOLE[name]}")
         return int(value)
     number = value if isinstance(value, int | float) and not isinstance(value, bool) else -1
     if name == "factor" and not 1 < number <= FACTOR_LIMIT:

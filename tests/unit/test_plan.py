@@ -88,6 +88,7 @@ def test_equal_plans_have_equal_bytes_however_they_were_given() -> None:
         ({"factor": 1}, "retry.factor", "above 1, at most 100"),
         ({"factor": float("nan")}, "retry.factor", "got nan"),
         ({"factor": 10**400}, "retry.factor", "got int"),
+        ({"base_ms": 0}, "retry.base_ms", "got 0; give whole milliseconds from 1 to 86400000"),
         ({"jitter": float("inf")}, "retry.jitter", "from 0 to 1"),
         ({"jitter": -0.1}, "retry.jitter", "from 0 to 1"),
         ({"dead_letter": 5}, "retry.dead_letter", "empty; write BROKER:ADDRESS"),
