@@ -108,6 +108,7 @@ class Printer:
         self._numbers: dict[tuple[str, str], int] = {}  # worker, instance -> number of its beat
         self._heard_s: dict[str, float] = {}  # worker -> when it was heard, monotonic
         self._subscribed_s: float | None = None
+        self._ticked_s = time.monotonic()
         self._is_lost = False
 
     def take(self, heard: str | DelayBridgeError | None) -> None:
@@ -127,7 +128,13 @@ class Printer:
             self._lost(heard)
 
     def tick(self, now_s: float) -> None:
-        """Tell of processes that fell silent, and if there is none at all."""
+        """Tell of processes that fell silent, and if there is none at all. Call it every second."""
+        if (late_s := now_s - self._ticked_s - _TICK_S) > _TICK_S:
+            # It was held up, as by whoever reads its output: what it was told is yet to be read.
+            said = self._heard_s.items()
+            self._heard_s = {who: min(at + late_s, max(at, now_s)) for who, at in said}
+            self._subscribed_s = self._subscribed_s and self._subscribed_s + late_s
+        self._ticked_s = now_s
         for worker, heard_s in list(self._heard_s.items()):
             if now_s - heard_s > _SILENT_S:
                 del self._heard_s[worker]

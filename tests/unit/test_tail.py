@@ -145,6 +145,26 @@ def test_a_process_that_falls_silent_is_named_and_a_fleet_that_is(
     ]
 
 
+def test_nobody_is_called_silent_because_tail_itself_was_held_up(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr("delaybridge.cli.tail.time.monotonic", lambda: now[0])
+    tail = printer()
+    tail.take(None)
+    tail.take(text_of(1, worker="v"))
+    tail.take(text_of(1))
+    now[0] += 20  # its reader stopped, or tail itself
+    tail.take(text_of(2))
+    tail.tick(now[0])
+    assert [event for _, event, _ in shown(capsys)] == ["listening"]
+    for _ in range(6):  # both end
+        now[0] += 1
+        tail.tick(now[0])
+    said = [(event, fields.get("silent")) for _, event, fields in shown(capsys)]
+    assert said == [("worker_silent", "v"), ("worker_silent", "w"), ("no_worker_heard", None)]
+
+
 @pytest.mark.parametrize(
     ("wanted", "fits"),
     [
