@@ -1,4 +1,4 @@
-"""What `doctor` and `health` check in common, and measurements of a Redis."""
+"""What `doctor`, `health` and `stats` look at in common, and measurements of a Redis."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from delaybridge.cli.fleet import failing_text, sources_of
 from delaybridge.cli.output import FAIL, OK, WARN, roughly
+from delaybridge.errors import StoreError, StoreUnavailable
 from delaybridge.store import registry
 
 if TYPE_CHECKING:
-    from delaybridge import Recurring, Stats
+    from delaybridge import Client, Recurring, Stats
     from delaybridge.settings.settings import Settings
     from delaybridge.store.announcements import IngestInfo, SourceInfo
     from delaybridge.store.store import Store
@@ -131,6 +132,16 @@ def server_name(info: Mapping[str, str]) -> str:
     if "valkey_version" in info:
         return f"valkey {info['valkey_version']}"
     return f"redis {info.get('redis_version', '?')}"
+
+
+def definitions_of(client: Client) -> list[Recurring] | None:
+    """Every recurring definition; None if they cannot be read: `stats` names a damaged key."""
+    try:
+        return client.recurring.list()
+    except StoreUnavailable:
+        raise
+    except StoreError:
+        return None
 
 
 def recurring_definitions(found: Sequence[Recurring]) -> Iterator[Finding]:

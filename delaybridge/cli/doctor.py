@@ -16,6 +16,7 @@ from delaybridge import errors
 from delaybridge.cli.checks import (
     Finding,
     check,
+    definitions_of,
     is_stalled,
     measured,
     problems,
@@ -189,12 +190,7 @@ def _namespace(
         return None
     with delaybridge.Client.from_settings(settings) as client:
         found = client.stats()
-        try:
-            definitions = client.recurring.list()
-        except errors.StoreUnavailable:
-            raise
-        except errors.StoreError:  # `found` names the damaged key
-            definitions = []
+        definitions = definitions_of(client) or []
     alone = unowned(found)
     if not alone:
         what = f"{count} buckets are owned by {len(found.workers)} workers"

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import click
 
+from delaybridge.cli.checks import definitions_of
 from delaybridge.cli.failure import Exit, failure_of
 from delaybridge.cli.fleet import paused_row, retrying_row, show_buckets, show_sources, unowned
 from delaybridge.cli.grammar import DURATION, Command, option, pass_call
@@ -24,7 +25,7 @@ from delaybridge.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from delaybridge import Client, Rates, Recent, Stats
+    from delaybridge import Client, Rates, Recent, Recurring, Stats
     from delaybridge.store.stats import BucketStats
     from delaybridge.store.tally import DestinationCounts, Tally
     from delaybridge.store.troubles import Trouble
@@ -90,8 +91,9 @@ def _repeat(
 
 def _all(call: Invocation, client: Client) -> None:
     found, recent, output = client.stats(), client.rates(), call.output
+    definitions = definitions_of(client)
     if output.json:
-        output.result(_data(found) | _rates_data(recent), "")
+        output.result(_data(found) | _recurring_data(definitions) | _rates_data(recent), "")
         return
     output.table(_STATES, lambda s: {"STATE": s, ">MESSAGES": f"{getattr(found, s):,}"})
     if not recent.missing:
@@ -103,7 +105,7 @@ def _all(call: Invocation, client: Client) -> None:
             output.line()
             output.table(late, _lateness_row)
     output.line()
-    output.fields([*_facts(found), *_rate_facts(recent)])
+    output.fields([*_facts(found), *_recurring_facts(definitions), *_rate_facts(recent)])
     if found.retrying:
         output.line()
         output.table(found.retrying, lambda each: retrying_row(each, found), spare=("EXAMPLE",))
@@ -285,6 +287,27 @@ def _facts(found: Stats) -> Iterator[tuple[str, object]]:
         yield "damaged", f"{one}; see: delaybridge doctor"
     yield "ingests", len(found.ingests) or None
     yield "dead set", f"{found.dead_dropped:,} dropped" if found.dead_dropped else None
+
+
+def _recurring_data(definitions: Sequence[Recurring] | None) -> dict[str, object]:
+    if definitions is None:
+        return {"recurring": None}
+    failing = {each.name: each.error for each in definitions if each.state == "failing"}
+    missed = sum(each.missed for each in definitions)
+    return {"recurring": {"definitions": len(definitions), "failing": failing, "missed": missed}}
+
+
+def _recurring_facts(definitions: Sequence[Recurring] | None) -> Iterator[tuple[str, object]]:
+    """Only what is wrong: definitions that fail, and missed runs."""
+    known = definitions or ()
+    failing = [each for each in known if each.state == "failing"]
+    wrong = [f"{len(failing)} of {len(known)} fail" if failing else ""]
+    missed = sum(each.missed for each in known)
+    wrong += [f"{missed:,} missed runs" if missed else ""]
+    if any(wrong):
+        yield "recurring", f"{', '.join(filter(None, wrong))}; see: delaybridge recurring ls"
+    for each in failing[:1]:
+        yield "failing", f"{each.name}: {each.error}"
 
 
 def _trouble_row(each: Trouble) -> dict[str, str]:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
+import redis
 
 from delaybridge import Client, MessageConflict, MessageError, StoreFull
 from delaybridge.store import keys
@@ -168,6 +169,29 @@ def test_what_fails_is_listed_and_doctor_names_it(
     assert "broken: not JSON" in listed.err
     assert "broken: not JSON" in run("doctor").out
     assert run("recurring", "rm", "broken").code == 0
+
+
+def test_stats_names_a_definition_that_fails_and_missed_runs(
+    run: Run, client: Client, namespace: str, redis_url: str
+) -> None:
+    run("recurring", "add", "report", "kafka:t", "x", *CRON)
+    assert "recurring" not in run("stats").out
+    (data,) = run("stats", "--json").objects
+    assert data["recurring"] == {"definitions": 1, "failing": {}, "missed": 0}
+    with redis.Redis.from_url(redis_url) as server:
+        state = json.dumps({"missed": 1200})
+        server.hset(keys.recurring_state(namespace), "report", state)
+        assert "1,200 missed runs; see: delaybridge recurring ls" in run("stats").out
+        server.hset(keys.recurring(namespace), "broken", "{}")
+        out = run("stats").out
+        assert "1 of 2 fail, 1,200 missed runs; see: delaybridge recurring ls" in out
+        assert re.search(r"failing +broken: \w", out)
+        (data,) = run("stats", "--json").objects
+        assert [*data["recurring"]["failing"]] == ["broken"]
+        server.delete(keys.recurring(namespace))
+        server.set(keys.recurring(namespace), "no hash")
+        (data,) = run("stats", "--json").objects
+        assert data["recurring"] is None and "recurring" in str(data["damaged"])
 
 
 @pytest.mark.parametrize("key", [keys.recurring, keys.recurring_due, keys.recurring_state])
