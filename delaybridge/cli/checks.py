@@ -75,6 +75,9 @@ def problems(
     for one in [*found.all_damage, *found.odd_rules]:
         level = WARN if one.key.endswith("}:series") else FAIL
         yield Finding(level, "damage", f"{one}: {one.effect}", f"Repair it: {one.remedy}")
+    if found.recurring_late_ms:
+        what = f"recurring messages have not been made for {roughly(found.recurring_late_ms)}"
+        yield Finding(WARN, "recurring", what, "Start a worker of this version: delaybridge scan")
     yield from _failing_parts(found)
 
 

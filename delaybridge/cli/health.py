@@ -53,6 +53,8 @@ def health(call: Invocation, overdue_ms: int, unowned_ms: int, retrying_ms: int)
     well = ["every bucket has its worker, nothing is late"]
     well += [failing_text(each, found) for each in found.retrying[:_NAMED]]
     paused = [paused_text(each, found.now_ms) for each in found.paused[:_NAMED]]
+    ignoring = ", ".join(found.ignoring[:_NAMED]) if found.rules.by_place else ""
+    paused += [f"workers of an older version ignore rules: {ignoring}"] if ignoring else []
     text = "; ".join([*(faults or well), *paused])
     call.output.verdict(data, FAIL if faults else OK, text)
     return Exit.FAILED if faults else Exit.DONE

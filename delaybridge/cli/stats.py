@@ -285,6 +285,8 @@ def _facts(found: Stats) -> Iterator[tuple[str, object]]:
     yield "workers", len(found.workers)
     for one in [*found.all_damage[:1], *found.odd_rules[:1]]:
         yield "damaged", f"{one}; see: delaybridge doctor"
+    late_ms = found.recurring_late_ms
+    yield "recurring", f"none was made for {roughly(late_ms)}" if late_ms else None
     yield "ingests", len(found.ingests) or None
     yield "dead set", f"{found.dead_dropped:,} dropped" if found.dead_dropped else None
 

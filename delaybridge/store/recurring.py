@@ -22,14 +22,15 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from delaybridge.errors import MessageError
+from delaybridge.errors import MessageError, StoreError
 from delaybridge.recurring.definition import Definition, Moment, is_name, read_definition
-from delaybridge.store import keys, registry
+from delaybridge.store import keys, registry, replies
 from delaybridge.store.command import RedisCommand, Steps, plain
 from delaybridge.store.verbs import Bucket
 from delaybridge.times import YEAR_3000_MS
 
 DEFINITIONS_LIMIT = 10_000
+LATE_LOOK_MS = 10_000  # a look that is later: no worker looks
 PAUSE_MS = 1500  # a worker that took a definition and died makes others wait for this long
 OWN_FIELDS = ("plan", "was", "since_ms", "backfill")
 _MOST_SPANS = 100
@@ -197,6 +198,20 @@ def _taken(reply: list[Any]) -> tuple[int, list[DefinitionEntry]]:
     now_ms, *rest = reply
     triples = zip(rest[::3], rest[1::3], rest[2::3], strict=True)
     return now_ms, [read_entry(*triple) for triple in triples]
+
+
+def first_look(namespace: str) -> RedisCommand[float | None]:
+    """When workers are to look at the next definition, epoch ms; None: at none."""
+    due = keys.recurring_due(namespace)
+    return plain("ZRANGE", due, 0, 0, "WITHSCORES", parse=replies.read_first_score)
+
+
+def late_look_ms(look_ms: float | StoreError | None, now_ms: int) -> int:
+    """How late the first look is, by the reply to `first_look`; 0 if a worker looks."""
+    if look_ms is None or isinstance(look_ms, StoreError) or look_ms <= 0:
+        return 0
+    late_ms = now_ms - int(look_ms)
+    return late_ms if late_ms > LATE_LOOK_MS else 0
 
 
 def fence(bucket: Bucket, sources: Sequence[str]) -> RedisCommand[list[int | None]]:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from delaybridge.errors import StoreError
 from delaybridge.message import State
-from delaybridge.store import announcements, damage, registry, replies, rules
+from delaybridge.store import announcements, damage, recurring, registry, replies, rules
 from delaybridge.store.announcements import IngestInfo, WorkerInfo
 from delaybridge.store.command import Each, RedisCommand, Steps, grouped, plain, store_wide_error
 from delaybridge.store.damage import Damage
@@ -55,7 +55,8 @@ class Stats(NamedTuple):
     retrying: messages whose last publish failed, about a thousand of each bucket;
     retrying_sampled: there are more. troubles: which messages the workers park, and why. damage:
     of the namespace's own keys; odd_rules: of the rules of destinations. rules: those that can be
-    read. paused: the places that operators have paused.
+    read. paused: the places that operators have paused. recurring_late_ms: for how long no worker
+    has made recurring messages that it should have looked at; 0 if it is less than ten seconds.
     """
 
     now_ms: int
@@ -76,6 +77,7 @@ class Stats(NamedTuple):
     rules: Rules = NO_RULES
     odd_rules: Sequence[Damage] = ()
     paused: Sequence[Paused] = ()
+    recurring_late_ms: int = 0
 
     @property
     def ignoring(self) -> list[str]:
@@ -99,11 +101,12 @@ class Counting(Namespace):
         ]
         parts += (registry.fleet(self.namespace, ingests=ingests) for ingests in (False, True))
         parts.append(damage.look_at_lists(self.namespace))
-        parts.append([rules.read(self.namespace), registry.store_time()])
+        look = recurring.first_look(self.namespace)
+        parts.append([look, rules.read(self.namespace), registry.store_time()])
         found = yield from grouped(parts)
         if (error := store_wide_error(chain.from_iterable(found))) is not None:
             raise error
-        *of_buckets, workers, ingests, lists, (stored, now_us) = found
+        *of_buckets, workers, ingests, lists, (look_ms, stored, now_us) = found
         now_ms = now_us // 1000
         retrying, is_sampled = yield from retrying_of(buckets)
         counts = [
@@ -127,6 +130,7 @@ class Counting(Namespace):
             retrying_sampled=is_sampled,
             troubles=troubles,
             damage=(*damage.found_in_lists(self.namespace, lists), *_reported(living, counts)),
+            recurring_late_ms=recurring.late_look_ms(look_ms, now_ms),
             **(yield from self._steered(known, stored)),
         )
 

@@ -522,6 +522,7 @@ def test_doctor_warns_of_forgotten_unserved_and_odd_rules(
         assert [level for text, level in found.items() if "kafka:odd: rate: " in text] == ["fail"]
         store.run([registry.announce(namespace, "w", "i", 60_000, b"{}")])
         assert "the rules are ignored by workers of an older version: w" in run("doctor").out
+        assert "workers of an older version ignore rules: w" in run("health").out
         connection.delete(name)
         connection.set(name, "text")
         result = run("doctor")

@@ -213,6 +213,20 @@ def test_doctor_and_stats_name_a_damaged_key_and_go_on(
     assert "broker kafka: unreachable" in run("doctor").out
 
 
+def test_health_and_stats_say_that_no_worker_makes_recurring_messages(
+    run: Run, client: Client, namespace: str
+) -> None:
+    client.recurring.add("sound", "kafka:t", "x", every="1h")
+    assert "not been made" not in run("health").out and client.stats().recurring_late_ms == 0
+    due, redis = keys.recurring_due(namespace), client._store.redis
+    redis.zadd(due, {"sound": redis.zscore(due, "sound") - 60_000})
+    assert "recurring messages have not been made for 1m" in run("health").out
+    assert "recurring  none was made for 1m" in run("stats").out
+    for score in (float("-inf"), float("inf")):  # by hand: looked at soon, or mended
+        redis.zadd(due, {"sound": score})
+        assert client.stats().recurring_late_ms == 0
+
+
 def test_definitions_are_paused_and_removed_while_redis_is_full() -> None:
     with RedisServer() as server, Client(server.url, buckets=1) as client:
         recurring, redis = client.recurring, client._store.redis

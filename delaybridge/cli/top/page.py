@@ -124,6 +124,8 @@ def _faults(stats: Stats, picture: Picture) -> Iterator[tuple[str, str]]:
         yield "bold red", f"{len(alone)} of {len(stats.buckets)} buckets have no worker"
     if stats.overdue_ms > _LATE_MS:
         yield "bold red", f"the oldest waiting message is {roughly(stats.overdue_ms)} overdue"
+    if stats.recurring_late_ms:
+        yield "red", f"no recurring message was made for {roughly(stats.recurring_late_ms)}"
     for (destination, reason), workers in _by_trouble(stats).items():
         who = f"{workers[0]} parks" if len(workers) == 1 else f"{len(workers)} workers park"
         yield "red", f"{who} messages to {destination} {reason}"
