@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 
@@ -63,15 +64,17 @@ class Monitor:
         if reading is None or (reading.done() and time.monotonic() - self._read_s > _FRESH_S):
             held = {b for report in self._reports.latest.values() for b in report.buckets}
             loop = asyncio.get_running_loop()
-            reading = self._reading = loop.run_in_executor(self._pool, self._reader.read, held)
-            reading.add_done_callback(self._has_read)
+            reading = self._reading = loop.run_in_executor(self._pool, self._ask, held)
         try:
             return await asyncio.wait_for(asyncio.shield(reading), _PATIENCE_S)
         except TimeoutError:
             return Reading(error="redis: no answer in time")
 
-    def _has_read(self, _: object) -> None:
-        self._read_s = time.monotonic()
+    def _ask(self, held: Collection[int]) -> Reading:
+        try:
+            return self._reader.read(held)
+        finally:  # before anyone sees that it is done
+            self._read_s = time.monotonic()
 
 
 def _told(found: Health) -> Response:

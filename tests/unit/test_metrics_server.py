@@ -206,10 +206,10 @@ async def test_while_redis_hangs_counters_and_liveness_are_answered(
     monkeypatch.setattr("delaybridge.metrics.monitor._PATIENCE_S", 0.05)
     reader = Recounted()
     reader.goes_on.clear()
-    monitor = monitor_of(reader, totals={("messages_claimed_total",): 3})
+    monitor = monitor_of(reader, totals={("messages_claimed_total", "a:b"): 3})
     text = (await monitor.answer("/metrics", "application/openmetrics-text")).body.decode()
     assert "delaybridge_store_up 0" in text
-    assert "delaybridge_messages_claimed_total 3" in text
+    assert 'delaybridge_messages_claimed_total{destination="a:b"} 3' in text
     assert text.endswith("# EOF\n")
     ready = await monitor.answer("/health/ready", "")
     assert ready.status == 503
