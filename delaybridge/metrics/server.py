@@ -67,10 +67,12 @@ class Server:
         try:
             await self._stopping.wait()
         finally:
-            server.close()
-            # A task that is cancelled before its first step would leave its connection open.
+            # A connection stays open if the server is closed while it is being accepted, or if its
+            # task is cancelled before its first step.
+            self._loop.remove_reader(self._listener)
             for _ in range(_STEPS):
                 await asyncio.sleep(0)
+            server.close()
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self._open >= _CONNECTIONS:
@@ -78,7 +80,10 @@ class Server:
             return
         self._open += 1
         try:
-            with suppress(TimeoutError, OSError, asyncio.IncompleteReadError):
+            # Cancelled, when the server closes: asyncio would log that as an error.
+            with suppress(
+                TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.CancelledError
+            ):
                 await self._converse(reader, writer)
         finally:
             self._open -= 1

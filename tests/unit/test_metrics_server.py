@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import socket
 import threading
@@ -160,6 +161,19 @@ def can_connect(port: int) -> bool:
 def test_it_closes_while_clients_hang(port: int) -> None:
     with connect(port) as hanging:
         hanging.sendall(b"GET /slow HTTP/1.1\r\n\r\n")
+
+
+def test_it_closes_every_connection_and_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    # whether it is being accepted, has just been, or waits for its answer
+    for _ in range(30):
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            server = Server(listener, answer)
+            server.start()
+            with connect(listener.getsockname()[1]) as hanging:
+                hanging.sendall(b"GET /slow HTTP/1.1\r\n\r\n")
+                server.close()
+    gc.collect()  # an open connection would warn
+    assert caplog.text == ""
 
 
 # the monitor
