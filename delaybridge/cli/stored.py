@@ -6,7 +6,7 @@ import base64
 import json
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import delaybridge
@@ -38,7 +38,7 @@ def show_page(
         query["limit"] = PAGE_LIMIT
     with call.client() as client:
         page = client.pending(**query)
-        now_ms = call.now_ms(client)
+        now_ms, kinds = call.now_ms(client), client.kinds
     output = call.output
 
     def row(item: delaybridge.Stored) -> Row:
@@ -48,13 +48,26 @@ def show_page(
     is_empty = not output.table(page.items, row, spare=spare, data=described)
     if page.cursor is None:
         if is_empty:
-            call.note(f"no {query['state']} messages")
+            call.note(f"no {query['state']} messages{_why_none(query, kinds)}")
         return
     cursor = cursor_text(page.cursor)
     if output.json:
         output.error_line(json.dumps({"next": {"cursor": cursor}}))
     else:
         output.line(f"next: --cursor {shlex.quote(cursor)}")
+
+
+def _why_none(query: Mapping[str, Any], kinds: Mapping[str, str]) -> str:
+    """What may hide messages from the one who asked."""
+    from delaybridge.accept.destination import parse_destination
+
+    try:
+        if (destination := query.get("destination")) is not None:
+            parse_destination(destination, kinds)
+    except delaybridge.MessageError as exc:
+        return f"; --destination: {exc.detail}"
+    is_early = query["state"] == "delayed"
+    return "; those due within seconds have --state in_flight" if is_early else ""
 
 
 def cells_of(item: delaybridge.Stored, now_ms: int) -> Row:

@@ -343,6 +343,10 @@ def test_filters(run: Run) -> None:
     assert ids("--state", "dead") == []
     nothing = run("message", "ls", "--state", "parked")
     assert (nothing.out, nothing.err) == ("", "no parked messages\n")
+    part = run("message", "ls", "--destination", "rabbitmq:orders")
+    assert part.err.startswith("no delayed messages; --destination: 'orders' has no slash: ")
+    none = run("message", "ls", "--destination", "rabbitmq:/nobody")
+    assert none.err == "no delayed messages; those due within seconds have --state in_flight\n"
 
 
 def test_limit_is_capped(run: Run) -> None:
