@@ -78,11 +78,8 @@ if claim then
 end
 local tried = redis.call('HGET', KEYS[4], id)
 local answer = tried and string.match(tried, ':(%d)') ~= '0' and CANCELLED_MAYBE or CANCELLED
-local now = tonumber(ARGV[1])
-if not now then
-  local t = redis.call('TIME')
-  now = t[1] * 1000 + math.floor(t[2] / 1000)
-end
+local t = redis.call('TIME')
+local now = tonumber(ARGV[1]) or t[1] * 1000 + math.floor(t[2] / 1000)
 
 -- Without a source the first write cannot grow memory: a full Redis still removes messages.
 count_as_read()

@@ -20,11 +20,8 @@ if past then
 elseif not redis.call('ZSCORE', KEYS[3], id) then
   return UNKNOWN
 end
-local now = tonumber(ARGV[1])
-if not now then
-  local t = redis.call('TIME')
-  now = t[1] * 1000 + math.floor(t[2] / 1000)
-end
+local t = redis.call('TIME')
+local now = tonumber(ARGV[1]) or t[1] * 1000 + math.floor(t[2] / 1000)
 local old = redis.call('HGET', KEYS[1], id)
 redis.call('HDEL', KEYS[2], id, id .. '\0')
 redis.call('HDEL', KEYS[4], id)

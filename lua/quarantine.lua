@@ -16,11 +16,8 @@ local birth = redis.call('HGET', KEYS[4], 'birth')
 if birth ~= ARGV[2] and (birth or ARGV[3] ~= '1') then
   return {-1}
 end
-local now = tonumber(ARGV[1])
-if not now then
-  local t = redis.call('TIME')
-  now = t[1] * 1000 + math.floor(t[2] / 1000)
-end
+local t = redis.call('TIME')
+local now = tonumber(ARGV[1]) or t[1] * 1000 + math.floor(t[2] / 1000)
 redis.call('ZCARD', KEYS[2]) -- fails here, before the first write, if it is not a zset
 redis.call('HLEN', KEYS[3])
 if not birth then

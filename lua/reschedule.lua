@@ -66,11 +66,8 @@ if claim and claim <= tonumber(marks[2] or -1) and score <= tonumber(marks[1] or
 elseif redis.call('ZSCORE', KEYS[6], id) then
   return DEAD
 end
-local now = tonumber(ARGV[1])
-if not now then
-  local t = redis.call('TIME')
-  now = t[1] * 1000 + math.ceil(t[2] / 1000)
-end
+local t = redis.call('TIME')
+local now = tonumber(ARGV[1]) or t[1] * 1000 + math.ceil(t[2] / 1000)
 local due_ms = string.byte(when) == 43 and now + string.sub(when, 2) or tonumber(when)
 local new = due_ms + math.min(255 / 256, score % 1)
 local head = redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')[2]

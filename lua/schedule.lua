@@ -47,11 +47,8 @@ if marks[1] ~= ARGV[3] and (marks[1] or ARGV[4] ~= '1') then
 end
 
 -- A delay is counted from the end of the current millisecond, so that it is never cut short.
-local now = tonumber(ARGV[1])
-if not now then
-  local t = redis.call('TIME')
-  now = t[1] * 1000 + math.ceil(t[2] / 1000)
-end
+local t = redis.call('TIME')
+local now = tonumber(ARGV[1]) or t[1] * 1000 + math.ceil(t[2] / 1000)
 
 local undone = redis.call('ZCARD', calls) > 0
 local source, read = ARGV[7], nil -- read: the highest offset so far
