@@ -12,6 +12,7 @@ import asyncio
 import struct
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
@@ -113,7 +114,7 @@ class Stages:
         """Turn the reply into copies, and let them wait."""
         self._number += 1
         claimed = Claim(self._number, self._ids, self._records, [], None, False)
-        self.scanner._claiming._received(self.session, claimed, NOW_MS)
+        self.scanner._claiming._received(self.session, claimed, NOW_MS, Counter())
 
     def select(self) -> list[Any]:
         """Check the ripe copies for obstacles, and select those to be fired."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import inf
 from operator import attrgetter
 
@@ -114,15 +114,17 @@ class Claiming:
         took_ms = (clock.monotonic() - sent_s) * 1000
         received: Counter[str] = Counter()
         for session, (claimed,) in answers.items():
-            received.update(self._received(session, claimed, now_ms))
+            self._received(session, claimed, now_ms, received)
         self.under_way = ()
         if messages := received.total():
             self._context.emit(Claimed(messages=messages, took_ms=took_ms, destinations=received))
 
-    def _received(self, session: Session, claimed: Claim, now_ms: int) -> Mapping[str, int]:
+    def _received(
+        self, session: Session, claimed: Claim, now_ms: int, destinations: Counter[str]
+    ) -> None:
         """Put one bucket's copies on the wheel, and note when to look again.
 
-        Returns how many of each destination.
+        destinations: how many of each; these are added.
         """
         options, next_score = self._context.options, claimed.next_score
         session.next_score = inf if next_score is None else next_score
@@ -145,4 +147,4 @@ class Claiming:
             if len(kept) < len(copies):
                 session.waits_no_more(claimed.number, len(copies) - len(kept))
             self._context.waiting.add(kept)
-        return Counter([copy.lane.label for copy in copies])
+        destinations.update([copy.lane.label for copy in copies])

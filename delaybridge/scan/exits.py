@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -36,7 +35,7 @@ class Exits:
         self._bucket, self._owner = bucket, owner
         self.draining = False  # no more unparking; exits are told at once
         self._settled: dict[int, list[str]] = {}
-        self._settled_of: Counter[str] = Counter()  # destination -> how many of these
+        self._settled_of: dict[str, int] = {}  # destination -> how many of these
         self._retried: list[tuple[Item, int | None, bool, str]] = []
         self._deferred: list[tuple[Item, float]] = []
         self._buried: list[tuple[Item, bool, bool, str]] = []
@@ -49,7 +48,7 @@ class Exits:
     def settle(self, claim: int, ids: list[str], destination: str) -> None:
         """Remove these messages from the store: the broker confirmed them."""
         self._settled.setdefault(claim, []).extend(ids)
-        self._settled_of[destination] += len(ids)
+        self._settled_of[destination] = self._settled_of.get(destination, 0) + len(ids)
 
     def retry(
         self, item: Item, delay_ms: int | None, *, maybe: bool = False, error: str = ""
@@ -113,7 +112,8 @@ class Exits:
         """Everything gathered since the last report. The caller must tell the store."""
         commands: list[RedisCommand[Any]] = []
         bucket, owner = self._bucket, self._owner
-        count, settled = self._settled_of.total(), self._settled_of
+        settled = self._settled_of
+        count = sum(settled.values())
         count += len(self._retried) + len(self._deferred) + len(self._buried) + len(self._parked)
         commands += (bucket.park(*owner, part) for part in _parts(self._parked))
         commands += (bucket.settle(*owner, part) for part in _by_claim(self._settled))
@@ -125,7 +125,7 @@ class Exits:
         parked = {item.id for item in self._parked}
         self._parking |= parked
         self._settled, self._retried, self._deferred = {}, [], []
-        self._settled_of = Counter()
+        self._settled_of = {}
         self._buried, self._parked = [], []
         return ExitReport(commands, count, back_off_ms, parked, settled, deferred_to)
 

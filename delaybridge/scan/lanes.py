@@ -184,15 +184,16 @@ class Lanes:
 
     def ready(self, copies: Sequence[Copy]) -> None:
         """The copies are fired and due: publish them when there is room."""
-        fired: Counter[str] = Counter()
+        fired: dict[str, int] = {}
         for lane, ours in by_lane(copies):
             self._waiting[lane] = None
             lane.ready += ours
-            fired[lane.label] += len(ours)
+            fired[lane.label] = fired.get(lane.label, 0) + len(ours)
         if self._recalled:  # they were counted before
-            fired, self._recalled = fired - self._recalled, self._recalled - fired
+            again = Counter(fired)
+            fired, self._recalled = again - self._recalled, self._recalled - again
         if fired:
-            self._emit(FireAllowed(messages=fired.total(), destinations=fired))
+            self._emit(FireAllowed(messages=sum(fired.values()), destinations=fired))
 
     def publish(self, now_ms: int) -> None:
         """Hand ready copies to the brokers, within the window."""

@@ -62,8 +62,10 @@ class Telling:
         """The store has the reports of these sessions."""
         settled: Counter[str] = Counter()
         for session in sessions:
-            self._has(session, reports[session])
-            settled.update(reports[session].settled)
+            report = reports[session]
+            self._has(session, report)
+            if report.settled:
+                settled.update(report.settled)
         if settled:
             self._context.emit(Settled(messages=settled.total(), destinations=settled))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Coroutine, Sequence
 from math import inf
 from typing import Any
@@ -191,7 +192,7 @@ def test_an_answer_says_whether_a_bucket_has_a_backlog(monkeypatch: pytest.Monke
     session = rig.sessions[0]
     for more in (False, True):
         claimed = Claim(session.last_claim + 1, [], [], [], None, more)
-        rig.scanner._claiming._received(session, claimed, NOW_MS)
+        rig.scanner._claiming._received(session, claimed, NOW_MS, Counter())
         assert session.has_more is more
 
 
