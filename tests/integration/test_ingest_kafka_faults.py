@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -20,8 +23,10 @@ from confluent_kafka.admin import (
 
 from delaybridge.ingest.kafka import consumer as kafka_consumer
 from delaybridge.store.announcements import SourceInfo
+from tests.rigs.fleet import Process
 from tests.rigs.ingest import Entrance
 from tests.rigs.ingest_kafka import Kafka, source
+from tests.rigs.waiting import wait_until
 from tests.servers.kafka import KafkaNode, plain_login
 from tests.servers.process import LOOPBACK, free_port
 from tests.servers.redis import RedisServer
@@ -285,6 +290,28 @@ class TestUnavailableServers:
             assert await bodies(entrance) == named(0, 10)
             plain.config_set("maxmemory", "0")
         await until_pending(entrance, named(0, 500))
+
+
+async def test_a_process_ends_in_time_although_its_cluster_hangs(
+    node: KafkaNode, kafka: Kafka, redis_url: str, namespace: str, tmp_path: Path
+) -> None:
+    delay, _ = await kafka.pair(namespace)
+    given = {"SCAN__DRAIN_TIMEOUT_S": "1", "INGEST__TOPICS": delay, "INGEST__GROUP": namespace}
+    command = [
+        *(sys.executable, "-m", "delaybridge", "--redis", redis_url, "--namespace", namespace),
+        *("--broker", kafka.url, "ingest", "kafka"),
+    ]
+    environment = os.environ | {f"DELAYBRIDGE_{name}": value for name, value in given.items()}
+    process = Process("ingest", command, environment, tmp_path / "log")
+    try:
+        await kafka.send(delay, b"body", HOUR)
+        await kafka.do(lambda: wait_until(lambda: "ingested n=1" in process.log, 20, "read"))
+        node.pause()
+        process.signal(signal.SIGTERM)
+        assert await kafka.do(process.wait) == 0
+    finally:
+        node.resume()
+        process.close()
 
 
 async def share(kafka: Kafka, group: str, partitions: list[int]) -> bool:

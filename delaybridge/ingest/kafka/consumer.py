@@ -86,7 +86,7 @@ class KafkaConsumer:
         self._is_paused = False
         self._is_unavailable = False
         self._measured_s, self._checked_s = 0.0, time.monotonic()
-        self._ending = threading.Event()
+        self._ending, self._ended = threading.Event(), asyncio.Event()
         self._thread = threading.Thread(target=self._run, name="delaybridge ingest", daemon=True)
         self._thread.start()
 
@@ -110,7 +110,7 @@ class KafkaConsumer:
         """Leave the group; the offsets of stored records are committed."""
         self._ending.set()
         self._hand_over.release()
-        await asyncio.to_thread(self._thread.join)
+        await self._ended.wait()
 
     # in the thread
 
@@ -122,6 +122,8 @@ class KafkaConsumer:
             self._hand_over.fail(exc)
         finally:
             self._owners.close()
+            # Not joined: a cluster that hangs would hold the process beyond scan.drain_timeout_s.
+            self._tell(self._ended.set)
 
     def _claim(self) -> None:
         """Claim the topics, for as long as it takes the cluster to answer."""
