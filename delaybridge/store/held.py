@@ -54,15 +54,14 @@ def unheld(
 ) -> Steps[list[BucketStats]]:
     """The same counts, `overdue_ms` without the messages that a pause or a rate holds back.
 
-    A rate holds nothing back where there is trouble. Looks among the first thousand of each state
-    of a bucket; if all of those are held back, none counts as late.
+    A rate holds nothing back where there is trouble, or in a bucket without a worker. Looks among
+    the first thousand of each state of a bucket; if all of those are held back, none counts as
+    late.
     """
-    holding = {place for place, rule in known.by_place.items() if rule.paused}
-    limited = {place for place, rule in known.by_place.items() if rule.rate is not None}
-    for trouble in troubles:
-        limited = {place for place in limited if not touches(trouble, place, kinds)}
-    holding |= limited
-    late = [at for at, count in enumerate(counts) if holding and count.overdue_ms]
+    paused = {place for place, rule in known.by_place.items() if rule.paused}
+    limited = {place for place in _limited(known) if not _troubled(place, kinds, troubles)}
+    holding = [paused | limited if count.owner else paused for count in counts]
+    late = [at for at, count in enumerate(counts) if holding[at] and count.overdue_ms]
     if not late:
         return [*counts]
     replies = yield from grouped(
@@ -73,9 +72,17 @@ def unheld(
     )
     found = [*counts]
     for at, pages in zip(late, replies, strict=True):
-        times = _times(pages, holding, kinds)
+        times = _times(pages, holding[at], kinds)
         found[at] = counts[at]._replace(overdue_ms=max(0, now_ms - min(times, default=now_ms)))
     return found
+
+
+def _limited(known: Rules) -> Iterator[str]:
+    return (place for place, rule in known.by_place.items() if rule.rate is not None)
+
+
+def _troubled(place: str, kinds: Mapping[str, str], troubles: Sequence[Trouble]) -> bool:
+    return any(touches(trouble, place, kinds) for trouble in troubles)
 
 
 def _times(

@@ -17,6 +17,7 @@ from delaybridge.store.destinations import Place
 from delaybridge.store.rules import Rule, places_of
 from delaybridge.store.store import Store
 from delaybridge.store.troubles import SLOW
+from delaybridge.store.verbs import Bucket
 from tests.rigs.command_line import Run
 from tests.rigs.crew import Arrived, Crew
 from tests.rigs.flavours import Maker
@@ -494,6 +495,10 @@ def test_a_rate_holds_nothing_back_where_there_is_trouble(
     run("schedule", "kafka:t", "x", "--in", "0s")
     run("destination", "limit", "kafka:t", "--rate", "5")
     announced(store, namespace, parked={"kafka:t": "limited: 5/s"})
+    assert run("--json", "stats").objects[0]["overdue_ms"] > 0  # its bucket has no worker
+    (birth,) = store.run([registry.read_birth(namespace)])
+    assert birth is not None
+    store.run([Bucket(namespace, n, birth[1]).acquire("w:1", 60_000) for n in range(16)])
     assert run("--json", "stats").objects[0]["overdue_ms"] == 0
     assert "parks messages" not in run("health").out
     announced(store, namespace, parked={"kafka:t": "unroutable: no such topic"})

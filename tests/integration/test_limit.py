@@ -143,7 +143,7 @@ async def test_what_is_set_aside_before_it_is_due_outlives_its_worker_and_its_ra
             rig._lose(rig.sessions[number], "a test")
             await rig.take(number)
         await rig.live_until(NOW_MS + 5500)
-        assert 45 <= len(rig.memory.taken) <= 71
+        assert 40 <= len(rig.memory.taken) <= 71, "half a second at 100/s, asked for at random"
         limit(rig)
         await rig.live_until(NOW_MS + 6000)
         taken = rig.memory.taken
