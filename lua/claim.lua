@@ -30,13 +30,9 @@ local last_claim, limit, bytes = tonumber(ARGV[4]), tonumber(ARGV[6]), tonumber(
 if last_claim > claimed then
   return false -- the store lost writes that the owner knows of
 end
-local now = tonumber(ARGV[3])
-local us = now and now * 1000
-if not now then
-  local t = redis.call('TIME')
-  us = t[1] * 1000000 + t[2]
-  now = math.floor(us / 1000)
-end
+local t = redis.call('TIME')
+local us = tonumber(ARGV[3]) and ARGV[3] * 1000 or t[1] * 1000000 + t[2]
+local now = math.floor(us / 1000)
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
 
 if redis.call('EXISTS', KEYS[9]) == 1 then
