@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from delaybridge.client.requests import Requests
+from delaybridge.client.requests import OfAsyncClient, OfClient, Requests
 from delaybridge.errors import MessageError, shown
 from delaybridge.store.command import Steps
 from delaybridge.store.horizon import Horizon, check_cells
-from delaybridge.store.store import AsyncStore, Store
 from delaybridge.times import Delay, delay_ms, format_duration
 
 _STEPS = 60  # cells, unless a step is given
 
 
-class LooksAhead:
+class LooksAhead(OfClient):
     """What is to come, for `Client`."""
-
-    _requests: Requests
-    _store: Store
 
     def horizon(
         self, span: Delay = "1h", step: Delay = None, *, destination: str | None = None
@@ -37,11 +33,8 @@ class LooksAhead:
         return self._store.complete(_horizon(self._requests, span, step, destination))
 
 
-class AsyncLooksAhead:
+class AsyncLooksAhead(OfAsyncClient):
     """The same for `AsyncClient`."""
-
-    _requests: Requests
-    _store: AsyncStore
 
     async def horizon(
         self, span: Delay = "1h", step: Delay = None, *, destination: str | None = None

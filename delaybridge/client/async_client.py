@@ -9,7 +9,7 @@ from delaybridge.accept.accept import Accepted
 from delaybridge.client.ahead import AsyncLooksAhead
 from delaybridge.client.back import AsyncLooksBack
 from delaybridge.client.batching import Batching
-from delaybridge.client.recurring import AsyncRecurs
+from delaybridge.client.recurring import AsyncRecurringMessages
 from delaybridge.client.requests import (
     Key,
     Requests,
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class AsyncClient(AsyncLooksAhead, AsyncLooksBack, AsyncRecurs, AsyncSteers):
+class AsyncClient(AsyncLooksAhead, AsyncLooksBack, AsyncSteers):
     """Schedules messages, changes and shows them, on an event loop. One for each loop is enough.
 
         async with AsyncClient("redis://localhost:6379/0") as client:
@@ -88,6 +88,11 @@ class AsyncClient(AsyncLooksAhead, AsyncLooksBack, AsyncRecurs, AsyncSteers):
     def kinds(self) -> Mapping[str, str]:
         """Name -> kind of each broker that messages may name."""
         return self._requests.calls.kinds
+
+    @property
+    def recurring(self) -> AsyncRecurringMessages:
+        """Messages that are sent again and again, by a cron expression or an interval."""
+        return AsyncRecurringMessages(self._requests.calls, self._store)
 
     async def schedule(
         self,

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from typing import Literal
 
-from delaybridge.client.requests import Requests
+from delaybridge.client.requests import OfAsyncClient, OfClient, Requests
 from delaybridge.errors import MessageError, shown
 from delaybridge.store.command import Steps
 from delaybridge.store.series import STEPS, Recent, Series
-from delaybridge.store.store import AsyncStore, Store
 from delaybridge.store.tally import DestinationCounts
 
 
-class LooksBack:
+class LooksBack(OfClient):
     """What there is and what there was, for `Client`."""
-
-    _requests: Requests
-    _store: Store
 
     def counts(self, by: Literal["destination"] = "destination") -> list[DestinationCounts]:
         """How many messages each destination has in each state, the one with the most first.
@@ -52,11 +48,8 @@ class LooksBack:
         return self._store.complete(self._requests.calls.recent())
 
 
-class AsyncLooksBack:
+class AsyncLooksBack(OfAsyncClient):
     """The same for `AsyncClient`."""
-
-    _requests: Requests
-    _store: AsyncStore
 
     async def counts(self, by: Literal["destination"] = "destination") -> list[DestinationCounts]:
         """How many messages each destination has in each state; as `Client.counts`."""

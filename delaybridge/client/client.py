@@ -9,7 +9,7 @@ from delaybridge.accept.accept import Accepted
 from delaybridge.client.ahead import LooksAhead
 from delaybridge.client.back import LooksBack
 from delaybridge.client.many import Many
-from delaybridge.client.recurring import Recurs
+from delaybridge.client.recurring import RecurringMessages
 from delaybridge.client.requests import (
     Key,
     Requests,
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Client(Many, LooksAhead, LooksBack, Recurs, Steers):
+class Client(Many, LooksAhead, LooksBack, Steers):
     """Schedules messages, changes and shows them. Thread-safe: one for each process is enough.
 
         with Client("redis://localhost:6379/0") as client:
@@ -98,6 +98,11 @@ class Client(Many, LooksAhead, LooksBack, Recurs, Steers):
     def kinds(self) -> Mapping[str, str]:
         """Name -> kind of each broker that messages may name."""
         return self._requests.calls.kinds
+
+    @property
+    def recurring(self) -> RecurringMessages:
+        """Messages that are sent again and again, by a cron expression or an interval."""
+        return RecurringMessages(self._requests.calls, self._store)
 
     def schedule(
         self,

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from delaybridge.client.requests import Key, Requests, Spread
+from delaybridge.client.requests import Key, OfClient, Spread
 from delaybridge.message import Answer
 from delaybridge.store.selection import Selected, Selection, Walk
-from delaybridge.store.store import Store
 from delaybridge.times import At, Delay
 
 
-class Many:
+class Many(OfClient):
     """Finds messages, and applies a verb to all of them."""
-
-    _requests: Requests
-    _store: Store
 
     def select(self, selection: Selection) -> Iterator[list[Selected]]:
         """Find every message that matches, page by page; each page can be passed to `cancel_many`.

@@ -9,7 +9,6 @@ from itertools import islice
 from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
-from delaybridge.client.requests import Requests
 from delaybridge.errors import MessageError, shown
 from delaybridge.message import Answer
 from delaybridge.recurring.cron import check_cron, check_zone
@@ -167,30 +166,6 @@ class AsyncRecurringMessages:
     ) -> Preview:
         """When a definition with these times would run next. No I/O."""
         return preview_of(cron, every, tz, count)
-
-
-class Recurs:
-    """`Client.recurring`."""
-
-    _requests: Requests
-    _store: Store
-
-    @property
-    def recurring(self) -> RecurringMessages:
-        """Messages that are sent again and again, by a cron expression or an interval."""
-        return RecurringMessages(self._requests.calls, self._store)
-
-
-class AsyncRecurs:
-    """`AsyncClient.recurring`."""
-
-    _requests: Requests
-    _store: AsyncStore
-
-    @property
-    def recurring(self) -> AsyncRecurringMessages:
-        """Messages that are sent again and again, by a cron expression or an interval."""
-        return AsyncRecurringMessages(self._requests.calls, self._store)
 
 
 def definition_of(

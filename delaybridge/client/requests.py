@@ -17,6 +17,7 @@ from delaybridge.store.calls import Calls
 from delaybridge.store.command import Steps
 from delaybridge.store.scheduling import Receipt
 from delaybridge.store.selection import Selected
+from delaybridge.store.store import AsyncStore, Store
 from delaybridge.store.stored import Stored
 from delaybridge.store.views import Cursor, Page
 from delaybridge.times import At, Delay
@@ -154,6 +155,20 @@ class Requests:
 
     def _named(self, messages: Iterable[Named]) -> list[Named]:
         return [self._id(one) if isinstance(one, str) else one for one in messages]
+
+
+class OfClient:
+    """What each part of `Client` has."""
+
+    _requests: Requests
+    _store: Store
+
+
+class OfAsyncClient:
+    """What each part of `AsyncClient` has."""
+
+    _requests: Requests
+    _store: AsyncStore
 
 
 def receipt_unless_conflict(receipt: Receipt) -> Receipt:

@@ -16,14 +16,13 @@ from typing import Any
 
 from delaybridge.accept.plan import check_plan
 from delaybridge.backoff import RetryPlan
-from delaybridge.client.requests import Requests
+from delaybridge.client.requests import OfAsyncClient, OfClient, Requests
 from delaybridge.errors import MessageError, shown
 from delaybridge.message import Answer, MessagePlan, Retry, State
 from delaybridge.store.command import Steps
 from delaybridge.store.destinations import Places, within
 from delaybridge.store.rules import RATE_LIMIT, SPREAD_LIMIT_MS, Rule, place_of
 from delaybridge.store.selection import PENDING, Selected, Selection
-from delaybridge.store.store import AsyncStore, Store
 from delaybridge.times import Delay, delay_ms, format_duration
 
 _PASSES = 10  # of a purge
@@ -31,7 +30,7 @@ _CALL_MESSAGES = 250  # a pipeline that keeps Redis busy for about 4 ms
 _OF_RETRY = RetryPlan.__struct_fields__
 
 
-class Steers:
+class Steers(OfClient):
     """Shows and steers destinations, for `Client`.
 
     A destination is a broker (`rabbitmq`), an exchange or topic (`rabbitmq:orders`) or a whole
@@ -43,8 +42,6 @@ class Steers:
     configured.
     """
 
-    _requests: Requests
-    _store: Store
     select: Callable[[Selection], Iterator[list[Selected]]]
     cancel_many: Callable[[Sequence[Selected]], list[Answer]]
 
@@ -116,11 +113,9 @@ class Steers:
         return purge.answers
 
 
-class AsyncSteers:
+class AsyncSteers(OfAsyncClient):
     """The same for `AsyncClient`."""
 
-    _requests: Requests
-    _store: AsyncStore
     select: Callable[[Selection], AsyncIterator[list[Selected]]]
     cancel_many: Callable[[Sequence[Selected]], Awaitable[list[Answer]]]
 
