@@ -124,7 +124,8 @@ class LineBatches:
             raise
         self.scheduled += len(receipts)
         if not self.quiet:
-            self.call.output.results(map(described, receipts))
+            now_ms = self.call.now_ms(self.client)
+            self.call.output.results(described(each, now_ms) for each in receipts)
         self.sent()
 
     def drain(

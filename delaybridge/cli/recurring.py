@@ -192,7 +192,7 @@ def run(call: Invocation, name: str) -> None:
     """Send it once now, besides the plan, with an id as NAME@NOW/run-5f0c21ab."""
     with call.client() as client:
         receipt = _known(client.recurring.run(name), name)
-        call.output.result(*described(receipt))
+        call.output.result(*described(receipt, call.now_ms(client)))
         warn(call, client)
 
 

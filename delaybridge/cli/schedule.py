@@ -6,7 +6,6 @@ import os
 import re
 import shlex
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -172,7 +171,7 @@ def _schedule_one(
             what = f"{id!r} is pending with other content, due {moment(receipt.due_ms)}"
             remedy = "choose another id, or --on-conflict replace"
             raise Failure(Exit.CONFLICT, "conflict", "--id", f"{what}; {remedy}")
-        call.output.result(*described(receipt))
+        call.output.result(*described(receipt, call.now_ms(client)))
         warn_without_workers(call, client)
 
 
@@ -183,9 +182,9 @@ def warn_without_workers(call: Invocation, client: delaybridge.Client) -> None:
             call.note("warning: no worker runs; start one: delaybridge scan")
 
 
-def described(receipt: delaybridge.Receipt) -> tuple[dict[str, Any], str]:
+def described(receipt: delaybridge.Receipt, now_ms: int) -> tuple[dict[str, Any], str]:
     """As data, and as a line: id, due time, bucket, and the answer unless it is `created`."""
-    wait_ms, due = receipt.due_ms - time.time_ns() // 1_000_000, moment(receipt.due_ms)
+    wait_ms, due = receipt.due_ms - now_ms, moment(receipt.due_ms)
     data = {
         "id": receipt.id,
         "answer": receipt.answer.value,

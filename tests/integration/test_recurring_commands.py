@@ -115,7 +115,8 @@ def test_times_to_wait_are_told_by_the_clock_of_redis(
         "next Mon 2035-01-01 00:00:00 UTC"
         in run("recurring", "add", "n", "kafka:t", "x", "--every", "1h", *start).out
     )
-    run("schedule", "kafka:t", "x", "--in", "1h", "--id", "m")
+    scheduled = run("schedule", "kafka:t", "x", "--in", "1h", "--id", "m").out
+    assert re.search(r"  in (1h|59m\d+s)\b", scheduled)
     for words in (("message", "ls"), ("message", "show", "m")):
         assert re.search(r"  in (1h|59m\d+s)\b", run(*words).out)
     run("recurring", "add", "often", "kafka:t", "x", "--every", "1s")
