@@ -22,6 +22,9 @@ _NAMED = 5  # failing definitions that are shown one by one
 _IDLE = "idle: "
 _READING = ("reading", "?")  # `?`: a process of a version that does not report it
 _START_MS = 60_000
+RULES = (
+    "rules"  # what such a finding is about: no reason to restart a worker, which knows the rules
+)
 _EFFECTS = {  # of a failing part of the pulse
     "recurring": "recurring messages are not made",
     "series": "no rates are recorded",
@@ -72,9 +75,11 @@ def problems(
     for source, process in sources_of(found):
         if is_stalled(source, process, found.now_ms):
             yield Finding(FAIL, "ingest", f"{source.source} is not read: {source.state}")
-    for one in [*found.all_damage, *found.odd_rules]:
+    for one in found.all_damage:
         level = WARN if one.key.endswith("}:series") else FAIL
         yield Finding(level, "damage", f"{one}: {one.effect}", f"Repair it: {one.remedy}")
+    for one in found.odd_rules:
+        yield Finding(FAIL, RULES, f"{one}: {one.effect}", f"Repair it: {one.remedy}")
     if found.recurring_late_ms:
         what = f"recurring messages have not been made for {roughly(found.recurring_late_ms)}"
         yield Finding(WARN, "recurring", what, "Start a worker of this version: delaybridge scan")
@@ -90,8 +95,8 @@ def _failing_parts(found: Stats) -> Iterator[Finding]:
             if not any(key in reason for key in named):
                 failing.setdefault((part, str(reason)), []).append(worker.name)
     for (part, reason), names in failing.items():
-        what = _EFFECTS.get(part, f"{part} fails")
-        yield Finding(WARN, "workers", f"{what}: {reason} ({', '.join(names[:_NAMED])})")
+        what = f"{_EFFECTS.get(part, f'{part} fails')}: {reason} ({', '.join(names[:_NAMED])})"
+        yield Finding(WARN, RULES if part == "destinations" else "workers", what)
 
 
 def is_stalled(source: SourceInfo, process: IngestInfo, now_ms: int) -> bool:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Iterator
 
 import click
 
 import delaybridge
-from delaybridge.cli.checks import problems
+from delaybridge.cli.checks import RULES, Finding, definitions_of, problems, recurring_definitions
 from delaybridge.cli.failure import Exit
 from delaybridge.cli.fleet import failing_text, paused_text, unowned
 from delaybridge.cli.grammar import DURATION, Command, option, pass_call
@@ -31,16 +32,19 @@ def health(call: Invocation, overdue_ms: int, unowned_ms: int, retrying_ms: int)
 
     Exits with 1 if messages are late or keep failing, if a bucket has no worker, if a key is
     damaged, or if a delay exchange or delay topic is not read; with 5 if Redis is unreachable. What
-    an operator has paused or limited is not late; the text says what is paused.
+    an operator has paused or limited is not late. The text also says what is paused, which rules
+    are not obeyed, and which recurring definitions fail: a restart of workers mends none of these.
     """
     with call.client() as client:
         found, alone = _watch(client, unowned_ms)
+        definitions = definitions_of(client) or []
     ages_ms = [found.now_ms - each.since_ms for each in found.retrying]
     failing = [r for r, ms in zip(found.retrying, ages_ms, strict=True) if ms > retrying_ms]
     troubles = found.troubles if found.overdue_ms > overdue_ms else ()
     relevant = found._replace(retrying=failing[:_NAMED], troubles=troubles[:_NAMED])
-    listed = problems(relevant, call.settings, alone=alone, max_overdue_ms=overdue_ms)
-    faults = [finding.what for finding in listed]
+    listed = list(problems(relevant, call.settings, alone=alone, max_overdue_ms=overdue_ms))
+    faults = [finding.what for finding in listed if finding.about != RULES]
+    notes = list(_notes(found, listed, definitions))
     data = {
         "healthy": not faults,
         "overdue_ms": found.overdue_ms,
@@ -49,15 +53,29 @@ def health(call: Invocation, overdue_ms: int, unowned_ms: int, retrying_ms: int)
         "retrying_age_ms": max(ages_ms, default=0),
         "paused": [each.place for each in found.paused],
         "faults": faults,
+        "notes": notes,
     }
     well = ["every bucket has its worker, nothing is late"]
     well += [failing_text(each, found) for each in found.retrying[:_NAMED]]
-    paused = [paused_text(each, found.now_ms) for each in found.paused[:_NAMED]]
-    ignoring = ", ".join(found.ignoring[:_NAMED]) if found.rules.by_place else ""
-    paused += [f"workers of an older version ignore rules: {ignoring}"] if ignoring else []
-    text = "; ".join([*(faults or well), *paused])
+    text = "; ".join([*(faults or well), *notes])
     call.output.verdict(data, FAIL if faults else OK, text)
     return Exit.FAILED if faults else Exit.DONE
+
+
+def _notes(
+    found: delaybridge.Stats, listed: list[Finding], definitions: Iterable[delaybridge.Recurring]
+) -> Iterator[str]:
+    """What else is not as usual, and no restart of a worker mends."""
+    for each in found.paused[:_NAMED]:
+        yield paused_text(each, found.now_ms)
+    for finding in listed:
+        if finding.about == RULES:
+            yield finding.what
+    if found.rules.by_place and (ignoring := found.ignoring[:_NAMED]):
+        yield f"workers of an older version ignore rules: {', '.join(ignoring)}"
+    wrong = [one for one in recurring_definitions(list(definitions)) if one.level != OK]
+    for finding in wrong[:_NAMED]:
+        yield f"recurring {finding.what}"
 
 
 def _watch(client: delaybridge.Client, patience_ms: int) -> tuple[delaybridge.Stats, set[int]]:

@@ -149,7 +149,7 @@ def damage(namespace: str, reply: Mapping[bytes, bytes] | StoreError) -> list[Da
     """What is wrong with the stored rules, by the reply to `read`."""
     name = keys.destinations(namespace)
     if isinstance(reply, StoreError):
-        remedy = f"move it away: redis-cli RENAME '{name}' '{name}.damaged'"
+        remedy = f"redis-cli RENAME '{name}' '{name}.damaged'; then no rule holds: set them again"
         return [Damage(name, "is not a hash", remedy, _KEPT)]
     odd = understood(reply).odd
     whats = [f"rule of {place}: {what}"[:300] for place, what in list(odd.items())[:_NAMED]]

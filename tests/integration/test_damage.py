@@ -128,7 +128,8 @@ class Damaged:
                 command = shlex.split(found[0].remedy.partition("redis-cli ")[2])
                 if found[0].key == self.place.key("birth"):
                     command = ["SET", found[0].key, self.birth]
-                await self.place.redis.execute_command(*command)
+                if command:  # none: its worker met the damage and looked when it was mended
+                    await self.place.redis.execute_command(*command)
             await asyncio.sleep(POLL_S)
             found = await self._damage()
 

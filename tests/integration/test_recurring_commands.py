@@ -169,6 +169,7 @@ def test_what_fails_is_listed_and_doctor_names_it(
     assert listed.code == 0
     assert "broken: not JSON" in listed.err
     assert "broken: not JSON" in run("doctor").out
+    assert "; recurring broken: not JSON" in run("health").out
     assert run("recurring", "rm", "broken").code == 0
 
 

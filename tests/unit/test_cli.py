@@ -1292,6 +1292,11 @@ class FakeStats:
 
     def __init__(self, *answers: Stats) -> None:
         self.answers = list(answers)
+        self.recurring = self  # without definitions
+
+    def list(self) -> list[Any]:
+        """No recurring definition."""
+        return []
 
     def stats(self) -> Stats:
         """The next one."""
