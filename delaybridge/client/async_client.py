@@ -6,9 +6,8 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from delaybridge.accept.accept import Accepted
-from delaybridge.client.ahead import AsyncLooksAhead
-from delaybridge.client.back import AsyncLooksBack
 from delaybridge.client.batching import Batching
+from delaybridge.client.looks import AsyncLooks
 from delaybridge.client.recurring import AsyncRecurringMessages
 from delaybridge.client.requests import (
     Key,
@@ -47,7 +46,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class AsyncClient(AsyncLooksAhead, AsyncLooksBack, AsyncSteers):
+class AsyncClient(AsyncLooks, AsyncSteers):
     """Schedules messages, changes and shows them, on an event loop. One for each loop is enough.
 
         async with AsyncClient("redis://localhost:6379/0") as client:

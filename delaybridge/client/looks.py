@@ -1,4 +1,4 @@
-"""What a client says about now and the time before."""
+"""What a client says about what there is, what was and what is to come."""
 
 from __future__ import annotations
 
@@ -7,12 +7,16 @@ from typing import Literal
 from delaybridge.client.requests import OfAsyncClient, OfClient, Requests
 from delaybridge.errors import MessageError, shown
 from delaybridge.store.command import Steps
+from delaybridge.store.horizon import Horizon, check_cells
 from delaybridge.store.series import STEPS, Recent, Series
 from delaybridge.store.tally import DestinationCounts
+from delaybridge.times import Delay, delay_ms, format_duration
+
+_STEPS = 60  # cells, unless a step is given
 
 
-class LooksBack(OfClient):
-    """What there is and what there was, for `Client`."""
+class Looks(OfClient):
+    """What there is, what was and what is to come, for `Client`."""
 
     def counts(self, by: Literal["destination"] = "destination") -> list[DestinationCounts]:
         """How many messages each destination has in each state, the one with the most first.
@@ -47,8 +51,26 @@ class LooksBack(OfClient):
         """Messages per second, and lateness, of the last second, minute and quarter of an hour."""
         return self._store.complete(self._requests.calls.recent())
 
+    def horizon(
+        self, span: Delay = "1h", step: Delay = None, *, destination: str | None = None
+    ) -> Horizon:
+        """How many messages fall due in each part of the coming time, as Redis counts them.
 
-class AsyncLooksBack(OfAsyncClient):
+        Args:
+            span: `"6h"`, a timedelta, or seconds; how far to look ahead.
+            step: the length of a cell; by default a sixtieth of the span. A cell begins at a
+                multiple of the step, in UTC.
+            destination: only of this destination, exchange (`rabbitmq:orders`) or broker. If
+                thousands are pending, the numbers are estimated from some thousand of them, and
+                each cell says by how much it may be wrong.
+
+        Raises:
+            MessageError: an argument is wrong, or there were more than 1000 cells.
+        """
+        return self._store.complete(_horizon(self._requests, span, step, destination))
+
+
+class AsyncLooks(OfAsyncClient):
     """The same for `AsyncClient`."""
 
     async def counts(self, by: Literal["destination"] = "destination") -> list[DestinationCounts]:
@@ -63,6 +85,12 @@ class AsyncLooksBack(OfAsyncClient):
         """Messages per second and lateness of the last 1 s, 1 min, 15 min; as `Client.rates`."""
         return await self._store.complete(self._requests.calls.recent())
 
+    async def horizon(
+        self, span: Delay = "1h", step: Delay = None, *, destination: str | None = None
+    ) -> Horizon:
+        """How many messages fall due in each part of the coming time; as `Client.horizon`."""
+        return await self._store.complete(_horizon(self._requests, span, step, destination))
+
 
 def _counts(requests: Requests, by: str) -> Steps[list[DestinationCounts]]:
     if by != "destination":
@@ -74,3 +102,26 @@ def _series(requests: Requests, step: str) -> Steps[Series]:
     if step not in STEPS:
         raise MessageError("bad_time", "step", f"got {shown(step)}; write {' or '.join(STEPS)}")
     return requests.calls.series(step)
+
+
+def _horizon(
+    requests: Requests, span: Delay, step: Delay, destination: str | None
+) -> Steps[Horizon]:
+    span_ms = _length_ms(span, "span")
+    step_ms = max(1, span_ms // _STEPS) if step is None else _length_ms(step, "step")
+    if step_ms > span_ms:
+        longer, whole = format_duration(step_ms), format_duration(span_ms)
+        raise MessageError("bad_time", "step", f"{longer} is longer than the span, {whole}")
+    check_cells(span_ms, step_ms)
+    if not isinstance(destination, str | None):
+        raise MessageError("bad_destination", "destination", f"got {shown(destination)}")
+    return requests.calls.horizon(span_ms, step_ms, destination)
+
+
+def _length_ms(value: Delay, field: str) -> int:
+    if value is None:
+        raise MessageError("bad_time", field, "missing; write a number with a unit, as 1h")
+    found = delay_ms(value, field=field)
+    if not found:
+        raise MessageError("bad_time", field, "is zero; give 1ms or more")
+    return found
