@@ -78,7 +78,7 @@ def show(call: Invocation, destination: str) -> int:
         call.output.fields(_facts(place, found.now_ms))
     _show_notes(call, found)
     _warn_of_broker(call, destination, kinds)
-    return Exit.NOT_FOUND if _warn_if_unused(call, place) else Exit.DONE
+    return Exit.NOT_FOUND if _warn_if_unused(call, found) else Exit.DONE
 
 
 @destination.command("pause")
@@ -169,6 +169,7 @@ def purge(call: Invocation, destination: str, confirm: str | None, dry_run: bool
         raise refused("--confirm", what, "confirm")
     with call.client() as client:
         _warn_of_broker(call, destination, client.kinds)
+        _warn_if_unused(call, client.destinations(destination))
     targets = Targets(
         place=destination,
         default_states=(*PENDING_STATES, "dead"),
@@ -215,7 +216,7 @@ def _steer(
     text += f"{numbers['parked']} parked, {numbers['delayed']} delayed"
     call.output.result(described(place, found), f"{text}  {_rule_text(rule)}".rstrip())
     _show_notes(call, found)
-    _warn_if_unused(call, place)
+    _warn_if_unused(call, found)
     if place.paused_by and not rule.paused:
         call.note(f"still paused: delaybridge destination resume {place.paused_by[0]}")
 
@@ -321,12 +322,18 @@ def _facts(place: Place, now_ms: int) -> Iterator[tuple[str, object]]:
         yield "rules", "none: the settings of the workers hold"
 
 
-def _warn_if_unused(call: Invocation, place: Place) -> bool:
+def _warn_if_unused(call: Invocation, found: Places) -> bool:
     """Warn if nothing waits for a place, as after a typing error. Whether it has no rule either.
 
-    Of estimated numbers nothing is said: a sample may miss the messages.
+    Of estimates and damaged buckets nothing is said: they may hide the messages.
     """
-    if any(getattr(place, name).messages for name in _COUNTS) or _error(place) or place.trouble:
+    (place,) = found.places
+    if (
+        found.damaged
+        or any(getattr(place, name).messages for name in _COUNTS)
+        or _error(place)
+        or place.trouble
+    ):
         return False
     is_free = not _rule_data(place.rule)
     what = "no message and no rule" if is_free else "no message"

@@ -279,6 +279,8 @@ def test_a_place_that_nobody_knows_is_said_to_be_unknown(run: Run) -> None:
     assert (shown.code, shown.err) == (3, unused)
     resumed = run("destination", "resume", "kafka:ordres")
     assert (resumed.code, resumed.err) == (0, f"{unused}kafka:ordres itself was not paused\n")
+    purged = run("destination", "purge", "kafka:ordres", "--confirm", "kafka:ordres")
+    assert (purged.code, purged.err) == (0, f"{unused}no message matches\n")
     paused = run("destination", "pause", "kafka:ordres")
     assert paused.err == "kafka:ordres: no message there; see: delaybridge destination ls\n"
     assert run("destination", "show", "kafka:ordres").code == 0  # it has a rule
