@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from prometheus_client.registry import Collector
 
 T = TypeVar("T")
+_BEGINNINGS: Mapping[str, dict[Key, float]] = {
+    "leases_lost_total": {("expired",): 0, ("released",): 0},
+}
 TEXT, OPENMETRICS = "text/plain", "application/openmetrics-text"
 
 
@@ -47,11 +50,10 @@ def _families(counts: Counts, gauges: Mapping[Key, float]) -> Iterator[Family]:
     values = _by_name(gauges)
     for name, metric in METRICS.items():
         if metric.kind == "counter":
-            # Without labels it is 0 before it first counts: a rate needs a beginning.
+            # Where the labels are known it is 0 before it first counts: a rate needs a beginning.
             has_beginning = not (metric.labels or metric.of_redis)
-            nothing: dict[Key, float] = {(): 0} if has_beginning else {}
-            found = (values if metric.of_redis else totals).get(name)
-            yield _simple(name, found or nothing)
+            nothing: dict[Key, float] = {(): 0} if has_beginning else _BEGINNINGS.get(name, {})
+            yield _simple(name, nothing | (values if metric.of_redis else totals).get(name, {}))
         elif metric.kind == "gauge":
             yield _simple(name, values.get(name) or totals.get(name, {}))
         elif metric.kind == "histogram":

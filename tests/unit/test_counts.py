@@ -187,3 +187,17 @@ def test_a_copy_stays_as_it_is() -> None:
     counts(published("a:q", 1))
     assert totals["messages_published_total", "a:q"] == 1
     assert sum(histograms["publish_lateness_seconds", "a:q"].counts) == 1
+
+
+def test_sums_of_processes_are_the_same_in_any_order() -> None:
+    random = Random(3)
+
+    def total() -> float:
+        counts = Counts()
+        for _ in range(5):
+            counts(events.Claimed(messages=1, took_ms=random.random() * 100))
+        return counts.histograms["claim_seconds",].sum
+
+    for _ in range(100):
+        first, second, third = total(), total(), total()
+        assert (first + second) + third == first + (second + third)

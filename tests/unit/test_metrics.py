@@ -132,7 +132,8 @@ def test_every_event_counts_what_the_catalog_describes() -> None:
 
 def test_values_of_redis_and_of_processes() -> None:
     reports = ProcessReports(["w", "v"])
-    reports.put("w", report(published("a:q", 2), **WORKER, unconfirmed={"a": 3}))
+    released = [events.LeaseReleased(bucket=n) for n in range(3)]
+    reports.put("w", report(published("a:q", 2), *released, **WORKER, unconfirmed={"a": 3}))
     reports.put("v", report(published("a:q", 3), **WORKER, unconfirmed={"a": 4}, parked_ms=NOW_MS))
     found = scraped(reports)
     expected = {
@@ -168,6 +169,8 @@ def test_values_of_redis_and_of_processes() -> None:
         ("destination_messages", "a:q", "dead"): 2,
         ("destination_messages_error", "a:q", "dead"): 0,
         ("scanner_failures_total",): 0,  # a rate needs a beginning
+        ("leases_lost_total", "expired"): 0,
+        ("leases_lost_total", "released"): 3,
     }
     assert {key: found.get(key) for key in expected} == expected
     assert ("messages_retried_total",) not in found
