@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 from zlib import crc32
@@ -93,7 +93,8 @@ class Making(Scheduling):
         answers, after_ms, spans = yield from self._end_plan(entry, old)
         if old.definition and entry.definition and old.definition.grid != entry.definition.grid:
             spans = ()  # the runs are others
-        kept = Progress(last_ms=progress.last_ms, missed=progress.missed, made=spans)
+        last_ms = _last_ms(progress, after_ms, answers)
+        kept = Progress(last_ms=last_ms, missed=progress.missed, made=spans)
         if fields.get("removed"):
             yield [recurring.define(self.namespace, entry, b"", b"", None)]
         elif fields.get("paused"):
@@ -276,6 +277,13 @@ class Making(Scheduling):
             progress.made, _planned_ms(old, progress), min(last_ms, after_ms)
         )
         return answers, after_ms, recurring.spans_until(made, after_ms)
+
+
+def _last_ms(progress: Progress, after_ms: int, answers: Mapping[int, Answer]) -> int | None:
+    """The last run of a plan that has ended; those that were ahead may have become due."""
+    ahead = (at for at in progress.ahead_ms if at <= after_ms)
+    past = (at for at in ahead if answers.get(at) is not Answer.CANCELLED)
+    return max(past, default=progress.last_ms)
 
 
 def _left(answer: Answer, due_ms: int, last_ms: int) -> bool:

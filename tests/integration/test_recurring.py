@@ -148,6 +148,18 @@ def test_a_paused_definition_sends_nothing_and_goes_on_when_it_is_resumed(
     assert table.run(table.calls.recurring(NAME)).missed == 0
 
 
+def test_a_run_that_was_due_when_its_definition_was_paused_is_the_last_one(
+    table: Timetable,
+) -> None:
+    add(table)
+    minutes_pass(table, 2)
+    table.pass_ms(MINUTE_MS)  # the third is due, and nobody has looked since
+    table.run(table.calls.pause_recurring(NAME, paused=True))
+    assert table.run(table.calls.recurring(NAME)).last_ms == NOW_MS + 3 * MINUTE_MS
+    table.run(table.calls.pause_recurring(NAME, paused=False))
+    assert table.run(table.calls.recurring(NAME)).last_ms == NOW_MS + 3 * MINUTE_MS
+
+
 def test_a_removed_definition_leaves_nothing_behind(table: Timetable) -> None:
     add(table)
     table.make()
