@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import Any
 
 import pytest
@@ -67,6 +68,21 @@ async def owner_of(redis_url: str, namespace: str) -> str:
             return client.get(keys.birth(namespace)).decode().partition(":")[2]  # type: ignore[union-attr]
 
     return f"{namespace}@{await asyncio.to_thread(read)}"
+
+
+async def more_than(entrance: Entrance, count: int) -> bool:
+    return len(await entrance.delayed()) > count
+
+
+async def send_until(enough: asyncio.Event, kafka: Kafka, delay: str) -> int:
+    """Send records to all partitions in turn, ten a second; how many there are."""
+    for sent in itertools.count():
+        if enough.is_set():
+            return sent
+        await kafka.send(delay, b"meanwhile", HOUR, partition=sent % 4)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(enough.wait(), 0.1)
+    raise AssertionError
 
 
 async def is_pending(entrance: Entrance, count: int) -> None:
@@ -248,18 +264,17 @@ class TestKafka:
         if not same_group:
             return
 
-        # taken over from processes that still run and read, which then stop reading
         await second.stop(trying)
+
+        # taken over from processes that still run and read, which then stop reading
+        enough = asyncio.Event()
+        sending = asyncio.create_task(send_until(enough, kafka, delay))
+        await first.until(lambda: more_than(first, 30), "it reads what is sent")
         third = await make_entrance(f"{namespace}-b", broker, **other, take_over=[owner])
         third.ingest("kafka")
-        refusal = asyncio.create_task(all_refused(first))
-        sent = 21
-        while not refusal.done():
-            await kafka.send(delay, b"meanwhile", HOUR, partition=sent % 4)
-            sent += 1
-        assert f"namespace '{namespace}-b'" in await refusal
-        await kafka.send(delay, b"for the third", HOUR)
-        await are_shared(first, third, sent + 1)
+        assert f"namespace '{namespace}-b'" in await all_refused(first)
+        enough.set()
+        await are_shared(first, third, 21 + await sending)
 
     # Of three batches one is stored but not answered yet, one is read, one is on offer.
     @pytest.mark.parametrize(("how", "batches"), [("taken over", 3), ("stopped first", 1)])
