@@ -77,7 +77,7 @@ end
 
 local function add(into, more)
   for name, count in pairs(more) do
-    into[name] = (into[name] or 0) + count
+    into[name] = (tonumber(into[name]) or 0) + count
   end
 end
 
@@ -86,7 +86,11 @@ end
 for n, ring in ipairs(RINGS) do
   local slot = decoded(found[1 + n])
   local period = math.floor(second / ring[2])
-  if slot[1] ~= period or #slot ~= 7 then
+  local kinds = {}
+  for i, value in ipairs(slot) do
+    kinds[i] = string.sub(type(value), 1, 1)
+  end
+  if slot[1] ~= period or table.concat(kinds) ~= 'nnnnntt' then
     slot = {period, 0, second, second, 0, {}, {}}
   end
   slot[2], slot[4] = slot[2] + (is_first and 1 or 0), second
@@ -102,7 +106,9 @@ for n, ring in ipairs(RINGS) do
     elseif not slot[7][destination] then
       room = room - 1
     end
-    slot[7][destination] = slot[7][destination] or {}
+    if type(slot[7][destination]) ~= 'table' then
+      slot[7][destination] = {}
+    end
     add(slot[7][destination], more)
   end
   written[#written + 1] = fields[1 + n]

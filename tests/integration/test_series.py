@@ -200,6 +200,29 @@ def test_fields_that_cannot_be_read_are_begun_anew(recorded: Recorded) -> None:
         assert slot.counts == {"published": 3}
 
 
+@pytest.mark.parametrize(
+    "odd",
+    [
+        ("a", 0, 0, 0, {}, {}), (1, 0, 0, "x", {}, {}), (1, 0, 0, 0, 3, {}), (1, 0, 0, 0, {}, "x"),
+        (1, 0, 0, 0, {"published": "x"}, {}), (1, 0, 0, 0, {}, {"kafka:t0": 7}),
+    ],
+)  # fmt: skip
+def test_a_slot_of_this_period_that_makes_no_sense_stops_nothing(
+    recorded: Recorded, odd: tuple[Any, ...]
+) -> None:
+    name = keys.series(recorded.namespace)
+    slots = {
+        f"{ring}{START_S // s % n}": msgspec.msgpack.encode([START_S // s, *odd])
+        for ring, (s, n) in RINGS.items()
+    }
+    recorded.store.redis.hset(name, mapping=slots)
+    recorded.send(1, {"published": 3})
+    for field in slots:
+        slot = _read(recorded.store.redis.hget(name, field))
+        assert slot is not None
+        assert slot.counts == {"published": 3}
+
+
 async def test_the_series_of_two_workers_add_up(
     crew: Crew, arrived: Arrived, make: Maker, redis_url: str, namespace: str
 ) -> None:
