@@ -29,6 +29,7 @@ from delaybridge.store.scheduling import Receipt
 BACKFILL_LIMIT = 10_000
 _TRIES = 50  # of a change, while others change the same definition
 _PAGE = 200
+_UNMADE = "no worker makes its runs; start one: delaybridge scan; or see: delaybridge health"
 _UNWATCHED = "Redis lost when to look at it: workers mend this within a minute"
 _ACTIVE, _PAUSED, _ENDED, _CHANGING, _FAILING = "active", "paused", "ended", "changing", "failing"
 
@@ -344,7 +345,7 @@ def _state_of(entry: DefinitionEntry, look_ms: int | None, now_ms: int) -> tuple
     if look_ms is None:
         return _state_without_look(entry)
     if look_ms < now_ms - recurring.LATE_LOOK_MS:
-        return _FAILING, "no worker makes its runs; start one: delaybridge scan"
+        return _FAILING, _UNMADE
     return _ACTIVE, ""
 
 
