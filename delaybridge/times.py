@@ -107,7 +107,7 @@ def format_time(due_ms: int) -> str:
     try:
         moment = _EPOCH + timedelta(milliseconds=due_ms)
     except OverflowError:
-        return f"{due_ms}ms"
+        return f"{shown(due_ms)}ms"
     return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{due_ms % 1000:03d}Z"
 
 

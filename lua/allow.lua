@@ -33,7 +33,7 @@ while i <= #ARGV do
   local pause_us = 0
   for _, place in ipairs(places) do
     local name, spent, each_us = unpack(place)
-    spent = spent + granted * each_us
+    spent = math.ceil(spent + granted * each_us) -- rounded down, it would grant too much
     redis.call('HSET', KEYS[1], name, string.format('%.0f', spent))
     pause_us = math.max(pause_us, spent + each_us - now)
   end

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import uuid
 
 import pytest
@@ -30,6 +31,10 @@ KEPT = ("DELAYBRIDGE_TEST_", "DELAYBRIDGE_CACHE")
 for _name in list(os.environ):
     if _name.startswith("DELAYBRIDGE_") and not _name.startswith(KEPT):
         del os.environ[_name]
+
+# A job in the background ignores Ctrl-C, and so would the processes that tests interrupt.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

@@ -122,10 +122,10 @@ class Walk:
     ) -> tuple[list[str], tuple[float, str | bytes] | None]:
         """The ids that fit, and what the next page begins after."""
         if isinstance(page, BoundSlice):
-            prefix, bound_rows = self._selection.id_prefix.encode(), page.messages
-            fitting = (id for _, id, to in bound_rows if self._is_bound(to))
-            ids = [id.decode(errors="replace") for id in fitting if id.startswith(prefix)]
-            return ids, bound_rows[-1][:2] if page.more else None
+            bound_for = page.messages
+            fitting = (id.decode(errors="replace") for _, id, to in bound_for if self._is_bound(to))
+            ids = [id for id in fitting if id.startswith(self._selection.id_prefix)]
+            return ids, bound_for[-1][:2] if page.more else None
         rows, more = page
         ids = [row.id for row in rows if self._fits(row)]
         return ids, (rows[-1].score, rows[-1].id) if more else None

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from delaybridge.errors import StoreError
@@ -173,6 +173,7 @@ def test_a_lost_answer_costs_its_grant_and_never_doubles_it(at: Redis, redis_url
         max_size=4,
     ),
 )
+@example(rate=5542.41796875, workers=[[(0, 0), (201, 748), (0, 4), (130, 1078)]])  # 1830.0
 def test_in_no_window_more_is_granted_than_rate_and_burst(
     at: Redis, rate: float, workers: list[list[tuple[int, int]]]
 ) -> None:
