@@ -53,7 +53,9 @@ if #old_calls > 0 then
   redis.call('ZREM', KEYS[7], unpack(old_calls))
 end
 redis.call('ZADD', KEYS[7], string.format('%.17g', now + KICKED / 256), stamp .. id)
-redis.call('HINCRBY', KEYS[6], 'kicked', '1')
+if type(redis.pcall('HINCRBY', KEYS[6], 'kicked', '1')) ~= 'number' then
+  redis.call('HSET', KEYS[6], 'kicked', '1') -- it was no number: it begins anew
+end
 
 if new < tonumber(head or math.huge) and new < (tonumber(redis.call('HGET', KEYS[6], 'look')) or 0) then
   redis.call('PUBLISH', ARGV[5], ARGV[6] .. ' ' .. string.format('%.0f', math.floor(new)))

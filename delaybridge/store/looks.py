@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from delaybridge.errors import DelayBridgeError
@@ -27,11 +27,12 @@ def mend_looks(namespace: str) -> Steps[list[str]]:
     names, mended, now_ms = sorted(stored), list[str](), now_us // 1000
     for at in range(0, len(names), _PAGE):
         page = names[at : at + _PAGE]
-        looks, found = yield [
-            plain("ZMSCORE", keys.recurring_due(namespace), *page),
-            plain("HMGET", keys.recurring(namespace), *page),
-        ]
-        lost = list(_lost(page, looks, [found, [stored[name] for name in page]], now_ms))
+        (found,) = yield [plain("ZMSCORE", keys.recurring_due(namespace), *page)]
+        looks = _odd(page, found, now_ms)
+        if not looks:
+            continue  # definitions are large, and hardly any has to be read
+        (raws,) = yield [plain("HMGET", keys.recurring(namespace), *looks)]
+        lost = list(_lost(looks, raws, stored, now_ms))
         if lost:
             members = (word for entry in lost for word in (now_ms, entry.key))
             yield [plain("ZADD", keys.recurring_due(namespace), "LT", *members)]
@@ -39,14 +40,24 @@ def mend_looks(namespace: str) -> Steps[list[str]]:
     return mended
 
 
+def _odd(names: Sequence[bytes], looks: Sequence[Any], now_ms: int) -> dict[bytes, Any]:
+    """Name -> look, of those that no worker has, or none soon."""
+    found = zip(names, looks, strict=True)
+    return {name: look for name, look in found if _is_odd(look, now_ms)}
+
+
+def _is_odd(look: Any, now_ms: int) -> bool:
+    return look is None or float(look) > now_ms + _LATEST_MS
+
+
 def _lost(
-    names: Sequence[bytes], looks: Sequence[Any], stored: Sequence[Sequence[Any]], now_ms: int
+    looks: Mapping[bytes, Any], raws: Sequence[Any], stored: Mapping[bytes, bytes], now_ms: int
 ) -> Iterator[DefinitionEntry]:
-    for name, look, raw, progress in zip(names, looks, *stored, strict=True):
-        if raw and (look is None or float(look) > now_ms + _LATEST_MS):
-            entry = recurring.read_entry(name, raw, progress)
-            late_ms = max(now_ms, entry.progress.planned_ms) + _LATEST_MS
-            if (look is None or float(look) > late_ms) and _goes_on(entry):
+    for (name, look), raw in zip(looks.items(), raws, strict=True):
+        if raw:
+            entry = recurring.read_entry(name, raw, stored[name])
+            late_ms = max(now_ms, entry.progress.planned_ms)
+            if _is_odd(look, late_ms) and _goes_on(entry):
                 yield entry
 
 

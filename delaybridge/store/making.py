@@ -64,7 +64,11 @@ class Making(Scheduling):
         return (yield from self.make_taken(*taken))
 
     def make_taken(self, now_ms: int, entries: Sequence[DefinitionEntry]) -> Steps[list[Made]]:
-        """Make the runs of definitions taken by `recurring.recur`."""
+        """Make the runs of definitions taken by `recurring.recur`.
+
+        Also answers for those whose change was finished, or whose plan begins again: further looks
+        are due.
+        """
         if not entries:
             return []
         yield from self.open()
@@ -75,6 +79,7 @@ class Making(Scheduling):
         for entry in changing:
             try:
                 yield from self.finish(entry)
+                made.append(Made(entry.name, ""))
             except (MessageError, ConfigError) as exc:
                 failed = _failed(entry, now_ms, str(exc))
                 yield [self._written(failed, now_ms)]
@@ -204,7 +209,8 @@ class Making(Scheduling):
             yield from self._begin_again(turns[at].entry, now_ms)
         kept = [turn for at, turn in enumerate(turns) if at not in lost]
         written = yield Each(self._written(turn, now_ms) for turn in kept)
-        return [_made(turn) for turn, answer in zip(kept, written, strict=True) if answer == 1]
+        made = [_made(turn) for turn, answer in zip(kept, written, strict=True) if answer == 1]
+        return made + [Made(turns[at].entry.name, "") for at in lost]
 
     def _calls(self, turn: _Turn) -> list[Callable[[bool], RedisCommand[Any]]]:
         entry, definition = turn.entry, turn.entry.definition

@@ -334,6 +334,23 @@ def test_a_plan_that_redis_has_lost_begins_again(table: Timetable) -> None:
     assert table.arrived == ids(1, 2, 3, 4, 5)
 
 
+def test_a_look_that_only_begins_plans_again_is_followed_by_the_next(table: Timetable) -> None:
+    add(table)
+    minutes_pass(table, 2)
+    table.store.redis.delete(table.world.key("sources"))
+    table.pass_ms(MINUTE_MS)
+    assert any(each.due_ms for each in table.make())
+
+
+def test_a_look_that_only_finishes_changes_is_followed_by_the_next(table: Timetable) -> None:
+    add(table)
+    caller = table.call(table.calls.add_recurring(definition(body="y"), replace=True))
+    while b'"was"' not in table.store.redis.hget(keys.recurring(table.calls.namespace), NAME):
+        caller.step()  # it dies then
+    table.pass_ms(MINUTE_MS)
+    assert any(each.due_ms for each in table.make())
+
+
 @pytest.mark.parametrize("look", [None, float("inf"), 9e15])
 def test_a_look_that_redis_lost_or_that_is_damaged_is_mended(
     table: Timetable, look: float | None

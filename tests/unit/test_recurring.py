@@ -19,6 +19,7 @@ from delaybridge.recurring.cron import check_cron, check_zone, cron_times
 from delaybridge.recurring.definition import MISSED, Definition
 from delaybridge.recurring.plan import LEAD_MS, plan, ttl_ms
 from delaybridge.recurring.template import check_template, filled
+from delaybridge.store.looks import mend_looks
 from delaybridge.store.recurring import read_entry, spans_until, spans_with
 
 NOW_MS = 1_800_000_000_000
@@ -306,3 +307,14 @@ def test_a_definition_is_read_as_it_was_written() -> None:
     for body in ("x", b"\xff\x00", None, "", "é"):
         one = definition_of("n", "kafka:t", body, every=draw.randrange(1, 9), headers={"a": 1})
         assert read_entry("n", msgspec.json.encode(one)).definition == one
+
+
+def test_only_definitions_that_may_be_lost_are_read_each_minute() -> None:
+    call = mend_looks("shop")
+    next(call)
+    (looks,) = call.send([{b"sound": b"", b"lost": b""}, NOW_MS * 1000])
+    assert looks.name == "ZMSCORE"
+    (read,) = call.send([[None, str(NOW_MS).encode()]])
+    assert (read.name, read.args[1:]) == ("HMGET", (b"lost",))
+    with pytest.raises(StopIteration):
+        call.send([[None]])
