@@ -170,7 +170,7 @@ METRICS = {
     ),
     "destination_messages": _gauge(
         "Messages in the buckets held here by destination: counted, or estimated if more than about"
-        " 2,000 are in this state.",
+        " 2,000 are in this state. Read again after ten seconds.",
         "destination",
         "state",
     ),

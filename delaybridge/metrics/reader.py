@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from delaybridge.errors import StoreError
@@ -11,8 +11,10 @@ from delaybridge.metrics.reports import ProcessReport
 from delaybridge.store import registry
 from delaybridge.store.gauges import Gauges, read_gauges
 from delaybridge.store.store import Store
+from delaybridge.store.tally import DestinationCounts
 
 _TIMEOUT_S = 2.0
+_COUNTED_S = 10.0  # counting by destination costs Redis more than all others: not more often
 
 
 class Reading(NamedTuple):
@@ -51,6 +53,8 @@ class Reader:
         self._store, self._namespace = Store(url, timeout_s=_TIMEOUT_S), namespace
         self._kinds = kinds
         self._since_s: dict[int, float] = {}  # bucket -> when it was first seen unowned
+        self._counted: tuple[float, set[int]] = float("-inf"), set()  # when, and which buckets
+        self._counts: Sequence[DestinationCounts] = ()
 
     def read(self, held: Collection[int]) -> Reading:
         """The gauges; held: the buckets that these processes hold. Raises nothing of Redis."""
@@ -58,13 +62,23 @@ class Reader:
             sent_s = time.time()
             (store_us,) = self._store.run([registry.store_time()])
             skew_s = store_us / 1e6 - (sent_s + time.time()) / 2
-            gauges = self._store.complete(read_gauges(self._namespace, held, self._kinds))
+            gauges = self._store.complete(
+                read_gauges(self._namespace, held, self._kinds, destinations=self._recent(held))
+            )
         except StoreError as exc:
             return Reading(error=str(exc) or type(exc).__name__)
         now_s = time.monotonic()
+        if gauges.destinations is not self._counts:
+            self._counted, self._counts = (now_s, {*held}), gauges.destinations
         self._since_s = {b: self._since_s.get(b, now_s) for b in gauges.unowned}
         unowned_s = {bucket: now_s - since_s for bucket, since_s in self._since_s.items()}
         return Reading(gauges, "", skew_s, unowned_s)
+
+    def _recent(self, held: Collection[int]) -> Sequence[DestinationCounts] | None:
+        """The counts by destination, unless they are old or of other buckets."""
+        counted_s, buckets = self._counted
+        is_recent = time.monotonic() - counted_s < _COUNTED_S and {*held} == buckets
+        return self._counts if is_recent else None
 
     def close(self) -> None:
         """Disconnect."""

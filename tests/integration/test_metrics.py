@@ -337,12 +337,37 @@ def test_paused_messages_are_held_and_not_overdue(
         found = port.scrape()
         assert found["oldest_overdue_seconds",] == 0
         assert found["messages", "parked"] == 5
-        assert found["destination_messages", "file:q", "parked"] == 5
-        assert found["destination_messages_error", "file:q", "parked"] == 0
+        of_it = "file:q", "parked"
+        wait_until(lambda: port.value("destination_messages", *of_it) == 5, DEADLINE_S)
+        assert port.value("destination_messages_error", *of_it) == 0
         assert port.ready() == []
         fleet.client.resume("file:q")
         wait_until(lambda: port.value("messages_published_total", "file:q") == 5, DEADLINE_S)
         assert port.value("held_messages", "paused", "file:q") is None
+
+
+def test_destinations_are_counted_again_after_a_while_or_if_the_buckets_are_others(
+    redis_url: str, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    brokers = {"memory": "memory://"}
+    reader = Reader(redis_url, namespace, {"memory": "memory"})
+
+    def counted(buckets: int = 16) -> list[int]:
+        gauges = reader.read(range(buckets)).gauges
+        assert gauges is not None
+        return [each.delayed.messages for each in gauges.destinations]
+
+    with Client(redis_url, namespace=namespace, brokers=brokers) as client:
+        client.schedule("memory:o/k", b"", delay="1h")
+        assert counted() == [1]
+        client.schedule("memory:o/k", b"", delay="1h")
+        assert counted() == [1]
+        assert counted(0) == []
+        assert counted() == [2]
+        client.schedule("memory:o/k", b"", delay="1h")
+        monkeypatch.setattr("delaybridge.metrics.reader._COUNTED_S", 0)
+        assert counted() == [3]
+    reader.close()
 
 
 def test_paused_messages_without_a_worker_are_late_neither_in_stats_nor_in_metrics(

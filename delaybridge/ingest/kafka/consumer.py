@@ -80,6 +80,7 @@ class KafkaConsumer:
         self._batch_messages = FIRST_BATCH_MESSAGES
         self._stored: deque[tuple[Topic, int, int]] = deque()  # partition, offset after the last
         self._reached: dict[Place, TopicPartition] = {}  # what was stored last
+        self._early: list[Message] = []  # arrived, and not read yet
         self._begun: dict[Place, int] = {}  # the partitions assigned, and where each began
         self._stopped: set[Place] = set()  # those of them that cannot be read on
         self._troubled: dict[str, int] = {}  # topics reported as failing: a partition of each
@@ -167,10 +168,10 @@ class KafkaConsumer:
             self._consumer.close()
 
     def _arrived(self) -> Sequence[Message]:
-        first = self._consumer.consume(1, POLL_S)
-        if not first or self._batch_messages == 1:
-            return first
-        return [*first, *self._consumer.consume(self._batch_messages - 1, GATHER_S)]
+        self._early = self._consumer.consume(1, POLL_S)
+        if self._early and self._batch_messages > 1:
+            self._early += self._consumer.consume(self._batch_messages - 1, GATHER_S)
+        return self._early
 
     def _read(self, messages: Sequence[Message]) -> Batch:
         if messages:
@@ -201,20 +202,20 @@ class KafkaConsumer:
         """Wait until the loop takes the batch. Returns the records that arrived meanwhile."""
         self._hand_over.offer(batch)
         patience_s = time.monotonic() + HAND_OVER_S
-        arrived: list[Message] = []
+        self._early = []
         while not self._hand_over.wait_taken(POLL_S) and not self._ending.is_set():
             self._keep_up()
             if not self._is_paused and time.monotonic() > patience_s:
                 self._is_paused = True
                 self._consumer.pause(self._consumer.assignment())
             if self._is_paused:  # shows the group that this member lives; brings mostly errors
-                arrived += self._consumer.consume(1, 0)
+                self._early += self._consumer.consume(1, 0)
         if self._is_paused and not self._ending.is_set():
             self._is_paused = False
             readable = self._begun.keys() - self._stopped
             with contextlib.suppress(KafkaException):  # another member may have some by now
                 self._consumer.resume([TopicPartition(*place) for place in readable])
-        return arrived
+        return self._early
 
     # regular work
 
@@ -338,7 +339,10 @@ class KafkaConsumer:
         self._lost(consumer, partitions)
 
     def _withdraw(self, partitions: Sequence[TopicPartition]) -> None:
-        self._hand_over.withdraw({(place.topic, place.partition) for place in partitions})
+        left = {(place.topic, place.partition) for place in partitions}
+        self._hand_over.withdraw(left)
+        # They are read again, in order, if the partition comes back.
+        self._early[:] = [m for m in self._early if (m.topic(), m.partition()) not in left]
 
     def _lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self._withdraw(partitions)
