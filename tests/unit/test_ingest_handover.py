@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
+from delaybridge.ingest.kafka.consumer import KafkaConsumer
 from delaybridge.ingest.kafka.handover import HandOver
 from delaybridge.ingest.kafka.offsets import commit
 from delaybridge.ingest.kafka.records import RawRecord
@@ -35,11 +36,32 @@ async def test_a_batch_withdrawn_as_a_whole_holds_nobody_up() -> None:
     hand_over.withdraw({("orders.delay", 0)})
     assert hand_over.wait_taken(0)
     coming = asyncio.ensure_future(hand_over.next())
-    await asyncio.sleep(0.01)
+    await asyncio.sleep(0)
     assert not coming.done()
     hand_over.wait_stored(600)  # nothing was taken
     hand_over.offer({ORDERS: records(1)})
     assert await coming == {ORDERS: records(1)}
+
+
+class Arrived:
+    """A record as the client library hands it over."""
+
+    def __init__(self, partition: int) -> None:
+        self.place = "orders.delay", partition
+
+    def topic(self) -> str:
+        return self.place[0]
+
+    def partition(self) -> int:
+        return self.place[1]
+
+
+async def test_what_has_arrived_is_given_up_with_its_partition() -> None:
+    consumer = object.__new__(KafkaConsumer)  # without its thread
+    consumer._hand_over = HandOver()
+    consumer._early = waiting = [Arrived(0), Arrived(1), Arrived(0)]  # type: ignore[list-item]
+    consumer._withdraw([TopicPartition("orders.delay", 0)])
+    assert [each.partition() for each in waiting] == [1]  # the list that is about to be read
 
 
 class Member:
