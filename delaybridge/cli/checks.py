@@ -22,9 +22,8 @@ _NAMED = 5  # failing definitions that are shown one by one
 _IDLE = "idle: "
 _READING = ("reading", "?")  # `?`: a process of a version that does not report it
 _START_MS = 60_000
-RULES = (
-    "rules"  # what such a finding is about: no reason to restart a worker, which knows the rules
-)
+# What a finding may be about: no reason to restart a worker, which knows the rules.
+RULES = "rules"
 _EFFECTS = {  # of a failing part of the pulse
     "recurring": "recurring messages are not made",
     "series": "no rates are recorded",

@@ -223,7 +223,7 @@ def _unserved(found: delaybridge.Stats, settings: Settings) -> Iterator[Finding]
 
 
 def _rules(found: delaybridge.Stats, settings: Settings) -> Iterator[Finding]:
-    """Rules of destinations that are forgotten, or that nobody obeys."""
+    """Destinations paused for over a day, rules for unknown brokers, workers that ignore rules."""
     for each in found.paused:
         if each.since_ms is None or found.now_ms - each.since_ms > _DAY_MS:
             remedy = f"Resume it: delaybridge destination resume {each.place}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 
 import click
 
@@ -64,7 +64,9 @@ def health(call: Invocation, overdue_ms: int, unowned_ms: int, retrying_ms: int)
 
 
 def _notes(
-    found: delaybridge.Stats, listed: list[Finding], definitions: Iterable[delaybridge.Recurring]
+    found: delaybridge.Stats,
+    listed: Sequence[Finding],
+    definitions: Sequence[delaybridge.Recurring],
 ) -> Iterator[str]:
     """What else is not as usual, and no restart of a worker mends."""
     for each in found.paused[:_NAMED]:
@@ -74,7 +76,7 @@ def _notes(
             yield finding.what
     if found.rules.by_place and (ignoring := found.ignoring[:_NAMED]):
         yield f"workers of an older version ignore rules: {', '.join(ignoring)}"
-    wrong = [one for one in recurring_definitions(list(definitions)) if one.level != OK]
+    wrong = [one for one in recurring_definitions(definitions) if one.level != OK]
     for finding in wrong[:_NAMED]:
         yield f"recurring {finding.what}"
 

@@ -177,7 +177,7 @@ def tally_text(count: Tally) -> str:
 
 
 def rate_text(per_s: float) -> str:
-    """`1,902`, `0.2`; what is not zero never looks like it."""
+    """`1,902`, `0.2`, `<0.1`; `0` for nothing at all."""
     if 0 < per_s < 0.05:
         return "<0.1"
     return f"{per_s:,.0f}" if per_s >= 9.95 or not per_s else f"{per_s:.1f}"

@@ -207,7 +207,7 @@ def _tally(tally: Tally) -> str:
 
 
 def _rate(per_s: float, of: Rates) -> str:
-    """`-` if nobody reported."""
+    """A rate; `-` if no worker reported in this window."""
     return rate_text(per_s) if of.covered_s else "-"
 
 
@@ -294,22 +294,26 @@ def _facts(found: Stats) -> Iterator[tuple[str, object]]:
 def _recurring_data(definitions: Sequence[Recurring] | None) -> dict[str, object]:
     if definitions is None:
         return {"recurring": None}
-    failing = {each.name: each.error for each in definitions if each.state == "failing"}
-    missed = sum(each.missed for each in definitions)
+    failing, missed = _wrong(definitions)
     return {"recurring": {"definitions": len(definitions), "failing": failing, "missed": missed}}
 
 
 def _recurring_facts(definitions: Sequence[Recurring] | None) -> Iterator[tuple[str, object]]:
     """Only what is wrong: definitions that fail, and missed runs."""
     known = definitions or ()
-    failing = [each for each in known if each.state == "failing"]
-    wrong = [f"{len(failing)} of {len(known)} fail" if failing else ""]
-    missed = sum(each.missed for each in known)
-    wrong += [f"{missed:,} missed runs" if missed else ""]
-    if any(wrong):
-        yield "recurring", f"{', '.join(filter(None, wrong))}; see: delaybridge recurring ls"
-    for each in failing[:1]:
-        yield "failing", f"{each.name}: {each.error}"
+    failing, missed = _wrong(known)
+    wrong = [f"{len(failing)} of {len(known)} fail"] if failing else []
+    wrong += [f"{missed:,} missed runs"] if missed else []
+    if wrong:
+        yield "recurring", f"{', '.join(wrong)}; see: delaybridge recurring ls"
+    for name, error in [*failing.items()][:1]:
+        yield "failing", f"{name}: {error}"
+
+
+def _wrong(definitions: Sequence[Recurring]) -> tuple[dict[str, str], int]:
+    """The errors of definitions that fail, by name; how many runs of all were missed."""
+    failing = {each.name: each.error for each in definitions if each.state == "failing"}
+    return failing, sum(each.missed for each in definitions)
 
 
 def _trouble_row(each: Trouble) -> dict[str, str]:

@@ -128,7 +128,10 @@ class Printer:
             self._lost(heard)
 
     def tick(self, now_s: float) -> None:
-        """Tell of processes that fell silent, and if there is none at all. Call it every second."""
+        """Name the processes that have fallen silent, or say that none was heard.
+
+        Call it every second.
+        """
         if (late_s := now_s - self._ticked_s - _TICK_S) > _TICK_S:
             # It was held up, as by whoever reads its output: what it was told is yet to be read.
             said = self._heard_s.items()

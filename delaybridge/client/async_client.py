@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 
 from delaybridge.accept.accept import Accepted
 from delaybridge.client.batching import Batching
-from delaybridge.client.looks import AsyncLooks
+from delaybridge.client.overview import AsyncOverview
 from delaybridge.client.recurring import AsyncRecurringMessages
 from delaybridge.client.requests import (
     Key,
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class AsyncClient(AsyncLooks, AsyncSteers):
+class AsyncClient(AsyncOverview, AsyncSteers):
     """Schedules messages, changes and shows them, on an event loop. One for each loop is enough.
 
         async with AsyncClient("redis://localhost:6379/0") as client:

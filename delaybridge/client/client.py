@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from delaybridge.accept.accept import Accepted
-from delaybridge.client.looks import Looks
 from delaybridge.client.many import Many
+from delaybridge.client.overview import Overview
 from delaybridge.client.recurring import RecurringMessages
 from delaybridge.client.requests import (
     Key,
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Client(Many, Looks, Steers):
+class Client(Many, Overview, Steers):
     """Schedules messages, changes and shows them. Thread-safe: one for each process is enough.
 
         with Client("redis://localhost:6379/0") as client:

@@ -15,7 +15,7 @@ from delaybridge.times import Delay, delay_ms, format_duration
 _STEPS = 60  # cells, unless a step is given
 
 
-class Looks(OfClient):
+class Overview(OfClient):
     """What there is, what was and what is to come, for `Client`."""
 
     def counts(self, by: Literal["destination"] = "destination") -> list[DestinationCounts]:
@@ -70,7 +70,7 @@ class Looks(OfClient):
         return self._store.complete(_horizon(self._requests, span, step, destination))
 
 
-class AsyncLooks(OfAsyncClient):
+class AsyncOverview(OfAsyncClient):
     """The same for `AsyncClient`."""
 
     async def counts(self, by: Literal["destination"] = "destination") -> list[DestinationCounts]:

@@ -211,7 +211,8 @@ def preview_of(cron: str | None, every: Delay, tz: str, count: int) -> Preview:
         raise MessageError("bad_limit", "count", f"got {shown(count)}; give 1 to {_MOST_RUNS}")
     if (cron is None) == (every is None):
         raise MessageError("time_required", "cron", "give either cron or every")
-    cron = None if cron is None else check_cron(cron, now_ms)
+    if cron is not None:
+        cron = check_cron(cron, now_ms)
     definition = definition_of("preview", "", "", cron=cron, every=every, tz=check_zone(tz))
     check_every(definition.every_ms)
     return preview_of_definition(definition, count, now_ms)

@@ -30,6 +30,14 @@ def listeners() -> Listeners:
 
 
 @pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The monotonic clock of `tail`, in its first element."""
+    clock = [1000.0]
+    monkeypatch.setattr("delaybridge.cli.tail.time.monotonic", lambda: clock[0])
+    return clock
+
+
+@pytest.fixture
 def broadcast(listeners: Listeners) -> Broadcast:
     return Broadcast("ns", Identity("w", "i", b""), listeners)
 
@@ -127,10 +135,8 @@ def test_what_is_missing_is_told(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_process_that_falls_silent_is_named_and_a_fleet_that_is(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str], now: list[float]
 ) -> None:
-    now = [1000.0]
-    monkeypatch.setattr("delaybridge.cli.tail.time.monotonic", lambda: now[0])
     tail = printer()
     tail.take(None)
     for _ in range(20):
@@ -146,10 +152,8 @@ def test_a_process_that_falls_silent_is_named_and_a_fleet_that_is(
 
 
 def test_nobody_is_called_silent_because_tail_itself_was_held_up(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str], now: list[float]
 ) -> None:
-    now = [1000.0]
-    monkeypatch.setattr("delaybridge.cli.tail.time.monotonic", lambda: now[0])
     tail = printer()
     tail.take(None)
     tail.take(text_of(1, worker="v"))
