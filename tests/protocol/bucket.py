@@ -1,0 +1,163 @@
+"""The bucket's content, as the model has it, and the changes common to several verbs.
+
+A message is a small number. Time is in ticks. A score is twice the due tick, plus 1 for a low
+priority: the fraction of a millisecond that orders messages due together.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, TypeVar
+
+from delaybridge.message import Answer
+from tests.protocol.rules import Rules
+
+T = TypeVar("T")
+Token = tuple[int, int]  # random part, turn
+NEVER = 10**9  # ticks
+
+
+class Record(NamedTuple):
+    """What `messages` holds: the score that a message has, or was claimed with, and its stamp."""
+
+    score: int
+    stamp: int
+
+
+class Revocation(NamedTuple):
+    """turn: what the store keeps. score: of the copy, for mutants that match by it."""
+
+    turn: int
+    score: int
+
+
+class Content(NamedTuple):
+    """Everything in a bucket. Tuples without a comment have one entry for each id; None: no entry.
+
+    attempts: whether an earlier publish may have arrived, and how many failed. calls: of (stamp,
+    id, answer). notes: of (claim, id): settled at most once.
+    """
+
+    messages: tuple[Record | None, ...]
+    due: tuple[int | None, ...]
+    mirror: tuple[int | None, ...]
+    parked: tuple[int | None, ...]
+    dead: tuple[bool, ...]
+    attempts: tuple[tuple[bool, int] | None, ...]
+    revoked: tuple[Revocation | None, ...]
+    calls: tuple[tuple[int, int, Answer], ...] = ()
+    notes: tuple[tuple[int, int], ...] = ()
+    lease: Token | None = None
+    turn: int = 0
+    claimed: int = 0
+    fired_score: int = -1
+    fired_claim: int = -1
+    look: int = 0
+
+
+class Effect(NamedTuple):
+    """A change that somebody outside may notice."""
+
+    kind: str  # accepted | undone | moved | kicked | in_flight | reclaimed | ended
+    id: int
+    stamp: int
+    claim: int = 0  # in the mirror
+    score: int = 0  # the new one
+    flag: bool = False  # may have been delivered | fired
+
+
+def empty(ids: int) -> Content:
+    none = (None,) * ids
+    return Content(none, none, none, none, (False,) * ids, none, none)
+
+
+def put(values: tuple[T, ...], i: int, value: T) -> tuple[T, ...]:
+    return values[:i] + (value,) + values[i + 1 :]
+
+
+class Bucket:
+    """A bucket that changes. effects, woken: of the last call; woken: the score that it was for."""
+
+    __slots__ = (*Content._fields, "rules", "effects", "woken")
+
+    def __init__(self, content: Content, rules: Rules) -> None:
+        (self.messages, self.due, self.mirror, self.parked, self.dead, self.attempts, self.revoked,
+         self.calls, self.notes, self.lease, self.turn, self.claimed, self.fired_score,
+         self.fired_claim, self.look) = content  # fmt: skip
+        self.rules = rules
+        self.effects: list[Effect] = []
+        self.woken: int | None = None
+
+    @property
+    def content(self) -> Content:
+        return Content(
+            self.messages, self.due, self.mirror, self.parked, self.dead, self.attempts,
+            self.revoked, self.calls, self.notes, self.lease, self.turn, self.claimed,
+            self.fired_score, self.fired_claim, self.look,
+        )  # fmt: skip
+
+    def set(self, name: str, i: int, value: Any) -> None:
+        setattr(self, name, put(getattr(self, name), i, value))
+
+    def record(self, i: int) -> Record:
+        record = self.messages[i]
+        assert record is not None
+        return record
+
+    def holds(self, token: Token) -> bool:
+        if self.rules.new_token or self.lease is None:
+            return self.lease == token
+        return self.lease[0] == token[0]
+
+    def is_fired(self, i: int) -> bool:
+        """Whether a message counts as handed to the broker."""
+        claim = self.mirror[i]
+        if claim is None or self.record(i).score > self.fired_score:
+            return False
+        return claim <= self.fired_claim or not self.rules.fired_pair
+
+    def maybe(self, i: int) -> bool:
+        tried = self.attempts[i]
+        return tried is not None and tried[0]
+
+    def count_attempt(self, i: int, maybe: bool) -> None:
+        before, failures = self.attempts[i] or (False, 0)
+        self.set("attempts", i, (before or maybe, failures + 1))
+
+    def next_turn(self) -> int:
+        self.turn += 1
+        return self.turn
+
+    def next_score(self) -> int | None:
+        return min((score for score in self.due if score is not None), default=None)
+
+    def move(self, i: int, score: int) -> None:
+        """Into `due`, with another score."""
+        self.set("messages", i, self.record(i)._replace(score=score))
+        self.set("due", i, score)
+
+    def revoke(self, i: int) -> None:
+        """Take a message out of the set that it is in; a copy on a wheel is revoked."""
+        if self.mirror[i] is not None:
+            self.set("revoked", i, Revocation(self.next_turn(), self.record(i).score))
+            self.set("mirror", i, None)
+        self.set("due", i, None)
+        self.set("parked", i, None)
+        self.set("dead", i, False)
+
+    def remember(self, stamp: int, i: int, answer: Answer) -> None:
+        kept = [call for call in self.calls if call[:2] != (stamp, i)]
+        self.calls = tuple(sorted([*kept, (stamp, i, answer)]))
+
+    def past(self, stamp: int, i: int) -> Answer | None:
+        """The answer of a call that took effect, if it is sent again."""
+        if self.rules.stamps:
+            for call in self.calls:
+                if call[0] == stamp and call[1] == i:
+                    return call[2]
+        return None
+
+    def wake(self, score: int, head: int | None) -> None:
+        """Wake an idle owner for a new head. head: the earliest score before."""
+        is_head = head is None or score < head
+        if is_head and score < 2 * self.look and self.rules.wakes:
+            self.woken = score

@@ -1,0 +1,85 @@
+"""The Lua with one rule taken out: a replay that does not notice it compares nothing."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from delaybridge.store.scripts import scripts
+
+LEASE = "redis.call('GET', KEYS[1]) ~= ARGV[1]"
+OF_CLAIM = "tonumber(redis.call('ZSCORE', {}) or '') == tonumber(ARGV[i + 1])"
+
+
+class LuaMutant(NamedTuple):
+    """script: its name. old: text of it, once or more often, which becomes `new`."""
+
+    name: str
+    script: str
+    old: str
+    new: str
+
+    @property
+    def mutated(self) -> dict[str, str]:
+        text, _ = scripts()[self.script]
+        assert self.old in text, self
+        return {self.script: text.replace(self.old, self.new)}
+
+
+def _by_id(script: str, key_and_id: str) -> LuaMutant:
+    old = OF_CLAIM.format(key_and_id)
+    return LuaMutant(f"{script} by bare id", script, old, f"redis.call('ZSCORE', {key_and_id})")
+
+
+LUA_MUTANTS = [
+    *(
+        LuaMutant(f"{verb} without the lease", verb, LEASE, "not redis.call('TIME')")
+        for verb in ("claim", "fire", "settle", "retry", "bury", "park", "unpark", "reclaim")
+    ),
+    LuaMutant("renew without the lease", "renew", LEASE, "not redis.call('TIME')"),
+    LuaMutant("renew creates", "renew", "  return false", "  redis.call('SET', KEYS[1], ARGV[1])"),
+    LuaMutant("renew misses late claims", "renew", "known and known < claimed", "false"),
+    LuaMutant("forgotten claims are renewed", "renew", "known > claimed", "known < 0"),
+    LuaMutant("renew tells nothing", "renew", "[2] or ''", "[3] or ''"),
+    LuaMutant("release without the lease", "release", LEASE, "not redis.call('TIME')"),
+    LuaMutant("settle by bare id", "settle", "tonumber(of or '') == claim", "of"),
+    LuaMutant("settle once without notes", "settle", "string.sub(record, 10, 13) .. id", "'    y'"),
+    _by_id("retry", "KEYS[3], id"),
+    _by_id("bury", "KEYS[2], id"),
+    _by_id("park", "KEYS[2], ARGV[i]"),
+    LuaMutant("seen removes what is only reported", "fire", "'-inf', ARGV[5]", "'-inf', '+inf'"),
+    LuaMutant("nothing is acknowledged", "fire", "'-inf', ARGV[5]", "'-inf', '-inf'"),
+    LuaMutant("a late fire lowers the watermark", "fire", "or -1) >= turn", "or -1) < -1"),
+    LuaMutant("the first fire does not replace", "fire", "or -1) >= turn", "or -1) >= 0"),
+    LuaMutant("forgotten claims are fired", "fire", "last_claim > claimed", "last_claim < 0"),
+    LuaMutant("forgotten claims are claimed", "claim", "last_claim > claimed", "last_claim < 0"),
+    LuaMutant("a lost batch is gone", "claim", "again = last_claim < claimed", "again = false"),
+    LuaMutant("claim promises to look at once", "claim", "math.min(look + ", "math.min(now + "),
+    LuaMutant("reclaim takes everything", "reclaim", "'(' .. string.match(ARGV[1], ':(%d+)$')",
+              "'+inf'"),
+    LuaMutant("reclaim counts what was not fired", "reclaim", "claim <= fired_claim and ", ""),
+    LuaMutant("acquire keeps revocations", "acquire", "redis.call('DEL', KEYS[3])", ""),
+    LuaMutant("acquire keeps the last claim", "acquire", "'claimed', turn, ", ""),
+    LuaMutant("cancel: fired is a score", "cancel", "claim <= tonumber(fired[2] or -1) and ", ""),
+    LuaMutant("cancel revokes nothing", "cancel", "redis.call('ZADD', KEYS[9],", "tostring("),
+    LuaMutant("cancel forgets parked ones", "cancel", "redis.call('ZREM', KEYS[5], id) == 0",
+              "true"),
+    LuaMutant("cancel sent again", "cancel", "if past then", "if false then"),
+    LuaMutant("reschedule: fired is a score", "reschedule",
+              "claim <= tonumber(marks[2] or -1) and ", ""),
+    LuaMutant("reschedule never says maybe", "reschedule", "maybe == '0' and RESCHEDULED or",
+              "RESCHEDULED or"),
+    LuaMutant("reschedule wakes nobody", "reschedule", "if new < tonumber(head",
+              "if 0 > tonumber(head"),
+    LuaMutant("reschedule sent again", "reschedule", "if past then", "if false then"),
+    LuaMutant("kick sent again", "kick", "if past then", "if false then"),
+    LuaMutant("schedule sent again", "schedule", "if past then", "if false then"),
+    LuaMutant("schedule: own stamp unknown", "schedule", "string.sub(old, 10, 13) == stamp",
+              "false"),
+    LuaMutant("schedule: fired is a score", "schedule",
+              "return claim and claim <= tonumber(fired[2] or -1) and", "return claim and"),
+    LuaMutant("replace revokes nothing", "schedule", "redis.call('ZADD', KEYS[9],", "tostring("),
+    LuaMutant("replace forgets maybe", "schedule", "string.match(tried, ':(%d)') ~= '0'", "false"),
+    LuaMutant("schedule wakes nobody", "schedule", "if head and first_due < head", "if false"),
+    LuaMutant("schedule wakes always", "schedule", "if not head and first_due < look",
+              "if not head"),
+]  # fmt: skip

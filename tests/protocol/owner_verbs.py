@@ -1,0 +1,250 @@
+"""The owner's scripts: the lease, claim, fire, and the ends of a claim. None: the lease is lost."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from delaybridge.message import Answer
+from tests.protocol.bucket import NEVER, Bucket, Effect, Token
+from tests.protocol.calls import Copy, OwnerCall
+
+MISSED = -(10**12)  # the score 0 of Redis, which is long past
+
+
+class Claimed(NamedTuple):
+    """The answer to a claim."""
+
+    number: int
+    copies: tuple[Copy, ...]
+    next_score: int | None
+    more: bool
+
+
+class Fired(NamedTuple):
+    """The answer to a fire. revoked: of (id, turn, score)."""
+
+    claimed: int
+    revoked: tuple[tuple[int, int, int], ...]
+
+
+class Reach(NamedTuple):
+    """How far ahead an owner claims, in ticks, and how many messages at once."""
+
+    ahead: int
+    limit: int
+
+
+def acquire(bucket: Bucket, call: OwnerCall) -> Token | None:
+    """None: the lease is held by another."""
+    if bucket.lease is not None:
+        return bucket.lease if bucket.lease[0] == call.token[0] else None
+    if bucket.rules.revokes == "turn":
+        # Nothing claimed before this turn is on the new owner's wheel.
+        bucket.revoked = (None,) * len(bucket.revoked)
+    bucket.lease = call.token[0], bucket.next_turn()
+    if bucket.rules.have:
+        bucket.claimed = bucket.turn
+    return bucket.lease
+
+
+def renew(bucket: Bucket, call: OwnerCall) -> tuple[int | None] | None:
+    """The score of the next message in `due`, None if there is none; at once: MISSED."""
+    if not bucket.holds(call.token) or _is_forgotten(bucket, call):
+        return None
+    if call.have < bucket.claimed and bucket.rules.renewal_counts:
+        return (MISSED,)
+    return (bucket.next_score(),)
+
+
+def release(bucket: Bucket, call: OwnerCall) -> bool:
+    if bucket.holds(call.token):
+        bucket.lease = None
+        return True
+    return False
+
+
+def reclaim(bucket: Bucket, call: OwnerCall) -> tuple[int, int, int] | None:
+    """At most one message; (left, moved, fired ones among these)."""
+    if not bucket.holds(call.token):
+        return None
+    claims = ((claim, id) for id, claim in enumerate(bucket.mirror) if claim is not None)
+    old = sorted(each for each in claims if _is_old(bucket, each[0]))
+    if not old:
+        return 0, 0, 0
+    claim, id = old[0]
+    fired, record = bucket.is_fired(id), bucket.record(id)
+    if fired:
+        bucket.count_attempt(id, maybe=True)
+    bucket.set("mirror", id, None)
+    bucket.set("due", id, record.score)
+    bucket.effects.append(Effect("reclaimed", id, record.stamp, claim, flag=fired))
+    return len(old) - 1, 1, int(fired)
+
+
+def _is_old(bucket: Bucket, claim: int) -> bool:
+    """Whether a claim was made before the lease was taken."""
+    return not bucket.rules.reclaims_old or bucket.lease is None or claim < bucket.lease[1]
+
+
+def _is_forgotten(bucket: Bucket, call: OwnerCall) -> bool:
+    """Whether the store lost writes that the owner knows of."""
+    return call.have > bucket.claimed and bucket.rules.forgotten and bucket.rules.have
+
+
+def claim(bucket: Bucket, call: OwnerCall, now: int, reach: Reach) -> Claimed | None:
+    rules = bucket.rules
+    if not bucket.holds(call.token):
+        return None
+    if _is_forgotten(bucket, call):
+        return None
+    if call.have < bucket.claimed and rules.have:  # an answer was lost: the same batch again
+        again = [(k, id) for id, k in enumerate(bucket.mirror) if k is not None and k > call.have]
+        ids = [id for _, id in sorted(again)]
+    else:
+        ids = _move_ripe(bucket, now, reach)
+    next_score = bucket.next_score()
+    more = next_score is not None and next_score // 2 <= now + reach.ahead
+    if rules.promises:
+        look = NEVER if next_score is None else (next_score + 1) // 2 - reach.ahead
+        bucket.look = now if more else max(look, now)
+    copies = tuple(Copy(id, bucket.claimed, *bucket.record(id)) for id in ids)
+    return Claimed(bucket.claimed, copies, next_score, more)
+
+
+def _move_ripe(bucket: Bucket, now: int, reach: Reach) -> list[int]:
+    scores = enumerate(bucket.due)
+    ripe = sorted((s, id) for id, s in scores if s is not None and s // 2 <= now + reach.ahead)
+    ids = [id for _, id in ripe[: reach.limit]]
+    if ids:
+        bucket.claimed = bucket.next_turn()
+        for id in ids:
+            bucket.set("due", id, None)
+            bucket.set("mirror", id, bucket.claimed)
+    return ids
+
+
+def fire(bucket: Bucket, call: OwnerCall) -> Fired | None:
+    rules = bucket.rules
+    if not bucket.holds(call.token) or bucket.lease is None:
+        return None
+    if _is_forgotten(bucket, call):
+        return None
+    score, claim = call.score, call.have
+    in_session = bucket.fired_claim >= bucket.lease[1]
+    if not rules.fired_pair or (rules.fired_holds and (in_session or not rules.fired_replaced)):
+        score, claim = max(score, bucket.fired_score), max(claim, bucket.fired_claim)
+    bucket.fired_score, bucket.fired_claim = score, claim
+    _acknowledge(bucket, call.seen)
+    entries = enumerate(bucket.revoked)
+    revoked = tuple((id, *entry) for id, entry in entries if entry is not None)
+    if rules.acknowledges == "reported":
+        bucket.revoked = (None,) * len(bucket.revoked)
+    return Fired(bucket.claimed, revoked)
+
+
+def _acknowledge(bucket: Bucket, seen: Any) -> None:
+    how = bucket.rules.acknowledges
+    for id, entry in enumerate(bucket.revoked):
+        if entry is None or how == "reported":
+            continue
+        if how == "turn":
+            gone = entry.turn <= seen
+        elif how == "score":
+            gone = (id, entry.score) in seen
+        else:
+            gone = id in [seen_id for seen_id, _ in seen]
+        if gone:
+            bucket.set("revoked", id, None)
+
+
+def ends(bucket: Bucket, copy: Copy) -> bool:
+    """Take a claim out of the mirror; False if the mirror does not hold it."""
+    claim, how = bucket.mirror[copy.id], bucket.rules.ends
+    if claim is None:
+        return False
+    if how == "claim" and claim != copy.claim:
+        return False
+    record = bucket.record(copy.id)
+    if how == "score" and record.score != copy.score:
+        return False
+    bucket.set("mirror", copy.id, None)
+    bucket.effects.append(Effect("ended", copy.id, record.stamp, claim))
+    return True
+
+
+def settle(bucket: Bucket, call: OwnerCall) -> bool | None:
+    if not bucket.holds(call.token):
+        return None
+    for copy in call.copies:
+        if ends(bucket, copy):
+            bucket.set("messages", copy.id, None)
+            bucket.set("attempts", copy.id, None)
+    return True
+
+
+def settle_once(bucket: Bucket, call: OwnerCall) -> frozenset[int] | None:
+    """The ids that these claims settled, now or when this call was first executed."""
+    if not bucket.holds(call.token):
+        return None
+    settled = set()
+    for copy in call.copies:
+        note = copy.claim, copy.id
+        if ends(bucket, copy):
+            bucket.remember(bucket.record(copy.id).stamp, copy.id, Answer.CREATED)
+            bucket.notes = tuple(sorted({*bucket.notes, note}))
+            bucket.set("messages", copy.id, None)
+            bucket.set("attempts", copy.id, None)
+        if note in bucket.notes:
+            settled.add(copy.id)
+    return frozenset(settled)
+
+
+def retry(bucket: Bucket, call: OwnerCall, now: int) -> bool | None:
+    """With a delay: after a failed publish. Without: put back, and nothing is counted."""
+    if not bucket.holds(call.token):
+        return None
+    for copy in call.copies:
+        if not ends(bucket, copy):
+            continue
+        if call.delay is None:
+            bucket.set("due", copy.id, copy.score)
+        else:
+            bucket.count_attempt(copy.id, call.maybe)
+            bucket.move(copy.id, 2 * (now + call.delay) + copy.score % 2)
+    return True
+
+
+def bury(bucket: Bucket, call: OwnerCall) -> bool | None:
+    if not bucket.holds(call.token):
+        return None
+    for copy in call.copies:
+        if ends(bucket, copy):
+            bucket.count_attempt(copy.id, call.maybe)
+            bucket.set("dead", copy.id, True)
+    return True
+
+
+def park(bucket: Bucket, call: OwnerCall) -> bool | None:
+    if not bucket.holds(call.token):
+        return None
+    for copy in call.copies:
+        if ends(bucket, copy):
+            bucket.set("parked", copy.id, copy.score)
+    return True
+
+
+def unpark(bucket: Bucket, call: OwnerCall) -> tuple[int] | None:
+    """The earliest; how many are left."""
+    if not bucket.holds(call.token):
+        return None
+    parked = sorted((score, id) for id, score in enumerate(bucket.parked) if score is not None)
+    for score, id in parked[:1]:
+        bucket.set("due", id, score)
+        bucket.set("parked", id, None)
+    return (max(0, len(parked) - 1),)
+
+
+VERBS = {
+    "acquire": acquire, "renew": renew, "release": release, "reclaim": reclaim, "fire": fire,
+    "settle": settle, "settle_once": settle_once, "bury": bury, "park": park, "unpark": unpark,
+}  # fmt: skip

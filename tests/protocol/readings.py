@@ -1,0 +1,128 @@
+"""The replies of Redis, and a bucket's keys, as the model has them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from delaybridge.message import Answer
+from delaybridge.store.replies import ANSWERS
+from tests.protocol.bucket import Content, Record, Revocation
+from tests.protocol.calls import Call, ClientCall, Copy, OwnerCall
+from tests.protocol.owner_verbs import MISSED, Claimed, Fired
+from tests.protocol.units import (
+    NAMES,
+    head_of,
+    look_of,
+    maybe_score_of,
+    token_of,
+    tried_of,
+)
+
+READ = """
+local function zset(i) return redis.call('ZRANGE', KEYS[i], 0, -1, 'WITHSCORES') end
+local function hash(i) return redis.call('HGETALL', KEYS[i]) end
+return {
+  hash(2), zset(1), zset(3), zset(5), zset(6), hash(4), zset(10), zset(11),
+  redis.call('GET', KEYS[8]),
+  redis.call('HMGET', KEYS[9], 'turn', 'claimed', 'fired_score', 'fired_claim', 'look'),
+}
+"""
+"""A script that reads a bucket; KEYS: `keys.BUCKET_KEYS`."""
+
+
+def content_of(reply: Any, said: Content) -> Content:
+    """What READ answered. said: by the model, which also knows the score of a revoked copy."""
+    ids = len(said.messages)
+    parts = [dict(zip(part[::2], part[1::2], strict=True)) for part in reply[:8]]
+    messages, due, mirror, parked, dead, tried, revoked = (
+        [part.get(name.encode()) for name in NAMES[:ids]] for part in parts[:7]
+    )
+    turn, claimed, fired_score, fired_claim, look = reply[9]
+    calls, notes = _calls(parts[7])
+    return Content(
+        messages=tuple(record and Record(*head_of(record)) for record in messages),
+        due=tuple(map(maybe_score_of, due)),
+        mirror=tuple(claim and int(float(claim)) for claim in mirror),
+        parked=tuple(map(maybe_score_of, parked)),
+        dead=tuple(at is not None for at in dead),
+        attempts=tuple(text and tried_of(text) for text in tried),
+        revoked=tuple(map(_revocation, revoked, said.revoked)),
+        calls=calls,
+        notes=notes,
+        lease=reply[8] and token_of(reply[8]),
+        turn=int(turn or 0),
+        claimed=int(claimed or 0),
+        fired_score=maybe_score_of(fired_score) if fired_score else -1,
+        fired_claim=int(fired_claim or -1),
+        look=look_of(look) if look else 0,
+    )
+
+
+def _revocation(turn: bytes | None, said: Revocation | None) -> Revocation | None:
+    return turn and Revocation(int(float(turn)), said.score if said else -1)
+
+
+def _calls(
+    entries: dict[bytes, bytes],
+) -> tuple[tuple[tuple[int, int, Answer], ...], tuple[tuple[int, int], ...]]:
+    """Calls that took effect, and notes of claims settled at most once."""
+    calls, notes = [], []
+    for name, score in entries.items():
+        if name.endswith(b"\0"):
+            claim, id = name[:-1].decode().split(":")
+            notes.append((int(claim), NAMES.index(id)))
+        else:
+            answer = ANSWERS[int(float(score) % 1 * 256)]
+            stamp, id = int.from_bytes(name[:4]), name[4:].decode()
+            calls.append((stamp, NAMES.index(id), answer))
+    return tuple(sorted(calls)), tuple(sorted(notes))
+
+
+def answer_of(call: Call, reply: Any, said: Any) -> Any:
+    """The answer to a call. said: the model's."""
+    if isinstance(call, ClientCall):
+        return _of_client(call, reply)
+    if call.verb == "acquire":
+        return (call.token[0], reply[1]) if reply[0] == 1 else None
+    return None if reply is None else _of_owner(call, reply, said)
+
+
+def _of_client(call: ClientCall, reply: Any) -> Any:
+    if call.verb != "schedule":
+        return ANSWERS[reply]
+    return [ANSWERS[reply[i]] for i in range(0, len(reply), 3) for _ in range(reply[i + 2])]
+
+
+def _of_owner(call: OwnerCall, reply: Any, said: Any) -> Any:
+    match call.verb:
+        case "claim":
+            return _claimed(reply)
+        case "fire":
+            return _fired(reply, said)
+        case "renew":
+            return (MISSED if reply == b"0" else maybe_score_of(reply),)
+        case "reclaim":
+            return tuple(reply[:3])
+        case "unpark":
+            return (reply,)
+        case "release":
+            return reply == 1
+        case "settle_once":
+            return frozenset(NAMES.index(id.decode()) for id in reply)
+    return True
+
+
+def _claimed(reply: Any) -> Claimed:
+    number, ids, records, _, next_due, more, _ = reply
+    copies = [
+        Copy(NAMES.index(id.decode()), number, *head_of(record))
+        for id, record in zip(ids, records, strict=True)
+    ]
+    return Claimed(number, tuple(copies), maybe_score_of(next_due), more == 1)
+
+
+def _fired(reply: Any, said: Fired | None) -> Fired:
+    scores = {(id, turn): score for id, turn, score in said.revoked} if said else {}
+    found = [(NAMES.index(reply[i].decode()), int(reply[i + 1])) for i in range(2, len(reply), 2)]
+    revoked = tuple((id, turn, scores.get((id, turn), -1)) for id, turn in sorted(found))
+    return Fired(reply[0], revoked)

@@ -1,0 +1,99 @@
+"""The model's calls as requests to Redis, made by the package's own verbs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from delaybridge.accept.accept import Accepted
+from delaybridge.message import OnConflict, rank_of
+from delaybridge.store.command import RedisCommand
+from delaybridge.store.verbs import Bucket, Item
+from tests.protocol.calls import Call, ClientCall, OwnerCall, Target
+from tests.protocol.owner_verbs import Reach
+from tests.protocol.units import (
+    NAMES,
+    START_MS,
+    TICK_MS,
+    TTL_MS,
+    ms_of,
+    redis_owner,
+    redis_score,
+    redis_stamp,
+    redis_token,
+)
+
+
+def command_of(bucket: Bucket, call: Call, clock: int, reach: Reach) -> RedisCommand[Any]:
+    now_ms = START_MS + clock * TICK_MS
+    if isinstance(call, ClientCall):
+        return _of_client(bucket, call, now_ms)
+    if call.verb in ("acquire", "renew", "release"):
+        return _of_lease(bucket, call)
+    if call.verb in ("settle", "settle_once", "retry", "bury", "park"):
+        return _of_end(bucket, call, now_ms)
+    return _of_owner(bucket, call, now_ms, reach)
+
+
+def _of_client(bucket: Bucket, call: ClientCall, now_ms: int) -> RedisCommand[Any]:
+    if call.verb == "schedule":
+        messages = [(redis_stamp(target.stamp), _accepted(target)) for target in call.targets]
+        return bucket.schedule(messages, OnConflict(call.policy), first=True, now_ms=now_ms)
+    (target,) = call.targets
+    stamp, id = redis_stamp(target.stamp), NAMES[target.id]
+    if call.verb == "reschedule":
+        return bucket.reschedule(stamp, id, str(ms_of(target.score)), now_ms=now_ms)
+    verb = bucket.cancel if call.verb == "cancel" else bucket.kick
+    return verb(stamp, id, now_ms=now_ms)
+
+
+def _accepted(target: Target) -> Accepted:
+    """The payload is another for each stamp."""
+    rank = rank_of(0 if target.score % 2 else 255)
+    return Accepted(NAMES[target.id], b"", str(ms_of(target.score)), rank, b"%d" % target.stamp)
+
+
+def _of_lease(bucket: Bucket, call: OwnerCall) -> RedisCommand[Any]:
+    if call.verb == "acquire":
+        return bucket.acquire(redis_owner(call.token), TTL_MS)
+    if call.verb == "renew":
+        return bucket.renew(redis_token(call.token), TTL_MS, call.have)
+    return bucket.release(redis_token(call.token))
+
+
+def _of_owner(bucket: Bucket, call: OwnerCall, now_ms: int, reach: Reach) -> RedisCommand[Any]:
+    token = redis_token(call.token)
+    if call.verb == "reclaim":
+        return bucket.reclaim(token, TTL_MS, limit=1, now_ms=now_ms)
+    if call.verb == "unpark":
+        return bucket.unpark(token, TTL_MS, limit=1)
+    if call.verb == "fire":
+        assert isinstance(call.seen, int)
+        score = redis_score(call.score)
+        return bucket.fire(token, TTL_MS, score, call.have, call.seen, now_ms=now_ms)
+    return bucket.claim(
+        token,
+        TTL_MS,
+        call.have,
+        ahead_ms=reach.ahead * TICK_MS,
+        limit=reach.limit,
+        max_bytes=10**6,
+        now_ms=now_ms,
+    )
+
+
+def _of_end(bucket: Bucket, call: OwnerCall, now_ms: int) -> RedisCommand[Any]:
+    token = redis_token(call.token)
+    groups = [(copy.claim, [NAMES[copy.id]]) for copy in call.copies]
+    items = [Item(NAMES[copy.id], copy.claim, redis_score(copy.score)) for copy in call.copies]
+    if call.verb == "settle":
+        return bucket.settle(token, TTL_MS, groups)
+    if call.verb == "settle_once":
+        return bucket.settle_once(token, TTL_MS, groups, now_ms=now_ms)
+    if call.verb == "park":
+        return bucket.park(token, TTL_MS, items)
+    if call.verb == "bury":
+        buried = [(item, True, call.maybe, "why") for item in items]
+        return bucket.bury(token, TTL_MS, buried, now_ms=now_ms)
+    delay_ms = None if call.delay is None else call.delay * TICK_MS
+    failed = [(item, delay_ms, call.maybe, "kafka:orders\nwhy") for item in items]
+    return bucket.retry(token, TTL_MS, failed, now_ms=now_ms)

@@ -1,0 +1,54 @@
+"""The rules of the bucket protocol. One taken out is a mutant, which must violate something."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What the scripts and the owner of a bucket do; the defaults are the protocol."""
+
+    # fire
+    fired_pair: bool = True  # fired = (score, claim): a later claim is not fired by an earlier fire
+    fired_replaced: bool = True  # the first fire of a session replaces the pair
+    fired_holds: bool = True  # within a session a fire executed late does not lower the pair
+    rising: bool = True  # the owner sends no watermark below the one before in its session
+    fraction: bool = True  # the watermark is the highest score, priority fraction included
+    batch: bool = (
+        True  # the owner publishes the copies that it had when it sent the fire, no others
+    )
+    exits_first: bool = True  # a copy that is not published is parked before a fire covers it
+
+    # revocations
+    revokes: str = "turn"  # which copies a revocation ends: turn | score | id
+    acknowledges: str = "turn"  # which revocations a fire removes: turn | score | id | reported
+    complete: bool = (
+        True  # acknowledged only by an owner that has every claim made before the reply
+    )
+
+    # sessions
+    new_token: bool = True  # each taking of the lease gives a new token; else the worker's name
+    never_created: bool = True  # a renewal never takes a free lease
+    drops: bool = True  # when the lease is lost the owner's copies go
+    reclaims_old: bool = True  # reclaim moves only claims made before the lease
+    reclaims_all: bool = True  # nothing is claimed before reclaim has answered that none is left
+    retakes: bool = True  # an owner that another node answers gives its session up
+
+    # claims
+    have: bool = (
+        True  # claim names the last claim received; after a lost answer the batch comes again
+    )
+    forgotten: bool = True  # claim and fire fail if the store does not know the last claim received
+    ends: str = "claim"  # which claim settle, retry, bury and park end: claim | score | id
+
+    # clients
+    stamps: bool = True  # a call sent again changes nothing
+    own_stamps: bool = True  # each message of a call has a stamp of its own
+    maybe: bool = True  # reschedule says when an earlier copy may have been delivered
+
+    # sleeping owners
+    wakes: bool = True  # a message due before the owner looks again wakes it
+    promises: bool = True  # claim stores when the owner looks again
+    renewal_counts: bool = True  # a renewal tells of a claim that the owner has not received
+    renewal_tells: bool = True  # a renewal answers with the next due time

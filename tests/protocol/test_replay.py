@@ -1,0 +1,73 @@
+"""The Lua does what the model says: traces of the model, call by call, on a real Redis.
+
+DELAYBRIDGE_TEST_TRACES: how many; `make protocol` replays 10,000.
+"""
+
+from __future__ import annotations
+
+import os
+from random import Random
+
+import pytest
+
+from tests.protocol.bounds import Bounds
+from tests.protocol.explorations import (
+    BURIED_LATE,
+    EVERYTHING,
+    EVERYTHING_ONCE,
+    FIRED_LATE,
+    LATE_ENDS,
+    SMALL,
+    WHOLE,
+)
+from tests.protocol.lua_mutants import LUA_MUTANTS, LuaMutant
+from tests.protocol.owner_verbs import Reach
+from tests.protocol.replay import Replay
+from tests.protocol.walk import walk
+from tests.protocol.world import Event
+
+TRACES = int(os.environ.get("DELAYBRIDGE_TEST_TRACES", "600"))
+MUTATED = 600  # traces, until one shows the mutant
+STEPS = 100
+BOUNDS: list[Bounds] = [*SMALL.values(), *WHOLE]
+
+Trace = tuple[list[Event], Reach]
+
+
+def bounds_of(number: int) -> Bounds:
+    """Half of all traces have all verbs and faults."""
+    if number % 2 == 0:
+        return EVERYTHING_ONCE if number % 8 == 6 else EVERYTHING
+    if number % 4 == 1:
+        return {5: BURIED_LATE, 9: FIRED_LATE}.get(number % 16, LATE_ENDS)
+    return BOUNDS[number // 4 % len(BOUNDS)]
+
+
+def trace(number: int) -> Trace:
+    bounds = bounds_of(number)
+    return walk(bounds, Random(number), STEPS), bounds.reach
+
+
+@pytest.fixture(scope="module")
+def traces() -> list[Trace]:
+    return [trace(number) for number in range(MUTATED)]
+
+
+@pytest.mark.timeout(60 + TRACES // 20)
+def test_every_call_of_a_trace_answers_and_does_as_the_model_says(
+    redis_url: str, namespace: str, traces: list[Trace]
+) -> None:
+    with Replay(redis_url, namespace) as replay:
+        for number in range(TRACES):
+            each = traces[number] if number < MUTATED else trace(number)
+            difference = replay.difference(*each)
+            assert difference is None, f"trace {number}: {difference}"
+
+
+@pytest.mark.parametrize("mutant", LUA_MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_script_without_a_rule_differs_from_the_model(
+    redis_url: str, namespace: str, traces: list[Trace], mutant: LuaMutant
+) -> None:
+    calling = (each for each in traces if any(mutant.script in event.verb for event in each[0]))
+    with Replay(redis_url, namespace, mutant.mutated) as replay:
+        assert any(replay.difference(*each) for each in calling)

@@ -1,0 +1,66 @@
+"""The model's numbers as Redis has them, and back."""
+
+from __future__ import annotations
+
+import math
+import struct
+
+from delaybridge.store.record import parse_tried
+from tests.protocol.bucket import NEVER, Token
+
+START_MS, TICK_MS, TTL_MS = 1_800_000_000_000, 1000, 600_000
+LOW = 255 / 256  # of a millisecond: how a message of low priority is ordered
+NAMES = ("x", "y")
+_HEAD = struct.Struct(">xdI")
+
+
+def ms_of(score: int) -> int:
+    return START_MS + score // 2 * TICK_MS
+
+
+def redis_score(score: int) -> float:
+    return ms_of(score) + score % 2 * LOW
+
+
+def redis_stamp(stamp: int) -> bytes:
+    return stamp.to_bytes(4)
+
+
+def redis_owner(token: Token) -> str:
+    return f"worker:{token[0]:016x}"
+
+
+def redis_token(token: Token) -> str:
+    return f"{redis_owner(token)}:{token[1]}"
+
+
+def token_of(text: bytes) -> Token:
+    _, owner, turn = text.decode().split(":")
+    return int(owner, 16), int(turn)
+
+
+def score_of(number: float) -> int:
+    """A score. What the model cannot have is a number that no score of it equals."""
+    ticks, rest = divmod(number - START_MS, TICK_MS)
+    return 2 * int(ticks) + (1 if rest == LOW else 0 if rest == 0 else 10**6)
+
+
+def maybe_score_of(text: bytes | None) -> int | None:
+    return score_of(float(text)) if text else None
+
+
+def look_of(text: bytes) -> int:
+    """Ticks. A look at a message of low priority is rounded up, which to the model is a tick."""
+    number = float(text)
+    return NEVER if number == 9e15 else math.ceil((number - START_MS) / TICK_MS)
+
+
+def head_of(record: bytes) -> tuple[int, int]:
+    """Score and stamp of a stored record."""
+    score, stamp = _HEAD.unpack_from(record)
+    return score_of(score), stamp
+
+
+def tried_of(text: bytes) -> tuple[bool, int]:
+    tried = parse_tried(text)
+    return tried.maybe_delivered, tried.failures

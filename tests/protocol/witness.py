@@ -1,0 +1,222 @@
+"""What the model knows and no script does: what clients were told, and what was really published.
+
+It finds what a promise of the protocol forbids, and names it by the promise's number:
+
+1 an accepted message lies in exactly one place, and is settled only after a confirm
+2 nothing is early
+3 nothing is delivered after `cancelled`, and `maybe_delivered` is said only if it may be
+4 a reschedule wins over every older copy
+5 no duplicate without a crash, a pause or an unknown outcome; at most once: never two
+6 a stale owner changes nothing, and nothing is published but what the store allowed
+7 the end of an old claim ends no newer one
+8 an attempt is counted for exactly the fired messages
+9 from every state the bucket can be drained
+10 `in_flight` is answered for fired messages only
+11 a message that is due before the owner looks again has woken it
+
+A replica that lags and takes over (a roll-back) returns these notes to the replica's time with it:
+what a client was told since then, and what was published since then, is no longer held against
+the protocol. So a roll-back suspends 1, 3, 4 and 5 for what spans it; of 8 the one half, that a
+fired message is counted, since the fire may be forgotten; and nothing else. What an owner had put
+back in the lost time is fired with the rest of its batch: it is answered `in_flight`, and counted,
+until the owner has taken its lease again, and reclaimed it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from delaybridge.message import Answer
+from tests.protocol.bounds import Bounds
+from tests.protocol.bucket import Bucket, Content, Effect, put
+from tests.protocol.calls import ClientCall, Copy, OwnerCall
+
+MOST = 4  # deliveries that are told apart
+
+
+class Fate(NamedTuple):
+    """What became of one accepted message. state: accepted | cancelled | maybe | settled.
+
+    generation: how often it was rescheduled, or stored once more after it was settled. born: the
+    generation at the last of these stores; copies from before are of a settled message. loose: its
+    last reschedule said that an earlier copy may have been delivered. unknown: a publish of it had
+    an unknown outcome.
+    """
+
+    state: str
+    score: int
+    generation: int = 0
+    born: int = 0
+    loose: bool = False
+    delivered: int = 0
+    confirmed: bool = False
+    unknown: bool = False
+
+
+class Witness:
+    """The notes of one step. fates: by stamp. allowed: id -> the claim that the store allowed."""
+
+    __slots__ = ("bounds", "fates", "allowed", "went_back", "violations")
+
+    def __init__(
+        self,
+        bounds: Bounds,
+        fates: tuple[Fate | None, ...],
+        allowed: tuple[int | None, ...],
+        *,
+        went_back: bool,
+    ) -> None:
+        self.bounds, self.fates, self.allowed = bounds, fates, allowed
+        self.went_back = went_back
+        self.violations: list[str] = []
+
+    def change(self, stamp: int, **fields: Any) -> None:
+        fate = self.fates[stamp]
+        if fate is not None:
+            self.fates = put(self.fates, stamp, fate._replace(**fields))
+
+    def generation(self, stamp: int) -> int:
+        fate = self.fates[stamp]
+        return 0 if fate is None else fate.generation
+
+    def return_to(
+        self, fates: tuple[Fate | None, ...], allowed: tuple[int | None, ...], content: Content
+    ) -> None:
+        """A replica that lags takes over. Stamps drawn since then stay drawn."""
+        since: list[Fate | None] = [None] * (len(self.fates) - len(fates))
+        # One that was stored once more had been settled: it was confirmed.
+        self.fates = tuple(
+            old and now and old._replace(confirmed=now.confirmed or now.born > old.born)
+            for old, now in zip([*fates, *since], self.fates, strict=True)
+        )
+        # What was allowed since then stays so, if the replica has that claim.
+        every = zip(self.allowed, allowed, content.mirror, strict=True)
+        self.allowed = tuple(now if now == claim else old for now, old, claim in every)
+        self.went_back = True
+
+    # clients
+
+    def judge_client(
+        self, call: ClientCall, answer: Any, effects: list[Effect], *, again: bool
+    ) -> None:
+        for effect in effects:
+            if effect.kind == "in_flight":
+                if self.allowed[effect.id] != effect.claim:
+                    self.violations.append("10 answered in_flight for a message never fired")
+            elif effect.kind == "accepted":
+                self._accepted(effect)
+            elif again and not self._is_renewed(call, effect):
+                self.violations.append("4 a call sent again took effect twice")
+            self._changed(effect)
+        if call.verb == "schedule":
+            pairs = zip(call.targets, answer, strict=True)
+            created = [target.id for target, each in pairs if each is Answer.CREATED]
+            if not again and len({*created}) < len(created):
+                self.violations.append("1 answered created, and nothing was stored")
+
+    def _is_renewed(self, call: ClientCall, effect: Effect) -> bool:
+        """A replace sent again after its message was settled: nothing is kept of those."""
+        fates = [self.fates[target.stamp] for target in call.targets]
+        return call.policy == "replace" and any(
+            f is not None and f.state == "settled" for f in fates
+        )
+
+    def _changed(self, effect: Effect) -> None:
+        fate = self.fates[effect.stamp]
+        if effect.kind not in ("undone", "moved") or fate is None:
+            return
+        if effect.flag and not fate.unknown:
+            self.violations.append("3 answered maybe_delivered with no unknown outcome before")
+        if effect.kind == "undone":
+            self.change(effect.stamp, state="maybe" if effect.flag else "cancelled")
+        else:
+            self.change(
+                effect.stamp, score=effect.score, generation=fate.generation + 1, loose=effect.flag
+            )
+
+    def _accepted(self, effect: Effect) -> None:
+        """Stored, also once more: a schedule sent again after its message was settled."""
+        old = self.fates[effect.stamp]
+        if old is not None and old.state in ("cancelled", "maybe"):
+            self.violations.append("3 a schedule sent again revived a cancelled message")
+        elif old is not None and self.bounds.once:
+            self.violations.append("5 a schedule sent again made a second copy, at most once")
+        born = 0 if old is None else old.generation + 1
+        fate = Fate("accepted", effect.score, born, born, unknown=effect.flag)
+        self.fates = put(self.fates, effect.stamp, fate)
+
+    # owners
+
+    def judge_owner(self, call: OwnerCall, answer: Any, before: Content, bucket: Bucket) -> None:
+        if call.verb == "fire" and answer is not None:
+            for copy in call.copies:
+                if before.mirror[copy.id] == copy.claim:
+                    self.allowed = put(self.allowed, copy.id, copy.claim)
+            if self.went_back:  # a fire also covers what its owner had put back in the lost time
+                self.allowed = tuple(
+                    claim if bucket.is_fired(id) else allowed
+                    for id, (claim, allowed) in enumerate(
+                        zip(bucket.mirror, self.allowed, strict=True)
+                    )
+                )
+        for effect in bucket.effects:
+            if effect.kind == "reclaimed":
+                self._reclaimed(effect)
+            elif effect.kind == "ended":
+                self._ended(call, effect)
+
+    def _reclaimed(self, effect: Effect) -> None:
+        was_allowed = self.allowed[effect.id] == effect.claim
+        if effect.flag and not was_allowed:
+            self.violations.append("8 an attempt counted for a message never fired")
+        elif was_allowed and not effect.flag and not self.went_back:
+            self.violations.append("8 a fired message taken back as never fired")
+        if effect.flag:
+            self.change(effect.stamp, unknown=True)
+
+    def _ended(self, call: OwnerCall, effect: Effect) -> None:
+        copy = next(copy for copy in call.copies if copy.id == effect.id)
+        if copy.claim != effect.claim:
+            self.violations.append(f"7 {call.verb} of an old claim ended a newer one")
+        fate = self.fates[effect.stamp]
+        if call.verb in ("settle", "settle_once"):
+            if call.verb == "settle" and fate is not None and not fate.confirmed:
+                self.violations.append("1 settled without a confirm")
+            self.change(effect.stamp, state="settled")
+        elif call.verb in ("retry", "bury") and call.maybe:
+            self.change(effect.stamp, unknown=True)
+
+    # the broker
+
+    def publishes(self, copy: Copy, clock: int, *, spans: bool) -> None:
+        """spans: the copy's session began before a roll-back."""
+        fate = self.fates[copy.stamp]
+        is_current = fate is not None and copy.generation == fate.generation
+        state = "forgotten" if fate is None else fate.state
+        if not copy.allowed:
+            why = "6 published without the store's word"
+            if spans:
+                pass
+            elif state in ("cancelled", "maybe"):
+                why = "3 delivered after it was cancelled, and never fired"
+            elif fate is not None and not is_current:
+                why = "4 delivered for the old time after a reschedule"
+            self.violations.append(why)
+        elif spans or (fate is not None and copy.generation < fate.born):
+            pass
+        elif state == "cancelled":
+            self.violations.append("3 delivered after `cancelled`")
+        elif fate is not None and state == "accepted" and not is_current and not fate.loose:
+            self.violations.append("4 an old copy delivered after a plain `rescheduled`")
+        if copy.score // 2 > clock:
+            self.violations.append("2 early")
+
+    def arrived(self, copy: Copy, faults: int, *, confirmed: bool) -> None:
+        """faults: those so far that explain a duplicate."""
+        fate = self.fates[copy.stamp]
+        if fate is None:
+            return
+        if fate.delivered + 1 > 1 + faults:
+            self.violations.append("5 a duplicate without a fault that explains it")
+        delivered = min(fate.delivered + 1, MOST)
+        self.change(copy.stamp, delivered=delivered, confirmed=fate.confirmed or confirmed)
