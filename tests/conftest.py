@@ -12,6 +12,8 @@ from hypothesis import settings
 pytest_plugins = [
     "pytester",
     "tests.servers.redis",
+    "tests.servers.sentinel",
+    "tests.servers.cluster",
     "tests.servers.clock",
     "tests.servers.rabbitmq",
     "tests.servers.kafka",

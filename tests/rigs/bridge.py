@@ -9,7 +9,6 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -53,6 +52,7 @@ class Bridge:
             "DELAYBRIDGE_REDIS__TIMEOUT_S": str(lease_ttl_ms / 4000),
             **(settings or {}),
         }
+        self.workers_brokers: dict[str, str] = {}  # where workers go through a proxy
         self.promises: dict[str, Promise] = {}
         self.keys: dict[str, str] = {}  # of messages that have one, by id
         self.random = random.Random(7)
@@ -63,25 +63,31 @@ class Bridge:
 
     # workers
 
-    def start_worker(self, redis_url: str | None = None) -> str:
-        """Start one more worker; its name."""
+    def start_worker(
+        self,
+        redis_url: str | None = None,
+        environment: Mapping[str, str] | None = None,
+        log: Path | None = None,
+    ) -> str:
+        """Start one more worker, with these variables added to its environment; its name."""
         self._count += 1
         name = f"w{self._count}"
-        brokers = [f"--broker={name}={url}" for name, url in self.brokers.items()]
-        with (self.folder / f"{name}.log").open("wb") as log:
+        urls = {**self.brokers, **self.workers_brokers}
+        brokers = [f"--broker={name}={url}" for name, url in urls.items()]
+        with (log or self.folder / f"{name}.log").open("wb") as file:
             self._workers[name] = subprocess.Popen(
                 [
                     *(sys.executable, "-m", "delaybridge", "--redis", redis_url or self.redis_url),
                     *("--namespace", self.namespace, *brokers, "scan", "--name", name),
                 ],
-                stdout=log,
-                stderr=log,
-                env=self.environment,
+                stdout=file,
+                stderr=file,
+                env={**self.environment, **(environment or {})},
                 cwd=self.folder,
             )
         return name
 
-    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
+    def start(self, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
         """Start any command, such as `ingest kafka --topic T.delay`; it ends with the bridge."""
         self._count += 1
         brokers = [f"--broker={name}={url}" for name, url in self.brokers.items()]
@@ -93,7 +99,7 @@ class Bridge:
                 ],
                 stdout=log,
                 stderr=log,
-                env=self.environment,
+                env={**self.environment, **environment},
                 cwd=self.folder,
             )
         self._consumers.append(process)
@@ -119,6 +125,9 @@ class Bridge:
         process.kill()
         process.wait()
 
+    def pid(self, name: str) -> int:
+        return self._workers[name].pid
+
     def has_ended(self, name: str) -> bool:
         return self._workers[name].poll() is not None
 
@@ -142,13 +151,16 @@ class Bridge:
             self._consume("consume_rabbitmq.py", self.brokers[broker], name)
         return f"{broker}:{name}/key"
 
-    def kafka_topic(self, name: str, broker: str = "kafka", partitions: int = 4) -> str:
+    def kafka_topic(
+        self, name: str, broker: str = "kafka", partitions: int = 4, *, consume: bool = True
+    ) -> str:
         """A topic with a plain consumer."""
         servers = urlsplit(self.brokers[broker]).netloc
         admin = AdminClient({"bootstrap.servers": servers})
         for future in admin.create_topics([NewTopic(name, partitions, 1)]).values():
             future.result(20)
-        self._consume("consume_kafka.py", servers, name)
+        if consume:
+            self._consume("consume_kafka.py", servers, name)
         return f"{broker}:{name}"
 
     def _consume(self, script: str, *arguments: str) -> None:
@@ -192,23 +204,6 @@ class Bridge:
         self.keys |= {id: key for id, key in zip(ids, names, strict=True) if key is not None}
         return ids
 
-    def cancel(self, id: str) -> str:
-        """Cancel, and record the answer."""
-        answer = self.client.cancel(id)
-        if answer.startswith("cancelled"):
-            self.promises[id].cancelled = answer.value
-        return answer.value
-
-    def reschedule(self, id: str, delay_s: float) -> str:
-        """Reschedule, and record the answer and when it came."""
-        before_ms = time.time_ns() // 1_000_000
-        answer = self.client.reschedule(id, delay=delay_s)
-        if answer == "rescheduled":
-            # The new due time is at least this long after the moment before the call.
-            due_ms = before_ms + int(delay_s * 1000)
-            self.promises[id].moved.append((time.time_ns() // 1000, due_ms))
-        return answer.value
-
     # the verdict
 
     def deliveries(self) -> list[Delivery]:
@@ -222,8 +217,7 @@ class Bridge:
             if stats.delayed + stats.in_flight + stats.parked:
                 return False
             received = {d.id for d in self.deliveries()}
-            owed = {id for id, p in self.promises.items() if p.cancelled is None}
-            return owed <= received | self.dead()
+            return self.promises.keys() <= received | self.dead()
 
         wait_until(arrived, deadline_s, "everything delivered", interval_s=0.3)
 

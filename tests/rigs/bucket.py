@@ -48,8 +48,11 @@ class World:
 
     @property
     def redis(self) -> redis.Redis:
-        client: redis.Redis = self.store.redis
-        return client
+        """A connection to the server that has this bucket."""
+        servers = self.store._servers
+        return redis.Redis(
+            connection_pool=servers.wire_at(self.store.node_of(self.key("messages"))).pool
+        )
 
     def key(self, name: str) -> str:
         return keys.bucket_key(self.namespace, self.number, name)

@@ -36,9 +36,11 @@ class Model(ClientVerbs):
         self.lease = f"{owner}:{turn}"
         return Acquired(self.lease, turn, fresh=turn == 1)
 
-    def renew(self, token: str, ttl_ms: int) -> Renewed:
-        if self.lease != token:
+    def renew(self, token: str, ttl_ms: int, known: int | None = None) -> Renewed:
+        if self.lease != token or (known is not None and known > self.marks.claimed):
             return Renewed(held=False)
+        if known is not None and known < self.marks.claimed:
+            return Renewed(held=True, next_score=0.0)
         return Renewed(held=True, next_score=min(self.due.values(), default=None))
 
     def release(self, token: str) -> bool:

@@ -24,6 +24,8 @@ class FaultProxy:
     def __init__(self, port: int, target: int) -> None:
         self.port, self.target = port, target
         self.mode = "pass"
+        self.delay_s = 0.0  # of whatever passes, in each direction
+        self.bytes_per_s = 0.0  # towards the server; 0: without a limit
         self._writers: set[asyncio.StreamWriter] = set()
         self._subscribers: set[asyncio.StreamWriter] = set()  # towards the clients
         self._swallowed: set[asyncio.StreamWriter] = set()
@@ -92,13 +94,16 @@ class FaultProxy:
         swallow: str,
     ) -> None:
         with contextlib.suppress(OSError):
-            while data := await reader.read(65536):
+            while data := await reader.read(1024 if self.bytes_per_s else 65536):
                 while self.mode == "hold_down" == swallow.replace("blackhole", "hold"):
                     await asyncio.sleep(0.01)
                 # The rights are tried with both in one go.
                 stays = b"SUBSCRIBE" in data and b"UNSUBSCRIBE" not in data
                 if writer is not client and stays:
                     self._subscribers.add(client)
+                is_paced = self.bytes_per_s and client is not writer
+                if wait_s := self.delay_s + (len(data) / self.bytes_per_s if is_paced else 0):
+                    await asyncio.sleep(wait_s)
                 if self.mode not in ("blackhole", swallow) and client not in self._swallowed:
                     writer.write(data)
                     await writer.drain()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -25,5 +26,19 @@ class Awaited:
         async def call(*args: Any, **fields: Any) -> Any:
             answer = method(*args, **fields)
             return await answer if inspect.isawaitable(answer) else answer
+
+        return call
+
+
+class Threaded(Awaited):
+    """The same, where the loop has to go on meanwhile: a `Client` is called in a thread."""
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        method = getattr(self.client, name)
+
+        async def call(*args: Any, **fields: Any) -> Any:
+            if isinstance(self.client, AsyncClient):
+                return await method(*args, **fields)
+            return await asyncio.to_thread(method, *args, **fields)
 
         return call

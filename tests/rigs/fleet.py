@@ -68,7 +68,7 @@ class Process:
         found = []
         for task in Path(f"/proc/{self.pid}/task").glob("*/children"):
             for pid in map(int, task.read_text().split()):
-                with contextlib.suppress(FileNotFoundError):  # it has just ended
+                with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # just ended
                     if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes():
                         found.append(pid)
         return sorted(found)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 
@@ -20,9 +20,6 @@ class Promise:
     destination: str
     due_ms: int
     sha: str
-    cancelled: str | None = None  # the answer, if it was cancelled
-    # (answered at, new due): nothing plain may be delivered in between
-    moved: list[tuple[int, int]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -32,6 +29,8 @@ class Delivery:
     attempt: int
     at_us: int
     sha: str
+    mark: str | None = None  # the header x-mark
+    redelivered: bool = False  # by the broker, since an acknowledgement was lost
 
 
 @dataclass
@@ -43,8 +42,6 @@ class Verdict:
     lost: list[str]
     early: list[str]
     duplicates: list[str]
-    after_cancel: list[str]
-    before_new_time: list[str]
     changed: list[str]
     lateness_ms: list[float]  # of first deliveries, sorted
 
@@ -54,7 +51,7 @@ class Verdict:
 
     def __str__(self) -> str:
         parts = [f"accepted {self.accepted}", f"delivered {self.delivered}"]
-        for name in ("lost", "early", "duplicates", "after_cancel", "before_new_time", "changed"):
+        for name in ("lost", "early", "duplicates", "changed"):
             parts.append(f"{name} {len(getattr(self, name))}")
         if self.lateness_ms:
             parts.append(
@@ -82,22 +79,12 @@ def check(promises: dict[str, Promise], deliveries: list[Delivery], dead: set[st
     for delivery in sorted(deliveries, key=lambda d: d.at_us):
         by_id[delivery.id].append(delivery)
     counts = Counter({id: len(found) for id, found in by_id.items()})
-    plain = {id: p for id, p in promises.items() if p.cancelled is None}
     return Verdict(
         accepted=len(promises),
         delivered=sum(1 for id in promises if counts[id]),
-        lost=[id for id in plain if not counts[id] and id not in dead],
+        lost=[id for id in promises if not counts[id] and id not in dead],
         early=[d.id for d in deliveries if d.at_us < d.due_ms * 1000],
         duplicates=[id for id, n in counts.items() if n > 1],
-        after_cancel=[
-            id for id, p in promises.items() if p.cancelled == "cancelled" and counts[id]
-        ],
-        before_new_time=[
-            id
-            for id, p in promises.items()
-            for answered_us, due_ms in p.moved
-            if any(answered_us < d.at_us < due_ms * 1000 for d in by_id[id])
-        ],
         changed=[d.id for d in deliveries if d.id in promises and d.sha != promises[d.id].sha],
         lateness_ms=sorted(
             found[0].at_us / 1000 - found[0].due_ms for found in by_id.values() if found

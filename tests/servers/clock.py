@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from functools import cache
 from pathlib import Path
 
 import pytest
 
-from tests.servers import debian
-from tests.servers.folders import cache_folder, locked
+from tests.servers.preloaded import library
 from tests.servers.redis import RedisServer
 
 SOURCE = Path(__file__).with_name("clock.c")
@@ -28,7 +24,7 @@ class ClockedRedis(RedisServer):
 
     def environment(self) -> Mapping[str, str]:
         """The environment of `RedisServer`, with the library preloaded."""
-        preload = {"LD_PRELOAD": str(library()), "TEST_CLOCK": str(self._offset)}
+        preload = {"LD_PRELOAD": str(library(SOURCE)), "TEST_CLOCK": str(self._offset)}
         return {**super().environment(), **preload}
 
     def set_clock(self, step_ms: int) -> None:
@@ -40,23 +36,8 @@ class ClockedRedis(RedisServer):
             file.write(us)
 
 
-@cache
-def library() -> Path:
-    """The path of the library, compiled again if its source has changed."""
-    built = cache_folder() / "clock.so"
-    with locked(cache_folder() / "clock.lock"):
-        if not built.exists() or built.stat().st_mtime < SOURCE.stat().st_mtime:
-            if shutil.which("cc") is None and debian.is_debian_root():
-                debian.install("gcc", "libc6-dev")
-            command = ["cc", "-O1", "-Wall", "-shared", "-fPIC", "-o", str(built), str(SOURCE)]
-            subprocess.run(command, check=True)
-    return built
-
-
 @pytest.fixture
 def clocked_redis() -> Iterator[ClockedRedis]:
     """A private Redis whose clock the test can set."""
-    if shutil.which("cc") is None and not debian.is_debian_root():
-        pytest.skip("no C compiler to build the library that shifts a clock")
     with ClockedRedis() as server:
         yield server

@@ -131,12 +131,14 @@ class KafkaNode(ServerProcess):
         with self.log.open("ab") as log:
             subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=True)
 
-    def add_listener(self, listener: str, *lines: str) -> None:
-        """Add a listener for clients; call it before the first start. lines: further settings."""
+    def add_listener(self, listener: str, *lines: str, advertised: str = "") -> None:
+        """Add a listener for clients; call it before the first start. lines: further settings.
+
+        advertised: where clients are to connect instead, such as a proxy.
+        """
+        added = {"listeners": listener, "advertised.listeners": advertised or listener}
         kept = [
-            f"{line},{listener}"
-            if line.startswith(("listeners=", "advertised.listeners="))
-            else line
+            f"{line},{added[name]}" if (name := line.partition("=")[0]) in added else line
             for line in self._properties.read_text().splitlines()
         ]
         self._properties.write_text("\n".join([*kept, *lines, ""]))

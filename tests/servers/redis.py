@@ -176,9 +176,25 @@ def _optional(binary: Path | None, origin: str) -> Iterator[Source]:
 
 
 @pytest.fixture(scope="session")
-def redis_url() -> Iterator[str]:
-    """A Redis that the whole session shares; use a fresh `namespace` in it."""
+def single_url() -> Iterator[str]:
+    """A Redis that the whole session shares."""
     yield from serve("redis", sources())
+
+
+@pytest.fixture(scope="session")
+def redis_url(request: pytest.FixtureRequest) -> str:
+    """A Redis that others use, too: use a fresh `namespace` in it. See `ON_EVERY_REDIS`."""
+    url: str = request.getfixturevalue(getattr(request, "param", "single_url"))
+    return url
+
+
+ON_EVERY_REDIS = pytest.mark.parametrize(
+    "redis_url",
+    ["single_url", "sentinel_url", "cluster_url"],
+    ids=["single", "sentinel", "cluster"],
+    indirect=True,
+)
+"""Runs the test on one server, behind Sentinels and on a Cluster."""
 
 
 @pytest.fixture(scope="session")

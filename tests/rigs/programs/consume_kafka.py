@@ -33,6 +33,7 @@ def main(servers: str, topic: str, path: str) -> None:
                         "attempt": int(headers["delaybridge-attempt"]),
                         "at_us": at,
                         "sha": hashlib.sha1(record.value() or b"").hexdigest(),
+                        "mark": headers.get("x-mark", b"").decode() or None,
                     }
                 )
                 + "\n"

@@ -32,6 +32,8 @@ def main(url: str, queue: str, path: str) -> None:
                         "attempt": headers["delaybridge-attempt"],
                         "at_us": at,
                         "sha": hashlib.sha1(body).hexdigest(),
+                        "mark": headers.get("x-mark"),
+                        "redelivered": method.redelivered,
                     }
                 )
                 + "\n"
