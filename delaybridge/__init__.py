@@ -12,10 +12,12 @@ if TYPE_CHECKING:  # the same names as in _HOMES
     from delaybridge.errors import DelayOutOfRange as DelayOutOfRange
     from delaybridge.errors import MessageConflict as MessageConflict
     from delaybridge.errors import MessageError as MessageError
+    from delaybridge.errors import NotDurable as NotDurable
     from delaybridge.errors import StoreDamaged as StoreDamaged
     from delaybridge.errors import StoreDenied as StoreDenied
     from delaybridge.errors import StoreError as StoreError
     from delaybridge.errors import StoreFull as StoreFull
+    from delaybridge.errors import StoreMisnamed as StoreMisnamed
     from delaybridge.errors import StoreUnavailable as StoreUnavailable
     from delaybridge.errors import StoreWiped as StoreWiped
     from delaybridge.message import Answer as Answer
@@ -51,8 +53,8 @@ __version__ = "0.1.0"
 _HOMES = {
     "client": "AsyncClient Client",
     "errors": (
-        "ConfigError DelayBridgeError DelayOutOfRange MessageConflict MessageError StoreDamaged "
-        "StoreDenied StoreError StoreFull StoreUnavailable StoreWiped"
+        "ConfigError DelayBridgeError DelayOutOfRange MessageConflict MessageError NotDurable "
+        "StoreDamaged StoreDenied StoreError StoreFull StoreMisnamed StoreUnavailable StoreWiped"
     ),
     "message": "Answer Limits Message MessagePlan OnConflict State",
     "settings.settings": "Settings",

@@ -8,8 +8,10 @@
     |   +-- DelayOutOfRange         the delay is negative or the due time too far ahead
     +-- StoreError                  Redis refused a command
     |   +-- StoreUnavailable *      Redis did not answer in time: the outcome is unknown
+    |   |   +-- NotDurable *        done, but less durably than `durability` asks
     |   +-- StoreFull *             Redis or a quota is full: nothing was written
     |   +-- StoreDenied             the Redis user lacks a right
+    |   +-- StoreMisnamed           the URL does not fit the servers behind it
     |   +-- StoreDamaged            a key holds data that delaybridge did not write
     |   +-- StoreWiped              the namespace was deleted or created again while in use
     +-- NotDrained                  a worker ended and could not release its leases
@@ -82,12 +84,24 @@ class StoreUnavailable(StoreError):
     """Redis did not answer in time: whether the call took effect is unknown. Call again."""
 
 
+class NotDurable(StoreUnavailable):
+    """Done, but not yet as durable as `durability` asks, so a fault may undo it. Call again.
+
+    The same call with the same id completes it: whatever it answers is durable then. A message may
+    be delivered meanwhile; `cancel` it if it must not.
+    """
+
+
 class StoreFull(StoreError):
     """Redis is out of memory and refuses writes: nothing was written. Raise maxmemory."""
 
 
 class StoreDenied(StoreError):
     """Redis refuses access: check user, password and ACL."""
+
+
+class StoreMisnamed(StoreError):
+    """The URL of Redis does not fit the servers behind it: a Cluster, Sentinels, or one server."""
 
 
 class StoreDamaged(StoreError):

@@ -188,6 +188,17 @@ class StoreSilent(Event, frozen=True, kw_only=True):
     reason: str
 
 
+class StoreWentBack(Event, frozen=True, kw_only=True):
+    """Redis has an older past than before: a restored snapshot, or a replica that was behind.
+
+    missing: how many scheduled messages are not counted any more.
+    """
+
+    buckets: list[int]
+    missing: int
+    reason: str
+
+
 class ClockStepped(Event, frozen=True, kw_only=True):
     """Redis' clock was set. step_ms: by how much, against this host's monotonic clock."""
 

@@ -11,7 +11,7 @@
 -- ARGV[2]  stamp        4 bytes, one for each call; a call sent again keeps its stamp
 -- ARGV[3]  id
 -- ARGV[4]  delay        ms from now
--- ARGV[5]  channel      where an idle owner is woken
+-- ARGV[5]  channel      where an idle owner is woken; a sharded channel has a + before it
 -- ARGV[6]  bucket       number
 -- returns  answer: 0 not in the dead set, 11 kicked, 13 its record is missing or has no head
 -- cost     O(log n) and the size of the message
@@ -58,6 +58,11 @@ if type(redis.pcall('HINCRBY', KEYS[6], 'kicked', '1')) ~= 'number' then
 end
 
 if new < tonumber(head or math.huge) and new < (tonumber(redis.call('HGET', KEYS[6], 'look')) or 0) then
-  redis.call('PUBLISH', ARGV[5], ARGV[6] .. ' ' .. string.format('%.0f', math.floor(new)))
+  local text = ARGV[6] .. ' ' .. string.format('%.0f', math.floor(new))
+  if string.byte(ARGV[5]) == 43 then
+    redis.call('SPUBLISH', string.sub(ARGV[5], 2), text)
+  else
+    redis.call('PUBLISH', ARGV[5], text)
+  end
 end
 return KICKED

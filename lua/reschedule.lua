@@ -14,7 +14,7 @@
 -- ARGV[2]  stamp        4 bytes, one for each call; a call sent again keeps its stamp
 -- ARGV[3]  id
 -- ARGV[4]  when         epoch ms, or + and a delay in ms
--- ARGV[5]  channel      where an idle owner is woken
+-- ARGV[5]  channel      where an idle owner is woken; a sharded channel has a + before it
 -- ARGV[6]  bucket       number
 -- ARGV[7]  source       topic and partition that the call was read from; empty: none
 -- ARGV[8]  offset       in the source; a call read before is answered unknown and does nothing
@@ -103,6 +103,11 @@ end
 redis.call('ZADD', KEYS[9], string.format('%.17g', now + answer / 256), stamp .. id)
 
 if new < tonumber(head or math.huge) and new < (tonumber(marks[3]) or 0) then
-  redis.call('PUBLISH', ARGV[5], ARGV[6] .. ' ' .. string.format('%.0f', due_ms))
+  local text = ARGV[6] .. ' ' .. string.format('%.0f', due_ms)
+  if string.byte(ARGV[5]) == 43 then
+    redis.call('SPUBLISH', string.sub(ARGV[5], 2), text)
+  else
+    redis.call('PUBLISH', ARGV[5], text)
+  end
 end
 return answer

@@ -17,7 +17,7 @@
 --                       5: as 1, but nothing happens unless the source is known to the bucket
 -- ARGV[3]  birth        the namespace's birth id
 -- ARGV[4]  first        1: the caller has just read the birth id; a bucket without one takes it
--- ARGV[5]  channel      where an idle owner is woken
+-- ARGV[5]  channel      where an idle owner is woken; a sharded channel has a + before it
 -- ARGV[6]  bucket       number
 -- ARGV[7]  source       topic and partition that the messages were read from; empty: none
 -- ARGV[8]  offsets      8 bytes each, ascending; messages read from the source before are skipped
@@ -405,6 +405,11 @@ if undone then
 end
 
 if head and first_due < head then
-  redis.call('PUBLISH', ARGV[5], ARGV[6] .. ' ' .. string.format('%.0f', math.floor(first_due)))
+  local text = ARGV[6] .. ' ' .. string.format('%.0f', math.floor(first_due))
+  if string.byte(ARGV[5]) == 43 then
+    redis.call('SPUBLISH', string.sub(ARGV[5], 2), text)
+  else
+    redis.call('PUBLISH', ARGV[5], text)
+  end
 end
 return answers

@@ -12,6 +12,8 @@ handshake, TLS, heartbeats and channels. Publishes and confirms bypass it:
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol, TypeVar
@@ -27,6 +29,7 @@ from delaybridge.amqp.header import OWN_ID, decode_table, split_content_header
 from delaybridge.errors import DETAIL_LIMIT, DecodeError, PublishUnavailable, printable
 
 READ_BYTES = 128 * 1024
+GIVE_UP_S = 5.0  # after pika should have said how a connection went
 WRITE_BYTES = 128 * 1024  # at a time: pika copies whatever the socket did not take
 
 _ACK, _NACK, _RETURN = b"\x00\x3c\x00\x50", b"\x00\x3c\x00\x78", b"\x00\x3c\x00\x32"
@@ -241,9 +244,20 @@ def returned_id(payload: bytes) -> str | None:
 
 async def open_connection(parameters: Parameters, make: Callable[..., Connection]) -> Connection:
     """An open connection; PublishUnavailable with the reason if that fails."""
-    connection = make(parameters, asyncio.get_running_loop())
+    # Where the system has no descriptor left, pika raises in a callback and says nothing, for ever.
     try:
-        await connection.opened
+        socket.socket().close()
+    except OSError as exc:
+        raise PublishUnavailable(f"unreachable: {reason_of(exc)}") from exc
+    connection = make(parameters, asyncio.get_running_loop())
+    own_s = parameters.socket_timeout + parameters.stack_timeout  # then pika itself gives up
+    try:
+        async with asyncio.timeout(own_s + GIVE_UP_S):
+            await connection.opened
+    except TimeoutError as exc:
+        with contextlib.suppress(AMQPError):
+            connection.close()
+        raise PublishUnavailable("unreachable: no answer, and no error") from exc
     except Exception as exc:
         raise PublishUnavailable(f"unreachable: {reason_of(exc)}") from exc
     except asyncio.CancelledError:

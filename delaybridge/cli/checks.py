@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from delaybridge.cli.fleet import failing_text, sources_of
 from delaybridge.cli.output import FAIL, OK, WARN, roughly
 from delaybridge.errors import StoreError, StoreUnavailable
-from delaybridge.store import registry
+from delaybridge.store import registry, setbacks
 
 if TYPE_CHECKING:
     from delaybridge import Client, Recurring, Stats
@@ -24,6 +24,7 @@ _READING = ("reading", "?")  # `?`: a process of a version that does not report 
 _START_MS = 60_000
 # What a finding may be about: no reason to restart a worker, which knows the rules.
 RULES = "rules"
+STORE = "store"
 _EFFECTS = {  # of a failing part of the pulse
     "recurring": "recurring messages are not made",
     "series": "no rates are recorded",
@@ -54,6 +55,7 @@ def problems(
     found: Stats, settings: Settings, *, alone: Collection[int], max_overdue_ms: int
 ) -> Iterator[Finding]:
     """Reasons why messages are late, keep failing or are not read. alone: unowned buckets."""
+    yield from _unseen(found)
     if found.overdue_ms > max_overdue_ms:
         what = f"the oldest waiting message is {roughly(found.overdue_ms)} overdue"
         what += f", over {roughly(max_overdue_ms)}"
@@ -83,6 +85,23 @@ def problems(
         what = f"recurring messages have not been made for {roughly(found.recurring_late_ms)}"
         yield Finding(WARN, "recurring", what, "Start a worker of this version: delaybridge scan")
     yield from _failing_parts(found)
+    yield from _alarm(found)
+
+
+def _alarm(found: Stats) -> Iterator[Finding]:
+    """Redis came back with an older past, or empty; no fault any more after a while."""
+    if found.setbacks:
+        age_ms = found.now_ms - max(each.at_ms for each in found.setbacks)
+        level = FAIL if age_ms < setbacks.FRESH_MS else WARN
+        remedy = "Once you know of it: delaybridge alarm clear"
+        yield Finding(level, STORE, setbacks.told(found.setbacks), remedy)
+
+
+def _unseen(found: Stats) -> Iterator[Finding]:
+    """The servers of a Cluster that do not answer."""
+    remedy = "Start it again; a replica would have taken its place"
+    for each in found.unseen:
+        yield Finding(FAIL, "redis", str(each), remedy)
 
 
 def _failing_parts(found: Stats) -> Iterator[Finding]:

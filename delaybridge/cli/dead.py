@@ -10,6 +10,7 @@ import click
 import delaybridge
 from delaybridge.cli import grammar
 from delaybridge.cli.bulk import perform
+from delaybridge.cli.failure import Exit
 from delaybridge.cli.grammar import Group, option, pass_call
 from delaybridge.cli.invocation import Invocation
 from delaybridge.cli.output import moment
@@ -28,14 +29,14 @@ def dead() -> None:
 @option("--by-reason", "Count them by reason instead.")
 @grammar.page_options
 @pass_call
-def ls(call: Invocation, by_reason: bool, **query: Any) -> None:
+def ls(call: Invocation, by_reason: bool, **query: Any) -> int:
     """List dead messages, the oldest on top."""
     if by_reason:
         _show_reasons(call)
-        return
+        return Exit.DONE
     query["state"] = delaybridge.State.DEAD
     columns = ("DEAD SINCE", "ID", "DESTINATION", ">TRY", "REASON")
-    show_page(call, query, columns, (">TRY", "DEAD SINCE"))
+    return show_page(call, query, columns, (">TRY", "DEAD SINCE"))
 
 
 @dead.command("show")

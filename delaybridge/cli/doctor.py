@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
@@ -21,14 +20,16 @@ from delaybridge.cli.checks import (
     measured,
     problems,
     recurring_definitions,
-    server_name,
 )
+from delaybridge.cli.durability import disk, durability
 from delaybridge.cli.failure import Exit
 from delaybridge.cli.fleet import ingest_numbers, paused_text, sources_of, unowned
 from delaybridge.cli.grammar import Command, pass_call
 from delaybridge.cli.invocation import Invocation
 from delaybridge.cli.output import FAIL, OK, WARN
-from delaybridge.store import damage, registry
+from delaybridge.cli.servers import servers
+from delaybridge.store import damage, gate, keys, registry, setbacks
+from delaybridge.store.unseen import numbers
 
 if TYPE_CHECKING:
     from delaybridge.settings.routes import Route
@@ -36,13 +37,6 @@ if TYPE_CHECKING:
     from delaybridge.store.announcements import SourceInfo
     from delaybridge.store.store import Store
 
-_OLDEST_REDIS = (6, 2)
-# Release line -> the first release that fixes the four vulnerabilities in Lua of October 2025. The
-# worst, CVE-2025-49844, lets every user who may run a script run code on the server.
-_LUA_FIXED: dict[str, dict[tuple[int, int], int]] = {
-    "redis": {(6, 2): 20, (7, 2): 11, (7, 4): 6, (8, 0): 4, (8, 2): 2},
-    "valkey": {(7, 2): 11, (8, 0): 6, (8, 1): 4},
-}
 _MAX_SKEW_MS = 2000
 _MAX_LATENCY_MS = 20.0
 _CONNECT_TIMEOUT_S = 10.0
@@ -81,10 +75,16 @@ def _findings(settings: Settings) -> Iterator[Finding]:
     found = None
     with closing(Store(settings.redis.url, timeout_s=settings.redis.timeout_s)) as store:
         try:
-            yield from _server(store)
+            yield from servers(store, settings)
             yield from _clock(store)
-            yield from _rights(store, settings)
-            found = yield from _namespace(store, settings)
+            lacking = store.complete(gate.look(settings.kept, store))
+            yield from durability(lacking, settings)
+            yield from disk(store, settings)
+            if (silent := _without_home(store, settings)) is not None:
+                yield silent
+            else:
+                yield from _rights(store, settings)
+                found = yield from _namespace(store, settings)
         except errors.DelayBridgeError as exc:
             yield Finding(FAIL, "redis", f"{_reason(exc)} ({settings.redis.url})")
     if not settings.brokers:
@@ -96,40 +96,18 @@ def _findings(settings: Settings) -> Iterator[Finding]:
     yield from _delay_exchanges(settings, announced)
 
 
+def _without_home(store: Store, settings: Settings) -> Finding | None:
+    """What to say if the server of the namespace's own keys does not answer, but others do."""
+    (record,) = store.run_each([registry.read_birth(settings.namespace)])
+    if not isinstance(record, errors.StoreUnavailable):
+        return None
+    node = store.node_of(keys.birth(settings.namespace)) or "redis"
+    what = f"{node} has the record of {settings.namespace} and does not answer"
+    return Finding(FAIL, "namespace", what, "Start it again; running workers serve the rest")
+
+
 def _reason(exc: errors.DelayBridgeError) -> str:
     return str(exc).removeprefix("redis: ").rstrip(".")
-
-
-def _server(store: Store) -> Iterator[Finding]:
-    sections = [registry.info(name) for name in ("server", "memory", "persistence")]
-    server, memory, persistence = store.run(sections)
-    name, version = server_name(server), server.get("redis_version", "").split(".")[:2]
-    is_new = tuple(int(part) for part in version if part.isdigit()) >= _OLDEST_REDIS
-    yield check("redis", is_new, name, "too old; 6.2 or newer is needed")
-    if (fixed := lua_fixed_in(name)) is not None:
-        what = "this release has known vulnerabilities in Lua (CVE-2025-49844)"
-        what += ", unless your distribution has fixed them"
-        yield Finding(WARN, "redis", what, f"Upgrade: {fixed}")
-    policy = memory.get("maxmemory_policy", "?")
-    fault = "a full Redis would drop messages. Set: noeviction"
-    yield check("redis", policy == "noeviction", f"maxmemory-policy {policy}", fault)
-    aof = "yes" if persistence.get("aof_enabled") == "1" else "no"
-    fault = "a restart loses delayed messages. Set: appendonly yes"
-    yield check("redis", aof == "yes", f"appendonly {aof}", fault, level=WARN)
-
-
-def lua_fixed_in(name: str) -> str | None:
-    """The release that fixes a server such as `redis 7.2.4`; None if it needs no fix."""
-    found = re.fullmatch(r"(\w+) (\d+)\.(\d+)\.(\d+).*", name)
-    lines = _LUA_FIXED.get(found[1], {}) if found else {}
-    if found is None or not lines:
-        return None
-    line, patch = (int(found[2]), int(found[3])), int(found[4])
-    if line > max(lines) or patch >= lines.get(line, patch + 1):
-        return None
-    # A release line without a fix: upgrade to the next line that has one.
-    major, minor = line if line in lines else min(known for known in lines if known > line)
-    return f"{found[1]} {major}.{minor}.{lines[major, minor]} or newer"
 
 
 def _clock(store: Store) -> Iterator[Finding]:
@@ -150,13 +128,14 @@ def _rights(store: Store, settings: Settings) -> Iterator[Finding]:
     from delaybridge.store.rights import ROLES, lacking_for
 
     lacking = {
-        name: store.complete(lacking_for(settings.namespace, role)) for name, role in ROLES.items()
+        name: store.complete(lacking_for(settings.namespace, role, store))
+        for name, role in ROLES.items()
     }
     for name, missing in lacking.items():
         if missing:
             what = f"the user lacks rights of the role {name}: {', '.join(missing)}"
             level = FAIL if all(lacking.values()) else WARN
-            yield Finding(level, "rights", what, "See docs/keys.md")
+            yield Finding(level, "rights", what, "See docs/security.md")
     if able := [name for name, missing in lacking.items() if not missing]:
         yield Finding(OK, "rights", f"the user has the rights of: {', '.join(able)}")
     if lacking["operator"]:
@@ -181,6 +160,10 @@ def _namespace(
         yield Finding(FAIL, "damage", str(broken), f"Repair it to resume: {broken.remedy}")
         return None
     if record is None:
+        noticed = setbacks.kept(store.run_each([setbacks.read(settings.namespace)])[0])
+        if noticed:
+            remedy = "Restore a backup of Redis, or go on: delaybridge alarm clear"
+            yield Finding(FAIL, "store", setbacks.told(noticed), remedy)
         yield Finding(OK, "namespace", f"{settings.namespace} is new: it has not been used yet")
         return None
     count = record[0]
@@ -188,12 +171,14 @@ def _namespace(
         what = f"{settings.namespace} was created with {count} buckets"
         yield Finding(FAIL, "namespace", what, f"Set: buckets = {count}")
         return None
-    with delaybridge.Client.from_settings(settings) as client:
+    # Not with the durability that is asked for: what contradicts it is another finding.
+    with delaybridge.Client.from_settings(settings.reading()) as client:
         found = client.stats()
         definitions = definitions_of(client) or []
     alone = unowned(found)
     if not alone:
-        what = f"{count} buckets are owned by {len(found.workers)} workers"
+        seen = count - len(numbers(found.unseen))
+        what = f"{seen} buckets are owned by {len(found.workers)} workers"
         yield Finding(OK, "workers", what)
     yield from problems(found, settings, alone=alone, max_overdue_ms=_MAX_SKEW_MS)
     yield from _unserved(found, settings)

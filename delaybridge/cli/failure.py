@@ -52,6 +52,7 @@ class Exit(IntEnum):
 _ERRORS: dict[type[Exception], tuple[str, Exit]] = {
     errors.ConfigError: ("config", Exit.REFUSED),
     errors.NotDrained: ("not_drained", Exit.FAILED),
+    errors.NotDurable: ("not_durable", Exit.UNREACHABLE),
     errors.StoreUnavailable: ("store_unavailable", Exit.UNREACHABLE),
     errors.StoreFull: ("store_full", Exit.UNREACHABLE),
     errors.StoreWiped: ("store_wiped", Exit.UNREACHABLE),

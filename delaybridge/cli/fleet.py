@@ -25,7 +25,7 @@ def worker() -> None:
 
 @worker.command("ls")
 @pass_call
-def worker_ls(call: Invocation) -> None:
+def worker_ls(call: Invocation) -> int:
     """List the workers and their buckets, and the ingest processes and their sources."""
     found = _stats(call)
     spare = ("HOST", "VERSION", ">PID", "STARTED")
@@ -34,6 +34,7 @@ def worker_ls(call: Invocation) -> None:
     if found.ingests:
         call.note("")
         show_sources(call, found)
+    return call.say_unseen(found.unseen)
 
 
 @click.group(cls=Group)
@@ -43,9 +44,11 @@ def bucket() -> None:
 
 @bucket.command("ls")
 @pass_call
-def bucket_ls(call: Invocation) -> None:
-    """List the buckets: contents, owner, and time left of its lease."""
-    show_buckets(call, _stats(call))
+def bucket_ls(call: Invocation) -> int:
+    """List the buckets: contents, owner, time left of its lease; on a Cluster its Redis server."""
+    found = _stats(call)
+    show_buckets(call, found)
+    return call.say_unseen(found.unseen)
 
 
 def _stats(call: Invocation) -> Stats:
@@ -60,7 +63,7 @@ def sources_of(found: Stats) -> list[tuple[SourceInfo, IngestInfo]]:
 
 def unowned(found: Stats) -> list[int]:
     """Buckets without a worker."""
-    return [each.bucket for each in found.buckets if each.owner is None]
+    return [each.bucket for each in found.buckets if each.owner is None and not each.unseen]
 
 
 def failing_text(each: Retrying, found: Stats) -> str:
@@ -131,6 +134,13 @@ def _worker_row(each: WorkerInfo, found: Stats) -> Row:
 
 def bucket_row(each: BucketStats, now_ms: int) -> dict[str, str | int]:
     """Cells of a bucket."""
+    if each.unseen:
+        unknown = (">DELAYED", ">IN FLIGHT", ">PARKED", ">DEAD", "NEXT DUE", "OVERDUE", "OWNER")
+        return {
+            ">BUCKET": each.bucket,
+            **dict.fromkeys((*unknown, "LEASE"), "?"),
+            "NODE": each.node,
+        }
     return {
         ">BUCKET": each.bucket,
         ">DELAYED": each.delayed,
@@ -141,6 +151,7 @@ def bucket_row(each: BucketStats, now_ms: int) -> dict[str, str | int]:
         "OVERDUE": roughly(each.overdue_ms) if each.overdue_ms else "-",
         "OWNER": each.owner or "none",
         "LEASE": "-" if each.lease_ms is None else roughly(each.lease_ms),
+        "NODE": each.node,
     }
 
 

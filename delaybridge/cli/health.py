@@ -8,12 +8,22 @@ from collections.abc import Iterator, Sequence
 import click
 
 import delaybridge
-from delaybridge.cli.checks import RULES, Finding, definitions_of, problems, recurring_definitions
+from delaybridge.cli.checks import (
+    RULES,
+    STORE,
+    Finding,
+    definitions_of,
+    problems,
+    recurring_definitions,
+)
+from delaybridge.cli.durability import durability
 from delaybridge.cli.failure import Exit
 from delaybridge.cli.fleet import failing_text, paused_text, unowned
 from delaybridge.cli.grammar import DURATION, Command, option, pass_call
 from delaybridge.cli.invocation import Invocation
 from delaybridge.cli.output import FAIL, OK
+from delaybridge.store import gate
+from delaybridge.store.unseen import numbers
 
 _LOOK_AGAIN_S = 0.5
 _NAMED = 3  # failing destinations
@@ -31,25 +41,33 @@ def health(call: Invocation, overdue_ms: int, unowned_ms: int, retrying_ms: int)
     """Check that messages go out on time; exits with 0 or 1.
 
     Exits with 1 if messages are late or keep failing, if a bucket has no worker, if a key is
-    damaged, if recurring messages are not made or rates not recorded, or if a delay exchange or
-    delay topic is not read; with 5 if Redis is unreachable. What an operator has paused or limited
-    is not late. The text also says what is paused, which rules are not obeyed, and which recurring
-    definitions fail: a restart of workers mends none of these.
+    damaged, if recurring messages are not made or rates not recorded, if a delay exchange or delay
+    topic is not read, or if Redis lacks what `durability` asks for; with 5 if Redis is unreachable.
+    What an operator has paused or limited is not late. The text also says what is paused, which
+    rules are not obeyed, and which recurring definitions fail: a restart of workers mends none of
+    these.
     """
-    with call.client() as client:
+    with call.client(reads=True) as client:
         found, alone = _watch(client, unowned_ms)
         definitions = definitions_of(client) or []
+        lacking = client.run(lambda calls: gate.look(call.settings.kept, calls.placement))
+    kept = list(durability(lacking, call.settings))
     ages_ms = [found.now_ms - each.since_ms for each in found.retrying]
     failing = [r for r, ms in zip(found.retrying, ages_ms, strict=True) if ms > retrying_ms]
     troubles = found.troubles if found.overdue_ms > overdue_ms else ()
     relevant = found._replace(retrying=failing[:_NAMED], troubles=troubles[:_NAMED])
     listed = list(problems(relevant, call.settings, alone=alone, max_overdue_ms=overdue_ms))
-    faults = [finding.what for finding in listed if finding.about != RULES]
+    faults = [finding.what for finding in listed if not _is_note(finding)]
+    faults += [f"durability {call.settings.durability}: {f.what}" for f in kept if f.level == FAIL]
     notes = list(_notes(found, listed, definitions))
     data = {
         "healthy": not faults,
         "overdue_ms": found.overdue_ms,
         "buckets": len(found.buckets),
+        "redis": found.redis,
+        "durability": call.settings.durability,
+        "is_durable": all(finding.level != FAIL for finding in kept),
+        "unseen": numbers(found.unseen),
         "unowned": sorted(alone),
         "retrying_age_ms": max(ages_ms, default=0),
         "paused": [each.place for each in found.paused],
@@ -59,8 +77,14 @@ def health(call: Invocation, overdue_ms: int, unowned_ms: int, retrying_ms: int)
     well = ["every bucket has its worker, nothing is late"]
     well += [failing_text(each, found) for each in found.retrying[:_NAMED]]
     text = "; ".join([*(faults or well), *notes])
+    text = f"{found.redis}: {text}" if found.redis else text
     call.output.verdict(data, FAIL if faults else OK, text)
     return Exit.FAILED if faults else Exit.DONE
+
+
+def _is_note(finding: Finding) -> bool:
+    """Whether it is no reason to fail (any more)."""
+    return finding.about == RULES or (finding.about == STORE and finding.level != FAIL)
 
 
 def _notes(
@@ -72,7 +96,7 @@ def _notes(
     for each in found.paused[:_NAMED]:
         yield paused_text(each, found.now_ms)
     for finding in listed:
-        if finding.about == RULES:
+        if _is_note(finding):
             yield finding.what
     if found.rules.by_place and (ignoring := found.ignoring[:_NAMED]):
         yield f"workers of an older version ignore rules: {', '.join(ignoring)}"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,6 +21,7 @@ from delaybridge.cli.output import Output
 if TYPE_CHECKING:
     from delaybridge.settings.settings import Settings
     from delaybridge.store.store import Store
+    from delaybridge.store.unseen import Unseen
 
 _START_REDIS = "start it, or say where it is: --redis URL"
 _NAMED_URL = re.compile(r"(?:([^=:?#]*)=)?(.*)", re.DOTALL)
@@ -56,11 +58,15 @@ class Invocation:
         return Settings.load(self.config, {**flags, **overrides})
 
     @contextmanager
-    def client(self, *, remedy: str = "") -> Iterator[delaybridge.Client]:
-        """A client, closed at the end. remedy: shown if the outcome of a call is unknown."""
+    def client(self, *, remedy: str = "", reads: bool = False) -> Iterator[delaybridge.Client]:
+        """A client, closed at the end. remedy: shown if the outcome of a call is unknown.
+
+        reads: it only reads, also from a Redis that contradicts `durability`.
+        """
+        settings = self.settings.reading() if reads else self.settings
         with (
             self._redis_failures(remedy),
-            delaybridge.Client.from_settings(self.settings) as client,
+            delaybridge.Client.from_settings(settings) as client,
         ):
             yield client
 
@@ -78,6 +84,10 @@ class Invocation:
         """Turns errors of Redis into a Failure that names its URL and the remedy."""
         try:
             yield
+        except delaybridge.NotDurable as exc:
+            what = str(exc).removeprefix("redis: ")
+            what = f"{what}; {remedy}" if remedy else what
+            raise Failure(Exit.UNREACHABLE, "not_durable", "redis", what) from exc
         except delaybridge.StoreUnavailable as exc:
             reason = str(exc).removeprefix("redis: ").rstrip(".")
             hint = "; ".join(filter(None, [_START_REDIS, "" if never_sent(exc) else remedy]))
@@ -101,6 +111,13 @@ class Invocation:
         """A note for people: on stderr, and not with --json."""
         if not self.output.json:
             self.output.error_line(text)
+
+    def say_unseen(self, unseen: Sequence[Unseen]) -> Exit:
+        """Name on stderr the buckets whose server does not answer; PARTLY if there are any."""
+        for each in unseen:
+            as_json = json.dumps({"unseen": each._asdict()})
+            self.output.error_line(as_json if self.output.json else f"warning: {each}")
+        return Exit.PARTLY if unseen else Exit.DONE
 
     def confirm(self, what: str, *, yes: bool, flag: str = "--yes") -> None:
         """Ask on the terminal unless `yes`. Failure if the answer is no, or without a terminal."""

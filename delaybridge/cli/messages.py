@@ -33,10 +33,10 @@ def message() -> None:
 @grammar.due_options
 @grammar.page_options
 @pass_call
-def ls(call: Invocation, state: str, **query: Any) -> None:
+def ls(call: Invocation, state: str, **query: Any) -> int:
     """List messages, the one due first on top."""
     query["state"] = delaybridge.State(state)
-    show_page(call, query, _COLUMNS, _SPARE)
+    return show_page(call, query, _COLUMNS, _SPARE)
 
 
 @message.command("show")

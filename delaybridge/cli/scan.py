@@ -168,7 +168,7 @@ def _started(
     Failure if Redis is unreachable, or if another process has this name.
     """
     from delaybridge.cli.logs import configure
-    from delaybridge.scan.lease import NameTaken
+    from delaybridge.scan.fleet import NameTaken
 
     for line in _banner(call, settings, role, name, routes):
         call.note(line)
@@ -200,6 +200,7 @@ def _banner(
     with call.store() as store:
         server, persistence = store.run([registry.info(s) for s in ("server", "persistence")])
         trip_ms, ahead_ms = measured(store)
+        about = store.about()
     aof = "on" if persistence.get("aof_enabled") == "1" else "off"
     who = name or f"{socket.gethostname()}:{os.getpid()}"
     yield f"delaybridge {__version__} {role} {who}  (Ctrl-C drains, twice aborts)"
@@ -207,6 +208,8 @@ def _banner(
         f" store    {settings.redis.url}  {server_name(server)}  aof {aof}  "
         f"latency {trip_ms:.2f} ms  clock {round(ahead_ms):+d} ms"
     )
+    if about:
+        yield f" redis    {about}"
     for broker, url in settings.brokers.items():
         yield f" broker   {broker}  {url}"
     for route in routes:
@@ -220,7 +223,7 @@ def _banner(
 
 def worker_exit_code(exc: BaseException) -> int:
     """The exit code of a worker process that ended with this error."""
-    from delaybridge.scan.lease import NameTaken
+    from delaybridge.scan.fleet import NameTaken
 
     if isinstance(exc, NameTaken):
         return Exit.CONFLICT

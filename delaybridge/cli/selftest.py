@@ -16,6 +16,7 @@ from delaybridge.settings.namespace import MAX_BUCKETS
 from delaybridge.store import keys, record, recurring, registry, verbs
 from delaybridge.store.command import RedisCommand
 from delaybridge.store.keys import SCRIPT_KEYS
+from delaybridge.store.placement import at
 from delaybridge.store.replies import Acquired
 from delaybridge.store.verbs import Bucket, Item
 
@@ -33,7 +34,7 @@ def run_scripts(store: Store, namespace: str) -> int:
 
     StoreError if a script fails.
     """
-    number = MAX_BUCKETS + 1 + secrets.randbelow(2**30)
+    number = _unused(store, namespace)
     seen: set[str] = set()
     steps = _life(Bucket(namespace, number, _BIRTH), namespace)
     reply: Any = None
@@ -55,6 +56,18 @@ def run_scripts(store: Store, namespace: str) -> int:
     if untried := SCRIPT_KEYS.keys() - seen:
         raise StoreError(f"redis: scripts not tried: {', '.join(sorted(untried))}")
     return len(seen)
+
+
+def _unused(store: Store, namespace: str) -> int:
+    """The number of a bucket that no namespace uses, on a server that answers."""
+    asked = [registry.store_time(at(node)) for node in store.nodes()]
+    replies = zip(store.nodes(), store.run_each(asked), strict=False)
+    silent = {node for node, reply in replies if isinstance(reply, StoreError)}
+    while True:
+        number = MAX_BUCKETS + 1 + secrets.randbelow(2**30)
+        node = store.node_of(keys.bucket_key(namespace, number, "lease"))
+        if node not in silent or len(silent) == len(asked):
+            return number
 
 
 def _life(bucket: Bucket, namespace: str) -> Generator[RedisCommand[Any], Any, None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import click
 
@@ -23,6 +23,8 @@ from delaybridge.cli.output import (
     stdout_is_closed,
     window_text,
 )
+from delaybridge.store.setbacks import told
+from delaybridge.store.unseen import numbers
 
 if TYPE_CHECKING:
     from delaybridge import Client, Rates, Recent, Recurring, Stats
@@ -36,6 +38,7 @@ _IF_ANY = ("cancelled", "rescheduled", "buried", "dead_lettered", "dropped")
 _LEAST_MS = 100  # between two looks
 _LOOK_S = 1.0  # a reader that goes away is noticed within this time
 _CLEAR = "\x1b[H\x1b[2J"
+_Show: TypeAlias = "Callable[[Invocation, Client], Exit]"
 _BY = click.Choice(["destination", "bucket", "worker"])
 _SILENT_SHOWN = 3
 _NO_REASON = "it has just started, or its version reports nothing"
@@ -51,10 +54,9 @@ def stats(call: Invocation, interval_ms: int | None, by: str | None) -> int:
     Rates are of the last second, minute and quarter of an hour, as the workers reported them.
     """
     show = _BY_SHOWN[by]
-    with call.client() as client:
+    with call.client(reads=True) as client:
         if interval_ms is None:
-            show(call, client)
-            return Exit.DONE
+            return show(call, client)
         try:
             _repeat(call, client, show, max(interval_ms, _LEAST_MS) / 1000)
         except KeyboardInterrupt:
@@ -62,9 +64,7 @@ def stats(call: Invocation, interval_ms: int | None, by: str | None) -> int:
     return Exit.DONE
 
 
-def _repeat(
-    call: Invocation, client: Client, show: Callable[[Invocation, Client], None], every_s: float
-) -> None:
+def _repeat(call: Invocation, client: Client, show: _Show, every_s: float) -> None:
     """Until stdout is closed. Redis must answer the first time; later, each silence is said."""
     from delaybridge.errors import StoreError
 
@@ -89,12 +89,12 @@ def _repeat(
             time.sleep(min(left_s, _LOOK_S))
 
 
-def _all(call: Invocation, client: Client) -> None:
+def _all(call: Invocation, client: Client) -> Exit:
     found, recent, output = client.stats(), client.rates(), call.output
     definitions = definitions_of(client)
     if output.json:
         output.result(_data(found) | _recurring_data(definitions) | _rates_data(recent), "")
-        return
+        return call.say_unseen(found.unseen)
     output.table(_STATES, lambda s: {"STATE": s, ">MESSAGES": f"{getattr(found, s):,}"})
     if not recent.missing:
         output.line()
@@ -118,9 +118,10 @@ def _all(call: Invocation, client: Client) -> None:
     if found.ingests:
         output.line()
         show_sources(call, found)
+    return call.say_unseen(found.unseen)
 
 
-def _by_destination(call: Invocation, client: Client) -> None:
+def _by_destination(call: Invocation, client: Client) -> Exit:
     recent = client.rates()
     minute = recent.rates[1]
     counts = {each.destination: each for each in client.counts()}
@@ -135,17 +136,21 @@ def _by_destination(call: Invocation, client: Client) -> None:
         call.note("no messages, and none in the last minute")
     for name, value in _rate_facts(recent):
         call.note(f"{name}: {value}")
+    return Exit.DONE
 
 
-def _by_bucket(call: Invocation, client: Client) -> None:
-    show_buckets(call, client.stats())
+def _by_bucket(call: Invocation, client: Client) -> Exit:
+    found = client.stats()
+    show_buckets(call, found)
+    return call.say_unseen(found.unseen)
 
 
-def _by_worker(call: Invocation, client: Client) -> None:
+def _by_worker(call: Invocation, client: Client) -> Exit:
     found = client.stats()
     owned: dict[str | None, list[BucketStats]] = {each.name: [] for each in found.workers}
     for bucket in found.buckets:
-        owned.setdefault(bucket.owner, []).append(bucket)
+        if not bucket.unseen:
+            owned.setdefault(bucket.owner, []).append(bucket)
     rows = [_owner_data(owner, buckets) for owner, buckets in owned.items()]
     call.output.table(
         rows,
@@ -157,9 +162,10 @@ def _by_worker(call: Invocation, client: Client) -> None:
         },
         data=lambda row: row,
     )
+    return call.say_unseen(found.unseen)
 
 
-_BY_SHOWN: Mapping[str | None, Callable[[Invocation, Client], None]] = {
+_BY_SHOWN: Mapping[str | None, _Show] = {
     None: _all,
     "destination": _by_destination,
     "bucket": _by_bucket,
@@ -271,6 +277,7 @@ def _data(found: Stats) -> dict[str, object]:
         "next_due": moment(found.next_due_ms),
         "buckets": len(found.buckets),
         "buckets_unowned": len(unowned(found)),
+        "buckets_unseen": len(numbers(found.unseen)),
         "damaged": [str(one) for one in [*found.all_damage, *found.odd_rules]],
         "workers": len(found.workers),
     }
@@ -281,8 +288,12 @@ def _facts(found: Stats) -> Iterator[tuple[str, object]]:
     next_due = "-" if wait_ms is None else f"{in_time(wait_ms)}  {moment(found.next_due_ms)}"
     yield "next due", next_due
     yield "overdue", roughly(found.overdue_ms) if found.overdue_ms else "nothing"
-    yield "buckets", f"{len(found.buckets) - len(unowned(found))}/{len(found.buckets)} owned"
+    owned = len(found.buckets) - len(unowned(found)) - len(numbers(found.unseen))
+    yield "redis", found.redis or None
+    yield "buckets", f"{owned}/{len(found.buckets)} owned"
     yield "workers", len(found.workers)
+    if found.setbacks:
+        yield "alarm", told(found.setbacks)
     for one in [*found.all_damage[:1], *found.odd_rules[:1]]:
         yield "damaged", f"{one}; see: delaybridge doctor"
     late_ms = found.recurring_late_ms

@@ -17,6 +17,9 @@ from delaybridge.cli.output import Row, in_time, moment, moment_and_wait, plain
 
 if TYPE_CHECKING:
     from delaybridge.backoff import RetryPlan
+    from delaybridge.store.calls import Calls
+    from delaybridge.store.command import Steps
+    from delaybridge.store.views import Cursor
 
 _HEX_BYTES = 16
 # What JSON shows under the same name.
@@ -28,16 +31,17 @@ _FIELDS = (
 
 def show_page(
     call: Invocation, query: dict[str, Any], columns: tuple[str, ...], spare: tuple[str, ...]
-) -> None:
+) -> Exit:
     """A page of messages as a table, and below it how to continue, or a note that it is empty.
 
-    query: the arguments of `Client.pending`; its limit is capped to one page.
+    query: the arguments of `Client.pending`; its limit is capped to one page. PARTLY if buckets
+    are missing, whose server does not answer.
     """
     if query["limit"] > PAGE_LIMIT:
         call.note(f"--limit is capped to {PAGE_LIMIT}; continue with --cursor")
         query["limit"] = PAGE_LIMIT
     with call.client() as client:
-        page = client.pending(**query)
+        page = client.run(lambda calls: _partial(calls, **query))
         now_ms, kinds = call.now_ms(client), client.kinds
     output = call.output
 
@@ -46,15 +50,31 @@ def show_page(
         return {title: cells[title] for title in columns}
 
     is_empty = not output.table(page.items, row, spare=spare, data=described)
-    if page.cursor is None:
-        if is_empty:
-            call.note(f"no {query['state']} messages{_why_none(query, kinds)}")
-        return
-    cursor = cursor_text(page.cursor)
-    if output.json:
-        output.error_line(json.dumps({"next": {"cursor": cursor}}))
-    else:
-        output.line(f"next: --cursor {shlex.quote(cursor)}")
+    if page.cursor is not None:
+        cursor = cursor_text(page.cursor)
+        if output.json:
+            output.error_line(json.dumps({"next": {"cursor": cursor}}))
+        else:
+            output.line(f"next: --cursor {shlex.quote(cursor)}")
+    elif is_empty:
+        call.note(f"no {query['state']} messages{_why_none(query, kinds)}")
+    return call.say_unseen(page.unseen)
+
+
+def _partial(
+    calls: Calls,
+    *,
+    state: delaybridge.State,
+    limit: int,
+    destination: str | None = None,
+    due_from_ms: int | None = None,
+    due_to_ms: int | None = None,
+    cursor: Cursor | None = None,
+) -> Steps[delaybridge.Page]:
+    from delaybridge.client.requests import Requests
+
+    span_ms = (due_from_ms, due_to_ms)
+    return Requests(calls).page(state, destination, span_ms, limit, cursor, partial=True)
 
 
 def _why_none(query: Mapping[str, Any], kinds: Mapping[str, str]) -> str:

@@ -27,7 +27,7 @@ _WORKER_CELLS, _EVENT_CELLS = 16, 15
 _COLORS = {logging.WARNING: "yellow", logging.ERROR: "red", logging.DEBUG: "bright_black"}
 _PLACE = "Only of this destination, exchange (rabbitmq:orders), broker, or source of ingest."
 _EVENT = "Only these events, as published,retried. Repeat or separate by commas."
-_GRANT = "grant +subscribe +unsubscribe and the channel: docs/keys.md"
+_GRANT = "grant +subscribe +unsubscribe and the channel: docs/security.md"
 
 
 @click.command("tail", cls=Command)

@@ -29,6 +29,7 @@ from delaybridge.message import (
     Retry,
     State,
 )
+from delaybridge.settings.durability import check_durability
 from delaybridge.store.calls import Calls
 from delaybridge.store.command import Steps
 from delaybridge.store.scheduling import Receipt, receipts
@@ -69,9 +70,13 @@ class AsyncClient(AsyncOverview, AsyncSteers):
         buckets: int | None = None,
         limits: Limits | None = None,
         timeout_s: float = 5.0,
+        durability: str = "memory",
     ) -> None:
-        self._requests = Requests(Calls(namespace, brokers, buckets, limits or Limits()))
-        self._store = AsyncStore(redis_url, timeout_s=timeout_s)
+        kept = check_durability(durability)
+        calls = Calls(namespace, brokers, buckets, limits or Limits(), kept)
+        self._requests = Requests(calls)
+        self._store = AsyncStore(redis_url, timeout_s=timeout_s, durability=kept)
+        calls.placement = self._store
         self._batching = Batching(self._requests.calls, self._store)
 
     @classmethod

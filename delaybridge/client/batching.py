@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Iterable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
+
+import msgspec
 
 from delaybridge.accept.accept import Accepted
 from delaybridge.accept.draft import Draft
@@ -25,7 +27,9 @@ _Waiting = tuple[_Message, asyncio.Future[Receipt | Exception]]  # a caller wait
 class Batching:
     """Gathers the calls of one tick. Each caller gets its own answer or error.
 
-    Messages to be scheduled share one script call per bucket, calls by id share a pipeline.
+    Messages to be scheduled share one script call per bucket, calls by id share a pipeline. On a
+    Cluster nobody waits for a server that has none of its messages: each server has pipelines of
+    its own, and while one is silent, calls by id, which may ask every server, go one by one.
     """
 
     def __init__(self, calls: Calls, store: AsyncStore) -> None:
@@ -64,8 +68,9 @@ class Batching:
         for policy, waiting in schedules.items():
             for part in self._parts(waiting):
                 self._start(self._schedule_together(policy, part))
-        for first in range(0, len(by_id), _PIPELINE_CALLS):
-            self._start(self._complete_together(by_id[first : first + _PIPELINE_CALLS]))
+        size = 1 if self._store.misses() else _PIPELINE_CALLS
+        for first in range(0, len(by_id), size):
+            self._start(self._complete_together(by_id[first : first + size]))
 
     def _start(self, flush: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(flush)
@@ -79,6 +84,8 @@ class Batching:
         small. Messages for one bucket stay together, so that they are stored in order.
         """
         count = len(self._calls.buckets)
+        if count and len(self._store.nodes()) > 1:
+            return self._by_node(waiting, count)
         if self._flushes or not count or len(waiting) < 2 * _LARGE_CALL:
             return (waiting,)
         by_bucket: dict[int | None, list[_Waiting]] = {}
@@ -94,6 +101,17 @@ class Batching:
         halves[0].extend(new[:middle])
         halves[1].extend(new[middle:])
         return filter(None, halves)
+
+    def _by_node(self, waiting: list[_Waiting], count: int) -> Iterable[list[_Waiting]]:
+        """Split them by the server that has the message's bucket."""
+        found: dict[str, list[_Waiting]] = {}
+        for message, future in waiting:
+            if (bucket := bucket_for(message, count)) is None:
+                message = msgspec.structs.replace(cast(Draft, message), id=self._calls.ids.draw())
+                bucket = cast(int, bucket_for(message, count))
+            node = self._store.node_of(self._calls.buckets[bucket].key("due"))
+            found.setdefault(node, []).append((message, future))
+        return found.values()
 
     async def _schedule_together(self, policy: OnConflict, waiting: list[_Waiting]) -> None:
         messages = [message for message, _ in waiting]

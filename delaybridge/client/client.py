@@ -27,6 +27,7 @@ from delaybridge.message import (
     Retry,
     State,
 )
+from delaybridge.settings.durability import check_durability
 from delaybridge.store.calls import Calls
 from delaybridge.store.command import Steps
 from delaybridge.store.scheduling import Receipt
@@ -61,6 +62,8 @@ class Client(Many, Overview, Steers):
             new namespace, and any number for an existing one.
         limits: bounds of messages and of the namespace; by default `Limits()`.
         timeout_s: the seconds in which each method returns or raises StoreUnavailable.
+        durability: `memory`, `aof`, `aof-fsync` or `replicated:N`: what has to have happened to
+            a change before a method returns; see docs/delivery.md.
 
     Raises:
         ConfigError: an argument is wrong. The first call raises it if the namespace has another
@@ -68,6 +71,8 @@ class Client(Many, Overview, Steers):
 
     Every method that asks Redis can raise:
         StoreUnavailable: no answer in time. Whether the call took effect is unknown; call again.
+        NotDurable: a StoreUnavailable: the call took effect, but not as durably as `durability`
+            asks. Call again with the same id; the answer is durable, also if it is `duplicate`.
         StoreError: Redis refused the call; StoreDenied, StoreDamaged and others say why.
     """
 
@@ -80,9 +85,13 @@ class Client(Many, Overview, Steers):
         buckets: int | None = None,
         limits: Limits | None = None,
         timeout_s: float = 5.0,
+        durability: str = "memory",
     ) -> None:
-        self._requests = Requests(Calls(namespace, brokers, buckets, limits or Limits()))
-        self._store = Store(redis_url, timeout_s=timeout_s)
+        kept = check_durability(durability)
+        calls = Calls(namespace, brokers, buckets, limits or Limits(), kept)
+        self._requests = Requests(calls)
+        self._store = Store(redis_url, timeout_s=timeout_s, durability=kept)
+        calls.placement = self._store
 
     @classmethod
     def from_settings(cls, settings: Settings | None = None) -> Self:

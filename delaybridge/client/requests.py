@@ -108,6 +108,8 @@ class Requests:
         span_ms: Span,
         limit: int,
         cursor: Cursor | None,
+        *,
+        partial: bool = False,
     ) -> Steps[Page]:
         if state not in [*State]:
             raise MessageError("bad_state", "state", f"got {shown(state)}; see State")
@@ -122,7 +124,7 @@ class Requests:
         if cursor is not None and not _is_cursor(cursor):
             raise MessageError("bad_cursor", "cursor", "give the cursor of a page")
         limit = max(1, min(limit, _MAX_PAGE_MESSAGES))
-        return self.calls.page(State(state), destination, span_ms, limit, cursor)
+        return self.calls.page(State(state), destination, span_ms, limit, cursor, partial)
 
     def cancel_many(self, messages: Iterable[Named], key: Key) -> Steps[list[Answer]]:
         named = self._named(messages)
@@ -207,6 +209,7 @@ def arguments_of(settings: Settings | None) -> dict[str, Any]:
         "buckets": chosen.buckets,
         "limits": chosen.limits.as_limits(),
         "timeout_s": chosen.redis.timeout_s,
+        "durability": chosen.durability,
     }
 
 

@@ -1,7 +1,8 @@
 """`delaybridge demo`: the whole bridge on one screen, one of its workers killed, and a verdict.
 
-Runs a private Redis, two `delaybridge scan` processes, and a consumer that imports only its client
-library. However the demo ends, no process and no queue or topic is left behind.
+Runs a private Redis unless one is given, two `delaybridge scan` processes, and a consumer that
+imports only its client library. However the demo ends, no process and no queue or topic is left
+behind.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from delaybridge.demo.observer import Failed, Observer
 from delaybridge.demo.play import Plan, Play
 from delaybridge.demo.result import POISON, RunResult
 from delaybridge.demo.screen import Screen
-from delaybridge.demo.servers import Process, environment, private_redis, python
+from delaybridge.demo.servers import Process, environment, python
+from delaybridge.demo.stores import place_at
 from delaybridge.worker.interrupts import interrupts
 
 __all__ = ["Plan", "run"]
 
-_NAMESPACE = "demo"
 _WORKERS = ("w1", "w2")
 _LIBRARIES = {"kafka": "confluent_kafka", "rabbitmq": "pika"}
 # The workers' settings that differ from the defaults, as environment variables.
@@ -36,18 +37,19 @@ _SETTINGS = {
 }
 
 
-def run(plan: Plan, broker: str | None, *, color: bool = False) -> int:
+def run(plan: Plan, broker: str | None, redis: str | None = None, *, color: bool = False) -> int:
     """Run the demo; 0 if the verdict is PASS, else 1.
 
-    broker: an amqp:// or kafka:// URL; None for a stand-in for Kafka. color: whether to colour if
-    stdout is a terminal. ConfigError, PublishUnavailable: the demo cannot start. Ctrl-C raises.
+    broker: an amqp:// or kafka:// URL; None for a stand-in for Kafka. redis: the URL of a store;
+    None for a private one. color: whether to colour if stdout is a terminal. ConfigError,
+    StoreError, PublishUnavailable: the demo cannot start. Ctrl-C raises.
     """
     ends = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
     with interrupts(*ends) as check, ExitStack() as stack:
         screen = stack.enter_context(Screen(color=color))
         screen.line(f"{f'delaybridge {__version__} demo':<61}(Ctrl-C to stop)", style="bold")
         try:
-            place, play = _set_up(stack, screen, plan, broker)
+            place, play = _set_up(stack, screen, plan, broker, redis)
             result = RunResult(play.run(check))
             screen.results(result, is_stand_in=place.is_stand_in)
             faults = result.faults()
@@ -62,19 +64,20 @@ def run(plan: Plan, broker: str | None, *, color: bool = False) -> int:
 
 
 def _set_up(
-    stack: ExitStack, screen: Screen, plan: Plan, broker: str | None
+    stack: ExitStack, screen: Screen, plan: Plan, broker: str | None, redis: str | None
 ) -> tuple[Target, Play]:
     """Start everything and show it; it ends with the stack."""
     place = stack.enter_context(target(broker))
-    url, about = stack.enter_context(private_redis())
-    screen.line(f"store     {about}  {url}  nothing on disk")
+    stored = stack.enter_context(place_at(redis))
+    for line in f"store     {stored.about}".splitlines():
+        screen.line(line)
     screen.line(f"broker    {place.about}")
     kind, end = ("queue" if place.kind == "rabbitmq" else "topic"), ", deleted at the end"
     screen.line(f"          {kind} {place.name}{'' if place.is_stand_in else end}")
     settings = environment(
         **_SETTINGS,
-        NAMESPACE=_NAMESPACE,
-        REDIS_URL=url,
+        NAMESPACE=stored.namespace,
+        REDIS_URL=stored.url,
         REDIS__TIMEOUT_S=0.5,
         **{f"BROKERS__{place.kind.upper()}": place.url},
     )
@@ -84,7 +87,8 @@ def _set_up(
     consumer = Process("consumer", python(str(plan.consumer)), environment() | source)
     stack.enter_context(consumer)
     brokers, buckets = {place.kind: place.url}, _SETTINGS["BUCKETS"]
-    client = Client(url, namespace=_NAMESPACE, brokers=brokers, buckets=buckets, timeout_s=5.0)
+    url, namespace = stored.url, stored.namespace
+    client = Client(url, namespace=namespace, brokers=brokers, buckets=buckets, timeout_s=5.0)
     stack.enter_context(client)
     _introduce(screen, plan, workers, consumer, _LIBRARIES[place.kind])
     observer = Observer(screen, client, workers, consumer, bin_ms=plan.seconds * 100)

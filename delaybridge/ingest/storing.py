@@ -9,7 +9,8 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from delaybridge.errors import StoreFull, StoreUnavailable, StoreWiped
+from delaybridge import failpoints
+from delaybridge.errors import NotDurable, StoreFull, StoreUnavailable, StoreWiped
 from delaybridge.events import Emit, StoreSilent
 from delaybridge.ingest.entries import Change, Entry, Schedule
 from delaybridge.ingest.owner import Owner
@@ -18,6 +19,7 @@ from delaybridge.store import keys
 from delaybridge.store.calls import Calls
 from delaybridge.store.changes import ANSWER_PRECEDENCE
 from delaybridge.store.command import Each, RedisCommand, Steps
+from delaybridge.store.durability import confirmed
 from delaybridge.store.store import AsyncStore
 from delaybridge.store.verbs import NO_SOURCE, Bucket, SourceOffsets
 
@@ -71,8 +73,29 @@ class EntryStore:
         """`store_entries`, repeated while the store is full or does not answer."""
         while True:
             try:
-                return await self._store.complete(store_entries(self.calls, entries))
+                answers = await self._store.complete(store_entries(self.calls, entries))
+            except NotDurable as exc:
+                self._emit(StoreSilent(reason=str(exc)))
+                await self._until_confirmed()
+                continue
             except (StoreUnavailable, StoreFull) as exc:
+                self._emit(StoreSilent(reason=str(exc)))
+                await asyncio.sleep(_PAUSE_S)
+                continue
+            if failpoints.ARE_SET and entries:
+                failpoints.reach("ingest.stored")
+            return answers
+
+    async def _until_confirmed(self) -> None:
+        """Wait until Redis confirms writes again.
+
+        Entries that are sent again each time, and are due soon, would be published each time.
+        """
+        while True:
+            try:
+                await self._store.complete(confirmed(self.calls.buckets))
+                return
+            except StoreUnavailable as exc:
                 self._emit(StoreSilent(reason=str(exc)))
                 await asyncio.sleep(_PAUSE_S)
 

@@ -24,9 +24,10 @@ from confluent_kafka import KafkaError
 
 from delaybridge.accept.accept import Accepted
 from delaybridge.client import Client
-from delaybridge.errors import StoreFull, StoreUnavailable
+from delaybridge.errors import NotDurable, StoreFull, StoreUnavailable
 from delaybridge.intercept.kafka_reports import Bounds, Produced, Report, Waiting
 from delaybridge.message import Answer
+from delaybridge.store.durability import confirmed
 from delaybridge.store.scheduling import Receipt
 from delaybridge.store.verbs import new_stamp
 
@@ -51,6 +52,7 @@ class Outbox:
         self._reports: deque[Report] = deque()
         self._bytes = 0  # of all three
         self._is_forked = self._is_purging = False
+        self._is_unconfirmed = False  # the last call was NotDurable
         self.is_closed = False
         self.is_unused = True
         _outboxes.add(self)
@@ -155,8 +157,12 @@ class Outbox:
         """One call for the messages in flight; they stay there if another call may succeed."""
         now_s = time.monotonic()
         try:
+            if self._is_unconfirmed:  # sent again each time, they might be published each time
+                client.run(lambda calls: confirmed(calls.buckets))
+                self._is_unconfirmed = False
             receipts = client.schedule_accepted([one.call(now_s) for one in self._in_flight])
         except (StoreUnavailable, StoreFull) as exc:
+            self._is_unconfirmed |= isinstance(exc, NotDurable)
             self._pause(exc)
         except Exception as exc:  # it is reported, and does not end the thread
             self._finish(KafkaError(KafkaError._FAIL, f"delaybridge: {exc}"))

@@ -161,7 +161,7 @@ METRICS = {
     ),
     # gauges, of Redis, read when scraped
     "store_up": _gauge("1: Redis answered this scrape.", alert="0 for 30 s"),
-    "store_memory_bytes": _gauge("Memory that Redis uses."),
+    "store_memory_bytes": _gauge("Memory that Redis uses; on a Cluster the sum of its masters."),
     "store_memory_max_bytes": _gauge(
         "Redis' maxmemory; 0: none.", alert="store_memory_bytes is above 80 % of it"
     ),
@@ -203,6 +203,11 @@ METRICS = {
     "buckets": _gauge("Buckets of the namespace: the same from every process; do not sum."),
     "buckets_unowned": _gauge(
         "Buckets that no worker holds: the same from every process; do not sum.",
+        alert="above 0 for 30 s: page",
+    ),
+    "buckets_unseen": _gauge(
+        "Buckets whose Redis server, one of a Cluster, does not answer: the same from every"
+        " process; do not sum. No other gauge counts them.",
         alert="above 0 for 30 s: page",
     ),
     "retrying_messages": _gauge(

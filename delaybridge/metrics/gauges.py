@@ -26,6 +26,7 @@ def gauges_of(reports: Mapping[str, ProcessReport], found: Reading) -> dict[Key,
         ("worker_clock_skew_seconds",): found.skew_s,
         ("buckets",): found.gauges.buckets,
         ("buckets_unowned",): len(found.gauges.unowned),
+        ("buckets_unseen",): len(found.gauges.unseen),
         ("oldest_overdue_seconds",): found.overdue_s(reports.values()),
     }
     for name, field in (

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from delaybridge.errors import StoreError
 from delaybridge.metrics.reports import ProcessReport
-from delaybridge.store import registry
+from delaybridge.store import keys, registry
 from delaybridge.store.gauges import Gauges, read_gauges
 from delaybridge.store.store import Store
 from delaybridge.store.tally import DestinationCounts
@@ -60,10 +60,16 @@ class Reader:
         """The gauges; held: the buckets that these processes hold. Raises nothing of Redis."""
         try:
             sent_s = time.time()
-            (store_us,) = self._store.run([registry.store_time()])
+            (store_us,) = self._store.run([registry.store_time(keys.birth(self._namespace))])
             skew_s = store_us / 1e6 - (sent_s + time.time()) / 2
             gauges = self._store.complete(
-                read_gauges(self._namespace, held, self._kinds, destinations=self._recent(held))
+                read_gauges(
+                    self._namespace,
+                    held,
+                    self._kinds,
+                    destinations=self._recent(held),
+                    placement=self._store,
+                )
             )
         except StoreError as exc:
             return Reading(error=str(exc) or type(exc).__name__)

@@ -14,6 +14,7 @@ from delaybridge.scan.limit import Limit
 from delaybridge.store.command import RedisCommand
 
 _LANES = 200  # in one question; the others are in the next ones
+_PATIENCE_MS = 200  # with an answer
 
 Allow = Callable[[Sequence[tuple[int, Sequence[tuple[str, float]]]]], RedisCommand[Any]]
 """Makes the command that asks, for each lane, for a number of messages at its places."""
@@ -27,7 +28,7 @@ class Allowances:
 
     def __init__(self, context: Context, allow: Allow) -> None:
         self._context, self._allow = context, allow
-        self._under_way = False
+        self._under_way, self._asked_ms = False, 0
         self._holding: set[Lane] = set()  # lanes that may have permits
         self.next_look_ms = inf
 
@@ -43,6 +44,7 @@ class Allowances:
         """Ask, if a lane lacks permits. Call it after copies were admitted: some may lack one."""
         self.next_look_ms = inf
         if self._under_way:
+            self._lose_patience(now_ms)
             return
         wanted: list[tuple[Lane, Limit, int]] = []
         for lane, limit, waiting in self._context.lanes.limited(now_ms):
@@ -52,10 +54,24 @@ class Allowances:
             elif want > 0:
                 self.next_look_ms = min(self.next_look_ms, limit.ask_at_ms)
         if wanted:
-            self._under_way = True
+            self._under_way, self._asked_ms = True, now_ms
             # In an order of their own each time: lanes that share a place get shares of it.
             asked = random.sample(wanted, min(_LANES, len(wanted)))
             self._context.start(self._ask(asked))
+
+    def _lose_patience(self, now_ms: int) -> None:
+        """If the answer takes long, park what waits for it: all other messages would wait, too.
+
+        The rates of a Cluster's fleet are on one node; it may be silent while the others answer.
+        """
+        self._asked_ms = min(self._asked_ms, now_ms)
+        self.next_look_ms = self._asked_ms + _PATIENCE_MS
+        if now_ms >= self.next_look_ms:
+            self.next_look_ms = inf
+            for _, limit, _ in self._context.lanes.limited(now_ms):
+                if limit.permits <= 0 and not limit.is_short:
+                    limit.is_short = True
+                    self._context.ring()
 
     async def _ask(self, asked: Sequence[tuple[Lane, Limit, int]]) -> None:
         command = self._allow([(want, limit.places) for _, limit, want in asked])

@@ -13,6 +13,12 @@ from delaybridge.store.command import RedisCommand
 from delaybridge.store.store import AsyncStore, insist
 
 T = TypeVar("T")
+LastHere = Callable[[dict[Session, Any]], Session | None]
+
+
+def last_of(sessions: dict[Session, Any]) -> Session | None:
+    """The last of them, if there is any."""
+    return next(reversed(sessions), None)
 
 
 class Asking:
@@ -26,13 +32,16 @@ class Asking:
         lost: Callable[[Session, str], None],
         damaged: Callable[[Session, StoreError], None],
         clock_stepped: Callable[[int], None],
+        last_here: LastHere,
     ) -> None:
         """lost: called when a session's lease is found to be lost. damaged: when its bucket is.
 
-        clock_stepped: called with the number of ms by which the store's clock was set.
+        clock_stepped: called with the number of ms by which the store's clock was set. last_here:
+        the last of these sessions whose bucket is on the Redis node whose clock this is.
         """
         self._store, self._clock, self._emit = store, clock, emit
         self._lost, self._damaged, self._clock_stepped = lost, damaged, clock_stepped
+        self._last_here = last_here
         self.silent_at_ms = 0
 
     async def ask(
@@ -60,11 +69,16 @@ class Asking:
             if self._is_held(session, commands, mine):
                 session.touched_s = max(session.touched_s, sent_s)
                 ours[session] = mine
-        if reads_clock and ours:
-            *_, last = ours[next(reversed(ours))]
-            if step_ms := self._clock.glance(last.now_us, sent_s, self._clock.monotonic()):
-                self._clock_stepped(step_ms)
+        if reads_clock:
+            self._read_clock(ours, sent_s)
         return ours
+
+    def _read_clock(self, answers: dict[Session, list[Any]], sent_s: float) -> None:
+        session = self._last_here(answers)
+        if session is not None:
+            now_us = answers[session][-1].now_us
+            if step_ms := self._clock.glance(now_us, sent_s, self._clock.monotonic()):
+                self._clock_stepped(step_ms)
 
     async def ask_one(self, command: RedisCommand[T]) -> T | StoreError:
         """Ask something that concerns no session, until the store answers."""

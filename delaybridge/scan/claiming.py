@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from math import inf
 from operator import attrgetter
 
+from delaybridge import failpoints
 from delaybridge.events import Claimed
 from delaybridge.scan.context import Context
 from delaybridge.scan.session import Session
@@ -110,7 +111,11 @@ class Claiming:
         }  # fmt: skip
         clock = self._context.clock
         sent_s = clock.monotonic()
+        if failpoints.ARE_SET:
+            failpoints.reach("claim.before")
         answers = await self._context.asking.ask(claims, reads_clock=True)
+        if failpoints.ARE_SET and any(claimed.ids for (claimed,) in answers.values()):
+            failpoints.reach("claim.after")
         took_ms = (clock.monotonic() - sent_s) * 1000
         received: Counter[str] = Counter()
         for session, (claimed,) in answers.items():

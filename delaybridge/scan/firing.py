@@ -11,7 +11,7 @@ from collections import Counter
 from math import ceil, inf
 from typing import Any
 
-from delaybridge import events
+from delaybridge import events, failpoints
 from delaybridge.scan.claiming import Claiming
 from delaybridge.scan.context import Context
 from delaybridge.scan.copy import Copy
@@ -146,6 +146,8 @@ class Firing:
         clock = self._context.clock
         sent_s = clock.monotonic()
         answers = await self._context.asking.ask(asked, reads_clock=True)
+        if failpoints.ARE_SET:
+            failpoints.reach("fire.after")
         self._round_trip_ms += ((clock.monotonic() - sent_s) * 1000 - self._round_trip_ms) / 8
         self._telling.answered(answers, reports)
         once: Batch = {}
@@ -160,13 +162,16 @@ class Firing:
                 self._publishing.fired += ours
         if once:
             self._context.ring()
-            settled = await settle_once(self._context.asking, once)
-            self._publishing.fired += settled.go
-            self._context.lanes.withdraw(settled.stay)
-            of = Counter(copy.lane.label for copy in settled.go if copy.record.at_most_once)
-            if of:
-                self._context.emit(events.Settled(messages=of.total(), destinations=of))
+            await self._settle_once(once)
         self._under_way = False
+
+    async def _settle_once(self, once: Batch) -> None:
+        settled = await settle_once(self._context.asking, once)
+        self._publishing.fired += settled.go
+        self._context.lanes.withdraw(settled.stay)
+        of = Counter(copy.lane.label for copy in settled.go if copy.record.at_most_once)
+        if of:
+            self._context.emit(events.Settled(messages=of.total(), destinations=of))
 
     def _covered(self, session: Session, fired: Fired, copies: list[Copy]) -> list[Copy]:
         """The copies that one bucket's fire allows to be published.
@@ -174,7 +179,7 @@ class Firing:
         Every copy was received before the fire was sent, so the fire covers its claim number.
         """
         session.revoke(fired)
-        if session.is_clear:
+        if session.is_clear and not session.is_away:
             return copies
         ours = [copy for copy in copies if not session.is_revoked(copy.id, copy.claim)]
         if len(ours) < len(copies):
@@ -183,4 +188,7 @@ class Firing:
             session.ended(len(revoked))
             self._context.emit(events.Revoked(messages=len(revoked)))
         session.forget_revoked()
+        if session.is_away:  # by its own node's clock they may not be due yet
+            self._publishing.put_back(ours)
+            return []
         return ours

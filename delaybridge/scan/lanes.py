@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
-from itertools import islice
 from math import inf
-from typing import Any, cast
+from typing import cast
 
+from delaybridge import failpoints
 from delaybridge.events import Emit, FireAllowed
 from delaybridge.message import Delivery
 from delaybridge.publish import Outcome, Verdict
@@ -27,8 +27,6 @@ from delaybridge.scan.terms import Steering
 from delaybridge.scan.window import PATIENCE_MS, Window
 from delaybridge.store.rules import Rules
 from delaybridge.store.troubles import other_kind
-
-_ANNOUNCED = 20  # destinations whose messages are parked
 
 
 class Way(Enum):
@@ -221,6 +219,8 @@ class Lanes:
             lane.publisher.publish(ours)
         else:
             self._spans.publish(lane, ours)
+        if failpoints.ARE_SET:
+            failpoints.reach("publish.after_write")
 
     def _not_behind_refused(self, lane: Lane, copies: Sequence[Copy]) -> list[Copy]:
         """Park copies fired before the broker refused earlier ones, which they would overtake."""
@@ -333,33 +333,23 @@ class Lanes:
         """Whether its lane is full, and its broker answered since then."""
         return self._window.is_full(copy.lane) and copy.lane.flow.moved_ms > since_ms
 
-    def announced(self) -> dict[str, Any]:
-        """For the announcement: brokers and why they are unavailable, lanes and why they park."""
-        reasons = {name: broker.publisher.unavailable for name, broker in self._brokers.items()}
-        parked = (
-            lane
-            for lane in self._parking.troubled
-            if lane.parked and (lane.publisher is None or lane.publisher.unavailable is None)
-            if not lane.terms.paused
-        )
-        rules = self._steering.rules.by_place
-        paused = (place for place, rule in rules.items() if rule.paused)
-        return {
-            "brokers": {n: why and why[:ERROR_CHARS] for n, why in reasons.items()},
-            "parked": {
-                lane.label: lane.trouble[:ERROR_CHARS] for lane in islice(parked, _ANNOUNCED)
-            },
-            "paused": list(islice(paused, _ANNOUNCED)),
-        }
+    def parked(self) -> Iterator[tuple[str, str]]:
+        """Lanes with parked messages though their broker takes others, and why."""
+        for lane in self._parking.troubled:
+            is_up = lane.publisher is None or lane.publisher.unavailable is None
+            if lane.parked and is_up and not lane.terms.paused:
+                yield lane.label, lane.trouble[:ERROR_CHARS]
 
-    def reported(self) -> dict[str, Any]:
-        """For the worker's report: what brokers have not answered, what is held, what is late."""
-        unconfirmed = dict.fromkeys(self._brokers, 0)
+    def held(self) -> tuple[dict[tuple[str, str], int], float | None]:
+        """See `Parking.held`."""
+        return self._parking.held()
+
+    def unconfirmed(self) -> Counter[str]:
+        """By broker, how many messages it has not answered."""
+        counts: Counter[str] = Counter()
         for lane in self._routing.lanes.values():
-            if lane.flow.in_flight:
-                unconfirmed[lane.name] = unconfirmed.get(lane.name, 0) + lane.flow.in_flight
-        held, parked_ms = self._parking.held()
-        return {"unconfirmed": unconfirmed, "held": held, "parked_ms": parked_ms}
+            counts[lane.name] += lane.flow.in_flight
+        return counts
 
     def next_looks_ms(self, now_ms: int, *, waiting: bool) -> Iterable[float]:
         """When a lane may go on though nothing else happens. waiting: ripe copies wait for room."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Sequence
 
+from delaybridge import failpoints
 from delaybridge.errors import DecodeError
 from delaybridge.events import (
     Buried,
@@ -51,6 +52,8 @@ class Outcomes:
 
         took_ms: of each batch that is answered by now.
         """
+        if failpoints.ARE_SET:
+            failpoints.reach("settle.before")
         settled: dict[Lot, list[str]] = {}
         for copy in copies:
             if copy.record.at_most_once:

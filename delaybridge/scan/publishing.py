@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from delaybridge.scan.asking import Asking
@@ -34,18 +34,22 @@ class Publishing:
             del self.fired[:due]
             early_ms = now_ms + self._fire_lead_ms + BACKWARDS_MS
             if self.fired and self.fired[-1].score > early_ms:
-                self._put_back(early_ms)
+                self._take_back(early_ms)
         self._lanes.publish(now_ms)
 
-    def _put_back(self, early_ms: int) -> None:
+    def _take_back(self, early_ms: int) -> None:
         """Return copies to the store that are not due any more since its clock was set back.
 
         At-most-once copies stay: the store has settled them already.
         """
         early = [c for c in self.fired if c.score > early_ms and not c.record.at_most_once]
         self.fired = [c for c in self.fired if c.score <= early_ms or c.record.at_most_once]
-        self._lanes.withdraw(early)
-        for copy in early:
+        self.put_back(early)
+
+    def put_back(self, copies: Sequence[Copy]) -> None:
+        """Return fired copies to the store, though they could be published."""
+        self._lanes.withdraw(copies)
+        for copy in copies:
             copy.session.exits.retry(copy.item, None)
 
 

@@ -24,7 +24,7 @@ from delaybridge.publish import Outcome
 from delaybridge.scan import dead_set
 from delaybridge.scan.alarm import Alarm
 from delaybridge.scan.allowances import Allow, Allowances
-from delaybridge.scan.asking import Asking
+from delaybridge.scan.asking import Asking, LastHere, last_of
 from delaybridge.scan.claiming import MARGIN_MS, Claiming
 from delaybridge.scan.clock import StoreClock
 from delaybridge.scan.context import Context, ScanOptions
@@ -54,16 +54,18 @@ class Scanner:
         lost: Callable[[Session, str], None],
         damaged: Callable[[Session, StoreError], None],
         allow: Allow,
+        last_here: LastHere = last_of,
     ) -> None:
         """lost: called when a session's lease is found to be lost. damaged: when its bucket is.
 
-        allow: makes the command that asks for messages of destinations with a rate.
+        allow: makes the command that asks for messages of destinations with a rate. last_here:
+        the last of these sessions whose bucket is on the Redis node whose clock this is.
         """
         self._clock, self._alarm, self._lanes, self._emit = clock, alarm, lanes, emit
         self._options = options
         self._sessions: dict[int, Session] = {}
         self._waiting = WaitingCopies(clock.now_ms(), lanes)
-        self._asking = Asking(store, clock, emit, lost, damaged, self.clock_stepped)
+        self._asking = Asking(store, clock, emit, lost, damaged, self.clock_stepped, last_here)
         context = Context(
             self._sessions, self._waiting, lanes, self._asking, clock, emit, options,
             start=self._start, ring=alarm.ring,
@@ -136,6 +138,7 @@ class Scanner:
     def begin(self, session: Session) -> None:
         """Work on a bucket from now on: reclaim all of it first, then claim."""
         self._sessions[session.bucket.number] = session
+        session.scanner = self
         self._reclaiming.add(session)
         self._alarm.ring()
 

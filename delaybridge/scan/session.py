@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import asyncio
 from math import inf
+from typing import TYPE_CHECKING
 
 from delaybridge.scan.exits import ExitReport, Exits
 from delaybridge.store.replies import Fired
 from delaybridge.store.verbs import Bucket
+
+if TYPE_CHECKING:
+    from delaybridge.scan.scanner import Scanner
 
 
 class Session:
@@ -20,8 +24,10 @@ class Session:
     revocation acted upon. watermark: the highest score ever fired; it never falls.
     copies: number claimed and not yet reported to the store as ended. calls: number under way.
     look_at_ms: when to claim next. next_score: no unclaimed message has a lower score. has_more:
-    the last claim left messages that are due, or none was made yet.
+    the last claim left messages that are due, or none was made yet. scanner: that works on it.
     """
+
+    scanner: Scanner
 
     def __init__(self, bucket: Bucket, token: str, turn: int, ttl_ms: int, taken_s: float) -> None:
         self.bucket = bucket
@@ -29,6 +35,7 @@ class Session:
         self.touched_s = taken_s  # when the last call was sent whose answer renewed the lease
         self.alive = True
         self.ready = False  # all is reclaimed: claims may begin
+        self.is_away = False  # its bucket is on another Redis node now, whose clock may differ
         self.last_claim = turn
         self.last_revocation = 0
         self.watermark = -1.0

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
 
+from delaybridge import failpoints
 from delaybridge.events import Settled
 from delaybridge.scan.context import Context
 from delaybridge.scan.exits import ExitReport
@@ -61,6 +62,8 @@ class Telling:
     def answered(self, sessions: Iterable[Session], reports: Mapping[Session, ExitReport]) -> None:
         """The store has the reports of these sessions."""
         settled: Counter[str] = Counter()
+        if failpoints.ARE_SET and any(reports[session].settled for session in sessions):
+            failpoints.reach("settle.after")
         for session in sessions:
             report = reports[session]
             self._has(session, report)

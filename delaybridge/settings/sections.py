@@ -65,8 +65,10 @@ class RedisSettings(Section):
     url: Annotated[SecretUrl, BeforeValidator(check_redis_url)] = SecretUrl(
         "redis://127.0.0.1:6379/0"
     )
-    """redis://HOST[:PORT][/DB], rediss://... for TLS, or unix:///PATH?db=DB; USER:PASSWORD@ before
-    HOST, in a password @ as %40 and / as %2F."""
+    """redis://HOST[:PORT][/DB], unix:///PATH?db=DB, redis+sentinel://HOST,HOST.../SERVICE[/DB] or
+    redis+cluster://HOST[:PORT],HOST...; rediss for TLS. USER:PASSWORD@ before the first HOST, in a
+    password @ as %40 and / as %2F. For the Sentinels ?sentinel_username=&sentinel_password=, or
+    sentinel_password_file."""
     timeout_s: Annotated[float, number(0.05, 60)] = 5.0
     """A call is answered or fails within this time."""
     password_file: Annotated[str, Field(max_length=4096)] = ""

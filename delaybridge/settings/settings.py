@@ -19,6 +19,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from delaybridge.errors import ConfigError
 from delaybridge.settings import relations, sources, values
+from delaybridge.settings.durability import Durability, Keeping, check_durability
 from delaybridge.settings.faults import DEFAULT, fault, misnamed_brokers, source_of
 from delaybridge.settings.names import BROKERS, KeyPath, dotted, fields_of, value_at
 from delaybridge.settings.sections import (
@@ -56,6 +57,10 @@ class Settings(Section, BaseSettings):
     """Prefix of every key in Redis: one namespace, one fleet."""
     buckets: Annotated[int, values.buckets] = 16
     """Shards of the store, a power of two; fixed when the namespace is first used."""
+    durability: Annotated[str, values.durability] = "memory"
+    """What has to have happened to a message, a cancel or any other change before it is accepted:
+    memory (Redis has it), aof (and keeps an append-only file), aof-fsync (and has it on disk),
+    replicated:N (and N replicas have it). Otherwise the caller gets NotDurable."""
     redis: RedisSettings = RedisSettings()
     brokers: dict[
         Annotated[str, AfterValidator(_broker_name)],
@@ -124,6 +129,15 @@ class Settings(Section, BaseSettings):
         if faults:
             raise ConfigError("\n".join(faults))
         return settings
+
+    @property
+    def kept(self) -> Durability:
+        """The setting `durability`."""
+        return check_durability(self.durability)
+
+    def reading(self) -> Self:
+        """The same for a client that only reads: it promises nothing."""
+        return self.model_copy(update={"durability": Keeping.MEMORY.value})
 
     def reread(self) -> Self:
         """The settings as they are written now: the same flags and file, read again."""

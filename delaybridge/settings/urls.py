@@ -38,6 +38,11 @@ _TLS_OPTIONS = frozenset({
 _REDIS_FORM = (
     "redis://HOST[:PORT][/DB], rediss://... (TLS) or unix:///PATH?db=DB; USER:PASSWORD@ before HOST"
 )
+_STORE_FORM = (
+    "redis://HOST[:PORT][/DB], unix:///PATH?db=DB, "
+    "redis+sentinel://HOST[:PORT],HOST.../SERVICE[/DB] or redis+cluster://HOST[:PORT],HOST...; "
+    "rediss for TLS; USER:PASSWORD@ before the first HOST"
+)
 _FORMS = {
     "rabbitmq": "amqp[s]://HOST[:PORT][/VHOST], USER:PASSWORD@ before HOST",
     "kafka": "kafka[s]://HOST:PORT[,HOST:PORT]..., USER:PASSWORD@ before the first",
@@ -46,11 +51,21 @@ _FORMS = {
 }
 _STREAM_OPTIONS = frozenset({"maxlen"})
 _STORE_OPTIONS = frozenset({"max_connections"})
+_SENTINEL_OPTIONS = frozenset({
+    "sentinel_username", "sentinel_password", "sentinel_password_file",
+})  # fmt: skip
 _ESCAPES = "; in a user, password or vhost write @ as %40, / as %2F, : as %3A"
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,6}))?")
 _SECRET_NAME = re.compile(r"pass|pwd|secret|token|credential|jaas|key.?pem|oauth", re.IGNORECASE)
 _STRUCTURED = re.compile(r"[{\[\"'@]|://")  # an option that may hold a secret deep inside
-_PLAIN = {"redis": "rediss", "amqp": "amqps", "pyamqp": "amqps", "kafka": "kafkas"}
+_PLAIN = {
+    "redis": "rediss",
+    "redis+sentinel": "rediss+sentinel",
+    "redis+cluster": "rediss+cluster",
+    "amqp": "amqps",
+    "pyamqp": "amqps",
+    "kafka": "kafkas",
+}
 _ANYONE = "anyone on the network path can read and change everything"
 _ANY_NAME = "the certificate of any other server is accepted, too"
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"<>]+")
@@ -140,20 +155,37 @@ def server_of(url: str) -> str:
 
 def check_redis_url(value: object) -> SecretUrl:
     """A URL of the store's Redis; ValueError names the accepted forms."""
-    _check_redis(_parts(value, _REDIS_FORM), _STORE_OPTIONS)
+    parts = _parts(value, _STORE_FORM)
+    if parts.scheme.endswith(("+sentinel", "+cluster")):
+        _check_redis_servers(parts)
+    else:
+        _check_redis(parts, _STORE_OPTIONS, _STORE_FORM)
     return SecretUrl(value)
 
 
-def _check_redis(parts: _Parts, more_options: frozenset[str] = frozenset()) -> None:
+def _check_redis_servers(parts: _Parts) -> None:
+    """A URL that names several servers: Sentinels, or those of a Cluster."""
+    scheme, _, kind = parts.scheme.partition("+")
+    _check_hosts(parts, _STORE_FORM, many=True)
+    form = r"/[^/]+(/[0-9]{0,5})?" if kind == "sentinel" else r"(/0?)?"
+    if scheme not in ("redis", "rediss") or not re.fullmatch(form, parts.path):
+        raise ValueError(_STORE_FORM + _escape_hint(parts))
+    more = _STORE_OPTIONS | (_SENTINEL_OPTIONS if kind == "sentinel" else frozenset())
+    _check_redis_options(parts._replace(scheme=scheme), more)
+
+
+def _check_redis(
+    parts: _Parts, more_options: frozenset[str] = frozenset(), form: str = _REDIS_FORM
+) -> None:
     if parts.scheme not in ("redis", "rediss", "unix"):
-        raise ValueError(_REDIS_FORM)
+        raise ValueError(form)
     if parts.scheme == "unix":
         if parts.hosts or not parts.path.strip("/"):
-            raise ValueError(_REDIS_FORM)
+            raise ValueError(form)
     else:
-        _check_hosts(parts, _REDIS_FORM)
+        _check_hosts(parts, form)
         if not re.fullmatch(r"(/[0-9]{0,5})?", parts.path):
-            raise ValueError(_REDIS_FORM + _escape_hint(parts))
+            raise ValueError(form + _escape_hint(parts))
     _check_redis_options(parts, more_options)
 
 

@@ -12,6 +12,7 @@ from pydantic import BeforeValidator
 
 from delaybridge import times
 from delaybridge.errors import MessageError
+from delaybridge.settings.durability import DURABILITY_FORM, read_durability
 from delaybridge.settings.namespace import (
     BUCKETS_FORM,
     NAMESPACE_FORM,
@@ -107,7 +108,14 @@ def _buckets(value: object) -> int:
     return count
 
 
+def _durability(value: object) -> str:
+    if read_durability(value) is None:
+        raise ValueError(DURABILITY_FORM)
+    return str(value)
+
+
 switch = BeforeValidator(_switch)
 delay = BeforeValidator(_delay)
 namespace = BeforeValidator(_namespace)
 buckets = BeforeValidator(_buckets)
+durability = BeforeValidator(_durability)

@@ -12,16 +12,18 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from delaybridge.errors import StoreDenied, StoreError, StoreUnavailable
+from delaybridge.errors import StoreDenied, StoreError, StoreMisnamed, StoreUnavailable
 
 T = TypeVar("T")
 Arg = str | bytes | int | float
+_STORE_WIDE = (StoreUnavailable, StoreDenied, StoreMisnamed)
 
 
 class RedisCommand(msgspec.Struct, Generic[T], frozen=True):
     """One script call, or one command of Redis itself (`is_plain`); `parse` reads its reply.
 
-    Every command is safe to send again when its reply was lost.
+    Every command is safe to send again when its reply was lost. near: a key whose server is to
+    answer a command without keys, such as TIME; empty: any server may.
     """
 
     name: str
@@ -29,6 +31,7 @@ class RedisCommand(msgspec.Struct, Generic[T], frozen=True):
     args: Sequence[Arg]
     parse: Callable[[Any], T]
     is_plain: bool = False
+    near: str = ""
 
 
 def as_received(reply: Any) -> Any:
@@ -36,9 +39,11 @@ def as_received(reply: Any) -> Any:
     return reply
 
 
-def plain(name: str, *args: Arg, parse: Callable[[Any], T] = as_received) -> RedisCommand[T]:
+def plain(
+    name: str, *args: Arg, parse: Callable[[Any], T] = as_received, near: str = ""
+) -> RedisCommand[T]:
     """A command of Redis itself, not a script. name: may be two words, as in `SCRIPT LOAD`."""
-    return RedisCommand(name, (), args, parse, is_plain=True)
+    return RedisCommand(name, (), args, parse, is_plain=True, near=near)
 
 
 Steps = Generator[Sequence[RedisCommand[Any]], list[Any], T]
@@ -73,7 +78,7 @@ class Each(Sequence[RedisCommand[Any]]):
 
 def store_wide_error(answers: Iterable[Any]) -> StoreError | None:
     """The first error among answers that concerns the whole store, not one bucket."""
-    return next((a for a in answers if isinstance(a, StoreUnavailable | StoreDenied)), None)
+    return next((a for a in answers if isinstance(a, _STORE_WIDE)), None)
 
 
 def grouped(groups: Sequence[Sequence[RedisCommand[Any]]]) -> Steps[list[list[Any]]]:

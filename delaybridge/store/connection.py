@@ -1,25 +1,20 @@
-"""Connections to Redis: redis-py opens them (TLS, login, database), this module sends and reads.
+"""A connection to Redis: redis-py opens it (TLS, login, database), this module sends and reads.
 
 A call of redis-py's asyncio pipeline costs 250 us of CPU, whatever it carries, and a worker makes
 three in a millisecond; packed and read with hiredis it costs 45. Its synchronous pool costs 80 us a
-call, as much as a SET. The private attributes of redis-py are read here and nowhere else: a pool's
+call, as much as a SET. The private attributes of redis-py are read here and in `wire.py`: a pool's
 recipe for connections, an open connection's streams or socket, its parser's names for errors.
-
-A wire opens at most as many connections as its pool allows (`max_connections` in the URL, 100 by
-default); further calls wait for a free one. When a server says that it is the wrong one, all
-connections to it are closed: the next call looks its address up again.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 import selectors
 import socket
 from collections.abc import Iterable, Iterator
-from queue import Empty, SimpleQueue
-from typing import Any, Generic, Protocol, TypeVar
+from contextlib import suppress
+from typing import Any
 
 import redis
 from hiredis import Reader
@@ -37,8 +32,26 @@ class NotNow(redis.RedisError):
     """The server refuses for now; the same command may succeed later."""
 
 
+class NotAsked(NotNow):
+    """Who the masters are is not known yet; it will be in a moment."""
+
+
 class WrongServer(NotNow):
     """The server is not, or not yet, the one to ask; another may answer under its address."""
+
+
+class Misnamed(redis.RedisError):
+    """The URL does not fit the servers behind it; says what to give instead."""
+
+
+class Redirected(NotNow):
+    """Another server of the Cluster has the key: host and port. asking: only for this once."""
+
+    def __init__(self, text: str, asked: str) -> None:
+        super().__init__(text)
+        word, _, address = text.split()[:3]
+        host, _, port = address.rpartition(":")
+        self.asking, self.address = word == "ASK", (host.strip("[]") or asked, int(port))
 
 
 _NOT_NOW = {"BUSY", "MISCONF", "NOREPLICAS"}
@@ -47,11 +60,11 @@ _WRONG_SERVER = {"READONLY", "LOADING", "MASTERDOWN", "UNBLOCKED", "CLUSTERDOWN"
 _IN_SCRIPT = re.compile(r"^ERR Error running script .*?: -(?=[A-Z]+ )", re.DOTALL)
 
 
-class _Errors:
+class Errors:
     """Makes exceptions of a connection's error replies; remembers if one says "wrong server"."""
 
     def __init__(self, connection: Any) -> None:
-        self._parse_error = connection._parser.parse_error
+        self._parse_error, self._host = connection._parser.parse_error, _host_of(connection)
         self.wrong_server = False
 
     def __call__(self, text: str) -> Exception:
@@ -60,6 +73,8 @@ class _Errors:
         if code in _WRONG_SERVER:
             self.wrong_server = True
             return WrongServer(text)
+        if code in ("MOVED", "ASK"):
+            return Redirected(text, self._host)
         error: Exception = NotNow(text) if code in _NOT_NOW else self._parse_error(text)
         return error
 
@@ -68,176 +83,32 @@ class _Errors:
         return self(f"{error.status_code} {error}" if error.status_code else str(error))
 
 
-class _Connection(Protocol):
-    generation: int
-    errors: _Errors
-
-    @property
-    def is_open(self) -> bool: ...
-
-    def close(self) -> None: ...
-
-
-C = TypeVar("C", bound=_Connection)
-
-
-class _Idle(Generic[C]):
-    """Connections that no call uses."""
-
-    def __init__(self) -> None:
-        self._connections: list[C] = []
-        self._closed = False
-        self.generation = 0  # connections of an earlier one are closed when their call ends
-
-    def take(self) -> C | None:
-        """One that the server has not closed, as far as is known, or None."""
-        while True:
-            try:
-                connection = self._connections.pop()  # in one step: threads take at once
-            except IndexError:
-                return None
-            if connection.is_open:
-                return connection
-            connection.close()
-
-    def give(self, connection: C) -> None:
-        """Keep it for the next call, unless it is no longer to be used."""
-        if connection.errors.wrong_server and connection.generation == self.generation:
-            self.close_all()
-        if self._closed or connection.generation != self.generation:
-            connection.close()
-        else:
-            self._connections.append(connection)
-
-    def drop(self, connection: C, error: BaseException) -> None:
-        """Close a connection whose call failed."""
-        connection.close()  # its replies may still come, and belong to no other call
-        if isinstance(error, redis.TimeoutError):
-            self.close_all()  # the others probably take the same broken path
-
-    def close_all(self) -> None:
-        """Close all that were opened so far; those in use when their call ends."""
-        self.generation += 1
-        while (connection := self.take()) is not None:
-            connection.close()
-
-    def close(self) -> None:
-        """As `close_all`, and keep none from now on."""
-        self._closed = True
-        self.close_all()
-
-
-class _Wire(Generic[C]):
-    """Calls over connections that are kept for the next call. A forked process opens its own."""
-
-    def __init__(self, pool: Any, timeout_s: float) -> None:
-        """pool: redis-py's. timeout_s: the longest wait for an answer or a free connection."""
-        # The pool serves as a recipe only: it counts every connection it makes, and never down.
-        self._pool, self._timeout_s = pool, timeout_s
-        self._begin()
-
-    def _begin(self) -> None:
-        self._pid = os.getpid()
-        self._idle: _Idle[C] = _Idle()
-        self._free = self._slots(self._pool.max_connections)
-
-    def _slots(self, count: int) -> Any:
-        """One for each connection that may be in use."""
-        raise NotImplementedError
-
-    @property
-    def generation(self) -> int:
-        """Grows when all connections so far are closed."""
-        return self._idle.generation
-
-    def _unopened(self) -> Any:
-        """A connection of redis-py that is not open yet."""
-        return self._pool.connection_class(**self._pool.connection_kwargs)
-
-    def _none_free(self) -> Exception:
-        what = "make fewer calls at once, or add ?max_connections=N to the URL"
-        return redis.TimeoutError(f"no connection became free within {self._timeout_s:g} s; {what}")
-
-
-class AsyncWire(_Wire["_StreamConnection"]):
-    """Calls on an event loop."""
-
-    def _slots(self, count: int) -> asyncio.Semaphore:
-        return asyncio.Semaphore(count)
-
-    async def call(self, requests: Iterable[bytes]) -> list[Any]:
-        """The replies in order; an error that Redis answered is its reply, and not raised.
-
-        Redis begins with the first requests while the last are being packed, and other tasks run.
-
-        Raises redis.ConnectionError, redis.TimeoutError or OSError if no answer came: the commands
-        may have run. NotNow: refused during the handshake, so nothing was sent.
-        """
-        if self._pid != os.getpid():  # forked: the parent goes on using its connections
-            self._begin()
-        await self._enter()
-        idle, free = self._idle, self._free
-        try:
-            connection = idle.take() or await self._connect(idle.generation)
-            try:
-                replies = await connection.call(requests)
-            except BaseException as exc:
-                idle.drop(connection, exc)
-                raise
-            idle.give(connection)
-            return replies
-        finally:
-            free.release()
-
-    async def _enter(self) -> None:
-        if not self._free.locked():
-            await self._free.acquire()  # at once, without the cost of a time-out
-            return
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                await self._free.acquire()
-        except TimeoutError:
-            raise self._none_free() from None
-
-    async def _connect(self, generation: int) -> _StreamConnection:
-        connection = self._unopened()
-        try:
-            await connection.connect()
-        except BaseException as exc:
-            await connection.disconnect(nowait=True)
-            if isinstance(exc, redis.ResponseError):
-                raise _Errors(connection).of_handshake(exc) from exc
-            raise
-        return _StreamConnection(connection, self._timeout_s, generation)
-
-    async def close(self) -> None:
-        """Close idle connections now, and those in use when their calls end."""
-        self._idle.close()
-        await asyncio.sleep(0)  # asyncio closes a socket in its next turn
-
-
-class _StreamConnection:
+class StreamConnection:
     """A connection on an event loop, its handshake done."""
 
     def __init__(self, connection: Any, timeout_s: float, generation: int) -> None:
-        self.generation, self.errors = generation, _Errors(connection)
+        self.generation, self.errors = generation, Errors(connection)
         self._reader: asyncio.StreamReader = connection._reader
         self._writer: asyncio.StreamWriter = connection._writer
         connection._reader = connection._writer = None  # or redis-py would close them as well
         self._parser = _parser(self.errors)
-        self._timeout_s = timeout_s
+        self._timeout_s, self._loop = timeout_s, asyncio.get_running_loop()
 
     @property
     def is_open(self) -> bool:
         """Whether the server has not closed it, as far as is known."""
         return not (self._reader.at_eof() or self._writer.is_closing())
 
-    async def call(self, requests: Iterable[bytes]) -> list[Any]:
-        """Send them, and read as many replies."""
-        loop, parser, replies = asyncio.get_running_loop(), self._parser, list[Any]()
-        count = await self._send(requests)
+    async def call(self, requests: Iterable[bytes], wait_s: float | None = None) -> list[Any]:
+        """Send them, and read as many replies. wait_s: the longest wait for the next bytes."""
+        wait_s = self._timeout_s if wait_s is None else wait_s
+        loop, parser, replies = self._loop, self._parser, list[Any]()
         try:
-            async with asyncio.timeout(self._timeout_s) as patience:
+            count = await self._send(requests)
+        except RuntimeError as exc:  # uvloop's, where asyncio only loses the bytes
+            raise redis.ConnectionError("closed while it was written to") from exc
+        try:
+            async with asyncio.timeout(wait_s) as patience:
                 while True:
                     while (reply := parser.gets()) is not _MORE:
                         replies.append(reply)
@@ -247,9 +118,9 @@ class _StreamConnection:
                     if not data:
                         raise redis.ConnectionError("closed by the server")
                     parser.feed(data)
-                    patience.reschedule(loop.time() + self._timeout_s)
+                    patience.reschedule(loop.time() + wait_s)
         except TimeoutError:
-            raise redis.TimeoutError(f"no answer within {self._timeout_s:g} s") from None
+            raise redis.TimeoutError(f"no answer within {wait_s:.3g} s") from None
 
     async def _send(self, requests: Iterable[bytes]) -> int:
         """Send them, and return their number."""
@@ -270,66 +141,20 @@ class _StreamConnection:
         """Close it at once; unsent bytes are dropped."""
         self._writer.transport.abort()
 
-
-class Wire(_Wire["_SocketConnection"]):
-    """Calls from ordinary code; thread-safe. The pool's own time-outs hold for each answer."""
-
-    def _slots(self, count: int) -> SimpleQueue[None]:
-        slots: SimpleQueue[None] = SimpleQueue()  # as a semaphore, at a tenth of its cost
-        for _ in range(count):
-            slots.put(None)
-        return slots
-
-    def call(self, requests: Iterable[bytes]) -> list[Any]:
-        """As `AsyncWire.call`."""
-        return list(self.replies(requests))
-
-    def replies(self, requests: Iterable[bytes]) -> Iterator[Any]:
-        """As `call`, each reply when it comes. To be read to its end.
-
-        Redis begins with the first while the last is being packed, and works on the last while the
-        reply to the first is being read.
-        """
-        if self._pid != os.getpid():  # as in AsyncWire
-            self._begin()
-        idle, free = self._idle, self._free
-        try:
-            free.get(timeout=self._timeout_s)
-        except Empty:
-            raise self._none_free() from None
-        try:
-            connection = idle.take() or self._connect(idle.generation)
-            try:
-                yield from connection.replies(requests)
-            except BaseException as exc:
-                idle.drop(connection, exc)
-                raise
-            idle.give(connection)
-        finally:
-            free.put(None)
-
-    def _connect(self, generation: int) -> _SocketConnection:
-        connection = self._unopened()
-        try:
-            connection.connect()
-        except BaseException as exc:
-            connection.disconnect()
-            if isinstance(exc, redis.ResponseError):
-                raise _Errors(connection).of_handshake(exc) from exc
-            raise
-        return _SocketConnection(connection, generation)
-
-    def close(self) -> None:
-        """As `AsyncWire.close`."""
-        self._idle.close()
+    def abort(self) -> None:
+        """As `close`, from any thread: a call that waits for an answer fails."""
+        with suppress(RuntimeError):  # its loop has ended
+            self._loop.call_soon_threadsafe(self.close)
 
 
-class _SocketConnection:
+class SocketConnection:
     """A connection of ordinary code, its handshake done."""
 
-    def __init__(self, connection: Any, generation: int) -> None:
-        self.generation, self.errors = generation, _Errors(connection)
+    def __init__(self, connection: Any, timeout_s: float, generation: int) -> None:
+        self.generation, self.errors = generation, Errors(connection)
         self._socket: socket.socket = connection._sock
+        self._timeout_s = timeout_s
+        self._wait(timeout_s)
         connection._sock = None  # or redis-py would close it as well
         self._parser = _parser(self.errors)
         self._readable = _Selector()
@@ -340,9 +165,15 @@ class _SocketConnection:
         """Whether nothing came unasked: if the server has closed it, its end can be read."""
         return not self._readable.select(0)
 
-    def replies(self, requests: Iterable[bytes]) -> Iterator[Any]:
-        """Send them, and read as many replies."""
-        parser = self._parser
+    def _wait(self, wait_s: float) -> None:
+        self._wait_s = wait_s
+        self._socket.settimeout(wait_s)
+
+    def send(self, requests: Iterable[bytes], wait_s: float | None = None) -> int:
+        """Send them, and return their number. wait_s: the longest wait for the next bytes."""
+        wait_s = self._timeout_s if wait_s is None else wait_s
+        if wait_s != self._wait_s:
+            self._wait(wait_s)
         try:
             count, unsent = 0, b""
             for request in requests:
@@ -352,6 +183,14 @@ class _SocketConnection:
                     unsent = b""
             if unsent:
                 self._socket.sendall(unsent)
+            return count
+        except TimeoutError:
+            raise self._no_answer() from None
+
+    def read(self, count: int) -> Iterator[Any]:
+        """Read that many replies, each when it comes."""
+        parser = self._parser
+        try:
             while True:
                 while (reply := parser.gets()) is not _MORE:
                     count -= 1
@@ -363,15 +202,28 @@ class _SocketConnection:
                     raise redis.ConnectionError("closed by the server")
                 parser.feed(data)
         except TimeoutError:
-            raise redis.TimeoutError(f"no answer within {self._socket.gettimeout():g} s") from None
+            raise self._no_answer() from None
+
+    def _no_answer(self) -> redis.TimeoutError:
+        return redis.TimeoutError(f"no answer within {self._wait_s:.3g} s")
 
     def close(self) -> None:
         """Close it at once."""
         self._socket.close()
 
+    def abort(self) -> None:
+        """Break it, from any thread: a call that waits for an answer fails."""
+        with suppress(OSError):
+            # Not that of a TLS socket, which makes a read under way fail with ValueError.
+            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+
     def __del__(self) -> None:
         self._socket.close()  # a client need not be closed, but Python warns of an open socket
 
 
-def _parser(errors: _Errors) -> Reader:
+def _parser(errors: Errors) -> Reader:
     return Reader(protocolError=InvalidResponse, replyError=errors, notEnoughData=_MORE)
+
+
+def _host_of(connection: Any) -> str:
+    return getattr(connection, "host", "")

@@ -20,7 +20,7 @@ from delaybridge.errors import (
 from delaybridge.message import Answer, OnConflict
 from delaybridge.recurring.definition import Definition, check_name, due_text, is_name
 from delaybridge.recurring.plan import LEAD_MS
-from delaybridge.store import keys, recurring, registry
+from delaybridge.store import keys, recurring
 from delaybridge.store.command import Each, Steps, plain
 from delaybridge.store.making import Making
 from delaybridge.store.recurring import DefinitionEntry, Span
@@ -164,7 +164,7 @@ class Definitions(Making):
         states, looks, now_us = yield [
             plain("HMGET", keys.recurring_state(self.namespace), *names),
             plain("ZMSCORE", keys.recurring_due(self.namespace), *names),
-            registry.store_time(),
+            self.clock(),
         ]
         return [
             shown(

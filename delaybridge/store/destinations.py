@@ -115,7 +115,7 @@ class Controls(Namespace):
         buckets = yield from self.open()
         by_state = yield from tallied(buckets)
         fleet = [*registry.fleet(self.namespace), rules.read(self.namespace)]
-        replies = yield Each([*fleet, registry.store_time()])
+        replies = yield Each([*fleet, self.clock()])
         everything = [reply for part in (*by_state, replies) for reply in part]
         if (error := store_wide_error(everything)) is not None:
             raise error
@@ -165,7 +165,7 @@ class Controls(Namespace):
     def pause(self, place: str) -> Steps[Rule]:
         """Pause a place; if it is paused already, nothing changes."""
         place = place_of(place, self.kinds)
-        stored, now_us = yield [rules.read(self.namespace), registry.store_time()]
+        stored, now_us = yield [rules.read(self.namespace), self.clock()]
         rule = rules.understood(stored).by_place.get(place, Rule())
         if rule.paused:
             return rule

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from delaybridge.errors import StoreError
 from delaybridge.message import State
-from delaybridge.store import registry, replies, rules
+from delaybridge.store import keys, registry, replies, rules
 from delaybridge.store.command import Each, RedisCommand, Steps, grouped, plain, store_wide_error
 from delaybridge.store.held import unheld
+from delaybridge.store.placement import ONE_SERVER, Placement, at
 from delaybridge.store.replies import Tallied
 from delaybridge.store.stats import BucketStats, bucket_stats, count_commands, retrying_of
 from delaybridge.store.tally import DestinationCounts, by_destination, tallied
 from delaybridge.store.troubles import Retrying
+from delaybridge.store.unseen import why_unseen
 from delaybridge.store.verbs import Bucket
 
 _UNPARKED = (State.DELAYED, State.IN_FLIGHT)  # why a message is parked, its worker knows
@@ -23,7 +25,9 @@ WINDOWS_MS = {"1m": 60_000, "5m": 300_000, "1h": 3_600_000, "1d": 86_400_000}
 
 
 class Gauges(NamedTuple):
-    """The namespace as Redis has it. now_us: its clock. memory: INFO memory.
+    """The namespace as Redis has it. now_us: its clock. memory: INFO memory, numbers summed over
+    the masters of a Cluster. unseen: buckets on servers that do not answer; nothing here counts
+    them.
 
     accepted: how many messages were scheduled, cancelled, rescheduled, kicked in all buckets since
     the namespace began, by anyone; empty if a bucket's count cannot be read.
@@ -37,6 +41,7 @@ class Gauges(NamedTuple):
     memory: Mapping[str, str] = {}
     accepted: Mapping[str, int] = {}
     buckets: int = 0
+    unseen: Collection[int] = ()
     unowned: Collection[int] = ()
     held: Sequence[BucketStats] = ()
     alone: Sequence[BucketStats] = ()
@@ -51,6 +56,7 @@ def read_gauges(
     kinds: Mapping[str, str] = {},
     *,
     destinations: Sequence[DestinationCounts] | None = None,
+    placement: Placement = ONE_SERVER,
 ) -> Steps[Gauges]:
     """Read them; writes nothing, and does not create the namespace.
 
@@ -58,20 +64,18 @@ def read_gauges(
     the round trips of `tallied`, 32 if 16 buckets are held. kinds: broker -> its kind. A damaged
     key counts as empty. StoreUnavailable, StoreDenied: nothing can be read.
     """
-    birth, now_us, memory = yield Each(
-        [registry.read_birth(namespace), registry.store_time(), registry.info("memory")]
-    )
-    if (error := store_wide_error([birth, now_us])) is not None:
-        raise error
-    known = {} if isinstance(memory, StoreError) else memory
+    birth, now_us, known = yield from _record(namespace, placement)
     if birth is None or isinstance(birth, StoreError):
         return Gauges(now_us, known)
     buckets = [Bucket(namespace, number, birth[1]) for number in range(birth[0])]
+    # A server that was silent a moment ago is not waited for again: a scrape has little time.
+    asked = [bucket for bucket in buckets if not placement.misses(bucket.key("due"))]
     holders, accepted = yield from grouped(
-        [[bucket.holder() for bucket in buckets], [_accepted(bucket) for bucket in buckets]]
+        [[bucket.holder() for bucket in asked], [_accepted(bucket) for bucket in asked]]
     )
-    free = [bucket for bucket, holder in zip(buckets, holders, strict=True) if holder is None]
-    ours = [bucket for bucket in buckets if bucket.number in held]
+    silent = _silent(asked, holders, placement) | {b.number for b in buckets if b not in asked}
+    free = [bucket for bucket, holder in zip(asked, holders, strict=True) if holder is None]
+    ours = [b for b in buckets if b.number in held and b.number not in silent]
     counts = yield from _counted(ours, now_us // 1000, waiting=_UNPARKED)
     alone = yield from _alone(namespace, free, kinds, now_us // 1000)
     horizon = yield from _horizon(ours, now_us // 1000)
@@ -84,6 +88,7 @@ def read_gauges(
         memory=known,
         accepted=_summed(accepted),
         buckets=len(buckets),
+        unseen=silent,
         unowned=[bucket.number for bucket in free],
         held=counts,
         alone=alone,
@@ -91,6 +96,36 @@ def read_gauges(
         retrying=retrying,
         destinations=destinations,
     )
+
+
+def _record(namespace: str, placement: Placement) -> Steps[tuple[Any, int, Mapping[str, str]]]:
+    """The namespace's record or its error, Redis' clock in us, and INFO memory."""
+    nodes = [node for node in placement.nodes() if not placement.misses(at(node))]
+    asked = [registry.info("memory", at(node)) for node in nodes or [""]]
+    clock = registry.store_time(keys.birth(namespace))
+    birth, now_us, *memory = yield Each([registry.read_birth(namespace), clock, *asked])
+    if (error := store_wide_error([birth, now_us])) is not None:
+        raise error
+    return birth, now_us, _memory(memory)
+
+
+def _silent(buckets: Sequence[Bucket], holders: Sequence[object], placement: Placement) -> set[int]:
+    """The buckets whose server does not answer."""
+    return {
+        bucket.number
+        for bucket, holder in zip(buckets, holders, strict=True)
+        if why_unseen(placement.node_of(bucket.key("due")), store_wide_error([holder]))
+    }
+
+
+def _memory(answers: Iterable[Mapping[str, str] | StoreError]) -> Mapping[str, str]:
+    """INFO memory of one server; the numbers of several summed. No maxmemory if one has none."""
+    known = [each for each in answers if not isinstance(each, StoreError)]
+    if len(known) < 2:
+        return known[0] if known else {}
+    most = [int(each.get("maxmemory", 0)) for each in known]
+    used = sum(int(each.get("used_memory", 0)) for each in known)
+    return {"used_memory": str(used), "maxmemory": str(sum(most) if all(most) else 0)}
 
 
 def _alone(

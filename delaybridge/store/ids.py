@@ -34,9 +34,14 @@ class Ids:
     within 10 ms. Thread-safe; a forked process draws its own runs.
     """
 
-    def __init__(self, buckets: Callable[[], int]) -> None:
-        """buckets: returns the number of buckets, 1 while it is unknown; called for each run."""
-        self._buckets = buckets
+    def __init__(
+        self, buckets: Callable[[], int], is_away: Callable[[int], bool] = lambda bucket: False
+    ) -> None:
+        """buckets: returns the number of buckets, 1 while it is unknown; called for each run.
+
+        is_away: whether a bucket's server does not answer; then its turn goes to the next bucket.
+        """
+        self._buckets, self._is_away = buckets, is_away
         self._turns = count(int.from_bytes(os.urandom(2), "big"))
         # The run, the monotonic time until which it is used, and the process that drew it.
         self._drawn: tuple[list[str], float, int] = [], 0.0, 0
@@ -50,9 +55,9 @@ class Ids:
                     return run.pop()  # in one step: threads draw at once
                 except IndexError:
                     pass
-            turn, classes = next(self._turns), min(self._buckets(), MOST_CLASSES)
+            classes = min(self._buckets(), MOST_CLASSES)
             run = []
-            for some in _of_class(turn % classes, classes):
+            for some in _of_class(self._turn(classes), classes):
                 run += some
                 if len(run) >= RUN_IDS:
                     break
@@ -61,8 +66,15 @@ class Ids:
 
     def for_bucket(self, buckets: int) -> tuple[int, Iterator[str]]:
         """The bucket whose turn it is, of up to 64, and any number of new ids for it."""
-        number = next(self._turns) % buckets
+        number = self._turn(buckets)
         return number, chain.from_iterable(_of_class(number, buckets))
+
+    def _turn(self, classes: int) -> int:
+        """The bucket, or class of buckets, whose turn it is."""
+        turns = [next(self._turns) % classes]
+        while classes <= MOST_CLASSES and self._is_away(turns[-1]) and len(turns) < classes:
+            turns.append(next(self._turns) % classes)
+        return turns[-1]
 
 
 def _of_class(number: int, classes: int) -> Iterator[list[str]]:

@@ -1,15 +1,20 @@
 """Names of every Redis key, the keys that each script uses, and the bucket of a message.
 
 All keys of bucket b carry the hash tag `{namespace:b}`, so the keys of one script are in one slot
-of a Redis Cluster. docs/keys.md describes what each key holds.
+of a Redis Cluster. In a namespace that was created on a Cluster the tag is `{namespace:b.n}`, with
+n such that the buckets are spread evenly over the slots. docs/keys.md says what each key holds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
+from itertools import count
 from zlib import crc32
 
 from delaybridge.message import State
+from delaybridge.settings.namespace import MAX_BUCKETS
+from delaybridge.store.slots import SLOTS, slot_of
 
 BUCKET_KEYS = (
     "due",
@@ -43,7 +48,7 @@ SCRIPT_KEYS: dict[str, tuple[str, ...]] = {
     "sample": ("messages", "due"),
     "tally": ("listed", "messages"),
     "acquire": ("lease", "marks", "revoked"),
-    "renew": ("lease", "due"),
+    "renew": ("lease", "due", "marks"),
     "release": ("lease",),
     "claim": (
         "lease", "due", "mirror", "messages", "attempts", "dead", "dead_reason", "marks", "calls",
@@ -81,9 +86,38 @@ def bucket_of(shard_key: bytes, buckets: int) -> int:
     return crc32(shard_key) % buckets
 
 
-def bucket_key(namespace: str, bucket: int, name: str) -> str:
-    """The key `name` (one of BUCKET_KEYS) of one bucket."""
-    return f"{{{namespace}:{bucket}}}:{name}"
+def bucket_key(namespace: str, bucket: int, name: str, birth: str = "") -> str:
+    """The key `name` (one of BUCKET_KEYS) of one bucket. birth: the namespace's birth id."""
+    return f"{{{namespace}:{bucket}{_suffix(namespace, bucket, birth)}}}:{name}"
+
+
+def spread(birth: str, buckets: int, *, sharded: bool) -> str:
+    """The birth id for a namespace whose buckets are spread over the slots of a Cluster.
+
+    sharded: its servers know sharded channels, and wake-ups use them.
+    """
+    return f"{birth}:{min(buckets, _MOST_WINDOWS)}{'s' if sharded else ''}"
+
+
+@lru_cache(MAX_BUCKETS)
+def _suffix(namespace: str, bucket: int, birth: str) -> str:
+    """What moves a bucket's tag to the middle of its window; masters have slots in a row."""
+    windows = int(birth.partition(":")[2].rstrip("s") or 0)
+    if not windows:
+        return ""
+    number, eighth = bucket % windows, SLOTS // windows // 8
+    middle = range(number * 8 * eighth + 3 * eighth, number * 8 * eighth + 5 * eighth)
+    return next(f".{n}" for n in count() if slot_of(f"{namespace}:{bucket}.{n}") in middle)
+
+
+def wake_channel(namespace: str, bucket: int, birth: str) -> str:
+    """Where a bucket's owner is woken; a `+` before it says that the channel is sharded."""
+    if birth.endswith("s"):
+        return f"+{bucket_key(namespace, bucket, 'wake', birth)}"
+    return wake(namespace)
+
+
+_MOST_WINDOWS = 64  # of the slots; more buckets share them, or finding their tags takes long
 
 
 def _of_namespace(name: str) -> Callable[[str], str]:
@@ -91,7 +125,9 @@ def _of_namespace(name: str) -> Callable[[str], str]:
 
 
 birth = _of_namespace("birth")
-"""String `buckets:birth id`: written once, by the first process that opens the namespace."""
+"""String `buckets:birth id`: written once, by the first process that opens the namespace.
+
+On a Cluster the birth id ends with `:windows`, and `s` if wake-ups are sharded."""
 workers = _of_namespace("workers")
 """Zset: worker name -> when its announcement expires, in ms on Redis' clock."""
 worker_info = _of_namespace("worker_info")
@@ -104,6 +140,8 @@ destinations = _of_namespace("destinations")
 """Hash: place (a broker, an exchange or topic, a destination) -> its rule, JSON."""
 allowances = _of_namespace("allowances")
 """Hash: place with a rate -> until when (us on Redis' clock) all that it saved up is spent."""
+alarms = _of_namespace("alarms")
+"""Hash: bucket, or `wiped` -> what a worker noticed (`store/setbacks.py`), JSON."""
 events = _of_namespace("events")
 """Channel: a `store/beats.py: Beat` of every process each second, for `delaybridge tail`."""
 recurring = _of_namespace("recurring")
@@ -114,6 +152,8 @@ recurring_state = _of_namespace("recurring_state")
 """Hash: name of a definition -> its progress, JSON."""
 series = _of_namespace("series")
 """Hash: what workers counted in each of the last seconds, minutes and half hours, MessagePack."""
+waits = _of_namespace("waits")
+"""String without a meaning, on each server: what is written before a WAIT, which counts from it."""
 wake = _of_namespace("wake")
 """Channel: `bucket due_ms` when an idle owner must look again, `fleet` when shares change,
 `destinations` when a rule changes."""

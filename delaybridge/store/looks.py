@@ -22,7 +22,7 @@ def mend_looks(namespace: str) -> Steps[list[str]]:
     """
     stored, now_us = yield [
         plain("HGETALL", keys.recurring_state(namespace), parse=replies.read_mapping),
-        registry.store_time(),
+        registry.store_time(keys.recurring_state(namespace)),
     ]
     names, mended, now_ms = sorted(stored), list[str](), now_us // 1000
     for at in range(0, len(names), _PAGE):

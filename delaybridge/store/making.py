@@ -14,7 +14,7 @@ from delaybridge.errors import ConfigError, DelayBridgeError, MessageError, Stor
 from delaybridge.message import KNOWN, Answer, destination_text
 from delaybridge.recurring.definition import Definition, read_definition
 from delaybridge.recurring.plan import LEAD_MS, Planned, plan, ttl_ms
-from delaybridge.store import recurring, registry
+from delaybridge.store import recurring
 from delaybridge.store.command import Each, RedisCommand, Steps, plain
 from delaybridge.store.keys import bucket_of
 from delaybridge.store.recurring import DefinitionEntry, Progress, Span
@@ -257,7 +257,7 @@ class Making(Scheduling):
         since_ms, progress = entry.since_ms, entry.progress
         births = old.birth, recurring.birth_of({"plan": old.fields.get("backfill")})
         sources = [recurring.source_of(old.name, birth) for birth in births if birth]
-        definition, time = old.definition, registry.store_time()
+        definition, time = old.definition, self.clock()
         if not sources or definition is None:  # nobody knows its bucket
             forget: list[RedisCommand[Any]] = [
                 plain("HDEL", each.key("sources"), *sources) for each in self._buckets

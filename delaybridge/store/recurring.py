@@ -232,6 +232,6 @@ def read_one(namespace: str, name: str) -> Steps[tuple[DefinitionEntry, int | No
         plain("HGET", definitions, name),
         plain("HGET", states, name),
         plain("ZSCORE", due, name, parse=look_ms_of),
-        registry.store_time(),
+        registry.store_time(definitions),
     ]
     return read_entry(name, raw or b"", progress or b""), look_ms, now_us // 1000

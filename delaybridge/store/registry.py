@@ -100,11 +100,15 @@ def record(
     return RedisCommand("record", (keys.series(namespace),), args, bool)
 
 
-def store_time() -> RedisCommand[int]:
-    """Redis' clock in microseconds since the epoch."""
-    return plain("TIME", parse=lambda reply: int(reply[0]) * 1_000_000 + int(reply[1]))
+def store_time(near: str = "") -> RedisCommand[int]:
+    """Redis' clock in microseconds since the epoch. near: a key; the clock of its server."""
+    return plain("TIME", parse=_read_time, near=near)
 
 
-def info(section: str) -> RedisCommand[dict[str, str]]:
-    """One section of INFO."""
-    return plain("INFO", section, parse=replies.read_info)
+def _read_time(reply: Sequence[bytes]) -> int:
+    return int(reply[0]) * 1_000_000 + int(reply[1])
+
+
+def info(section: str, near: str = "") -> RedisCommand[dict[str, str]]:
+    """One section of INFO, of the server that has the key `near`."""
+    return plain("INFO", section, parse=replies.read_info, near=near)

@@ -36,7 +36,7 @@ ANSWERS = {  # the numbers are those of lua/
     14: Answer.FOREIGN,
 }
 _STATES = (State.DELAYED, State.IN_FLIGHT, State.PARKED, State.DEAD)
-_BIRTH = re.compile(rb"([1-9][0-9]{0,4}):([0-9a-f]{16})")
+_BIRTH = re.compile(rb"([1-9][0-9]{0,4}):([0-9a-f]{16}(?::[1-9][0-9]{0,2}s?)?)")
 
 
 class Sample(NamedTuple):
@@ -85,7 +85,10 @@ class Fired(NamedTuple):
 
 
 class Renewed(NamedTuple):
-    """The answer to a renewal. next_score: of the next message in `due`, None if there is none."""
+    """The answer to a renewal. next_score: of the next message in `due`, None if there is none.
+
+    It is 0 if the store has a claim that the owner has not received: it is to claim at once.
+    """
 
     held: bool
     next_score: float | None = None

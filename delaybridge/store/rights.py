@@ -7,14 +7,16 @@ is really called, on keys of a bucket number that no namespace uses, all in one 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from delaybridge.errors import StoreDenied, StoreError, StoreUnavailable
+from delaybridge.errors import StoreDenied, StoreError, StoreMisnamed, StoreUnavailable
 from delaybridge.settings.namespace import MAX_BUCKETS
 from delaybridge.store import keys
-from delaybridge.store.command import Each, RedisCommand, Steps, plain
+from delaybridge.store.command import RedisCommand, Steps, as_received, grouped, plain
 from delaybridge.store.keys import SCRIPT_KEYS
+from delaybridge.store.namespace import refuse_eviction_anywhere
+from delaybridge.store.placement import ONE_SERVER, Placement
 from delaybridge.store.scripts import scripts
 from delaybridge.store.verbs import Bucket
 
@@ -84,52 +86,97 @@ PROBES: dict[str, tuple[str, tuple[str | int, ...]]] = {
 }
 KEYLESS = {"TIME": (), "PING": (), "INFO": ("memory",)}
 SUBSCRIBING = ("SUBSCRIBE", "UNSUBSCRIBE")
+SHARDED = ("SPUBLISH",)  # used on a Cluster; Redis 6.2 does not have it
+SHARDED_SUBSCRIBING = ("SSUBSCRIBE", "SUNSUBSCRIBE")
+OF_A_CLUSTER = ("CLUSTER SLOTS", "CLUSTER INFO", "ASKING")
+_LOAD, _EXISTS, _CLEANUP = "SCRIPT LOAD", "SCRIPT EXISTS", "cleanup"
+_TRIED = 100_000  # numbers, to find one on a server that has few slots
 
 
 def commands_of(role: Role) -> list[str]:
     """Every Redis command of a role, by name: those of its scripts and the plain ones."""
     called = {name for verb in role.verbs for name in _CALLED.findall(scripts()[verb][0])}
-    return sorted(called.union(role.plain))
+    return sorted(called.union(role.plain).difference(SHARDED))
 
 
-def check(namespace: str, role: str) -> Steps[None]:
-    """Raise StoreDenied, with every right that the user lacks for this role."""
-    if lacking := (yield from lacking_for(namespace, ROLES[role])):
+def clustered(role: Role) -> list[str]:
+    """What a role runs on a Cluster besides."""
+    return [*SHARDED, *(SHARDED_SUBSCRIBING if "SUBSCRIBE" in role.plain else ())]
+
+
+def check(namespace: str, role: str, placement: Placement = ONE_SERVER) -> Steps[None]:
+    """Raise StoreDenied, with every right that the user lacks for this role on any master.
+
+    Raises ConfigError if a master evicts keys when it is full.
+    """
+    if lacking := (yield from lacking_for(namespace, ROLES[role], placement)):
         raise StoreDenied(
             f"redis: the user lacks rights that a {role} needs: {', '.join(lacking)}; "
-            "see docs/keys.md"
+            "see docs/security.md"
         )
+    yield from refuse_eviction_anywhere(placement)
 
 
-def lacking_for(namespace: str, role: Role) -> Steps[list[str]]:
+def lacking_for(namespace: str, role: Role, placement: Placement = ONE_SERVER) -> Steps[list[str]]:
     """The rights that the user lacks, as an ACL writes them: `+hdel`, `~{ns:*`.
 
-    Leaves no keys behind. StoreUnavailable if Redis does not answer.
+    Tried on every master that answers: each has its own users. Leaves no keys behind.
+    StoreUnavailable if none answers. The right to load scripts is not needed where all of them are
+    loaded, which the user may ask.
     """
-    bucket = Bucket(namespace, MAX_BUCKETS + 1, "rights")
-    asked = list(_asked(bucket, namespace, commands_of(role)))
-    cleanup: list[RedisCommand[Any]] = [
-        # If DEL is denied, the keys expire.
-        *(plain("PEXPIRE", bucket.key(key), _EXPIRE_MS) for key in (_HASH, _ZSET)),
-        plain("DEL", *(bucket.key(key) for key in keys.BUCKET_KEYS)),
+    nodes = [*placement.nodes()] or [""]
+    asked = [list(_asked(_bucket_at(node, namespace, placement), namespace, role, node))
+             for node in nodes]  # fmt: skip
+    replies = yield from grouped([[command for _, command in each] for each in asked])
+    answers = dict(zip(nodes, zip(asked, replies, strict=True), strict=True))
+    # Whether it answers shows in the first command; others may be for the namespace's own server.
+    silent = {n: own[0] for n, (_, own) in answers.items() if isinstance(own[0], StoreUnavailable)}
+    if len(silent) == len(nodes):
+        raise silent[nodes[0]]
+    lacking: dict[str, list[str]] = {}
+    for node in answers.keys() - silent.keys():
+        names, own = answers[node]
+        for right in dict.fromkeys(_refused([name for name, _ in names], own, namespace)):
+            lacking.setdefault(right, []).append(node)
+    everywhere = len(nodes) - len(silent)
+    return [
+        right if len(on) == everywhere else f"{right} (on {', '.join(sorted(on))})"
+        for right, on in lacking.items()
     ]
-    replies = yield Each([*(command for _, command in asked), *cleanup])
-    lacking = []
-    for (name, _), reply in zip(asked, replies, strict=False):
-        if isinstance(reply, StoreUnavailable):
+
+
+def _bucket_at(node: str, namespace: str, placement: Placement) -> Bucket:
+    """A bucket that no namespace uses, on this server."""
+    for number in range(MAX_BUCKETS + 1, MAX_BUCKETS + _TRIED):
+        if placement.node_of(keys.bucket_key(namespace, number, "lease")) == node:
+            break
+    return Bucket(namespace, number, "rights")
+
+
+def _refused(names: Sequence[str], answers: Sequence[Any], namespace: str) -> Iterator[str]:
+    loaded = dict(zip(names, answers, strict=True)).get(_EXISTS)
+    is_loaded = isinstance(loaded, list) and all(loaded)
+    for name, reply in zip(names, answers, strict=True):
+        if isinstance(reply, StoreMisnamed):
             raise reply
-        if isinstance(reply, StoreDenied) or _is_unknown(reply):
-            lacking.append(_in_acl(name, str(reply), namespace))
-    return list(dict.fromkeys(lacking))
+        if not isinstance(reply, StoreDenied) and not _is_unknown(reply):
+            continue
+        if name in (_EXISTS, _CLEANUP) or (name == _LOAD and is_loaded):
+            continue
+        if name in (*SHARDED, *SHARDED_SUBSCRIBING) and _is_unknown(reply):
+            continue  # Redis 6.2: its Clusters wake workers by plain channels
+        yield _in_acl(_LOAD if "'script" in str(reply) else name, str(reply), namespace)
 
 
 def _asked(
-    bucket: Bucket, namespace: str, names: list[str]
+    bucket: Bucket, namespace: str, role: Role, node: str
 ) -> Iterator[tuple[str, RedisCommand[Any]]]:
     """(Name, harmless call) of each command; those that make a key before those that remove it."""
-    channel = keys.wake(namespace)
+    names, near = commands_of(role), bucket.key("lease")
     yield "EVALSHA", bucket.renew("rights", _EXPIRE_MS)
-    yield "SCRIPT LOAD", plain("SCRIPT LOAD", scripts()["renew"][0])
+    yield _LOAD, plain(_LOAD, scripts()["renew"][0], near=near)
+    yield _EXISTS, plain(_EXISTS, *(scripts()[verb][1] for verb in role.verbs), near=near)
+    channel = keys.wake(namespace)
     words: dict[str, tuple[str | int, ...]] = {
         **{name: (bucket.key(key), *args) for name, (key, args) in PROBES.items()},
         **KEYLESS,
@@ -137,11 +184,22 @@ def _asked(
         # Not the fleet's own channel: its messages would come between two replies.
         **dict.fromkeys(SUBSCRIBING, (f"{channel}:rights",)),
     }
-    yield from ((name, plain(name, *words[name])) for name in words if name in names)
+    if node:
+        own = keys.bucket_key(namespace, bucket.number, "wake", bucket.birth)
+        words |= {"SPUBLISH": (own, "0 0"), **dict.fromkeys(SHARDED_SUBSCRIBING, (own,))}
+        names = [*names, *clustered(role)]
+    for name in (name for name in words if name in names):
+        # Sent to this server: a channel's name would lead to another.
+        yield name, RedisCommand(name, (near,), words[name], as_received, is_plain=True)
+    if node:
+        yield from ((name, plain(name, near=near)) for name in OF_A_CLUSTER)
     # Every key of a bucket, and one of the namespace: a key pattern may leave some out.
-    of_bucket = [bucket.key(name) for name in keys.BUCKET_KEYS]
-    for key in (*of_bucket, f"{keys.workers(namespace)}:rights"):
+    for key in (bucket.key(name) for name in keys.BUCKET_KEYS):
         yield "GET", plain("GET", key)
+    yield "GET", plain("GET", f"{keys.workers(namespace)}:rights")
+    for key in (_HASH, _ZSET):  # if DEL is denied, the keys expire
+        yield _CLEANUP, plain("PEXPIRE", bucket.key(key), _EXPIRE_MS)
+    yield _CLEANUP, plain("DEL", *(bucket.key(key) for key in keys.BUCKET_KEYS))
 
 
 def _is_unknown(reply: object) -> bool:
@@ -154,5 +212,5 @@ def _in_acl(name: str, why: str, namespace: str) -> str:
     if re.search(r"to access .*\bkeys?\b", why):
         return f"~{{{namespace}:* ~{{{namespace}}}*"
     if re.search(r"to access .*\bchannels?\b", why):
-        return f"&{{{namespace}}}*"
+        return f"&{{{namespace}:* &{{{namespace}}}*"
     return f"+{name.lower().replace(' ', '|')}"

@@ -138,7 +138,7 @@ class History(Namespace):
             [
                 *rings,
                 plain("HGET", name, "workers"),
-                registry.store_time(),
+                self.clock(),
                 *registry.fleet(self.namespace),
             ]
         )

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain
 from typing import Any, NamedTuple
 
 from delaybridge.errors import StoreError
 from delaybridge.message import State
-from delaybridge.store import announcements, damage, recurring, registry, replies, rules
+from delaybridge.store import announcements, damage, recurring, registry, replies, rules, setbacks
 from delaybridge.store.announcements import IngestInfo, WorkerInfo
 from delaybridge.store.command import Each, RedisCommand, Steps, grouped, plain, store_wide_error
 from delaybridge.store.damage import Damage
@@ -16,7 +15,9 @@ from delaybridge.store.held import WAITING, Paused, late_from_ms, paused_places,
 from delaybridge.store.namespace import Namespace
 from delaybridge.store.record import Failing
 from delaybridge.store.rules import NO_RULES, Rules
+from delaybridge.store.setbacks import Setback
 from delaybridge.store.troubles import Retrying, Trouble, counted
+from delaybridge.store.unseen import Unseen, by_node, why_unseen
 from delaybridge.store.verbs import Bucket
 
 _SAMPLE = 1000  # retried messages that are read of each bucket
@@ -31,7 +32,8 @@ class BucketStats(NamedTuple):
     pause or a rate of their destination holds back. owner: the worker that
     holds the lease, None if it is free; lease_ms: the milliseconds until the lease expires.
     damage: keys with data that delaybridge did not write; they are not counted. dead_dropped: dead
-    messages deleted because there were too many or they were too old.
+    messages deleted because there were too many or they were too old. node: the Redis server that
+    has it, on a Cluster. unseen: why nothing is known of the bucket now; all counts are 0 then.
     """
 
     bucket: int
@@ -45,6 +47,8 @@ class BucketStats(NamedTuple):
     lease_ms: int | None
     damage: tuple[Damage, ...] = ()
     dead_dropped: int = 0
+    node: str = ""
+    unseen: str = ""
 
 
 class Stats(NamedTuple):
@@ -57,6 +61,9 @@ class Stats(NamedTuple):
     of the namespace's own keys; odd_rules: of the rules of destinations. rules: those that can be
     read. paused: the places that operators have paused. recurring_late_ms: for how long no worker
     has made recurring messages that it should have looked at; 0 if it is less than ten seconds.
+    redis: how its servers work together, empty for one alone. What is on a server of a Cluster that
+    does not answer is missing from all counts: `unseen`.
+    setbacks: Redis came back with an older past, or empty, and nobody has cleared it.
     """
 
     now_ms: int
@@ -78,6 +85,13 @@ class Stats(NamedTuple):
     odd_rules: Sequence[Damage] = ()
     paused: Sequence[Paused] = ()
     recurring_late_ms: int = 0
+    setbacks: Sequence[Setback] = ()
+    redis: str = ""
+
+    @property
+    def unseen(self) -> list[Unseen]:
+        """The servers that do not answer, with their buckets."""
+        return by_node((each.bucket, each.node, each.unseen) for each in self.buckets)
 
     @property
     def ignoring(self) -> list[str]:
@@ -94,7 +108,11 @@ class Counting(Namespace):
     """The call that counts."""
 
     def stats(self) -> Steps[Stats]:
-        """Counts of every bucket, and the fleet. Takes two round trips, three if messages fail."""
+        """Counts of every bucket, and the fleet. Takes two round trips, three if messages fail.
+
+        Buckets on a server of a Cluster that does not answer are `unseen`; without the server of
+        the namespace's own keys nothing can be counted: StoreUnavailable.
+        """
         buckets = yield from self.open()
         parts = [
             part for bucket in buckets for part in (count_commands(bucket), damage.look(bucket))
@@ -102,21 +120,17 @@ class Counting(Namespace):
         parts += (registry.fleet(self.namespace, ingests=ingests) for ingests in (False, True))
         parts.append(damage.look_at_lists(self.namespace))
         look = recurring.first_look(self.namespace)
-        parts.append([look, rules.read(self.namespace), registry.store_time()])
+        parts.append([look, *_kept(self.namespace), self.clock()])
         found = yield from grouped(parts)
-        if (error := store_wide_error(chain.from_iterable(found))) is not None:
+        *of_buckets, workers, ingests, lists, (look_ms, stored, went_back, now_us) = found
+        if error := store_wide_error([*workers, *ingests, *lists, look_ms, stored, now_us]):
             raise error
-        *of_buckets, workers, ingests, lists, (look_ms, stored, now_us) = found
         now_ms = now_us // 1000
-        retrying, is_sampled = yield from retrying_of(buckets)
-        counts = [
-            bucket_stats(bucket, replies, damage.found(bucket, looked), now_ms)
-            for bucket, replies, looked in zip(
-                buckets, of_buckets[::2], of_buckets[1::2], strict=True
-            )
-        ]
-        owners = [count.owner for count in counts]
-        living = announcements.workers(workers, now_ms, owners)
+        pairs = zip(buckets, of_buckets[::2], of_buckets[1::2], strict=True)
+        counts = [self._counts_of(*each, now_ms) for each in pairs]
+        seen = [bucket for bucket, count in zip(buckets, counts, strict=True) if not count.unseen]
+        retrying, is_sampled = yield from retrying_of(seen)
+        living = announcements.workers(workers, now_ms, [count.owner for count in counts])
         troubles = [trouble for each in living for trouble in each.said.troubles(each.name)]
         known = announcements.obeyed(stored, living)
         counts = yield from unheld(buckets, counts, known, self.kinds, now_ms, troubles)
@@ -130,16 +144,34 @@ class Counting(Namespace):
             retrying_sampled=is_sampled,
             troubles=troubles,
             damage=(*damage.found_in_lists(self.namespace, lists), *_reported(living, counts)),
+            setbacks=setbacks.kept(went_back),
             recurring_late_ms=recurring.late_look_ms(look_ms, now_ms),
-            **(yield from self._steered(known, stored)),
+            redis=self.placement.about(),
+            **(yield from self._steered(known, stored, seen)),
         )
 
+    def _counts_of(
+        self, bucket: Bucket, counted: list[Any], looked: list[Any], now_ms: int
+    ) -> BucketStats:
+        node = self.placement.node_of(bucket.key("due"))
+        why = why_unseen(node, store_wide_error([*counted, *looked]))
+        found = () if why else damage.found(bucket, looked)
+        return bucket_stats(bucket, counted, found, now_ms)._replace(node=node, unseen=why)
+
     def _steered(
-        self, known: Rules, stored: Mapping[bytes, bytes] | StoreError
+        self,
+        known: Rules,
+        stored: Mapping[bytes, bytes] | StoreError,
+        seen: Sequence[Bucket],
     ) -> Steps[dict[str, Any]]:
-        paused = yield from paused_places(self._buckets, known, self.kinds)
+        paused = yield from paused_places(seen, known, self.kinds)
         odd = rules.damage(self.namespace, stored)
         return {"rules": known, "odd_rules": odd, "paused": paused}
+
+
+def _kept(namespace: str) -> list[RedisCommand[Any]]:
+    """What operators and workers have left there."""
+    return [rules.read(namespace), setbacks.read(namespace)]
 
 
 def _overall(counts: Sequence[BucketStats]) -> dict[str, Any]:

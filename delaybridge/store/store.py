@@ -9,58 +9,77 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 import redis
 import redis.asyncio
-from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
-from redis.retry import Retry
+from redis.exceptions import RedisError, ResponseError
 
-from delaybridge.errors import ConfigError, DelayBridgeError, StoreUnavailable, printable
+from delaybridge.errors import DelayBridgeError, StoreUnavailable
 from delaybridge.events import Emit, StoreSilent
+from delaybridge.settings.durability import MEMORY, Durability
+from delaybridge.settings.redis_servers import Address
 from delaybridge.store.command import Each, RedisCommand, Steps, store_wide_error
-from delaybridge.store.connection import AsyncWire, Wire
-from delaybridge.store.login import logged_in
-from delaybridge.store.pipeline import Pipeline, translate
+from delaybridge.store.connection import NotAsked
+from delaybridge.store.durability import assurance_of
+from delaybridge.store.pipeline import Pipeline, Portion, translate
+from delaybridge.store.redis_client import connect
+from delaybridge.store.servers import Servers, servers_of
+from delaybridge.store.wire import AsyncWire, Wire
 
 T = TypeVar("T")
 
 _SILENCE_S, _PONG_S = 1.0, 2.0  # a silent subscription is pinged; dead without an answer
 _RESUBSCRIBE_S = 0.5
+_ASKED_S = 0.02  # until the masters are known, when a store is new
 _ASK_AGAIN_S = 0.2
+_LOOK_S = 0.02
+_HANDSHAKE = 0.2  # of the time-out: of a server that another one may replace
 
 
-def _connect(from_url: Callable[..., T], url: str, timeout_s: float) -> T:
-    """A client of redis-py that never sends anything again by itself.
-
-    Its retries multiply (connect inside command) and know no deadline; `Pipeline` does both.
-    """
-    url, login = logged_in(url)
-    keepalive = {} if url.lower().startswith("unix:") else {"socket_keepalive": True}
-    try:
-        return from_url(
-            url,
-            **login,
-            **keepalive,
-            protocol=2,
-            retry=Retry(NoBackoff(), 0),
-            socket_timeout=timeout_s / 2,
-            socket_connect_timeout=timeout_s / 2,
-            health_check_interval=0,
-        )
-    except (ValueError, TypeError, RedisError) as exc:
-        raise ConfigError(f"redis.url: {printable(str(exc))[:120]}") from None
+def _connect_s(timeout_s: float, replaceable: bool) -> float:
+    return timeout_s * (_HANDSHAKE if replaceable else 0.5)
 
 
 class AsyncStore:
     """Redis on an event loop. Any number of calls may be made at once."""
 
-    def __init__(self, url: str, *, timeout_s: float = 5.0) -> None:
-        self.timeout_s = timeout_s
-        self.redis: Any = _connect(redis.asyncio.Redis.from_url, url, timeout_s)
-        self._wire = AsyncWire(self.redis.connection_pool, timeout_s / 2)
+    def __init__(
+        self, url: str, *, timeout_s: float = 5.0, durability: Durability = MEMORY
+    ) -> None:
+        self.timeout_s, self._assurance = timeout_s, assurance_of(durability)
+        self._servers: Servers[AsyncWire] = servers_of(url, self._open_wire)
+
+    def _open_wire(self, url: str, address: Address | None, replaceable: bool) -> AsyncWire:
+        within_s = _connect_s(self.timeout_s, replaceable)
+        client = connect(redis.asyncio.Redis.from_url, url, within_s, address)
+        return AsyncWire(client.connection_pool, self.timeout_s / 2)
+
+    @property
+    def redis(self) -> redis.asyncio.Redis:
+        """A client of redis-py for the server (on a Cluster, one of them), for a subscription."""
+        return redis.asyncio.Redis(connection_pool=self._servers.wire_at("").pool)
+
+    def node_of(self, key: str) -> str:
+        """The server that has a key, as `host:port`; empty unless this is a Redis Cluster.
+
+        It may change at any time: slots move, and masters fail over.
+        """
+        return self._servers.node_of(key)
+
+    def nodes(self) -> list[str]:
+        """Every master, as `node_of` names it. `near="@NODE"` sends a command to one of them."""
+        return self._servers.nodes()
+
+    def about(self) -> str:
+        """How the servers work together, for people; empty for one server alone."""
+        return self._servers.about()
+
+    def misses(self, key: str = "") -> bool:
+        """Whether the server of a key, or any of a Cluster, does not answer, or did not lately."""
+        return self._servers.misses(key)
 
     async def run(self, commands: Sequence[RedisCommand[Any]]) -> list[Any]:
         """The parsed replies in order; all commands go out in one round trip.
@@ -91,15 +110,24 @@ class AsyncStore:
         return answers
 
     async def _answered(self, commands: Sequence[RedisCommand[Any]]) -> Pipeline:
-        pipeline = Pipeline(commands, self.timeout_s)
+        servers = self._servers
+        pipeline = Pipeline(commands, self.timeout_s, self._assurance, follows=servers.follows)
         while pipeline.left:
-            try:
-                pipeline.take(await self._wire.call(pipeline.requests()))
-            except (RedisError, OSError) as exc:
-                pipeline.lost(exc)
+            portions = servers.portions(pipeline, commands)
+            if len(portions) == 1:
+                await self._send(pipeline, *portions[0])
+            elif portions:
+                await asyncio.gather(*(self._send(pipeline, *each) for each in portions))
             if pipeline.pause_s:
+                servers.failed()
                 await asyncio.sleep(pipeline.pause_s)
         return pipeline
+
+    async def _send(self, pipeline: Pipeline, wire: AsyncWire, portion: Portion) -> None:
+        try:
+            pipeline.take(portion, await wire.call(pipeline.requests(portion), pipeline.wait_s))
+        except (RedisError, OSError) as exc:
+            pipeline.lost(portion, exc)
 
     async def complete(self, steps: Steps[T]) -> T:
         """Run a call to its end and return its result. Raises what the call or the store raises."""
@@ -119,40 +147,94 @@ class AsyncStore:
         Never ends. Subscribes again until it succeeds, also after its connection went dead without
         a sign, or turned out to lead to the wrong server. on_lost: called with each failure.
         """
+        await self._first_look()
         while True:
-            subscription, generation = self.redis.pubsub(), self._wire.generation
             try:
-                await subscription.subscribe(channel)
-                async for text in self._heard(subscription, generation):
-                    yield text
+                # All servers of a Cluster pass it on. But PUBLISH, which goes to the server of the
+                # channel's slot, counts only who listens there.
+                wire = self._servers.wire_at(node := self.node_of(channel))
+                async with self._subscription(wire) as subscription:
+                    generation = wire.generation
+                    await subscription.subscribe(channel)
+                    async for text in self._heard(subscription, wire, generation):
+                        yield text
+                        if self.node_of(channel) != node:
+                            break
+            except NotAsked:
+                await asyncio.sleep(_ASKED_S)
             except (RedisError, OSError) as exc:
                 on_lost(translate(exc))
+                self._servers.failed()
                 await asyncio.sleep(_RESUBSCRIBE_S)
-            finally:
-                await subscription.aclose()
 
-    async def _heard(self, subscription: Any, generation: int) -> AsyncIterator[str | None]:
+    async def _first_look(self) -> None:
+        """Wait a moment until it is known who the masters are."""
+        until_s = time.monotonic() + self.timeout_s / 2
+        while not self._servers.is_known and time.monotonic() < until_s:
+            await asyncio.sleep(_LOOK_S)
+
+    async def listen_sharded(self, node: str, channels: Sequence[str]) -> AsyncIterator[str | None]:
+        """As `listen`, of sharded channels of one server, one after the other.
+
+        Ends when the server is no master any more, or no longer has one of the channels; at once if
+        there are none, which redis-py refuses to listen to.
+        """
+        while channels and node in self.nodes():
+            try:
+                wire = self._servers.wire_at(node)
+                async with self._subscription(wire) as subscription:
+                    generation = wire.generation
+                    for channel in channels:  # each in its own slot
+                        await subscription.ssubscribe(channel)
+                    async for text in self._heard(subscription, wire, generation):
+                        yield text
+                    if wire.generation == generation:
+                        return  # the server has given a channel away
+            except ResponseError:
+                return  # MOVED: it had given one away before
+            except (RedisError, OSError):
+                self._servers.failed()
+                await asyncio.sleep(_RESUBSCRIBE_S)
+
+    @asynccontextmanager
+    async def _subscription(self, wire: AsyncWire) -> AsyncIterator[Any]:
+        """A subscription on a connection of its own, to where the wire leads now."""
+        pool = type(wire.pool)(**wire.recipe)
+        subscription = redis.asyncio.Redis(connection_pool=pool).pubsub()
+        try:
+            yield subscription
+        finally:
+            await subscription.aclose()  # type: ignore[no-untyped-call]
+            await pool.disconnect()
+
+    async def _heard(
+        self, subscription: Any, wire: AsyncWire, generation: int
+    ) -> AsyncIterator[str | None]:
         """The messages of one subscription; None once it is made. Raises when it is dead.
 
-        Ends when the connections of its generation are closed: it leads to the same wrong server.
+        Ends when the connections of its generation are closed: it leads to the same wrong server;
+        and when the server ends it, because it has given a sharded channel away.
         """
         pinged = False
-        while self._wire.generation == generation:
+        while wire.generation == generation:
             found = await subscription.get_message(timeout=_PONG_S if pinged else _SILENCE_S)
             if found is None and pinged:
                 raise redis.TimeoutError("the subscription is dead")
             pinged = found is None
             if found is None:
                 await subscription.ping()
-            elif found["type"] == "subscribe":
+            elif found["type"] in ("subscribe", "ssubscribe"):
                 yield None
-            elif found["type"] == "message":
+            elif found["type"] == "sunsubscribe":
+                return
+            elif found["type"] in ("message", "smessage"):
                 yield found["data"].decode(errors="replace")
 
     async def close(self) -> None:
         """Close every connection."""
-        await self._wire.close()
-        await self.redis.aclose()
+        self._servers.end()
+        for wire in self._servers.wires():
+            await wire.close()
 
 
 async def insist(store: AsyncStore, emit: Emit, commands: Sequence[RedisCommand[Any]]) -> list[Any]:
@@ -168,10 +250,37 @@ async def insist(store: AsyncStore, emit: Emit, commands: Sequence[RedisCommand[
 class Store:
     """Redis from ordinary code. Thread-safe: each call under way has its own connection."""
 
-    def __init__(self, url: str, *, timeout_s: float = 5.0) -> None:
-        self.timeout_s = timeout_s
-        self.redis: Any = _connect(redis.Redis.from_url, url, timeout_s)
-        self._wire = Wire(self.redis.connection_pool, timeout_s / 2)
+    def __init__(
+        self, url: str, *, timeout_s: float = 5.0, durability: Durability = MEMORY
+    ) -> None:
+        self.timeout_s, self._assurance = timeout_s, assurance_of(durability)
+        self._servers: Servers[Wire] = servers_of(url, self._open_wire)
+
+    def _open_wire(self, url: str, address: Address | None, replaceable: bool) -> Wire:
+        within_s = _connect_s(self.timeout_s, replaceable)
+        client = connect(redis.Redis.from_url, url, within_s, address)
+        return Wire(client.connection_pool, self.timeout_s / 2)
+
+    @property
+    def redis(self) -> redis.Redis:
+        """As `AsyncStore.redis`."""
+        return redis.Redis(connection_pool=self._servers.wire_at("").pool)
+
+    def node_of(self, key: str) -> str:
+        """As `AsyncStore.node_of`."""
+        return self._servers.node_of(key)
+
+    def nodes(self) -> list[str]:
+        """As `AsyncStore.nodes`."""
+        return self._servers.nodes()
+
+    def about(self) -> str:
+        """As `AsyncStore.about`."""
+        return self._servers.about()
+
+    def misses(self, key: str = "") -> bool:
+        """As `AsyncStore.misses`."""
+        return self._servers.misses(key)
 
     def run(self, commands: Sequence[RedisCommand[Any]]) -> list[Any]:
         """As `AsyncStore.run`."""
@@ -182,15 +291,29 @@ class Store:
         return self._answered(commands).answers
 
     def _answered(self, commands: Sequence[RedisCommand[Any]]) -> Pipeline:
-        pipeline = Pipeline(commands, self.timeout_s)
+        servers = self._servers
+        pipeline = Pipeline(commands, self.timeout_s, self._assurance, follows=servers.follows)
         while pipeline.left:
-            try:
-                pipeline.take(self._wire.replies(pipeline.requests()))
-            except (RedisError, OSError) as exc:
-                pipeline.lost(exc)
+            # All servers have their portion before the replies of the first are read.
+            sent = [self._send(pipeline, *each) for each in servers.portions(pipeline, commands)]
+            for portion, replies in sent:
+                try:
+                    pipeline.take(portion, replies)
+                except (RedisError, OSError) as exc:
+                    pipeline.lost(portion, exc)
             if pipeline.pause_s:
+                servers.failed()
                 time.sleep(pipeline.pause_s)
         return pipeline
+
+    def _send(
+        self, pipeline: Pipeline, wire: Wire, portion: Portion
+    ) -> tuple[Portion, Iterable[Any]]:
+        """Send a portion; returns it, and its replies."""
+        try:
+            return portion, wire.replies(pipeline.requests(portion), pipeline.wait_s)
+        except (RedisError, OSError) as exc:
+            return portion, _raising(exc)
 
     def complete(self, steps: Steps[T]) -> T:
         """As `AsyncStore.complete`."""
@@ -204,5 +327,12 @@ class Store:
 
     def close(self) -> None:
         """Close every connection."""
-        self._wire.close()
-        self.redis.close()
+        self._servers.end()
+        for wire in self._servers.wires():
+            wire.close()
+
+
+def _raising(error: Exception) -> Iterator[Any]:
+    """Replies whose first is an error that is raised."""
+    raise error
+    yield

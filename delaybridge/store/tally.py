@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from delaybridge.message import State
-from delaybridge.store.command import Each, RedisCommand, Steps
+from delaybridge.store.command import Each, RedisCommand, Steps, store_wide_error
 from delaybridge.store.namespace import Namespace
 from delaybridge.store.replies import Tallied
 from delaybridge.store.rules import label_of, places_of
@@ -77,7 +77,8 @@ class Tallying(Namespace):
 def tallied(buckets: Sequence[Bucket]) -> Steps[list[list[Any]]]:
     """The tallies, or errors, of all buckets, by state in the order of STATES.
 
-    Redis answers others between two pipelines, of about two milliseconds each.
+    Redis answers others between two pipelines, of about two milliseconds each. Raises an error
+    that concerns the whole store.
     """
     found: list[list[Any]] = []
     size = max(1, _AT_ONCE // _limit(buckets), len(buckets) // _MOST_PIPELINES)
@@ -85,6 +86,8 @@ def tallied(buckets: Sequence[Bucket]) -> Steps[list[list[Any]]]:
         commands, of_state = tallies_of(buckets, state), list[Any]()
         for first in range(0, len(commands), size):
             of_state += yield Each(commands[first : first + size])
+            if (error := store_wide_error(of_state)) is not None:
+                raise error  # each of the others might wait as long
         found.append(of_state)
     return found
 

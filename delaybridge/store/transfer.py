@@ -182,7 +182,8 @@ def _rule(fields: object, source: Destination | None, kinds: Mapping[str, str]) 
     if not isinstance(fields, dict):
         raise MessageError("bad_document", "rule", f"give an object with {', '.join(_RULE_FIELDS)}")
     rules.check(fields)
-    rule = msgspec.structs.replace(msgspec.convert(fields, Rule), paused_ms=None)
+    given = {name: value for name, value in fields.items() if value is not None}  # null: not set
+    rule = msgspec.structs.replace(msgspec.convert(given, Rule), paused_ms=None)
     plan = {**(fields.get("retry") or {}), "dead_letter": rule.dead_letter}
     sound = check_plan(plan, kinds, source, to_dead_set=True)
     if sound is None or sound == MessagePlan(dead_letter=sound.dead_letter):

@@ -55,13 +55,13 @@ class Bucket:
 
     A command that is sent again gets the same answer as the first time. now_ms: epoch milliseconds,
     None for Redis' clock; only tests pass a number. token, ttl_ms: of the lease, which every
-    owner's verb renews.
+    owner's verb renews. wake: `keys.wake_channel`; home: a name in the slot of the namespace's own.
     """
 
     def __init__(self, namespace: str, number: int, birth: str) -> None:
         self.number, self.birth = number, birth
-        self._wake = keys.wake(namespace)
-        name = {key: keys.bucket_key(namespace, number, key) for key in keys.BUCKET_KEYS}
+        self.home, self.wake = keys.wake(namespace), keys.wake_channel(namespace, number, birth)
+        name = {key: keys.bucket_key(namespace, number, key, birth) for key in keys.BUCKET_KEYS}
         self._keys = {
             script: tuple(name[key] for key in used)
             for script, used in SCRIPT_KEYS.items()
@@ -105,7 +105,7 @@ class Bucket:
         number = _WAIT_MAYBE if maybe and policy is WAIT else _POLICIES[policy]
         offsets = b"".join(map(_OFFSET.pack, source.offsets))
         args: list[Arg] = [
-            _now(now_ms), number, self.birth, int(first), self._wake, self.number, source.name,
+            _now(now_ms), number, self.birth, int(first), self.wake, self.number, source.name,
             offsets, reach, len(messages), *[message.id for _, message in messages],
             *[stamp + message.payload for stamp, message in messages], *runs_of(messages),
         ]  # fmt: skip
@@ -159,14 +159,14 @@ class Bucket:
         now_ms: int | None = None,
     ) -> RedisCommand[Answer]:
         """Give a message that was not fired another due time. source, reach: as for `cancel`."""
-        args = (_now(now_ms), stamp, id, when, self._wake, self.number, source, offset, reach)
+        args = (_now(now_ms), stamp, id, when, self.wake, self.number, source, offset, reach)
         return self._call("reschedule", args, replies.read_answer)
 
     def kick(
         self, stamp: bytes, id: str, delay_ms: int = 0, *, now_ms: int | None = None
     ) -> RedisCommand[Answer]:
         """Bring a message back from the dead set, due in `delay_ms`, with no failed attempts."""
-        args = (_now(now_ms), stamp, id, delay_ms, self._wake, self.number)
+        args = (_now(now_ms), stamp, id, delay_ms, self.wake, self.number)
         return self._call("kick", args, replies.read_answer)
 
     def discard(self, stamp: bytes, id: str, *, now_ms: int | None = None) -> RedisCommand[Answer]:
@@ -218,13 +218,13 @@ class Bucket:
         args = (owner, ttl_ms, self.birth)
         return self._call("acquire", args, lambda reply: replies.read_acquired(owner, reply))
 
-    def renew(self, token: str, ttl_ms: int) -> RedisCommand[replies.Renewed]:
-        """Extend the lease, if this token still holds it."""
-        return self._call("renew", (token, ttl_ms), replies.read_renewed)
+    def renew(self, token: str, ttl_ms: int, known: Arg = "") -> RedisCommand[replies.Renewed]:
+        """Extend the lease, if this token still holds it. known: the last claim received."""
+        return self._call("renew", (token, ttl_ms, known), replies.read_renewed)
 
     def release(self, token: str) -> RedisCommand[Literal[True]]:
         """Give the lease back, if this token still holds it."""
-        return self._call("release", (token, self._wake), lambda _: True)
+        return self._call("release", (token, self.home), lambda _: True)
 
     def holder(self) -> RedisCommand[str | None]:
         """The worker that holds the lease, None if it is free."""

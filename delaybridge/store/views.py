@@ -18,16 +18,21 @@ from delaybridge.store.rules import Rules, places_of
 from delaybridge.store.selection import span_scores, within
 from delaybridge.store.stored import Stored, stored
 from delaybridge.store.troubles import WorkerTroubles
+from delaybridge.store.unseen import Unseen, by_node, why_unseen
 from delaybridge.store.verbs import Bucket
 
 Cursor = tuple[float, str]
 
 
 class Page(NamedTuple):
-    """Some messages in order. cursor: pass it on to get the next page; None on the last page."""
+    """Some messages in order. cursor: pass it on to get the next page; None on the last page.
+
+    unseen: servers whose buckets are missing, if that was allowed.
+    """
 
     items: list[Stored]
     cursor: Cursor | None
+    unseen: Sequence[Unseen] = ()
 
 
 class Views(Namespace):
@@ -57,9 +62,14 @@ class Views(Namespace):
         span_ms: tuple[int | None, int | None],
         limit: int,
         cursor: Cursor | None,
+        partial: bool = False,
     ) -> Steps[Page]:
-        """One page, merged from all buckets by (score, id)."""
+        """One page, merged from all buckets by (score, id).
+
+        partial: without buckets whose server does not answer, instead of StoreUnavailable.
+        """
         buckets = yield from self.open()
+        unseen: list[Unseen] = []
         low, high = span_scores(state, span_ms)
         items: list[Stored] = []
         while True:
@@ -67,17 +77,39 @@ class Views(Namespace):
                 bucket.page(state, limit=limit, after=cursor, low=low, high=high)
                 for bucket in buckets
             )
+            if partial:
+                buckets, pages, lost = self._seen(buckets, pages)
+                unseen += lost
             yield from self.check(buckets, pages)
             rows, more = _merged(buckets, pages)
             for score, _, number, row in rows:
                 # One id may have the same score under several keys. A cursor cannot point between
                 # those, so they stay on one page.
                 if len(items) >= limit and cursor != (score, row.id):
-                    return Page((yield from self._with_reasons(items)), cursor)
+                    return Page((yield from self._with_reasons(items)), cursor, tuple(unseen))
                 cursor = (score, row.id)
                 items += _fitting(stored(row, number), destination, span_ms)
             if not more or len(items) >= limit:
-                return Page((yield from self._with_reasons(items)), cursor if more else None)
+                found = yield from self._with_reasons(items)
+                return Page(found, cursor if more else None, tuple(unseen))
+
+    def _seen(
+        self, buckets: Sequence[Bucket], pages: Sequence[Any]
+    ) -> tuple[list[Bucket], list[Any], list[Unseen]]:
+        """The buckets whose server answers, and their pages; the others."""
+        nodes = [self.placement.node_of(bucket.key("due")) for bucket in buckets]
+        why = [
+            why_unseen(node, store_wide_error([page]))
+            for node, page in zip(nodes, pages, strict=True)
+        ]
+        seen = [
+            (bucket, page)
+            for bucket, page, lost in zip(buckets, pages, why, strict=True)
+            if not lost
+        ]
+        numbers = [bucket.number for bucket in buckets]
+        lost = by_node(zip(numbers, nodes, why, strict=True))
+        return [bucket for bucket, _ in seen], [page for _, page in seen], lost
 
     def _with_reasons(self, items: list[Stored]) -> Steps[list[Stored]]:
         """The same items; parked ones with the reason that their bucket's worker announced."""
@@ -86,7 +118,7 @@ class Views(Namespace):
             return items
         asked = [self._buckets[number].holder() for number in numbers]
         fleet = [*registry.fleet(self.namespace), rules.read(self.namespace)]
-        replies = yield Each([*asked, *fleet, registry.store_time()])
+        replies = yield Each([*asked, *fleet, self.clock()])
         if (error := store_wide_error(replies)) is not None:
             raise error
         *holders, info, expiries, stored, now_us = replies

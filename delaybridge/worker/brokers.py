@@ -10,6 +10,7 @@ from functools import partial
 from delaybridge.errors import PublishUnavailable
 from delaybridge.publish import PublishOptions, Report, connect, kind_of
 from delaybridge.scan.lane import Broker, Lane
+from delaybridge.scan.outcomes import ERROR_CHARS
 from delaybridge.worker.eventlog import say
 from delaybridge.worker.service import Background
 
@@ -58,6 +59,11 @@ class Brokers:
             self.by_name[name] = self._create(name, urls[name])
             self._background.start(self._connect(name))
         return replaced
+
+    def announced(self) -> dict[str, str | None]:
+        """Why each is unavailable, for the worker's announcement; None if it is not."""
+        reasons = {name: broker.publisher.unavailable for name, broker in self.by_name.items()}
+        return {name: why and why[:ERROR_CHARS] for name, why in reasons.items()}
 
     def retire(self, brokers: Collection[Broker], lanes: Collection[Lane]) -> None:
         """Close replaced brokers once their lanes have every outcome, or confirms time out."""

@@ -21,7 +21,7 @@ from typing import Any
 
 from delaybridge.errors import DelayBridgeError, StoreUnavailable
 from delaybridge.metrics.reports import ProcessReport
-from delaybridge.scan.lease import NameTaken
+from delaybridge.scan.fleet import NameTaken
 from delaybridge.settings.routes import Route
 from delaybridge.settings.settings import Settings
 from delaybridge.worker.ingester import run_ingest

@@ -51,6 +51,7 @@ from delaybridge.events import (
     Settled,
     SourceUnguarded,
     StoreSilent,
+    StoreWentBack,
     Stuck,
 )
 from delaybridge.settings.urls import redact_text
@@ -60,14 +61,14 @@ _log = logging.getLogger("delaybridge")
 _SUMMARY_S = 1.0
 _TEXT_CHARS = 200
 # The remedy for a source comes last, after names that may be long.
-_MOST_CHARS = {IngestFailed: 1000, SourceUnguarded: 1000}
+_MOST_CHARS = {IngestFailed: 1000, SourceUnguarded: 1000, StoreWentBack: 1000}
 _MOST_LINES = 100  # of one summary; further groups are counted together as `(others)`
 # Only logged with --verbose.
 _DEBUG = (Claimed, FireAllowed, PublishFailed, Revoked, Settled, IngestStored)
 _WARNINGS = (
     BucketDamaged, Buried, ChangeRefused, CircuitOpened, ClockStepped, DeadDropped, DeadLettered,
     Dropped, FleetDamaged, IdMissing, IngestFailed, LeaseLost, Quarantined, RecurringFailed,
-    Retried, ScannerFailed, SourceUnguarded, StoreSilent, Stuck,
+    Retried, ScannerFailed, SourceUnguarded, StoreSilent, StoreWentBack, Stuck,
 )  # fmt: skip
 _OF_SOURCES = (ChangeRefused, Ingested, Quarantined)
 _OF_BUCKETS = (LeaseAcquired, LeaseLost, LeaseReleased)

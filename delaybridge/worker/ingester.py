@@ -21,16 +21,17 @@ from delaybridge.ingest.storing import EntryStore
 from delaybridge.metrics.counts import MOST_DESTINATIONS
 from delaybridge.metrics.reports import ProcessReport
 from delaybridge.publish import PublishOptions
-from delaybridge.scan.lease import NameTaken
+from delaybridge.scan.fleet import NameTaken
 from delaybridge.settings.routes import Route, parse_routes
 from delaybridge.settings.settings import Settings
 from delaybridge.settings.urls import kinds_of
-from delaybridge.store import command, keys, registry, replies, rights
+from delaybridge.store import command, keys, registry, replies
 from delaybridge.store.calls import Calls
 from delaybridge.store.store import AsyncStore
 from delaybridge.worker.broadcast import Broadcast
 from delaybridge.worker.eventlog import say
 from delaybridge.worker.listeners import Listeners
+from delaybridge.worker.opening import open_namespace
 from delaybridge.worker.pulse import Pulse
 from delaybridge.worker.reload import changed_brokers, reread
 from delaybridge.worker.service import Background, Identity, OnReport, Service, end, run, until
@@ -115,13 +116,13 @@ class Ingester(Service):
     async def work(self) -> None:
         """Read until stopped. Raises only errors that a restart cannot mend."""
         s = self.settings
-        self._store = AsyncStore(s.redis.url, timeout_s=s.redis.timeout_s)
-        self._calls = Calls(s.namespace, s.brokers, s.buckets, s.limits.as_limits())
+        self._store = AsyncStore(s.redis.url, timeout_s=s.redis.timeout_s, durability=s.kept)
+        self._calls = Calls(s.namespace, s.brokers, s.buckets, s.limits.as_limits(), s.kept)
+        self._calls.placement = self._store
         self._background = Background()
         self.pulse = Pulse(self._store, [Broadcast(s.namespace, self.identity, self.emit)])
         try:
-            await self._store.complete(self._calls.open())
-            await self._store.complete(rights.check(s.namespace, "producer"))
+            await open_namespace(self._store, self._calls, "producer")
             self._start_keepers()
             work = [
                 asyncio.create_task(self._announce(self._store)),

@@ -196,10 +196,12 @@ class _Parent:
         leaves = registry.announce(
             namespace, who.name, who.instance, ttl_ms=0, ingests=bool(child.spec.routes)
         )
-        releases = [Bucket(namespace, b, "").release(token) for b, token in child.tokens.items()]
         try:
             # Not through `Calls.open`, which would create a namespace that was wiped again.
-            store.run([leaves, *releases])
+            record, _ = store.run([registry.read_birth(namespace), leaves])
+            if record is not None:
+                buckets = [(Bucket(namespace, b, record[1]), t) for b, t in child.tokens.items()]
+                store.run([bucket.release(token) for bucket, token in buckets])
         except StoreError as exc:
             say(logging.WARNING, "leases_not_released", reason=str(exc), hint="they run out")
         finally:

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from delaybridge.errors import StoreError
+from delaybridge.errors import NotDurable, StoreError
 from delaybridge.events import Emit, RecurringFailed, RunsMade
 from delaybridge.store import recurring
 from delaybridge.store.calls import Calls
@@ -73,6 +73,8 @@ class RecurringRuns:
                     self._report(each)
                 made = await self._store.complete(self._calls.make_runs())
         except StoreError as exc:  # what was taken is taken again soon
+            if isinstance(exc, NotDurable):  # no other part of the worker meets it
+                self._emit(RecurringFailed(reason=str(exc)))
             _log.debug("recurring definitions were not made", exc_info=exc)
         except Exception as exc:
             self._emit(RecurringFailed(reason=f"{type(exc).__name__}: {exc}"))

@@ -11,8 +11,9 @@ import msgspec
 
 from delaybridge.events import Event, Published
 from delaybridge.metrics.counts import Counts, Key
-from delaybridge.store import registry, replies
-from delaybridge.store.command import RedisCommand, plain
+from delaybridge.store import marks, registry
+from delaybridge.store.command import RedisCommand
+from delaybridge.store.marks import Marks
 from delaybridge.store.series import LATE
 from delaybridge.store.verbs import Bucket
 
@@ -24,7 +25,6 @@ _NAMES = {
     "messages_dropped_total": "dropped",
 }
 _LATENESS = "publish_lateness_seconds"
-_MARKS = ("scheduled", "cancelled", "rescheduled")
 _MOST_BUCKETS = 500  # in a sample
 _TOLD_AGAIN_S = 20.0  # record.lua forgets a bucket's totals after a minute
 _TOO_OLD_S = 60.0  # what could not be recorded for this long is left out
@@ -59,7 +59,8 @@ class Sampler:
         self._sample: bytes | None = None  # under way, or without an answer
         self._sampled_s = 0.0  # when it was made
         self._asked: list[int] = []  # the buckets whose marks were asked for
-        self._totals: dict[int, Totals] = {}  # of held buckets, as read last
+        self.marks: dict[int, Marks] = {}  # of held buckets, as read last; none if it failed
+        self._totals: dict[int, Totals] = {}
         self._totals_told: dict[int, tuple[Totals, float]] = {}  # and when
 
     def __call__(self, event: Event) -> None:
@@ -80,19 +81,17 @@ class Sampler:
         who = self._namespace, self._worker, self._instance
         return [
             registry.record(*who, self._number, self._sample),
-            *(plain("HMGET", bucket.key("marks"), *_MARKS, parse=_totals) for bucket in held),
+            *(marks.read(bucket) for bucket in held),
         ]
 
     def take(self, replies: Sequence[Any]) -> None:
         """Without an answer the same sample is sent again."""
-        recorded, *marks = replies
+        recorded, *looks = replies
         if not isinstance(recorded, Exception):
             self._sample = None
-        self._totals = {
-            number: totals
-            for number, totals in zip(self._asked, marks, strict=True)
-            if isinstance(totals, tuple)
-        }
+        found = zip(self._asked, looks, strict=True)
+        self.marks = {number: each for number, each in found if isinstance(each, Marks)}
+        self._totals = {number: each.totals for number, each in self.marks.items()}
 
     def _new_sample(self) -> bytes:
         before, self._told = self._told, self._flat()
@@ -136,8 +135,3 @@ class Sampler:
 
 def _late(key: Key, counts: Sequence[int]) -> dict[tuple[str, str], int]:
     return {(f"{LATE}{index}", key[1]): count for index, count in enumerate(counts) if count}
-
-
-def _totals(reply: Sequence[bytes | None]) -> Totals:
-    """The marks of a bucket. One without counts, of an older version, has done nothing."""
-    return tuple(replies.read_count(value) for value in reply)

@@ -12,18 +12,20 @@ from delaybridge.backoff import Backoff
 from delaybridge.errors import ConfigError, NotDrained, StoreUnavailable, StoreWiped
 from delaybridge.events import ScannerFailed, StoreSilent
 from delaybridge.metrics.reports import ProcessReport
-from delaybridge.scan.lease import NameTaken
+from delaybridge.scan.fleet import NameTaken
+from delaybridge.scan.lease import OnToken
 from delaybridge.settings.settings import Settings
-from delaybridge.store import rights
 from delaybridge.store.calls import Calls
 from delaybridge.store.store import AsyncStore
 from delaybridge.worker.broadcast import Broadcast
 from delaybridge.worker.destinations import Destinations
 from delaybridge.worker.eventlog import say
 from delaybridge.worker.listeners import Listeners
+from delaybridge.worker.opening import open_namespace
+from delaybridge.worker.past import Past, refuse_wiped
 from delaybridge.worker.reload import changed_brokers, reread
 from delaybridge.worker.sampler import Sampler
-from delaybridge.worker.scan_run import OnToken, ScanRun
+from delaybridge.worker.scan_run import ScanRun
 from delaybridge.worker.service import Identity, OnReport, Service, run
 
 _log = logging.getLogger("delaybridge")
@@ -59,6 +61,7 @@ class Worker(Service):
         who = identity.name, identity.instance
         self.sampler = Sampler(settings.namespace, *who, self.emit.counts)
         self.emit.join(self.sampler)
+        self.past = Past(settings.namespace, *who, self.emit)
         self.gave_back = True  # whether every lease that it took was given back
         self.current_run: ScanRun | None = None
         self._backoff = Backoff(*_RESTART_S, steady_s=_STEADY_S)
@@ -69,11 +72,12 @@ class Worker(Service):
         s = self.settings
         if not s.brokers:
             raise ConfigError("brokers: none is configured; add --broker amqp://... or kafka://...")
-        store = AsyncStore(s.redis.url, timeout_s=s.redis.timeout_s)
-        calls = Calls(s.namespace, s.brokers, s.buckets, s.limits.as_limits())
+        store = AsyncStore(s.redis.url, timeout_s=s.redis.timeout_s, durability=s.kept)
+        calls = Calls(s.namespace, s.brokers, s.buckets, s.limits.as_limits(), s.kept)
+        calls.placement = store
         try:
-            await store.complete(calls.open())
-            await store.complete(rights.check(s.namespace, "worker"))
+            await refuse_wiped(store, s.namespace)  # before the namespace is created again
+            await open_namespace(store, calls, "worker")
             while not self.stopping.is_set():
                 await self._run_once(store, calls)
         finally:
@@ -103,7 +107,10 @@ class Worker(Service):
         began_s = time.monotonic()
         try:
             await ScanRun(self, store, calls).run()
-        except (ConfigError, StoreWiped):
+        except StoreWiped:
+            await self.past.tell_wiped(store)
+            raise
+        except ConfigError:
             raise
         except NameTaken as exc:
             await self._wait_for_name(exc)

@@ -1,0 +1,56 @@
+"""Failpoints: the fault suite (tests/chaos) stops a process at a named place on a message's path.
+
+`DELAYBRIDGE_FAILPOINTS="claim.after=exit:1;publish.after_write=stop;settle.before=sleep:5000"`.
+Each acts once: `exit:N` ends the process the N-th time that the place is reached, as SIGKILL would;
+`stop:N` stops it (SIGSTOP); `sleep:MS` blocks it for so long the first time.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+VARIABLE = "DELAYBRIDGE_FAILPOINTS"
+EXIT_CODE = 137
+NAMES = (
+    "claim.before",
+    "claim.after",
+    "fire.after",
+    "publish.after_write",
+    "settle.before",
+    "settle.after",
+    "ingest.stored",
+)
+
+
+def read(text: str) -> dict[str, tuple[str, int]]:
+    """Place -> (action, number). ValueError if it is not understood."""
+    found = {}
+    for each in filter(None, text.split(";")):
+        name, _, what = each.strip().partition("=")
+        action, _, number = what.partition(":")
+        if name not in NAMES or action not in ("exit", "stop", "sleep"):
+            raise ValueError(f"{VARIABLE}: {each!r} is not NAME=exit|stop|sleep[:NUMBER]")
+        found[name] = action, int(number or 1)
+    return found
+
+
+_left = read(os.environ.get(VARIABLE, ""))
+ARE_SET = bool(_left)
+"""Look at this before `reach`: without failpoints a place costs one `if`."""
+
+
+def reach(name: str) -> None:
+    """The process is at this place: do what is set for it."""
+    action, number = _left.get(name, ("", 0))
+    if action and action != "sleep" and number > 1:
+        _left[name] = action, number - 1
+        return
+    _left.pop(name, None)
+    if action == "exit":
+        os._exit(EXIT_CODE)
+    elif action == "stop":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    elif action == "sleep":
+        time.sleep(number / 1000)

@@ -1,0 +1,57 @@
+"""Durability: what Redis has done with a write before its caller is told that it is accepted."""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from typing import NamedTuple
+
+from delaybridge.errors import ConfigError, printable, shown
+
+DURABILITY_FORM = "memory, aof, aof-fsync, or replicated:N with N from 1 to 9"
+_REPLICATED = re.compile(r"replicated:([1-9])")
+
+
+class Keeping(StrEnum):
+    """The kinds of durability."""
+
+    MEMORY = "memory"
+    AOF = "aof"
+    AOF_FSYNC = "aof-fsync"
+    REPLICATED = "replicated"
+
+
+class Durability(NamedTuple):
+    """A mode. replicas: how many have to hold a write, 0 unless the mode is `replicated`."""
+
+    mode: Keeping = Keeping.MEMORY
+    replicas: int = 0
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether Redis is asked after each write how far it has come."""
+        return self.mode in (Keeping.AOF_FSYNC, Keeping.REPLICATED)
+
+    def __str__(self) -> str:
+        return f"{self.mode.value}:{self.replicas}" if self.replicas else self.mode.value
+
+
+MEMORY = Durability()
+
+
+def read_durability(text: object) -> Durability | None:
+    """The durability that a text names, None if it names none."""
+    if isinstance(text, str):
+        if found := _REPLICATED.fullmatch(text):
+            return Durability(Keeping.REPLICATED, int(found[1]))
+        if text in {*Keeping} - {Keeping.REPLICATED}:
+            return Durability(Keeping(text))
+    return None
+
+
+def check_durability(text: object) -> Durability:
+    """The durability that a text names. Raises ConfigError if it names none."""
+    found = read_durability(text)
+    if found is None:
+        raise ConfigError(f"durability: got {printable(shown(text))}; use {DURABILITY_FORM}")
+    return found

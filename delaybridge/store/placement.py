@@ -1,0 +1,45 @@
+"""Which Redis servers a store has, and which of them has a key: as a call may know it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+
+class Placement(Protocol):
+    """The servers of a store. A `Store` and an `AsyncStore` are one; it asks nobody."""
+
+    def node_of(self, key: str) -> str:
+        """The server that has a key, as `host:port`; empty unless this is a Redis Cluster."""
+
+    def nodes(self) -> Sequence[str]:
+        """Every master, as `node_of` names it."""
+
+    def about(self) -> str:
+        """How the servers work together, for people; empty for one server alone."""
+
+    def misses(self, key: str = "") -> bool:
+        """Whether the server of a key, or any of a Cluster, does not answer, or did not lately."""
+
+
+class _OneServer:
+    def node_of(self, key: str) -> str:
+        return ""
+
+    def nodes(self) -> Sequence[str]:
+        return [""]
+
+    def about(self) -> str:
+        return ""
+
+    def misses(self, key: str = "") -> bool:
+        return False
+
+
+ONE_SERVER: Placement = _OneServer()
+"""A server that is alone, or behind Sentinels."""
+
+
+def at(node: str) -> str:
+    """`near` for a command that this server is to answer."""
+    return f"@{node}" if node else ""

@@ -1,0 +1,102 @@
+"""Setbacks: Redis came back with an older past, or empty. Workers note it, operators clear it.
+
+They are kept in Redis, so they outlive the worker that noticed: the hash `alarms`, an entry of JSON
+for each bucket that went back, and one for the whole namespace if it was wiped.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from delaybridge.errors import StoreError, printable
+from delaybridge.store import keys, replies
+from delaybridge.store.command import RedisCommand, plain
+from delaybridge.times import format_time
+
+FRESH_MS = 600_000  # `health` fails for as long
+_WIPED = "wiped"
+_MOST = 2**53
+_CHARS = 200
+
+
+class Setback(NamedTuple):
+    """What a worker noticed: at_ms, by its own clock in epoch milliseconds.
+
+    bucket: the one that went back from one turn to another; None if the namespace was wiped.
+    missing: how many scheduled messages are not counted any more; they are lost, unless they had
+    been published or cancelled.
+    """
+
+    at_ms: int
+    worker: str
+    bucket: int | None = None
+    from_turn: int = 0
+    to_turn: int = 0
+    missing: int = 0
+
+
+def note(namespace: str, found: Setback) -> RedisCommand[Any]:
+    """Keep it; a later one of the same bucket replaces it."""
+    field = _WIPED if found.bucket is None else str(found.bucket)
+    return plain("HSET", keys.alarms(namespace), field, json.dumps(found._asdict()))
+
+
+def read(namespace: str) -> RedisCommand[list[Setback]]:
+    """All that are kept; what cannot be read is left out."""
+    return plain("HGETALL", keys.alarms(namespace), parse=_read)
+
+
+def clear(namespace: str) -> RedisCommand[int]:
+    """Forget them; answers 1 if there were any."""
+    return plain("DEL", keys.alarms(namespace), parse=int)
+
+
+def kept(reply: list[Setback] | StoreError) -> list[Setback]:
+    """The reply to `read`; none if the key is damaged."""
+    return [] if isinstance(reply, StoreError) else reply
+
+
+def told(found: Sequence[Setback]) -> str:
+    """In one sentence what happened; empty if nothing did."""
+    wiped = next((each for each in found if each.bucket is None), None)
+    if wiped is not None:
+        return f"the namespace was wiped, seen by {wiped.worker} at {format_time(wiped.at_ms)}"
+    if not found:
+        return ""
+    last = max(found, key=lambda each: each.at_ms)
+    missing = sum(each.missing for each in found)
+    turns = f"bucket {last.bucket} at turn {last.to_turn}"
+    if last.to_turn < last.from_turn:
+        turns = f"bucket {last.bucket} from turn {last.from_turn} to {last.to_turn}"
+    return (
+        f"Redis went back to an older state in {len(found)} buckets ({turns}), "
+        f"{missing:,} scheduled messages are missing, seen by {last.worker} at "
+        f"{format_time(last.at_ms)}"
+    )
+
+
+def _read(reply: list[bytes]) -> list[Setback]:
+    found = replies.read_mapping(reply)
+    return [*_readable(found.values())]
+
+
+def _readable(texts: Iterable[bytes]) -> Iterable[Setback]:
+    for text in texts:
+        try:
+            of = json.loads(text)
+        except ValueError:
+            continue
+        if isinstance(of, dict):
+            worker = printable(str(of.get("worker"))[:_CHARS])
+            bucket = of.get("bucket")
+            yield Setback(
+                _whole(of, "at_ms"), worker, None if bucket is None else _whole(of, "bucket"),
+                _whole(of, "from_turn"), _whole(of, "to_turn"), _whole(of, "missing"),
+            )  # fmt: skip
+
+
+def _whole(of: Mapping[str, Any], name: str) -> int:
+    value = of.get(name)
+    return value if isinstance(value, int) and 0 <= value < _MOST else 0

@@ -1,0 +1,225 @@
+"""The shifts of a worker: one for each Redis node that has buckets of the namespace.
+
+A bucket whose node changes is drained by its old shift, whose commands reach the new node, and
+then taken by the new one. If a master fails over, its shift goes on under the new master's name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence, Set
+from itertools import islice
+from typing import Any, cast
+
+from delaybridge.message import Delivery
+from delaybridge.publish import Outcome
+from delaybridge.scan.copy import Copy
+from delaybridge.scan.lane import Lane
+from delaybridge.scan.lanes import Lanes
+from delaybridge.scan.scanner import Scanner
+from delaybridge.scan.session import Session
+from delaybridge.store.calls import Calls
+from delaybridge.store.rules import Rules
+from delaybridge.store.store import AsyncStore
+from delaybridge.store.verbs import Bucket
+from delaybridge.worker.service import Background
+from delaybridge.worker.shift import Shift
+
+_ANNOUNCED = 20  # destinations whose messages are parked
+
+Make = Callable[[str, int], Shift]
+"""Makes the shift of a node; how many nodes there are."""
+
+
+class Shifts:
+    """Begins and ends shifts, tells each which buckets to hold, and adds up what they say."""
+
+    def __init__(self, store: AsyncStore, calls: Calls, make: Make) -> None:
+        """calls: an opened namespace."""
+        self._store, self._calls, self._make = store, calls, make
+        self._by_node: dict[str, Shift] = {}
+        self._node_of: dict[int, str] = {}  # bucket -> its node, as last known
+        self._share: set[int] = set()
+        self._background = Background()
+        self._is_alone = True  # there was never a second shift
+
+    def start(self) -> None:
+        """Begin the shifts; they hold nothing yet."""
+        self.assign(set(), may_take=False)
+
+    async def failed(self) -> None:
+        """Wait for the first error that ends a shift, and raise it."""
+        await self._background.failed()
+
+    async def end(self) -> None:
+        """End all shifts, whatever they do."""
+        await asyncio.gather(*(shift.end() for shift in self._all))
+
+    @property
+    def _all(self) -> list[Shift]:
+        return [*self._by_node.values()]
+
+    # which buckets (fleet.Holders)
+
+    def lacks(self, share: set[int]) -> bool:
+        """Whether a bucket of this share is to be taken."""
+        return bool(share - self._held() - self._damaged())
+
+    def assign(self, share: set[int], *, may_take: bool) -> None:
+        """Hold these buckets, and give all others back; see `fleet.Holders`."""
+        self._share = share
+        by_node = self._nodes()
+        self._rename(by_node)
+        begun = {
+            node: self._make(node, len(by_node)) for node in by_node if node not in self._by_node
+        }
+        self._by_node |= begun
+        self._is_alone = self._is_alone and len(self._by_node) == 1
+        held = self._held()
+        for node, shift in [*self._by_node.items()]:
+            here = by_node.get(node, {})
+            elsewhere = held - shift.leases.sessions.keys()  # still being drained there
+            shift.assign(here, share - elsewhere, may_take=may_take)
+            if node in begun:
+                shift.start(self._background)
+            elif shift.is_over:
+                del self._by_node[node]
+                self._background.start(shift.end())
+
+    def moved(self) -> None:
+        """Buckets may be on other nodes now."""
+        self.assign(self._share, may_take=False)
+
+    def _nodes(self) -> dict[str, dict[int, Bucket]]:
+        """The buckets of each node; of one that is unknown for now, the last one known."""
+        by_node: dict[str, dict[int, Bucket]] = {}
+        for bucket in self._calls.buckets:
+            node = self._store.node_of(bucket.key("lease")) or self._node_of.get(bucket.number, "")
+            self._node_of[bucket.number] = node
+            by_node.setdefault(node, {})[bucket.number] = bucket
+        return by_node
+
+    def _rename(self, by_node: dict[str, dict[int, Bucket]]) -> None:
+        """A shift whose node lost its buckets to a node without a shift goes on there."""
+        for node in [*self._by_node.keys() - by_node.keys()]:
+            mine = self._by_node[node].here.keys()
+            new = [n for n in by_node if n not in self._by_node and by_node[n].keys() & mine]
+            if new:
+                to = max(new, key=lambda n: len(by_node[n].keys() & mine))
+                shift = self._by_node[to] = self._by_node.pop(node)
+                shift.renamed(to)
+
+    def _held(self) -> set[int]:
+        return {number for shift in self._all for number in shift.leases.sessions}
+
+    def _damaged(self) -> set[int]:
+        return {n for shift in self._all for n in shift.leases.damaged_buckets.numbers}
+
+    async def drained(self) -> None:
+        """Return when all is released that is not to be held."""
+        await asyncio.gather(*(shift.leases.drained() for shift in self._all))
+
+    async def release_all(self) -> None:
+        """Release every lease, drained or not, and take none any more. Raises the first error."""
+        calls = (shift.leases.release_all() for shift in self._all)
+        for result in await asyncio.gather(*calls, return_exceptions=True):
+            if isinstance(result, BaseException):
+                raise result
+
+    # what they are told
+
+    def report(self, deliveries: Sequence[Delivery], outcome: Outcome) -> None:
+        """How publishes ended. Every delivery is reported once."""
+        copies = cast(Sequence[Copy], deliveries)
+        if self._is_alone:
+            copies[0].session.scanner.report(copies, outcome)
+            return
+        by_scanner: dict[Scanner, list[Copy]] = {}
+        for copy in copies:
+            by_scanner.setdefault(copy.session.scanner, []).append(copy)
+        for scanner, ours in by_scanner.items():
+            scanner.report(ours, outcome)
+
+    def ring(self) -> None:
+        """Wake all scanners."""
+        for shift in self._all:
+            shift.alarm.ring()
+
+    def wake(self, bucket: int, due_ms: int) -> None:
+        """A message due at that time may have come into a bucket."""
+        for scanner in self._scanners():
+            scanner.wake(bucket, due_ms)
+
+    def wake_all(self) -> None:
+        """Wake-ups may have been missed: look into every bucket."""
+        for scanner in self._scanners():
+            scanner.wake_all()
+
+    def rules_changed(self, rules: Rules) -> None:
+        """Obey them from now on."""
+        for lanes in self._lanes():
+            lanes.rules_changed(rules)
+
+    def brokers_changed(self, names: Set[str]) -> list[Lane]:
+        """These brokers were added, replaced or removed; returns their old lanes."""
+        return [lane for lanes in self._lanes() for lane in lanes.brokers_changed(names)]
+
+    def _scanners(self) -> Iterator[Scanner]:
+        return (shift.scanner for shift in self._all if shift.scanner is not None)
+
+    def _lanes(self) -> Iterator[Lanes]:
+        return (shift.lanes for shift in self._all if shift.lanes is not None)
+
+    # what they say
+
+    @property
+    def beat_s(self) -> float:
+        """When one of them last looked after its leases, on the monotonic clock."""
+        return max((shift.leases.beat_s for shift in self._all), default=0.0)
+
+    def is_settled(self, share: set[int]) -> bool:
+        """Whether they hold exactly this share, except for damaged buckets."""
+        if any(shift.leases.draining for shift in self._all):
+            return False
+        return share - self._damaged() == self._held()
+
+    def is_idle(self) -> bool:
+        """Whether nothing is due in the buckets held here, and nothing is on its way."""
+        return all(scanner.is_idle() for scanner in self._scanners())
+
+    def sessions(self) -> Iterator[Session]:
+        """All leases held."""
+        return (s for shift in self._all for s in shift.leases.sessions.values())
+
+    def lost(self, session: Session, reason: str) -> None:
+        """End a session: publish nothing more of it, and take its bucket again."""
+        for shift in self._all:
+            if shift.leases.sessions.get(session.bucket.number) is session:
+                shift.leases.lost(session, reason)
+
+    def answering(self, within_s: float) -> list[Bucket]:
+        """The buckets held here whose node answered lately."""
+        since_s = time.monotonic() - within_s
+        return [s.bucket for s in self.sessions() if s.touched_s > since_s]
+
+    def announced(self) -> dict[str, Any]:
+        """For the announcement: destinations that park their messages, and damaged buckets."""
+        parked = (each for lanes in self._lanes() for each in lanes.parked())
+        damaged: dict[str, str] = {}
+        for shift in self._all:
+            damaged |= shift.leases.damaged_buckets.announced()
+        return {"parked": dict(islice(parked, _ANNOUNCED)), "damaged": damaged}
+
+    def reported(self) -> dict[str, Any]:
+        """For the worker's report: what brokers have not answered, what is held, what is late."""
+        unconfirmed: Counter[str] = Counter()
+        held: Counter[tuple[str, str]] = Counter()
+        firsts: list[float] = []
+        for lanes in self._lanes():
+            unconfirmed.update(lanes.unconfirmed())
+            waiting, first = lanes.held()
+            held.update(waiting)
+            firsts += [] if first is None else [first]
+        return {"unconfirmed": unconfirmed, "held": held, "parked_ms": min(firsts, default=None)}
