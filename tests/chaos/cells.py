@@ -1,0 +1,28 @@
+"""All cells, in the order of their ids."""
+
+from __future__ import annotations
+
+from tests.chaos import (
+    cells_brokers,
+    cells_clock,
+    cells_not_run,
+    cells_random,
+    cells_redis,
+    cells_sites,
+    cells_worker,
+)
+from tests.chaos.cell import Cell
+
+_FILES = (
+    cells_worker,
+    cells_redis,
+    cells_brokers,
+    cells_clock,
+    cells_sites,
+    cells_random,
+    cells_not_run,
+)
+CELLS: dict[str, Cell] = {
+    cell.id: cell
+    for cell in sorted((cell for file in _FILES for cell in file.CELLS), key=lambda cell: cell.id)
+}

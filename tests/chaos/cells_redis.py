@@ -1,0 +1,405 @@
+"""Cells whose fault is in one Redis, or on the way to it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+import redis
+
+from tests.chaos.cell import Cell, Setup
+from tests.chaos.site import AOF, WINDOW, Site
+from tests.rigs.redis_troubles import endless_script, refuse_writes
+from tests.rigs.waiting import wait_until
+from tests.servers.power import PoweredRedis
+from tests.servers.redis import RedisServer, answers_ping
+
+OWN = Setup(redis="own")
+PROXIED = Setup(redis="own", through=("redis",))
+
+
+def kill_and_restart(times: int) -> Callable[[Site], None]:
+    def run(site: Site) -> None:
+        for _ in range(times):
+            with site.fault():
+                site.redis.kill()
+                site.redis.start()
+            site.wait(1.5)
+
+    return run
+
+
+def pause_redis(*seconds: float) -> Callable[[Site], None]:
+    def run(site: Site) -> None:
+        for each_s in seconds:
+            with site.fault():
+                site.redis.pause()
+                site.wait(each_s)
+                site.redis.resume()
+            site.wait(2)
+
+    return run
+
+
+def fill(site: Site) -> None:
+    """Redis is full for 3 s: it refuses what would need memory."""
+    with site.fault():
+        used = site.direct.info("memory")["used_memory"]
+        site.direct.config_set("maxmemory", used // 2)
+        site.wait(3)
+        refused = [line for line in site.history.read_text().splitlines() if "StoreFull" in line]
+        site.expect("I1", "schedule was refused with StoreFull", refused)
+        site.direct.config_set("maxmemory", 0)
+
+
+def cannot_write(site: Site) -> None:
+    with site.fault():
+        refuse_writes(site.redis, site.direct)
+        site.wait(3)
+        (site.redis.folder / "dump.rdb").rmdir()
+        site.direct.config_set("save", "")
+        site.direct.bgsave()
+
+
+def flush_scripts_and_be_busy(site: Site) -> None:
+    with site.fault():
+        for _ in range(5):
+            site.direct.script_flush()
+            site.wait(0.3)
+        site.direct.config_set("busy-reply-threshold", 100)
+        busy = redis.Redis(port=site.redis.port)
+        thread = threading.Thread(target=endless_script, args=[busy])
+        thread.start()
+        site.wait(3)
+        site.direct.script_kill()
+        thread.join()
+        busy.close()
+
+
+def reset_all_the_time(site: Site) -> None:
+    with site.fault():
+        until_s = time.monotonic() + site.seconds - 1
+        while time.monotonic() < until_s:
+            site.wait(0.3)
+            site.proxies.reset(site.redis_proxy)
+
+
+def swallow_replies(site: Site) -> None:
+    """Of every twentieth call no reply comes."""
+    with site.fault(after_s=2):
+        for name in site.bridge.workers:
+            site.bridge.kill_worker(name)
+        for _ in range(2):
+            site.start_victim(change="lose:=0.05")
+        site.wait(site.seconds - 2)
+
+
+def be_slow(site: Site) -> None:
+    with site.fault():
+        site.redis_proxy.delay_s = 0.1  # in each direction
+        site.wait(site.seconds - 2)
+        site.redis_proxy.delay_s = 0
+
+
+def be_demoted(site: Site) -> None:
+    """Redis moves behind its address; connections to the old master stay open."""
+    new = site.enter(RedisServer([*AOF]))
+    with redis.Redis(port=new.port) as replica, site.fault():
+        replica.replicaof("127.0.0.1", site.redis.port)
+        online = lambda: site.direct.info("replication").get("slave0", {})  # noqa: E731
+        wait_until(lambda: online().get("state") == "online", 20, "the replica is in sync")
+        site.direct.execute_command("FAILOVER", "TO", "127.0.0.1", new.port)
+        wait_until(lambda: replica.info("replication")["role"] == "master", 20)
+        site.redis_proxy.target = new.port
+    site.lead_to(new)
+
+
+def swallow_wake_ups(site: Site) -> None:
+    with site.fault(after_s=4):
+        count = site.redis_proxy.swallow_subscriptions()
+        site.expect("I14", "workers had subscribed", count)
+        site.wait(4)
+
+
+def refuses_to_start(site: Site, *phrases: str, url: str = "") -> None:
+    """`delaybridge scan` ends at once, and says why."""
+    command = [sys.executable, "-m", "delaybridge", "--redis", url or site.redis.url]
+    command += ["--namespace", site.namespace, "--broker", site.bridge.brokers["rabbitmq"], "scan"]
+    ended = subprocess.run(
+        command, capture_output=True, text=True, env=site.bridge.environment, timeout=30
+    )
+    said = ended.stdout + ended.stderr
+    site.notes.append(said.strip().splitlines()[-1][:160] if said.strip() else "said nothing")
+    site.expect("I14", f"it refuses to start: {said[-300:]}", ended.returncode in (2, 5))
+    for phrase in phrases:
+        site.expect("I14", f"it says {phrase}: {said[-300:]}", phrase in said)
+
+
+def evict_keys(site: Site) -> None:
+    with RedisServer(["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"]) as other:
+        refuses_to_start(site, "allkeys-lru", url=other.url)
+
+
+def lack_a_right(site: Site) -> None:
+    with RedisServer() as other:
+        with redis.Redis(port=other.port) as admin:
+            rights = ("on", ">s3cret", "~*", "&*", "+@all", "-zadd")
+            admin.execute_command("ACL", "SETUSER", "bridge", *rights)
+        refuses_to_start(site, "zadd", url=f"redis://bridge:s3cret@127.0.0.1:{other.port}/0")
+
+
+def vanish(site: Site) -> None:
+    """Redis restarts empty. Whatever was stored is gone: that must be said."""
+    site.finish_load(60)
+    said_before = len(wiped(site))
+    with site.fault():
+        site.redis.kill()
+        site.redis.start()
+        must_say(site, said_before)
+
+
+def be_flushed(site: Site) -> None:
+    site.finish_load(60)
+    with site.fault():
+        site.direct.flushall()
+        must_say(site, 0)
+
+
+def wiped(site: Site) -> list[str]:
+    words = ("wiped", "went back", "was deleted, or created again")
+    return [name for name, log in site.logs().items() if any(word in log for word in words)]
+
+
+def must_say(site: Site, before: int) -> None:
+    began_s = time.monotonic()
+    try:
+        wait_until(lambda: len(wiped(site)) > before, 20)
+        site.notes.append(f"said after {time.monotonic() - began_s:.1f} s")
+        is_soon = time.monotonic() - began_s <= 5 + site.lease_s
+    except AssertionError:
+        is_soon = False
+    site.expect("I14", "a worker says within 5 s and a lease that data is gone", is_soon)
+    for name in site.bridge.workers:  # they ended, or wait; none may work on
+        site.bridge.kill_worker(name)
+
+
+def lose_power(site: Site) -> None:
+    assert isinstance(site.redis, PoweredRedis)
+    with site.fault():
+        site.notes.append(f"{site.redis.lose_power()} bytes of the AOF were not on disk")
+        site.redis.start()
+
+
+def roll_back(site: Site) -> None:
+    """Somebody restores the files of two seconds ago."""
+    folder, saved = site.redis.folder, site.folder / "saved"
+    shutil.copytree(folder / "appendonlydir", saved)
+    site.wait(2)
+    with site.fault():
+        site.redis.kill()
+        shutil.rmtree(folder / "appendonlydir")
+        shutil.copytree(saved, folder / "appendonlydir")
+        site.redis.start()
+        began_s = time.monotonic()
+        with suppress(AssertionError):
+            wait_until(lambda: went_back(site), 15)
+        took_s = time.monotonic() - began_s
+        site.notes.append(f"said after {took_s:.1f} s: {went_back(site)}")
+        site.expect("I14", "a worker says within 5 s that the store went back", took_s <= 5)
+
+
+def went_back(site: Site) -> list[str]:
+    words = ("went back", "went_back", "older state", "store_set_back", "rolled back")
+    return [name for name, log in site.logs().items() if any(word in log for word in words)]
+
+
+def connect_again_and_again(site: Site) -> None:
+    """Connections of the workers are cut a thousand times; their number stays bounded."""
+    with site.fault():
+        for _ in range(100):
+            for client in site.direct.client_list(_type="normal"):
+                if client["cmd"] != "client|list":
+                    site.direct.client_kill_filter(_id=client["id"])
+            site.wait(0.05)
+    count = len(site.direct.client_list())
+    site.notes.append(f"{count} connections")
+    site.expect("I14", f"connections are bounded: {count}", count < 60)
+
+
+def is_up(server: RedisServer) -> bool:
+    return answers_ping(server.port)
+
+
+CELLS = [
+    Cell(
+        id="F09",
+        component="Redis",
+        fault="killed (SIGKILL) and started again three times, append-only file on",
+        expects="nothing is lost; what was in flight may come twice",
+        run=kill_and_restart(3),
+        in_ci=True,
+        setup=OWN,
+        duplicates=3 * 2 * WINDOW,
+    ),
+    Cell(
+        id="F10",
+        component="Redis",
+        fault="killed and started again, nothing on disk",
+        expects="what was stored is lost; workers say so within 5 s and a lease, and stop",
+        run=vanish,
+        setup=Setup(redis="own", redis_args=("--save", ""), load={"first_s": 20.0}),
+        may_lose_s=60,
+    ),
+    Cell(
+        id="F12",
+        component="Redis",
+        fault="its machine loses power; append-only file synced every second",
+        expects="only what was answered up to 2 s before is lost",
+        run=lose_power,
+        setup=Setup(redis="powered"),
+        may_lose_s=2.2,
+        duplicates=4 * WINDOW,
+    ),
+    Cell(
+        id="F12b",
+        component="Redis",
+        fault="its machine loses power; synced always, durability aof-fsync",
+        expects="nothing is lost",
+        run=lose_power,
+        setup=Setup(
+            redis="powered",
+            redis_args=("--appendfsync", "always"),
+            load={"settings": {"durability": "aof-fsync"}},
+        ),
+        duplicates=2 * WINDOW,
+    ),
+    Cell(
+        id="F74",
+        component="Redis",
+        fault="restored from files that are two seconds older, under load",
+        expects="what was answered meanwhile is lost; workers say so within 5 s",
+        run=roll_back,
+        setup=OWN,
+        may_lose_s=4,
+        duplicates=8 * WINDOW,
+    ),
+    Cell(
+        id="F13",
+        component="Redis",
+        fault="stopped for 3 s, and for 8 s: longer than the time-out of a call",
+        expects="nothing is lost, nothing is claimed by two",
+        run=pause_redis(3, 8),
+        in_ci=True,
+        setup=OWN,
+        duplicates=2 * WINDOW,
+    ),
+    Cell(
+        id="F22",
+        component="Redis",
+        fault="full for 3 s (maxmemory)",
+        expects="schedule is refused with StoreFull; what is stored goes out meanwhile",
+        run=fill,
+        setup=OWN,
+    ),
+    Cell(
+        id="F23",
+        component="Redis",
+        fault="may evict keys (allkeys-lru)",
+        expects="workers refuse to start, and name the setting",
+        run=evict_keys,
+        setup=OWN,
+    ),
+    Cell(
+        id="F24",
+        component="Redis",
+        fault="cannot write to its disk for 3 s, and refuses writes (MISCONF)",
+        expects="nothing is lost; what is due waits until writes are possible",
+        run=cannot_write,
+        setup=OWN,
+    ),
+    Cell(
+        id="F25",
+        component="Redis",
+        fault="scripts flushed five times; busy with a script for 3 s",
+        expects="nothing is lost or repeated",
+        run=flush_scripts_and_be_busy,
+        setup=OWN,
+        duplicates=2 * WINDOW,
+    ),
+    Cell(
+        id="F26",
+        component="Redis",
+        fault="FLUSHALL",
+        expects="what was stored is lost; workers say so within 5 s and a lease, and stop",
+        run=be_flushed,
+        setup=Setup(redis="own", load={"first_s": 20.0}),
+        may_lose_s=60,
+    ),
+    Cell(
+        id="F27",
+        component="way to Redis",
+        fault="all connections reset every 0.3 s",
+        expects="nothing is lost or repeated",
+        run=reset_all_the_time,
+        setup=PROXIED,
+        duplicates=WINDOW,
+    ),
+    Cell(
+        id="F27b",
+        component="way to Redis",
+        fault="every twentieth reply is lost",
+        expects="nothing is lost; each call takes effect once",
+        run=swallow_replies,
+        setup=OWN,
+        duplicates=2 * WINDOW,  # of the two workers that are killed first
+    ),
+    Cell(
+        id="F28",
+        component="way to Redis",
+        fault="200 ms for each round trip",
+        expects="nothing is lost or repeated; messages are late by a round trip",
+        run=be_slow,
+        setup=PROXIED,
+    ),
+    Cell(
+        id="F29",
+        component="Redis",
+        fault="the user may not call one command (ACL)",
+        expects="workers refuse to start, and name the command",
+        run=lack_a_right,
+        setup=OWN,
+    ),
+    Cell(
+        id="F67",
+        component="Redis",
+        fault="a failover behind the same address; connections to the old master stay open",
+        expects="nothing is lost; work goes on within 5 s",
+        run=be_demoted,
+        in_ci=True,
+        setup=PROXIED,
+        back_off_ms=0,
+        duplicates=2 * WINDOW,
+    ),
+    Cell(
+        id="F68",
+        component="way to Redis",
+        fault="all connections are cut a hundred times",
+        expects="clients and workers go on; the number of connections stays bounded",
+        run=connect_again_and_again,
+        setup=OWN,
+        duplicates=2 * WINDOW,
+    ),
+    Cell(
+        id="F69",
+        component="way to Redis",
+        fault="the wake-up connections go dead without a sign",
+        expects="noticed within 4 s; short delays are on time again",
+        run=swallow_wake_ups,
+        setup=Setup(redis="own", through=("redis",), load={"delay_s": 1.0}),
+    ),
+]

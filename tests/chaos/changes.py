@@ -1,0 +1,320 @@
+"""Changes of the product in the processes of a cell: lost replies, and the mutations.
+
+A mutation is a mistake that somebody might make in the product. Each must turn a cell red
+(`make chaos-mutations`): otherwise the suite would not notice that mistake.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import redis
+
+
+def make(name: str) -> None:
+    """Make the changes of these names, separated by ;, in this process."""
+    for each in filter(None, name.split(";")):
+        _make(each)
+
+
+def _make(name: str) -> None:
+    what, _, argument = name.partition(":")
+    if what == "lose":
+        verb, _, share = argument.partition("=")
+        lose_replies(verb, float(share or 0.2))
+    elif what == "poison":
+        die_of(argument.encode())
+    elif what == "block":
+        block_loop(float(argument))
+    else:
+        MUTATIONS[name].change()
+
+
+def lose_replies(verb: str, share: float) -> None:
+    """Of this share of the calls of a script ("": of all), the reply is lost on its way."""
+    from delaybridge.store.connection import AsyncWire
+    from delaybridge.store.scripts import scripts
+
+    mark = scripts()[verb][1].encode() if verb else b""
+    call = AsyncWire.call
+
+    async def losing(self: Any, requests: Iterable[bytes]) -> list[Any]:
+        sent = list(requests)
+        replies = await call(self, sent)
+        if random.random() < share and any(mark in request for request in sent):
+            raise redis.ConnectionError("the reply is lost")
+        return replies
+
+    AsyncWire.call = losing  # type: ignore[method-assign]
+
+
+def die_of(body: bytes) -> None:
+    """A message with this body kills the worker that is about to publish it."""
+    import os
+
+    from delaybridge.publish.rabbitmq.publisher import RabbitMQPublisher
+
+    send = RabbitMQPublisher._send
+
+    def dying(self: Any, deliveries: Any) -> None:
+        if any(delivery.record.body == body for delivery in deliveries):
+            os._exit(137)
+        send(self, deliveries)
+
+    RabbitMQPublisher._send = dying  # type: ignore[method-assign]
+
+
+def block_loop(seconds: float) -> None:
+    """Two seconds after its first publish, the event loop is busy for so long, once."""
+    import asyncio
+
+    from delaybridge.scan.lanes import Lanes
+
+    publish, begun = Lanes.publish, []
+
+    def publishing(self: Any, now_ms: int) -> None:
+        if not begun:
+            begun.append(True)
+            asyncio.get_running_loop().call_later(2, time.sleep, seconds)
+        publish(self, now_ms)
+
+    Lanes.publish = publishing  # type: ignore[method-assign]
+
+
+# mutations
+
+
+def in_script(verb: str, old: str, new: str) -> Callable[[], None]:
+    """A change of a script's text. It must be there."""
+
+    def change() -> None:
+        from delaybridge.store import scripts
+
+        known = dict(scripts.scripts())
+        source, _ = known[verb]
+        if old not in source:
+            raise LookupError(f"lua/{verb}.lua has no {old!r}")
+        text = source.replace(old, new)
+        known[verb] = text, hashlib.sha1(text.encode()).hexdigest()
+        scripts.scripts = lambda: known  # type: ignore[assignment]
+
+    return change
+
+
+def without_lease_check() -> None:
+    for verb in ("claim", "fire", "settle", "retry", "park", "bury"):
+        from delaybridge.store import scripts
+
+        check = "if redis.call('GET', KEYS[1]) ~= ARGV[1] then\n  return false\nend\n"
+        in_script(verb, check, "")()
+        assert check not in scripts.scripts()[verb][0]
+
+
+def settle_before_confirm() -> None:
+    """The store is told as soon as a message is handed to the broker."""
+    from delaybridge.publish import CONFIRMED
+    from delaybridge.scan.lanes import Lanes
+
+    hand_over, outcome = Lanes._hand_over, Lanes.outcome
+
+    def handing_over(self: Any, lane: Any, batch: Any, now_ms: int) -> None:
+        hand_over(self, lane, batch, now_ms)
+        ours = [copy for copy in batch if copy.session.alive and lane.publisher is not None]
+        self.told = getattr(self, "told", set()) | set(map(id, ours))
+        self.kept = [*getattr(self, "kept", []), *ours]  # so that no other gets its id()
+        outcome(self, ours, CONFIRMED, now_ms)
+
+    def late(self: Any, deliveries: Any, result: Any, now_ms: int) -> None:
+        left = [each for each in deliveries if id(each) not in getattr(self, "told", ())]
+        if left:
+            outcome(self, left, result, now_ms)
+
+    Lanes._hand_over, Lanes.outcome = handing_over, late  # type: ignore[method-assign]
+
+
+def fire_skipped() -> None:
+    """Nobody asks the store before the due time: what was claimed is published."""
+    from delaybridge.scan.asking import Asking
+    from delaybridge.store.replies import Fired
+
+    ask = Asking.ask
+
+    async def asking(self: Any, asked: Any, **options: Any) -> Any:
+        rest = {s: [c for c in commands if c.name != "fire"] for s, commands in asked.items()}
+        if rest == asked:
+            return await ask(self, asked, **options)
+        answers = await ask(self, {s: commands for s, commands in rest.items() if commands})
+        allowed = Fired(0, {}, self._clock.now_ms() * 1000)
+        return {s: [*answers.get(s, []), allowed] for s in asked if s.alive}
+
+    Asking.ask = asking  # type: ignore[method-assign]
+
+
+def ignore_due() -> None:
+    """What is claimed is published at once."""
+    from delaybridge.scan.publishing import Publishing
+
+    def publishing(self: Any, now_ms: int) -> None:
+        self._lanes.ready(self.fired)
+        self.fired = []
+        self._lanes.publish(now_ms)
+
+    Publishing.publish = publishing  # type: ignore[method-assign]
+    from delaybridge.scan.firing import Firing
+
+    Firing.lead_ms = property(lambda self: 1500)  # type: ignore[assignment,method-assign]
+
+
+def not_mandatory() -> None:
+    """RabbitMQ drops what no queue takes, and confirms it."""
+    from delaybridge.amqp import encoder
+
+    encoder._MANDATORY = b"\x00"
+
+
+def nack_as_delivered() -> None:
+    from delaybridge.publish import CONFIRMED
+    from delaybridge.publish.rabbitmq import channel
+
+    channel.NACKED = CONFIRMED
+
+
+def unknown_as_dropped() -> None:
+    """An exception counts as not sent, and the message is given up without a word."""
+    from delaybridge.publish import Verdict
+    from delaybridge.scan.outcomes import Outcomes
+
+    failed = Outcomes.failed
+
+    def dropping(self: Any, lane: Any, copies: Any, outcome: Any, now_ms: int) -> None:
+        if outcome.verdict is not Verdict.UNKNOWN:
+            failed(self, lane, copies, outcome, now_ms)
+            return
+        for copy in copies:
+            copy.session.exits.settle(copy.lot.claim, [copy.id], lane.label)
+
+    Outcomes.failed = dropping  # type: ignore[method-assign]
+
+
+def no_reclaim() -> None:
+    """A new owner leaves alone what dead ones had claimed."""
+    from delaybridge.scan.reclaiming import Reclaiming
+
+    async def nothing(self: Any, sessions: Any) -> None:
+        from delaybridge.scan.inherited import Inherited
+
+        for session in sessions:
+            self._reclaimed(Inherited(session))
+
+    Reclaiming._reclaim = nothing  # type: ignore[method-assign]
+
+
+def no_back_off() -> None:
+    """A message that failed is tried again at once, as often as it takes."""
+    from delaybridge.scan.retry import RetryPolicy
+
+    RetryPolicy.delay_ms = lambda self, attempts, random: 0  # type: ignore[method-assign]
+
+
+def body_as_text() -> None:
+    """A body is decoded and encoded again on its way."""
+    from delaybridge.publish.rabbitmq.publisher import RabbitMQPublisher
+
+    send = RabbitMQPublisher._send
+
+    def sending(self: Any, deliveries: Any) -> None:
+        for delivery in deliveries:
+            text = (delivery.record.body or b"").decode(errors="replace")
+            delivery.record = replace_body(delivery.record, text.encode())
+        send(self, deliveries)
+
+    RabbitMQPublisher._send = sending  # type: ignore[method-assign]
+
+
+def replace_body(record: Any, body: bytes) -> Any:
+    import msgspec
+
+    return msgspec.structs.replace(record, body=body)
+
+
+def ingest_acks_first() -> None:
+    """The broker may forget a message before the store has it."""
+    from delaybridge.ingest.rabbitmq.intake import Intake
+
+    store_all, settle = Intake._store_all, Intake._settle
+
+    async def storing(self: Any, held: Any, channel: Any, now_s: float) -> None:
+        settle(self, channel, held)
+        if failpoints.ARE_SET:
+            failpoints.reach("ingest.stored")
+        await store_all(self, held, channel, now_s)
+
+    from delaybridge import failpoints
+
+    Intake._store_all = storing  # type: ignore[method-assign]
+    Intake._settle = lambda self, channel, held: None  # type: ignore[method-assign]
+
+
+def wait_elsewhere() -> None:
+    """WAIT is asked on a connection that has written nothing: every replica has all of that."""
+    from delaybridge.store.durability import Assurance
+
+    Assurance._replicated = lambda self, reply: None  # type: ignore[method-assign]
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """what: the mistake. change: makes it. cells: those that must turn red, one is enough."""
+
+    what: str
+    change: Callable[[], None]
+    cells: tuple[str, ...]
+
+
+MUTATIONS: dict[str, Mutation] = {
+    "pop-without-mirror": Mutation(
+        "a claimed message leaves Redis at once, without a copy in the mirror",
+        in_script("claim", "redis.call('ZADD', KEYS[3], unpack(pairs_))", "local _ = pairs_"),
+        ("F02",),
+    ),
+    "settle-before-confirm": Mutation(
+        "a message counts as delivered once it is handed to the broker",
+        settle_before_confirm,
+        ("F31",),
+    ),
+    "fire-skipped": Mutation(
+        "nobody asks the store again just before the due time", fire_skipped, ("F01",)
+    ),
+    "cancel-ignores-maybe": Mutation(
+        "cancel answers `cancelled` though an attempt may have arrived",
+        in_script("cancel", "and CANCELLED_MAYBE or CANCELLED", "and CANCELLED or CANCELLED"),
+        ("F54",),
+    ),
+    "ignore-due": Mutation("what is claimed is published at once", ignore_due, ("F01",)),
+    "not-mandatory": Mutation("RabbitMQ may drop what no queue takes", not_mandatory, ("F36",)),
+    "nack-as-delivered": Mutation("a nack counts as a confirm", nack_as_delivered, ("F39",)),
+    "unknown-as-dropped": Mutation(
+        "a lost connection counts as not sent, and the message is dropped",
+        unknown_as_dropped,
+        ("F31",),
+    ),
+    "no-lease-check": Mutation(
+        "the scripts of an owner do not look whether it still is one",
+        without_lease_check,
+        ("F54", "F05"),
+    ),
+    "no-reclaim": Mutation("nobody takes over what a dead worker had", no_reclaim, ("F02",)),
+    "no-back-off": Mutation("a failed message is tried again at once", no_back_off, ("F39",)),
+    "body-as-text": Mutation("a body is decoded and encoded again", body_as_text, ("F01",)),
+    "wait-elsewhere": Mutation(
+        "WAIT is asked on another connection than that of the write", wait_elsewhere, ("F14",)
+    ),
+    "ingest-acks-first": Mutation(
+        "ingest acknowledges before the store has the message", ingest_acks_first, ("F59",)
+    ),
+}

@@ -1,0 +1,230 @@
+"""The checker: folds a cell's history by id, and says of each invariant which ids break it.
+
+As in Jepsen, a call without an answer has an unknown outcome: it may have taken effect or not.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.rigs.history import Delivery
+
+INVARIANTS = {
+    "I1": "every accepted message is delivered, cancelled or in the dead set",
+    "I2": "none is delivered before the due time in force",
+    "I3": "none is delivered that was answered `cancelled`",
+    "I4": "after `rescheduled`, none is delivered before the new time",
+    "I5": "body and headers arrive byte for byte",
+    "I6": "nothing is delivered that nobody scheduled",
+    "I7": "no more duplicates than stated, and none without a cause",
+    "I8": "the store is consistent: each stored message is in exactly one place",
+    "I9": "all is done soon after the end of the fault",
+    "I10": "a worker whose lease is over changes nothing",
+    "I11": "at-most-once messages are delivered at most once",
+    "I12": "late news of an earlier claim change nothing",
+    "I13": "no secret is in a log",
+    "I14": "processes survive, or end with their documented code; no traceback in a log",
+    "I15": "memory of workers is bounded",
+    "I16": "other destinations are on time",
+}
+Found = dict[str, list[str]]  # invariant -> what breaks it, ids or sentences; empty: it holds
+
+
+@dataclass
+class Terms:
+    """What a cell allows. Times in epoch ms.
+
+    clock: (epoch us, by how many ms the store's clock was ahead from then on). settle_ms: after
+    the last fault, or after its due time, a message may take so long. may_lose_s: what the store
+    answered so shortly before a fault, or during it, it may have forgotten. others: destinations
+    that no fault concerns; late_ms: the 99th percentile of their lateness.
+    """
+
+    duplicates: int = 0
+    clock: Sequence[tuple[int, int]] = ()
+    settle_ms: int | None = None
+    may_lose_s: float = 0.0
+    others: Sequence[str] = ()
+    late_ms: int = 1000
+    faults: list[tuple[int, int]] = field(default_factory=list)  # from, to
+
+    def is_forgotten(self, answered_us: int) -> bool:
+        """Whether the store may have lost what it answered then."""
+        return self.may_lose_s > 0 and any(
+            begin - self.may_lose_s * 1000 <= answered_us / 1000 <= end
+            for begin, end in self.faults
+        )
+
+    def latest_ms(self, at_us: int) -> float:
+        """The latest time that the store's clock showed in the second before."""
+        ahead = 0
+        for since_us, ahead_ms in self.clock:
+            if since_us <= at_us - 1_000_000:
+                ahead = ahead_ms
+            elif since_us <= at_us:
+                ahead = max(ahead, ahead_ms)
+        return at_us / 1000 + ahead
+
+
+@dataclass
+class Fate:
+    """Everything that is known of one id."""
+
+    id: str
+    to: str = ""
+    sha: str = ""
+    mark: str | None = ""
+    once: bool = False
+    accepted_us: int = 0
+    dues: list[int] = field(default_factory=list)  # the earliest that each call asked for
+    cancelled: str = ""  # the answer; "?": unknown
+    cancelled_us: int = 0
+    moved: list[tuple[int, int]] = field(default_factory=list)  # answered at us, new due ms
+    deliveries: list[Delivery] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
+
+    @property
+    def accepted(self) -> bool:
+        return self.accepted_us > 0
+
+    @property
+    def is_owed(self) -> bool:
+        """Whether it was promised to come."""
+        return self.accepted and not self.cancelled and not self.once
+
+    @property
+    def again(self) -> list[Delivery]:
+        """Deliveries after the first one, without those that the broker repeated."""
+        seen: set[int] = set()
+        distinct = [
+            d for d in self.deliveries
+            if not (d.redelivered and d.attempt in seen) and not seen.add(d.attempt)  # type: ignore[func-returns-value]
+            or not d.redelivered
+        ]  # fmt: skip
+        return distinct[1:]
+
+
+def fold(history: Iterable[str], deliveries: Iterable[Delivery]) -> dict[str, Fate]:
+    """Id -> its fate."""
+    fates: dict[str, Fate] = {}
+    for line in history:
+        event = json.loads(line)
+        fate = fates.setdefault(event["id"], Fate(event["id"]))
+        fate.lines.append(line)
+        _apply(fate, event)
+    for delivery in sorted(deliveries, key=lambda d: d.at_us):
+        fates.setdefault(delivery.id, Fate(delivery.id)).deliveries.append(delivery)
+    return fates
+
+
+def _apply(fate: Fate, event: dict[str, Any]) -> None:
+    match event["f"], event["phase"]:
+        case "schedule", "invoke":
+            fate.to, fate.sha = event["to"], event["sha"]
+            fate.mark, fate.once = event["mark"], event["once"]
+            fate.dues.append(event["least"])
+        case "schedule", "ok":
+            fate.accepted_us = event["at_us"]
+        case "cancel", "ok" if event["say"].startswith("cancelled"):
+            fate.cancelled, fate.cancelled_us = event["say"], event["at_us"]
+        case "cancel", "info":
+            fate.cancelled = "?"
+        case "reschedule", "ok" if event["say"] == "rescheduled":
+            fate.dues.append(event["due"])
+            fate.moved.append((event["at_us"], event["due"]))
+        case "reschedule", "info":
+            fate.dues.append(event["due"])
+
+
+def check(fates: dict[str, Fate], dead: set[str], terms: Terms) -> Found:
+    """What breaks I1 to I7, I9, I11 and I16."""
+    known = [fate for fate in fates.values() if fate.to]
+    forgotten = terms.is_forgotten
+    sure = [f for f in known if f.accepted and not forgotten(f.accepted_us)]
+    owed = [f for f in sure if f.is_owed]
+    gone = [f for f in sure if f.cancelled == "cancelled" and not forgotten(f.cancelled_us)]
+    found: Found = {
+        "I1": [f.id for f in owed if not f.deliveries and f.id not in dead],
+        "I2": [f.id for f in known if _is_early(f, terms)],
+        "I3": [f.id for f in gone if f.deliveries],
+        "I4": [f.id for f in known if _came_before_its_new_time(f, terms)],
+        "I5": [
+            f.id for f in known if any((d.sha, d.mark) != (f.sha, f.mark) for d in f.deliveries)
+        ],
+        "I6": [f.id for f in fates.values() if not f.to],
+        "I7": _duplicates(known, terms),
+        "I11": [f.id for f in known if f.once and f.again and not terms.may_lose_s],
+    }
+    if terms.settle_ms is not None:
+        found["I9"] = [f.id for f in owed if _waited_ms(f, terms) > terms.settle_ms]
+    if terms.others:
+        late = p99_ms(f for f in known if f.to in terms.others)
+        found["I16"] = [] if late <= terms.late_ms else [f"p99 of the others is {late:.0f} ms late"]
+    return found
+
+
+def p99_ms(fates: Iterable[Fate]) -> float:
+    """The 99th percentile of the lateness of first deliveries; 0 if there are none."""
+    first = (fate.deliveries[0] for fate in fates if fate.deliveries)
+    late = sorted(d.at_us / 1000 - d.due_ms for d in first)
+    return late[int(len(late) * 0.99)] if late else 0.0
+
+
+def _is_early(fate: Fate, terms: Terms) -> bool:
+    """Before the due time that its header says, or with one that was never in force."""
+    for d in fate.deliveries:
+        if terms.latest_ms(d.at_us) < d.due_ms:
+            return True
+        if not terms.clock and d.due_ms < min(fate.dues):
+            return True
+    return False
+
+
+def _came_before_its_new_time(fate: Fate, terms: Terms) -> bool:
+    return any(
+        answered_us < d.at_us and terms.latest_ms(d.at_us) < due_ms
+        for answered_us, due_ms in fate.moved
+        if not terms.is_forgotten(answered_us)
+        for d in fate.deliveries
+    )
+
+
+def _duplicates(fates: Sequence[Fate], terms: Terms) -> list[str]:
+    twice = [fate for fate in fates if fate.again]
+    count = sum(len(fate.again) for fate in twice)
+    if count > terms.duplicates:
+        return [f"{count} duplicates, at most {terms.duplicates}", *(f.id for f in twice)]
+    return [fate.id for fate in twice if not _is_explained(fate, terms)]
+
+
+def _is_explained(fate: Fate, terms: Terms) -> bool:
+    """Whether each further delivery counted an attempt, or a fault was under way."""
+    first_ms = fate.deliveries[0].at_us // 1000
+    return all(
+        d.attempt > 1 or any(a - 1000 <= d.at_us // 1000 and first_ms <= b for a, b in terms.faults)
+        for d in fate.again
+    )
+
+
+def _waited_ms(fate: Fate, terms: Terms) -> float:
+    """How long after its due time and the end of the last fault it came; 0 if never."""
+    if not fate.deliveries:
+        return 0
+    first = fate.deliveries[0]
+    healed_ms = max((to for _, to in terms.faults), default=0)
+    return first.at_us / 1000 - max(first.due_ms, healed_ms)
+
+
+def timeline(fate: Fate) -> str:
+    """All that happened to one id, in order."""
+    came = [f"  delivered at {d.at_us} due {d.due_ms} attempt {d.attempt}" for d in fate.deliveries]
+    return "\n".join([fate.id, *(f"  {line.strip()}" for line in fate.lines), *came])
+
+
+def read_history(path: Path) -> list[str]:
+    """Whole lines; the last may have been cut off by a kill."""
+    return path.read_text().rpartition("\n")[0].splitlines() if path.exists() else []
