@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import psutil
@@ -27,7 +28,9 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 
 from delaybridge import Client, Message
-from delaybridge.store.namespace import DEFAULT_BUCKETS
+from delaybridge.message import Limits
+from delaybridge.store.calls import Calls
+from delaybridge.store.command import plain
 from delaybridge.store.store import Store
 from tests.rigs.bridge import rabbitmq_channel
 from tests.servers.kafka import KafkaNode
@@ -71,8 +74,14 @@ class Bench:
         self.namespace = f"bench-{uuid.uuid4().hex[:8]}"
         self.redis_url, self.brokers, self._folder = redis_url, brokers, folder
         self.client = Client(redis_url, namespace=self.namespace, brokers=brokers, timeout_s=20)
-        self.redis = Store(redis_url, timeout_s=20).redis  # connects as a client does
+        self._store = Store(redis_url, timeout_s=20)
+        self._calls = Calls(self.namespace, brokers, None, Limits())
         self._processes: list[subprocess.Popen[bytes]] = []
+
+    @property
+    def redis(self) -> Any:
+        """A client of redis-py, for a single server."""
+        return self._store.redis
 
     def start_worker(self, **settings: str) -> int:
         """Start one more `delaybridge scan` and return its pid.
@@ -120,11 +129,9 @@ class Bench:
 
     def count_in(self, *names: str) -> int:
         """Count the messages in these zsets (`due`, ...) of all buckets, in one round trip."""
-        with self.redis.pipeline(transaction=False) as pipeline:
-            for number in range(DEFAULT_BUCKETS):
-                for name in names:
-                    pipeline.zcard(f"{{{self.namespace}:{number}}}:{name}")
-            return sum(pipeline.execute())
+        buckets = self._store.complete(self._calls.open())
+        keys = (bucket.key(name) for bucket in buckets for name in names)
+        return sum(self._store.run([plain("ZCARD", key, parse=int) for key in keys]))
 
     def measure_drain(self, count: int, pids: Sequence[int]) -> tuple[float, float]:
         """Wait until a backlog of `count` messages is settled.
@@ -164,11 +171,12 @@ class Bench:
             process.terminate()
         for process in self._processes:
             process.wait()
-        keys = self.redis.scan_iter(f"{{{self.namespace}*", count=1000)
-        for key in list(keys):
-            self.redis.unlink(key)
+        if not self._store.nodes()[0]:  # a Cluster ends with its bench
+            keys = self.redis.scan_iter(f"{{{self.namespace}*", count=1000)
+            for key in list(keys):
+                self.redis.unlink(key)
         self.client.close()
-        self.redis.close()
+        self._store.close()
 
 
 @contextmanager
