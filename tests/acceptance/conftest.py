@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests.rigs.bridge import Bridge, MakeBridge
+from tests.servers.cluster import ClusterSite
 from tests.servers.kafka import KafkaNode
 from tests.servers.rabbitmq import RabbitMQNode
 from tests.servers.redis import RedisServer
+from tests.servers.sentinel import SentinelSite
 
 
 @pytest.fixture
@@ -33,6 +35,13 @@ def own_redis() -> Iterator[RedisServer]:
     """A private Redis that writes its AOF to disk every second."""
     with RedisServer(["--appendonly", "yes", "--appendfsync", "everysec"]) as server:
         yield server
+
+
+@pytest.fixture(params=[SentinelSite, ClusterSite], ids=["sentinel", "cluster"])
+def own_site(request: pytest.FixtureRequest) -> Iterator[SentinelSite | ClusterSite]:
+    """Redis behind Sentinels, or a Cluster, with AOF, whose master a test may kill."""
+    with request.param(["appendonly yes"]) as site:
+        yield site
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -26,9 +27,13 @@ from delaybridge.demo.screen import Screen, duration, histogram
 from delaybridge.demo.servers import private_redis
 from delaybridge.errors import ConfigError, PublishUnavailable
 from delaybridge.message import Answer
+from delaybridge.store import registry
+from delaybridge.store.command import plain
+from delaybridge.store.store import Store
 from tests.rigs.waiting import wait_until
 from tests.servers.kafka import KafkaStandIn
 from tests.servers.process import accepts
+from tests.servers.redis import ON_EVERY_REDIS
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -138,6 +143,20 @@ def test_it_passes_on_kafka_and_removes_its_topic(real_kafka_url: str) -> None:
     (topic,) = re.findall(r"topic (delaybridge-demo-\w+)", run.printed)
     admin = AdminClient({"bootstrap.servers": urlsplit(real_kafka_url).netloc})
     wait_until(lambda: topic not in admin.list_topics(timeout=10).topics, 10, interval_s=0.1)
+
+
+@ON_EVERY_REDIS
+def test_it_passes_on_a_given_redis_and_deletes_what_it_stored(redis_url: str) -> None:
+    run = Demo(*DEMO, "--redis", redis_url, "--messages", "100", "--seconds", "3")
+    assert run.end() == 0, run.printed
+    assert "early 0  lost 0" in run.printed
+    (namespace,) = re.findall(r"namespace (demo-\w+), deleted at the end", run.printed)
+    with closing(Store(redis_url)) as store:
+        store.run([registry.read_birth(namespace)])
+        scans = [plain("SCAN", "0", "COUNT", 10**6, near=f"@{node}" * bool(node), parse=tuple)
+                 for node in store.nodes()]  # fmt: skip
+        found = [key for _, keys in store.run(scans) for key in keys]
+    assert [key for key in found if namespace.encode() in key] == []
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import random
 import struct
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import pika
@@ -18,8 +19,10 @@ from tests.rigs.history import Delivery
 from tests.rigs.ingest_rabbitmq import AsBytes, receive_raw
 from tests.rigs.rabbitmq_site import Raw, entries
 from tests.rigs.waiting import wait_s, wait_until
+from tests.servers.cluster import ClusterSite
 from tests.servers.rabbitmq import RabbitMQNode
 from tests.servers.redis import RedisServer
+from tests.servers.sentinel import SentinelSite
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -41,6 +44,9 @@ class Sent(NamedTuple):
     rest: tuple[int, bytes, bytes]
     least_ms: int
     id: str | None
+
+
+AnySite = SentinelSite | ClusterSite
 
 
 class Site:
@@ -233,6 +239,23 @@ def test_nothing_is_lost_when_ingest_is_killed(
         site.send(MESSAGES // 2, midway=ingest.kill)
         ingest.wait()
         bridge.start(*command)
+    site.check(duplicates=True)
+
+
+def test_nothing_is_lost_when_a_master_of_redis_dies(
+    make_bridge: MakeBridge, own_site: AnySite, rabbitmq_url: str, namespace: str
+) -> None:
+    bridge = make_bridge({"rabbitmq": rabbitmq_url}, redis_url=own_site.url)
+    site = Site(bridge, namespace)
+    bridge.start_workers(2)
+    bridge.start("ingest", "rabbitmq", "--exchange", site.delay)
+    site.wait_reading()
+    with ThreadPoolExecutor(1) as pool:
+        died: list[Future[None]] = []
+        site.send(
+            MESSAGES // 2, seconds=6, midway=lambda: died.append(pool.submit(own_site.lose_master))
+        )
+        died[0].result(60)
     site.check(duplicates=True)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from delaybridge import Client
@@ -55,6 +55,7 @@ def client(redis_url: str) -> Iterator[Client]:
 
 
 @calm
+@example({"delaybridge": 1, "destinations": {"kafka": {"paused": None, "rate": 5}}})
 @given(DOCUMENTS)
 def test_a_document_is_refused_or_exported_as_it_was_imported(
     client: Client, document: Any

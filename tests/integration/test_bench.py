@@ -23,6 +23,7 @@ TRIMMED = {
     "bench.idle.SETTLE_S": 0.1,
     "bench.lateness.AHEAD_S": 0.3,
     "bench.lateness.RATES": (100,),
+    "bench.cluster.MASTERS": (2,),
     "bench.slow.AHEAD_S": 0.3,
     "bench.limit.AHEAD_S": 0.3,
     "bench.limit.WORKERS": (2,),

@@ -8,6 +8,7 @@ import shlex
 from contextlib import suppress
 
 import pytest
+import redis.asyncio
 
 from delaybridge import cli
 from delaybridge.client import AsyncClient, Client
@@ -173,7 +174,7 @@ async def test_no_command_reports_damage_as_a_bug_of_delaybridge_and_doctor_name
 ) -> None:
     monkeypatch.setenv("DELAYBRIDGE_BUCKETS", str(BUCKETS))
     faults = []
-    async with AsyncStore(redis_url).redis as connection:
+    async with redis.asyncio.Redis.from_url(redis_url) as connection:
         for number, kind in enumerate(KINDS):
             if kind.key == "wake":
                 continue

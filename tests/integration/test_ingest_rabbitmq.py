@@ -29,6 +29,7 @@ from tests.rigs.ingest import DEADLINE_S, Entrance
 from tests.rigs.ingest_rabbitmq import HOUR_MS, AsBytes, Exchanges, reading, source
 from tests.rigs.rabbitmq_site import Raw, entries
 from tests.rigs.waiting import wait_until_async
+from tests.servers.redis import ON_EVERY_REDIS
 
 MakeEntrance = Callable[..., Entrance]
 
@@ -303,6 +304,7 @@ async def test_a_due_time_and_the_other_headers_for_a_delay_are_understood(
 # ids
 
 
+@ON_EVERY_REDIS
 async def test_the_message_id_decides_duplicates_cancels_and_conflicts(
     open_entrance: Entrance, rabbit: Exchanges, namespace: str
 ) -> None:

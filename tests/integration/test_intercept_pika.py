@@ -18,6 +18,7 @@ from delaybridge.intercept.pika import BlockingChannel, BlockingConnection, dela
 from tests.rigs.rabbitmq_site import Site
 from tests.rigs.waiting import wait_until
 from tests.servers.process import LOOPBACK, free_port
+from tests.servers.redis import ON_EVERY_REDIS
 
 PUBLISHED = [
     pytest.param("text", {}, id="nothing but a body"),
@@ -198,6 +199,7 @@ def test_a_delayed_message_is_cancelled_by_its_own_id(
     site.check_nothing_left(queue)
 
 
+@ON_EVERY_REDIS
 def test_a_delayed_message_is_rescheduled_by_the_id_of_its_receipt(
     site: Site, channel: BlockingChannel
 ) -> None:

@@ -161,6 +161,25 @@ async def test_the_backlog_of_a_limited_destination_delays_no_other(rig_of: RigF
         assert 145 <= len(rig.memory.taken) <= 161
 
 
+async def test_while_nobody_answers_for_the_rates_other_destinations_are_on_time(
+    rig_of: RigFactory,
+) -> None:
+    async with rig_of() as rig:
+        limit(rig, memory__q=100.0)
+        rig.store.hold("allow")  # on a Cluster they may be on a node that is silent
+        limited = [message(f"q{n:05}", NOW_MS + 10 * n) for n in range(100)]
+        free = [message(f"f{n:05}", NOW_MS + 10 * n, "b:f") for n in range(100)]
+        await begin(rig, limited + free)
+        await rig.live_until(NOW_MS + 2000)
+        assert not rig.memory.taken
+        assert len(rig.other.taken) == len(free)
+        assert max(p.at_ms - p.due_ms for p in rig.other.taken) <= 250
+        rig.store.let_go("allow")
+        await rig.live_until(NOW_MS + 6000)
+        assert len(rig.memory.taken) == len(limited)
+        assert most_within(rig.memory.taken, 1000) <= 100 * 1.2 + 1
+
+
 async def test_a_rate_of_the_whole_broker_is_shared_and_each_lane_keeps_to_its_own_too(
     rig_of: RigFactory,
 ) -> None:
@@ -260,12 +279,11 @@ async def test_a_damaged_key_stops_only_what_is_limited_and_is_reported(
         await begin(rig, [*overdue(20), *(message(f"o{n}", NOW_MS + n, "b:q") for n in range(20))])
         await rig.live_until(NOW_MS + 3000)
         assert len(rig.other.taken) == 20 and not rig.memory.taken
-        told = rig.lanes.announced()["parked"]["memory:q"]
+        told = dict(rig.lanes.parked())["memory:q"]
         assert told.startswith(f"rate: redis: {key} has a wrong type")
-        reported = rig.lanes.reported()
-        assert reported["held"] == {} and reported["parked_ms"] < NOW_MS, (
-            "nobody wants them to wait"
-        )
+        held, parked_ms = rig.lanes.held()
+        assert not held, "nobody wants them to wait"
+        assert parked_ms is not None and parked_ms < NOW_MS
         assert [each.key for each in (await rig.client.stats()).damage] == [key]
         assert rig.store.sent.count("allow") <= 4
         await rig.store.redis.delete(key)
@@ -278,7 +296,7 @@ async def test_a_backlog_is_announced_as_limited_and_not_as_slow(rig_of: RigFact
         limit(rig, memory__q=2.5)
         await begin(rig, overdue(50))
         await rig.live_until(NOW_MS + 1000)
-        assert rig.lanes.announced()["parked"] == {"memory:q": "limited: to 2.5/s"}
+        assert dict(rig.lanes.parked()) == {"memory:q": "limited: to 2.5/s"}
         rig.now_ms += 60_000
         rig.scanner.check_moving(10_000)
         await rig.quiet()

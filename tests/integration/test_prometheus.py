@@ -23,10 +23,12 @@ import redis
 import yaml
 
 from delaybridge import Client, Message
+from delaybridge.store import keys
 from tests.rigs.bridge import rabbitmq_channel
 from tests.rigs.fleet import Process
 from tests.rigs.waiting import wait_s, wait_until
 from tests.servers.clock import ClockedRedis
+from tests.servers.cluster import ClusterSite
 from tests.servers.process import LOOPBACK, free_port
 from tests.servers.prometheus import PrometheusServer, program
 
@@ -95,10 +97,10 @@ class Site:
         job["file_sd_configs"] = [{"files": [str(self.targets)], "refresh_interval": "1s"}]
         return yaml.safe_dump(config)
 
-    def start(self, name: str, *command: str, **environment: str) -> Process:
+    def start(self, name: str, *command: str, redis_url: str = "", **environment: str) -> Process:
         """Start a process that is scraped; it replaces the one of that name."""
         port = self._ports[name] = free_port()
-        options = ["--redis", self.redis.url, "--namespace", self.namespace]
+        options = ["--redis", redis_url or self.redis.url, "--namespace", self.namespace]
         process = self.processes[name] = Process(
             name,
             [
@@ -330,6 +332,19 @@ def runs_missed(site: Site) -> None:
     site.client.recurring.remove("beat")
 
 
+def node_silent(site: Site) -> None:
+    with ClusterSite(replicas=0) as cluster:
+        site.start("clustered", "scan", redis_url=cluster.url)
+        sixteen = "count(delaybridge_worker_buckets == 16) == 2"
+        wait_until(lambda: site.value(sixteen) == 2, DEADLINE_S, "both workers hold 16 buckets")
+        home = cluster.master_of(keys.birth(site.namespace))
+        other = next(master for master in cluster.masters if master is not home)
+        other.pause()
+        site.fires("DelaybridgeBucketsUnseen")
+        other.resume()
+        site.forget("clustered")
+
+
 def test_a_wait_that_somebody_wanted_is_lateness_but_no_alert(site: Site) -> None:
     site.rests()
     (rule,) = [rule for rule in RULES if rule["alert"] == "DelaybridgeLate"]
@@ -365,6 +380,7 @@ CAUSES: dict[Callable[[Site], None], tuple[str, ...]] = {
     refused: ("Refused",),
     source_taken: ("SourceDown",),
     runs_missed: ("RecurringMissed",),
+    node_silent: ("BucketsUnseen",),
 }
 
 

@@ -26,9 +26,9 @@ from delaybridge.accept.accept import Accepted
 from delaybridge.errors import StoreError, StoreUnavailable
 from delaybridge.message import Answer
 from delaybridge.store.command import RedisCommand
-from delaybridge.store.connection import AsyncWire, Wire
 from delaybridge.store.scripts import packed
 from delaybridge.store.store import AsyncStore
+from delaybridge.store.wire import AsyncWire, Wire
 from tests.rigs.flavours import TO, Maker
 from tests.rigs.redis_troubles import Pair, endless_script, is_busy, moving, refuse_writes
 from tests.rigs.waiting import wait_until, wait_until_async
@@ -304,13 +304,13 @@ async def test_scripts_that_are_flushed_as_soon_as_they_are_loaded_are_loaded_ag
 
     replies, async_call = Wire.replies, AsyncWire.call
 
-    def flushing(self: Wire, requests: Any) -> list[Any]:
+    def flushing(self: Wire, requests: Any, wait_s: float | None) -> list[Any]:
         loads, rest = split(requests)
         loaded = [*replies(self, loads)] if loads else []
         flush(loads)
         return [*loaded, *replies(self, rest)]
 
-    async def async_flushing(self: AsyncWire, requests: Any) -> list[Any]:
+    async def async_flushing(self: AsyncWire, requests: Any, wait_s: float | None) -> list[Any]:
         loads, rest = split(requests)
         loaded = await async_call(self, loads) if loads else []
         flush(loads)

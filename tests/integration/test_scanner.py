@@ -380,6 +380,22 @@ async def test_a_claim_that_arrives_while_a_fire_reports_its_message_as_cancelle
     assert lone.memory.ids == ["early"]
 
 
+async def test_messages_fired_while_their_bucket_moves_to_another_node_go_back_to_the_store(
+    lone: Rig,
+) -> None:
+    await claimed(lone, message("x", SOON_MS))
+    lone.store.hold("fire")
+    await lone.at(SOON_MS)
+    (session,) = lone.sessions.values()
+    session.is_away = True  # by that node's clock it may not be due yet
+    draining = lone.begin(lone.scanner.drain(session))
+    lone.store.let_go("fire")
+    await lone.until(draining)
+    assert lone.memory.ids == []
+    assert await lone.state("x") == "delayed"
+    assert session.copies == 0
+
+
 async def test_a_claim_that_arrives_before_the_report_of_a_fire_sent_earlier_delivers_nothing(
     lone: Rig,
 ) -> None:

@@ -20,9 +20,9 @@ from delaybridge import AsyncClient, Client, Message
 from delaybridge.errors import MessageError
 from delaybridge.message import Limits, decode_record
 from delaybridge.store import keys
-from delaybridge.store.connection import AsyncWire, Wire
 from delaybridge.store.record import split_record
 from delaybridge.store.verbs import new_stamp
+from delaybridge.store.wire import AsyncWire, Wire
 from tests.rigs.flavours import TO, Maker
 from tests.servers.process import LOOPBACK
 from tests.servers.redis import RedisServer
@@ -140,7 +140,7 @@ async def test_after_a_lost_reply_the_same_bytes_are_sent_again(
     tries: list[list[bytes]] = []
     replies, call = Wire.replies, AsyncWire.call
 
-    def breaking(self: Wire, requests: Iterable[bytes]) -> Iterator[Any]:
+    def breaking(self: Wire, requests: Iterable[bytes], wait_s: float | None) -> Iterator[Any]:
         if not tries:
             tries.append(list(islice(requests, sent)))
             yield from list(replies(self, tries[0]))[:answered]
@@ -148,7 +148,9 @@ async def test_after_a_lost_reply_the_same_bytes_are_sent_again(
         tries.append(list(requests))
         yield from replies(self, tries[-1])
 
-    async def async_breaking(self: AsyncWire, requests: Iterable[bytes]) -> list[Any]:
+    async def async_breaking(
+        self: AsyncWire, requests: Iterable[bytes], wait_s: float | None
+    ) -> list[Any]:
         if not tries:
             tries.append(list(islice(requests, sent)))
             await call(self, tries[0])

@@ -228,6 +228,18 @@ def test_a_claim_executed_twice_leaves_no_batch_without_an_owner(world: World, n
     assert [copy.id for copy in owner.fire(now + 0.999)] == ["x"]
 
 
+def test_a_renewal_tells_of_a_claim_that_was_executed_late(world: World, now: int) -> None:
+    owner = world.owner()
+    claim = owner.claiming()
+    owner.received(world.run(claim))
+    world.schedule("x", now)
+    world.run(claim)  # once more: x is in no `due`, and its owner may sleep for long
+    renewed = world.run(world.bucket.renew(owner.token, TTL_MS, owner.last_claim))
+    assert renewed == (True, 0.0)
+    assert [copy.id for copy in owner.claim()] == ["x"]
+    assert world.run(world.bucket.renew(owner.token, TTL_MS, owner.last_claim)) == (True, None)
+
+
 def test_a_message_cancelled_from_a_lost_batch_is_missing_when_the_batch_is_returned_again(
     world: World, now: int
 ) -> None:

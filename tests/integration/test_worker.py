@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import json
 import os
 import pty
 import signal
@@ -37,7 +38,7 @@ from delaybridge.events import (
     ScannerFailed,
 )
 from delaybridge.message import Limits, Message
-from delaybridge.scan.lease import NameTaken
+from delaybridge.scan.fleet import NameTaken
 from delaybridge.settings.settings import Settings
 from delaybridge.store import keys, registry
 from delaybridge.store.calls import Calls
@@ -53,7 +54,7 @@ from tests.rigs.scanner import GatedStore
 from tests.rigs.waiting import wait_until, wait_until_async
 from tests.servers.clock import ClockedRedis
 from tests.servers.process import free_port
-from tests.servers.redis import RedisServer
+from tests.servers.redis import ON_EVERY_REDIS, RedisServer
 
 LATE_MS = 1000  # a generous bound: these machines are busy
 # Once a second: the rules, the events, the counts of buckets, a sample, what recurs.
@@ -86,6 +87,7 @@ def fleet(fleet_of: FleetFactory) -> Fleet:
 # on time, and idle
 
 
+@ON_EVERY_REDIS
 async def test_a_delay_of_5_ms_is_on_time_while_the_scanner_sleeps(
     crew: Crew, arrived: Arrived
 ) -> None:
@@ -165,8 +167,9 @@ async def test_an_idle_worker_of_16_buckets_sends_one_command_per_bucket_and_ren
     if waiting:
         await crew.client.schedule("memory:q", b"x", delay=300 * 86_400)
     sent = await asyncio.to_thread(_commands_about, crew.url, namespace, IDLE_WINDOW_S)
-    pulse = [each for each in sent if each.startswith(PULSE) or "}:series " in each]
-    assert len(pulse) <= (BUCKETS + len(PULSE)) * (IDLE_WINDOW_S + 1), pulse
+    names = ("}:series ", "}:birth")
+    pulse = [each for each in sent if each.startswith(PULSE) or any(n in each for n in names)]
+    assert len(pulse) <= (BUCKETS + len(PULSE) + 1) * (IDLE_WINDOW_S + 1), pulse
     sent = [each for each in sent if each not in pulse]
     a_second = (BUCKETS + 1) * 1000 / IDLE_RENEW_MS
     # By default it renews every 4 s: fewer than 5 commands a second.
@@ -263,6 +266,7 @@ async def parked(crew: Crew, count: int) -> bool:
 # shares
 
 
+@ON_EVERY_REDIS
 async def test_workers_share_fairly_few_buckets_move_and_nothing_is_lost_or_doubled(
     crew: Crew, arrived: Arrived
 ) -> None:
@@ -309,7 +313,7 @@ async def test_a_lease_granted_while_the_worker_ends_is_given_back(
 ) -> None:
     stores: list[GatedStore] = []
 
-    def store_of(url: str, *, timeout_s: float) -> GatedStore:
+    def store_of(url: str, *, timeout_s: float, **others: Any) -> GatedStore:
         stores.append(GatedStore(url, timeout_s=timeout_s))
         stores[-1].hold("acquire")
         return stores[-1]
@@ -358,6 +362,23 @@ async def test_a_worker_waits_for_the_name_of_a_dead_one_with_a_longer_lease(cre
 
 
 # what goes wrong inside
+
+
+async def test_a_worker_announces_its_brokers_and_what_is_paused_and_damaged(crew: Crew) -> None:
+    crew.start()
+    await crew.shared("w")
+    await crew.client.pause("memory:q")
+    await crew.store.redis.set(keys.bucket_key(crew.namespace, 3, "attempts"), "not a hash")
+    await crew.schedule(100, seconds=0.1)
+
+    async def announced() -> bool:
+        told, _ = await crew.store.run(registry.fleet(crew.namespace))
+        about = json.loads(told[b"w"][told[b"w"].index(b"{") :])
+        assert (about["brokers"], about["parked"], about["failing"]) == ({"memory": None}, {}, {})
+        return about["paused"] == ["memory:q"] and [*about["damaged"]] == ["3"]
+
+    await wait_until_async(announced, DEADLINE_S, "it tells the fleet")
+    await crew.stop()
 
 
 async def test_a_publisher_that_raises_costs_the_leases_briefly_and_no_message(
@@ -574,6 +595,7 @@ async def _fault(fault: str, server: RedisServer, proxy: FaultProxy) -> None:
 # processes
 
 
+@ON_EVERY_REDIS
 def test_a_killed_worker_s_buckets_are_taken_over_within_one_lease(fleet: Fleet) -> None:
     doomed = fleet.start("a")
     fleet.start("b")
@@ -820,7 +842,7 @@ def _holders(client: redis_py.Redis) -> set[str]:
 def _runs(pid: int) -> bool:
     try:
         return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return False
 
 

@@ -11,8 +11,10 @@ import pytest
 import redis
 
 from delaybridge.events import LeaseLost, ScannerFailed
+from delaybridge.store.keys import bucket_of
 from delaybridge.store.store import AsyncStore
-from tests.rigs.crew import DEADLINE_S, Arrived, Crew
+from delaybridge.store.verbs import Bucket
+from tests.rigs.crew import BUCKETS, DEADLINE_S, Arrived, Crew
 from tests.rigs.fault_proxy import FaultProxy
 from tests.rigs.redis_troubles import Pair, endless_script, is_busy, moving, refuse_writes
 from tests.rigs.waiting import wait_until_async
@@ -66,14 +68,40 @@ async def test_a_subscription_that_goes_silent_is_noticed(
     await crew.stop()
 
 
-async def test_without_any_wake_up_a_renewal_finds_due_messages(
-    crew: Crew, arrived: Arrived, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def deaf(self: AsyncStore, channel: str) -> AsyncIterator[str | None]:
+@pytest.fixture
+def deaf(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody hears a wake-up."""
+
+    async def listen(self: AsyncStore, channel: str) -> AsyncIterator[str | None]:
         yield None
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(AsyncStore, "listen", deaf)
+    monkeypatch.setattr(AsyncStore, "listen", listen)
+
+
+@pytest.mark.usefixtures("deaf")
+async def test_a_renewal_finds_the_messages_of_a_claim_that_was_executed_late(
+    crew: Crew, arrived: Arrived, redis_url: str, namespace: str
+) -> None:
+    crew.start()
+    await crew.shared("w")
+    with redis.Redis.from_url(redis_url) as client:
+        claimed = None
+        while not claimed or not claimed.ids:  # unless a renewal was faster
+            receipt = await crew.client.schedule("memory:q", b"x", delay=0.005)
+            bucket = Bucket(namespace, bucket_of(receipt.id.encode(), BUCKETS), "")
+            token = client.get(bucket.key("lease")).decode()
+            have = int(client.hget(bucket.key("marks"), "claimed"))
+            late = bucket.claim(token, 800, have, ahead_ms=1000, limit=9, max_bytes=999)
+            claimed = await crew.store.run_one(late)
+    await arrived.all([receipt.id])
+    await crew.stop()
+
+
+@pytest.mark.usefixtures("deaf")
+async def test_without_any_wake_up_a_renewal_finds_due_messages(
+    crew: Crew, arrived: Arrived
+) -> None:
     crew.start()
     await crew.shared("w")
     for _ in range(3):
@@ -171,3 +199,26 @@ def _flush_until(ended: threading.Event, port: int) -> None:
     with redis.Redis(host=LOOPBACK, port=port) as connection:
         while not ended.wait(0.001):
             connection.script_flush()
+
+
+async def test_what_a_restarted_redis_has_forgotten_to_be_delivered_comes_again(
+    arrived: Arrived, namespace: str
+) -> None:
+    """A settle that was lost leaves its message in the mirror of a session that goes on."""
+    with RedisServer(["--appendonly", "yes"]) as server, redis.Redis(port=server.port) as own:
+        crew = Crew(server.url, namespace)
+        crew.start(lease={"ttl_ms": 20_000, "renew_ms": 200})
+        await crew.shared("w")
+        receipt = await crew.client.schedule("memory:q", b"x", delay=3600)
+        (bucket,) = [b for b in crew.client._requests.calls.buckets if b.number == receipt.bucket]
+        # As after its claim: what was told later is forgotten.
+        own.zrem(bucket.key("due"), receipt.id)
+        own.zadd(bucket.key("mirror"), {receipt.id: own.hget(bucket.key("marks"), "turn")})
+        server.restart()
+        await wait_until_async(
+            lambda: own.zcard(bucket.key("due")) == 1, DEADLINE_S, "it is reclaimed"
+        )
+        assert not own.exists(bucket.key("mirror"))
+        await crew.shared("w")
+        assert not crew.heard(LeaseLost) and not crew.heard(ScannerFailed)
+        await crew.close()

@@ -24,7 +24,7 @@ import pytest
 from rich.cells import cell_len
 
 from delaybridge import cli
-from delaybridge.cli import bulk, doctor, health, layout, lines, output
+from delaybridge.cli import bulk, doctor, health, layout, lines, output, servers
 from delaybridge.cli import stored as stored_page
 from delaybridge.cli.checks import problems
 from delaybridge.cli.failure import Exit, Failure, failure_of
@@ -35,6 +35,7 @@ from delaybridge.errors import (
     ConfigError,
     MessageConflict,
     MessageError,
+    NotDurable,
     PublishUnavailable,
     StoreError,
     StoreFull,
@@ -1093,6 +1094,7 @@ def test_a_traceback_in_the_log_is_bounded() -> None:
         (MessageError("bad_id", "id", "x"), 2, "bad_id"),
         (MessageConflict("conflict", "id", "x"), 4, "conflict"),
         (StoreUnavailable("redis: x"), 5, "store_unavailable"),
+        (NotDurable(), 5, "not_durable"),
         (StoreFull(), 5, "store_full"),
         (StoreWiped(), 5, "store_wiped"),
         (StoreError("redis: x"), 5, "store_error"),
@@ -1302,6 +1304,10 @@ class FakeStats:
         """The next one."""
         return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
 
+    def run(self, call: object) -> list[Any]:
+        """Nothing that durability lacks."""
+        return []
+
     def __enter__(self) -> FakeStats:
         return self
 
@@ -1329,7 +1335,7 @@ def test_health(
     says: str,
 ) -> None:
     monkeypatch.setattr(health, "_LOOK_AGAIN_S", 0.001)
-    monkeypatch.setattr(Invocation, "client", lambda self: FakeStats(*answers))
+    monkeypatch.setattr(Invocation, "client", lambda self, reads: FakeStats(*answers))
     result = run("health", *args)
     assert result.code == code
     assert says in result.out
@@ -1366,7 +1372,7 @@ def test_health_and_doctor_check_that_sources_are_read(
 ) -> None:
     monkeypatch.setenv("DELAYBRIDGE_INGEST__EXCHANGES", "orders.delay")
     monkeypatch.setenv("DELAYBRIDGE_BROKERS__RABBITMQ", "amqp://127.0.0.1:1")
-    monkeypatch.setattr(Invocation, "client", lambda self: FakeStats(found))
+    monkeypatch.setattr(Invocation, "client", lambda self, reads: FakeStats(found))
     result = run("--json", "health")
     assert json.loads(result.out)["faults"] == ([fault] if fault else [])
     assert result.code == bool(fault)
@@ -1392,6 +1398,7 @@ class FakeStore:
             "server": {"redis_version": version},
             "memory": {"maxmemory_policy": policy},
             "persistence": {"aof_enabled": aof},
+            "replication": {},
         }
 
     def run(self, asked: Any) -> list[Any]:
@@ -1400,6 +1407,12 @@ class FakeStore:
             time.time_ns() // 1000 + self.ahead_us if c.name == "TIME" else self.info[c.args[0]]
             for c in asked
         ]
+
+    run_each = run
+
+    def nodes(self) -> list[str]:
+        """One server."""
+        return [""]
 
 
 @pytest.mark.parametrize(
@@ -1416,7 +1429,7 @@ class FakeStore:
 )
 def test_doctor_looks_at_the_server(server: dict[str, str], level: str, says: str) -> None:
     store: Any = FakeStore(**server)
-    found = [f.level for f in doctor._server(store) if says in f.text]
+    found = [f.level for f in servers.servers(store, Settings.load()) if says in f.text]
     assert found == [level]
 
 
@@ -1479,6 +1492,6 @@ def test_invalid_names_are_refused_before_anything_starts(
     ],
 )
 def test_doctor_knows_which_servers_have_holes_in_lua(name: str, fixed: str | None) -> None:
-    from delaybridge.cli.doctor import lua_fixed_in
+    from delaybridge.cli.servers import lua_fixed_in
 
     assert lua_fixed_in(name) == fixed

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from binascii import crc_hqx
+from collections import Counter
+from math import ceil
 from pathlib import Path
 from zlib import crc32
 
@@ -23,8 +25,8 @@ ROW = re.compile(r"^\| `(\w+)` \|", re.M)
 SLOTS = 16_384
 OF_THE_NAMESPACE = (
     *(keys.birth, keys.workers, keys.worker_info, keys.ingests, keys.ingest_info),
-    *(keys.destinations, keys.allowances, keys.series, keys.events),
-    *(keys.recurring, keys.recurring_due, keys.recurring_state, keys.wake),
+    *(keys.destinations, keys.allowances, keys.series, keys.alarms, keys.events),
+    *(keys.recurring, keys.recurring_due, keys.recurring_state, keys.waits, keys.wake),
 )
 # A busy machine must not fail these.
 calm = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -58,6 +60,29 @@ def test_the_keys_of_a_bucket_are_in_one_slot(namespace: str, number: int) -> No
     assert len(set(names)) == len(keys.BUCKET_KEYS)
     assert {slot(name) for name in names} == {slot(f"{{{namespace}:{number}}}")}
     assert all(name.startswith(f"{{{namespace}:{number}}}:") for name in names)
+
+
+@pytest.mark.parametrize("masters", range(1, 17))
+@pytest.mark.parametrize("buckets", [16, 64, 1024])
+@pytest.mark.parametrize("namespace", ["delaybridge", "x.y_z-1", "N" * 64])
+def test_buckets_created_on_a_cluster_are_spread_evenly_over_its_masters(
+    namespace: str, buckets: int, masters: int
+) -> None:
+    birth = keys.spread("0123456789abcdef", buckets, sharded=False)
+    slots = [slot(keys.bucket_key(namespace, b, "due", birth)) for b in range(buckets)]
+    of_master = Counter(found * masters // SLOTS for found in slots)
+    share = buckets / masters
+    assert max(of_master.values()) <= (ceil(share) + 1 if buckets <= 64 else 1.2 * share)
+    assert max(of_master.values()) <= share + 1 or masters > 4 or buckets > 64
+
+
+def test_the_tag_of_a_bucket_on_a_cluster_never_changes_between_versions() -> None:
+    birth = keys.spread("0123456789abcdef", 16, sharded=True)
+    assert birth == "0123456789abcdef:16s"
+    assert keys.bucket_key("ns", 3, "due", birth) == "{ns:3.38}:due"
+    assert keys.wake_channel("ns", 3, birth) == "+{ns:3.38}:wake"
+    assert keys.wake_channel("ns", 3, birth.removesuffix("s")) == "{ns}:wake"
+    assert keys.wake_channel("ns", 3, "0123456789abcdef") == "{ns}:wake"
 
 
 def test_the_keys_of_the_namespace_are_in_one_slot_too() -> None:

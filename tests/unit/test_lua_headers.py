@@ -26,7 +26,7 @@ HARMLESS = re.compile(  # it writes nothing, or only counts what was done
 )
 CALL = re.compile(r"redis\.call\('(\w+)',?\s*([^,)]*)")
 ALIAS = re.compile(r"(\w+) = KEYS\[(\d+)\]")
-KEYLESS = {"TIME", "PUBLISH"}
+KEYLESS = {"TIME", "PUBLISH", "SPUBLISH"}
 FORBIDDEN = {"KEYS", "SCAN", "SMEMBERS", "HGETALL", "HKEYS", "HVALS", "EVAL", "FLUSHALL", "SELECT"}
 WRITING = {"SET", "DEL", "HSET", "HSETNX", "HDEL", "HINCRBY", "ZADD", "ZREM", "ZREMRANGEBYSCORE"}
 EACH = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6}

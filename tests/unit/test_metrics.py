@@ -162,6 +162,7 @@ def test_values_of_redis_and_of_processes() -> None:
         ("horizon_messages", "1d"): 9,
         ("buckets",): 16,
         ("buckets_unowned",): 1,
+        ("buckets_unseen",): 0,
         ("worker_clock_skew_seconds",): 0.25,
         ("retrying_messages", "a:q", "nack"): 6,
         ("destination_messages", "a:q", "delayed"): 80,

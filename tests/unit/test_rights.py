@@ -11,22 +11,30 @@ from delaybridge.store import damage, rights
 from delaybridge.store.scripts import scripts
 
 ROOT = Path(__file__).parents[2]
-KEYS_PAGE = (ROOT / "docs" / "keys.md").read_text()
-LINE = re.compile(r"^    ACL SETUSER (\w+) (.*)$", re.M)
-OF_THE_CONNECTION = {"ping", "hello", "auth", "client|setname", "evalsha", "script|load"}
+PAGE = (ROOT / "docs" / "security.md").read_text()
+LINE = re.compile(r"^    ACL SETUSER (\w+) (on .*)$", re.M)
+OF_THE_CONNECTION = {
+    "ping",
+    "hello",
+    "auth",
+    "client|setname",
+    "evalsha",
+    "script|exists",
+    "script|load",
+}
 
 
 def granted(role: str) -> set[str]:
-    """The commands that the page of keys gives a user of this role."""
-    (rules,) = [rules for name, rules in LINE.findall(KEYS_PAGE) if name == role]
+    """The commands that the page of security gives a user of this role."""
+    (rules,) = [rules for name, rules in LINE.findall(PAGE) if name == role]
     return {word[1:] for word in rules.split() if word.startswith("+")}
 
 
 def test_every_command_of_a_script_is_tried() -> None:
     called = set(re.findall(r"redis\.call\('(\w+)'", "".join(s for s, _ in scripts().values())))
-    tried = {*rights.PROBES, *rights.KEYLESS, "PUBLISH", *rights.SUBSCRIBING}
+    tried = {*rights.PROBES, *rights.KEYLESS, "PUBLISH", *rights.SUBSCRIBING, *rights.SHARDED}
     assert called <= tried
-    assert called <= set(rights.commands_of(rights.ROLES["operator"]))
+    assert called - {*rights.SHARDED} <= set(rights.commands_of(rights.ROLES["operator"]))
 
 
 def test_every_plain_command_is_tried() -> None:
@@ -40,6 +48,14 @@ def test_every_plain_command_is_tried() -> None:
 
 
 @pytest.mark.parametrize("role", rights.ROLES)
-def test_the_page_of_keys_grants_the_rights_that_a_role_needs_and_no_more(role: str) -> None:
+def test_the_page_of_security_grants_the_rights_that_a_role_needs_and_no_more(role: str) -> None:
     needed = {name.lower() for name in rights.commands_of(rights.ROLES[role])}
     assert granted(role) == needed | OF_THE_CONNECTION
+
+
+@pytest.mark.parametrize("role", rights.ROLES)
+def test_the_page_of_security_grants_what_a_cluster_needs_and_no_more(role: str) -> None:
+    (rules,) = re.findall(rf"^    ACL SETUSER {role} (\+asking .*)$", PAGE, re.M)
+    names = [*rights.OF_A_CLUSTER, *rights.clustered(rights.ROLES[role])]
+    needed = {name.lower().replace(" ", "|") for name in names}
+    assert {word[1:] for word in rules.split()} == needed

@@ -9,6 +9,7 @@ import msgspec
 from delaybridge.errors import StoreError, StoreUnavailable
 from delaybridge.events import Published, Retried
 from delaybridge.metrics.counts import Counts
+from delaybridge.store.marks import Marks
 from delaybridge.store.verbs import Bucket
 from delaybridge.worker.sampler import Sampler
 
@@ -40,7 +41,9 @@ class Rig:
         """One beat: the number and the content of the sample that was sent."""
         record, *looks = self.sampler.commands()
         assert len(looks) == len(self.buckets)
-        self.sampler.take([reply, *(marks or [NO_MARKS] * len(looks))])
+        given = marks or [NO_MARKS] * len(looks)
+        read = [Marks(7, *each) if isinstance(each, tuple) else each for each in given]
+        self.sampler.take([reply, *read])
         number, sample = record.args[3], record.args[4]
         assert isinstance(number, int)
         return number, msgspec.msgpack.decode(sample)  # type: ignore[arg-type]

@@ -1,0 +1,160 @@
+"""Every command, on one Redis, behind Sentinels and on a Cluster."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import click
+import pytest
+
+from delaybridge import Client
+from delaybridge.cli import root
+from delaybridge.ingest.entries import Quarantine
+from delaybridge.ingest.storing import store_entries
+from delaybridge.message import Record, encode_record
+from tests.rigs.command_line import Run
+from tests.rigs.fleet import Fleet
+from tests.rigs.waiting import wait_until
+from tests.servers.redis import ON_EVERY_REDIS
+
+pytestmark = ON_EVERY_REDIS
+HOUR = ("--in", "1h")
+TO = "file:orders"
+DEADLINE_S = 20.0
+DEFINITIONS = {"delaybridge": 1, "destinations": {}, "recurring": []}
+BEFORE = (datetime.now(UTC) - timedelta(minutes=3)).strftime("%Y-%m-%dT%H:%M:00Z")
+
+# What each command prints; each ends with exit code 0.
+CALLS: list[tuple[str, str]] = [
+    (f"schedule {TO} one --in 1h --id one", "one  due"),
+    (f"schedule {TO} two --in 1h --id two", "two  due"),
+    ("message ls", "one"),
+    ("message show one", "delayed"),
+    ("message reschedule one --in 2h", "one  rescheduled"),
+    ("message reschedule --destination file:orders --in 3h --yes", "2"),
+    ("message cancel two", "two  cancelled"),
+    ("message publish-now one", "one  rescheduled"),
+    ("dead ls", "lost-1"),
+    ("dead ls --by-reason", "ingress"),
+    ("dead show lost-1", "ingress:no_route"),
+    ("dead kick lost-1 lost-2", "lost-2  kicked"),
+    ("dead discard lost-3", "lost-3  discarded"),
+    ("dead discard --destination file:orders --yes", "6"),
+    ("destination pause file:held", "paused"),
+    ("schedule file:held x --in 1h --id held", "held  due"),
+    ("destination ls", "file:held"),
+    ("destination show file:held", "paused"),
+    ("destination resume file:held", "ok"),
+    (f"destination limit {TO} --rate 100/s", "100/s"),
+    (f"destination spread {TO} 1s", "spread=1s"),
+    (f"destination retry {TO} --max-attempts 3", "3"),
+    ("destination purge file:held --confirm file:held", "1"),
+    ("definitions export", "spread_ms"),
+    ("definitions import -", ""),
+    (f"recurring add beat {TO} b --every 1s", "beat"),
+    (f"recurring add later {TO} b --cron 0_9_*_*_MON", "later"),
+    ("recurring ls", "beat"),
+    ("recurring preview later", "09:00"),
+    ("recurring show beat", TO),
+    ("recurring run later", "later"),
+    ("recurring pause beat", "beat"),
+    ("recurring resume beat", "beat"),
+    (f"recurring backfill beat --from {BEFORE}", ""),
+    ("recurring rm later", "later"),
+    ("recurring rm beat", "beat"),
+    ("stats", "published"),
+    ("horizon", "0"),
+    ("worker ls", "w2"),
+    ("bucket ls", "w1"),
+    ("health", "ok"),
+    ("doctor", "scripts run"),
+    ("alarm show", ""),
+    ("alarm clear", ""),
+    ("scripts load", ""),
+    ("config show", "[redis]"),
+    ("config check", "ok"),
+]
+ELSEWHERE = {  # what runs until it is stopped, or asks no Redis
+    "scan": "here, by the fleet",
+    "tail": "the next test",
+    "top": "test_top.py",
+    "ingest rabbitmq": "test_ingest_rabbitmq.py",
+    "ingest kafka": "test_ingest_kafka.py",
+    "demo": "acceptance/test_demo.py",
+    "completion": "asks no Redis",
+}
+
+
+@pytest.fixture
+def fleet(tmp_path: Path, redis_url: str, namespace: str) -> Iterator[Fleet]:
+    with Fleet(tmp_path, redis_url, namespace, ttl_ms=3000) as fleet:
+        fleet.start("w1")
+        fleet.start("w2")
+        fleet.wait_shared("w1", "w2")
+        yield fleet
+
+
+def all_commands() -> set[str]:
+    """Every command that is no group, in words."""
+
+    def below(command: click.Command, context: click.Context, words: str) -> Iterator[str]:
+        if not isinstance(command, click.Group):
+            yield words
+            return
+        for name in command.list_commands(context):
+            _, found, _ = command.resolve_command(context, [name])
+            assert found is not None
+            yield from below(found, click.Context(found, parent=context), f"{words} {name}".strip())
+
+    return set(below(root, click.Context(root), ""))
+
+
+def give_up(client: Client, count: int) -> None:
+    """Put messages into the dead set."""
+    for number in range(count):
+        payload = encode_record(Record(destination=TO, body=b"x"))
+        entry = Quarantine.of(f"lost-{number}", b"%04d" % number, payload, "ingress:no_route")
+        client.run(lambda calls, entry=entry: store_entries(calls, [entry]))
+
+
+def test_every_command_works(
+    run: Run, fleet: Fleet, redis_url: str, namespace: str, flags: list[str]
+) -> None:
+    give_up(fleet.client, 9)
+    flags += ["--broker", "file=memory://"]
+    done, wrong = set[str](), list[str]()
+    for line, shown in CALLS:
+        words = [word.replace("_", " ") if "*" in word else word for word in line.split()]
+        result = run(*words, stdin=json.dumps(DEFINITIONS).encode())
+        if result.code or shown not in result.out + result.err:
+            wrong.append(f"{line}: {result.code} {result.out}{result.err}")
+        done |= {" ".join(words[:count]) for count in (1, 2)}
+    assert wrong == []
+    assert all_commands() <= done | ELSEWHERE.keys()
+    fleet.wait_published(["one", "lost-1~1", "lost-2~1"])
+
+
+def test_tail_hears_all_workers(
+    fleet: Fleet, redis_url: str, namespace: str, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-m", "delaybridge", "--redis", redis_url, "--namespace", namespace]
+    log = tmp_path / "tail"
+    with log.open("wb") as out, subprocess.Popen([*command, "tail"], stdout=out) as tail:
+
+        def heard() -> bool:
+            fleet.schedule(16, seconds=0.1)
+            text = log.read_text()
+            return "w1" in text and "w2" in text and "published" in text
+
+        try:
+            wait_until(heard, DEADLINE_S, lambda: log.read_text(), interval_s=0.5)
+        finally:
+            tail.send_signal(signal.SIGINT)
+        assert tail.wait(DEADLINE_S) == 0
+    assert "redis_lost" not in log.read_text()

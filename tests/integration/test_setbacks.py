@@ -1,0 +1,130 @@
+"""Redis comes back with an older past, or empty: noticed within 5 s, and told until cleared."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Awaitable, Callable, Iterator
+
+import pytest
+import redis as redis_py
+
+from delaybridge import Client
+from delaybridge.errors import StoreWiped
+from delaybridge.events import StoreWentBack
+from delaybridge.store import keys
+from tests.rigs.command_line import Result, runner
+from tests.rigs.crew import DEADLINE_S, Arrived, Crew
+from tests.rigs.waiting import wait_until_async
+from tests.servers.process import LOOPBACK
+from tests.servers.redis import RedisServer
+
+PROMISED_S = 5
+
+
+@pytest.fixture
+def server() -> Iterator[RedisServer]:
+    with RedisServer() as server:
+        yield server
+
+
+@pytest.fixture
+def ask(
+    server: RedisServer,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    namespace: str,
+) -> Callable[..., Result]:
+    return runner(["--redis", server.url, "--namespace", namespace], capsys, monkeypatch)
+
+
+def admin(server: RedisServer) -> redis_py.Redis:
+    return redis_py.Redis(host=LOOPBACK, port=server.port)
+
+
+async def roll_back(server: RedisServer, between: Callable[[], Awaitable[None]]) -> None:
+    """Redis restarts with a snapshot from before `between`."""
+    with admin(server) as connection:
+        connection.save()
+    kept = server.folder / "kept.rdb"
+    await asyncio.to_thread(shutil.copy, server.folder / "dump.rdb", kept)
+    await between()
+    await asyncio.to_thread(server.kill)
+    await asyncio.to_thread(shutil.copy, kept, server.folder / "dump.rdb")
+    await asyncio.to_thread(server.start)
+
+
+async def test_a_restored_snapshot_is_noticed_with_the_buckets_and_what_is_missing(
+    server: RedisServer, namespace: str, arrived: Arrived, ask: Callable[..., Result]
+) -> None:
+    crew = Crew(server.url, namespace)
+    try:
+        crew.start(lease={"ttl_ms": 10_000, "renew_ms": 4000})
+        await crew.settled()
+        first = await crew.schedule(20, seconds=0.2)
+        await arrived.all(first)
+
+        def between() -> None:
+            with Client(server.url, namespace=namespace, brokers={"memory": "memory://"}) as client:
+                for _ in range(30):
+                    client.schedule("memory:q", b"x", delay="1h")
+
+        async def seen() -> None:
+            await asyncio.to_thread(between)
+            past = crew.workers["w"].past
+            await wait_until_async(
+                lambda: sum(marks.scheduled for marks in past._known.values()) == 50,
+                DEADLINE_S, "the worker has counted them",
+            )  # fmt: skip
+
+        await roll_back(server, seen)
+        await wait_until_async(
+            lambda: sum(e.missing for e in crew.heard(StoreWentBack)) == 30,
+            PROMISED_S, "the worker says it",
+        )  # fmt: skip
+        late = await crew.schedule(20, seconds=0.2)
+        await arrived.all(late)  # and it goes on
+        await wait_until_async(lambda: _kept(server, namespace), PROMISED_S, "it is kept")
+        health = await asyncio.to_thread(ask, "--json", "health")
+        assert health.code == 1
+        (fault,) = (text for text in health.objects[0]["faults"] if "older state" in text)
+        assert "30 scheduled messages are missing" in fault
+        assert "older state" in (await asyncio.to_thread(ask, "stats")).out
+        assert "FAIL  store: Redis went back" in (await asyncio.to_thread(ask, "doctor")).out
+        assert (await asyncio.to_thread(ask, "alarm", "show")).code == 1
+        assert (await asyncio.to_thread(ask, "alarm", "clear")).out == "cleared\n"
+        assert (await asyncio.to_thread(ask, "health")).code == 0
+        await crew.stop()
+    finally:
+        await crew.close()
+
+
+def _kept(server: RedisServer, namespace: str) -> int:
+    with admin(server) as connection:
+        return int(connection.hlen(keys.alarms(namespace)))
+
+
+async def test_after_a_wipe_no_worker_starts_until_somebody_says_so(
+    server: RedisServer, namespace: str, arrived: Arrived, ask: Callable[..., Result]
+) -> None:
+    crew = Crew(server.url, namespace)
+    try:
+        task = crew.start("a", lease={"ttl_ms": 30_000, "renew_ms": 20_000})
+        await crew.settled()
+        with admin(server) as connection:
+            connection.flushall()
+        with Client(server.url, namespace=namespace, brokers={"memory": "memory://"}) as client:
+            await asyncio.to_thread(client.schedule, "memory:q", b"x", delay=0.1, id="new")
+        with pytest.raises(StoreWiped):
+            await asyncio.wait_for(task, PROMISED_S)
+        again = crew.start("b")
+        with pytest.raises(StoreWiped, match="delaybridge alarm clear"):
+            await asyncio.wait_for(again, DEADLINE_S)
+        health = await asyncio.to_thread(ask, "health")
+        assert "was wiped, seen by a at" in health.out
+        assert (await asyncio.to_thread(ask, "alarm", "clear")).code == 0
+        crew.start("c")
+        await arrived.all(["new"])
+        await crew.stop("c")
+    finally:
+        await crew.close()

@@ -1,0 +1,177 @@
+"""A worker on a Redis Cluster: each node's buckets are served apart from those of the others."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from delaybridge.events import ClockStepped
+from delaybridge.message import Limits
+from delaybridge.store import keys
+from delaybridge.store.calls import Calls
+from delaybridge.store.keys import bucket_of
+from delaybridge.store.verbs import Bucket
+from tests.rigs.crew import DEADLINE_S, Arrived, Crew, note_arrivals
+from tests.rigs.waiting import wait_until_async
+from tests.servers.clock import SOURCE
+from tests.servers.cluster import ClusterNode, ClusterSite, slot_of
+from tests.servers.preloaded import library
+
+LEASE = {"ttl_ms": 3000, "renew_ms": 500}
+LATE_MS = 1000
+AHEAD_MS = 3000
+MOVED_BUCKETS = 6
+
+
+@pytest.fixture
+def site() -> Iterator[ClusterSite]:
+    """Three masters of one's own, without replicas."""
+    with ClusterSite(replicas=0) as site:
+        yield site
+
+
+@pytest.fixture
+def arrived(monkeypatch: pytest.MonkeyPatch) -> Arrived:
+    return note_arrivals(monkeypatch)
+
+
+@pytest.fixture
+async def crew(site: ClusterSite, namespace: str, arrived: Arrived) -> AsyncIterator[Crew]:
+    crew = Crew(site.url, namespace)
+    crew.start(lease=LEASE)
+    await crew.shared("w")
+    yield crew
+    await crew.close()
+
+
+async def buckets_of(crew: Crew) -> list[Bucket]:
+    """The buckets of its namespace."""
+    return await crew.store.complete(Calls(crew.namespace, None, None, Limits()).open())
+
+
+async def nodes_of(crew: Crew) -> list[str]:
+    """The node of each bucket."""
+    return [crew.store.node_of(bucket.key("due")) for bucket in await buckets_of(crew)]
+
+
+def late_ms(arrived: Arrived, nodes: list[str], *, but: ClusterNode) -> list[float]:
+    """The lateness of the messages of all nodes but one, in order."""
+    return sorted(
+        arrived.at_ms[id] - due_ms
+        for id, due_ms in arrived.due_ms.items()
+        if nodes[bucket_of(id.encode(), len(nodes))] != but.address
+    )
+
+
+@pytest.mark.parametrize("of_namespace", [False, True], ids=["", "the namespace's own"])
+async def test_a_silent_node_delays_only_its_own_buckets(
+    crew: Crew, arrived: Arrived, site: ClusterSite, of_namespace: bool
+) -> None:
+    nodes = await nodes_of(crew)
+    own = site.master_of(keys.birth(crew.namespace))
+    silent = next(node for node in site.masters if (node is own) is of_namespace)
+    ids = await crew.schedule(1500, seconds=5, first_s=1.5)
+    await wait_until_async(lambda: len(arrived.at_ms) > 50, DEADLINE_S, "the first arrive")
+    silent.pause()
+    await wait_until_async(lambda: len(arrived.at_ms) > 900, DEADLINE_S, "the others arrive")
+    silent.resume()
+    await arrived.all(ids)
+    late = late_ms(arrived, nodes, but=silent)
+    assert late[0] >= 0
+    assert late[-1] < LATE_MS
+    assert min(arrived.late_ms) >= 0
+    await crew.settled()
+    await crew.stop()
+
+
+async def test_a_master_that_fails_over_delays_its_buckets_by_little_more_than_that(
+    namespace: str, arrived: Arrived
+) -> None:
+    with ClusterSite() as site:
+        crew = Crew(site.url, namespace)
+        crew.start(lease=LEASE)
+        await crew.shared("w")
+        nodes = await nodes_of(crew)
+        dead = site.masters[1]
+        slot = site.slots_of(dead)[0]
+        ids = await crew.schedule(1500, seconds=5, first_s=1.5)
+        await wait_until_async(lambda: len(arrived.at_ms) > 50, DEADLINE_S, "the first arrive")
+        site.wait_in_sync()
+        dead.kill()
+        began_s = time.monotonic()
+        await asyncio.to_thread(site.wait_for_other_master, dead, slot)
+        over_ms = (time.monotonic() - began_s) * 1000
+        await arrived.all(ids)
+        late = late_ms(arrived, nodes, but=dead)
+        assert late[0] >= 0
+        assert late[-1] < LATE_MS
+        assert max(arrived.late_ms) < over_ms + LATE_MS
+        await crew.settled()
+        await crew.stop()
+        await crew.close()
+
+
+async def test_buckets_whose_slots_move_under_load_lose_nothing_and_are_never_early(
+    crew: Crew, arrived: Arrived, site: ClusterSite
+) -> None:
+    ids = await crew.schedule(1500, seconds=4, first_s=1.5)
+    source, target = site.masters[0], site.masters[2]
+    await wait_until_async(lambda: len(arrived.at_ms) > 50, DEADLINE_S, "the first arrive")
+    await asyncio.to_thread(site.reshard, site.slots_of(source), target)
+    await arrived.all(ids)
+    await crew.settled()
+    assert min(arrived.late_ms) >= 0
+    assert max(arrived.late_ms) < LATE_MS
+    assert not arrived.twice
+    await crew.stop()
+
+
+async def test_each_bucket_obeys_the_clock_of_its_own_node(
+    namespace: str, arrived: Arrived, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = ClusterSite(replicas=0)
+    ahead = site.nodes[1]
+    set_ahead(ahead, monkeypatch)
+    with site:
+        crew = Crew(site.url, namespace)
+        crew.start(lease=LEASE)
+        await crew.shared("w")
+        buckets, nodes = await buckets_of(crew), await nodes_of(crew)
+        ids = await crew.schedule(1500, seconds=6, first_s=1.5 + AHEAD_MS / 1000)
+        await wait_until_async(lambda: len(arrived.at_ms) > 50, DEADLINE_S, "the first arrive")
+        # The shift of the bucket's old node must not take the other clock for its own.
+        moved = next(number for number, node in enumerate(nodes) if node == site.nodes[0].address)
+        nodes[moved] = ahead.address
+        await asyncio.to_thread(site.reshard, [slot_of(buckets[moved].key("due"))], ahead)
+        await wait_until_async(lambda: len(arrived.at_ms) > 500, DEADLINE_S, "more arrive")
+        await asyncio.to_thread(site.reshard, site.slots_of(ahead), site.nodes[2])
+        moved_ms = time.time() * 1000
+        await arrived.all(ids)
+        late = late_ms(arrived, nodes, but=ahead)
+        assert late[0] >= 0
+        assert late[-1] < LATE_MS
+        assert min(arrived.late_ms) >= -AHEAD_MS
+        after = [
+            arrived.at_ms[i] - due
+            for i, due in arrived.due_ms.items()
+            if arrived.at_ms[i] > moved_ms
+        ]
+        assert min(after) >= 0
+        # While the keys of a slot are under way, an answer about them may come from the other node.
+        assert len(crew.heard(ClockStepped)) <= MOVED_BUCKETS * 2
+        await crew.settled()
+        await crew.stop()
+        await crew.close()
+
+
+def set_ahead(node: ClusterNode, patch: pytest.MonkeyPatch) -> None:
+    """Start this node with a clock that is ahead of all others."""
+    file = node.folder / "offset"
+    file.write_bytes((AHEAD_MS * 1000).to_bytes(8, sys.byteorder, signed=True))
+    preload = {"LD_PRELOAD": str(library(SOURCE)), "TEST_CLOCK": str(file)}
+    environment = {**node.environment(), **preload}
+    patch.setattr(node, "environment", lambda: environment)

@@ -1,0 +1,141 @@
+"""The Sentinel site and the Cluster site: healthy at once, with every option, and breakable."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import redis
+
+from tests.rigs import certificates
+from tests.rigs.waiting import wait_until
+from tests.servers.cluster import ClusterNode, ClusterSite, slot_of
+from tests.servers.network import Network
+from tests.servers.power import PoweredRedis
+from tests.servers.process import LOOPBACK
+from tests.servers.redis import tls_binary
+from tests.servers.redis_node import Login
+from tests.servers.sentinel import SERVICE, SentinelSite
+
+DEADLINE_S = 20.0
+SERVERS = Login(password="one", username="bridge")
+SENTINELS = Login(password="other", username="watch")
+
+
+def sentinels_of(site: SentinelSite) -> redis.Sentinel:
+    login = site.sentinel_login
+    keywords = {"username": login.username, "password": login.password}
+    hosts = [(LOOPBACK, sentinel.port) for sentinel in site.sentinels]
+    return redis.Sentinel(hosts, sentinel_kwargs=keywords)
+
+
+def test_sentinels_elect_another_master_and_what_replicas_had_is_kept() -> None:
+    lines = ["appendonly yes", "min-replicas-to-write 1"]
+    with SentinelSite(lines, login=SERVERS, sentinel_login=SENTINELS) as site:
+        old = site.master
+        old.client.set("kept", 1)
+        site.wait_in_sync()
+        old.kill()
+        new = site.wait_for_other_master(old)
+        assert new.client.get("kept") == b"1"
+        sentinels = sentinels_of(site)
+        assert sentinels.discover_master(SERVICE) == (LOOPBACK, new.port)
+        assert "bridge:one@" in site.url and "sentinel_username=watch" in site.url
+        for each in sentinels.sentinels:
+            each.close()
+
+
+def test_a_cluster_goes_on_when_a_master_dies_and_when_its_slots_move() -> None:
+    with ClusterSite(["appendonly yes"], login=SERVERS) as site:
+        first, second, third = site.masters
+        values = {f"key-{number}": str(number).encode() for number in range(300)}
+        owners = {key: site.master_of(key) for key in values}
+        for key, value in values.items():
+            owners[key].client.set(key, value)
+        moving = site.slots_of(first)[::20]
+        site.reshard(moving, second)
+        site.wait_until_healthy()  # replicas hear of the last slots a moment later
+        assert set(moving) < set(site.slots_of(second))
+        third.kill()
+        promoted = site.wait_for_other_master(third, site.slots_of(third)[0])
+        assert promoted in site.masters and third not in site.masters
+        owners = {key: site.master_of(key) for key in values}
+        assert {key: owner.client.get(key) for key, owner in owners.items()} == values
+
+
+def test_a_slot_can_stay_half_moved(cluster_site: ClusterSite, namespace: str) -> None:
+    tag = f"{{{namespace}}}"
+    slot = slot_of(tag)
+    source = cluster_site.owner_of(slot)
+    target: ClusterNode = next(node for node in cluster_site.masters if node is not source)
+    for number in range(10):
+        source.client.set(f"{tag}:{number}", number)
+    cluster_site.begin_move([slot], source, target)
+    assert cluster_site.move_keys(slot, source, target, most=4) == 4
+    outcomes = []
+    for number in range(10):
+        try:
+            outcomes.append(source.client.get(f"{tag}:{number}"))
+        except redis.exceptions.AskError:
+            outcomes.append(b"ASK")
+    assert outcomes.count(b"ASK") == 4
+    cluster_site.move_keys(slot, source, target)
+    cluster_site.end_move([slot], source, target)
+    assert target.client.dbsize() >= 10
+    cluster_site.wait_until_healthy()
+    cluster_site.reshard([slot], source)
+
+
+@pytest.mark.skipif(tls_binary() is None, reason="no Redis with TLS here")
+def test_both_sites_can_ask_for_tls(tmp_path: Path) -> None:
+    tls = certificates.make(tmp_path)
+    with ClusterSite(masters=1, tls=tls) as cluster, SentinelSite(tls=tls, replicas=1) as sentinel:
+        for site in (cluster, sentinel):
+            assert site.url.startswith("rediss+") and str(tls.authority) in site.url
+        (master,) = cluster.masters
+        master.client.set("kept", 1)
+        cluster.fail_over(cluster.replicas_of(master)[0])
+        assert cluster.masters[0].client.get("kept") == b"1"
+        assert sentinel.fail_over().client.ping()
+
+
+def test_a_replica_that_was_cut_off_lacks_the_last_writes_when_it_is_promoted() -> None:
+    with Network() as network, SentinelSite(replicas=1, network=network) as site:
+        (replica,) = site.replicas
+        old = site.master
+        old.client.set("first", 1)
+        site.wait_in_sync()
+        network.cut(old.place, [replica.place])
+        old.client.set("last", 1)
+        assert old.client.wait(1, 50) == 0
+        old.kill()
+        network.heal()
+        assert site.wait_for_other_master(old) is replica
+        assert replica.client.keys() == [b"first"]
+
+
+def test_a_master_cut_off_from_the_others_is_still_reached_by_clients() -> None:
+    with Network() as network, ClusterSite(network=network) as site:
+        old = site.masters[0]
+        network.cut(old.place, [node.place for node in site.nodes if node is not old])
+        with redis.Redis(port=old.seen_port) as client:
+            assert client.ping() and old.is_master
+            wait_until(lambda: site.masters_seen_by(site.nodes[1]).count(old) == 0, DEADLINE_S)
+            assert old.is_master  # two masters, until it hears of it
+        network.heal()
+        wait_until(lambda: not old.is_master, DEADLINE_S)
+        site.wait_until_healthy()
+
+
+@pytest.mark.parametrize("synced", [True, False])
+def test_a_loss_of_power_takes_what_was_not_synced(synced: bool) -> None:
+    with PoweredRedis(appendfsync="always") as server:
+        with redis.Redis.from_url(server.url) as client:
+            client.set("kept", 1)
+            client.config_set("appendfsync", "always" if synced else "no")
+            client.set("last", 1)
+        gone = server.lose_power()
+        server.start()
+        with redis.Redis.from_url(server.url) as client:
+            assert client.mget("kept", "last") == [b"1", b"1" if synced else None]
+            assert (gone == 0) is synced

@@ -1,0 +1,75 @@
+"""The checker of the fault suite: each broken promise is found, and a kept one is not."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.chaos.cells import CELLS
+from tests.chaos.changes import MUTATIONS
+from tests.chaos.checker import Terms, check, fold
+from tests.rigs.history import Delivery
+
+DUE_MS = 1_000_000
+
+
+def event(f: str, phase: str, at_ms: int = DUE_MS - 5000, **more: Any) -> str:
+    return json.dumps({"id": "m", "f": f, "phase": phase, "at_us": at_ms * 1000, **more})
+
+
+def scheduled(**more: Any) -> list[str]:
+    about = {"to": "r:x", "sha": "s", "mark": "k", "once": False, "least": DUE_MS - 10, **more}
+    return [event("schedule", "invoke", **about), event("schedule", "ok", due=DUE_MS)]
+
+
+def came(late_ms: int = 1, **more: Any) -> Delivery:
+    about = {"due_ms": DUE_MS, "attempt": 1, "sha": "s", "mark": "k", **more}
+    return Delivery("m", at_us=(DUE_MS + late_ms) * 1000, **about)
+
+
+CANCELLED = event("cancel", "ok", say="cancelled")
+MOVED = event("reschedule", "ok", say="rescheduled", due=DUE_MS + 3000)
+BROKEN = [
+    ("I1", scheduled(), []),
+    ("I2", scheduled(), [came(-2)]),
+    ("I2", scheduled(), [came(due_ms=DUE_MS - 20)]),
+    ("I3", [*scheduled(), CANCELLED], [came()]),
+    ("I4", [*scheduled(), MOVED], [came()]),
+    ("I5", scheduled(), [came(sha="other")]),
+    ("I5", scheduled(), [came(mark=None)]),
+    ("I6", [], [came()]),
+    ("I7", scheduled(), [came(), came(9)]),
+    ("I9", scheduled(), [came(8000)]),
+    ("I11", scheduled(once=True), [came(), came(9, attempt=2)]),
+    ("I16", scheduled(), [came(1500)]),
+]
+
+
+@pytest.mark.parametrize(("invariant", "history", "deliveries"), BROKEN)
+def test_a_broken_promise_is_found(
+    invariant: str, history: list[str], deliveries: list[Delivery]
+) -> None:
+    terms = Terms(settle_ms=7000, others=["r:x"])
+    assert check(fold(history, deliveries), set(), terms)[invariant]
+
+
+def test_kept_promises_are_not_complained_about() -> None:
+    terms = Terms(settle_ms=7000, others=["r:x"])
+    found = check(fold(scheduled(), [came(), came(9, redelivered=True)]), set(), terms)
+    assert not any(found.values())
+
+
+def test_what_is_unknown_breaks_nothing() -> None:
+    history = [scheduled()[0], event("schedule", "info", why="silent")]
+    assert not any(check(fold(history, []), set(), Terms()).values())
+
+
+def test_what_the_store_may_have_forgotten_is_not_lost() -> None:
+    terms = Terms(may_lose_s=2, faults=[(DUE_MS - 4000, DUE_MS)])
+    assert not check(fold(scheduled(), []), set(), terms)["I1"]
+
+
+def test_mutations_name_cells_that_exist() -> None:
+    assert {cell for each in MUTATIONS.values() for cell in each.cells} <= CELLS.keys()

@@ -1,0 +1,75 @@
+"""When a worker gives its leases back because another Redis answers."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from delaybridge.scan.clock import StoreClock
+from delaybridge.scan.lease import LeaseOwner, Leases
+from delaybridge.store.verbs import Bucket
+
+
+class Servers:
+    """Those who answer, one after the other; how often a lease was given back so far."""
+
+    def __init__(self) -> None:
+        self.now_s, self.answers = 0.0, ""
+        self.moved: set[int] = set()
+        self.asked: list[str] = []
+        self.given_back: list[Any] = []
+        owner = LeaseOwner("w", 1000, 300, lambda bucket, token: None)
+        store: Any = SimpleNamespace(run_each=self._run_each)
+        self.leases = Leases(
+            store, StoreClock(lambda: self.now_s), lambda event: None, owner,
+            is_here=lambda bucket: bucket.number not in self.moved, on_change=lambda: None,
+        )  # fmt: skip
+        buckets = {number: Bucket("ns", number, "birth") for number in (0, 1)}
+        self.leases.assign(buckets, may_take=False)
+        self.leases.sessions[1] = SimpleNamespace(bucket=buckets[1])  # type: ignore[assignment]
+        self.leases._drain = self.given_back.append  # type: ignore[method-assign]
+
+    async def _run_each(self, commands: Any) -> list[Any]:
+        self.asked += [command.near for command in commands]
+        return [{"run_id": self.answers}]
+
+    async def round(self, run_id: str, after_s: float = 0.3) -> int:
+        self.now_s += after_s
+        self.answers = run_id
+        await self.leases._follow_server()
+        return len(self.given_back)
+
+
+@pytest.fixture
+def servers() -> Servers:
+    return Servers()
+
+
+async def test_one_server_and_one_that_does_not_say_who_it_is_change_nothing(
+    servers: Servers,
+) -> None:
+    assert [await servers.round(each) for each in ("a", "a", "", "a")] == [0, 0, 0, 0]
+    assert await servers.round("a", after_s=500.0) == 0
+
+
+async def test_a_master_of_long_ago_that_takes_over_again_is_another_server(
+    servers: Servers,
+) -> None:
+    assert [await servers.round(each) for each in ("a", "b", "b")] == [0, 1, 1]
+    assert await servers.round("b", after_s=100.0) == 1
+    assert await servers.round("a") == 2
+
+
+async def test_servers_that_answer_in_turn_are_new_once(servers: Servers) -> None:
+    assert [await servers.round(each) for each in "ababab"] == [0, 1, 1, 1, 1, 1]
+
+
+async def test_the_new_node_of_a_bucket_that_moved_is_not_asked(servers: Servers) -> None:
+    servers.moved = {0}
+    await servers.round("a")
+    assert servers.asked == [Bucket("ns", 1, "birth").key("lease")]
+    servers.moved = {0, 1}
+    assert await servers.round("b") == 0
+    assert len(servers.asked) == 1

@@ -1,0 +1,171 @@
+"""What a worker remembers of its buckets, and what it makes of what Redis says of them later."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from delaybridge.errors import StoreError, StoreUnavailable, StoreWiped
+from delaybridge.events import Event, StoreWentBack
+from delaybridge.scan.session import Session
+from delaybridge.store.marks import Marks, parse
+from delaybridge.store.setbacks import Setback, told
+from delaybridge.store.verbs import Bucket
+from delaybridge.worker.past import Past, refuse_wiped
+
+BIRTH = (4, "birth")
+
+
+class World:
+    """A worker's past, and a Redis that says what the test says."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.lost: list[int] = []
+        self.wiped = 0
+        self.held: dict[int, Session] = {}
+        self.past = Past("ns", "w", "instance", self.events.append)
+        self.past.birth = BIRTH[1]
+        self.read: dict[int, Marks] = {}
+        self.past.sessions = lambda: list(self.held.values())
+        self.past.marks = lambda: self.read
+        self.past.on_lost = self._lost
+        self.past.on_wiped = self._wiped
+
+    def _lost(self, session: Session, reason: str) -> None:
+        session.alive = False
+        self.lost.append(self.held.pop(session.bucket.number).bucket.number)
+
+    def _wiped(self) -> None:
+        self.wiped += 1
+
+    def take(self, bucket: int, turn: int) -> None:
+        token = f"w:random:{turn}"
+        self.held[bucket] = Session(Bucket("ns", bucket, BIRTH[1]), token, turn, 1000, 0.0)
+        self.past.taken(bucket, token)
+
+    def beat(self, birth: Any = BIRTH, **marks: tuple[Any, ...]) -> int:
+        """One beat; how many commands it had. marks: bN=(turn, scheduled, ...)."""
+        commands = self.past.commands()
+        self.read = {
+            number: parse([None if each is None else str(each).encode() for each in one])
+            for number in self.held
+            if (one := marks[f"b{number}"])
+        }
+        self.past.take([birth, *[1] * (len(commands) - 1)])
+        return len(commands)
+
+    def alarms(self) -> list[StoreWentBack]:
+        return [event for event in self.events if isinstance(event, StoreWentBack)]
+
+
+@pytest.fixture
+def world() -> World:
+    world = World()
+    world.take(0, 5)
+    world.beat(b0=(5, 10, 1, 1))
+    return world
+
+
+def test_what_grows_is_no_alarm(world: World) -> None:
+    world.beat(b0=(5, 10, 1, 1))
+    world.beat(b0=(9, 30, 2, 2))
+    world.take(0, 10)
+    world.beat(b0=(10, 30, 2, 2))
+    assert (world.alarms(), world.lost) == ([], [])
+
+
+@pytest.mark.parametrize("after", [(4, 10, 1, 1), (5, 9, 1, 1), (5, 10, 0, 1), (5, 10, 1, 0)])
+def test_whatever_falls_ends_the_session_and_is_told_once(
+    world: World, after: tuple[int, ...]
+) -> None:
+    world.beat(b0=after)
+    assert world.lost == [0]
+    assert len(world.alarms()) == 1
+    world.take(0, after[0] + 1)
+    assert world.beat(b0=(after[0] + 1, *after[1:])) == 3  # the record, what is kept, a release
+    assert world.beat(b0=(after[0] + 1, *after[1:])) == 1
+    assert len(world.alarms()) == 1
+
+
+def test_a_lease_whose_turn_is_not_new_tells_it_too(world: World) -> None:
+    """The lease was gone with the past, so no beat saw the fall."""
+    world.held.clear()
+    world.take(0, 5)
+    world.beat(b0=(5, 3, 1, 1))
+    (alarm,) = world.alarms()
+    assert (alarm.buckets, alarm.missing) == ([0], 7)
+    assert "bucket 0 at turn 5" in alarm.reason
+    assert world.lost == []  # the new session knows nothing that was forgotten
+
+
+def test_an_empty_bucket_went_back_to_turn_0(world: World) -> None:
+    world.beat(b0=(None, None, None, None))
+    (alarm,) = world.alarms()
+    assert "from turn 5 to 0" in alarm.reason
+    assert alarm.missing == 10
+
+
+@pytest.mark.parametrize("odd", ["x", "-1", "9" * 30, ""])
+def test_a_counter_that_is_no_number_is_no_alarm(world: World, odd: str) -> None:
+    world.beat(b0=(odd, odd, odd, odd))
+    world.beat(b0=(5, 10, 1, 1))
+    assert world.alarms() == []
+
+
+def test_an_answer_about_a_session_that_has_ended_does_not_count(world: World) -> None:
+    """It was asked before the lease was taken again, and may be older than that."""
+    world.past.commands()
+    world.held[0].alive = False
+    world.take(0, 6)
+    world.read = {0: Marks(4, 1, 1, 1)}
+    world.past.take([BIRTH])
+    assert world.alarms() == []
+
+
+@pytest.mark.parametrize("birth", [None, (4, "another")])
+def test_a_record_that_is_gone_or_another_is_a_wiped_namespace(world: World, birth: Any) -> None:
+    for _ in range(2):  # an empty server may answer for a moment, while masters change
+        world.beat(birth, b0=(None, None, None, None))
+    assert world.wiped == 0
+    world.beat(birth, b0=(None, None, None, None))
+    assert world.wiped == 1
+    assert world.alarms() == []
+
+
+def test_a_record_that_is_there_again_is_no_wiped_namespace(world: World) -> None:
+    for birth in (None, None, BIRTH, None, None, BIRTH):
+        world.beat(birth, b0=(5, 10, 1, 1))
+    assert (world.wiped, world.lost) == (0, [])
+
+
+def test_a_record_that_cannot_be_read_is_not(world: World) -> None:
+    world.beat(ValueError(), b0=(5, 10, 1, 1))
+    assert world.wiped == 0
+
+
+def test_the_words_name_a_bucket_its_turns_and_the_sum_of_what_is_missing() -> None:
+    found = [Setback(0, "w", 3, 9, 4, 20), Setback(1000, "v", 7, 8, 2, 1500)]
+    assert told(found) == (
+        "Redis went back to an older state in 2 buckets (bucket 7 from turn 8 to 2), 1,520 "
+        "scheduled messages are missing, seen by v at 1970-01-01T00:00:01.000Z"
+    )
+    assert told([]) == ""
+
+
+async def test_a_worker_does_not_begin_while_it_cannot_read_whether_there_is_an_alarm() -> None:
+    class Store:
+        answer: Any = StoreUnavailable("redis: no answer")
+
+        async def run_each(self, commands: Any) -> list[Any]:
+            return [self.answer]
+
+    store: Any = Store()
+    with pytest.raises(StoreUnavailable):
+        await refuse_wiped(store, "ns")
+    store.answer = [Setback(1000, "w")]
+    with pytest.raises(StoreWiped, match="alarm clear"):
+        await refuse_wiped(store, "ns")
+    store.answer = StoreError("redis: the key has a wrong type")
+    await refuse_wiped(store, "ns")
