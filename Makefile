@@ -7,10 +7,10 @@ BIN := $(VENV)/bin
 PYTEST_ARGS ?=
 REQUIRE ?=
 
-.PHONY: help demo test fuzz bench check lint unit format servers luacheck lock clean
+.PHONY: help demo test fuzz chaos chaos-mutations protocol bench check lint unit format servers luacheck lock clean
 
 help: ## list the targets
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
 
 demo: $(VENV)/.demo ## install, then watch it work: two workers, one killed, a verdict
 	$(BIN)/delaybridge demo
@@ -23,13 +23,24 @@ TOGETHER = --dist=worksteal --numprocesses
 test: $(VENV)/.test servers ## install, obtain the servers, run every test
 ifeq ($(strip $(PYTEST_ARGS)),)
 	$(PYTEST) -q tests/unit $(TOGETHER)=2
-	$(PYTEST) -q tests/acceptance tests/test_packaging.py tests/integration tests/fuzz $(TOGETHER)=3
+	$(PYTEST) -q tests/chaos tests/acceptance tests/test_packaging.py \
+		tests/integration tests/protocol tests/fuzz $(TOGETHER)=3
 else
 	$(PYTEST) $(PYTEST_ARGS)
 endif
 
 fuzz: $(VENV)/.test servers ## bad input at every entrance, for long; `make test` has a short form
 	$(PYTEST) tests/fuzz --hypothesis-profile=fuzz --timeout=0 $(PYTEST_ARGS)
+
+chaos: $(VENV)/.test servers ## every fault done to a running bridge; CELLS="F02 F30" for some
+	$(BIN)/python -m tests.chaos $(CELLS)
+
+chaos-mutations: $(VENV)/.test servers ## mistakes in the product; a cell must notice each
+	$(BIN)/python -m tests.chaos mutations $(CELLS)
+
+protocol: $(VENV)/.test servers ## the bucket protocol: every interleaving in its bounds, 10,000 traces on Redis
+	$(BIN)/python -m tests.protocol
+	DELAYBRIDGE_TEST_TRACES=10000 $(PYTEST) -q tests/protocol/test_replay.py $(PYTEST_ARGS)
 
 # With another interpreter: make bench PYTHON=/usr/bin/python3 VENV=.venv-debian
 bench: $(VENV)/.test servers ## every benchmark in a short form; FULL=1 at the full sizes
