@@ -37,6 +37,7 @@ _SILENT = (redis.ConnectionError, redis.TimeoutError, OSError)
 _AGAIN = (*_SILENT, NotNow, NoScriptError, TryAgainError)
 _UNREADABLE = (StoreError, ValueError, TypeError, LookupError, ArithmeticError)
 _ASKING = packed("ASKING")
+_CLUSTERED = "this server is one of a Redis Cluster; give its URL as redis+cluster://HOST:PORT"
 _BACKOFF = ExponentialWithJitterBackoff(base=0.02, cap=0.5)
 
 
@@ -266,6 +267,8 @@ class Pipeline:
         return isinstance(error, _AGAIN) and not isinstance(error, AuthenticationError)
 
     def _translated(self, error: Exception, command: RedisCommand[Any]) -> DelayBridgeError:
+        if isinstance(error, Redirected) and not self._follows:
+            error = Misnamed(_CLUSTERED)
         found = _wrong_type(command) if "WRONGTYPE" in str(error) else translate(error)
         if isinstance(found, StoreFull) and self._in_doubt:
             found = StoreUnavailable("redis: full; an earlier try may have been stored")
@@ -313,8 +316,7 @@ def translate(error: Exception) -> DelayBridgeError:
             remedy = "allow +script|load, or let an operator run: delaybridge scripts load"
         return StoreDenied(f"redis: access refused: {text}; {remedy}")
     if isinstance(error, Redirected):
-        remedy = "give its URL as redis+cluster://HOST:PORT"
-        return StoreMisnamed(f"redis: this server is one of a Redis Cluster; {remedy}")
+        return StoreUnavailable("redis: not ready: the key's slot is on its way to another server")
     if isinstance(error, Misnamed):
         return StoreMisnamed(f"redis: {text}")
     if isinstance(error, _SILENT):

@@ -1,0 +1,37 @@
+"""Commands on their way to their answers: what a call ends with when its time is up."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from delaybridge.errors import DelayBridgeError, StoreMisnamed, StoreUnavailable
+from delaybridge.store.command import plain
+from delaybridge.store.connection import Errors
+from delaybridge.store.pipeline import Pipeline
+
+COMMAND = plain("GET", "{ns:b.0}:due")
+
+
+def answered(text: str, *, follows: bool) -> DelayBridgeError:
+    """What a command ends with if this refusal comes when its time is up."""
+    pipeline = Pipeline([COMMAND], timeout_s=0.0, follows=follows)
+    portion = pipeline.portion(pipeline.next_round())
+    [*pipeline.requests(portion)]
+    connection = SimpleNamespace(_parser=SimpleNamespace(parse_error=Exception), host="127.0.0.1")
+    pipeline.take(portion, [Errors(connection)(text)])
+    assert not pipeline.left
+    return cast(DelayBridgeError, pipeline.answers[0])
+
+
+@pytest.mark.parametrize("refusal", ["MOVED 7000 127.0.0.1:7001", "ASK 7000 127.0.0.1:7001"])
+def test_a_slot_that_moves_until_time_is_up_is_unavailable_not_a_wrong_url(refusal: str) -> None:
+    # then workers ask again and keep their leases
+    error = answered(refusal, follows=True)
+    assert type(error) is StoreUnavailable
+    assert "slot" in str(error)
+    assert "7001" not in str(error)
+    # and only a URL of one server is wrong for a Cluster
+    assert type(answered(refusal, follows=False)) is StoreMisnamed
