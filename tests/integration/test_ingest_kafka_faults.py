@@ -147,7 +147,7 @@ class TestInputThatCannotBeRead:
         entrance = make_entrance()
         delay, _ = await kafka.pair(namespace)
         await kafka.send_many(delay, numbered(0, 3), partition=0)
-        await kafka.send_many(delay, numbered(70, 75), partition=0, linger_ms=200)
+        await kafka.send_many(delay, numbered(70, 75), partition=0, linger_ms=5000)
         await kafka.send_many(delay, numbered(10, 13), partition=0)
         (segment,) = (node.folder / "data" / f"{delay}-0").glob("*.log")
         with segment.open("r+b") as log:

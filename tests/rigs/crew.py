@@ -22,7 +22,7 @@ from delaybridge.worker.worker import Worker
 from tests.rigs.waiting import wait_until_async
 
 BUCKETS = 16
-TTL_MS = 800
+TTL_MS = 1200
 DEADLINE_S = 20.0
 
 
