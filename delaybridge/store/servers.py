@@ -244,7 +244,16 @@ class Clustered(Servers[W]):
             return None
         if key.startswith("@"):
             return next((each for each in self._masters if name_of(each) == key[1:]), None)
-        return self._table[_slot_of(key)] if key else choice(self._masters)
+        return self._table[_slot_of(key)] if key else self._any_master()
+
+    def _any_master(self) -> Address:
+        """One of those that answered lately, as far as is known; if none did, any."""
+        answering = [each for each in self._masters if not self._is_silent(each)]
+        return choice(answering or self._masters)
+
+    def _is_silent(self, address: Address) -> bool:
+        wire = self._wires.get(address)
+        return wire is not None and wire.is_silent(_RECOVERS_S, SLOW_S)
 
     def _wire(self, address: Address) -> W:
         wire = self._wires.get(address)
@@ -276,11 +285,8 @@ class Clustered(Servers[W]):
         self._lookout.wake()
 
     def misses(self, key: str = "") -> bool:
-        wires: Iterable[W | None] = self.wires()
-        if key:
-            address = self._master_of(key)
-            wires = [] if address is None else [self._wires.get(address)]
-        return any(wire is not None and wire.is_silent(_RECOVERS_S, SLOW_S) for wire in wires)
+        addresses: Iterable[Address | None] = [self._master_of(key)] if key else [*self._wires]
+        return any(each is not None and self._is_silent(each) for each in addresses)
 
     def waiting_s(self) -> float:
         """See `Watched`."""
