@@ -30,6 +30,7 @@ COMMANDS = {
     "recurring": ("recurring", "Messages sent again and again, by cron expression or interval."),
     "scan": ("scan", "Run a worker: publish messages when they are due."),
     "ingest": ("scan", "Read delay exchanges or delay topics into the store."),
+    "serve": ("serve", "Serve the HTTP API, for every language."),
     "stats": ("stats", "Count messages by state; rates and lateness."),
     "horizon": ("horizon", "Show how many messages fall due in the coming time."),
     "tail": ("tail", "Print the events of all workers as they happen."),

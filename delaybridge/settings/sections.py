@@ -219,6 +219,28 @@ class MetricsSettings(Section):
     """The address to listen on; 0.0.0.0 is reachable from other hosts, without a password."""
 
 
+class ServeSettings(Section):
+    """The HTTP API: `delaybridge serve`."""
+
+    host: Annotated[str, Field(min_length=1, max_length=255)] = "127.0.0.1"
+    """The address to listen on; any but this host's own needs token_file."""
+    port: Annotated[int, whole(0, 65_535)] = 8645
+    """The port; 0: any free one."""
+    base_path: Annotated[str, Field(max_length=255, pattern=r"^(/[A-Za-z0-9._~-]+)*/?$")] = "/"
+    """What stands before each path, as /delay behind a proxy."""
+    token_file: Annotated[str, Field(max_length=4096)] = ""
+    """A file with one token a line: TOKEN [read|write|admin [NAME]]; admin if nothing is said.
+    Without it everybody who reaches the port may do everything."""
+    read_only: Switch = False
+    """Change nothing, whatever a token allows."""
+    compat: Annotated[str, Field(pattern=r"^(|mykit|youzan|delay-queue)$")] = ""
+    """Also speak the HTTP of another delay queue: mykit, youzan or delay-queue."""
+    processes: Annotated[int, whole(1, 256)] = 1
+    """Processes that share the port; at most one per core is useful."""
+    connections: Annotated[int, whole(1, 1_000_000)] = 10_000
+    """The most open connections of one process. For a new one the oldest idle one is closed."""
+
+
 class LimitsSettings(Section):
     """Limits of messages and of the namespace. Never above the brokers' own."""
 

@@ -33,6 +33,7 @@ from delaybridge.settings.sections import (
     RetrySettings,
     ScanSettings,
     Section,
+    ServeSettings,
 )
 from delaybridge.settings.urls import SecretUrl, cautions, check_broker_url, has_secret
 
@@ -76,6 +77,7 @@ class Settings(Section, BaseSettings):
     dead: DeadSettings = DeadSettings()
     ingest: IngestSettings = IngestSettings()
     metrics: MetricsSettings = MetricsSettings()
+    serve: ServeSettings = ServeSettings()
     limits: LimitsSettings = LimitsSettings()
     _sources: dict[str, str] = PrivateAttr(default_factory=dict)
     _loaded_with: tuple[str | Path | None, Mapping[str, Any]] = PrivateAttr(default=(None, {}))

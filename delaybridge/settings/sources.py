@@ -43,7 +43,7 @@ _NOT_SETTINGS = (CONFIG_VARIABLE, *(PREFIX + name for name in ("TEST_", "CACHE",
 # Kubernetes sets these in every pod of a namespace with a Service whose name begins with
 # "delaybridge".
 _SERVICE_LINK = re.compile(
-    r"DELAYBRIDGE_(?!BROKERS__|METRICS__PORT$)(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?"
+    r"DELAYBRIDGE_(?!BROKERS__|(METRICS|SERVE)__PORT$)(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?"
     r"|PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
 )
 

@@ -145,7 +145,7 @@ def run(
             for task in tasks:
                 task.cancel()
 
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(main())
 
 
@@ -214,7 +214,7 @@ def _dump_tasks(loop: asyncio.AbstractEventLoop) -> None:
         task.print_stack(file=sys.stderr)
 
 
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     """uvloop where it is installed."""
     try:
         import uvloop

@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).parent.parent.parent / "delaybridge"
 ROOMS = (
     *("errors", "events", "times", "backoff", "message", "failpoints", "tracing", "recurring"),
     *("amqp", "accept", "settings", "store", "metrics", "publish", "client", "intercept"),
-    *("scan", "ingest", "worker", "demo", "cli", "__main__"),
+    *("scan", "ingest", "worker", "web", "demo", "cli", "__main__"),
 )
 LEVEL = {room: level for level, room in enumerate(ROOMS)}
 LEVEL["demo"] = LEVEL["cli"]  # `demo` is one of the commands, and prints as they do
@@ -46,7 +46,7 @@ WITHOUT_IO = {
     "publish/rabbitmq/channel.py",
 }
 NO_IO = {"asyncio", "socket", "threading", *CLIENT_LIBRARIES}
-READ_ALL_SETTINGS = {"settings", "client", "worker", "demo", "cli"}
+READ_ALL_SETTINGS = {"settings", "client", "worker", "web", "demo", "cli"}
 TUPLE_METHODS = {"_asdict", "_fields", "_make", "_replace"}
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
 

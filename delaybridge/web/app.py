@@ -1,0 +1,113 @@
+"""The application: finds the endpoint of a request, checks access, reads it, runs its handler."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+from starlette import routing
+from starlette.types import ASGIApp, Receive, Send
+from starlette.types import Scope as Connection
+
+from delaybridge.web.access import Access
+from delaybridge.web.endpoint import Call, Endpoint, Reply
+from delaybridge.web.problems import MEDIA, Problem, problem_of
+from delaybridge.web.reading import body_of, decoded, query_of, segment
+from delaybridge.web.site import Site
+
+_JSON = b"application/json"
+_encode = msgspec.json.Encoder().encode
+_ENVELOPE_BYTES = 64 * 1024  # of a message beside its body and headers
+
+
+class App:
+    """The ASGI application of one process."""
+
+    def __init__(self, site: Site, access: Access, endpoints: Iterable[Endpoint]) -> None:
+        by_path: dict[str, dict[str, Endpoint]] = {}
+        for endpoint in endpoints:
+            by_path.setdefault(endpoint.path, {})[endpoint.method] = endpoint
+        table = [
+            routing.Route(path, Resource(site, access, methods))
+            for path, methods in by_path.items()
+        ]
+        self._router = routing.Router(table, redirect_slashes=False, default=_not_found)
+        self._base = site.settings.serve.base_path.rstrip("/")
+
+    async def __call__(self, scope: Connection, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        # As it was sent: in an id `/` is written `%2F`, and the router must not see it decoded.
+        path = scope["raw_path"].decode("ascii", "replace").partition("?")[0]
+        if not path.startswith(f"{self._base}/"):
+            await _not_found(scope, receive, send)
+            return
+        scope["path"] = path.removeprefix(self._base)
+        await self._router(scope, receive, send)
+
+
+class Resource:
+    """The methods of one path, as an ASGI application."""
+
+    def __init__(self, site: Site, access: Access, methods: Mapping[str, Endpoint]) -> None:
+        self._site, self._access, self._methods = site, access, dict(methods)
+        if "GET" in methods:
+            self._methods["HEAD"] = methods["GET"]
+        limits = site.settings.limits
+        # JSON writes a byte as up to six characters.
+        self._most = 6 * (limits.body_bytes + limits.headers_bytes) + _ENVELOPE_BYTES
+
+    async def __call__(self, scope: Connection, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        try:
+            reply = await self._answer(scope, receive)
+        except Exception as exc:
+            reply = _refusal(problem_of(exc))
+        if isinstance(reply, Reply):
+            await _send(reply, send, with_body=scope["method"] != "HEAD")
+        else:
+            await reply(scope, receive, send)
+
+    async def _answer(self, scope: Connection, receive: Receive) -> Reply | ASGIApp:
+        endpoint = self._methods.get(scope["method"])
+        headers = {k.decode("latin-1"): v.decode("latin-1") for k, v in scope["headers"]}
+        if endpoint is None:
+            raise _not_allowed(self._methods)
+        who = self._access.check(headers, endpoint.scope)
+        path = {name: segment(text, name) for name, text in scope["path_params"].items()}
+        query = endpoint.query and query_of(scope["query_string"], endpoint.query)
+        body: Any = None
+        if endpoint.body is not None:
+            body = await body_of(receive, headers, self._most)
+            if endpoint.body is not bytes:
+                body = decoded(body, endpoint.body)
+        media = headers.get("content-type", "").partition(";")[0].strip().lower()
+        return await endpoint.handler(Call(self._site, path, query, body, headers, who, media))
+
+
+async def _send(reply: Reply, send: Send, *, with_body: bool) -> None:
+    content = b"" if reply.content is None else _encode(reply.content)
+    media = reply.headers.get("Content-Type", "").encode() or _JSON
+    headers = [(b"content-length", b"%d" % len(content))]
+    if content:
+        headers.append((b"content-type", media))
+    for name, value in reply.headers.items():
+        if name != "Content-Type":
+            headers.append((name.lower().encode(), value.encode("latin-1", "replace")))
+    await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+    await send({"type": "http.response.body", "body": content if with_body else b""})
+
+
+def _refusal(problem: Problem) -> Reply:
+    headers = {**problem.headers, "Content-Type": MEDIA}
+    return Reply(problem.content, problem.status, headers)
+
+
+def _not_allowed(methods: Mapping[str, Endpoint]) -> Problem:
+    allowed = ", ".join(sorted(methods))
+    return Problem(405, "method_not_allowed", f"use {allowed}", headers={"Allow": allowed})
+
+
+async def _not_found(scope: Connection, receive: Receive, send: Send) -> None:
+    what = "there is no such path; see /openapi.json"
+    await _send(_refusal(Problem(404, "not_found", what)), send, with_body=True)

@@ -1,0 +1,70 @@
+"""Endpoints: which request runs which handler, and what a handler gets and gives."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from delaybridge.web.site import Site
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
+
+class Scope(StrEnum):
+    """What a token allows; each includes those before it."""
+
+    OPEN = "open"  # without a token
+    READ = "read"
+    WRITE = "write"
+    ADMIN = "admin"
+
+
+class Call(NamedTuple):
+    """A request as a handler gets it: checked, decoded, allowed.
+
+    path: the parameters in the path. query, body: instances of the endpoint's types, None if it
+    has none. headers: by name in lower case. who: the name of the token. media: the content type
+    of the body, without parameters.
+    """
+
+    site: Site
+    path: Mapping[str, str]
+    query: Any
+    body: Any
+    headers: Mapping[str, str]
+    who: str
+    media: str
+
+
+class Reply(NamedTuple):
+    """What a handler gives: content that msgspec encodes as JSON, or None for no content."""
+
+    content: Any
+    status: int = 200
+    headers: Mapping[str, str] = {}
+
+
+Handler = Callable[[Call], Awaitable["Reply | ASGIApp"]]
+"""Its result may also be an ASGI application, which answers by itself: a stream, another type."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """One method of one path.
+
+    path: as `/v1/messages/{id}:publish`; a parameter stands for one segment, or a part of it. body:
+    the type of a JSON body; bytes: the handler reads the body itself. query: a struct with the
+    parameters after the question mark. answers: status -> the type of its content.
+    """
+
+    method: str
+    path: str
+    scope: Scope
+    handler: Handler
+    summary: str
+    body: Any = None
+    query: Any = None
+    answers: Mapping[int, Any] = field(default_factory=lambda: {200: None})

@@ -1,0 +1,32 @@
+"""The HTTP API on a port of its own, in this process, and a client for it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+
+from delaybridge.settings.settings import Settings
+from delaybridge.web.access import Access, tokens_of
+from delaybridge.web.serving import answer_on, listener
+
+
+@contextlib.asynccontextmanager
+async def api(redis_url: str, namespace: str, **serve: Any) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of the API. serve: settings of the section [serve], and others by their section."""
+    others = {name: serve.pop(name) for name in list(serve) if isinstance(serve[name], dict)}
+    given = {"redis": {"url": redis_url}, "namespace": namespace, "serve": serve, **others}
+    settings = Settings.load(overrides=given)
+    access = Access(tokens_of(settings.serve.token_file), read_only=settings.serve.read_only)
+    with listener("127.0.0.1", 0) as sock:
+        url = f"http://127.0.0.1:{sock.getsockname()[1]}"
+        serving = asyncio.create_task(answer_on(sock, settings, access))
+        try:
+            async with httpx.AsyncClient(base_url=url, timeout=20) as client:
+                yield client
+        finally:
+            serving.cancel()
+            await asyncio.wait([serving])
