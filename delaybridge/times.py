@@ -108,7 +108,7 @@ def format_time(due_ms: int) -> str:
         moment = _EPOCH + timedelta(milliseconds=due_ms)
     except OverflowError:
         return f"{shown(due_ms)}ms"
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{due_ms % 1000:03d}Z"
+    return f"{moment.isoformat(timespec='milliseconds')[:23]}Z"
 
 
 def _delay_ms(value: timedelta | float | str, field: str) -> int:

@@ -48,7 +48,7 @@ def decoded(raw: bytes, wanted: type[T]) -> T:
     _check_depth(raw)
     try:
         # msgspec keeps the last of two equal keys; which one was meant?
-        json.loads(raw, object_pairs_hook=_check_keys)
+        _ONCE.decode(raw.decode())
         return msgspec.json.decode(raw, type=wanted)
     except msgspec.MsgspecError as exc:
         raise undecodable(exc, wanted) from None
@@ -113,3 +113,6 @@ def _check_keys(pairs: list[tuple[str, Any]]) -> None:
         seen: set[str] = set()
         twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
         raise ValueError(f"{twice[:80]!r} is given twice in one object")
+
+
+_ONCE = json.JSONDecoder(object_pairs_hook=_check_keys)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from sys import intern
 from typing import Any
 
 import msgspec
@@ -58,19 +59,21 @@ class NewMessage(Due, kw_only=True):
 
     def message(self) -> Message:
         """As the client takes it, not checked yet. MessageError."""
+        # Interned, since the client recognizes the same destination and delay by identity.
         return Message(
-            self.destination, self._content(), delay=self.delay, at=self.at(), id=self.id,
+            intern(self.destination), self._content(),
+            delay=self.delay and intern(self.delay), at=self.at(), id=self.id,
             key=self.key, headers=self.headers, properties=self.properties,
             priority=self.priority, ttl=self.ttl, at_most_once=self.at_most_once, retry=self.retry,
         )  # fmt: skip
 
-    def _content(self) -> bytes | str | None:
+    def _content(self) -> bytes | None:
         given = [self.body, self.body_json, self.body_base64]
         if given.count(UNSET) != 2:
             code = "body_required" if given.count(UNSET) == 3 else "body_ambiguous"
             raise MessageError(code, "body", "give one of body, body_json and body_base64")
         if self.body is not UNSET:
-            return self.body
+            return None if self.body is None else self.body.encode()
         if self.body_json is not UNSET:
             return bytes(self.body_json)
         return b"" if self.body_base64 is UNSET else self.body_base64
