@@ -13,9 +13,9 @@ from delaybridge.cli.bulk import perform
 from delaybridge.cli.failure import Exit
 from delaybridge.cli.grammar import Group, option, pass_call
 from delaybridge.cli.invocation import Invocation
-from delaybridge.cli.output import moment
 from delaybridge.cli.stored import show_message, show_page
 from delaybridge.cli.targets import Targets, target_options
+from delaybridge.store.described import moment
 
 _NOT_DEAD = "not in the dead set"
 

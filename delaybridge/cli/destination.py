@@ -14,8 +14,9 @@ from delaybridge.cli.bulk import perform
 from delaybridge.cli.failure import Exit, refused
 from delaybridge.cli.grammar import Group, option, pass_call
 from delaybridge.cli.invocation import Invocation
-from delaybridge.cli.output import Row, in_time, moment, moment_and_wait, roughly, tally_text
+from delaybridge.cli.output import Row, in_time, moment_and_wait, roughly, tally_text
 from delaybridge.cli.targets import PENDING_STATES, Targets
+from delaybridge.store.described import error_of, place_data, rule_data
 
 if TYPE_CHECKING:
     from delaybridge.store.destinations import Place, Places
@@ -51,7 +52,7 @@ def ls(call: Invocation) -> None:
         return _row(place, found.now_ms)
 
     def data(place: Place) -> dict[str, Any]:
-        return described(place, found)
+        return place_data(place, found)
 
     if not call.output.table(
         found.places, row, spare=("RULE", ">DEAD", ">IN FLIGHT", "NEXT DUE"), data=data
@@ -73,7 +74,7 @@ def show(call: Invocation, destination: str) -> int:
         kinds = client.kinds
     (place,) = found.places
     if call.output.json:
-        call.output.result(described(place, found), "")
+        call.output.result(place_data(place, found), "")
     else:
         call.output.fields(_facts(place, found.now_ms))
     _show_notes(call, found)
@@ -207,49 +208,23 @@ def _steer(
         with suppress(delaybridge.StoreError):  # the change was made: that is the result
             found = client.destinations(destination)
     if found is None:
-        data = {"destination": destination, "rule": _rule_data(rule)}
+        data = {"destination": destination, "rule": rule_data(rule)}
         call.output.result(data, f"{destination}  {_rule_text(rule) or 'no rule'}")
         return
     (place,) = found.places
     numbers = _numbers(place)
     text = f"{place.place}  {_state_text(place)}  "
     text += f"{numbers['parked']} parked, {numbers['delayed']} delayed"
-    call.output.result(described(place, found), f"{text}  {_rule_text(rule)}".rstrip())
+    call.output.result(place_data(place, found), f"{text}  {_rule_text(rule)}".rstrip())
     _show_notes(call, found)
     _warn_if_unused(call, found)
     if place.paused_by and not rule.paused:
         call.note(f"still paused: delaybridge destination resume {place.paused_by[0]}")
 
 
-def described(place: Place, found: Places) -> dict[str, Any]:
-    """One destination as JSON. ignored_by: workers whose version knows no rules."""
-    paused, in_force = place.paused_by, place.in_force.items()
-    return {
-        "destination": place.place,
-        **{name: getattr(place, name).messages for name in _COUNTS},
-        "error": _error(place),
-        "next_due_ms": place.next_due_ms,
-        "next_due": moment(place.next_due_ms),
-        "state": place.state,
-        "paused_by": paused and paused[0],
-        "paused_since": paused and moment(paused[1]),
-        "trouble": place.trouble,
-        "rule": _rule_data(place.rule),
-        "in_force": {name: {"value": value, "set_by": by} for name, (value, by) in in_force},
-        "ignored_by": found.ignoring if place.levels else [],
-    }
-
-
-def _rule_data(rule: Rule) -> dict[str, Any]:
-    import msgspec
-
-    data: dict[str, Any] = msgspec.to_builtins(rule)
-    return data
-
-
 def _rule_text(rule: Rule) -> str:
     """`rate=500/s retry.max_attempts=3`; a pause is shown as the state."""
-    fields = {n: value for n, value in _rule_data(rule).items() if not n.startswith("paused")}
+    fields = {n: value for n, value in rule_data(rule).items() if not n.startswith("paused")}
     plan = fields.pop("retry", {})
     fields |= {f"retry.{name}": value for name, value in plan.items()}
     return " ".join(f"{n.removesuffix('_ms')}={_value(n, v)}" for n, v in fields.items())
@@ -273,12 +248,6 @@ def _rate_text(rate: float) -> str:
 def _numbers(place: Place) -> dict[str, str]:
     """The counts, with ~ before estimates."""
     return {name: tally_text(getattr(place, name)) for name in _COUNTS}
-
-
-def _error(place: Place) -> int:
-    """By how much the counts may be wrong."""
-    tallies: list[delaybridge.Tally] = [getattr(place, name) for name in _COUNTS]
-    return max(tally.error for tally in tallies)
 
 
 def _state_text(place: Place) -> str:
@@ -331,11 +300,11 @@ def _warn_if_unused(call: Invocation, found: Places) -> bool:
     if (
         found.damaged
         or any(getattr(place, name).messages for name in _COUNTS)
-        or _error(place)
+        or error_of(place)
         or place.trouble
     ):
         return False
-    is_free = not _rule_data(place.rule)
+    is_free = not rule_data(place.rule)
     what = "no message and no rule" if is_free else "no message"
     call.note(f"{place.place}: {what} there; see: delaybridge destination ls")
     return is_free
@@ -355,7 +324,7 @@ def _show_notes(call: Invocation, found: Places) -> None:
         call.note(f"warning: workers of an older version ignore these rules: {names}{more}")
     if found.more and len(found.places) > 1:
         call.note(f"{found.more:,} more destinations with fewer messages")
-    if error := max(map(_error, found.places), default=0):
+    if error := max(map(error_of, found.places), default=0):
         call.note(f"~: estimated from a sample; off by up to {error:,} (95 of 100 cases)")
     for place, what in found.odd.items():
         call.note(f"warning: ignored in the rule of {place}: {what}")

@@ -23,12 +23,13 @@ from delaybridge.cli.checks import (
 )
 from delaybridge.cli.durability import disk, durability
 from delaybridge.cli.failure import Exit
-from delaybridge.cli.fleet import ingest_numbers, paused_text, sources_of, unowned
+from delaybridge.cli.fleet import ingest_numbers, paused_text, sources_of
 from delaybridge.cli.grammar import Command, pass_call
 from delaybridge.cli.invocation import Invocation
 from delaybridge.cli.output import FAIL, OK, WARN
 from delaybridge.cli.servers import servers
 from delaybridge.store import damage, gate, keys, registry, setbacks
+from delaybridge.store.described import unowned
 from delaybridge.store.unseen import numbers
 
 if TYPE_CHECKING:
@@ -175,7 +176,7 @@ def _namespace(
     with delaybridge.Client.from_settings(settings.reading()) as client:
         found = client.stats()
         definitions = definitions_of(client) or []
-    alone = unowned(found)
+    alone = unowned(found.buckets)
     if not alone:
         seen = count - len(numbers(found.unseen))
         what = f"{seen} buckets are owned by {len(found.workers)} workers"

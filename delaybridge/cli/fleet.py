@@ -61,11 +61,6 @@ def sources_of(found: Stats) -> list[tuple[SourceInfo, IngestInfo]]:
     return [(source, process) for process in found.ingests for source in process.sources]
 
 
-def unowned(found: Stats) -> list[int]:
-    """Buckets without a worker."""
-    return [each.bucket for each in found.buckets if each.owner is None and not each.unseen]
-
-
 def failing_text(each: Retrying, found: Stats) -> str:
     """`12 messages to rabbitmq:orders failing for 5m: unroutable: 312 NO_ROUTE`."""
     row = retrying_row(each, found)

@@ -18,11 +18,12 @@ from delaybridge.cli.checks import (
 )
 from delaybridge.cli.durability import durability
 from delaybridge.cli.failure import Exit
-from delaybridge.cli.fleet import failing_text, paused_text, unowned
+from delaybridge.cli.fleet import failing_text, paused_text
 from delaybridge.cli.grammar import DURATION, Command, option, pass_call
 from delaybridge.cli.invocation import Invocation
 from delaybridge.cli.output import FAIL, OK
 from delaybridge.store import gate
+from delaybridge.store.described import unowned
 from delaybridge.store.unseen import numbers
 
 _LOOK_AGAIN_S = 0.5
@@ -109,9 +110,9 @@ def _watch(client: delaybridge.Client, patience_ms: int) -> tuple[delaybridge.St
     """The stats, and the buckets that had no worker throughout `patience_ms`."""
     until_s = time.monotonic() + patience_ms / 1000
     found = client.stats()
-    alone = set(unowned(found))
+    alone = set(unowned(found.buckets))
     while alone and (left_s := until_s - time.monotonic()) > 0:
         time.sleep(min(left_s, _LOOK_AGAIN_S))
         found = client.stats()
-        alone &= set(unowned(found))
+        alone &= set(unowned(found.buckets))
     return found, alone

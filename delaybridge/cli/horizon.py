@@ -9,7 +9,8 @@ import click
 
 from delaybridge.cli.grammar import Command, option, pass_call
 from delaybridge.cli.invocation import Invocation
-from delaybridge.cli.output import is_utf, moment, moment_and_wait, plain
+from delaybridge.cli.output import is_utf, moment_and_wait
+from delaybridge.store.described import moment, plain
 
 if TYPE_CHECKING:
     from delaybridge import Horizon

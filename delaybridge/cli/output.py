@@ -17,9 +17,10 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 import click
 
 from delaybridge.errors import printable
+from delaybridge.store.described import moment, plain
 
 if TYPE_CHECKING:
-    from delaybridge import Rates, Tally
+    from delaybridge import Tally
 
 T = TypeVar("T")
 Row = Mapping[str, str | int | None]
@@ -183,31 +184,6 @@ def rate_text(per_s: float) -> str:
     return f"{per_s:,.0f}" if per_s >= 9.95 or not per_s else f"{per_s:.1f}"
 
 
-def window_text(of: Rates) -> str:
-    """`1s`, `1m`, `15m`."""
-    return f"{of.window_s}s" if of.window_s < 60 else f"{of.window_s // 60}m"
-
-
-def moment(at_ms: int | None) -> str | None:
-    """RFC 3339, or None."""
-    from delaybridge.times import format_time
-
-    return None if at_ms is None else format_time(at_ms)
-
-
 def moment_and_wait(at_ms: int | None, now_ms: int) -> str | None:
     """`2030-01-31T09:00:00.000Z  in 15m`, or None."""
     return None if at_ms is None else f"{moment(at_ms)}  {in_time(at_ms - now_ms)}"
-
-
-def plain(value: Any) -> Any:
-    """The value as far as JSON can hold it; named tuples become objects, bytes text."""
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, bytes):
-        return value.decode(errors="backslashreplace")
-    if hasattr(value, "_asdict"):
-        value = value._asdict()
-    if isinstance(value, Mapping):
-        return {str(name): plain(inner) for name, inner in value.items()}
-    return [plain(inner) for inner in value] if isinstance(value, list | tuple) else str(value)

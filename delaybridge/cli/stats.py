@@ -11,17 +11,16 @@ import click
 
 from delaybridge.cli.checks import definitions_of
 from delaybridge.cli.failure import Exit, failure_of
-from delaybridge.cli.fleet import paused_row, retrying_row, show_buckets, show_sources, unowned
+from delaybridge.cli.fleet import paused_row, retrying_row, show_buckets, show_sources
 from delaybridge.cli.grammar import DURATION, Command, option, pass_call
 from delaybridge.cli.invocation import Invocation
-from delaybridge.cli.output import (
-    in_time,
+from delaybridge.cli.output import in_time, rate_text, roughly, stdout_is_closed
+from delaybridge.store.described import (
     moment,
-    plain,
-    rate_text,
-    roughly,
-    stdout_is_closed,
+    stats_data,
+    unowned,
     window_text,
+    wrong_definitions,
 )
 from delaybridge.store.setbacks import told
 from delaybridge.store.unseen import numbers
@@ -93,7 +92,7 @@ def _all(call: Invocation, client: Client) -> Exit:
     found, recent, output = client.stats(), client.rates(), call.output
     definitions = definitions_of(client)
     if output.json:
-        output.result(_data(found) | _recurring_data(definitions) | _rates_data(recent), "")
+        output.result(stats_data(found, definitions, recent), "")
         return call.say_unseen(found.unseen)
     output.table(_STATES, lambda s: {"STATE": s, ">MESSAGES": f"{getattr(found, s):,}"})
     if not recent.missing:
@@ -252,43 +251,12 @@ def _rate_facts(recent: Recent) -> Iterator[tuple[str, object]]:
         yield "not in rates", f"and {more} more"
 
 
-def _rates_data(recent: Recent) -> dict[str, object]:
-    """For programs: rates and lateness by window; null where nobody reported."""
-    return {
-        "rates": {
-            window_text(each): {
-                "covered_s": each.covered_s,
-                "per_s": {name: round(value, 3) for name, value in each.per_s.items()},
-                "lateness": plain(each.lateness),
-            }
-            if each.covered_s
-            else None
-            for each in recent.rates
-        },
-        "not_in_rates": dict(recent.silent),
-        "rates_missing": recent.missing or None,
-    }
-
-
-def _data(found: Stats) -> dict[str, object]:
-    hidden = ("damage", "buckets", "workers", "rules", "odd_rules")
-    return {
-        **{name: plain(value) for name, value in found._asdict().items() if name not in hidden},
-        "next_due": moment(found.next_due_ms),
-        "buckets": len(found.buckets),
-        "buckets_unowned": len(unowned(found)),
-        "buckets_unseen": len(numbers(found.unseen)),
-        "damaged": [str(one) for one in [*found.all_damage, *found.odd_rules]],
-        "workers": len(found.workers),
-    }
-
-
 def _facts(found: Stats) -> Iterator[tuple[str, object]]:
     wait_ms = None if found.next_due_ms is None else found.next_due_ms - found.now_ms
     next_due = "-" if wait_ms is None else f"{in_time(wait_ms)}  {moment(found.next_due_ms)}"
     yield "next due", next_due
     yield "overdue", roughly(found.overdue_ms) if found.overdue_ms else "nothing"
-    owned = len(found.buckets) - len(unowned(found)) - len(numbers(found.unseen))
+    owned = len(found.buckets) - len(unowned(found.buckets)) - len(numbers(found.unseen))
     yield "redis", found.redis or None
     yield "buckets", f"{owned}/{len(found.buckets)} owned"
     yield "workers", len(found.workers)
@@ -302,29 +270,16 @@ def _facts(found: Stats) -> Iterator[tuple[str, object]]:
     yield "dead set", f"{found.dead_dropped:,} dropped" if found.dead_dropped else None
 
 
-def _recurring_data(definitions: Sequence[Recurring] | None) -> dict[str, object]:
-    if definitions is None:
-        return {"recurring": None}
-    failing, missed = _wrong(definitions)
-    return {"recurring": {"definitions": len(definitions), "failing": failing, "missed": missed}}
-
-
 def _recurring_facts(definitions: Sequence[Recurring] | None) -> Iterator[tuple[str, object]]:
     """Only what is wrong: definitions that fail, and missed runs."""
     known = definitions or ()
-    failing, missed = _wrong(known)
+    failing, missed = wrong_definitions(known)
     wrong = [f"{len(failing)} of {len(known)} fail"] if failing else []
     wrong += [f"{missed:,} missed runs"] if missed else []
     if wrong:
         yield "recurring", f"{', '.join(wrong)}; see: delaybridge recurring ls"
     for name, error in [*failing.items()][:1]:
         yield "failing", f"{name}: {error}"
-
-
-def _wrong(definitions: Sequence[Recurring]) -> tuple[dict[str, str], int]:
-    """The errors of definitions that fail, by name; how many runs of all were missed."""
-    failing = {each.name: each.error for each in definitions if each.state == "failing"}
-    return failing, sum(each.missed for each in definitions)
 
 
 def _trouble_row(each: Trouble) -> dict[str, str]:

@@ -13,7 +13,8 @@ import delaybridge
 from delaybridge.cli.failure import Exit, Failure, refused
 from delaybridge.cli.grammar import PAGE_LIMIT
 from delaybridge.cli.invocation import Invocation
-from delaybridge.cli.output import Row, in_time, moment, moment_and_wait, plain
+from delaybridge.cli.output import Row, in_time, moment_and_wait
+from delaybridge.store.described import moment, plain
 
 if TYPE_CHECKING:
     from delaybridge.backoff import RetryPlan

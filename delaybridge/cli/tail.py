@@ -13,7 +13,8 @@ import click
 from delaybridge.cli.failure import Exit, Failure, refused
 from delaybridge.cli.grammar import Command, option, pass_call
 from delaybridge.cli.invocation import Invocation
-from delaybridge.cli.output import drop_stdout, moment, stdout_is_closed
+from delaybridge.cli.output import drop_stdout, stdout_is_closed
+from delaybridge.store.described import moment
 
 if TYPE_CHECKING:
     from delaybridge.errors import DelayBridgeError

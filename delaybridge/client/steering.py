@@ -97,6 +97,20 @@ class Steers(OfClient):
         """
         return self._store.complete(_retry_plan(self._requests, destination, plan))
 
+    def set_rule(
+        self,
+        destination: str,
+        *,
+        rate: float | None = None,
+        spread: Delay = None,
+        retry: Retry = None,
+    ) -> Rule:
+        """Set the whole rule of a destination at once: what is not given is not set any more.
+
+        A pause stays as it is. The arguments are those of `limit`, `spread` and `retry_plan`.
+        """
+        return self._store.complete(_rule(self._requests, destination, rate, spread, retry))
+
     def purge(self, destination: str) -> Mapping[Answer, int]:
         """Cancel all messages of a destination, also parked and paused ones; delete dead ones.
 
@@ -143,6 +157,17 @@ class AsyncSteers(OfAsyncClient):
         """What happens after failed publishes; as `Client.retry_plan`."""
         return await self._store.complete(_retry_plan(self._requests, destination, plan))
 
+    async def set_rule(
+        self,
+        destination: str,
+        *,
+        rate: float | None = None,
+        spread: Delay = None,
+        retry: Retry = None,
+    ) -> Rule:
+        """Set the whole rule of a destination at once, but its pause; as `Client.set_rule`."""
+        return await self._store.complete(_rule(self._requests, destination, rate, spread, retry))
+
     async def purge(self, destination: str) -> Mapping[Answer, int]:
         """Cancel all messages of a destination, and delete dead ones; as `Client.purge`."""
         purge = Purge(destination)
@@ -186,6 +211,11 @@ class Purge:
 
 
 def _limit(requests: Requests, destination: str, rate: float | None) -> Steps[Rule]:
+    return requests.calls.steer(destination, {"rate": _rate(rate)})
+
+
+def _rate(rate: float | None) -> float | None:
+    """The rate; MessageError if it is none."""
     if rate is not None:
         is_number = isinstance(rate, int | float) and not isinstance(rate, bool)
         if is_number and rate == 0:
@@ -193,15 +223,30 @@ def _limit(requests: Requests, destination: str, rate: float | None) -> Steps[Ru
         if not is_number or not 0 < rate <= RATE_LIMIT:
             detail = f"got {shown(rate)}; give messages a second, up to {RATE_LIMIT:,.0f}"
             raise MessageError("bad_rate", "rate", detail)
-    return requests.calls.steer(destination, {"rate": rate})
+    return rate
 
 
 def _spread(requests: Requests, destination: str, window: Delay) -> Steps[Rule]:
+    return requests.calls.steer(destination, {"spread_ms": _window_ms(window)})
+
+
+def _window_ms(window: Delay) -> int | None:
+    """The window in milliseconds; MessageError if it is too long."""
     window_ms = None if window is None else delay_ms(window, field="window")
     if window_ms is not None and window_ms > SPREAD_LIMIT_MS:
         most = format_duration(SPREAD_LIMIT_MS)
         raise MessageError("too_far", "window", f"got {format_duration(window_ms)}; at most {most}")
-    return requests.calls.steer(destination, {"spread_ms": window_ms})
+    return window_ms
+
+
+def _rule(
+    requests: Requests, destination: str, rate: float | None, spread: Delay, plan: Retry
+) -> Steps[Rule]:
+    place = place_of(destination, requests.calls.kinds)
+    whole: dict[str, Any] = {"retry": None, "dead_letter": None}
+    whole |= plan_change(place, plan, requests.calls.kinds)
+    whole |= {"rate": _rate(rate), "spread_ms": _window_ms(spread)}
+    return requests.calls.steer(place, whole)
 
 
 def _retry_plan(requests: Requests, destination: str, plan: Retry) -> Steps[Rule]:

@@ -36,14 +36,14 @@ class Access:
         self._tokens, self._read_only = tokens, read_only
 
     def check(self, headers: Mapping[str, str], needed: Scope) -> str:
-        """The name of who asks; Problem 401 or 403."""
-        if needed is Scope.OPEN:
+        """The name of who asks, empty if nobody knows; Problem 401 or 403."""
+        if needed is Scope.OPEN and self._tokens and "authorization" not in headers:
             return ""
         who = self._who(headers)
         if who.scope is not Scope.ADMIN and _ORDER.index(who.scope) < _ORDER.index(needed):
             what = f"this token may only {who.scope}; it needs {needed}"
             raise Problem(403, "forbidden", what)
-        if self._read_only and needed is not Scope.READ:
+        if self._read_only and needed in (Scope.WRITE, Scope.ADMIN):
             raise Problem(403, "read_only", "this server changes nothing; use another one")
         return who.name
 
@@ -60,7 +60,7 @@ class Access:
         return found[0]
 
 
-_ANYONE = Token(b"", Scope.ADMIN, "")
+_ANYONE = Token(b"", Scope.ADMIN, "anyone")
 
 
 def tokens_of(file: str) -> list[Token]:

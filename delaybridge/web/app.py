@@ -29,7 +29,10 @@ class App:
         for endpoint in endpoints:
             by_path.setdefault(endpoint.path, {})[endpoint.method] = endpoint
         table = [
-            routing.Route(path, Resource(site, access, methods))
+            # Other methods of `/{id}:verb` are meant for an id that ends so.
+            routing.Route(
+                path, Resource(site, access, methods), methods=[*methods] if "}:" in path else None
+            )
             for path, methods in by_path.items()
         ]
         self._router = routing.Router(table, redirect_slashes=False, default=_not_found)

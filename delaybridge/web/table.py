@@ -2,7 +2,23 @@
 
 from __future__ import annotations
 
-from delaybridge.web import messages
+from delaybridge.web import (
+    definitions,
+    destinations,
+    fleet,
+    health,
+    messages,
+    numbers,
+    recurring,
+)
 from delaybridge.web.endpoint import Endpoint
 
-ENDPOINTS: tuple[Endpoint, ...] = (*messages.ENDPOINTS,)
+ENDPOINTS: tuple[Endpoint, ...] = (
+    *messages.ENDPOINTS,
+    *destinations.ENDPOINTS,
+    *recurring.ENDPOINTS,
+    *fleet.ENDPOINTS,
+    *numbers.ENDPOINTS,
+    *definitions.ENDPOINTS,
+    *health.ENDPOINTS,
+)

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from delaybridge.cli.fleet import failing_text, unowned
+from delaybridge.cli.fleet import failing_text
 from delaybridge.cli.layout import shortened
-from delaybridge.cli.output import in_time, is_utf, moment, roughly
+from delaybridge.cli.output import in_time, is_utf, roughly
 from delaybridge.cli.top.controls import HELP, TABS, View
 from delaybridge.cli.top.lists import listed
 from delaybridge.cli.top.picture import Picture
 from delaybridge.cli.top.rates import rate_lines
 from delaybridge.errors import printable
+from delaybridge.store.described import moment, unowned
 
 if TYPE_CHECKING:
     from delaybridge import Horizon, Stats
@@ -120,7 +121,7 @@ def _troubles(picture: Picture, stats: Stats) -> Iterator[Text]:
 def _faults(stats: Stats, picture: Picture) -> Iterator[tuple[str, str]]:
     for one in [*stats.all_damage, *stats.odd_rules]:
         yield "bold red", f"damaged: {one}"
-    if alone := unowned(stats):
+    if alone := unowned(stats.buckets):
         yield "bold red", f"{len(alone)} of {len(stats.buckets)} buckets have no worker"
     if stats.overdue_ms > _LATE_MS:
         yield "bold red", f"the oldest waiting message is {roughly(stats.overdue_ms)} overdue"
@@ -160,7 +161,7 @@ def _states(stats: Stats) -> Iterator[Text]:
     facts = {
         "next due": "-" if wait_ms is None else in_time(wait_ms),
         "overdue": roughly(stats.overdue_ms) if stats.overdue_ms else "nothing",
-        "buckets": f"{len(stats.buckets) - len(unowned(stats))}/{len(stats.buckets)}",
+        "buckets": f"{len(stats.buckets) - len(unowned(stats.buckets))}/{len(stats.buckets)}",
         "workers": str(len(stats.workers)),
         "ingests": str(len(stats.ingests)) if stats.ingests else "",
     }

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from delaybridge.cli.output import rate_text, window_text
+from delaybridge.cli.output import rate_text
 from delaybridge.errors import printable
+from delaybridge.store.described import window_text
 
 if TYPE_CHECKING:
     from delaybridge.store.series import Rates, Recent

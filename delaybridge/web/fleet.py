@@ -1,0 +1,98 @@
+"""The fleet: workers, ingest processes and buckets; and the alarm of a Redis that went back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from delaybridge.store import setbacks
+from delaybridge.store.announcements import IngestInfo, WorkerInfo
+from delaybridge.store.calls import Calls
+from delaybridge.store.command import Steps
+from delaybridge.store.described import plain
+from delaybridge.store.setbacks import Setback
+from delaybridge.store.stats import BucketStats
+from delaybridge.web.endpoint import Call, Endpoint, Reply, Scope
+from delaybridge.web.typed import object_of
+
+
+class Workers(msgspec.Struct):
+    """The living processes."""
+
+    items: list[object_of(WorkerInfo)]  # type: ignore[valid-type]
+    ingests: list[object_of(IngestInfo)]  # type: ignore[valid-type]
+
+
+class Buckets(msgspec.Struct):
+    """All buckets, in order of their numbers. unseen: numbers of those whose server is silent."""
+
+    items: list[object_of(BucketStats)]  # type: ignore[valid-type]
+    unseen: list[int]
+
+
+class Alarm(msgspec.Struct):
+    """alarm: what happened, in words; null if nothing did."""
+
+    alarm: str | None
+    setbacks: list[object_of(Setback)]  # type: ignore[valid-type]
+
+
+class Cleared(msgspec.Struct):
+    """Whether there was an alarm."""
+
+    cleared: bool
+
+
+async def workers(call: Call) -> Reply:
+    """The running workers and ingest processes."""
+    found = await call.site.client.stats()
+    return Reply({"items": plain(found.workers), "ingests": plain(found.ingests)})
+
+
+async def buckets(call: Call) -> Reply:
+    """The buckets, their content and owners."""
+    found = await call.site.client.stats()
+    unseen = [number for each in found.unseen for number in each.buckets]
+    return Reply({"items": plain(found.buckets), "unseen": sorted(unseen)})
+
+
+async def alarm(call: Call) -> Reply:
+    """Whether Redis came back with an older past, or empty."""
+    found = await call.site.client.run(_setbacks)
+    return Reply({"alarm": setbacks.told(found) if found else None, "setbacks": plain(found)})
+
+
+async def clear_alarm(call: Call) -> Reply:
+    """Go on with what Redis has now: workers of a wiped namespace start again."""
+    return Reply(Cleared(bool(await call.site.client.run(_clear))))
+
+
+def _setbacks(calls: Calls) -> Steps[list[Setback]]:
+    (found,) = yield [setbacks.read(calls.namespace)]
+    return list(found)
+
+
+def _clear(calls: Calls) -> Steps[Any]:
+    (cleared,) = yield [setbacks.clear(calls.namespace)]
+    return cleared
+
+
+ENDPOINTS = (
+    Endpoint(
+        method="GET", path="/v1/workers", scope=Scope.READ, handler=workers,
+        summary="List workers and ingest processes", answers={200: Workers},
+    ),
+    Endpoint(
+        method="GET", path="/v1/buckets", scope=Scope.READ, handler=buckets,
+        summary="List buckets and their owners", answers={200: Buckets},
+    ),
+    Endpoint(
+        method="GET", path="/v1/alarm", scope=Scope.READ, handler=alarm,
+        summary="Show whether Redis lost something", answers={200: Alarm},
+    ),
+    Endpoint(
+        method="DELETE", path="/v1/alarm", scope=Scope.ADMIN, handler=clear_alarm,
+        summary="Clear the alarm", answers={200: Cleared},
+    ),
+)  # fmt: skip

@@ -1,0 +1,82 @@
+"""Health: whether this process answers, and whether messages go out."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+
+import msgspec
+
+from delaybridge.errors import DelayBridgeError, printable
+from delaybridge.settings.urls import redact_text
+from delaybridge.store.described import unowned
+from delaybridge.store.setbacks import told
+from delaybridge.store.stats import Stats
+from delaybridge.web.endpoint import Call, Endpoint, Reply, Scope
+from delaybridge.web.site import Site
+
+_READY_S = 2.0
+_LEASES = 2  # a bucket may be unowned for so many before messages count as stuck
+_CHARS, _NAMED = 300, 20
+
+
+class Health(msgspec.Struct, omit_defaults=True):
+    """status: ok or failing. reasons: why not; only for those with a token, if there are tokens."""
+
+    status: str
+    reasons: list[str] = []
+
+
+async def live(call: Call) -> Reply:
+    """This process answers. Redis and the brokers do not count: a restart does not mend them."""
+    return Reply(Health("ok"))
+
+
+async def ready(call: Call) -> Reply:
+    """Messages are accepted and go out; with the reasons why not."""
+    reasons = ["draining: it was told to stop"] if call.site.is_draining else []
+    try:
+        async with asyncio.timeout(_READY_S):
+            found = await call.site.client.stats()
+    except TimeoutError:
+        reasons.append(f"redis: no answer within {_READY_S:g} s")
+    except DelayBridgeError as exc:
+        reasons.append(str(exc))
+    else:
+        reasons += _obstacles(found, call.site)
+    status = 503 if reasons else 200
+    word = "failing" if reasons else "ok"
+    if not call.who:  # anybody may ask, and learns no more than that
+        return Reply(Health(word), status)
+    shown = [printable(redact_text(reason))[:_CHARS] for reason in reasons[:_NAMED]]
+    return Reply(Health(word, shown), status)
+
+
+def _obstacles(found: Stats, site: Site) -> Iterator[str]:
+    """Why messages do not go out."""
+    alone = unowned(found.buckets)
+    now_s = time.monotonic()
+    site.alone_since_s = {each: site.alone_since_s.get(each, now_s) for each in alone}
+    longest_s = max((now_s - since_s for since_s in site.alone_since_s.values()), default=0.0)
+    if longest_s > _LEASES * site.settings.lease.ttl_ms / 1000:
+        yield f"{len(alone)} buckets have had no worker for up to {longest_s:.0f} s"
+    brokers = [item for each in found.workers for item in (each.said.brokers or {}).items()]
+    if brokers and all(reason is not None for _, reason in brokers):
+        yield from (f"broker {name}: {reason}" for name, reason in dict(brokers).items())
+    if found.unseen:
+        yield f"{len(found.unseen)} Redis servers do not answer"
+    if found.setbacks:
+        yield told(found.setbacks)
+
+
+ENDPOINTS = (
+    Endpoint(
+        method="GET", path="/health/live", scope=Scope.OPEN, handler=live,
+        summary="Whether this process answers", answers={200: Health},
+    ),
+    Endpoint(
+        method="GET", path="/health/ready", scope=Scope.OPEN, handler=ready,
+        summary="Whether messages go out", answers={200: Health, 503: Health},
+    ),
+)  # fmt: skip

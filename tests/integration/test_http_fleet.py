@@ -1,0 +1,130 @@
+"""The HTTP API: destinations, recurring messages, the fleet, numbers, definitions, health."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.rigs.api import api
+from tests.rigs.crew import Crew
+
+CLOSE = "/v1/destinations/kafka%3Aorders"
+
+
+@pytest.fixture
+async def http(redis_url: str, namespace: str) -> AsyncIterator[httpx.AsyncClient]:
+    async with api(redis_url, namespace) as client:
+        yield client
+
+
+async def schedule(http: httpx.AsyncClient, **fields: Any) -> None:
+    message = {"destination": "kafka:orders", "body": "x", "delay": "15m", **fields}
+    assert (await http.post("/v1/messages", json=message)).status_code == 201
+
+
+async def test_a_rule_from_put_to_delete(http: httpx.AsyncClient) -> None:
+    rule = {"rate": 5, "spread": "10s", "retry": {"max_attempts": 3}, "dead_letter": "kafka:dead"}
+    put = await http.put(CLOSE, json=rule)
+    assert put.status_code == 200, put.text
+    assert put.json()["rule"] == {
+        "rate": 5.0, "spread_ms": 10_000, "retry": {"max_attempts": 3}, "dead_letter": "kafka:dead",
+    }  # fmt: skip
+    paused = (await http.post(f"{CLOSE}:pause")).json()
+    assert (paused["state"], paused["paused_by"]) == ("paused", "kafka:orders")
+    assert (await http.put(CLOSE, json={"rate": 7})).json()["rule"].keys() == {
+        "paused", "paused_ms", "rate",
+    }  # fmt: skip
+    assert (await http.get("/v1/destinations")).json()["items"][0]["state"] == "paused"
+    assert (await http.post(f"{CLOSE}:resume")).json()["state"] == "limited"
+    assert (await http.delete(CLOSE)).json()["rule"] == {}
+
+
+async def test_a_wrong_rule_changes_nothing(http: httpx.AsyncClient) -> None:
+    await http.put(CLOSE, json={"rate": 5})
+    for rule, code in (
+        ({"rate": 0}, "bad_rate"),
+        ({"rate": 1, "spread": "2d"}, "too_far"),
+        ({"rate": 1, "retry": {"max_attempts": 0}}, "bad_retry"),
+        ({"rate": 1, "dead_letter": "nowhere:x"}, "bad_retry"),
+    ):
+        refused = await http.put(CLOSE, json=rule)
+        assert (refused.status_code, refused.json()["code"]) == (422, code), refused.text
+    assert (await http.get(CLOSE)).json()["rule"] == {"rate": 5.0}
+
+
+async def test_a_purge_needs_the_name_once_more(http: httpx.AsyncClient) -> None:
+    await schedule(http)
+    refused = await http.post(f"{CLOSE}:purge", json={"confirm": "kafka:order"})
+    assert (refused.status_code, refused.json()["code"]) == (422, "not_confirmed")
+    purged = await http.post(f"{CLOSE}:purge", json={"confirm": "kafka:orders"})
+    assert purged.json() == {"answers": {"cancelled": 1}}
+
+
+async def test_a_definition_from_post_to_delete(http: httpx.AsyncClient) -> None:
+    fields = {"destination": "kafka:orders", "body": "b ${due}", "cron": "0 9 * * *"}
+    made = await http.post("/v1/recurring", json={"name": "daily", **fields})
+    assert (made.status_code, made.json()) == (201, {"name": "daily", "result": "created"})
+    other = await http.post("/v1/recurring", json={"name": "daily", **fields, "cron": "0 8 * * *"})
+    assert other.status_code == 409
+    put = await http.put("/v1/recurring/daily", json=fields | {"cron": "0 8 * * *"})
+    assert (put.status_code, put.json()["result"]) == (200, "replaced")
+    shown = (await http.get("/v1/recurring/daily")).json()
+    assert shown["definition"]["cron"] == "0 8 * * *"
+    assert (await http.post("/v1/recurring/daily:run")).json()["result"] == "created"
+    assert (await http.post("/v1/recurring/daily:pause")).json()["result"] == "paused"
+    assert (await http.get("/v1/recurring")).json()["items"][0]["state"] == "paused"
+    assert (await http.post("/v1/recurring/daily:resume")).json()["result"] == "resumed"
+    past = {"start": "2026-11-01T00:00:00Z", "end": "2026-11-03T00:00:00Z"}
+    assert (await http.post("/v1/recurring/daily:backfill", json=past)).json()["made"] == 2
+    assert (await http.delete("/v1/recurring/daily")).json()["result"] == "removed"
+    assert (await http.delete("/v1/recurring/daily")).status_code == 404
+
+
+async def test_a_preview_needs_no_definition(http: httpx.AsyncClient) -> None:
+    query: dict[str, Any] = {"cron": "*/15 9 * * MON", "tz": "Europe/Berlin", "n": 3}
+    found = (await http.get("/v1/recurring:preview", params=query)).json()
+    assert len(found["runs"]) == 3
+    assert found["words"]
+
+
+async def test_numbers_of_what_waits(http: httpx.AsyncClient) -> None:
+    await schedule(http, delay="30s")
+    await schedule(http, delay="4m")
+    await schedule(http, delay="3h")
+    stats = (await http.get("/v1/stats")).json()
+    assert (stats["delayed"], stats["workers"], stats["buckets_unowned"]) == (3, 0, 16)
+    load = (await http.get("/v1/scaling")).json()
+    assert (load["due_now"], load["due_1m"], load["due_5m"]) == (0, 1, 2)
+    ahead = (await http.get("/v1/horizon", params={"for": "1h", "step": "10m"})).json()
+    assert (ahead["messages"], ahead["later"]) == (2, 1)
+    assert len((await http.get("/v1/buckets")).json()["items"]) == 16
+    assert (await http.get("/v1/series", params={"step": "1s"})).status_code == 200
+    assert (await http.get("/v1/series", params={"step": "5s"})).status_code == 422
+
+
+async def test_the_fleet_and_its_readiness(
+    redis_url: str, namespace: str, http: httpx.AsyncClient, crew: Crew
+) -> None:
+    assert (await http.get("/health/live")).json() == {"status": "ok"}
+    crew.start()
+    await crew.shared("w")
+    names = [each["name"] for each in (await http.get("/v1/workers")).json()["items"]]
+    assert names == ["w"]
+    assert (await http.get("/health/ready")).json() == {"status": "ok"}
+    assert (await http.get("/v1/alarm")).json() == {"alarm": None, "setbacks": []}
+
+
+async def test_definitions_there_and_back(http: httpx.AsyncClient) -> None:
+    await http.put(CLOSE, json={"rate": 5})
+    document = (await http.get("/v1/definitions")).json()
+    assert document["destinations"] == {"kafka:orders": {"rate": 5.0}}
+    document["destinations"]["kafka:orders"]["rate"] = 6
+    url = "/v1/definitions"
+    tried = (await http.put(url, json=document, params={"dry_run": "true"})).json()
+    change = {"section": "destinations", "name": "kafka:orders", "change": "changed"}
+    assert tried == {"items": [change], "dry_run": True}
+    assert (await http.put(url, json=document)).json() == {"items": [change], "dry_run": False}
+    assert (await http.get(CLOSE)).json()["rule"] == {"rate": 6.0}
