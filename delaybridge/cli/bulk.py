@@ -17,6 +17,7 @@ from delaybridge.cli.failure import INTERRUPTED, Exit, Failure
 from delaybridge.cli.invocation import Invocation
 from delaybridge.cli.progress import progress
 from delaybridge.cli.targets import Targets
+from delaybridge.client.spreading import Spreading
 from delaybridge.errors import StoreDamaged
 from delaybridge.worker.interrupts import interrupts
 
@@ -120,7 +121,7 @@ class Sweep:
     counted: Counter[int | None] | None = None
     answers: Counter[str] = field(default_factory=Counter)
     damage: StoreDamaged | None = None
-    _places: Counter[int | None] = field(default_factory=Counter)
+    _spreading: Spreading | None = None
 
     @property
     def changed(self) -> int:
@@ -175,14 +176,8 @@ class Sweep:
         """Spread the messages evenly over the span, in their order, bucket by bucket."""
         if not self.over_ms or self.counted is None:
             return {}
-        later_ms = []
-        for one in some:
-            bucket = None if isinstance(one, str) else one.bucket
-            place, count = self._places[bucket], max(self.counted[bucket], 1)
-            self._places[bucket] += 1
-            # One that was not counted comes last.
-            later_ms.append(self.over_ms * min(place, count - 1) // count)
-        return {"spread_ms": later_ms}
+        self._spreading = self._spreading or Spreading(self.over_ms, self.counted)
+        return {"spread_ms": self._spreading.later_ms(some)}
 
     def show_summary(self) -> None:
         """Print on stderr how often each answer was given."""

@@ -144,6 +144,8 @@ alarms = _of_namespace("alarms")
 """Hash: bucket, or `wiped` -> what a worker noticed (`store/setbacks.py`), JSON."""
 events = _of_namespace("events")
 """Channel: a `store/beats.py: Beat` of every process each second, for `delaybridge tail`."""
+jobs = _of_namespace("jobs")
+"""Hash: id -> the progress of a bulk verb over HTTP, JSON."""
 recurring = _of_namespace("recurring")
 """Hash: name -> a recurring definition, JSON."""
 recurring_due = _of_namespace("recurring_due")

@@ -35,17 +35,17 @@ class Access:
         """read_only: nothing may be changed, whatever a token says."""
         self._tokens, self._read_only = tokens, read_only
 
-    def check(self, headers: Mapping[str, str], needed: Scope) -> str:
-        """The name of who asks, empty if nobody knows; Problem 401 or 403."""
+    def check(self, headers: Mapping[str, str], needed: Scope) -> Token:
+        """Who asks; Problem 401 or 403."""
         if needed is Scope.OPEN and self._tokens and "authorization" not in headers:
-            return ""
+            return _NOBODY
         who = self._who(headers)
         if who.scope is not Scope.ADMIN and _ORDER.index(who.scope) < _ORDER.index(needed):
             what = f"this token may only {who.scope}; it needs {needed}"
             raise Problem(403, "forbidden", what)
         if self._read_only and needed in (Scope.WRITE, Scope.ADMIN):
             raise Problem(403, "read_only", "this server changes nothing; use another one")
-        return who.name
+        return who
 
     def _who(self, headers: Mapping[str, str]) -> Token:
         if not self._tokens:
@@ -61,6 +61,7 @@ class Access:
 
 
 _ANYONE = Token(b"", Scope.ADMIN, "anyone")
+_NOBODY = Token(b"", Scope.OPEN, "")
 
 
 def tokens_of(file: str) -> list[Token]:

@@ -81,11 +81,12 @@ class Resource:
         query = endpoint.query and query_of(scope["query_string"], endpoint.query)
         body: Any = None
         if endpoint.body is not None:
-            body = await body_of(receive, headers, self._most)
+            body = await body_of(receive, headers, endpoint.most_bytes or self._most)
             if endpoint.body is not bytes:
                 body = decoded(body, endpoint.body)
         media = headers.get("content-type", "").partition(";")[0].strip().lower()
-        return await endpoint.handler(Call(self._site, path, query, body, headers, who, media))
+        call = Call(self._site, path, query, body, headers, who.name, who.scope, media)
+        return await endpoint.handler(call)
 
 
 async def _send(reply: Reply, send: Send, *, with_body: bool) -> None:

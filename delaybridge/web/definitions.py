@@ -30,7 +30,7 @@ class ImportQuery(msgspec.Struct, forbid_unknown_fields=True):
     prune: bool = False
 
 
-class Change(msgspec.Struct):
+class ImportedItem(msgspec.Struct):
     """change: added, changed, unchanged, removed or kept."""
 
     section: str
@@ -38,10 +38,10 @@ class Change(msgspec.Struct):
     change: str
 
 
-class Changes(msgspec.Struct):
+class Imported(msgspec.Struct):
     """What was done, or would be."""
 
-    items: list[Change]
+    items: list[ImportedItem]
     dry_run: bool
 
 
@@ -59,7 +59,7 @@ async def import_(call: Call) -> Reply:
     query: ImportQuery = call.query
     document = msgspec.to_builtins(call.body)
     listed = await call.site.client.run(lambda calls: _import(calls, document, query))
-    return Reply(Changes([Change(*one) for one in listed], query.dry_run))
+    return Reply(Imported([ImportedItem(*one) for one in listed], query.dry_run))
 
 
 def _import(calls: Calls, document: Any, query: ImportQuery) -> Steps[list[Difference]]:
@@ -81,6 +81,6 @@ ENDPOINTS = (
     Endpoint(
         method="PUT", path="/v1/definitions", scope=Scope.ADMIN, handler=import_,
         summary="Import rules and recurring definitions", body=Document, query=ImportQuery,
-        answers={200: Changes},
+        answers={200: Imported},
     ),
 )  # fmt: skip

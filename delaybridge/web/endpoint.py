@@ -26,8 +26,8 @@ class Call(NamedTuple):
     """A request as a handler gets it: checked, decoded, allowed.
 
     path: the parameters in the path. query, body: instances of the endpoint's types, None if it
-    has none. headers: by name in lower case. who: the name of the token. media: the content type
-    of the body, without parameters.
+    has none. headers: by name in lower case. who: the name of the token, and may: its scope; empty
+    and OPEN if nobody knows. media: the content type of the body, without parameters.
     """
 
     site: Site
@@ -36,6 +36,7 @@ class Call(NamedTuple):
     body: Any
     headers: Mapping[str, str]
     who: str
+    may: Scope
     media: str
 
 
@@ -68,3 +69,4 @@ class Endpoint:
     body: Any = None
     query: Any = None
     answers: Mapping[int, Any] = field(default_factory=lambda: {200: None})
+    most_bytes: int | None = None

@@ -31,7 +31,7 @@ class Buckets(msgspec.Struct):
     unseen: list[int]
 
 
-class Alarm(msgspec.Struct):
+class AlarmAnswer(msgspec.Struct):
     """alarm: what happened, in words; null if nothing did."""
 
     alarm: str | None
@@ -89,7 +89,7 @@ ENDPOINTS = (
     ),
     Endpoint(
         method="GET", path="/v1/alarm", scope=Scope.READ, handler=alarm,
-        summary="Show whether Redis lost something", answers={200: Alarm},
+        summary="Show whether Redis lost something", answers={200: AlarmAnswer},
     ),
     Endpoint(
         method="DELETE", path="/v1/alarm", scope=Scope.ADMIN, handler=clear_alarm,

@@ -21,7 +21,7 @@ _LEASES = 2  # a bucket may be unowned for so many before messages count as stuc
 _CHARS, _NAMED = 300, 20
 
 
-class Health(msgspec.Struct, omit_defaults=True):
+class HealthAnswer(msgspec.Struct, omit_defaults=True):
     """status: ok or failing. reasons: why not; only for those with a token, if there are tokens."""
 
     status: str
@@ -30,7 +30,7 @@ class Health(msgspec.Struct, omit_defaults=True):
 
 async def live(call: Call) -> Reply:
     """This process answers. Redis and the brokers do not count: a restart does not mend them."""
-    return Reply(Health("ok"))
+    return Reply(HealthAnswer("ok"))
 
 
 async def ready(call: Call) -> Reply:
@@ -48,9 +48,9 @@ async def ready(call: Call) -> Reply:
     status = 503 if reasons else 200
     word = "failing" if reasons else "ok"
     if not call.who:  # anybody may ask, and learns no more than that
-        return Reply(Health(word), status)
+        return Reply(HealthAnswer(word), status)
     shown = [printable(redact_text(reason))[:_CHARS] for reason in reasons[:_NAMED]]
-    return Reply(Health(word, shown), status)
+    return Reply(HealthAnswer(word, shown), status)
 
 
 def _obstacles(found: Stats, site: Site) -> Iterator[str]:
@@ -73,10 +73,10 @@ def _obstacles(found: Stats, site: Site) -> Iterator[str]:
 ENDPOINTS = (
     Endpoint(
         method="GET", path="/health/live", scope=Scope.OPEN, handler=live,
-        summary="Whether this process answers", answers={200: Health},
+        summary="Whether this process answers", answers={200: HealthAnswer},
     ),
     Endpoint(
         method="GET", path="/health/ready", scope=Scope.OPEN, handler=ready,
-        summary="Whether messages go out", answers={200: Health, 503: Health},
+        summary="Whether messages go out", answers={200: HealthAnswer, 503: HealthAnswer},
     ),
 )  # fmt: skip

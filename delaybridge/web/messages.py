@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import base64
-from typing import Any
-from zlib import crc32
-
 import msgspec
 
-from delaybridge.errors import MessageError
+from delaybridge.client.requests import Requests
 from delaybridge.message import Answer, State
+from delaybridge.store.scheduling import Receipt
 from delaybridge.web.endpoint import Call, Endpoint, Reply, Scope
+from delaybridge.web.paging import PageOfState, PageQuery
 from delaybridge.web.problems import Problem
 from delaybridge.web.shapes import (
-    Changed,
+    ChangedMessage,
     Due,
     MessagePage,
     NewMessage,
@@ -24,38 +22,28 @@ from delaybridge.web.shapes import (
     too_late,
 )
 
-_MOST = 500  # messages of a page
-_NOT_CHANGED = (Answer.UNKNOWN, Answer.IN_FLIGHT, Answer.DEAD)
-
 
 class OfKey(msgspec.Struct, forbid_unknown_fields=True):
-    """key: the message's own; it saves a search through all buckets."""
+    """key: the message's own, if it has one; it saves a search through all buckets."""
 
     key: str | None = None
 
 
-class PageQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Which messages. due_from_ms, due_to_ms: both included."""
-
-    state: State = State.DELAYED
-    destination: str | None = None
-    due_from_ms: int | None = None
-    due_to_ms: int | None = None
-    limit: int = 100
-    cursor: str | None = None
-
-
 async def schedule(call: Call) -> Reply:
     """Schedule one message. 201 if it is new, 200 if it was there already or replaces another."""
-    wanted: NewMessage = call.body
+    receipt = await schedule_one(call, call.body)
+    return Reply(scheduled(receipt), 201 if receipt.answer is Answer.CREATED else 200)
+
+
+async def schedule_one(call: Call, wanted: NewMessage) -> Receipt:
+    """Schedule a message together with all others of this tick; raises as the client does."""
     message = wanted.message()
-    receipt = await call.site.client.schedule(
+    return await call.site.client.schedule(
         message.destination, message.body, delay=message.delay, at=message.at, id=message.id,
         key=message.key, headers=message.headers, properties=message.properties,
         priority=message.priority, ttl=message.ttl, at_most_once=message.at_most_once,
         retry=message.retry, on_conflict=wanted.on_conflict,
     )  # fmt: skip
-    return Reply(scheduled(receipt), 201 if receipt.answer is Answer.CREATED else 200)
 
 
 async def get(call: Call) -> Reply:
@@ -68,20 +56,23 @@ async def get(call: Call) -> Reply:
 
 async def pages(call: Call) -> Reply:
     """A page of messages in order of due time, without their bodies."""
+    return await listed(call, call.query.state)
+
+
+async def in_flight(call: Call) -> Reply:
+    """A page of the messages that workers hold."""
+    return await listed(call, State.IN_FLIGHT)
+
+
+async def listed(call: Call, state: State) -> Reply:
+    """A page of the messages in a state. Those on a Redis server that is silent are `unseen`."""
     query: PageQuery = call.query
-    if not 1 <= query.limit <= _MOST:
-        raise Problem(422, "bad_limit", f"give 1 to {_MOST}", "$.limit")
-    page = await call.site.client.pending(
-        state=query.state,
-        destination=query.destination,
-        due_from_ms=query.due_from_ms,
-        due_to_ms=query.due_to_ms,
-        limit=query.limit,
-        cursor=_cursor(query),
-    )
+    low, high = query.span_ms()
+    asked = state, query.destination, (low, high), query.most(), query.after(state)
+    page = await call.site.client.run(lambda calls: Requests(calls).page(*asked, partial=True))
     items = [shape_of(each, with_body=False) for each in page.items]
-    following = None if page.cursor is None else _cursor_text(page.cursor, query)
-    return Reply(MessagePage(items, following))
+    unseen = sorted(number for each in page.unseen for number in each.buckets)
+    return Reply(MessagePage(items, query.following(page.cursor, state), unseen))
 
 
 async def reschedule(call: Call) -> Reply:
@@ -106,7 +97,7 @@ async def publish(call: Call) -> Reply:
     return Reply(changed(id, answer), 202)
 
 
-def changed(id: str, answer: Answer) -> Changed:
+def changed(id: str, answer: Answer) -> ChangedMessage:
     """The answer to a change; Problem if nothing was changed."""
     if answer is Answer.UNKNOWN:
         raise _unknown(id)
@@ -114,7 +105,7 @@ def changed(id: str, answer: Answer) -> Changed:
         raise Problem(409, "dead", f"{id[:80]!r} is in the dead set: kick or discard it", "$.id")
     if answer is Answer.IN_FLIGHT:
         raise too_late(id, answer)
-    return Changed(id, answer.value)
+    return ChangedMessage(id, answer.value)
 
 
 def _unknown(id: str) -> Problem:
@@ -122,31 +113,7 @@ def _unknown(id: str) -> Problem:
     return Problem(404, "unknown", what, "$.id")
 
 
-def _cursor(query: PageQuery) -> tuple[float, str] | None:
-    if query.cursor is None:
-        return None
-    try:
-        data = base64.urlsafe_b64decode(query.cursor.encode("ascii"))
-        score, id, filter = msgspec.msgpack.decode(data, type=tuple[float, str, int])
-    except (ValueError, msgspec.MsgspecError):
-        raise MessageError("bad_cursor", "cursor", "pass on next_cursor as it was") from None
-    if filter != _filter(query):
-        raise MessageError("bad_cursor", "cursor", "it belongs to a list with other filters")
-    return score, id
-
-
-def _cursor_text(cursor: tuple[float, str], query: PageQuery) -> str:
-    data = msgspec.msgpack.encode((*cursor, _filter(query)))
-    return base64.urlsafe_b64encode(data).decode()
-
-
-def _filter(query: PageQuery) -> int:
-    """A digest of everything but limit and cursor."""
-    same: Any = (query.state, query.destination, query.due_from_ms, query.due_to_ms)
-    return crc32(msgspec.msgpack.encode(same))
-
-
-_BY_ID = {200: Changed, 404: None, 409: None}
+_BY_ID = {200: ChangedMessage, 404: None, 409: None}
 ENDPOINTS = (
     Endpoint(
         method="POST", path="/v1/messages", scope=Scope.WRITE, handler=schedule,
@@ -155,11 +122,16 @@ ENDPOINTS = (
     ),
     Endpoint(
         method="GET", path="/v1/messages", scope=Scope.READ, handler=pages,
-        summary="List messages by due time", query=PageQuery, answers={200: MessagePage},
+        summary="List messages by due time", query=PageOfState, answers={200: MessagePage},
+    ),
+    Endpoint(
+        method="GET", path="/v1/in-flight", scope=Scope.READ, handler=in_flight,
+        summary="List messages that workers hold", query=PageQuery, answers={200: MessagePage},
     ),
     Endpoint(
         method="POST", path="/v1/messages/{id}:publish", scope=Scope.WRITE, handler=publish,
-        summary="Publish a message now", query=OfKey, answers={202: Changed, 404: None, 409: None},
+        summary="Publish a message now", query=OfKey,
+        answers={202: ChangedMessage, 404: None, 409: None},
     ),
     Endpoint(
         method="GET", path="/v1/messages/{id}", scope=Scope.READ, handler=get,

@@ -42,7 +42,8 @@ def serve(settings: Settings) -> None:
 async def answer_on(sock: socket.socket, settings: Settings, access: Access) -> None:
     """Answer on a listening socket until SIGTERM or SIGINT, or until this is cancelled."""
     async with AsyncClient.from_settings(settings) as client:
-        app = App(Site(settings, client), access, ENDPOINTS)
+        site = Site(settings, client)
+        app = App(site, access, ENDPOINTS)
         config = uvicorn.Config(
             app,
             http="httptools",
@@ -54,7 +55,10 @@ async def answer_on(sock: socket.socket, settings: Settings, access: Access) -> 
             server_header=False,
             timeout_graceful_shutdown=_DRAIN_S,
         )
-        await uvicorn.Server(config).serve(sockets=[sock])
+        try:
+            await uvicorn.Server(config).serve(sockets=[sock])
+        finally:
+            await site.close()
 
 
 def listener(host: str, port: int) -> socket.socket:

@@ -89,7 +89,7 @@ class ScheduledMessage(msgspec.Struct, omit_defaults=True):
     duplicate: bool = False
 
 
-class Changed(msgspec.Struct, omit_defaults=True):
+class ChangedMessage(msgspec.Struct, omit_defaults=True):
     """The answer to a change of one message: the words of the library."""
 
     id: str
@@ -129,10 +129,14 @@ class StoredMessage(msgspec.Struct, omit_defaults=True):
 
 
 class MessagePage(msgspec.Struct):
-    """Some messages. next_cursor: pass it on as `cursor` for the next page; null on the last."""
+    """Some messages. next_cursor: pass it on as `cursor` for the next page; null on the last.
+
+    unseen: numbers of buckets whose Redis server is silent; their messages are missing.
+    """
 
     items: Sequence[StoredMessage]
     next_cursor: str | None
+    unseen: list[int] = []
 
 
 def scheduled(receipt: Receipt) -> ScheduledMessage:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 
 from delaybridge.client.async_client import AsyncClient
@@ -13,10 +14,17 @@ class Site:
     """The client, and the settings it was made with.
 
     is_draining: told to stop. alone_since_s: bucket -> when it was first seen without a worker, on
-    the monotonic clock.
+    the monotonic clock. tasks: what goes on after its request was answered, by id.
     """
 
     settings: Settings
     client: AsyncClient
     is_draining: bool = False
     alone_since_s: dict[int, float] = field(default_factory=dict)
+    tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+
+    async def close(self) -> None:
+        """End all tasks."""
+        for task in self.tasks.values():
+            task.cancel()
+        await asyncio.gather(*self.tasks.values(), return_exceptions=True)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from delaybridge.web import (
+    batch,
+    bulk,
+    dead,
     definitions,
     destinations,
     fleet,
@@ -15,6 +18,9 @@ from delaybridge.web.endpoint import Endpoint
 
 ENDPOINTS: tuple[Endpoint, ...] = (
     *messages.ENDPOINTS,
+    *batch.ENDPOINTS,
+    *bulk.ENDPOINTS,
+    *dead.ENDPOINTS,
     *destinations.ENDPOINTS,
     *recurring.ENDPOINTS,
     *fleet.ENDPOINTS,

@@ -1,0 +1,238 @@
+"""Bulk verbs: cancel, reschedule, publish now, kick and discard, by ids or by a filter, as jobs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from delaybridge.client.spreading import Spreading
+from delaybridge.errors import MessageError
+from delaybridge.message import Answer, State
+from delaybridge.store.jobs import RUNNING, Job
+from delaybridge.store.selection import PENDING, Selection
+from delaybridge.times import delay_ms
+from delaybridge.web import jobs
+from delaybridge.web.endpoint import Call, Endpoint, Reply, Scope
+from delaybridge.web.jobs import Named, Verb
+from delaybridge.web.problems import Problem
+from delaybridge.web.shapes import Due
+
+_MOST_IDS = 1000
+
+
+class Filter(msgspec.Struct, forbid_unknown_fields=True):
+    """Messages that fit every field given. destination: also an exchange or a broker.
+
+    reason: the first word of why it is dead or failed last. state: delayed, in_flight or parked;
+    all three if it is not given. due_from_ms, due_to_ms: included.
+    """
+
+    destination: str | None = None
+    state: State | None = None
+    id_prefix: str = ""
+    reason: str | None = None
+    due_from_ms: int | None = None
+    due_to_ms: int | None = None
+
+
+class Bulk(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Either ids, at most 1000, or a filter; an empty filter is every message.
+
+    dry_run: only count the messages that match.
+    """
+
+    ids: list[str] | None = None
+    filter: Filter | None = None
+    dry_run: bool = False
+
+
+class BulkDue(Bulk, kw_only=True):
+    """The same, and the new due time: one of the three."""
+
+    delay: str | None = None
+    due: str | None = None
+    due_ms: int | None = None
+
+
+class BulkOver(Bulk, kw_only=True):
+    """The same. over: spread them evenly over this span, in their order, as 10m."""
+
+    over: str | None = None
+
+
+class Matched(msgspec.Struct):
+    """How many messages match now, in all and by state."""
+
+    matched: int
+    states: dict[str, int]
+
+
+class JobList(msgspec.Struct):
+    """The jobs of the last day, the latest first."""
+
+    items: list[Job]
+
+
+async def cancel(call: Call) -> Reply:
+    """Cancel many messages."""
+    return await _bulk(call, "cancel", PENDING, call.site.client.cancel_many)
+
+
+async def reschedule(call: Call) -> Reply:
+    """Give many messages the same new due time."""
+    wanted: BulkDue = call.body
+    due = Due(delay=wanted.delay, due=wanted.due, due_ms=wanted.due_ms)
+    verb = partial(call.site.client.reschedule_many, delay=due.delay, at=due.at())
+    return await _bulk(call, "reschedule", PENDING, verb)
+
+
+async def publish(call: Call) -> Reply:
+    """Make many messages due now, or spread over a span."""
+    verb = partial(call.site.client.reschedule_many, delay=0)
+    return await _bulk(call, "publish", PENDING, verb)
+
+
+async def kick(call: Call) -> Reply:
+    """Take many messages out of the dead set, due now or spread over a span."""
+    return await _bulk(call, "kick", (State.DEAD,), call.site.client.kick_many)
+
+
+async def discard(call: Call) -> Reply:
+    """Delete many messages from the dead set for good."""
+    return await _bulk(call, "discard", (State.DEAD,), call.site.client.discard_many)
+
+
+async def _bulk(call: Call, word: str, states: tuple[State, ...], verb: Any) -> Reply:
+    wanted: Bulk = call.body
+    if (wanted.ids is None) == (wanted.filter is None):
+        raise MessageError("bad_selection", "ids", "give either ids or filter")
+    over_ms = 0
+    if isinstance(wanted, BulkOver) and wanted.over is not None:
+        over_ms = delay_ms(wanted.over, field="over")
+    if wanted.ids is not None:
+        ids = _ids(wanted)
+        counted = Counter[int | None]({None: len(ids)})
+        pages = _one_page(ids)
+    else:
+        if call.may is not Scope.ADMIN:
+            raise Problem(403, "forbidden", "a filter needs an admin token; or give ids")
+        selection = _selection(wanted.filter or Filter(), states)
+        counted = Counter()
+        if wanted.dry_run or over_ms:
+            by_state = await _count(call, selection, counted)
+        if wanted.dry_run:
+            return Reply(Matched(by_state.total(), by_state))
+        pages = call.site.client.select(selection)
+    do = _spread(verb, Spreading(over_ms, counted)) if over_ms else verb
+    return Reply(await jobs.start(call, word, pages, do), 202)
+
+
+def _ids(wanted: Bulk) -> list[str]:
+    ids = [*dict.fromkeys(wanted.ids or ())]
+    if wanted.dry_run:
+        raise MessageError("bad_selection", "dry_run", "only together with a filter")
+    if not 0 < len(ids) <= _MOST_IDS:
+        raise MessageError("bad_selection", "ids", f"got {len(ids)}; give 1 to {_MOST_IDS}")
+    return ids
+
+
+def _selection(wanted: Filter, states: tuple[State, ...]) -> Selection:
+    if wanted.state is not None and wanted.state not in states:
+        what = f"got {wanted.state}; this verb takes {', '.join(states)}"
+        raise MessageError("bad_state", "filter.state", what)
+    return Selection(
+        states=states if wanted.state is None else (wanted.state,),
+        place=wanted.destination,
+        reason=wanted.reason,
+        id_prefix=wanted.id_prefix,
+        due_from_ms=wanted.due_from_ms,
+        due_to_ms=wanted.due_to_ms,
+    )
+
+
+async def _count(call: Call, selection: Selection, counted: Counter[int | None]) -> Counter[str]:
+    """The messages by state; in `counted` by bucket."""
+    by_state = Counter[str]()
+    async for page in call.site.client.select(selection):
+        counted.update(one.bucket for one in page)
+        by_state.update(one.state.value for one in page)
+    return by_state
+
+
+async def _one_page(ids: Sequence[Named]) -> AsyncIterator[Sequence[Named]]:
+    yield ids
+
+
+def _spread(verb: Any, spreading: Spreading) -> Verb:
+    async def spread(some: Sequence[Named]) -> list[Answer]:
+        found: list[Answer] = await verb(some, spread_ms=spreading.later_ms(some))
+        return found
+
+    return spread
+
+
+async def all_jobs(call: Call) -> Reply:
+    """The bulk verbs of the last day."""
+    return Reply(JobList(await jobs.all_jobs(call.site)))
+
+
+async def show_job(call: Call) -> Reply:
+    """How far a bulk verb is."""
+    return Reply(await _job(call))
+
+
+async def stop_job(call: Call) -> Reply:
+    """Stop a bulk verb; what it did stays done."""
+    job = await _job(call)
+    if job.state == RUNNING and not await jobs.stop(call.site, job.id):
+        raise Problem(409, "elsewhere", "another process runs it; ask that one, or wait")
+    return Reply(await _job(call))
+
+
+async def _job(call: Call) -> Job:
+    id = call.path["id"]
+    found = next((job for job in await jobs.all_jobs(call.site) if job.id == id), None)
+    if found is None:
+        raise Problem(404, "unknown", f"no job {id[:80]!r}; they are kept for a day", "$.id")
+    return found
+
+
+_STARTED = {202: Job, 200: Matched}
+ENDPOINTS = (
+    Endpoint(
+        method="POST", path="/v1/messages:cancel", scope=Scope.WRITE, handler=cancel,
+        summary="Cancel many messages", body=Bulk, answers=_STARTED,
+    ),
+    Endpoint(
+        method="POST", path="/v1/messages:reschedule", scope=Scope.WRITE, handler=reschedule,
+        summary="Reschedule many messages", body=BulkDue, answers=_STARTED,
+    ),
+    Endpoint(
+        method="POST", path="/v1/messages:publish", scope=Scope.WRITE, handler=publish,
+        summary="Publish many messages now", body=BulkOver, answers=_STARTED,
+    ),
+    Endpoint(
+        method="POST", path="/v1/dead:kick", scope=Scope.WRITE, handler=kick,
+        summary="Bring many dead messages back", body=BulkOver, answers=_STARTED,
+    ),
+    Endpoint(
+        method="POST", path="/v1/dead:discard", scope=Scope.ADMIN, handler=discard,
+        summary="Discard many dead messages", body=Bulk, answers=_STARTED,
+    ),
+    Endpoint(
+        method="GET", path="/v1/jobs", scope=Scope.READ, handler=all_jobs,
+        summary="List bulk verbs", answers={200: JobList},
+    ),
+    Endpoint(
+        method="GET", path="/v1/jobs/{id}", scope=Scope.READ, handler=show_job,
+        summary="Show a bulk verb", answers={200: Job, 404: None},
+    ),
+    Endpoint(
+        method="DELETE", path="/v1/jobs/{id}", scope=Scope.WRITE, handler=stop_job,
+        summary="Stop a bulk verb", answers={200: Job, 404: None, 409: None},
+    ),
+)  # fmt: skip

@@ -1,0 +1,76 @@
+"""The dead set: messages that were given up, and those that ingest refused."""
+
+from __future__ import annotations
+
+from delaybridge.message import Answer, State
+from delaybridge.store.stored import Stored
+from delaybridge.web.endpoint import Call, Endpoint, Reply, Scope
+from delaybridge.web.messages import OfKey, listed
+from delaybridge.web.paging import PageQuery
+from delaybridge.web.problems import Problem
+from delaybridge.web.shapes import ChangedMessage, MessagePage, StoredMessage, shape_of
+
+
+async def pages(call: Call) -> Reply:
+    """A page of dead messages by time of burial, with the reasons."""
+    return await listed(call, State.DEAD)
+
+
+async def show(call: Call) -> Reply:
+    """A dead message with its body; also one that ingest quarantined under this id."""
+    id = call.path["id"]
+    found: list[Stored] = []
+    if (stored := await call.site.client.get(id, key=call.query.key)) is not None:
+        found.append(stored)
+    found += await call.site.client.quarantined(id)
+    for one in found:
+        if one.state is State.DEAD:
+            return Reply(shape_of(one, with_body=True))
+    raise _not_dead(id)
+
+
+async def kick(call: Call) -> Reply:
+    """Take a message out of the dead set, due now; its attempts start again."""
+    id = call.path["id"]
+    return _done(id, await call.site.client.kick(id, key=call.query.key))
+
+
+async def discard(call: Call) -> Reply:
+    """Delete a message from the dead set for good."""
+    id = call.path["id"]
+    return _done(id, await call.site.client.discard(id, key=call.query.key))
+
+
+def _done(id: str, answer: Answer) -> Reply:
+    if answer is Answer.UNKNOWN:
+        raise _not_dead(id)
+    if answer is Answer.UNREADABLE:
+        what = "its record cannot be read; look at it, then discard it"
+        raise Problem(409, answer.value, what, "$.id")
+    return Reply(ChangedMessage(id, answer.value))
+
+
+def _not_dead(id: str) -> Problem:
+    return Problem(404, "unknown", f"no message {id[:80]!r} is in the dead set", "$.id")
+
+
+_ONE = "/v1/dead/{id}"
+ENDPOINTS = (
+    Endpoint(
+        method="GET", path="/v1/dead", scope=Scope.READ, handler=pages,
+        summary="List dead messages", query=PageQuery, answers={200: MessagePage},
+    ),
+    Endpoint(
+        method="POST", path=f"{_ONE}:kick", scope=Scope.WRITE, handler=kick,
+        summary="Bring a dead message back", query=OfKey,
+        answers={200: ChangedMessage, 404: None, 409: None},
+    ),
+    Endpoint(
+        method="GET", path=_ONE, scope=Scope.READ, handler=show,
+        summary="Show a dead message", query=OfKey, answers={200: StoredMessage, 404: None},
+    ),
+    Endpoint(
+        method="DELETE", path=_ONE, scope=Scope.ADMIN, handler=discard,
+        summary="Discard a dead message", query=OfKey, answers={200: ChangedMessage, 404: None},
+    ),
+)  # fmt: skip

@@ -1,0 +1,107 @@
+"""Jobs: bulk verbs that go on after their request was answered."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+
+from delaybridge.errors import DelayBridgeError
+from delaybridge.message import Answer, new_id
+from delaybridge.store import jobs
+from delaybridge.store.calls import Calls
+from delaybridge.store.command import Steps
+from delaybridge.store.jobs import RUNNING, Job
+from delaybridge.store.selection import Selected
+from delaybridge.web.endpoint import Call
+from delaybridge.web.site import Site
+
+BATCH_MESSAGES = 250  # a pipeline that keeps Redis busy for about 4 ms
+_TELL_S = 1.0
+_log = logging.getLogger("delaybridge")
+Named = str | Selected
+Verb = Callable[[Sequence[Named]], Awaitable[list[Answer]]]
+"""A method of the client for many messages, with its other arguments."""
+
+
+async def start(call: Call, verb: str, pages: AsyncIterator[Sequence[Named]], do: Verb) -> Job:
+    """Begin to apply `do` to all pages; the job as it is now."""
+    now_ms = _now_ms()
+    job = Job(new_id(), verb, RUNNING, now_ms, now_ms)
+    site = call.site
+    await site.client.run(lambda calls: _begin(calls, job))
+    task = asyncio.create_task(_work(site, job, pages, do), name=f"job {job.id}")
+    site.tasks[job.id] = task
+    task.add_done_callback(lambda _: site.tasks.pop(job.id, None))
+    return job
+
+
+async def all_jobs(site: Site) -> list[Job]:
+    """All that are kept, the latest first."""
+    return await site.client.run(_read)
+
+
+async def stop(site: Site, id: str) -> bool:
+    """Stop a job of this process, after the messages under way; False if it is not here."""
+    task = site.tasks.get(id)
+    if task is None:
+        return False
+    task.cancel()
+    await asyncio.wait([task])
+    return True
+
+
+async def _work(site: Site, job: Job, pages: AsyncIterator[Sequence[Named]], do: Verb) -> None:
+    answers = Counter[str]()
+    told_s = time.monotonic()
+    try:
+        async for page in pages:
+            job.matched += len(page)
+            for at in range(0, len(page), BATCH_MESSAGES):
+                some = page[at : at + BATCH_MESSAGES]
+                answers.update(answer.value for answer in await asyncio.shield(do(some)))
+                job.answers = dict(answers)
+                if time.monotonic() - told_s > _TELL_S:
+                    told_s = time.monotonic()
+                    await _tell(site, job)
+        job.state = "done"
+    except asyncio.CancelledError:
+        job.state = "stopped"
+    except DelayBridgeError as exc:
+        job.state, job.error = "failed", str(exc)[:500]
+    except Exception as exc:
+        _log.error("job %s failed", job.id, exc_info=exc)
+        job.state, job.error = "failed", f"internal: {type(exc).__name__}; see the log"
+    await _tell(site, job)
+
+
+async def _tell(site: Site, job: Job) -> None:
+    """Write how far it is. If Redis does not answer, the next time does."""
+    job.updated_ms = _now_ms()
+    try:
+        await site.client.run(lambda calls: _write(calls, job))
+    except DelayBridgeError as exc:
+        _log.warning("job %s: its progress is not told: %s", job.id, exc)
+
+
+def _begin(calls: Calls, job: Job) -> Steps[None]:
+    """Write a new job, and forget those that are too old."""
+    yield from calls.open()
+    stored, _ = yield [jobs.read(calls.namespace), jobs.write(calls.namespace, job)]
+    if old := jobs.outdated(jobs.understood(stored, _now_ms()), _now_ms()):
+        yield [jobs.forget(calls.namespace, old)]
+
+
+def _write(calls: Calls, job: Job) -> Steps[None]:
+    yield [jobs.write(calls.namespace, job)]
+
+
+def _read(calls: Calls) -> Steps[list[Job]]:
+    (stored,) = yield [jobs.read(calls.namespace)]
+    return jobs.understood(stored, _now_ms())
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

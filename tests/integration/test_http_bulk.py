@@ -1,0 +1,166 @@
+"""The HTTP API: many messages at once, jobs, and the dead set."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+
+from delaybridge.web import jobs as web_jobs
+from tests.rigs.api import api
+from tests.rigs.crew import Crew
+from tests.rigs.waiting import wait_until_async
+
+
+@pytest.fixture
+async def http(redis_url: str, namespace: str) -> AsyncIterator[httpx.AsyncClient]:
+    async with api(redis_url, namespace, brokers={"memory": "memory://"}) as client:
+        yield client
+
+
+def message(**fields: Any) -> dict[str, Any]:
+    return {"destination": "memory:orders", "body": "x", "delay": "15m", **fields}
+
+
+async def add(http: httpx.AsyncClient, count: int, **fields: Any) -> list[str]:
+    ids = [f"m{number:04}" for number in range(count)]
+    batch = {"messages": [message(id=id, **fields) for id in ids]}
+    made = await http.post("/v1/messages:batch", json=batch)
+    assert made.status_code == 207
+    assert {item["status"] for item in made.json()["items"]} == {201}
+    return ids
+
+
+async def finished(http: httpx.AsyncClient, started: httpx.Response) -> dict[str, Any]:
+    """The job, once it is not running any more."""
+    assert started.status_code == 202, started.text
+    job: dict[str, Any] = started.json()
+
+    async def is_over() -> bool:
+        job.update((await http.get(f"/v1/jobs/{job['id']}")).json())
+        return job["state"] != "running"
+
+    await wait_until_async(is_over, 10.0, "the job ends")
+    return job
+
+
+async def test_one_bad_message_of_a_batch_hinders_no_other(http: httpx.AsyncClient) -> None:
+    messages = [
+        message(id="a"),
+        message(id="b", delay=5),
+        message(id="c", dely="1s"),
+        message(id="d", destination="nowhere:x"),
+        message(id="a"),
+        message(id="a", body="other"),
+        "no object",
+    ]
+    answer = await http.post("/v1/messages:batch", json={"messages": messages})
+    items = answer.json()["items"]
+    assert [item["status"] for item in items] == [201, 422, 422, 422, 200, 409, 422]
+    assert items[1]["at"] == "$.messages[1].delay"
+    codes = [item.get("code") for item in items]
+    assert codes[1:4] == ["bad_time", "unknown_field", "unknown_destination"]
+    assert codes[5] == "conflict"
+    assert (await http.get("/v1/stats")).json()["delayed"] == 1
+
+
+@pytest.mark.parametrize(("count", "status"), [(0, 422), (1001, 413)])
+async def test_a_batch_is_bounded(http: httpx.AsyncClient, count: int, status: int) -> None:
+    batch = {"messages": [message()] * count}
+    assert (await http.post("/v1/messages:batch", json=batch)).status_code == status
+
+
+async def test_a_filter_is_counted_then_cancelled(http: httpx.AsyncClient) -> None:
+    await add(http, 600)
+    await http.post("/v1/messages", json=message(id="other", destination="memory:other"))
+    wanted: dict[str, Any] = {"filter": {"destination": "memory:orders"}}
+    tried = await http.post("/v1/messages:cancel", json={**wanted, "dry_run": True})
+    assert (tried.status_code, tried.json()["matched"]) == (200, 600)
+    job = await finished(http, await http.post("/v1/messages:cancel", json=wanted))
+    assert (job["state"], job["matched"], job["answers"]) == ("done", 600, {"cancelled": 600})
+    assert (await http.get("/v1/stats")).json()["delayed"] == 1
+    assert (await http.get("/v1/jobs")).json()["items"][0]["id"] == job["id"]
+
+
+async def test_ids_are_rescheduled(http: httpx.AsyncClient) -> None:
+    ids = await add(http, 3)
+    wanted = {"ids": [*ids, "missing"], "due": "2030-01-01T00:00:00Z"}
+    job = await finished(http, await http.post("/v1/messages:reschedule", json=wanted))
+    assert job["answers"] == {"rescheduled": 3, "unknown": 1}
+    found = (await http.get(f"/v1/messages/{ids[0]}")).json()
+    assert found["due"] == "2030-01-01T00:00:00.000Z"
+
+
+async def test_publish_now_spreads_over_a_span(http: httpx.AsyncClient, crew: Crew) -> None:
+    ids = await add(http, 20)
+    wanted = {"filter": {}, "over": "10m"}
+    await finished(http, await http.post("/v1/messages:publish", json=wanted))
+    dues = [(await http.get(f"/v1/messages/{id}")).json()["due_ms"] for id in ids]
+    assert max(dues) - min(dues) > 60_000
+
+
+async def test_a_job_can_be_stopped(
+    http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(web_jobs, "BATCH_MESSAGES", 1)
+    await add(http, 1000)
+    started = await http.post("/v1/messages:cancel", json={"filter": {}})
+    stopped = await http.delete(f"/v1/jobs/{started.json()['id']}")
+    assert stopped.json()["state"] == "stopped"
+    assert (await http.get("/v1/stats")).json()["delayed"] > 0
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"ids": []},
+        {"ids": ["a"], "filter": {}},
+        {"ids": ["a"] * 2, "dry_run": True},
+        {"ids": [str(number) for number in range(1001)]},
+        {"filter": {"state": "dead"}},
+        {"filter": {"destination": "nowhere:x/y z"}, "dry_run": True, "more": 1},
+    ],
+)
+async def test_a_bulk_verb_that_makes_no_sense(
+    http: httpx.AsyncClient, body: dict[str, Any]
+) -> None:
+    assert (await http.post("/v1/messages:cancel", json=body)).status_code == 422
+
+
+async def test_a_dead_message_from_burial_to_kick(http: httpx.AsyncClient, crew: Crew) -> None:
+    crew.start()
+    expired = message(id="late", delay="0s", ttl="1ms", destination="memory:orders")
+    await crew.client.pause("memory:orders")
+    await crew.shared("w")
+    assert (await http.post("/v1/messages", json=expired)).status_code == 201
+
+    async def is_dead() -> bool:
+        return bool((await http.get("/v1/dead")).json()["items"])
+
+    await wait_until_async(is_dead, 10.0, "it is buried")
+    item = (await http.get("/v1/dead")).json()["items"][0]
+    assert (item["id"], item["state"]) == ("late", "dead")
+    shown = (await http.get("/v1/dead/late")).json()
+    assert shown["reason"].startswith("expired")
+    refused = await http.delete("/v1/messages/nothing")
+    assert refused.status_code == 404
+    moved = await http.patch("/v1/messages/late", json={"delay": "1m"})
+    assert (moved.status_code, moved.json()["code"]) == (409, "dead")
+    assert (await http.post("/v1/dead/late:kick")).json()["result"] == "kicked"
+    assert (await http.post("/v1/dead/nothing:kick")).status_code == 404
+    assert (await http.delete("/v1/dead/nothing")).status_code == 404
+
+
+async def test_what_workers_hold_is_listed(http: httpx.AsyncClient, crew: Crew) -> None:
+    crew.start()
+    await crew.shared("w")
+    await http.post("/v1/messages", json=message(id="soon", delay="1500ms"))
+
+    async def is_held() -> bool:
+        items = (await http.get("/v1/in-flight")).json()["items"]
+        return [item["id"] for item in items] == ["soon"]
+
+    await wait_until_async(is_held, 5.0, "it is claimed")
