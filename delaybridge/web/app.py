@@ -90,11 +90,15 @@ class Resource:
 
 
 async def _send(reply: Reply, send: Send, *, with_body: bool) -> None:
-    content = b"" if reply.content is None else _encode(reply.content)
-    media = reply.headers.get("Content-Type", "").encode() or _JSON
-    headers = [(b"content-length", b"%d" % len(content))]
+    content = reply.content
+    if not isinstance(content, bytes):
+        content = b"" if content is None else _encode(content)
+    headers = [(b"content-length", b"%d" % len(content)), (b"x-content-type-options", b"nosniff")]
     if content:
-        headers.append((b"content-type", media))
+        media = reply.headers.get("Content-Type")
+        headers.append((b"content-type", media.encode() if media else _JSON))
+    if "Cache-Control" not in reply.headers:
+        headers.append((b"cache-control", b"no-store"))
     for name, value in reply.headers.items():
         if name != "Content-Type":
             headers.append((name.lower().encode(), value.encode("latin-1", "replace")))

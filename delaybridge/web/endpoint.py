@@ -41,7 +41,8 @@ class Call(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """What a handler gives: content that msgspec encodes as JSON, or None for no content."""
+    """What a handler gives: content that msgspec encodes as JSON; bytes as they are, with their
+    Content-Type among the headers; or None for no content."""
 
     content: Any
     status: int = 200

@@ -62,6 +62,20 @@ _UNKNOWN_FIELD = re.compile(r"unknown field `(.*)`")
 _LAST_NAME = re.compile(r"\.([a-z_]+)[^.]*$")
 
 
+class ProblemAnswer(msgspec.Struct, rename={"kind": "type"}, omit_defaults=True):
+    """Every error. code: a word for programs. detail: what is wrong, and the remedy.
+
+    at: the place in the request, as `$.delay`.
+    """
+
+    kind: str
+    title: str
+    status: int
+    code: str
+    detail: str
+    at: str | None = None
+
+
 class Problem(Exception):
     """A refusal. code: one word for programs. at: the place in the request, as `$.delay`."""
 
@@ -79,16 +93,11 @@ class Problem(Exception):
         self.headers = headers or {}
 
     @property
-    def content(self) -> dict[str, Any]:
+    def content(self) -> ProblemAnswer:
         """The problem as JSON."""
-        found = {
-            "type": "about:blank",
-            "title": HTTPStatus(self.status).phrase,
-            "status": self.status,
-            "code": self.code,
-            "detail": self.detail,
-        }
-        return found if self.at is None else {**found, "at": printable(self.at)}
+        title = HTTPStatus(self.status).phrase
+        at = None if self.at is None else printable(self.at)
+        return ProblemAnswer("about:blank", title, self.status, self.code, self.detail, at)
 
 
 def problem_of(exc: Exception) -> Problem:

@@ -14,9 +14,10 @@ from delaybridge.web import (
     numbers,
     recurring,
 )
+from delaybridge.web.about import endpoints_about
 from delaybridge.web.endpoint import Endpoint
 
-ENDPOINTS: tuple[Endpoint, ...] = (
+_DESCRIBED: tuple[Endpoint, ...] = (
     *messages.ENDPOINTS,
     *batch.ENDPOINTS,
     *bulk.ENDPOINTS,
@@ -28,3 +29,4 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     *definitions.ENDPOINTS,
     *health.ENDPOINTS,
 )
+ENDPOINTS = (*_DESCRIBED, *endpoints_about(_DESCRIBED))

@@ -1,0 +1,43 @@
+"""The HTTP API describes itself: OpenAPI for programs, a page for people."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+from openapi_spec_validator import validate
+
+from delaybridge.web.table import ENDPOINTS
+from tests.rigs.api import api
+
+
+@pytest.fixture
+async def http(redis_url: str, namespace: str) -> AsyncIterator[httpx.AsyncClient]:
+    async with api(redis_url, namespace) as client:
+        yield client
+
+
+async def test_the_description_is_openapi(http: httpx.AsyncClient) -> None:
+    document = (await http.get("/openapi.json")).json()
+    validate(document)
+    ids = [one["operationId"] for path in document["paths"].values() for one in path.values()]
+    assert len({*ids}) == len(ids)
+
+
+async def test_the_page_shows_every_path_and_needs_nothing_else(http: httpx.AsyncClient) -> None:
+    answer = await http.get("/docs")
+    assert answer.headers["content-type"].startswith("text/html")
+    assert "script" not in answer.headers["content-security-policy"]
+    for path in (await http.get("/openapi.json")).json()["paths"]:
+        assert f"<code>{path}</code>" in answer.text
+    assert re.findall(r'(?:src|href)="([^"]+)"', answer.text) == ["docs.css", "openapi.json"]
+    assert (await http.get("/docs.css")).headers["content-type"] == "text/css"
+
+
+def test_a_verb_comes_before_the_path_that_it_would_fit() -> None:
+    paths = [endpoint.path for endpoint in ENDPOINTS]
+    for path in paths:
+        if "}:" in path:
+            assert paths.index(path) < paths.index(path.rpartition(":")[0])
