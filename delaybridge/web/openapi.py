@@ -67,7 +67,7 @@ def _operation(
     found: dict[str, Any] = {
         "summary": endpoint.summary,
         "description": about(endpoint),
-        "operationId": f"{_tag(endpoint)}_{endpoint.handler.__name__.strip('_')}",
+        "operationId": endpoint.summary.lower().replace(" ", "_"),
         "tags": [_tag(endpoint)],
         "responses": dict(_responses(endpoint, schema_of)),
         "security": [] if endpoint.scope is Scope.OPEN else [{"token": []}],
