@@ -13,7 +13,7 @@ from starlette.types import Scope as Connection
 from delaybridge.web.access import Access
 from delaybridge.web.endpoint import Call, Endpoint, Reply
 from delaybridge.web.problems import MEDIA, Problem, problem_of
-from delaybridge.web.reading import body_of, decoded, query_of, segment
+from delaybridge.web.reading import body_of, decoded, query_of, refuse_repeated, segment
 from delaybridge.web.site import Site
 
 _JSON = b"application/json"
@@ -76,13 +76,15 @@ class Resource:
         headers = {k.decode("latin-1"): v.decode("latin-1") for k, v in scope["headers"]}
         if endpoint is None:
             raise _not_allowed(self._methods)
+        if len(headers) < len(scope["headers"]):
+            refuse_repeated(name for name, _ in scope["headers"])
         who = self._access.check(headers, endpoint.scope)
         path = {name: segment(text, name) for name, text in scope["path_params"].items()}
         query = endpoint.query and query_of(scope["query_string"], endpoint.query)
         body: Any = None
         if endpoint.body is not None:
             body = await body_of(receive, headers, endpoint.most_bytes or self._most)
-            if endpoint.body is not bytes:
+            if endpoint.body is not bytes and not (endpoint.is_raw and endpoint.is_raw(headers)):
                 body = decoded(body, endpoint.body)
         media = headers.get("content-type", "").partition(";")[0].strip().lower()
         call = Call(self._site, path, query, body, headers, who.name, who.scope, media)

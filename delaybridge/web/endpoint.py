@@ -59,7 +59,8 @@ class Endpoint:
 
     path: as `/v1/messages/{id}:publish`; a parameter stands for one segment, or a part of it. body:
     the type of a JSON body; bytes: the handler reads the body itself. query: a struct with the
-    parameters after the question mark. answers: status -> the type of its content.
+    parameters after the question mark. answers: status -> the type of its content. is_raw: whether
+    the body of a request with these headers is not JSON; then the handler gets its bytes.
     """
 
     method: str
@@ -71,3 +72,4 @@ class Endpoint:
     query: Any = None
     answers: Mapping[int, Any] = field(default_factory=lambda: {200: None})
     most_bytes: int | None = None
+    is_raw: Callable[[Mapping[str, str]], bool] | None = None

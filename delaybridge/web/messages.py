@@ -5,11 +5,12 @@ from __future__ import annotations
 import msgspec
 
 from delaybridge.client.requests import Requests
-from delaybridge.message import Answer, State
+from delaybridge.message import Answer, Message, OnConflict, State
 from delaybridge.store.scheduling import Receipt
 from delaybridge.web.endpoint import Call, Endpoint, Reply, Scope
 from delaybridge.web.paging import PageOfState, PageQuery
 from delaybridge.web.problems import Problem
+from delaybridge.web.raw import is_raw, raw_message
 from delaybridge.web.shapes import (
     ChangedMessage,
     Due,
@@ -30,19 +31,29 @@ class OfKey(msgspec.Struct, forbid_unknown_fields=True):
 
 
 async def schedule(call: Call) -> Reply:
-    """Schedule one message. 201 if it is new, 200 if it was there already or replaces another."""
-    receipt = await schedule_one(call, call.body)
+    """Schedule one message. 201 if it is new, 200 if it was there already or replaces another.
+
+    With a header `delaybridge-destination`, or if it is a CloudEvent, the body is the message's,
+    whatever its type, and the other fields are headers: `delaybridge-delay`, `delaybridge-id`.
+    """
+    if isinstance(call.body, bytes):
+        receipt = await _store(call, *raw_message(call))
+    else:
+        receipt = await schedule_one(call, call.body)
     return Reply(scheduled(receipt), 201 if receipt.answer is Answer.CREATED else 200)
 
 
 async def schedule_one(call: Call, wanted: NewMessage) -> Receipt:
     """Schedule a message together with all others of this tick; raises as the client does."""
-    message = wanted.message()
+    return await _store(call, wanted.message(), wanted.on_conflict)
+
+
+async def _store(call: Call, message: Message, policy: OnConflict) -> Receipt:
     return await call.site.client.schedule(
         message.destination, message.body, delay=message.delay, at=message.at, id=message.id,
         key=message.key, headers=message.headers, properties=message.properties,
         priority=message.priority, ttl=message.ttl, at_most_once=message.at_most_once,
-        retry=message.retry, on_conflict=wanted.on_conflict,
+        retry=message.retry, on_conflict=policy,
     )  # fmt: skip
 
 
@@ -118,7 +129,7 @@ ENDPOINTS = (
     Endpoint(
         method="POST", path="/v1/messages", scope=Scope.WRITE, handler=schedule,
         summary="Schedule a message", body=NewMessage,
-        answers={201: ScheduledMessage, 200: ScheduledMessage, 409: None},
+        answers={201: ScheduledMessage, 200: ScheduledMessage, 409: None}, is_raw=is_raw,
     ),
     Endpoint(
         method="GET", path="/v1/messages", scope=Scope.READ, handler=pages,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, unquote_to_bytes
 
@@ -55,6 +56,20 @@ def decoded(raw: bytes, wanted: type[T]) -> T:
     except (ValueError, RecursionError) as exc:  # json names the place, msgspec not
         text = f"{str(exc)[:200]}; send one JSON value in UTF-8"
         raise Problem(400, "bad_json", text) from None
+
+
+def refuse_repeated(names: Iterable[bytes]) -> None:
+    """Problem 400 if a header that we read is there twice: which one was meant?"""
+    for name, count in Counter(names).items():
+        if count > 1 and (name in _READ or name.startswith(_READ_PREFIXES)):
+            text = name.decode("latin-1")
+            raise Problem(
+                400, "duplicate_header", f"{text[:80]!r} is given twice", f"$.{text[:80]}"
+            )
+
+
+_READ = (b"authorization", b"content-type", b"idempotency-key")
+_READ_PREFIXES = (b"delaybridge-", b"ce-")
 
 
 def segment(text: str, at: str) -> str:
