@@ -11,6 +11,8 @@ from delaybridge.errors import MessageError, shown
 from delaybridge.message import Destination
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_PATH_CHAR = r"(?:[A-Za-z0-9._~!$&'()*+,;=:@/-]|%[0-9A-Fa-f]{2})"
+_PATH = re.compile(rf"{_PATH_CHAR}+(?:\?(?:{_PATH_CHAR}|\?)*)?")
 _MAX_CACHED = 10_000
 _NAME_CHARS = 255  # similar broker names are looked for in this many characters
 
@@ -77,8 +79,18 @@ def _check_address(destination: Destination) -> None:
             raise _bad(f"{shown(address)} is not a topic name; use 1 to 249 of a-z A-Z 0-9 . _ -")
     else:
         _short_text(address, "address")
+        if destination.kind == "http":
+            _check_path(address)
         if not address:
             raise _bad("the address is empty")
+
+
+def _check_path(path: str) -> None:
+    """A path below the broker's own: nothing in it may lead out of that."""
+    segments = unquote(path.partition("?")[0]).split("/")
+    if not _PATH.fullmatch(path) or not all(segments) or {".", ".."} & {*segments}:
+        what = "write PATH or PATH?QUERY, percent-encoded, without . or .. or an empty part"
+        raise _bad(f"{shown(path)} is not a path; {what}")
 
 
 def _short_text(text: str, what: str) -> None:

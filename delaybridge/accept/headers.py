@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,6 +26,13 @@ from delaybridge.message import (
     Properties,
 )
 
+_TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_OF_CONNECTION = frozenset({
+    "authorization", "connection", "content-encoding", "content-length", "cookie", "expect",
+    "host", "keep-alive", "proxy-authorization", "proxy-connection", "te", "trailer",
+    "transfer-encoding", "upgrade", "user-agent", "webhook-id", "webhook-signature",
+    "webhook-timestamp",
+})  # fmt: skip
 _EncodedProperties = tuple[int, bytes, bytes]
 NO_HEADERS: Mapping[str, tuple[bytes, bytes | None]] = {
     "rabbitmq": (b"", None),
@@ -40,7 +48,10 @@ def encode_headers(
     if properties == {} and (message.headers == {} or message.headers == ()):
         return NO_HEADERS.get(destination.kind, ((), None))
     if not isinstance(properties, ContentHeader):
-        encoded = _headers(message.headers, destination, limits)
+        headers = message.headers
+        if destination.kind == "http" and isinstance(properties, Mapping):
+            headers = _with_content_type(headers, properties)
+        encoded = _headers(headers, destination, limits)
         return encoded, _properties(properties, destination, limits)
     if destination.kind != "rabbitmq" or message.headers:
         raise _bad_property("a content header is for RabbitMQ only; give no other headers with it")
@@ -58,6 +69,8 @@ def _headers(headers: Headers, destination: Destination, limits: Limits) -> byte
     for name, _ in pairs:
         _check_header_name(name)
     kept = [(name, value) for name, value in pairs if name not in OWN_HEADERS]
+    if destination.kind == "http":
+        check_http_headers(kept)
     check_header_sizes(len(kept), 0, limits)
     if destination.kind in TABLE_KINDS:
         encoded: bytes | HeaderPairs = encode_table(kept)
@@ -110,8 +123,11 @@ def _check_header_name(name: object) -> None:
 
 
 def _header_bytes(name: str, value: object, destination: Destination) -> bytes | None:
-    if value is None and destination.kind == "redis":
-        raise MessageError("unsupported_header_type", name, "a stream takes no null; give b''")
+    if value is None and destination.kind in ("redis", "http"):
+        what = "a stream takes no null; give b''"
+        if destination.kind == "http":
+            what = "HTTP takes no null; give text"
+        raise MessageError("unsupported_header_type", name, what)
     if value is None or isinstance(value, bytes):
         return value
     if isinstance(value, str):
@@ -124,6 +140,25 @@ def _header_bytes(name: str, value: object, destination: Destination) -> bytes |
     )
 
 
+def _with_content_type(headers: Headers, properties: Mapping[str, Any]) -> Headers:
+    """The headers, and the property `content_type` as the header that it is over HTTP."""
+    if (content_type := properties.get("content_type")) is None:
+        return headers
+    return [*_pairs(headers), ("content-type", content_type)]
+
+
+def check_http_headers(pairs: list[tuple[str, Any]]) -> None:
+    """MessageError if HTTP does not take a header, or if it belongs to the connection."""
+    for name, value in pairs:
+        if not _TOKEN.fullmatch(name):
+            raise _bad_header(f"{shown(name)}: over HTTP a name has letters, digits and -")
+        if name.lower() in _OF_CONNECTION:
+            raise MessageError("reserved_header", name, "set when it is posted; leave it out")
+        text = value.decode(errors="replace") if isinstance(value, bytes) else value
+        if isinstance(text, str) and (not text.isprintable() or text != text.strip()):
+            raise MessageError("bad_header", name, "over HTTP: one line of printable text")
+
+
 def _properties(
     properties: Mapping[str, Any], destination: Destination, limits: Limits
 ) -> _EncodedProperties | bytes | None:
@@ -133,7 +168,7 @@ def _properties(
         return encode_properties(properties) if properties else None
     if destination.kind == "kombu":
         return _kombu_properties(properties, limits)
-    known = {"partition"} if destination.kind == "kafka" else set()
+    known = {"kafka": {"partition"}, "http": {"content_type"}}.get(destination.kind, set())
     for name in properties:
         if name not in known:
             raise _bad_property(f"{shown(name)} is not a property of {destination.kind}")

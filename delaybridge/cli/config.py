@@ -45,10 +45,10 @@ def show(call: Invocation, sources: bool) -> None:
 @pass_call
 def check(call: Invocation) -> None:
     """Read the settings; refuse wrong ones (exit code 2) and warn of risky ones."""
-    from delaybridge.publish import check_brokers
+    from delaybridge.publish import PublishOptions, check_brokers
 
     settings, output = call.settings, call.output
-    check_brokers(settings.brokers, settings.publish)
+    check_brokers(settings.brokers, PublishOptions.of(settings.publish, settings.http))
     cautions = settings.cautions()
     used = sorted({source for source in settings.sources().values() if source != "default"})
     if not output.json:

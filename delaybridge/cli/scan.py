@@ -64,11 +64,11 @@ def scan(
         raise refused("brokers", _NO_BROKERS, "config")
     if burst and with_ingest:
         raise refused("--burst", "ingest never ends by itself; leave one of the two out")
-    from delaybridge.publish import check_brokers
+    from delaybridge.publish import PublishOptions, check_brokers
     from delaybridge.worker.ingester import routes_of
     from delaybridge.worker.processes import run
 
-    check_brokers(settings.brokers, settings.publish)
+    check_brokers(settings.brokers, PublishOptions.of(settings.publish, settings.http))
     routes = routes_of(settings) if with_ingest else []
     with _started(call, settings, "worker", name, routes) as prepare:
         return run(
@@ -148,11 +148,11 @@ def _ingest(
 ) -> None:
     sources = {field: [*texts] for field, texts in given.items() if texts}
     settings = call.load({"ingest": sources, "metrics": {"port": metrics_port}})
-    from delaybridge.publish import check_brokers
+    from delaybridge.publish import PublishOptions, check_brokers
     from delaybridge.worker.ingester import routes_of, run_ingest
     from delaybridge.worker.serving import served
 
-    check_brokers(settings.brokers, settings.publish, [kind])
+    check_brokers(settings.brokers, PublishOptions.of(settings.publish, settings.http), [kind])
     routes = routes_of(settings, [kind])
     with _started(call, settings, "ingest", name, routes), served(settings, ["ingest"]) as reports:
         on_report = None if reports is None else partial(reports.put, "ingest")

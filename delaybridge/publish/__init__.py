@@ -28,7 +28,7 @@ from delaybridge.settings.password_file import PasswordFile
 from delaybridge.settings.urls import ENTRY_POINTS, KINDS
 
 if TYPE_CHECKING:
-    from delaybridge.settings.sections import PublishSettings
+    from delaybridge.settings.sections import HttpSettings, PublishSettings
 
 
 class Verdict(StrEnum):
@@ -52,12 +52,14 @@ class Outcome:
     """How one publish ended.
 
     reason: its first word names the kind of failure, as in `unroutable: 312 NO_ROUTE`. fault: what
-    the scanner should hold back; without meaning if the verdict is CONFIRMED.
+    the scanner should hold back; without meaning if the verdict is CONFIRMED. wait_ms: the receiver
+    asks not to try this message again earlier.
     """
 
     verdict: Verdict
     reason: str = ""
     fault: Fault = Fault.MESSAGE
+    wait_ms: int = 0
 
 
 CONFIRMED = Outcome(Verdict.CONFIRMED)
@@ -103,27 +105,40 @@ class Publisher(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HttpOptions:
+    """Settings of the publisher for HTTP, as the section [http] has them."""
+
+    allow_private: bool = False
+    secret_file: str = ""
+    timeout_s: float = 10.0
+    connections: int = 64
+    proxy: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PublishOptions:
     """Settings common to all publishers.
 
     confirm_timeout_s: seconds until a delivery without an answer is UNKNOWN. heartbeat_s,
     blocked_connection_timeout_s: for RabbitMQ. linger_ms: how long a Kafka producer waits
-    for more records.
+    for more records. http: for HTTP.
     """
 
     confirm_timeout_s: float = 20.0
     heartbeat_s: int = 15
     blocked_connection_timeout_s: float = 20.0
     linger_ms: int = 0
+    http: HttpOptions = HttpOptions()
 
     @classmethod
-    def of(cls, settings: PublishSettings) -> Self:
-        """The options that the section [publish] sets."""
+    def of(cls, settings: PublishSettings, http: HttpSettings) -> Self:
+        """The options that the sections [publish] and [http] set."""
         return cls(
             confirm_timeout_s=settings.confirm_timeout_s,
             heartbeat_s=settings.heartbeat_s,
             blocked_connection_timeout_s=settings.blocked_connection_timeout_s,
             linger_ms=settings.linger_ms,
+            http=HttpOptions(**http.model_dump()),
         )
 
 
@@ -163,13 +178,12 @@ def connect(
 
 
 def check_brokers(
-    brokers: Mapping[str, str], settings: PublishSettings, kinds: Iterable[str] | None = None
+    brokers: Mapping[str, str], options: PublishOptions, kinds: Iterable[str] | None = None
 ) -> None:
     """ConfigError, with a line per fault, if a worker could not use a broker's URL.
 
     Connects to nothing. kinds: check only these. A third party's publisher is looked up, not made.
     """
-    options = PublishOptions.of(settings)
     faults = []
     for name, url in brokers.items():
         try:

@@ -94,13 +94,17 @@ class Outcomes:
                 copy.session.ended(1)
                 self._emit(Dropped(destination=lane.label, messages=1, reason=outcome.reason))
             elif maybe or outcome.fault is Fault.MESSAGE:
-                self.attempt_failed(copy, outcome.reason, now_ms, maybe=maybe)
+                self.attempt_failed(
+                    copy, outcome.reason, now_ms, maybe=maybe, least_ms=outcome.wait_ms
+                )
             else:
                 lane.refusals += 1
                 self._parking.park(copy)
 
-    def attempt_failed(self, copy: Copy, reason: str, now_ms: int, *, maybe: bool = False) -> None:
-        """Count a failed attempt: back off, or give up when all are used up.
+    def attempt_failed(
+        self, copy: Copy, reason: str, now_ms: int, *, maybe: bool = False, least_ms: int = 0
+    ) -> None:
+        """Count a failed attempt: back off, for `least_ms` at least, or give up.
 
         maybe: the message may have been delivered.
         """
@@ -111,6 +115,7 @@ class Outcomes:
                 self.bury(copy, reason, counted=True, maybe=maybe)
         else:
             error = f"{copy.lane.label}\n{reason[:ERROR_CHARS]}"
+            delay_ms = max(delay_ms, least_ms)
             copy.session.exits.retry(copy.item, delay_ms, maybe=maybe, error=error)
             self._emit(Retried(destination=copy.lane.label, messages=1, reason=reason))
 

@@ -219,6 +219,21 @@ class MetricsSettings(Section):
     """The address to listen on; 0.0.0.0 is reachable from other hosts, without a password."""
 
 
+class HttpSettings(Section):
+    """Brokers of the kind http: each message is a POST, as `hook = "https://host/base"`."""
+
+    allow_private: Switch = False
+    """Also connect to private and local addresses, and without TLS."""
+    secret_file: Annotated[str, Field(max_length=4096)] = ""
+    """A file with the secret that signs each POST (Standard Webhooks); several lines: with each."""
+    timeout_s: Annotated[float, number(0.1, 3600)] = 10.0
+    """A POST is answered within this time, or its outcome is unknown."""
+    connections: Annotated[int, whole(1, 10_000)] = 64
+    """The most POSTs under way at once, for each broker."""
+    proxy: Annotated[str, Field(pattern=r"^(|https?://[^\s@?#/]+/?)$")] = ""
+    """http://HOST:PORT of a proxy that all POSTs go through. It decides what may be reached."""
+
+
 class ServeSettings(Section):
     """The HTTP API: `delaybridge serve`."""
 

@@ -24,6 +24,7 @@ from delaybridge.settings.faults import DEFAULT, fault, misnamed_brokers, source
 from delaybridge.settings.names import BROKERS, KeyPath, dotted, fields_of, value_at
 from delaybridge.settings.sections import (
     DeadSettings,
+    HttpSettings,
     IngestSettings,
     LeaseSettings,
     LimitsSettings,
@@ -77,6 +78,7 @@ class Settings(Section, BaseSettings):
     dead: DeadSettings = DeadSettings()
     ingest: IngestSettings = IngestSettings()
     metrics: MetricsSettings = MetricsSettings()
+    http: HttpSettings = HttpSettings()
     serve: ServeSettings = ServeSettings()
     limits: LimitsSettings = LimitsSettings()
     _sources: dict[str, str] = PrivateAttr(default_factory=dict)

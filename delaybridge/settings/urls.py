@@ -27,6 +27,8 @@ KINDS = {
     "rediss": "redis",
     "unix": "redis",
     "kombu": "kombu",  # followed by + and the scheme of kombu's own URL
+    "http": "http",
+    "https": "http",
     "memory": "memory",
 }
 DEFAULT_KINDS = {kind: kind for kind in KINDS.values()}  # where no broker is configured
@@ -47,6 +49,7 @@ _FORMS = {
     "rabbitmq": "amqp[s]://HOST[:PORT][/VHOST], USER:PASSWORD@ before HOST",
     "kafka": "kafka[s]://HOST:PORT[,HOST:PORT]..., USER:PASSWORD@ before the first",
     "redis": _REDIS_FORM,
+    "http": "http[s]://HOST[:PORT][/BASE], USER:PASSWORD@ before HOST",
     "kombu": "kombu+URL, with kombu's own URL, as kombu+redis://HOST:6379/0",
 }
 _STREAM_OPTIONS = frozenset({"maxlen"})
@@ -65,6 +68,7 @@ _PLAIN = {
     "amqp": "amqps",
     "pyamqp": "amqps",
     "kafka": "kafkas",
+    "http": "https",
 }
 _ANYONE = "anyone on the network path can read and change everything"
 _ANY_NAME = "the certificate of any other server is accepted, too"
@@ -202,7 +206,8 @@ def check_broker_url(value: object) -> SecretUrl:
     elif kind in _FORMS:
         form = _FORMS[kind]
         _check_hosts(parts, form, many=kind == "kafka")
-        if "/" in parts.path[1:] or (kind == "kafka" and len(parts.path) > 1):
+        is_deep = "/" in parts.path[1:] and kind != "http"
+        if is_deep or (kind == "kafka" and len(parts.path) > 1):
             raise ValueError(form + _ESCAPES)
     return SecretUrl(value)
 

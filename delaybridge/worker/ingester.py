@@ -86,7 +86,7 @@ def options_of(settings: Settings, routes: Iterable[Route]) -> dict[str, IngestO
             url=settings.brokers[name],
             routes=of_broker,
             settings=settings.ingest,
-            publish=PublishOptions.of(settings.publish),
+            publish=PublishOptions.of(settings.publish, settings.http),
             silent_ms=settings.lease.ttl_ms,
         )
         for name, of_broker in by_broker.items()

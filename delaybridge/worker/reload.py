@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable
 
 from delaybridge.errors import ConfigError
-from delaybridge.publish import check_brokers
+from delaybridge.publish import PublishOptions, check_brokers
 from delaybridge.settings.settings import Settings
 from delaybridge.worker.eventlog import say
 
@@ -27,7 +27,7 @@ def reread(
         written = settings.reread()
         if not written.brokers:
             raise ConfigError("brokers: none is configured")
-        check_brokers(written.brokers, written.publish, kinds)
+        check_brokers(written.brokers, PublishOptions.of(written.publish, written.http), kinds)
         taken = settings.model_copy(update={name: getattr(written, name) for name in _RELOADED})
         check(taken)
     except ConfigError as exc:

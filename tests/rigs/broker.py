@@ -74,6 +74,8 @@ class Rig(ABC):
     missing_reason = ""
     oversize: int | None = 20 * 1024 * 1024  # None: the broker has no limit of its own
     oversize_reason = "message_too_large"
+    is_ordered = True  # False: only messages with the same key keep their order
+    options = OPTIONS
     is_pipelined = True  # False: sends one at a time; the next ones are not written yet
 
     @abstractmethod
@@ -126,7 +128,7 @@ class Rig(ABC):
         """Stop the server, which serves many tests."""
 
     @contextlib.asynccontextmanager
-    async def connected(self, options: PublishOptions = OPTIONS, url: str | None = None) -> Any:
+    async def connected(self, options: PublishOptions | None = None, url: str | None = None) -> Any:
         """A connected publisher and its sink."""
         sink = Sink()
         made = connect(
@@ -134,7 +136,7 @@ class Rig(ABC):
             url or self.url(),
             report=sink.report,
             on_change=sink.changed,
-            options=options,
+            options=options or self.options,
         )
         sink.publisher = made
         try:

@@ -9,7 +9,7 @@ from typing import Any
 
 from delaybridge.publish import Publisher, PublishOptions
 from delaybridge.publish.memory import MemoryPublisher
-from tests.rigs.broker import CONFIRM_TIMEOUT_S, OPTIONS, Received, Rig
+from tests.rigs.broker import CONFIRM_TIMEOUT_S, Received, Rig
 
 
 class MemoryRig(Rig):
@@ -38,7 +38,7 @@ class MemoryRig(Rig):
         ]
 
     @contextlib.asynccontextmanager
-    async def connected(self, options: PublishOptions = OPTIONS, url: str | None = None) -> Any:
+    async def connected(self, options: PublishOptions | None = None, url: str | None = None) -> Any:
         async with super().connected(options, url) as (made, sink):
             self.publisher = made
             yield made, sink

@@ -263,7 +263,7 @@ def test_a_file_without_read_permission_is_refused() -> None:
         ("[brokers]\n'a/b' = 'amqp://x'", "brokers: got the name 'a/b'; allowed: 1 to 64"),
         ("[brokers]\n'' = 'amqp://x'", "brokers"),
         ("[brokers]\nkafka = 'amqp://x'", "allowed: under the name kafka a broker of that kind"),
-        ("[brokers]\nx = 'http://x'", "brokers.x: got 'http://x'; allowed: a URL whose scheme"),
+        ("[brokers]\nx = 'ftp://x'", "brokers.x: got 'ftp://x'; allowed: a URL whose scheme"),
         ("namespace = ''", "namespace: got ''; allowed: 1 to 64 letters"),
         ("namespace = '{x}'", "namespace: got '{x}'"),
         ("namespace = 'a b'", "namespace: got 'a b'"),

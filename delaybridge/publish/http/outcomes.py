@@ -1,0 +1,73 @@
+"""What an answer, or the lack of one, says about a message."""
+
+from __future__ import annotations
+
+import time
+from email.utils import parsedate_to_datetime
+from http import HTTPStatus
+
+import aiohttp
+
+from delaybridge.publish import CONFIRMED, Fault, Outcome, Verdict
+from delaybridge.publish.http.addresses import AddressRefused
+
+_LONGEST_WAIT_MS = 86_400_000
+_MAY_HELP = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)
+# The receiver takes nothing now, whatever the message.
+_OVERLOADED = (
+    HTTPStatus.TOO_MANY_REQUESTS,
+    HTTPStatus.BAD_GATEWAY,
+    HTTPStatus.SERVICE_UNAVAILABLE,
+    HTTPStatus.GATEWAY_TIMEOUT,
+)
+
+
+def outcome_of(status: int, retry_after: str | None) -> Outcome:
+    """2xx: confirmed. 4xx but 408 and 429: certainly refused. Everything else is unknown."""
+    if 200 <= status < 300:
+        return CONFIRMED
+    reason = f"http_{status}: {_phrase(status)}"
+    if 400 <= status < 500 and status not in _MAY_HELP:
+        return Outcome(Verdict.REFUSED, reason)
+    fault = Fault.DESTINATION if status in _OVERLOADED else Fault.MESSAGE
+    return Outcome(Verdict.UNKNOWN, reason, fault, wait_ms(retry_after))
+
+
+def outcome_of_error(exc: Exception, timeout_s: float) -> Outcome:
+    """A POST without an answer. Refused only if no connection was made, so nothing was written."""
+    if isinstance(exc, aiohttp.ClientConnectorError | AddressRefused):
+        return Outcome(Verdict.REFUSED, reason_of("unreachable", exc), Fault.BROKER)
+    if isinstance(exc, aiohttp.ConnectionTimeoutError):
+        what = f"unreachable: no connection within {timeout_s:g} s"
+        return Outcome(Verdict.REFUSED, what, Fault.BROKER)
+    if isinstance(exc, TimeoutError):
+        what = f"confirm_timeout: none within {timeout_s:g} s"
+        return Outcome(Verdict.UNKNOWN, what, Fault.MESSAGE)
+    return Outcome(Verdict.UNKNOWN, reason_of("connection_lost", exc), Fault.BROKER)
+
+
+def reason_of(word: str, exc: BaseException) -> str:
+    """The word and the cause, without what the other side wrote."""
+    cause = exc.__cause__ or exc
+    text = cause.strerror if isinstance(cause, OSError) and cause.strerror else type(exc).__name__
+    return f"{word}: {cause if isinstance(cause, AddressRefused) else text}"
+
+
+def wait_ms(retry_after: str | None) -> int:
+    """How long the answer asks to wait: seconds or a date, a day at most; 0 if it does not say."""
+    if not retry_after:
+        return 0
+    if retry_after.isascii() and retry_after.isdigit():
+        return min(int(retry_after[:10]) * 1000, _LONGEST_WAIT_MS)
+    try:
+        wait_s = parsedate_to_datetime(retry_after).timestamp() - time.time()
+    except ValueError:
+        return 0
+    return max(0, min(int(wait_s * 1000), _LONGEST_WAIT_MS))
+
+
+def _phrase(status: int) -> str:
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return "unknown status"

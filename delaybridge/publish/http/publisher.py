@@ -1,0 +1,257 @@
+"""Publishes messages as POSTs to one host, many at once."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import ssl
+import time
+from collections import deque
+from collections.abc import Sequence
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from delaybridge import __version__
+from delaybridge.errors import ConfigError
+from delaybridge.message import OWN_HEADERS, Delivery, Destination
+from delaybridge.publish import Outcome, PublishOptions, Verdict, check_options, read_password
+from delaybridge.publish.link import CLOSED, UNCONFIRMED, LinkedPublisher, broker_refusal
+from delaybridge.settings import password_file
+from delaybridge.settings.urls import redact
+
+try:
+    import aiohttp
+    from yarl import URL
+
+    from delaybridge.publish.http.addresses import AddressRefused, PublicResolver, check_host
+    from delaybridge.publish.http.outcomes import outcome_of, outcome_of_error, reason_of
+except ImportError:
+    raise ConfigError('a broker of kind http needs: pip install "delaybridge[http]"') from None
+from delaybridge.publish.http.signature import secrets_of, signatures
+
+_ANSWER_BYTES = 64 * 1024  # that are read; the connection of a longer one is closed
+_PROBE_S = 5.0
+_LARGE_BYTES = 512 * 1024
+_IDLE_S = 2.0  # servers close idle connections after 5 s or so: a POST must not meet that
+_KNOWN = frozenset({"ssl_ca_certs"})
+
+
+class HttpPublisher(LinkedPublisher):
+    """A `Publisher` for http[s]://HOST/BASE. A message for `NAME:PATH` is posted to BASE/PATH.
+
+    Up to `http.connections` POSTs are under way at once. Messages with the same key and path go one
+    after the other; others keep no order. No redirect is followed.
+    """
+
+    def _configure(self, url: str, options: PublishOptions) -> None:
+        bare, self._file = password_file.split(url)
+        parts = urlsplit(bare)
+        asked = dict(parse_qsl(parts.query))
+        check_options(self.name, asked, _KNOWN, "http")
+        self._user, self._password = unquote(parts.username or ""), unquote(parts.password or "")
+        host = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+        self._base = f"{host}{parts.path.rstrip('/')}/"
+        self._options = options.http
+        self._secrets = secrets_of(self._options.secret_file)
+        self._limit_s = min(self._options.timeout_s, options.confirm_timeout_s)
+        if not self._options.allow_private:
+            self._check_public(parts.scheme, parts.hostname or "")
+        self._authority = asked.get("ssl_ca_certs")
+        self._session: aiohttp.ClientSession | None = None
+        self._waiting: deque[Delivery] = deque()
+        self._behind: dict[tuple[str, bytes], deque[Delivery]] = {}  # of keys under way
+        self._senders: set[asyncio.Task[None]] = set()
+        self._sending = 0
+        self._is_doubted = asyncio.Event()
+
+    def _check_public(self, scheme: str, host: str) -> None:
+        remedy = "set http.allow_private = true if it is meant"
+        if scheme != "https":
+            raise ConfigError(f"brokers.{self.name}: not encrypted; use https, or {remedy}")
+        try:
+            check_host(host)
+        except AddressRefused as exc:
+            raise ConfigError(f"brokers.{self.name}: {exc}; {remedy}") from None
+
+    # the link
+
+    async def _connect_until_lost(self) -> None:
+        self._is_doubted.clear()
+        reason = await self._probe()
+        if reason is None:
+            self._opened()
+        while reason is None:
+            await self._is_doubted.wait()
+            self._is_doubted.clear()
+            reason = await self._probe()
+        self._change(reason)
+        waiting = [*self._waiting, *(one for line in self._behind.values() for one in line)]
+        self._waiting.clear()
+        for line in self._behind.values():
+            line.clear()
+        self._reports.add(waiting, broker_refusal(reason))
+
+    async def _probe(self) -> str | None:
+        """Why the host does not answer; None if it does, with whatever status."""
+        try:
+            async with asyncio.timeout(_PROBE_S):
+                if self._session is None:
+                    self._session = self._new_session()
+                head = self._session.head(URL(self._base, encoded=True), allow_redirects=False)
+                async with head:
+                    return None
+        except ConfigError as exc:
+            return f"unreachable: {exc}"
+        except TimeoutError:
+            return f"unreachable: no answer within {_PROBE_S:g} s"
+        except (aiohttp.ClientError, OSError) as exc:
+            return reason_of("unreachable", exc)
+
+    def _new_session(self) -> aiohttp.ClientSession:
+        options = self._options
+        verified: ssl.SSLContext | bool = (
+            True if self._authority is None else _trusting(self.name, self._authority)
+        )
+        open = options.allow_private or options.proxy  # a proxy decides where it connects
+        connector = aiohttp.TCPConnector(
+            limit=options.connections + 1,  # one for a probe
+            keepalive_timeout=_IDLE_S,
+            resolver=None if open else PublicResolver(),
+            ssl=verified,
+        )
+        password = read_password(self.name, self._file) if self._file else self._password
+        return aiohttp.ClientSession(
+            connector=connector,
+            timeout=aiohttp.ClientTimeout(total=self._limit_s),
+            auth=aiohttp.BasicAuth(self._user, password) if self._user else None,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            headers={"User-Agent": f"delaybridge/{__version__}"},
+            skip_auto_headers=("Accept-Encoding", "Content-Type"),
+            proxy=options.proxy or None,
+        )
+
+    async def _disconnect(self) -> None:
+        self._change(CLOSED)
+        for task in self._senders:
+            task.cancel()
+        await asyncio.gather(*self._senders, return_exceptions=True)
+        waiting = [*self._waiting, *(one for line in self._behind.values() for one in line)]
+        self._waiting.clear()
+        self._behind.clear()
+        self._reports.add(waiting, broker_refusal(CLOSED))
+        self._reports.flush()
+        if self._session is not None:
+            await self._session.close()
+
+    def _is_idle(self) -> bool:
+        return not (self._waiting or self._behind or self._sending)
+
+    def _describe(self) -> str:
+        signed = "signed" if self._secrets else "not signed"
+        return f"http {redact(self._base)}, {signed}, {self._options.connections} at once"
+
+    # messages
+
+    def _send(self, deliveries: Sequence[Delivery]) -> None:
+        self._waiting.extend(deliveries)
+        wanted = min(self._options.connections, self._sending + len(self._waiting))
+        while len(self._senders) < wanted:
+            task = asyncio.create_task(self._send_waiting())
+            self._senders.add(task)
+            task.add_done_callback(self._senders.discard)
+
+    async def _send_waiting(self) -> None:
+        """Send what waits, until nothing does."""
+        while self._waiting:
+            delivery = self._waiting.popleft()
+            key = delivery.record.key
+            if key is None:
+                await self._post(delivery)
+                continue
+            lane = delivery.destination.address, key
+            if lane in self._behind:
+                self._behind[lane].append(delivery)
+                continue
+            line = self._behind[lane] = deque([delivery])
+            while line:
+                await self._post(line.popleft())
+            self._behind.pop(lane, None)
+
+    async def _post(self, delivery: Delivery) -> None:
+        self._sending += 1
+        outcome = Outcome(Verdict.UNKNOWN, UNCONFIRMED)
+        try:
+            outcome = await self._outcome(delivery)
+        finally:
+            self._sending -= 1
+            self._reports.add([delivery], outcome)
+
+    async def _outcome(self, delivery: Delivery) -> Outcome:
+        session = self._session
+        if session is None or self.unavailable is not None:
+            return broker_refusal(self.unavailable or CLOSED)
+        body = delivery.record.body or b""
+        try:
+            headers = self._headers(delivery, body)
+            url = URL(f"{self._base}{delivery.destination.address}", encoded=True)
+        except (ValueError, TypeError) as exc:
+            return Outcome(Verdict.REFUSED, f"unencodable: {type(exc).__name__}")
+        status, retry_after = 0, None
+        try:
+            # A stream is written part by part: a large body does not hold up the loop.
+            data = body if len(body) < _LARGE_BYTES else io.BytesIO(body)
+            async with session.post(
+                url, data=data, headers=headers, allow_redirects=False
+            ) as answer:
+                status, retry_after = answer.status, answer.headers.get("Retry-After")
+                if not await _ended(answer):
+                    answer.close()
+        except Exception as exc:
+            if not status:
+                self._is_doubted.set()
+                return outcome_of_error(exc, self._limit_s)
+        return outcome_of(status, retry_after)
+
+    def _headers(self, delivery: Delivery, body: bytes) -> list[tuple[str, str]]:
+        ours = (delivery.id, str(delivery.due_ms), str(delivery.attempt))
+        found = [*zip(OWN_HEADERS, ours, strict=True)]
+        found += [(name, (value or b"").decode()) for name, value in delivery.record.headers]  # type: ignore[misc]
+        if not any(name.lower() == "content-type" for name, _ in found):
+            found.append(("Content-Type", "application/octet-stream"))
+        if self._secrets:
+            at_s = int(time.time())
+            signed = signatures(self._secrets, delivery.id, at_s, body)
+            found += [("webhook-id", delivery.id), ("webhook-timestamp", str(at_s))]
+            found.append(("webhook-signature", signed))
+        return found
+
+    async def _check(self, destination: Destination) -> str | None:
+        if self._session is None:
+            return CLOSED
+        url = URL(f"{self._base}{destination.address}", encoded=True)
+        try:
+            async with self._session.head(url, allow_redirects=False) as answer:
+                status = answer.status
+        except (aiohttp.ClientError, OSError) as exc:
+            return reason_of("unreachable", exc)
+        return outcome_of(status, None).reason if status in (404, 410) else None
+
+
+async def _ended(answer: aiohttp.ClientResponse) -> bool:
+    """Whether the answer ended within the bytes that are read; its content is dropped."""
+    left = _ANSWER_BYTES
+    while not answer.content.at_eof():
+        part = await answer.content.readany()
+        left -= len(part)
+        if left < 0:
+            return False
+        if not part:
+            break
+    return True
+
+
+def _trusting(name: str, authority: str) -> ssl.SSLContext:
+    """TLS that trusts this authority alone; ConfigError if its file cannot be read."""
+    try:
+        return ssl.create_default_context(cafile=authority)
+    except OSError as exc:
+        raise ConfigError(f"brokers.{name}: ssl_ca_certs: {authority}: {exc}") from None
