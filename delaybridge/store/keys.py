@@ -120,6 +120,11 @@ def wake_channel(namespace: str, bucket: int, birth: str) -> str:
 _MOST_WINDOWS = 64  # of the slots; more buckets share them, or finding their tags takes long
 
 
+def idempotent(namespace: str, name: str) -> str:
+    """Hash of one HTTP request with an Idempotency-Key, for a day: its record and its answer."""
+    return f"{{{namespace}}}:idempotency:{name}"
+
+
 def _of_namespace(name: str) -> Callable[[str], str]:
     return lambda namespace: f"{{{namespace}}}:{name}"
 
@@ -146,6 +151,8 @@ events = _of_namespace("events")
 """Channel: a `store/beats.py: Beat` of every process each second, for `delaybridge tail`."""
 jobs = _of_namespace("jobs")
 """Hash: id -> the progress of a bulk verb over HTTP, JSON."""
+idempotency = _of_namespace("idempotency")
+"""Zset: `token:bucket` of a source for one HTTP request -> when it is forgotten, in epoch ms."""
 recurring = _of_namespace("recurring")
 """Hash: name -> a recurring definition, JSON."""
 recurring_due = _of_namespace("recurring_due")

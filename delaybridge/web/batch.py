@@ -9,7 +9,8 @@ import msgspec
 
 from delaybridge.message import Answer
 from delaybridge.web.endpoint import Call, Endpoint, Reply, Scope
-from delaybridge.web.messages import schedule_one
+from delaybridge.web.idempotency import HEADER
+from delaybridge.web.messages import schedule_message
 from delaybridge.web.problems import Problem, at_item, problem_of, undecodable
 from delaybridge.web.shapes import NewMessage, scheduled
 
@@ -45,6 +46,9 @@ class BatchAnswer(msgspec.Struct):
 async def schedule_batch(call: Call) -> Reply:
     """Schedule many messages in one round trip to Redis. One that is refused hinders no other."""
     batch: Batch = call.body
+    if HEADER in call.headers:
+        what = "a batch takes none: give each message an id, then the batch can be sent again"
+        raise Problem(422, "bad_idempotency_key", what, "$.Idempotency-Key")
     if not batch.messages:
         raise Problem(422, "batch_empty", "give 1 to 1000 messages", "$.messages")
     if len(batch.messages) > _MOST:
@@ -62,7 +66,7 @@ async def _item(call: Call, number: int, raw: msgspec.Raw) -> BatchItem:
             wanted = msgspec.json.decode(raw, type=NewMessage)
         except msgspec.MsgspecError as exc:
             raise undecodable(exc, NewMessage) from None
-        receipt = await schedule_one(call, wanted)
+        receipt = await schedule_message(call, wanted.message(), wanted.on_conflict)
         made = scheduled(receipt)
     except Exception as exc:
         found = at_item(problem_of(exc), number)

@@ -8,6 +8,7 @@ from delaybridge.client.requests import Requests
 from delaybridge.message import Answer, Message, OnConflict, State
 from delaybridge.store.scheduling import Receipt
 from delaybridge.web.endpoint import Call, Endpoint, Reply, Scope
+from delaybridge.web.idempotency import HEADER, schedule_once
 from delaybridge.web.paging import PageOfState, PageQuery
 from delaybridge.web.problems import Problem
 from delaybridge.web.raw import is_raw, raw_message
@@ -35,20 +36,21 @@ async def schedule(call: Call) -> Reply:
 
     With a header `delaybridge-destination`, or if it is a CloudEvent, the body is the message's,
     whatever its type, and the other fields are headers: `delaybridge-delay`, `delaybridge-id`.
+    With an `Idempotency-Key` the same request gets the first answer again, for 24 hours.
     """
-    if isinstance(call.body, bytes):
-        receipt = await _store(call, *raw_message(call))
-    else:
-        receipt = await schedule_one(call, call.body)
+    message, policy = (
+        raw_message(call)
+        if isinstance(call.body, bytes)
+        else (call.body.message(), call.body.on_conflict)
+    )
+    if HEADER in call.headers:
+        return await schedule_once(call, message, policy)
+    receipt = await schedule_message(call, message, policy)
     return Reply(scheduled(receipt), 201 if receipt.answer is Answer.CREATED else 200)
 
 
-async def schedule_one(call: Call, wanted: NewMessage) -> Receipt:
+async def schedule_message(call: Call, message: Message, policy: OnConflict) -> Receipt:
     """Schedule a message together with all others of this tick; raises as the client does."""
-    return await _store(call, wanted.message(), wanted.on_conflict)
-
-
-async def _store(call: Call, message: Message, policy: OnConflict) -> Receipt:
     return await call.site.client.schedule(
         message.destination, message.body, delay=message.delay, at=message.at, id=message.id,
         key=message.key, headers=message.headers, properties=message.properties,

@@ -26,6 +26,7 @@ _log = logging.getLogger("delaybridge")
 
 _STATUS_OF_CODE = {
     "conflict": 409,
+    "idempotency_conflict": 409,
     "in_flight": 409,
     "body_too_large": 413,
     "message_too_large": 413,

@@ -26,7 +26,15 @@ SLOTS = 16_384
 OF_THE_NAMESPACE = (
     *(keys.birth, keys.workers, keys.worker_info, keys.ingests, keys.ingest_info),
     *(keys.destinations, keys.allowances, keys.series, keys.alarms, keys.events),
-    *(keys.jobs, keys.recurring, keys.recurring_due, keys.recurring_state, keys.waits, keys.wake),
+    *(
+        keys.jobs,
+        keys.idempotency,
+        keys.recurring,
+        keys.recurring_due,
+        keys.recurring_state,
+        keys.waits,
+        keys.wake,
+    ),
 )
 # A busy machine must not fail these.
 calm = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -1,0 +1,55 @@
+"""`Idempotency-Key`: a request that may be sent again stores its message once."""
+
+from __future__ import annotations
+
+import hashlib
+
+import msgspec
+
+from delaybridge.accept.accept import accept
+from delaybridge.client.requests import receipt_unless_conflict
+from delaybridge.message import Answer, Message, OnConflict
+from delaybridge.store.calls import Calls
+from delaybridge.store.command import Steps
+from delaybridge.store.idempotency import Asked, Once, once
+from delaybridge.store.scheduling import Receipt
+from delaybridge.web.endpoint import Call, Reply
+from delaybridge.web.problems import Problem
+from delaybridge.web.shapes import scheduled
+
+HEADER = "idempotency-key"
+_MOST_CHARS = 255
+_REPLAYED = {"Idempotent-Replayed": "true"}
+
+
+async def schedule_once(call: Call, message: Message, policy: OnConflict) -> Reply:
+    """Schedule a message unless a request with the same key did; then the first answer again."""
+    key = call.headers[HEADER]
+    if not 1 <= len(key) <= _MOST_CHARS or not (key.isascii() and key.isprintable()):
+        what = f"give 1 to {_MOST_CHARS} printable ASCII characters"
+        raise Problem(422, "bad_idempotency_key", what, "$.Idempotency-Key")
+    name = _digest(call.who, key)[:32]
+    has_own_id = message.id is not None
+    if not has_own_id:
+        message = msgspec.structs.replace(message, id=f"idem-{name}")
+    most = call.site.settings.serve.idempotency_keys
+
+    def steps(calls: Calls) -> Steps[Once]:
+        accepted = accept(message, calls.kinds, calls.limits)
+        digest = _digest(has_own_id, policy, accepted)
+        return once(calls, Asked(name, digest, accepted, policy, has_own_id), most, _answer)
+
+    made = await call.site.client.run(steps)
+    if made.is_repeat:
+        return Reply(made.text, 200, _REPLAYED)
+    is_new = msgspec.json.decode(made.text)["result"] == Answer.CREATED
+    return Reply(made.text, 201 if is_new else 200)
+
+
+def _answer(receipt: Receipt) -> bytes:
+    """The answer as it is sent; Problem or MessageConflict if nothing was stored."""
+    return msgspec.json.encode(scheduled(receipt_unless_conflict(receipt)))
+
+
+def _digest(*parts: object) -> str:
+    return hashlib.sha256(msgspec.msgpack.encode(parts)).hexdigest()
