@@ -104,11 +104,16 @@ def format_duration(ms: int) -> str:
 
 def format_time(due_ms: int) -> str:
     """RFC 3339 in UTC with milliseconds; outside the years 1 to 9999 the number and `ms`."""
+    seconds, ms = divmod(due_ms, 1000)
     try:
-        moment = _EPOCH + timedelta(milliseconds=due_ms)
+        return f"{_second(seconds)}.{ms:03d}Z"
     except OverflowError:
         return f"{shown(due_ms)}ms"
-    return f"{moment.isoformat(timespec='milliseconds')[:23]}Z"
+
+
+@lru_cache(maxsize=100)  # many messages are due in one second
+def _second(seconds: int) -> str:
+    return (_EPOCH + timedelta(seconds=seconds)).isoformat()[:19]
 
 
 def _delay_ms(value: timedelta | float | str, field: str) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from functools import partial
 
 import click
 
@@ -47,7 +48,6 @@ def serve(call: Invocation, read_only: bool, **given: str | int | None) -> None:
     from delaybridge.cli.logs import configure
     from delaybridge.web.serving import serve as run
 
-    configure(as_json=call.output.json, verbose=call.verbose)
-    with call.client():
-        pass  # names Redis' URL and the remedy if it is unreachable
-    run(settings)
+    prepare = partial(configure, as_json=call.output.json, verbose=call.verbose)
+    prepare()
+    run(settings, prepare)

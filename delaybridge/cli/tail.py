@@ -179,10 +179,12 @@ class Printer:
             self._say(logging.ERROR, "redis_lost", reason=str(error), hint=hint)
 
     def _fits(self, told: Told) -> bool:
+        from delaybridge.store.beats import is_of
+
         if self._wanted and told.event not in self._wanted:
             return False
         place = told.fields.get("destination") or told.fields.get("source")
-        return self._destination is None or _is_of(place, self._destination)
+        return self._destination is None or is_of(place, self._destination)
 
     def _say(self, level: int, event: str, **fields: Any) -> None:
         """A line of tail's own."""
@@ -205,15 +207,3 @@ class Printer:
         line = shortened(line, width) if width else line
         color = _COLORS.get(level)
         click.echo(self._output.paint(line, fg=color) if color else line, color=self._output.color)
-
-
-def _is_of(place: object, wanted: str) -> bool:
-    """Whether an event of this place may be one of the wanted destination, exchange or broker.
-
-    Events name an exchange or topic, or one destination that has a rule of its own. So a wanted
-    destination also fits the events of its exchange.
-    """
-    if not isinstance(place, str):
-        return False
-    is_part = place == wanted or place.startswith((f"{wanted}/", f"{wanted}:"))
-    return is_part or wanted.startswith(f"{place}/") or place == "(others)"

@@ -49,3 +49,15 @@ def read(text: str) -> Beat | None:
         return _decode(text)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return None
+
+
+def is_of(place: object, wanted: str) -> bool:
+    """Whether an event of this place may be one of the wanted destination, exchange or broker.
+
+    Events name an exchange or topic, or one destination that has a rule of its own. So a wanted
+    destination also fits the events of its exchange.
+    """
+    if not isinstance(place, str):
+        return False
+    is_part = place == wanted or place.startswith((f"{wanted}/", f"{wanted}:"))
+    return is_part or wanted.startswith(f"{place}/") or place == "(others)"

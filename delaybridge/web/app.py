@@ -67,7 +67,7 @@ class Resource:
         except Exception as exc:
             reply = _refusal(problem_of(exc))
         if isinstance(reply, Reply):
-            await _send(reply, send, with_body=scope["method"] != "HEAD")
+            await _send(reply, send, scope["method"])
         else:
             await reply(scope, receive, send)
 
@@ -91,21 +91,23 @@ class Resource:
         return await endpoint.handler(call)
 
 
-async def _send(reply: Reply, send: Send, *, with_body: bool) -> None:
+async def _send(reply: Reply, send: Send, method: str) -> None:
     content = reply.content
     if not isinstance(content, bytes):
         content = b"" if content is None else _encode(content)
-    headers = [(b"content-length", b"%d" % len(content)), (b"x-content-type-options", b"nosniff")]
+    headers = [(b"content-length", b"%d" % len(content))]
     if content:
         media = reply.headers.get("Content-Type")
         headers.append((b"content-type", media.encode() if media else _JSON))
-    if "Cache-Control" not in reply.headers:
-        headers.append((b"cache-control", b"no-store"))
+    if method == "GET":  # what browsers show and keep
+        headers.append((b"x-content-type-options", b"nosniff"))
+        if "Cache-Control" not in reply.headers:
+            headers.append((b"cache-control", b"no-store"))
     for name, value in reply.headers.items():
         if name != "Content-Type":
             headers.append((name.lower().encode(), value.encode("latin-1", "replace")))
     await send({"type": "http.response.start", "status": reply.status, "headers": headers})
-    await send({"type": "http.response.body", "body": content if with_body else b""})
+    await send({"type": "http.response.body", "body": content})
 
 
 def _refusal(problem: Problem) -> Reply:
@@ -120,4 +122,4 @@ def _not_allowed(methods: Mapping[str, Endpoint]) -> Problem:
 
 async def _not_found(scope: Connection, receive: Receive, send: Send) -> None:
     what = "there is no such path; see /openapi.json"
-    await _send(_refusal(Problem(404, "not_found", what)), send, with_body=True)
+    await _send(_refusal(Problem(404, "not_found", what)), send, "GET")

@@ -6,6 +6,8 @@ import asyncio
 import errno
 import logging
 import socket
+from collections.abc import Callable
+from functools import partial
 from ipaddress import ip_address
 
 import uvicorn
@@ -15,18 +17,25 @@ from delaybridge.errors import ConfigError
 from delaybridge.settings.settings import Settings
 from delaybridge.web.access import Access, tokens_of
 from delaybridge.web.app import App
+from delaybridge.web.hub import EventHub
+from delaybridge.web.processes import serve_together
 from delaybridge.web.site import Site
 from delaybridge.web.table import ENDPOINTS
+from delaybridge.web.transport import bounded, sweep
 from delaybridge.worker.eventlog import say
 from delaybridge.worker.service import loop_factory
 
 _BACKLOG = 2048
 _DRAIN_S = 20
+_KEEP_ALIVE_S = 60
 
 
-def serve(settings: Settings) -> None:
-    """Answer until SIGTERM or Ctrl-C. ConfigError: the port or the tokens cannot be used."""
-    access = Access(tokens_of(settings.serve.token_file), read_only=settings.serve.read_only)
+def serve(settings: Settings, prepare: Callable[[], None]) -> None:
+    """Answer until SIGTERM or Ctrl-C. prepare: sets up the log of a process; it is pickled.
+
+    ConfigError: the port or the tokens cannot be used.
+    """
+    _access(settings)
     host = settings.serve.host
     if not settings.serve.token_file and not _is_loopback(host):
         what = "whoever reaches it could do everything; give serve.token_file, or use 127.0.0.1"
@@ -34,31 +43,63 @@ def serve(settings: Settings) -> None:
     with listener(host, settings.serve.port) as sock:
         shown = f"[{host}]" if ":" in host else host
         url = f"http://{shown}:{sock.getsockname()[1]}{settings.serve.base_path}"
-        say(logging.INFO, "serving", url=url)
-        with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            runner.run(answer_on(sock, settings, access))
+        say(logging.INFO, "serving", url=url, processes=settings.serve.processes)
+        one = partial(_run, settings, prepare)
+        if settings.serve.processes == 1:
+            one(sock)
+        else:
+            serve_together(sock, settings.serve.processes, one)
 
 
-async def answer_on(sock: socket.socket, settings: Settings, access: Access) -> None:
-    """Answer on a listening socket until SIGTERM or SIGINT, or until this is cancelled."""
+def _run(settings: Settings, prepare: Callable[[], None], sock: socket.socket) -> None:
+    prepare()
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        runner.run(answer_on(sock, settings))
+
+
+def _access(settings: Settings) -> Access:
+    return Access(tokens_of(settings.serve.token_file), read_only=settings.serve.read_only)
+
+
+async def answer_on(sock: socket.socket, settings: Settings, **limits: float) -> None:
+    """Answer on a listening socket until SIGTERM or SIGINT, or until this is cancelled.
+
+    limits: of `transport.bounded`.
+    """
     async with AsyncClient.from_settings(settings) as client:
-        site = Site(settings, client)
-        app = App(site, access, ENDPOINTS)
+        site = Site(settings, client, EventHub(settings))
         config = uvicorn.Config(
-            app,
-            http="httptools",
+            App(site, _access(settings), ENDPOINTS),
+            http=bounded(settings.serve.connections, **limits),
             ws="none",
             lifespan="off",
             log_config=None,
             access_log=False,
             proxy_headers=False,
             server_header=False,
+            timeout_keep_alive=_KEEP_ALIVE_S,
             timeout_graceful_shutdown=_DRAIN_S,
         )
+        server = SiteServer(config, site)
+        sweeping = asyncio.create_task(sweep(server.server_state.connections))
         try:
-            await uvicorn.Server(config).serve(sockets=[sock])
+            await server.serve(sockets=[sock])
         finally:
+            sweeping.cancel()
+            await site.drain()
             await site.close()
+
+
+class SiteServer(uvicorn.Server):
+    """Tells the site that it stops, so that streams end and the process can."""
+
+    def __init__(self, config: uvicorn.Config, site: Site) -> None:
+        super().__init__(config)
+        self._site = site
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await self._site.drain()
+        await super().shutdown(sockets)
 
 
 def listener(host: str, port: int) -> socket.socket:

@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 
 from delaybridge.client.async_client import AsyncClient
 from delaybridge.settings.settings import Settings
+from delaybridge.web.hub import EventHub
 
 
 @dataclass(slots=True)
 class Site:
-    """The client, and the settings it was made with.
+    """The client, and the settings it was made with. events: of the fleet, as they happen.
 
     is_draining: told to stop. alone_since_s: bucket -> when it was first seen without a worker, on
     the monotonic clock. tasks: what goes on after its request was answered, by id.
@@ -19,9 +20,15 @@ class Site:
 
     settings: Settings
     client: AsyncClient
+    events: EventHub
     is_draining: bool = False
     alone_since_s: dict[int, float] = field(default_factory=dict)
     tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+
+    async def drain(self) -> None:
+        """It was told to stop: end what only waits."""
+        self.is_draining = True
+        await self.events.close()
 
     async def close(self) -> None:
         """End all tasks."""

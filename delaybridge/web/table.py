@@ -13,6 +13,7 @@ from delaybridge.web import (
     messages,
     numbers,
     recurring,
+    stream,
 )
 from delaybridge.web.about import endpoints_about
 from delaybridge.web.endpoint import Endpoint
@@ -27,6 +28,7 @@ _DESCRIBED: tuple[Endpoint, ...] = (
     *fleet.ENDPOINTS,
     *numbers.ENDPOINTS,
     *definitions.ENDPOINTS,
+    *stream.ENDPOINTS,
     *health.ENDPOINTS,
 )
 ENDPOINTS = (*_DESCRIBED, *endpoints_about(_DESCRIBED))

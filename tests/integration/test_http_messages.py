@@ -60,3 +60,18 @@ async def test_pages_follow_the_cursor(http: httpx.AsyncClient) -> None:
     other = {**query, "destination": "kafka:other"}
     refused = await http.get("/v1/messages", params=other)
     assert (refused.status_code, refused.json()["code"]) == (422, "bad_cursor")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"id":"a","id":"b","destination":"kafka:x","body":"y","delay":"1h"}',
+        '{"id":"a","id" :"b","destination":"kafka:x","body":"y","delay":"1h"}',
+        '{"id":"a","\\u0069d":"b","destination":"kafka:x","body":"y","delay":"1h"}',
+        '{"headers":{"h":"1","h":"2"},"destination":"kafka:x","body":"y","delay":"1h"}',
+        '{"body_json":[{"h":"1","h":"2"}],"destination":"kafka:x","delay":"1h"}',
+    ],
+)
+async def test_h38_a_key_given_twice_is_refused(http: httpx.AsyncClient, text: str) -> None:
+    refused = await http.post("/v1/messages", content=text)
+    assert (refused.status_code, refused.json()["code"]) == (400, "bad_json"), refused.text

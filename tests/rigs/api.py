@@ -10,20 +10,22 @@ from typing import Any
 import httpx
 
 from delaybridge.settings.settings import Settings
-from delaybridge.web.access import Access, tokens_of
 from delaybridge.web.serving import answer_on, listener
 
 
 @contextlib.asynccontextmanager
 async def api(redis_url: str, namespace: str, **serve: Any) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of the API. serve: settings of the section [serve], and others by their section."""
+    """A client of the API.
+
+    serve: settings of the section [serve], and others by their section; `limits`: of connections.
+    """
+    limits = serve.pop("limits", {})
     others = {name: serve.pop(name) for name in list(serve) if isinstance(serve[name], dict)}
     given = {"redis": {"url": redis_url}, "namespace": namespace, "serve": serve, **others}
     settings = Settings.load(overrides=given)
-    access = Access(tokens_of(settings.serve.token_file), read_only=settings.serve.read_only)
     with listener("127.0.0.1", 0) as sock:
         url = f"http://127.0.0.1:{sock.getsockname()[1]}"
-        serving = asyncio.create_task(answer_on(sock, settings, access))
+        serving = asyncio.create_task(answer_on(sock, settings, **limits))
         try:
             async with httpx.AsyncClient(base_url=url, timeout=20) as client:
                 yield client

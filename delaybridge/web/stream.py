@@ -1,0 +1,105 @@
+"""The fleet's events as server-sent events: `delaybridge tail` for programs.
+
+One subscription for all clients of a process. The last events are kept, so that a client that comes
+back, also to another process, goes on where it was. A client that waits costs one future, no task.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from starlette.types import Receive, Send
+from starlette.types import Scope as Connection
+
+from delaybridge.store.beats import is_of
+from delaybridge.web.ending import Ending
+from delaybridge.web.endpoint import Call, Endpoint, Scope
+from delaybridge.web.hub import EventHub, Kept
+from delaybridge.web.problems import Problem
+
+_RETRY_MS = 3000
+_HEADERS = [
+    (b"content-type", b"text/event-stream"),
+    (b"cache-control", b"no-store"),
+    (b"x-accel-buffering", b"no"),
+]
+
+
+class EventQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """Only of this destination, exchange or broker; only these events, separated by commas."""
+
+    destination: str | None = None
+    event: str | None = None
+
+
+class Stream:
+    """One client: an ASGI application that sends what fits, until one of both ends it."""
+
+    def __init__(self, hub: EventHub, query: EventQuery, last_id: str | None) -> None:
+        self._hub, self._place = hub, query.destination
+        self._wanted = frozenset(query.event.split(",")) if query.event else None
+        self._number, self._gap = hub.count, None
+        if last_id:
+            self._number, self._gap = hub.place_of(last_id)
+
+    async def __call__(self, scope: Connection, receive: Receive, send: Send) -> None:
+        """Send events as they happen."""
+        hub = self._hub
+        hub.clients += 1
+        ending: Ending = scope["extensions"]["connection"]["ending"]
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+            first = b"retry: %d\n\n" % _RETRY_MS + (self._gap.text if self._gap else b"")
+            await _part(send, first)
+            while not (hub.is_closed or ending.has_ended):
+                while (text := self._next()) is not None:
+                    await _part(send, text)
+                if not ending.has_ended:
+                    await hub.wait(ending)
+                if self._number == hub.count:
+                    await _part(send, b":\n\n")
+            await send({"type": "http.response.body", "body": b""})
+        finally:
+            hub.clients -= 1
+
+    def _next(self) -> bytes | None:
+        """The text of the next events that fit; None if there are no more events."""
+        if self._number >= self._hub.count:
+            return None
+        some, self._number = self._hub.since(self._number)
+        return b"".join(one.text for one in some if self._fits(one))
+
+    def _fits(self, one: Kept) -> bool:
+        if one.event == "gap":
+            return True
+        if self._wanted is not None and one.event not in self._wanted:
+            return False
+        return self._place is None or is_of(one.place, self._place)
+
+
+async def _part(send: Send, text: bytes) -> None:
+    if text:
+        await send({"type": "http.response.body", "body": text, "more_body": True})
+
+
+async def events(call: Call) -> Stream:
+    """The events of all workers and ingest processes as they happen: server-sent events.
+
+    `Last-Event-ID` goes on after that event, also on another server. Where some may be missing, an
+    event `gap` says so.
+    """
+    hub = call.site.events
+    if hub.is_closed:
+        raise Problem(503, "draining", "told to stop; connect again", headers=_LATER)
+    if hub.clients >= call.site.settings.serve.connections:
+        raise Problem(503, "too_many_clients", "too many streams; try again", headers=_LATER)
+    hub.start()
+    return Stream(hub, call.query, call.headers.get("last-event-id"))
+
+
+_LATER = {"Retry-After": "3"}
+ENDPOINTS = (
+    Endpoint(
+        method="GET", path="/v1/events", scope=Scope.READ, handler=events,
+        summary="Follow the events of the fleet", query=EventQuery, answers={200: bytes},
+    ),
+)  # fmt: skip

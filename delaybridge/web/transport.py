@@ -1,0 +1,193 @@
+"""One connection of HTTP: limits that hold before the application sees a request.
+
+uvicorn's protocol for httptools reads headers of any size for any time. This one bounds both, and
+the number of connections. Each server has a class of its own, whose attributes are its limits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, ClassVar
+
+import httptools
+import msgspec
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from delaybridge.web.ending import Ending
+from delaybridge.web.problems import MEDIA, Problem
+
+_URL_BYTES = 8 * 1024
+_HEADERS = 100
+_HEADERS_BYTES = 16 * 1024
+_HEAD_BYTES = _URL_BYTES + _HEADERS_BYTES + 1024
+_SWEEP_S = 0.5
+_LINGER_S = 1.0
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """A connection with limits.
+
+    connections: the most of them. request_s: how long a request may take to arrive, from its first
+    byte, or from the connect, to its end. write_s: how long a client may read nothing of an answer.
+    An application that waits finds its end in `scope["extensions"]["connection"]["ending"]`.
+    """
+
+    connections_limit: ClassVar[int] = 10_000
+    request_s: ClassVar[float] = 10.0
+    write_s: ClassVar[float] = 30.0
+    _idle: ClassVar[dict[BoundedProtocol, None]]  # between requests, the longest first
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._ending = Ending()
+        self._extensions = {"connection": {"ending": self._ending}}
+        self._header_bytes = 0
+        self._began_s: float | None = None  # the request that is not complete; None: there is none
+        self._paused_s: float | None = None  # since when the client reads nothing
+        self._head_bytes = 0
+        self._is_in_head = True
+        self._is_over = False
+        self._refusal: Problem | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > self.connections_limit and not self._close_an_idle_one():
+            self._refuse(Problem(503, "too_many_connections", "too many connections; try again"))
+            return
+        self._began_s = self.loop.time()
+        self._idle[self] = None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._idle.pop(self, None)
+        self._began_s = None
+        super().connection_lost(exc)
+        self._ending.end()
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_over or self.parser is None or self.transport.is_closing():
+            return
+        self._unset_keepalive_if_required()
+        self._idle.pop(self, None)
+        if self._is_in_head:
+            self._head_bytes += len(data)
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            pass  # it is answered as if it had not asked for another protocol
+        except httptools.HttpParserError:
+            self._refuse(self._refusal or Problem(400, "bad_request", "this is not HTTP/1.1"))
+            return
+        if self._is_in_head and self._head_bytes > _HEAD_BYTES:
+            self._refuse(_TOO_MANY_HEADERS)
+
+    # what the parser finds; an exception ends the connection
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._began_s, self._is_in_head, self._head_bytes = self.loop.time(), True, 0
+        self._header_bytes = 0
+        self.scope["extensions"] = self._extensions  # type: ignore[typeddict-item]
+
+    def on_url(self, url: bytes) -> None:
+        super().on_url(url)
+        if len(self.url) > _URL_BYTES:
+            self._fail(Problem(414, "url_too_long", f"at most {_URL_BYTES} bytes"))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        super().on_header(name, value)
+        self._header_bytes += len(name) + len(value)
+        if self._header_bytes > _HEADERS_BYTES:
+            self._fail(_TOO_MANY_HEADERS)
+
+    def on_headers_complete(self) -> None:
+        if len(self.headers) > _HEADERS:
+            self._fail(_TOO_MANY_HEADERS)
+        if self.parser.get_method() == b"CONNECT":
+            self._fail(Problem(405, "method_not_allowed", "this is no proxy"))
+        if not self.url.startswith(b"/"):
+            self._fail(Problem(400, "bad_path", "a path begins with /"))
+        self._is_in_head = False
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._began_s, self._is_in_head, self._head_bytes = None, True, 0
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if not self.pipeline:
+            self._idle[self] = None
+
+    def pause_writing(self) -> None:
+        self._paused_s = self.loop.time()
+        super().pause_writing()
+
+    def resume_writing(self) -> None:
+        self._paused_s = None
+        super().resume_writing()
+
+    def look(self, now_s: float) -> None:
+        """End the connection if its time is up. Called every half second."""
+        if self._began_s is not None and now_s - self._began_s > self.request_s:
+            what = f"the request did not arrive within {self.request_s:g} s"
+            self._refuse(Problem(408, "request_timeout", what))
+        elif self._paused_s is not None and now_s - self._paused_s > self.write_s:
+            self.transport.abort()
+
+    def _close_an_idle_one(self) -> bool:
+        """Close the connection that has been idle for the longest; False if none is idle."""
+        if (oldest := next(iter(self._idle), None)) is None:
+            return False
+        del self._idle[oldest]
+        oldest.transport.close()
+        return True
+
+    def _fail(self, problem: Problem) -> None:
+        """From within the parser: refuse the request."""
+        self._refusal = problem
+        raise ValueError(problem.code)
+
+    def _refuse(self, problem: Problem) -> None:
+        """Answer what the application never sees, and close. An answer under way ends there."""
+        if self._is_over:
+            return
+        self._began_s = None
+        self._idle.pop(self, None)
+        is_answering = self.cycle is not None and not self.cycle.response_complete
+        if is_answering and (self.cycle.response_started or self._is_in_head):
+            self.transport.close()
+            return
+        content = msgspec.json.encode(problem.content)
+        head = [
+            STATUS_LINE[problem.status],
+            b"content-type: %s\r\n" % MEDIA.encode(),
+            b"content-length: %d\r\n" % len(content),
+            b"connection: close\r\n\r\n",
+        ]
+        self.transport.write(b"".join([*head, content]))
+        # If it were closed while the client still sends, that would throw the answer away.
+        self._is_over = True
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self.loop.call_later(_LINGER_S, self.transport.close)
+
+
+_TOO_MANY_HEADERS = Problem(
+    431, "headers_too_large", f"at most {_HEADERS} headers, {_HEADERS_BYTES} bytes of them"
+)
+
+
+def bounded(connections: int, **limits: float) -> type[BoundedProtocol]:
+    """A class for the connections of one server. limits: `request_s`, `write_s`."""
+    own = {"connections_limit": connections, "_idle": {}, **limits}
+    return type("Connection", (BoundedProtocol,), own)
+
+
+async def sweep(connections: set[Any]) -> None:
+    """Look at all connections every half second, until cancelled."""
+    loop = asyncio.get_running_loop()
+    while True:
+        await asyncio.sleep(_SWEEP_S)
+        now_s = loop.time()
+        for connection in list(connections):
+            connection.look(now_s)

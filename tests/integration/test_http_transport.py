@@ -1,0 +1,170 @@
+"""What a connection of the HTTP API refuses before any handler sees it; by raw sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.rigs.api import api
+
+DEADLINE_S = 10.0
+BODY = b'{"destination": "kafka:orders", "body": "x", "delay": "1h"}'
+
+
+class Site(NamedTuple):
+    host: str
+    port: int
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection(self.host, self.port)
+
+    async def send(self, *parts: bytes) -> bytes:
+        """Everything that is answered to these bytes, until the server closes."""
+        reader, writer = await self.connect()
+        try:
+            for part in parts:
+                writer.write(part)
+                await writer.drain()
+            return await asyncio.wait_for(reader.read(), DEADLINE_S)
+        except ConnectionResetError:
+            return b""
+        finally:
+            writer.close()
+
+
+def site_of(client: Any) -> Site:
+    return Site(client.base_url.host, client.base_url.port)
+
+
+@pytest.fixture
+async def site(redis_url: str, namespace: str) -> AsyncIterator[Site]:
+    async with api(redis_url, namespace, limits={"request_s": 1.0}) as client:
+        yield site_of(client)
+
+
+def get(path: bytes = b"/health/live", *headers: bytes) -> bytes:
+    lines = [b"GET " + path + b" HTTP/1.1", b"Host: x", *headers, b"Connection: close"]
+    return b"\r\n".join([*lines, b"", b""])
+
+
+def post(*headers: bytes, body: bytes = BODY, length: bool = True) -> bytes:
+    lines = [b"POST /v1/messages HTTP/1.1", b"Host: x", b"Connection: close", *headers]
+    lines.append(b"Content-Type: application/json")
+    if length:
+        lines.append(b"Content-Length: %d" % len(body))
+    return b"\r\n".join([*lines, b"", b""]) + body
+
+
+ROWS: dict[str, tuple[bytes, int]] = {
+    "H-9 trace": (b"TRACE /v1/messages HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", 405),
+    "H-9 connect": (b"CONNECT evil:443 HTTP/1.1\r\nHost: x\r\n\r\n", 405),
+    "H-10": (get(b"/v1/messages/" + b"x" * 9000), 414),
+    "H-11": (get(b"/health/live", b"X-Long: " + b"x" * 17_000), 431),
+    "H-11 endless": (b"GET / HTTP/1.1\r\nX: " + b"x" * 300_000, 431),
+    "H-12": (get(b"/health/live", *(b"X-%d: 1" % n for n in range(101))), 431),
+    "H-13 two lengths": (post(b"Content-Length: 3"), 400),
+    "H-13 chunked too": (post(b"Transfer-Encoding: chunked"), 400),
+    "H-14": (
+        post(b"Transfer-Encoding: chunked", body=b"ffffffffffffffffff\r\nx", length=False),
+        400,
+    ),
+    "H-15": (post(b"Content-Length: 900", length=False), 408),
+    "H-16 head": (b"GET /health/live HTTP/1.1\r\nX: y", 408),
+    "H-16 nothing": (b"", 408),
+    "H-18": (
+        post(b"Expect: 100-continue", b"Content-Length: 99999999", length=False, body=b""),
+        413,
+    ),
+    "H-26": (b"GET http://evil/health/live HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", 400),
+    "H-27": (get(b"/v1/messages/a%00b"), 400),
+    "H-30": (get(b"/v1/messages/%c0%ae"), 400),
+    "H-31 nul": (get(b"/health/live", b"X: a\x00b"), 400),
+    "H-31 bare cr": (get(b"/health/live", b"X: a\rb"), 400),
+    "H-5 tls": (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(100), 400),
+    "http/2": (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400),
+    "not ascii": (get("/é".encode()), 400),
+    "no such path": (get(b"/nothing"), 404),
+}
+
+
+@pytest.mark.parametrize("row", ROWS)
+async def test_a_bad_request_gets_its_status(site: Site, row: str) -> None:
+    request, status = ROWS[row]
+    head, _, body = (await site.send(request)).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 %d " % status), head
+    problem = json.loads(body)
+    assert problem["status"] == status
+    assert b"application/problem+json" in head
+
+
+async def test_h16_one_byte_at_a_time_is_cut_off(site: Site) -> None:
+    reader, writer = await site.connect()
+
+    async def drip() -> None:
+        for byte in post():
+            writer.write(bytes([byte]))
+            await asyncio.sleep(0.05)
+
+    dripping = asyncio.create_task(drip())
+    answer = await asyncio.wait_for(reader.read(), DEADLINE_S)
+    dripping.cancel()
+    writer.close()
+    assert answer.startswith(b"HTTP/1.1 408 ")
+
+
+async def test_h17_the_longest_idle_connection_makes_room(redis_url: str, namespace: str) -> None:
+    async with api(redis_url, namespace, connections=3) as client:
+        site = site_of(client)
+        kept = [await site.connect() for _ in range(3)]
+        for reader, writer in kept:
+            writer.write(b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n")
+            await asyncio.wait_for(reader.readuntil(b"}"), DEADLINE_S)
+        answer = await site.send(get())
+        assert answer.startswith(b"HTTP/1.1 200 ")
+        assert await asyncio.wait_for(kept[0][0].read(), DEADLINE_S) == b""
+        for reader, writer in kept[1:]:
+            writer.write(b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert b"200 OK" in await asyncio.wait_for(reader.readuntil(b"}"), DEADLINE_S)
+        for _, writer in kept:
+            writer.close()
+
+
+async def test_h17_connections_that_are_busy_are_not_closed(redis_url: str, namespace: str) -> None:
+    async with api(redis_url, namespace, connections=2) as client:
+        site = site_of(client)
+        streams = [await site.connect() for _ in range(2)]
+        for reader, writer in streams:
+            writer.write(b"GET /v1/events HTTP/1.1\r\nHost: x\r\n\r\n")
+            await asyncio.wait_for(reader.readuntil(b"retry"), DEADLINE_S)
+        answer = await site.send(get())
+        assert answer.startswith(b"HTTP/1.1 503 ")
+        for _, writer in streams:
+            writer.close()
+
+
+async def test_h6_a_body_of_a_get_is_ignored(site: Site) -> None:
+    request = get(b"/health/live", b"Content-Length: 5") + b"hello"
+    assert (await site.send(request)).startswith(b"HTTP/1.1 200 ")
+
+
+async def test_requests_in_a_row_are_all_answered(site: Site) -> None:
+    one = b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n"
+    answer = await site.send(one * 200 + get())
+    assert answer.count(b"HTTP/1.1 200 OK") == 201
+
+
+async def test_a_client_that_reads_nothing_is_cut_off(redis_url: str, namespace: str) -> None:
+    async with api(redis_url, namespace, limits={"write_s": 0.5}) as client:
+        reader, writer = await site_of(client).connect()
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        request = b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n"
+        lost = asyncio.get_running_loop().time() + DEADLINE_S
+        with pytest.raises((ConnectionError, BrokenPipeError)):
+            while asyncio.get_running_loop().time() < lost:
+                writer.write(request * 100)
+                await asyncio.wait_for(writer.drain(), DEADLINE_S)
+        writer.close()
