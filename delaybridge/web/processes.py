@@ -36,13 +36,13 @@ def serve_together(sock: socket.socket, count: int, serve: Serve) -> None:
 
 class _Parent:
     def __init__(self, sock: socket.socket, serve: Serve) -> None:
-        self._sock, self._serve = sock, serve
+        self._listener, self._serve = sock, serve
         self._context = multiprocessing.get_context("spawn")
         self._children: dict[int, tuple[BaseProcess, float]] = {}  # by sentinel, when it began
         self._signals = 0
 
     def start(self) -> None:
-        child = self._context.Process(target=_child, args=(self._serve, self._sock))
+        child = self._context.Process(target=_child, args=(self._serve, self._listener))
         child.start()
         self._children[child.sentinel] = child, time.monotonic()
         if self._signals:  # it came while the child was starting

@@ -92,24 +92,6 @@ async def test_a_stream_of_one_destination_tells_of_no_other(
     assert last["data"]["fields"]["destination"] == "memory:elsewhere"
 
 
-async def test_a_stream_ends_when_the_server_does(redis_url: str, namespace: str) -> None:
-    async with api(redis_url, namespace) as http, http.stream("GET", "/v1/events") as answer:
-        lines = answer.aiter_lines()
-        assert await anext(lines) == "retry: 3000"
-        stopping = asyncio.create_task(_stop(http))
-        async with asyncio.timeout(10):
-            async for _ in lines:
-                pass
-        await stopping
-
-
-async def _stop(http: httpx.AsyncClient) -> None:
-    import os
-    import signal
-
-    os.kill(os.getpid(), signal.SIGTERM)
-
-
 async def test_h61_streams_are_counted(redis_url: str, namespace: str) -> None:
     async with (
         api(redis_url, namespace, connections=2) as http,

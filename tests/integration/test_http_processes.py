@@ -1,0 +1,85 @@
+"""`delaybridge serve` as a command: its processes, signals and settings."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from delaybridge.cli.failure import Exit
+from tests.rigs.api_process import ApiProcess
+from tests.rigs.command_line import Run
+from tests.rigs.waiting import wait_until
+
+
+def is_alive(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/health/live", timeout=2).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def test_a_process_that_dies_is_replaced(redis_url: str, namespace: str, tmp_path: Path) -> None:
+    with ApiProcess(tmp_path, redis_url, namespace, "--port", "0", "--processes", "2") as serving:
+        wait_until(lambda: is_alive(serving.url), 20.0, "it answers")
+        first = wait_until(lambda: len(serving.children) == 2 and serving.children, 20.0, "two")
+        first[0].kill()
+        wait_until(lambda: len({*serving.children} - {first[0]}) == 2, 20.0, serving.log.read_text)
+        assert is_alive(serving.url)
+        children = serving.children
+        assert serving.stop() == 0
+        assert not any(psutil.pid_exists(child.pid) for child in children)
+
+
+def test_children_end_with_their_parent(redis_url: str, namespace: str, tmp_path: Path) -> None:
+    with ApiProcess(tmp_path, redis_url, namespace, "--port", "0", "--processes", "2") as serving:
+        wait_until(lambda: is_alive(serving.url), 20.0, "it answers")
+        children = wait_until(lambda: len(serving.children) == 2 and serving.children, 20.0, "two")
+        serving.kill()
+        wait_until(lambda: not any(c.is_running() for c in children), 20.0, "they ended")
+
+
+async def test_a_stream_ends_when_the_server_drains(
+    redis_url: str, namespace: str, tmp_path: Path
+) -> None:
+    with ApiProcess(tmp_path, redis_url, namespace, "--port", "0") as serving:
+        async with httpx.AsyncClient(base_url=serving.url, timeout=20) as http:
+            async with http.stream("GET", "/v1/events") as answer:
+                lines = answer.aiter_lines()
+                assert await anext(lines) == "retry: 3000"
+                stopping = asyncio.create_task(asyncio.to_thread(serving.stop))
+                async with asyncio.timeout(10):
+                    async for _ in lines:
+                        pass
+            assert await stopping == 0
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "said"),
+    [
+        (["--host", "0.0.0.0"], Exit.REFUSED, "serve.token_file"),
+        (["--host", "::"], Exit.REFUSED, "serve.token_file"),
+        (["--token-file", "missing"], Exit.REFUSED, "missing"),
+        (["--port", "70000"], Exit.REFUSED, "--port"),
+        (["--processes", "0"], Exit.REFUSED, "--processes"),
+        (["--base-path", "no slash"], Exit.REFUSED, "base_path"),
+        (["--compat", "other"], Exit.REFUSED, "--compat"),
+        (["--host", "256.1.1.1", "--token-file", "tokens"], Exit.REFUSED, "serve.host"),
+    ],
+)
+def test_settings_that_make_no_sense(
+    run: Run, tmp_path: Path, args: list[str], code: int, said: str
+) -> None:
+    (tmp_path / "tokens").write_text("0123456789abcdef0123\n")
+    result = run("serve", *args)
+    assert (result.code, said in result.err) == (code, True), result.err
+
+
+def test_a_port_in_use_is_said(run: Run, redis_url: str, namespace: str, tmp_path: Path) -> None:
+    with ApiProcess(tmp_path, redis_url, namespace, "--port", "0") as serving:
+        result = run("serve", "--port", serving.url.rpartition(":")[2])
+        assert result.code == Exit.REFUSED
+        assert "is in use" in result.err

@@ -1,0 +1,65 @@
+"""`delaybridge serve` as processes of their own."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Self
+
+import psutil
+
+from tests.rigs.waiting import wait_until
+
+_SERVING = re.compile(r"serving url=(\S+?)/? ")
+
+
+class ApiProcess:
+    """One `delaybridge serve`, with its log in a file."""
+
+    def __init__(self, folder: Path, redis_url: str, namespace: str, *args: str) -> None:
+        self.log = folder / "serve.log"
+        options = ["--redis", redis_url, "--namespace", namespace]
+        self._command = [sys.executable, "-m", "delaybridge", *options, "serve", *args]
+        self.process: subprocess.Popen[bytes] | None = None
+        self.url = ""
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def start(self) -> None:
+        """Start it, and wait until it listens."""
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(self._command, stderr=log, stdout=log)
+        found = wait_until(lambda: _SERVING.search(self.log.read_text()), 20.0, self.log.read_text)
+        assert found is not None
+        self.url = found.group(1)
+
+    @property
+    def children(self) -> list[psutil.Process]:
+        """The processes that answer, if there are several."""
+        assert self.process is not None
+        return [
+            child
+            for child in psutil.Process(self.process.pid).children()
+            if "resource_tracker" not in " ".join(child.cmdline())
+        ]
+
+    def kill(self) -> None:
+        """SIGKILL; its children end by themselves."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self, *, signals: int = 1) -> int:
+        """SIGTERM; the exit code."""
+        assert self.process is not None
+        for _ in range(signals):
+            self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(30)
