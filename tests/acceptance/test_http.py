@@ -1,0 +1,147 @@
+"""Messages over HTTP while the server is killed: what it answered holds, for a plain consumer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import socket
+import subprocess
+from collections import Counter
+
+import httpx
+import pytest
+
+from tests.rigs.bridge import Bridge, MakeBridge
+from tests.rigs.history import Promise
+from tests.rigs.waiting import wait_until_async
+
+pytestmark = pytest.mark.timeout(120)
+
+MESSAGES, CLIENTS = 2000, 40
+KILLED_AFTER = (500, 1200)  # answers
+DELAYS = ("0ms", "300ms", "2s", "5s")
+
+
+class Server:
+    """`delaybridge serve` on one port, which is killed and started again."""
+
+    def __init__(self, bridge: Bridge) -> None:
+        self._bridge = bridge
+        with socket.create_server(("127.0.0.1", 0)) as sock:
+            self._port = sock.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self._port}"
+        self.answers = asyncio.Event()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    async def start(self) -> None:
+        self._process = self._bridge.start("serve", "--port", str(self._port))
+
+        async def is_there() -> bool:
+            with contextlib.suppress(httpx.TransportError):
+                async with httpx.AsyncClient() as client:
+                    return (await client.get(f"{self.url}/health/live")).status_code == 200
+            return False
+
+        await wait_until_async(is_there, 20, "the server answers")
+        self.answers.set()
+
+    async def kill(self) -> None:
+        self.answers.clear()
+        assert self._process is not None
+        self._process.kill()
+        await asyncio.to_thread(self._process.wait)
+
+
+class Load:
+    """Messages to post: half have an id and are posted once; half have an Idempotency-Key, and are
+    posted until they are answered."""
+
+    def __init__(self, bridge: Bridge, server: Server, destination: str) -> None:
+        self._bridge, self._server, self._destination = bridge, server, destination
+        self._numbers = iter(range(MESSAGES))
+        self.unanswered: list[str] = []
+        self.repeated = 0
+
+    async def run(self) -> None:
+        async with httpx.AsyncClient(base_url=self._server.url, timeout=20) as client:
+            await asyncio.gather(*(self._post_all(client) for _ in range(CLIENTS)))
+
+    async def _post_all(self, client: httpx.AsyncClient) -> None:
+        for number in self._numbers:
+            body = f"message {number}"
+            message = {
+                "destination": self._destination, "body": body,
+                "delay": DELAYS[number // 2 % len(DELAYS)],
+            }  # fmt: skip
+            if number % 2:
+                found = await self._until_answered(client, message, f"key {number}")
+            else:
+                message["id"] = f"m{number}"
+                found = await self._once(client, message, {})
+                if found is None:
+                    self.unanswered.append(message["id"])
+            if found is not None:
+                assert found.status_code in (200, 201), found.text
+                made = found.json()
+                sha = hashlib.sha1(body.encode()).hexdigest()
+                promise = Promise(made["id"], self._destination, made["due_ms"], sha)
+                self._bridge.promises[made["id"]] = promise
+
+    async def _until_answered(
+        self, client: httpx.AsyncClient, message: dict[str, str], key: str
+    ) -> httpx.Response:
+        while (found := await self._once(client, message, {"Idempotency-Key": key})) is None:
+            self.repeated += 1
+        return found
+
+    async def _once(
+        self, client: httpx.AsyncClient, message: dict[str, str], headers: dict[str, str]
+    ) -> httpx.Response | None:
+        await self._server.answers.wait()
+        try:
+            return await client.post("/v1/messages", json=message, headers=headers)
+        except httpx.TransportError:
+            return None
+
+
+async def posted(bridge: Bridge, destination: str) -> Load:
+    """All messages, while the server is killed twice."""
+    server = Server(bridge)
+    await server.start()
+    load = Load(bridge, server, destination)
+    posting = asyncio.create_task(load.run())
+    for many in KILLED_AFTER:
+
+        def are_answered(many: int = many) -> bool:
+            return len(bridge.promises) >= many or posting.done()
+
+        await wait_until_async(are_answered, 30, f"{many} answers")
+        await server.kill()
+        await server.start()
+    await posting
+    return load
+
+
+async def test_every_answered_message_arrives_once_while_the_server_is_killed_twice(
+    make_bridge: MakeBridge, rabbitmq_url: str, namespace: str
+) -> None:
+    # given a worker, a plain consumer and a server
+    bridge = make_bridge({"rabbitmq": rabbitmq_url})
+    destination = bridge.rabbitmq_queue(namespace)
+    bridge.start_worker()
+    # when 2,000 messages are posted by 40 clients at once, and the server is killed twice meanwhile
+    load = await posted(bridge, destination)
+    assert load.unanswered or load.repeated, "the server was killed in the middle"
+    await asyncio.to_thread(bridge.wait_delivered)
+    # then each answered one arrives once, unchanged, never early
+    verdict = bridge.verdict()
+    assert verdict.accepted + len(load.unanswered) == MESSAGES
+    assert not verdict.lost
+    assert not verdict.duplicates
+    assert not verdict.early
+    assert not verdict.changed
+    # and no other arrives twice
+    arrived = Counter(each.id for each in bridge.deliveries())
+    assert max(arrived.values()) == 1
+    assert arrived.keys() <= {*bridge.promises, *load.unanswered}
