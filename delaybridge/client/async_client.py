@@ -139,6 +139,12 @@ class AsyncClient(AsyncOverview, AsyncSteers):
             properties=properties or {}, priority=priority, ttl=ttl, at_most_once=at_most_once,
             retry=retry,
         )  # fmt: skip
+        return await self.schedule_message(message, on_conflict=on_conflict)
+
+    async def schedule_message(
+        self, message: Message, *, on_conflict: str = OnConflict.FAIL
+    ) -> Receipt:
+        """Store a message, as `schedule` does with its arguments."""
         policy = policy_of(on_conflict)
         if (tracing := active()) is None:
             found = await self._batching.schedule(self._requests.draft(message), policy)

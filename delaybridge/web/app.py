@@ -28,12 +28,19 @@ class App:
         by_path: dict[str, dict[str, Endpoint]] = {}
         for endpoint in endpoints:
             by_path.setdefault(endpoint.path, {})[endpoint.method] = endpoint
+        # Without a parameter a path needs no search, and the busiest have none.
+        self._fixed = {
+            path: Resource(site, access, methods)
+            for path, methods in by_path.items()
+            if "{" not in path
+        }
         table = [
             # Other methods of `/{id}:verb` are meant for an id that ends so.
             routing.Route(
                 path, Resource(site, access, methods), methods=[*methods] if "}:" in path else None
             )
             for path, methods in by_path.items()
+            if path not in self._fixed
         ]
         self._router = routing.Router(table, redirect_slashes=False, default=_not_found)
         self._base = site.settings.serve.base_path.rstrip("/")
@@ -45,7 +52,12 @@ class App:
         if not path.startswith(f"{self._base}/"):
             await _not_found(scope, receive, send)
             return
-        scope["path"] = path.removeprefix(self._base)
+        path = path.removeprefix(self._base)
+        if (resource := self._fixed.get(path)) is not None:
+            scope["path_params"] = {}
+            await resource(scope, receive, send)
+            return
+        scope["path"] = path
         await self._router(scope, receive, send)
 
 

@@ -10,7 +10,6 @@ import msgspec
 from delaybridge.message import Answer
 from delaybridge.web.endpoint import Call, Endpoint, Reply, Scope
 from delaybridge.web.idempotency import HEADER
-from delaybridge.web.messages import schedule_message
 from delaybridge.web.problems import Problem, at_item, problem_of, undecodable
 from delaybridge.web.shapes import NewMessage, scheduled
 
@@ -66,7 +65,9 @@ async def _item(call: Call, number: int, raw: msgspec.Raw) -> BatchItem:
             wanted = msgspec.json.decode(raw, type=NewMessage)
         except msgspec.MsgspecError as exc:
             raise undecodable(exc, NewMessage) from None
-        receipt = await schedule_message(call, wanted.message(), wanted.on_conflict)
+        receipt = await call.site.client.schedule_message(
+            wanted.message(), on_conflict=wanted.on_conflict
+        )
         made = scheduled(receipt)
     except Exception as exc:
         found = at_item(problem_of(exc), number)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from delaybridge.client.requests import Requests
-from delaybridge.message import Answer, Message, OnConflict, State
-from delaybridge.store.scheduling import Receipt
+from delaybridge.message import Answer, State
 from delaybridge.web.endpoint import Call, Endpoint, Reply, Scope
 from delaybridge.web.idempotency import HEADER, schedule_once
 from delaybridge.web.paging import PageOfState, PageQuery
@@ -45,18 +44,8 @@ async def schedule(call: Call) -> Reply:
     )
     if HEADER in call.headers:
         return await schedule_once(call, message, policy)
-    receipt = await schedule_message(call, message, policy)
+    receipt = await call.site.client.schedule_message(message, on_conflict=policy)
     return Reply(scheduled(receipt), 201 if receipt.answer is Answer.CREATED else 200)
-
-
-async def schedule_message(call: Call, message: Message, policy: OnConflict) -> Receipt:
-    """Schedule a message together with all others of this tick; raises as the client does."""
-    return await call.site.client.schedule(
-        message.destination, message.body, delay=message.delay, at=message.at, id=message.id,
-        key=message.key, headers=message.headers, properties=message.properties,
-        priority=message.priority, ttl=message.ttl, at_most_once=message.at_most_once,
-        retry=message.retry, on_conflict=policy,
-    )  # fmt: skip
 
 
 async def get(call: Call) -> Reply:

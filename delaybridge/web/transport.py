@@ -41,7 +41,6 @@ class BoundedProtocol(HttpToolsProtocol):
         super().__init__(*args, **kwargs)
         self._ending = Ending()
         self._extensions = {"connection": {"ending": self._ending}}
-        self._header_bytes = 0
         self._began_s: float | None = None  # the request that is not complete; None: there is none
         self._paused_s: float | None = None  # since when the client reads nothing
         self._head_bytes = 0
@@ -84,23 +83,16 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._began_s, self._is_in_head, self._head_bytes = self.loop.time(), True, 0
-        self._header_bytes = 0
+        self._began_s = self.loop.time()
         self.scope["extensions"] = self._extensions  # type: ignore[typeddict-item]
 
-    def on_url(self, url: bytes) -> None:
-        super().on_url(url)
+    def on_headers_complete(self) -> None:
         if len(self.url) > _URL_BYTES:
             self._fail(Problem(414, "url_too_long", f"at most {_URL_BYTES} bytes"))
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        super().on_header(name, value)
-        self._header_bytes += len(name) + len(value)
-        if self._header_bytes > _HEADERS_BYTES:
-            self._fail(_TOO_MANY_HEADERS)
-
-    def on_headers_complete(self) -> None:
-        if len(self.headers) > _HEADERS:
+        if len(self.headers) > _HEADERS or (
+            self._head_bytes > _HEADERS_BYTES  # with what came of the body
+            and sum(len(name) + len(value) for name, value in self.headers) > _HEADERS_BYTES
+        ):
             self._fail(_TOO_MANY_HEADERS)
         if self.parser.get_method() == b"CONNECT":
             self._fail(Problem(405, "method_not_allowed", "this is no proxy"))

@@ -132,8 +132,8 @@ async def test_a_bulk_verb_that_makes_no_sense(
 
 async def test_a_dead_message_from_burial_to_kick(http: httpx.AsyncClient, crew: Crew) -> None:
     crew.start()
-    expired = message(id="late", delay="0s", ttl="1ms", destination="memory:orders")
-    await crew.client.pause("memory:orders")
+    past = "2026-01-01T00:00:00Z"
+    expired = {"destination": "memory:orders", "body": "x", "id": "late", "due": past, "ttl": "1s"}
     await crew.shared("w")
     assert (await http.post("/v1/messages", json=expired)).status_code == 201
 

@@ -18,6 +18,7 @@ LINK = re.compile(r"\[[^\]]*\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)")
 INTERNAL = {
     "accept",
     "schedule_accepted",
+    "schedule_message",
     "kinds",
     "run",
 }  # for the drop-in producers

@@ -1,0 +1,172 @@
+"""B11: how many POSTs the HTTP API answers, against empty ones; and what an idle client costs.
+
+    python -m bench.http [SECONDS] [RUNS] [IDLE]
+
+`empty` is an endpoint of the same Starlette and uvicorn that reads the request and answers nothing.
+Each is asked by 50 connections of another process, in turn. CPU is the server's, per request. IDLE
+clients then follow /v1/events; the memory is that of the server, for each of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import resource
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.process import BaseProcess
+from statistics import median
+from typing import NamedTuple
+
+import psutil
+import uvicorn
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route, Router
+
+from bench.rig import Table, open_redis
+from delaybridge.settings.settings import Settings
+from delaybridge.web.serving import answer_on, listener
+from delaybridge.worker.service import loop_factory
+
+CONNECTIONS = 50
+BODY = b'{"destination": "kafka:orders", "body": "%s", "delay": "1d"}' % (b"x" * 100)
+_PIPELINED = 500  # connects at a time
+_MEMORY_S = 3.0  # until the idle clients count
+
+
+class Rate(NamedTuple):
+    """Requests per second, and the server's CPU for each."""
+
+    per_s: float
+    cpu_us: float
+
+
+async def _empty(request: Request) -> Response:
+    await request.body()
+    return Response()
+
+
+def _serve_empty(sock: socket.socket) -> None:
+    app = Router([Route("/empty", _empty, methods=["POST"])])
+    options = {"ws": "none", "lifespan": "off", "log_config": None, "access_log": False}
+    config = uvicorn.Config(app, http="httptools", **options)  # type: ignore[arg-type]
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        runner.run(uvicorn.Server(config).serve(sockets=[sock]))
+
+
+def _serve_api(sock: socket.socket, settings: Settings) -> None:
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        runner.run(answer_on(sock, settings))
+
+
+@contextmanager
+def _serving(serve: object, *args: object) -> Iterator[tuple[BaseProcess, int]]:
+    """A server in a process of its own, and its port."""
+    with listener("127.0.0.1", 0) as sock:
+        context = multiprocessing.get_context("spawn")
+        process = context.Process(target=serve, args=(sock, *args))  # type: ignore[arg-type]
+        process.start()
+        try:
+            yield process, sock.getsockname()[1]
+        finally:
+            process.terminate()
+            process.join()
+
+
+async def _ask(port: int, request: bytes, stop_s: float) -> int:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    count = 0
+    while time.monotonic() < stop_s:
+        writer.write(request)
+        head = (await reader.readuntil(b"\r\n\r\n")).lower()
+        if not head.startswith((b"http/1.1 200", b"http/1.1 201")):
+            raise RuntimeError(head)
+        length = int(head.partition(b"content-length:")[2].partition(b"\r")[0])
+        await reader.readexactly(length)
+        count += 1
+    writer.close()
+    return count
+
+
+def _load(port: int, request: bytes, seconds: float, counted: object) -> None:
+    """In a process of its own: ask for so long, and tell how often it was answered."""
+
+    async def run() -> int:
+        stop_s = time.monotonic() + seconds
+        return sum(await asyncio.gather(*(_ask(port, request, stop_s) for _ in range(CONNECTIONS))))
+
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        counted.put(runner.run(run()))  # type: ignore[attr-defined]
+
+
+def measure(process: BaseProcess, port: int, path: bytes, body: bytes, seconds: float) -> Rate:
+    """What a server does under load."""
+    head = b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n" % path
+    request = head + b"Content-Length: %d\r\n\r\n" % len(body) + body
+    context = multiprocessing.get_context("spawn")
+    counted = context.Queue()
+    load = context.Process(target=_load, args=(port, request, seconds, counted))
+    server = psutil.Process(process.pid)
+    before = server.cpu_times()
+    load.start()
+    count = counted.get()
+    load.join()
+    after = server.cpu_times()
+    cpu_s = after.user + after.system - before.user - before.system
+    return Rate(count / seconds, cpu_s / count * 1e6)
+
+
+async def hold(port: int, count: int, process: BaseProcess, path: bytes) -> float:
+    """The memory of the server for each client that waits, in kB."""
+    server = psutil.Process(process.pid)
+    before = server.memory_info().rss
+    request = b"GET %s HTTP/1.1\r\nHost: x\r\n\r\n" % path
+    kept = []
+    for first in range(0, count, _PIPELINED):
+        some = range(first, min(first + _PIPELINED, count))
+        opened = await asyncio.gather(*(asyncio.open_connection("127.0.0.1", port) for _ in some))
+        for _, writer in opened:
+            writer.write(request)
+        await asyncio.gather(*(reader.readuntil(b"\r\n\r\n") for reader, _ in opened))
+        kept += opened
+    await asyncio.sleep(_MEMORY_S)
+    after = server.memory_info().rss
+    for _, writer in kept:
+        writer.close()
+    held: int = after - before
+    return held / count / 1000
+
+
+def main(seconds: int = 3, runs: int = 3, idle: int = 5000) -> None:
+    """Print rates, their ratio, and the memory of idle clients."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, 65_536), most))
+    table = Table("HTTP API: requests/s, server CPU, against empty, and its CPU")
+    with open_redis() as redis:
+        given = {"redis": {"url": redis.url}, "namespace": f"bench-{time.time_ns():x}"}
+        settings = Settings.load(overrides=given)
+        with (
+            _serving(_serve_empty) as (empty, empty_port),
+            _serving(_serve_api, settings) as (api, api_port),
+        ):
+            empties, posts = [], []
+            for _ in range(runs):
+                empties.append(measure(empty, empty_port, b"/empty", b"", seconds))
+                posts.append(measure(api, api_port, b"/v1/messages", BODY, seconds))
+            ratio = median(p.per_s / e.per_s for p, e in zip(posts, empties, strict=True))
+            cpu = median(e.cpu_us / p.cpu_us for p, e in zip(posts, empties, strict=True))
+            for name, rates, shown in (("empty", empties, ""), ("POST", posts, f"{ratio:.2f}")):
+                per_s = median(rate.per_s for rate in rates)
+                us = median(rate.cpu_us for rate in rates)
+                figures = [shown, f"{cpu:.2f}"] if shown else []
+                table.line(name, f"{per_s:,.0f}/s", f"{us:.1f} us", *figures)
+            kb = asyncio.run(hold(api_port, idle, api, b"/v1/events"))
+            table.line(f"{idle:,} idle clients of /v1/events", f"{kb:.1f} kB each")
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))
