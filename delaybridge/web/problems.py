@@ -60,7 +60,7 @@ _TYPE_CODES = {
 _FIELD_OF_ARGUMENT = {"at": "due"}
 _PLACE = re.compile(r" - at `(.*?)`$")
 _UNKNOWN_FIELD = re.compile(r"unknown field `(.*)`")
-_LAST_NAME = re.compile(r"\.([a-z_]+)[^.]*$")
+_LAST_NAME = re.compile(r"\.([a-z0-9_]+)[^.]*$")
 
 
 class ProblemAnswer(msgspec.Struct, rename={"kind": "type"}, omit_defaults=True):

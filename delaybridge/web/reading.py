@@ -141,5 +141,6 @@ def _check_keys(pairs: list[tuple[str, Any]]) -> None:
         raise ValueError(f"{twice[:80]!r} is given twice in one object")
 
 
-_ONCE = json.JSONDecoder(object_pairs_hook=_check_keys)
+# As floats: int() refuses more than 4300 digits.
+_ONCE = json.JSONDecoder(object_pairs_hook=_check_keys, parse_int=float)
 _NAMES = msgspec.json.Decoder(dict[str, msgspec.Raw])

@@ -115,7 +115,11 @@ def listener(host: str, port: int) -> socket.socket:
         family, *_, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-        return socket.create_server(address[:2], family=family, backlog=_BACKLOG)
+        sock = socket.create_server(address[:2], family=family, backlog=_BACKLOG)
+        # Accepted sockets inherit it. asyncio sets it only where the protocol is named, and an
+        # answer in two writes would wait 40 ms for the client's acknowledgement.
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return sock
     except (OSError, UnicodeError) as exc:
         code = exc.errno if isinstance(exc, OSError) else None
         if code == errno.EADDRINUSE:

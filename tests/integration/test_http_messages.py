@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -75,3 +76,12 @@ async def test_pages_follow_the_cursor(http: httpx.AsyncClient) -> None:
 async def test_h38_a_key_given_twice_is_refused(http: httpx.AsyncClient, text: str) -> None:
     refused = await http.post("/v1/messages", content=text)
     assert (refused.status_code, refused.json()["code"]) == (400, "bad_json"), refused.text
+
+
+async def test_an_answer_does_not_wait_for_an_acknowledgement(http: httpx.AsyncClient) -> None:
+    took_s = []
+    for _ in range(10):
+        began = time.perf_counter()
+        assert (await http.get("/health/live")).status_code == 200
+        took_s.append(time.perf_counter() - began)
+    assert min(took_s[1:]) < 0.03

@@ -42,7 +42,7 @@ def site_of(client: Any) -> Site:
 
 @pytest.fixture
 async def site(redis_url: str, namespace: str) -> AsyncIterator[Site]:
-    async with api(redis_url, namespace, limits={"request_s": 1.0}) as client:
+    async with api(redis_url, namespace, transport={"request_s": 1.0}) as client:
         yield site_of(client)
 
 
@@ -158,7 +158,7 @@ async def test_requests_in_a_row_are_all_answered(site: Site) -> None:
 
 
 async def test_a_client_that_reads_nothing_is_cut_off(redis_url: str, namespace: str) -> None:
-    async with api(redis_url, namespace, limits={"write_s": 0.5}) as client:
+    async with api(redis_url, namespace, transport={"write_s": 0.5}) as client:
         reader, writer = await site_of(client).connect()
         writer.transport.pause_reading()  # type: ignore[attr-defined]
         request = b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n"

@@ -17,15 +17,16 @@ from delaybridge.web.serving import answer_on, listener
 async def api(redis_url: str, namespace: str, **serve: Any) -> AsyncIterator[httpx.AsyncClient]:
     """A client of the API.
 
-    serve: settings of the section [serve], and others by their section; `limits`: of connections.
+    serve: settings of the section [serve], and others by their section; transport: limits of
+    connections.
     """
-    limits = serve.pop("limits", {})
+    transport = serve.pop("transport", {})
     others = {name: serve.pop(name) for name in list(serve) if isinstance(serve[name], dict)}
     given = {"redis": {"url": redis_url}, "namespace": namespace, "serve": serve, **others}
     settings = Settings.load(overrides=given)
     with listener("127.0.0.1", 0) as sock:
         url = f"http://127.0.0.1:{sock.getsockname()[1]}"
-        serving = asyncio.create_task(answer_on(sock, settings, **limits))
+        serving = asyncio.create_task(answer_on(sock, settings, **transport))
         try:
             async with httpx.AsyncClient(base_url=url, timeout=20) as client:
                 yield client
