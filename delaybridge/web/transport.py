@@ -21,6 +21,7 @@ _HEADERS = 100
 _HEADERS_BYTES = 16 * 1024
 _HEAD_BYTES = _URL_BYTES + _HEADERS_BYTES + 1024
 _SWEEP_S = 0.5
+_OF_UPGRADE = (b"connection", b"upgrade", b"http2-settings")
 _LINGER_S = 1.0
 
 
@@ -46,6 +47,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._head_bytes = 0
         self._is_in_head = True
         self._is_over = False
+        self._is_upgrade = False
         self._refusal: Problem | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -71,13 +73,25 @@ class BoundedProtocol(HttpToolsProtocol):
             self._head_bytes += len(data)
         try:
             self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            pass  # it is answered as if it had not asked for another protocol
+        except httptools.HttpParserUpgrade as exc:
+            self._begin_without_upgrade(data[exc.args[0] :])
+            return
         except httptools.HttpParserError:
             self._refuse(self._refusal or Problem(400, "bad_request", "this is not HTTP/1.1"))
             return
         if self._is_in_head and self._head_bytes > _HEAD_BYTES:
             self._refuse(_TOO_MANY_HEADERS)
+
+    def _begin_without_upgrade(self, rest: bytes) -> None:
+        """Read the request again as if it had not asked for another protocol.
+
+        Java's client asks for HTTP/2 in each first request; the parser then skips the body.
+        """
+        lines = [b"%s %s HTTP/1.1" % (self.parser.get_method(), self.url)]
+        lines += [b"%s: %s" % pair for pair in self.headers if pair[0] not in _OF_UPGRADE]
+        self.parser = httptools.HttpRequestParser(self)
+        self._is_upgrade = False
+        self.data_received(b"\r\n".join([*lines, b"", b""]) + rest)
 
     # what the parser finds; an exception ends the connection
 
@@ -99,9 +113,13 @@ class BoundedProtocol(HttpToolsProtocol):
         if not self.url.startswith(b"/"):
             self._fail(Problem(400, "bad_path", "a path begins with /"))
         self._is_in_head = False
-        super().on_headers_complete()
+        self._is_upgrade = self.parser.should_upgrade()
+        if not self._is_upgrade:
+            super().on_headers_complete()
 
     def on_message_complete(self) -> None:
+        if self._is_upgrade:
+            return
         self._began_s, self._is_in_head, self._head_bytes = None, True, 0
         super().on_message_complete()
 

@@ -146,6 +146,19 @@ async def test_h17_connections_that_are_busy_are_not_closed(redis_url: str, name
             writer.close()
 
 
+@pytest.mark.parametrize("cut", [0, 30, 150, -20])
+async def test_a_client_that_asks_for_another_protocol_is_answered_in_this_one(
+    site: Site, cut: int
+) -> None:
+    request = post(b"Connection: Upgrade, HTTP2-Settings", b"Upgrade: h2c", b"HTTP2-Settings: AA")
+    reader, writer = await site.connect()
+    writer.write(request[:cut])
+    await writer.drain()
+    writer.write(request[cut:] if cut else request)
+    assert (await reader.readline()).startswith(b"HTTP/1.1 201 ")
+    writer.close()
+
+
 async def test_h6_a_body_of_a_get_is_ignored(site: Site) -> None:
     request = get(b"/health/live", b"Content-Length: 5") + b"hello"
     assert (await site.send(request)).startswith(b"HTTP/1.1 200 ")

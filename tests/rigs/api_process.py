@@ -19,9 +19,12 @@ _SERVING = re.compile(r"serving url=(\S+?)/? ")
 class ApiProcess:
     """One `delaybridge serve`, with its log in a file."""
 
-    def __init__(self, folder: Path, redis_url: str, namespace: str, *args: str) -> None:
+    def __init__(
+        self, folder: Path, redis_url: str, namespace: str, *args: str, broker: str = ""
+    ) -> None:
         self.log = folder / "serve.log"
         options = ["--redis", redis_url, "--namespace", namespace]
+        options += ["--broker", broker] if broker else []
         self._command = [sys.executable, "-m", "delaybridge", *options, "serve", *args]
         self.process: subprocess.Popen[bytes] | None = None
         self.url = ""
@@ -37,7 +40,13 @@ class ApiProcess:
         """Start it, and wait until it listens."""
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(self._command, stderr=log, stdout=log)
-        found = wait_until(lambda: _SERVING.search(self.log.read_text()), 20.0, self.log.read_text)
+        try:
+            found = wait_until(
+                lambda: _SERVING.search(self.log.read_text()), 20.0, self.log.read_text
+            )
+        except BaseException:
+            self.kill()
+            raise
         assert found is not None
         self.url = found.group(1)
 

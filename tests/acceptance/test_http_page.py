@@ -1,0 +1,88 @@
+"""Runs docs/http.md as a reader does: its commands with curl, and its programs in each language."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.rigs.api_process import ApiProcess
+from tests.rigs.bridge import ROOT
+
+PAGE = (ROOT / "docs" / "http.md").read_text()
+DEADLINE_S = 60.0
+pytestmark = pytest.mark.timeout(120)  # javac and go build
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+
+
+@pytest.fixture
+def api(redis_url: str, rabbitmq_url: str, namespace: str, tmp_path: Path) -> Iterator[ApiProcess]:
+    """A server and a worker, as the page starts them."""
+    flags = ["--redis", redis_url, "--namespace", namespace, "--broker", rabbitmq_url]
+    command = [sys.executable, "-m", "delaybridge", *flags, "scan"]
+    worker = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    try:
+        with ApiProcess(
+            tmp_path, redis_url, namespace, "--port", "0", broker=rabbitmq_url
+        ) as serving:
+            yield serving
+    finally:
+        worker.terminate()
+        worker.wait(30)
+
+
+def run(command: list[str], folder: Path, api: ApiProcess) -> str:
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env={**os.environ, "DELAYBRIDGE_API": api.url},
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_commands_of_the_page(api: ApiProcess, tmp_path: Path) -> None:
+    script = "\n".join(blocks("sh")).replace("http://127.0.0.1:8645", api.url)
+    out = run(["bash", "-euo", "pipefail", "-c", script], tmp_path, api)
+    words = re.findall(r'"(?:result|state|code)":"(\w+)"', out)
+    assert words == [
+        *("created", "delayed", "delayed", "rescheduled", "cancelled"),
+        *("created", "dead", "kicked"),
+        *("created", "created"),
+        *("created", "created"),
+        *("created", "unknown_destination"),
+        "running",
+        words[-1],
+    ]
+    assert words[-1] in ("running", "done")
+
+
+PROGRAMS = {
+    "js": ("node", "schedule.mjs", ["node", "schedule.mjs"]),
+    "go": ("go", "schedule.go", ["go", "run", "schedule.go"]),
+    "java": ("java", "Schedule.java", ["java", "Schedule.java"]),
+    "python": (sys.executable, "schedule.py", [sys.executable, "schedule.py"]),
+}
+
+
+@pytest.mark.parametrize("language", PROGRAMS)
+def test_a_program_schedules_a_message(language: str, api: ApiProcess, tmp_path: Path) -> None:
+    program, file, command = PROGRAMS[language]
+    if not shutil.which(program):
+        pytest.skip(f"{program} is not installed")
+    (code,) = blocks(language)
+    (tmp_path / file).write_text(code)
+    assert "created" in run(command, tmp_path, api)
