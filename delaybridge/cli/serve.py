@@ -48,6 +48,8 @@ def serve(call: Invocation, read_only: bool, **given: str | int | None) -> None:
     from delaybridge.cli.logs import configure
     from delaybridge.web.serving import serve as run
 
+    for caution in settings.cautions():
+        call.note(f"warning: {caution}")
     prepare = partial(configure, as_json=call.output.json, verbose=call.verbose)
     prepare()
     run(settings, prepare)

@@ -245,7 +245,10 @@ class ServeSettings(Section):
     """What stands before each path, as /delay behind a proxy."""
     token_file: Annotated[str, Field(max_length=4096)] = ""
     """A file with one token a line: TOKEN [read|write|admin [NAME]]; admin if nothing is said.
-    Without it everybody who reaches the port may do everything."""
+    Instead of TOKEN also sha256:HEX, its SHA-256. It is read again whenever it changes. Without it
+    everybody who reaches the port may do everything."""
+    rate: Annotated[float, number(0, 1_000_000)] = 0
+    """The most requests a second of one token to one process; 0: no limit."""
     read_only: Switch = False
     """Change nothing, whatever a token allows."""
     compat: Annotated[str, Field(pattern=r"^(|mykit|youzan|delay-queue)$")] = ""

@@ -180,6 +180,11 @@ class Settings(Section, BaseSettings):
         for file in sorted(filter(None, secret_files)):
             if _others_may_read(file):
                 found.append(f"{file}: holds a password and others may read it; chmod 600")
+        if self.serve.token_file and _others_may_read(self.serve.token_file):
+            found.append(
+                f"serve.token_file: others may read {self.serve.token_file}; "
+                "chmod 600, or write sha256:HEX instead of tokens"
+            )
         return found
 
 

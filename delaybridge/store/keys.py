@@ -151,6 +151,8 @@ events = _of_namespace("events")
 """Channel: a `store/beats.py: Beat` of every process each second, for `delaybridge tail`."""
 jobs = _of_namespace("jobs")
 """Hash: id -> the progress of a bulk verb over HTTP, JSON."""
+audit = _of_namespace("audit")
+"""Stream: who did what over HTTP that cannot be undone; the last 10,000 records or so."""
 idempotency = _of_namespace("idempotency")
 """Zset: `token:bucket` of a source for one HTTP request -> when it is forgotten, in epoch ms."""
 recurring = _of_namespace("recurring")

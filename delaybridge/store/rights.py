@@ -48,7 +48,7 @@ ROLES = {
         tuple(SCRIPT_KEYS),
         (
             *(*_OPENS, *_LOOKS, "TIME", "HGET", "HGETALL", "HSCAN", "PTTL", "DEL"),
-            *("SUBSCRIBE", "UNSUBSCRIBE", "PING"),
+            *("SUBSCRIBE", "UNSUBSCRIBE", "PING", "XADD", "XREVRANGE"),
         ),
     ),
 }
@@ -82,6 +82,8 @@ PROBES: dict[str, tuple[str, tuple[str | int, ...]]] = {
     "ZREM": (_ZSET, ("member",)),
     "ZREMRANGEBYSCORE": (_ZSET, (0, 1)),
     "PEXPIRE": (_STRING, (_EXPIRE_MS,)),
+    "XADD": (_STRING, ("NOMKSTREAM", "*", "field", "1")),
+    "XREVRANGE": (_STRING, ("+", "-")),
     "DEL": (_STRING, ()),
 }
 KEYLESS = {"TIME": (), "PING": (), "INFO": ("memory",)}

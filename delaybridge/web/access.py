@@ -1,97 +1,74 @@
-"""Access: who may do what. Tokens are kept as SHA-256 and compared in constant time."""
+"""Access: which requests are allowed."""
 
 from __future__ import annotations
 
-import hashlib
-import hmac
+import logging
 import re
-from collections.abc import Iterator, Mapping
-from pathlib import Path
-from typing import NamedTuple
+from collections.abc import Mapping
 
-from delaybridge.errors import ConfigError
-from delaybridge.web.endpoint import Scope
+from delaybridge.errors import printable
+from delaybridge.settings.sections import ServeSettings
+from delaybridge.web.endpoint import Endpoint, Scope
 from delaybridge.web.problems import Problem
+from delaybridge.web.throttle import Failures, Pace
+from delaybridge.web.tokens import Token, TokenFile
 
 _ORDER = (Scope.OPEN, Scope.READ, Scope.WRITE, Scope.ADMIN)
-_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
-_TOKEN_BYTES = 16  # at least
 _CHALLENGE = {"WWW-Authenticate": 'Bearer realm="delaybridge"'}
-_FORM = "TOKEN [read|write|admin [NAME]]"
-
-
-class Token(NamedTuple):
-    """digest: SHA-256 of the token. name: in the audit log."""
-
-    digest: bytes
-    scope: Scope
-    name: str
-
-
-class Access:
-    """Decides for each request whether its token allows it. Without tokens everything is."""
-
-    def __init__(self, tokens: list[Token], *, read_only: bool) -> None:
-        """read_only: nothing may be changed, whatever a token says."""
-        self._tokens, self._read_only = tokens, read_only
-
-    def check(self, headers: Mapping[str, str], needed: Scope) -> Token:
-        """Who asks; Problem 401 or 403."""
-        if needed is Scope.OPEN and self._tokens and "authorization" not in headers:
-            return _NOBODY
-        who = self._who(headers)
-        if who.scope is not Scope.ADMIN and _ORDER.index(who.scope) < _ORDER.index(needed):
-            what = f"this token may only {who.scope}; it needs {needed}"
-            raise Problem(403, "forbidden", what)
-        if self._read_only and needed in (Scope.WRITE, Scope.ADMIN):
-            raise Problem(403, "read_only", "this server changes nothing; use another one")
-        return who
-
-    def _who(self, headers: Mapping[str, str]) -> Token:
-        if not self._tokens:
-            return _ANYONE
-        kind, _, text = headers.get("authorization", "").partition(" ")
-        digest = hashlib.sha256(text.strip().encode("latin-1")).digest()
-        # All are compared: how long it takes does not say which one was nearly right.
-        found = [each for each in self._tokens if hmac.compare_digest(each.digest, digest)]
-        if kind.lower() != "bearer" or not found:
-            what = "send a token that this server knows, as Authorization: Bearer TOKEN"
-            raise Problem(401, "unauthorized", what, headers=_CHALLENGE)
-        return found[0]
-
-
+_IN_QUERY = re.compile(
+    rb"(?:^|&)(?:access_?token|token|api_?key|auth|authorization|bearer)=", re.IGNORECASE
+)
+_log = logging.getLogger("delaybridge")
 _ANYONE = Token(b"", Scope.ADMIN, "anyone")
 _NOBODY = Token(b"", Scope.OPEN, "")
 
 
-def tokens_of(file: str) -> list[Token]:
-    """The tokens in a file, one a line; ConfigError names the line."""
-    if not file:
-        return []
-    try:
-        lines = Path(file).read_text("ascii").splitlines()
-    except (OSError, UnicodeDecodeError) as exc:
-        raise ConfigError(f"serve.token_file: {file}: {exc}; give a file of ASCII text") from None
-    found = list(_tokens(lines))
-    if not found:
-        raise ConfigError(f"serve.token_file: {file} has no token; write {_FORM}")
-    return found
+class Access:
+    """Decides for each request whether its token allows it. Without a token file everything is."""
+
+    def __init__(self, settings: ServeSettings) -> None:
+        """ConfigError: the token file cannot be used."""
+        self._file = TokenFile(settings.token_file) if settings.token_file else None
+        self._read_only = settings.read_only
+        self._failures, self._pace = Failures(), Pace(settings.rate)
+
+    def check(
+        self, endpoint: Endpoint, headers: Mapping[str, str], query: bytes, address: str
+    ) -> Token:
+        """Who asks; Problem 400, 401, 403 or 429."""
+        if query and _IN_QUERY.search(query):
+            what = "a token in a URL ends up in logs: use a new one, as Authorization: Bearer TOKEN"
+            raise Problem(400, "token_in_query", what)
+        needed = endpoint.scope
+        if needed is Scope.OPEN and "authorization" not in headers:
+            return _ANYONE if self._file is None else _NOBODY
+        who = self._who(headers, address)
+        if _ORDER.index(who.scope) < _ORDER.index(needed):
+            what = f"this token may only {who.scope}; it needs {needed}"
+            raise Problem(403, "forbidden", what)
+        if self._read_only and needed in (Scope.WRITE, Scope.ADMIN) and endpoint.method != "GET":
+            raise Problem(403, "read_only", "this server changes nothing; use another one")
+        if wait_s := self._pace.wait_s(who.name):
+            raise _too_many(wait_s, "more requests than serve.rate allows a token")
+        return who
+
+    def _who(self, headers: Mapping[str, str], address: str) -> Token:
+        """A right token counts whatever its address did: others may share that address."""
+        if self._file is None:
+            return _ANYONE
+        kind, _, text = headers.get("authorization", "").partition(" ")
+        is_bearer = kind.lower() == "bearer"
+        if is_bearer and (found := self._file.find(text.strip())):
+            return found
+        if "authorization" in headers:
+            wait_s = self._failures.failed(address)
+            if wait_s:
+                raise _too_many(wait_s, "too many wrong tokens from this address")
+            _log.warning("a wrong token from %s", printable(address))
+        what = "send a token that this server knows, as Authorization: Bearer TOKEN"
+        raise Problem(401, "unauthorized", what, headers=_CHALLENGE)
 
 
-def _tokens(lines: list[str]) -> Iterator[Token]:
-    for number, line in enumerate(lines, start=1):
-        words = line.split()
-        if not words or words[0].startswith("#"):
-            continue
-        text, scope, name, *more = [*words, "", ""] if len(words) < 3 else words
-        where = f"serve.token_file: line {number}"
-        if len(text) < _TOKEN_BYTES:
-            what = f"the token has {len(text)} characters; use {_TOKEN_BYTES} random ones or more"
-            raise ConfigError(f"{where}: {what}")
-        scope = scope or Scope.ADMIN
-        if scope not in (Scope.READ, Scope.WRITE, Scope.ADMIN) or any(more):
-            raise ConfigError(f"{where}: write {_FORM}")
-        if name and not _NAME.fullmatch(name):
-            raise ConfigError(f"{where}: a name has 1 to 64 of a-z A-Z 0-9 . _ -")
-        digest = hashlib.sha256(text.encode()).digest()
-        yield Token(digest, Scope(scope), name or f"line-{number}")
+def _too_many(wait_s: int, what: str) -> Problem:
+    later = {"Retry-After": str(wait_s)}
+    return Problem(429, "too_many_requests", f"{what}; try again in {wait_s} s", headers=later)

@@ -11,6 +11,7 @@ from starlette.types import ASGIApp, Receive, Send
 from starlette.types import Scope as Connection
 
 from delaybridge.web.access import Access
+from delaybridge.web.audit import audited
 from delaybridge.web.endpoint import Call, Endpoint, Reply
 from delaybridge.web.problems import MEDIA, Problem, problem_of
 from delaybridge.web.reading import body_of, decoded, query_of, refuse_repeated, segment
@@ -90,7 +91,8 @@ class Resource:
             raise _not_allowed(self._methods)
         if len(headers) < len(scope["headers"]):
             refuse_repeated(name for name, _ in scope["headers"])
-        who = self._access.check(headers, endpoint.scope)
+        address = scope["client"][0] if scope.get("client") else ""
+        who = self._access.check(endpoint, headers, scope["query_string"], address)
         path = {name: segment(text, name) for name, text in scope["path_params"].items()}
         query = endpoint.query and query_of(scope["query_string"], endpoint.query)
         body: Any = None
@@ -100,7 +102,16 @@ class Resource:
                 body = decoded(body, endpoint.body)
         media = headers.get("content-type", "").partition(";")[0].strip().lower()
         call = Call(self._site, path, query, body, headers, who.name, who.scope, media)
+        if endpoint.is_audited:
+            return await audited(call, endpoint.handler, _shown(scope), address)
         return await endpoint.handler(call)
+
+
+def _shown(scope: Connection) -> str:
+    """The request in one line."""
+    query = scope["query_string"]
+    asked = scope["raw_path"].partition(b"?")[0] + (b"?" + query if query else b"")
+    return f"{scope['method']} {asked.decode('ascii', 'replace')}"
 
 
 async def _send(reply: Reply, send: Send, method: str) -> None:

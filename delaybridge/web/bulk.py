@@ -205,22 +205,27 @@ _STARTED = {202: Job, 200: Matched}
 ENDPOINTS = (
     Endpoint(
         method="POST", path="/v1/messages:cancel", scope=Scope.WRITE, handler=cancel,
+        is_audited=True,
         summary="Cancel many messages", body=Bulk, answers=_STARTED,
     ),
     Endpoint(
         method="POST", path="/v1/messages:reschedule", scope=Scope.WRITE, handler=reschedule,
+        is_audited=True,
         summary="Reschedule many messages", body=BulkDue, answers=_STARTED,
     ),
     Endpoint(
         method="POST", path="/v1/messages:publish", scope=Scope.WRITE, handler=publish,
+        is_audited=True,
         summary="Publish many messages now", body=BulkOver, answers=_STARTED,
     ),
     Endpoint(
         method="POST", path="/v1/dead:kick", scope=Scope.WRITE, handler=kick,
+        is_audited=True,
         summary="Bring many dead messages back", body=BulkOver, answers=_STARTED,
     ),
     Endpoint(
         method="POST", path="/v1/dead:discard", scope=Scope.ADMIN, handler=discard,
+        is_audited=True,
         summary="Discard many dead messages", body=Bulk, answers=_STARTED,
     ),
     Endpoint(

@@ -17,7 +17,10 @@ async def pages(call: Call) -> Reply:
 
 
 async def show(call: Call) -> Reply:
-    """A dead message with its body; also one that ingest quarantined under this id."""
+    """A dead message with its body; also one that ingest quarantined under this id.
+
+    A token that may only read gets the size of the body.
+    """
     id = call.path["id"]
     found: list[Stored] = []
     if (stored := await call.site.client.get(id, key=call.query.key)) is not None:
@@ -25,7 +28,7 @@ async def show(call: Call) -> Reply:
     found += await call.site.client.quarantined(id)
     for one in found:
         if one.state is State.DEAD:
-            return Reply(shape_of(one, with_body=True))
+            return Reply(shape_of(one, with_body=call.may_read_bodies))
     raise _not_dead(id)
 
 
@@ -71,6 +74,7 @@ ENDPOINTS = (
     ),
     Endpoint(
         method="DELETE", path=_ONE, scope=Scope.ADMIN, handler=discard,
+        is_audited=True,
         summary="Discard a dead message", query=OfKey, answers={200: ChangedMessage, 404: None},
     ),
 )  # fmt: skip

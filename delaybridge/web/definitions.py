@@ -47,6 +47,9 @@ class Imported(msgspec.Struct):
 
 async def export(call: Call) -> Reply:
     """All rules and recurring definitions; without progress, as the last run."""
+    if not call.may_read_bodies:
+        what = "the document has bodies, so it needs a token that may write"
+        raise Problem(403, "forbidden", what)
     here = await call.site.client.run(contents)
     if here.unreadable:
         names = ", ".join(f"{section}.{name}" for section, name in here.unreadable[:5])
@@ -80,6 +83,7 @@ ENDPOINTS = (
     ),
     Endpoint(
         method="PUT", path="/v1/definitions", scope=Scope.ADMIN, handler=import_,
+        is_audited=True,
         summary="Import rules and recurring definitions", body=Document, query=ImportQuery,
         answers={200: Imported},
     ),

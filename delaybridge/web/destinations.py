@@ -132,14 +132,17 @@ ENDPOINTS = (
     ),
     Endpoint(
         method="POST", path=f"{_ONE}:pause", scope=Scope.ADMIN, handler=pause,
+        is_audited=True,
         summary="Pause a destination", answers={200: PlaceState},
     ),
     Endpoint(
         method="POST", path=f"{_ONE}:resume", scope=Scope.ADMIN, handler=resume,
+        is_audited=True,
         summary="Resume a destination", answers={200: PlaceState},
     ),
     Endpoint(
         method="POST", path=f"{_ONE}:purge", scope=Scope.ADMIN, handler=purge,
+        is_audited=True,
         summary="Purge a destination", body=Confirmation, answers={200: Purged},
     ),
     Endpoint(
@@ -148,10 +151,12 @@ ENDPOINTS = (
     ),
     Endpoint(
         method="PUT", path=_ONE, scope=Scope.ADMIN, handler=put,
+        is_audited=True,
         summary="Set the rule of a destination", body=RuleFields, answers={200: PlaceState},
     ),
     Endpoint(
         method="DELETE", path=_ONE, scope=Scope.ADMIN, handler=delete,
+        is_audited=True,
         summary="Remove the rule of a destination", answers={200: PlaceState},
     ),
 )  # fmt: skip

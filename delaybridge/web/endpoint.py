@@ -39,6 +39,11 @@ class Call(NamedTuple):
     may: Scope
     media: str
 
+    @property
+    def may_read_bodies(self) -> bool:
+        """Whether the token shows the content of messages."""
+        return self.may in (Scope.WRITE, Scope.ADMIN)
+
 
 class Reply(NamedTuple):
     """What a handler gives: content that msgspec encodes as JSON; bytes as they are, with their
@@ -61,6 +66,7 @@ class Endpoint:
     the type of a JSON body; bytes: the handler reads the body itself. query: a struct with the
     parameters after the question mark. answers: status -> the type of its content. is_raw: whether
     the body of a request with these headers is not JSON; then the handler gets its bytes.
+    is_audited: noted before and after in the audit; if that is impossible, not done.
     """
 
     method: str
@@ -73,3 +79,4 @@ class Endpoint:
     answers: Mapping[int, Any] = field(default_factory=lambda: {200: None})
     most_bytes: int | None = None
     is_raw: Callable[[Mapping[str, str]], bool] | None = None
+    is_audited: bool = False

@@ -93,6 +93,7 @@ ENDPOINTS = (
     ),
     Endpoint(
         method="DELETE", path="/v1/alarm", scope=Scope.ADMIN, handler=clear_alarm,
+        is_audited=True,
         summary="Clear the alarm", answers={200: Cleared},
     ),
 )  # fmt: skip

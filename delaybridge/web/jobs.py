@@ -8,6 +8,8 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
+import msgspec
+
 from delaybridge.errors import DelayBridgeError
 from delaybridge.message import Answer, new_id
 from delaybridge.store import jobs
@@ -15,6 +17,7 @@ from delaybridge.store.calls import Calls
 from delaybridge.store.command import Steps
 from delaybridge.store.jobs import RUNNING, Job
 from delaybridge.store.selection import Selected
+from delaybridge.web.audit import note
 from delaybridge.web.endpoint import Call
 from delaybridge.web.site import Site
 
@@ -32,7 +35,7 @@ async def start(call: Call, verb: str, pages: AsyncIterator[Sequence[Named]], do
     job = Job(new_id(), verb, RUNNING, now_ms, now_ms)
     site = call.site
     await site.client.run(lambda calls: _begin(calls, job))
-    task = asyncio.create_task(_work(site, job, pages, do), name=f"job {job.id}")
+    task = asyncio.create_task(_work(site, job, pages, do, call.who), name=f"job {job.id}")
     site.tasks[job.id] = task
     task.add_done_callback(lambda _: site.tasks.pop(job.id, None))
     return job
@@ -53,7 +56,9 @@ async def stop(site: Site, id: str) -> bool:
     return True
 
 
-async def _work(site: Site, job: Job, pages: AsyncIterator[Sequence[Named]], do: Verb) -> None:
+async def _work(
+    site: Site, job: Job, pages: AsyncIterator[Sequence[Named]], do: Verb, who: str
+) -> None:
     answers = Counter[str]()
     told_s = time.monotonic()
     try:
@@ -75,6 +80,8 @@ async def _work(site: Site, job: Job, pages: AsyncIterator[Sequence[Named]], do:
         _log.error("job %s failed", job.id, exc_info=exc)
         job.state, job.error = "failed", f"internal: {type(exc).__name__}; see the log"
     await _tell(site, job)
+    done = msgspec.json.encode(job).decode()
+    await note(site, {"who": who, "what": job.verb, "status": job.state, "answer": done})
 
 
 async def _tell(site: Site, job: Job) -> None:

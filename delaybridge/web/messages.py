@@ -49,11 +49,14 @@ async def schedule(call: Call) -> Reply:
 
 
 async def get(call: Call) -> Reply:
-    """One message with its body and state; 404 once it is delivered or cancelled."""
+    """One message with its body and state; 404 once it is delivered or cancelled.
+
+    A token that may only read gets the size of the body.
+    """
     found = await call.site.client.get(call.path["id"], key=call.query.key)
     if found is None:
         raise _unknown(call.path["id"])
-    return Reply(shape_of(found, with_body=True))
+    return Reply(shape_of(found, with_body=call.may_read_bodies))
 
 
 async def pages(call: Call) -> Reply:

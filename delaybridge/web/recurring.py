@@ -95,7 +95,8 @@ class PreviewRuns(msgspec.Struct):
 
 async def definitions(call: Call) -> Reply:
     """Every definition with its state, next and last run."""
-    return Reply({"items": [_shape(each) for each in await call.site.client.recurring.list()]})
+    found = await call.site.client.recurring.list()
+    return Reply({"items": [_shape(call, each) for each in found]})
 
 
 async def show(call: Call) -> Reply:
@@ -103,7 +104,7 @@ async def show(call: Call) -> Reply:
     found = await call.site.client.recurring.get(call.path["name"])
     if found is None:
         raise _unknown(call.path["name"])
-    return Reply(_shape(found))
+    return Reply(_shape(call, found))
 
 
 async def add(call: Call) -> Reply:
@@ -170,8 +171,10 @@ async def preview(call: Call) -> Reply:
     return Reply(PreviewRuns(found.words, [each.isoformat() for each in found.times]))
 
 
-def _shape(one: Recurring) -> dict[str, Any]:
+def _shape(call: Call, one: Recurring) -> dict[str, Any]:
     fields = {} if one.definition is None else msgspec.to_builtins(one.definition)
+    if not call.may_read_bodies:
+        fields = {name: value for name, value in fields.items() if not name.startswith("body")}
     return {**one._asdict(), "definition": fields}
 
 
@@ -195,6 +198,7 @@ ENDPOINTS = (
     ),
     Endpoint(
         method="POST", path="/v1/recurring", scope=Scope.WRITE, handler=add,
+        is_audited=True,
         summary="Add a recurring definition", body=NewDefinition, answers=_MADE | {409: None},
     ),
     Endpoint(
@@ -204,10 +208,12 @@ ENDPOINTS = (
     ),
     Endpoint(
         method="POST", path=f"{_ONE}:pause", scope=Scope.WRITE, handler=pause,
+        is_audited=True,
         summary="Pause a definition", answers={200: DefinitionAnswer, 404: None},
     ),
     Endpoint(
         method="POST", path=f"{_ONE}:resume", scope=Scope.WRITE, handler=resume,
+        is_audited=True,
         summary="Resume a definition", answers={200: DefinitionAnswer, 404: None},
     ),
     Endpoint(
@@ -216,6 +222,7 @@ ENDPOINTS = (
     ),
     Endpoint(
         method="POST", path=f"{_ONE}:backfill", scope=Scope.WRITE, handler=backfill,
+        is_audited=True,
         summary="Make missed runs", body=Span, answers={200: object_of(Backfilled), 404: None},
     ),
     Endpoint(
@@ -224,10 +231,12 @@ ENDPOINTS = (
     ),
     Endpoint(
         method="PUT", path=_ONE, scope=Scope.WRITE, handler=put,
+        is_audited=True,
         summary="Add or replace a definition", body=DefinitionFields, answers=_MADE,
     ),
     Endpoint(
         method="DELETE", path=_ONE, scope=Scope.WRITE, handler=remove,
+        is_audited=True,
         summary="Remove a definition", answers={200: DefinitionAnswer, 404: None},
     ),
 )  # fmt: skip

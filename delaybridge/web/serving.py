@@ -16,7 +16,7 @@ import uvicorn
 from delaybridge.client.async_client import AsyncClient
 from delaybridge.errors import ConfigError
 from delaybridge.settings.settings import Settings
-from delaybridge.web.access import Access, tokens_of
+from delaybridge.web.access import Access
 from delaybridge.web.app import App
 from delaybridge.web.hub import EventHub
 from delaybridge.web.processes import serve_together
@@ -36,12 +36,13 @@ def serve(settings: Settings, prepare: Callable[[], None]) -> None:
 
     ConfigError: the port or the tokens cannot be used.
     """
-    _access(settings)
+    Access(settings.serve)
     host = settings.serve.host
-    if not settings.serve.token_file and not _is_loopback(host):
-        what = "whoever reaches it could do everything; give serve.token_file, or use 127.0.0.1"
-        raise ConfigError(f"serve.host: {host}: {what}")
     with listener(host, settings.serve.port) as sock:
+        # What a name stands for is known only now.
+        if not settings.serve.token_file and not ip_address(sock.getsockname()[0]).is_loopback:
+            what = "whoever reaches it could do everything; give serve.token_file, or use 127.0.0.1"
+            raise ConfigError(f"serve.host: {host}: {what}")
         shown = f"[{host}]" if ":" in host else host
         url = f"http://{shown}:{sock.getsockname()[1]}{settings.serve.base_path}"
         say(logging.INFO, "serving", url=url, processes=settings.serve.processes)
@@ -58,10 +59,6 @@ def _run(settings: Settings, prepare: Callable[[], None], sock: socket.socket) -
         runner.run(answer_on(sock, settings))
 
 
-def _access(settings: Settings) -> Access:
-    return Access(tokens_of(settings.serve.token_file), read_only=settings.serve.read_only)
-
-
 async def answer_on(sock: socket.socket, settings: Settings, **limits: float) -> None:
     """Answer on a listening socket until SIGTERM or SIGINT, or until this is cancelled.
 
@@ -70,7 +67,7 @@ async def answer_on(sock: socket.socket, settings: Settings, **limits: float) ->
     async with AsyncClient.from_settings(settings) as client:
         site = Site(settings, client, EventHub(settings))
         config = uvicorn.Config(
-            App(site, _access(settings), ENDPOINTS),
+            App(site, Access(settings.serve), ENDPOINTS),
             http=bounded(settings.serve.connections, **limits),
             ws="none",
             lifespan="off",
@@ -127,10 +124,3 @@ def listener(host: str, port: int) -> socket.socket:
         else:
             what = f"serve.host: cannot listen on {host}, port {port}: {exc}"
         raise ConfigError(what) from None
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

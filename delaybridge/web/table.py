@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from delaybridge.web import (
+    audit,
     batch,
     bulk,
     dead,
@@ -29,6 +30,7 @@ _DESCRIBED: tuple[Endpoint, ...] = (
     *numbers.ENDPOINTS,
     *definitions.ENDPOINTS,
     *stream.ENDPOINTS,
+    *audit.ENDPOINTS,
     *health.ENDPOINTS,
 )
 ENDPOINTS = (*_DESCRIBED, *endpoints_about(_DESCRIBED))

@@ -28,6 +28,7 @@ OF_THE_NAMESPACE = (
     *(keys.destinations, keys.allowances, keys.series, keys.alarms, keys.events),
     *(
         keys.jobs,
+        keys.audit,
         keys.idempotency,
         keys.recurring,
         keys.recurring_due,

@@ -1,0 +1,144 @@
+"""The audit: every act that cannot be undone leaves two records, before it and after it.
+
+If the first cannot be written, nothing is done. An act without a second record broke off: its
+outcome is unknown.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from starlette.types import ASGIApp
+
+from delaybridge.errors import DelayBridgeError, MessageError, printable
+from delaybridge.store import audit
+from delaybridge.store.calls import Calls
+from delaybridge.store.command import Steps
+from delaybridge.times import format_time
+from delaybridge.web.endpoint import Call, Endpoint, Handler, Reply, Scope
+from delaybridge.web.problems import Problem, problem_of
+from delaybridge.web.site import Site
+
+_CHARS = 1000  # of one field
+_CONTENT = frozenset({"body", "body_base64", "headers", "properties"})
+_ID = re.compile(r"[0-9]{1,20}-[0-9]{1,20}")
+_MOST = 500
+_log = logging.getLogger("delaybridge")
+
+
+class AuditRecord(msgspec.Struct, omit_defaults=True, rename={"from_": "from"}):
+    """who: the name of the token. what: the request. asked: its body as JSON, lists as counts.
+
+    from: the client's address. After the act: `act`, the id of the record before it, `status` and
+    `answer`, as JSON; at the end of a job `what` is its verb.
+    """
+
+    id: str
+    at: str
+    who: str
+    what: str
+    from_: str = ""
+    asked: str = ""
+    act: str = ""
+    status: str = ""
+    answer: str = ""
+
+
+class AuditPage(msgspec.Struct):
+    """The latest first. next_cursor: of the records before these; null if there are none."""
+
+    items: list[AuditRecord]
+    next_cursor: str | None
+
+
+class AuditQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """limit: 1 to 500."""
+
+    limit: int = 100
+    cursor: str = ""
+
+
+async def audited(call: Call, handler: Handler, what: str, address: str) -> Reply | ASGIApp:
+    """What the handler gives, noted before and after. DelayBridgeError: it was not begun."""
+    asked = _text(_outline(msgspec.to_builtins(call.body))) if call.body is not None else ""
+    record = {"who": call.who, "what": what, "from": address, "asked": asked}
+    act = await call.site.client.run(lambda calls: _write(calls, record))
+    problem: Problem | None = None
+    try:
+        reply = await handler(call)
+    except Exception as exc:
+        problem = problem_of(exc)
+        reply = Reply(problem.content, problem.status)
+    done = {"who": call.who, "what": what, "act": act}
+    if isinstance(reply, Reply):
+        done |= {"status": str(reply.status), "answer": _text(reply.content)}
+    await note(call.site, done)
+    if problem is not None:
+        raise problem
+    return reply
+
+
+async def note(site: Site, record: Mapping[str, str]) -> None:
+    """Write a record of what was done. If Redis refuses it, the log has it."""
+    try:
+        await site.client.run(lambda calls: _write(calls, record))
+    except DelayBridgeError as exc:
+        _log.error("the audit lacks %s: %s", printable(str(dict(record))), exc)
+
+
+def _write(calls: Calls, record: Mapping[str, str]) -> Steps[str]:
+    yield from calls.open()
+    short = {name: printable(text)[:_CHARS] for name, text in record.items() if text}
+    (id,) = yield [audit.write(calls.namespace, short)]
+    return str(id)
+
+
+def _text(content: Any) -> str:
+    return "" if content is None else msgspec.json.encode(content).decode()
+
+
+def _outline(asked: Any) -> Any:
+    """Without the content of messages, and of lists only how long they are."""
+    if isinstance(asked, list):
+        return len(asked)
+    if not isinstance(asked, dict):
+        return asked
+    return {
+        name: _outline(value)
+        for name, value in asked.items()
+        if value is not None and name not in _CONTENT
+    }
+
+
+async def records(call: Call) -> Reply:
+    """Acts that cannot be undone: who, what, from where, and what came of it."""
+    query: AuditQuery = call.query
+    if not 1 <= query.limit <= _MOST:
+        raise MessageError("bad_limit", "limit", f"give 1 to {_MOST}")
+    if query.cursor and not _ID.fullmatch(query.cursor):
+        raise MessageError("bad_cursor", "cursor", "pass on next_cursor as it was")
+    found = await call.site.client.run(lambda calls: _read(calls, query))
+    following = found[-1][0] if len(found) == query.limit else None
+    return Reply(AuditPage([_record(*each) for each in found], following))
+
+
+def _read(calls: Calls, query: AuditQuery) -> Steps[list[tuple[str, dict[str, str]]]]:
+    (found,) = yield [audit.read(calls.namespace, query.cursor, query.limit)]
+    return list(found)
+
+
+def _record(id: str, fields: Mapping[str, str]) -> AuditRecord:
+    at = format_time(int(id.partition("-")[0]))
+    return msgspec.convert({"who": "", "what": "", **fields, "id": id, "at": at}, AuditRecord)
+
+
+ENDPOINTS = (
+    Endpoint(
+        method="GET", path="/v1/audit", scope=Scope.ADMIN, handler=records,
+        summary="List acts that cannot be undone", query=AuditQuery, answers={200: AuditPage},
+    ),
+)  # fmt: skip

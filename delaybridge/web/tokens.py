@@ -1,0 +1,113 @@
+"""The token file: who may do what. Only SHA-256 of tokens is kept in memory."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import logging
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from delaybridge.errors import ConfigError
+from delaybridge.web.endpoint import Scope
+
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_HASHED = re.compile(r"sha256:([0-9a-f]{64})")
+_TOKEN_CHARS, _KINDS_OF_CHARS = 16, 8  # at least
+_FORM = "TOKEN [read|write|admin [NAME]]"
+_log = logging.getLogger("delaybridge")
+
+
+class Token(NamedTuple):
+    """digest: SHA-256 of the token. name: in the audit log."""
+
+    digest: bytes
+    scope: Scope
+    name: str
+
+
+class TokenFile:
+    """The tokens of a file, which may change at any time.
+
+    A file that is gone or has no token lets nobody in. One with a fault changes nothing: the
+    tokens from before count until it is mended, and the log says so.
+    """
+
+    def __init__(self, file: str) -> None:
+        """ConfigError: the file cannot be read, has a fault or no token."""
+        self._file = Path(file)
+        self._seen = self._look()
+        self._tokens = _tokens_of(self._file)
+        if not self._tokens:
+            raise ConfigError(f"serve.token_file: {file} has no token; write {_FORM}")
+
+    def find(self, text: str) -> Token | None:
+        """The token that reads so, as the file is now."""
+        if (seen := self._look()) != self._seen:
+            self._seen = seen
+            self._reread()
+        digest = hashlib.sha256(text.encode("latin-1", "replace")).digest()
+        # All are compared: how long it takes does not say which one was nearly right.
+        found = [each for each in self._tokens if hmac.compare_digest(each.digest, digest)]
+        return found[0] if found else None
+
+    def _look(self) -> tuple[int, ...]:
+        try:
+            status = self._file.stat()
+        except OSError:
+            return ()
+        return status.st_ino, status.st_size, status.st_mtime_ns
+
+    def _reread(self) -> None:
+        try:
+            self._tokens = _tokens_of(self._file) if self._seen else []
+        except ConfigError as exc:
+            _log.error("%s; the tokens from before still count", exc)
+        else:
+            _log.warning("serve.token_file: read again, %d tokens", len(self._tokens))
+
+
+def _tokens_of(file: Path) -> list[Token]:
+    """The tokens in a file, one a line; ConfigError names the line."""
+    try:
+        lines = file.read_text("ascii").splitlines()
+    except UnicodeDecodeError:
+        raise ConfigError(f"serve.token_file: {file}: give a file of ASCII text") from None
+    except OSError as exc:
+        raise ConfigError(f"serve.token_file: {file}: {exc.strerror}") from None
+    return list(_tokens(lines))
+
+
+def _tokens(lines: list[str]) -> Iterator[Token]:
+    line_of: dict[bytes, int] = {}
+    for number, line in enumerate(lines, start=1):
+        words = line.split()
+        if not words or words[0].startswith("#"):
+            continue
+        where = f"serve.token_file: line {number}"
+        text, scope, name, *more = (*words, "", "")[: max(3, len(words))]
+        scope = scope or Scope.ADMIN
+        if scope not in (Scope.READ, Scope.WRITE, Scope.ADMIN) or more:
+            raise ConfigError(f"{where}: write {_FORM}")
+        if name and not _NAME.fullmatch(name):
+            raise ConfigError(f"{where}: a name has 1 to 64 of a-z A-Z 0-9 . _ -")
+        digest = _digest(text, where)
+        if (first := line_of.setdefault(digest, number)) != number:
+            raise ConfigError(f"{where}: has the token of line {first}; remove one of them")
+        yield Token(digest, Scope(scope), name or f"line-{number}")
+
+
+def _digest(text: str, where: str) -> bytes:
+    """SHA-256 of a token that is hard to guess, or as the file has it."""
+    if hashed := _HASHED.fullmatch(text.lower()):
+        return bytes.fromhex(hashed[1])
+    if text.startswith("sha256:"):
+        raise ConfigError(f"{where}: after sha256: come 64 hexadecimal digits")
+    if len(text) < _TOKEN_CHARS:
+        what = f"the token has {len(text)} characters; use {_TOKEN_CHARS} random ones or more"
+        raise ConfigError(f"{where}: {what}")
+    if "changeme" in text.lower() or len(set(text)) < _KINDS_OF_CHARS:
+        raise ConfigError(f"{where}: the token is easy to guess; use: openssl rand -hex 32")
+    return hashlib.sha256(text.encode()).digest()
