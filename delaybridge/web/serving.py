@@ -82,6 +82,11 @@ async def answer_on(sock: socket.socket, settings: Settings, **limits: float) ->
         sweeping = asyncio.create_task(sweep(server.server_state.connections))
         try:
             await server.serve(sockets=[sock])
+        except asyncio.CancelledError:
+            if server.started:  # uvicorn would leave the socket with the loop
+                server.force_exit = True
+                await server.shutdown([sock])
+            raise
         finally:
             sweeping.cancel()
             await site.drain()

@@ -12,6 +12,10 @@ import httpx
 import pytest
 import pytest_asyncio
 
+from delaybridge.client.async_client import AsyncClient
+from delaybridge.store.calls import Calls
+from delaybridge.store.command import Steps
+from delaybridge.store.keys import bucket_of
 from tests.rigs.api import api
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -407,3 +411,70 @@ async def test_h29_is_decoded_once(http: httpx.AsyncClient) -> None:
         path = f"/v1/messages/{quote(id, safe='')}".replace("..", "%2E%2E")
         assert (await http.get(path)).json()["id"] == id
         assert (await http.delete(path)).status_code == 200
+
+
+async def test_b5_a_stream_without_a_length_is_cut_while_it_is_read(
+    http: httpx.AsyncClient,
+) -> None:
+    async def stream() -> AsyncIterator[bytes]:
+        for _ in range(64):
+            yield MESSAGE.encode() + b" " * 2**16
+
+    answer = await http.post("/v1/messages", content=stream())
+    assert (answer.status_code, answer.json()["code"]) == (413, "body_too_large")
+    await nothing_is_stored(http)
+
+
+async def test_b12_a_full_namespace_takes_no_more(redis_url: str, namespace: str) -> None:
+    limits = {"pending_messages": 2}
+    async with api(redis_url, namespace, brokers=BROKERS, limits=limits) as http:
+        for name in "ab":
+            assert (await post(http, MESSAGE.replace("x", name))).status_code == OK
+        for headers in ({}, {"Idempotency-Key": "k"}):
+            full = await http.post("/v1/messages", content=MESSAGE, headers=headers)
+            assert (full.status_code, full.json()["code"]) == (507, "store_full")
+            assert full.headers["Retry-After"]
+        (item,) = (await post(http, f'{{"messages": [{MESSAGE}]}}', ":batch")).json()["items"]
+        assert (item["status"], item["code"]) == (507, "store_full")
+
+
+async def test_d8_a_paused_destination_takes_messages(http: httpx.AsyncClient) -> None:
+    assert (await http.post("/v1/destinations/kafka%3Aorders:pause")).status_code == 200
+    made = await post(http, MESSAGE)
+    assert made.status_code == OK
+    assert (await http.delete(f"/v1/messages/{made.json()['id']}")).status_code == 200
+    assert (await http.post("/v1/destinations/kafka%3Aorders:resume")).status_code == 200
+
+
+async def test_h56_a_message_in_flight(redis_url: str, namespace: str) -> None:
+    async with api(redis_url, namespace, brokers=BROKERS) as http:
+        message = MESSAGE.replace("}", ', "id": "flies"}').replace("15m", "0s")
+        assert (await post(http, message)).status_code == OK
+        await fire(redis_url, namespace, "flies")
+        path = "/v1/messages/flies"
+        for answer in (
+            await http.delete(path),
+            await http.patch(path, json={"delay": "1h"}),
+            await http.post(f"{path}:publish"),
+            await post(http, message.replace("}", ', "on_conflict": "replace"}')),
+        ):
+            assert (answer.status_code, answer.json()["code"]) == (409, "in_flight")
+
+
+async def fire(redis_url: str, namespace: str, id: str) -> None:
+    """As a worker that has handed this message to its broker."""
+    async with AsyncClient(redis_url, namespace=namespace, brokers=BROKERS) as client:
+
+        def steps(calls: Calls) -> Steps[None]:
+            buckets = yield from calls.open()
+            bucket = buckets[bucket_of(id.encode(), len(buckets))]
+            (held,) = yield [bucket.acquire("w:1", 60_000)]
+            (claim,) = yield [
+                bucket.claim(
+                    held.token, 60_000, held.turn, ahead_ms=1000, limit=10, max_bytes=10**6
+                )
+            ]
+            assert [bytes(each).decode() for each in claim.ids] == [id]
+            yield [bucket.fire(held.token, 60_000, 2.0**45, claim.number, 0)]
+
+        await client.run(steps)

@@ -15,6 +15,7 @@ from delaybridge.client.async_client import AsyncClient
 from delaybridge.store import idempotency, keys
 from delaybridge.store.store import AsyncStore
 from tests.rigs.api import api
+from tests.servers.redis import ON_EVERY_REDIS
 
 BROKERS = {"memory": "memory://"}
 
@@ -70,6 +71,7 @@ async def test_the_key_stands_for_one_request(http: httpx.AsyncClient) -> None:
     assert len(await ids(http)) == 2
 
 
+@ON_EVERY_REDIS
 async def test_twins_store_one_message_and_get_one_answer(http: httpx.AsyncClient) -> None:
     for fields in ({}, {"id": "mine"}):
         answers = await asyncio.gather(*(post(http, key=f"{fields}", **fields) for _ in range(20)))
@@ -105,13 +107,12 @@ def ending_after(monkeypatch: pytest.MonkeyPatch, step: int) -> Iterator[None]:
         yield
 
 
+@ON_EVERY_REDIS
 @pytest.mark.parametrize("fields", [{}, {"id": "mine"}])
 @pytest.mark.parametrize("step", range(1, 8))
 async def test_a_request_that_broke_off_anywhere_acts_once(
     http: httpx.AsyncClient,
     monkeypatch: pytest.MonkeyPatch,
-    server: redis.Redis,
-    namespace: str,
     step: int,
     fields: dict[str, Any],
 ) -> None:
