@@ -91,6 +91,9 @@ class Resource:
             raise _not_allowed(self._methods)
         if len(headers) < len(scope["headers"]):
             refuse_repeated(name for name, _ in scope["headers"])
+        if self._site.is_draining:
+            what = "this server is told to stop; send it again"
+            raise Problem(503, "draining", what, headers={"Retry-After": "1"})
         address = scope["client"][0] if scope.get("client") else ""
         who = self._access.check(endpoint, headers, scope["query_string"], address)
         path = {name: segment(text, name) for name, text in scope["path_params"].items()}

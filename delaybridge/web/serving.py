@@ -29,6 +29,7 @@ from delaybridge.worker.service import loop_factory
 _BACKLOG = 2048
 _DRAIN_S = 20
 _KEEP_ALIVE_S = 60
+_REDIS_S = 1.5
 
 
 def serve(settings: Settings, prepare: Callable[[], None]) -> None:
@@ -64,6 +65,7 @@ async def answer_on(sock: socket.socket, settings: Settings, **limits: float) ->
 
     limits: of `transport.bounded`.
     """
+    settings = _patient(settings)
     async with AsyncClient.from_settings(settings) as client:
         site = Site(settings, client, EventHub(settings))
         config = uvicorn.Config(
@@ -89,8 +91,17 @@ async def answer_on(sock: socket.socket, settings: Settings, **limits: float) ->
             raise
         finally:
             sweeping.cancel()
+            for listening in getattr(server, "servers", ()):  # if this was cancelled
+                listening.close()
             await site.drain()
             await site.close()
+
+
+def _patient(settings: Settings) -> Settings:
+    """The same, but no request waits longer for Redis than clients wait for us."""
+    timeout_s = min(settings.redis.timeout_s, _REDIS_S)
+    redis = settings.redis.model_copy(update={"timeout_s": timeout_s})
+    return settings.model_copy(update={"redis": redis})
 
 
 class SiteServer(uvicorn.Server):
