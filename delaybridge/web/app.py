@@ -12,7 +12,7 @@ from starlette.types import Scope as Connection
 
 from delaybridge.web.access import Access
 from delaybridge.web.audit import audited
-from delaybridge.web.endpoint import Call, Endpoint, Reply
+from delaybridge.web.endpoint import Call, Endpoint, Reply, Scope
 from delaybridge.web.problems import MEDIA, Problem, problem_of
 from delaybridge.web.reading import body_of, decoded, query_of, refuse_repeated, segment
 from delaybridge.web.site import Site
@@ -91,7 +91,7 @@ class Resource:
             raise _not_allowed(self._methods)
         if len(headers) < len(scope["headers"]):
             refuse_repeated(name for name, _ in scope["headers"])
-        if self._site.is_draining:
+        if self._site.is_draining and endpoint.scope is not Scope.OPEN:
             what = "this server is told to stop; send it again"
             raise Problem(503, "draining", what, headers={"Retry-After": "1"})
         address = scope["client"][0] if scope.get("client") else ""

@@ -91,8 +91,6 @@ async def answer_on(sock: socket.socket, settings: Settings, **limits: float) ->
             raise
         finally:
             sweeping.cancel()
-            for listening in getattr(server, "servers", ()):  # if this was cancelled
-                listening.close()
             await site.drain()
             await site.close()
 
