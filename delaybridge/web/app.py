@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -67,6 +68,7 @@ class Resource:
 
     def __init__(self, site: Site, access: Access, methods: Mapping[str, Endpoint]) -> None:
         self._site, self._access, self._methods = site, access, dict(methods)
+        self._path = next(iter(methods.values())).path
         if "GET" in methods:
             self._methods["HEAD"] = methods["GET"]
         limits = site.settings.limits
@@ -75,13 +77,19 @@ class Resource:
 
     async def __call__(self, scope: Connection, receive: Receive, send: Send) -> None:
         """Answer one request."""
+        began_s = time.perf_counter()
         try:
             reply = await self._answer(scope, receive)
         except Exception as exc:
             reply = _refusal(problem_of(exc))
+        method = scope["method"]
+        counted = method if method in self._methods else "other"
         if isinstance(reply, Reply):
-            await _send(reply, send, scope["method"])
+            await _send(reply, send, method)
+            took_s = time.perf_counter() - began_s
+            self._site.traffic.count(counted, self._path, reply.status, took_s)
         else:
+            self._site.traffic.count(counted, self._path, 200, None)
             await reply(scope, receive, send)
 
     async def _answer(self, scope: Connection, receive: Receive) -> Reply | ASGIApp:
@@ -98,16 +106,18 @@ class Resource:
         who = self._access.check(endpoint, headers, scope["query_string"], address)
         path = {name: segment(text, name) for name, text in scope["path_params"].items()}
         query = endpoint.query and query_of(scope["query_string"], endpoint.query)
-        body: Any = None
-        if endpoint.body is not None:
-            body = await body_of(receive, headers, endpoint.most_bytes or self._most)
-            if endpoint.body is not bytes and not (endpoint.is_raw and endpoint.is_raw(headers)):
-                body = decoded(body, endpoint.body)
+        body = None if endpoint.body is None else await self._body(endpoint, headers, receive)
         media = headers.get("content-type", "").partition(";")[0].strip().lower()
         call = Call(self._site, path, query, body, headers, who.name, who.scope, media)
         if endpoint.is_audited:
             return await audited(call, endpoint.handler, _shown(scope), address)
         return await endpoint.handler(call)
+
+    async def _body(self, endpoint: Endpoint, headers: Mapping[str, str], receive: Receive) -> Any:
+        raw = await body_of(receive, headers, endpoint.most_bytes or self._most)
+        if endpoint.body is bytes or (endpoint.is_raw and endpoint.is_raw(headers)):
+            return raw
+        return decoded(raw, endpoint.body)
 
 
 def _shown(scope: Connection) -> str:

@@ -14,7 +14,9 @@ from delaybridge.store.described import unowned
 from delaybridge.store.setbacks import told
 from delaybridge.store.stats import Stats
 from delaybridge.web.endpoint import Call, Endpoint, Reply, Scope
+from delaybridge.web.problems import Problem
 from delaybridge.web.site import Site
+from delaybridge.web.traffic import IS_EXPOSABLE
 
 _READY_S = 2.0
 _LEASES = 2  # a bucket may be unowned for so many before messages count as stuck
@@ -53,6 +55,18 @@ async def ready(call: Call) -> Reply:
     return Reply(HealthAnswer(word, shown), status)
 
 
+async def metrics(call: Call) -> Reply:
+    """What this process answered, for Prometheus. With several processes, of the one that is asked.
+
+    What the namespace holds is at the port of `delaybridge scan`.
+    """
+    if not IS_EXPOSABLE:
+        what = 'install it where the server runs: pip install "delaybridge[metrics]"'
+        raise Problem(501, "no_metrics", f"prometheus-client is missing; {what}")
+    text, media = call.site.traffic.text()
+    return Reply(text, 200, {"Content-Type": media})
+
+
 def _obstacles(found: Stats, site: Site) -> Iterator[str]:
     """Why messages do not go out."""
     alone = unowned(found.buckets)
@@ -78,5 +92,9 @@ ENDPOINTS = (
     Endpoint(
         method="GET", path="/health/ready", scope=Scope.OPEN, handler=ready,
         summary="Whether messages go out", answers={200: HealthAnswer, 503: HealthAnswer},
+    ),
+    Endpoint(
+        method="GET", path="/metrics", scope=Scope.READ, handler=metrics,
+        summary="Show what this process answered", answers={200: None, 501: None},
     ),
 )  # fmt: skip

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from delaybridge.client.async_client import AsyncClient
 from delaybridge.settings.settings import Settings
 from delaybridge.web.hub import EventHub
+from delaybridge.web.traffic import Traffic
 
 
 @dataclass(slots=True)
@@ -15,7 +16,8 @@ class Site:
     """The client, and the settings it was made with. events: of the fleet, as they happen.
 
     is_draining: told to stop. alone_since_s: bucket -> when it was first seen without a worker, on
-    the monotonic clock. tasks: what goes on after its request was answered, by id.
+    the monotonic clock. traffic: what was answered. tasks: what goes on after its request was
+    answered, by id.
     """
 
     settings: Settings
@@ -23,6 +25,7 @@ class Site:
     events: EventHub
     is_draining: bool = False
     alone_since_s: dict[int, float] = field(default_factory=dict)
+    traffic: Traffic = field(default_factory=Traffic)
     tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
 
     async def drain(self) -> None:

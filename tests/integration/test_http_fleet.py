@@ -7,6 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from tests.rigs.api import api
 from tests.rigs.crew import Crew
@@ -128,3 +129,24 @@ async def test_definitions_there_and_back(http: httpx.AsyncClient) -> None:
     assert tried == {"items": [change], "dry_run": True}
     assert (await http.put(url, json=document)).json() == {"items": [change], "dry_run": False}
     assert (await http.get(CLOSE)).json()["rule"] == {"rate": 6.0}
+
+
+async def test_metrics_count_what_was_answered(http: httpx.AsyncClient) -> None:
+    for path in ("/v1/messages/none", "/v1/messages/other", "/v1/messages", "/nothing"):
+        await http.get(path)
+    await http.put("/v1/messages")
+    answer = await http.get("/metrics")
+    assert answer.headers["content-type"].startswith("text/plain")
+    families = {each.name: each for each in text_string_to_metric_families(answer.text)}
+    counted = {
+        (sample.labels["method"], sample.labels["path"], sample.labels["status"]): sample.value
+        for sample in families["delaybridge_http_requests"].samples
+    }
+    assert counted == {
+        ("GET", "/v1/messages/{id}", "404"): 2,
+        ("GET", "/v1/messages", "200"): 1,
+        ("other", "/v1/messages", "405"): 1,
+    }
+    took = families["delaybridge_http_request_duration_seconds"].samples
+    (sum_s,) = [s.value for s in took if s.name.endswith("_sum") and "{id}" in s.labels["path"]]
+    assert 0 < sum_s < 5

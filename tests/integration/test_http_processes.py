@@ -60,8 +60,8 @@ async def test_a_stream_ends_when_the_server_drains(
 @pytest.mark.parametrize(
     ("args", "code", "said"),
     [
-        (["--host", "0.0.0.0"], Exit.REFUSED, "serve.token_file"),
-        (["--host", "::"], Exit.REFUSED, "serve.token_file"),
+        (["--host", "0.0.0.0", "--port", "0"], Exit.REFUSED, "serve.token_file"),
+        (["--host", "::", "--port", "0"], Exit.REFUSED, "serve.token_file"),
         (["--token-file", "missing"], Exit.REFUSED, "missing"),
         (["--port", "70000"], Exit.REFUSED, "--port"),
         (["--processes", "0"], Exit.REFUSED, "--processes"),
