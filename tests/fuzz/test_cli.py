@@ -17,7 +17,7 @@ from delaybridge import cli
 from delaybridge.cli.failure import Exit
 
 calm = settings(deadline=None, suppress_health_check=[*HealthCheck])
-ENDLESS = {"scan", "ingest", "demo", "tail"}
+ENDLESS = {"scan", "ingest", "serve", "demo", "tail"}
 # Tested elsewhere, would wait, or show tracebacks.
 LEFT_OUT = {"--redis", "--max-unowned", "-v", "--verbose", "-i", "--interval"}
 HOSTILE = (

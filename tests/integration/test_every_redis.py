@@ -82,6 +82,7 @@ CALLS: list[tuple[str, str]] = [
 ]
 ELSEWHERE = {  # what runs until it is stopped, or asks no Redis
     "scan": "here, by the fleet",
+    "serve": "test_http_*.py",
     "tail": "the next test",
     "top": "test_top.py",
     "ingest rabbitmq": "test_ingest_rabbitmq.py",
