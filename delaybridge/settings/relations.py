@@ -36,6 +36,7 @@ def contradictions(settings: Settings) -> Iterator[str]:
     yield from _numbers(settings)
     yield from _routes(settings, kinds)
     yield from _dead_letters(settings, kinds)
+    yield from _compat(settings, kinds)
 
 
 def _numbers(settings: Settings) -> Iterator[str]:
@@ -78,3 +79,20 @@ def _dead_letters(settings: Settings, kinds: dict[str, str]) -> Iterator[str]:
         if broker in seen:
             yield f"{where}broker {broker!r} has one already"
         seen.add(broker)
+
+
+def _compat(settings: Settings, kinds: dict[str, str]) -> Iterator[str]:
+    """A dialect whose topics go nowhere."""
+    text = settings.serve.compat_destination
+    if not settings.serve.compat and not text:
+        return
+    from delaybridge.accept.destination import parse_destination
+
+    where = f"{settings.sources()['serve.compat_destination']}: serve.compat_destination:"
+    if "{topic}" not in text:
+        yield f"{where} got {text!r}; say where messages of a topic go, as kafka:{{topic}}"
+        return
+    try:
+        parse_destination(text.replace("{topic}", "t").replace("{subtopic}", "s"), kinds)
+    except MessageError as exc:
+        yield f"{where} got {text!r}; {exc.detail}"

@@ -18,6 +18,7 @@ from delaybridge.errors import ConfigError
 from delaybridge.settings.settings import Settings
 from delaybridge.web.access import Access
 from delaybridge.web.app import App
+from delaybridge.web.dialects import DIALECTS
 from delaybridge.web.hub import EventHub
 from delaybridge.web.processes import serve_together
 from delaybridge.web.site import Site
@@ -69,7 +70,7 @@ async def answer_on(sock: socket.socket, settings: Settings, **limits: float) ->
     async with AsyncClient.from_settings(settings) as client:
         site = Site(settings, client, EventHub(settings))
         config = uvicorn.Config(
-            App(site, Access(settings.serve), ENDPOINTS),
+            App(site, Access(settings.serve), (*ENDPOINTS, *DIALECTS[settings.serve.compat])),
             http=bounded(settings.serve.connections, **limits),
             ws="none",
             lifespan="off",

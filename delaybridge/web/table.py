@@ -15,6 +15,7 @@ from delaybridge.web import (
     numbers,
     recurring,
     stream,
+    topology,
 )
 from delaybridge.web.about import endpoints_about
 from delaybridge.web.endpoint import Endpoint
@@ -29,6 +30,7 @@ _DESCRIBED: tuple[Endpoint, ...] = (
     *fleet.ENDPOINTS,
     *numbers.ENDPOINTS,
     *definitions.ENDPOINTS,
+    *topology.ENDPOINTS,
     *stream.ENDPOINTS,
     *audit.ENDPOINTS,
     *health.ENDPOINTS,

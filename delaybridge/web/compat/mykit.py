@@ -1,0 +1,235 @@
+"""The dialect of mykit-delay: replies `{success, data, code, message}`; GET changes things."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import socket
+import time
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from typing import Any
+
+import msgspec
+
+from delaybridge.errors import MessageConflict, MessageError
+from delaybridge.message import Answer, State
+from delaybridge.store.selection import Selection
+from delaybridge.times import epoch_ms
+from delaybridge.web import jobs
+from delaybridge.web.compat.dialect import NO_PULL, answers, content_of, destination_of, drop, put
+from delaybridge.web.endpoint import Call, Endpoint, Scope
+from delaybridge.web.problems import Problem
+from delaybridge.web.reading import decoded
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_NEW_STATUS = (0, 5)  # WaitPut, Restore
+_TRIES = 3
+
+
+class MykitJob(msgspec.Struct):
+    """delay, ttl: milliseconds; the delay counts from createTime, by default now."""
+
+    topic: str
+    id: str | None = None
+    bizKey: str | None = None
+    delay: int = 0
+    ttl: int = 0
+    body: Any = None
+    subtopic: str | None = None
+    createTime: int | None = None
+    status: int = 0
+    priority: int = 0
+
+
+class NamedJob(msgspec.Struct):
+    """A job, in all the spellings of the original and its article."""
+
+    jobId: str = ""
+    JobId: str = ""
+    id: str = ""
+
+    def one(self) -> str:
+        """The id; MessageError if there is none."""
+        found = self.jobId or self.JobId or self.id
+        if not found:
+            raise MessageError("bad_id", "jobId", "give the id of a job")
+        return found
+
+
+class Expired(msgspec.Struct):
+    """expire: also those whose time has come."""
+
+    expire: bool = True
+
+
+class Confirmed(msgspec.Struct):
+    """confirm: the namespace."""
+
+    confirm: str = ""
+
+
+class Envelope(msgspec.Struct):
+    """code: 200 or 500."""
+
+    success: bool
+    data: Any = None
+    code: int = 200
+    message: str = "success"
+
+
+_answers = answers(lambda text: Envelope(False, None, 500, text))
+
+
+@_answers
+async def push(call: Call) -> Envelope:
+    """Store a job: its id. One with the id given that still waits is replaced."""
+    job = decoded(call.body, MykitJob)
+    if job.status not in _NEW_STATUS:
+        raise MessageError("bad_value", "status", f"got {job.status}; a new job has 0 or 5")
+    for field in ("delay", "ttl"):
+        if getattr(job, field) < 0:
+            raise MessageError("bad_time", field, "give milliseconds, 0 or more")
+    place = destination_of(call, job.topic, job.subtopic or "")
+    body, fields = content_of(job.body), {**_due(job), "headers": _headers(job)}
+    fields["priority"] = job.priority
+    if job.id:
+        await put(call, place, body, job.id, **fields)
+        return Envelope(True, job.id)
+    return Envelope(True, await _new(call, job, place, body, fields))
+
+
+async def _new(call: Call, job: MykitJob, place: str, body: bytes, fields: dict[str, Any]) -> str:
+    """Store a job under an id of the original's form, which no other message has."""
+    for left in reversed(range(_TRIES)):
+        id = _id(job)
+        try:
+            await call.site.client.schedule(place, body, id=id, **fields)
+        except MessageConflict:  # two processes of one host counted alike
+            if not left:
+                raise
+        else:
+            break
+    return id
+
+
+def _due(job: MykitJob) -> dict[str, Any]:
+    if not job.createTime:
+        return {"delay": timedelta(milliseconds=min(job.delay, 2**53))}
+    due_ms = epoch_ms(job.createTime + job.delay, field="createTime")
+    return {"at": _EPOCH + timedelta(milliseconds=due_ms)}
+
+
+def _headers(job: MykitJob) -> dict[str, str]:
+    names = ("topic", "subtopic", "bizKey", "ttl")
+    return {name: str(value) for name in names if (value := getattr(job, name))}
+
+
+def _id(job: MykitJob) -> str:
+    """`topic[:bizKey]:ip:snowflake`."""
+    number = (
+        (time.time_ns() // 1_000_000) << 22 | (os.getpid() & 0x3FF) << 12 | next(_COUNT) & 0xFFF
+    )
+    return ":".join([job.topic, *([job.bizKey] if job.bizKey else []), _own_ip(), str(number)])
+
+
+_COUNT = itertools.count()
+
+
+@cache
+def _own_ip() -> str:
+    """The address this host sends from. Nothing is sent."""
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+            sock.connect(("192.0.2.1", 9))
+            return str(sock.getsockname()[0])
+    except OSError:
+        return "127.0.0.1"
+
+
+@_answers
+async def delete(call: Call) -> Envelope:
+    """Delete a job; also one that nobody knows."""
+    await drop(call, call.query.one())
+    return Envelope(True)
+
+
+@_answers
+async def restore_one(call: Call) -> Envelope:
+    """Bring a job back from the dead set; one that waits already is left as it is."""
+    id = call.query.one()
+    if await call.site.client.kick(id) is Answer.KICKED:
+        return Envelope(True)
+    found = await call.site.client.get(id)
+    if found is None or found.state is State.DEAD:
+        what = f"{id[:80]!r} neither waits nor is dead: it was delivered, deleted, or never here"
+        raise Problem(404, "unknown", what)
+    return Envelope(True, message="it waits already")
+
+
+@_answers
+async def restore(call: Call) -> Envelope:
+    """Bring all jobs back from the dead set, as a job of its own: its id.
+
+    The time of all of them has come: with expire=false there is nothing to do.
+    """
+    if not call.query.expire:
+        return Envelope(True, message="nothing to do: the time of every dead job has come")
+    pages = call.site.client.select(Selection(states=(State.DEAD,), place=_ours(call)))
+    started = await jobs.start(call, "kick", pages, call.site.client.kick_many)
+    return Envelope(True, started.id, message=f"see /v1/jobs/{started.id}")
+
+
+@_answers
+async def clear(call: Call) -> Envelope:
+    """Cancel all jobs that wait, as a job of its own: its id."""
+    if call.query.confirm != call.site.settings.namespace:
+        what = "this cancels every job; add ?confirm=NAMESPACE"
+        raise Problem(422, "unconfirmed", what)
+    pages = call.site.client.select(Selection(place=_ours(call)))
+    started = await jobs.start(call, "cancel", pages, call.site.client.cancel_many)
+    return Envelope(True, started.id, message=f"see /v1/jobs/{started.id}")
+
+
+def _ours(call: Call) -> str:
+    """The broker that all jobs of this dialect are for."""
+    return call.site.settings.serve.compat_destination.partition(":")[0]
+
+
+@_answers
+async def finish(call: Call) -> Envelope:
+    """Refused, as by the original."""
+    raise Problem(501, "not_supported", "finish is not supported")
+
+
+@_answers
+async def receive(call: Call) -> Envelope:
+    """Refused."""
+    raise NO_PULL
+
+
+_ADMIN, _WRITE = Scope.ADMIN, Scope.WRITE
+ENDPOINTS = (
+    Endpoint(
+        method="POST", path="/push", scope=_WRITE, handler=push, summary="Store a job", body=bytes
+    ),
+    *(
+        Endpoint(
+            method="GET",
+            path=path,
+            scope=scope,
+            handler=handler,
+            summary="",
+            query=query,
+            is_audited=scope is _ADMIN,
+        )
+        for path, scope, handler, query in (
+            ("/delete", _WRITE, delete, NamedJob),
+            ("/reStoreJob", _WRITE, restore_one, NamedJob),
+            ("/reStore", _ADMIN, restore, Expired),
+            ("/clearAll", _ADMIN, clear, Confirmed),
+            ("/finish", _WRITE, finish, NamedJob),
+            ("/get/topic", _WRITE, receive, None),
+        )
+    ),
+)

@@ -1,0 +1,13 @@
+"""The endpoints of the dialect that serve.compat names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from delaybridge.web.compat import mykit
+from delaybridge.web.endpoint import Endpoint
+
+DIALECTS: Mapping[str, tuple[Endpoint, ...]] = {
+    "": (),
+    "mykit": mykit.ENDPOINTS,
+}

@@ -1,0 +1,192 @@
+"""`serve --compat`: requests as the clients of other delay queues send them, and their replies."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from typing import Any
+
+import httpx
+import pytest
+
+from delaybridge.errors import ConfigError
+from delaybridge.settings.settings import Settings
+from tests.rigs.api import api
+from tests.rigs.crew import Crew, note_arrivals
+from tests.rigs.waiting import wait_until_async
+
+PLACE = "memory:{topic}"
+BROKERS = {"memory": "memory://"}
+
+
+def server(redis_url: str, namespace: str, dialect: str, **serve: Any) -> Any:
+    serve = {"compat": dialect, "compat_destination": PLACE, **serve}
+    return api(redis_url, namespace, brokers=BROKERS, **serve)
+
+
+async def got(http: httpx.AsyncClient, method: str, path: str, **more: Any) -> Any:
+    answer = await http.request(method, path, **more)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+TASK = {"topic": "order", "delay": 3_600_000, "body": "x", "subtopic": "paid", "bizKey": "b7"}
+DONE = {"success": True, "data": None, "code": 200, "message": "success"}
+
+
+async def test_mykit(redis_url: str, namespace: str) -> None:
+    place = {"compat_destination": "memory:{topic}.{subtopic}"}
+    async with server(redis_url, namespace, "mykit", **place) as http:
+        first, second = [await got(http, "POST", "/push", json=TASK) for _ in range(2)]
+        assert {**first, "data": None} == DONE
+        assert re.fullmatch(r"order:b7:\d+\.\d+\.\d+\.\d+:\d{15,19}", first["data"])
+        assert first["data"] != second["data"]
+        stored = (await http.get(f"/v1/messages/{first['data']}")).json()
+        assert stored["destination"] == "memory:order.paid"
+        assert [*map(tuple, stored["headers"])] == [
+            ("topic", "order"), ("subtopic", "paid"), ("bizKey", "b7"),
+        ]  # fmt: skip
+        # The delay counts from createTime.
+        at_ms = stored["due_ms"]
+        timed = {**TASK, "id": "t", "createTime": at_ms, "delay": 5000, "priority": 3}
+        assert (await got(http, "POST", "/push", json=timed))["data"] == "t"
+        shown = (await http.get("/v1/messages/t")).json()
+        assert (shown["due_ms"], shown["priority"]) == (at_ms + 5000, 3)
+        for spelling in (f"jobId={first['data']}", f"id={second['data']}", "id=t", "id=t"):
+            assert await got(http, "GET", f"/delete?{spelling}") == DONE
+        assert (await http.get("/v1/messages")).json()["items"] == []
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "sent", "code"),
+    [
+        ("POST", "/push", {**TASK, "topic": ""}, "bad_destination"),
+        ("POST", "/push", {**TASK, "subtopic": "a b"}, "bad_destination"),
+        ("POST", "/push", {**TASK, "delay": -1}, "bad_time"),
+        ("POST", "/push", {**TASK, "delay": 2**62}, "too_far"),
+        ("POST", "/push", {**TASK, "status": 3}, "bad_value"),
+        ("POST", "/push", {"delay": 1}, "bad_value"),
+        ("GET", "/delete", None, "bad_id"),
+        ("GET", "/reStoreJob?JobId=nobody", None, "unknown"),
+        ("GET", "/clearAll", None, "unconfirmed"),
+        ("GET", "/clearAll?confirm=delaybridge", None, "unconfirmed"),
+        ("GET", "/finish?jobId=x", None, "not_supported"),
+        ("GET", "/get/topic", None, "no_pull"),
+    ],
+)
+async def test_mykit_refuses(
+    redis_url: str, namespace: str, method: str, path: str, sent: Any, code: str
+) -> None:
+    async with server(redis_url, namespace, "mykit") as http:
+        refused = await got(http, method, path, json=sent)
+        assert {**refused, "message": ""} == {
+            "success": False, "data": None, "code": 500, "message": "",
+        }  # fmt: skip
+        assert refused["message"].startswith(f"{code}: ")
+
+
+async def finished(http: httpx.AsyncClient, id: str) -> dict[str, Any]:
+    async def is_done() -> bool:
+        return bool((await http.get(f"/v1/jobs/{id}")).json()["state"] == "done")
+
+    await wait_until_async(is_done, 10.0, "the job ends")
+    return dict((await http.get(f"/v1/jobs/{id}")).json().get("answers", {}))
+
+
+async def test_mykit_clears_and_restores(redis_url: str, namespace: str) -> None:
+    async with server(redis_url, namespace, "mykit") as http:
+        await got(http, "POST", "/push", json={**TASK, "id": "a"})
+        assert (await got(http, "GET", "/reStoreJob?jobId=a"))["message"] == "it waits already"
+        assert (await got(http, "GET", "/reStore?expire=false"))["data"] is None
+        restored = await got(http, "GET", "/reStore")
+        assert await finished(http, restored["data"]) == {}
+        cleared = await got(http, "GET", f"/clearAll?confirm={namespace}")
+        assert await finished(http, cleared["data"]) == {"cancelled": 1}
+
+
+async def test_a_dead_job_comes_back(redis_url: str, namespace: str) -> None:
+    async with Crew(redis_url, namespace) as crew, server(redis_url, namespace, "mykit") as http:
+        crew.start()
+        await crew.client.pause("memory:order")
+        await crew.shared("w")
+        for id in "ab":
+            late = {
+                "destination": "memory:order",
+                "body": "x",
+                "due_ms": 1_700_000_000_000,
+                "ttl": "1s",
+            }
+            assert (await http.post("/v1/messages", json={**late, "id": id})).status_code == 201
+
+        async def both_are_dead() -> bool:
+            return len((await http.get("/v1/dead")).json()["items"]) == 2
+
+        await wait_until_async(both_are_dead, 10.0, "they are buried")
+        assert (await got(http, "GET", "/reStoreJob?JobId=a")) == DONE
+        restored = await got(http, "GET", "/reStore?expire=true")
+        assert await finished(http, restored["data"]) == {"kicked": 1}
+
+
+async def test_a_job_arrives_at_a_broker(
+    redis_url: str, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arrived = note_arrivals(monkeypatch)
+    async with Crew(redis_url, namespace) as crew, server(redis_url, namespace, "mykit") as http:
+        crew.start()
+        await crew.shared("w")
+        await got(http, "POST", "/push", json={**TASK, "id": "a", "delay": 1000})
+        await arrived.all(["a"])
+    assert min(arrived.late_ms) >= 0
+    assert not arrived.twice
+
+
+async def test_a_page_in_a_browser_cannot_use_it(redis_url: str, namespace: str) -> None:
+    async with server(redis_url, namespace, "mykit") as http:
+        foreign = {"Sec-Fetch-Site": "cross-site"}
+        answer = await http.get(f"/clearAll?confirm={namespace}", headers=foreign)
+        assert answer.json()["message"].startswith("forbidden: ")
+
+
+async def test_without_a_dialect_nothing_of_it_is_there(redis_url: str, namespace: str) -> None:
+    async with api(redis_url, namespace) as http:
+        for path in ("/push", "/delete", "/clearAll", "/"):
+            assert (await http.get(path)).status_code == 404
+
+
+async def test_tokens_hold_for_dialects_too(redis_url: str, namespace: str, tmp_path: Any) -> None:
+    file, token = tmp_path / "tokens", secrets.token_hex(32)
+    file.write_text(f"{token} write\n")
+    file.chmod(0o600)
+    async with server(redis_url, namespace, "mykit", token_file=str(file)) as http:
+        assert (await http.get("/delete?id=a")).status_code == 401
+        writer = {"Authorization": f"Bearer {token}"}
+        assert (await http.get("/delete?id=a", headers=writer)).status_code == 200
+        clear = f"/clearAll?confirm={namespace}"
+        assert (await http.get(clear, headers=writer)).status_code == 403
+
+
+@pytest.mark.parametrize("place", ["", "kafka:orders", "nowhere:{topic}"])
+def test_a_dialect_says_where_its_topics_go(place: str) -> None:
+    given = {"serve": {"compat": "mykit", "compat_destination": place}, "brokers": BROKERS}
+    with pytest.raises(ConfigError, match=r"serve\.compat_destination"):
+        Settings.load(overrides=given, environ={})
+
+
+async def test_topology(redis_url: str, namespace: str) -> None:
+    """000-22."""
+    crew = Crew(redis_url, namespace)
+    crew.start("w")
+    async with api(redis_url, namespace, brokers=BROKERS) as http:
+
+        async def all_are_held() -> bool:
+            found = (await http.get("/topology")).json()
+            return sum(len(one["serveKeys"]) for one in found.values()) > 0
+
+        await wait_until_async(all_are_held, 10.0, "a worker holds buckets")
+        found = (await http.get("/topology")).json()
+        (one,) = found.values()
+        assert one.keys() == {"lastHeartBeat", "addr", "serveKeys"}
+        assert re.fullmatch(r".+:\d+", one["addr"])
+        for key in one["serveKeys"]:
+            assert re.fullmatch(rf"\{{{namespace}:\d+\}}:due", key)
+    await crew.close()
