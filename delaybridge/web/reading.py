@@ -102,9 +102,15 @@ def query_of(text: bytes, wanted: type[T]) -> T:
     if len(found) < len(pairs):
         raise Problem(422, "bad_query", "a parameter is given twice")
     try:
-        return msgspec.convert(found, wanted, strict=False)
+        made = msgspec.convert(found, wanted, strict=False)
     except msgspec.ValidationError as exc:
         raise undecodable(exc, wanted) from None
+    for field in msgspec.structs.fields(wanted):  # type: ignore[arg-type]
+        name = field.encode_name
+        if name in found and getattr(made, field.name) is None:  # msgspec reads `null`
+            what = f"got {found[name]!r}; leave it out instead"
+            raise Problem(422, "bad_value", what, f"$.{name}")
+    return made
 
 
 def _too_large(limit: int) -> Problem:
