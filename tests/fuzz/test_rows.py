@@ -27,9 +27,8 @@ LATER = {
     "S-19": "there is no URL of a Redis Cluster: redis://a,b is refused",
     "S-20": "there is no URL of a Sentinel",
     "S-23": "OpenSSL refuses an expired certificate where it refuses that of a wrong CA, S-21",
-    "S-39": "HTTP does not exist yet",
-    "S-51": "the HTTP publisher does not exist yet",
-    **{f"S-{n}": "HTTP does not exist yet" for n in range(52, 58)},
+    "S-51": "a destination names a path below one host of the settings: there is no list",
+    **{f"S-{n}": "HTTP has no sessions, hosts, CORS or TLS of its own" for n in range(54, 58)},
 }
 
 ELSEWHERE = {
@@ -103,6 +102,7 @@ COMMAND_LINE = {
 FILE = "unit/test_settings.py::"
 REFUSED = FILE + "test_a_bad_value_in_the_file_is_refused_with_its_bounds"
 URL = CLI + "test_a_broker_url_that_a_worker_could_not_use_is_refused_by_the_check_and_at_the_start"
+HTTP = "integration/test_http_security.py::"
 OPTIONS = "unit/test_publish_kafka.py::test_other_options_are_refused_by_name"
 SETTINGS = {
     "S-1": ("missing", FILE + "test_a_missing_file_and_a_directory_are_refused"),
@@ -157,6 +157,12 @@ SETTINGS = {
     "S-48": ("TLS on port 5672", FILE + "test_risky_settings_give_warnings"),
     "S-49": ("vhost not escaped", FILE + "test_broker_urls_refused"),
     "S-50": ("a password without TLS", FILE + "test_risky_settings_give_warnings"),
+    "S-39": (
+        "bind 0.0.0.0 without tokens",
+        HTTP + "test_s1_without_tokens_it_listens_on_loopback_only",
+    ),
+    "S-52": ("a short token", HTTP + "test_s1_tokens_that_are_refused"),
+    "S-53": ("token changeme", HTTP + "test_s1_tokens_that_are_refused"),
 }
 
 
