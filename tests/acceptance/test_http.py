@@ -16,7 +16,7 @@ from tests.rigs.bridge import Bridge, MakeBridge
 from tests.rigs.history import Promise
 from tests.rigs.waiting import wait_until_async
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(240)
 
 MESSAGES, CLIENTS = 2000, 40
 KILLED_AFTER = (500, 1200)  # answers
@@ -43,7 +43,7 @@ class Server:
                     return (await client.get(f"{self.url}/health/live")).status_code == 200
             return False
 
-        await wait_until_async(is_there, 20, "the server answers")
+        await wait_until_async(is_there, 40, "the server answers")
         self.answers.set()
 
     async def kill(self) -> None:
@@ -116,7 +116,7 @@ async def posted(bridge: Bridge, destination: str) -> Load:
         def are_answered(many: int = many) -> bool:
             return len(bridge.promises) >= many or posting.done()
 
-        await wait_until_async(are_answered, 30, f"{many} answers")
+        await wait_until_async(are_answered, 60, f"{many} answers")
         await server.kill()
         await server.start()
     await posting

@@ -140,7 +140,7 @@ async def test_a_dead_message_from_burial_to_kick(http: httpx.AsyncClient, crew:
     async def is_dead() -> bool:
         return bool((await http.get("/v1/dead")).json()["items"])
 
-    await wait_until_async(is_dead, 10.0, "it is buried")
+    await wait_until_async(is_dead, 30.0, "it is buried")
     item = (await http.get("/v1/dead")).json()["items"][0]
     assert (item["id"], item["state"]) == ("late", "dead")
     shown = (await http.get("/v1/dead/late")).json()
