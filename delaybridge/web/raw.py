@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from urllib.parse import unquote_to_bytes
+from urllib.parse import quote, unquote_to_bytes
 
 from delaybridge.accept.instructions import INSTRUCTIONS, instructions, is_instruction
 from delaybridge.errors import MessageError
@@ -94,13 +94,19 @@ def _described(
     headers: Pairs = []
     if call.media != STRUCTURED:
         prefix = _PREFIXES.get(kind, "ce-")
-        headers = [(f"{prefix}{name}", value) for name, value in attributes.items()]
+        written = _percent_encoded if kind == "http" else str
+        headers = [(f"{prefix}{name}", written(value)) for name, value in attributes.items()]
     media = call.headers.get("content-type")
     if media is None:
         return headers, {}
     if kind in TABLE_KINDS:
         return headers, {"content_type": media}
     return [*headers, ("content-type", media)], {}
+
+
+def _percent_encoded(value: str) -> str:
+    """As CloudEvents writes an attribute into a header of HTTP."""
+    return quote(value, safe="!#$&'()*+,/:;<=>?@[\\]^`{|}~")
 
 
 def _attributes(call: Call) -> dict[str, Any]:

@@ -18,7 +18,11 @@ STRUCTURED = "application/cloudevents+json; charset=utf-8"
 
 @pytest.fixture
 async def http(redis_url: str, namespace: str) -> AsyncIterator[httpx.AsyncClient]:
-    brokers = {"rabbitmq": "amqp://127.0.0.1", "kafka": "kafka://127.0.0.1"}
+    brokers = {
+        "rabbitmq": "amqp://127.0.0.1",
+        "kafka": "kafka://127.0.0.1",
+        "hook": "http://127.0.0.1:1",
+    }
     async with api(redis_url, namespace, brokers=brokers) as client:
         yield client
 
@@ -59,19 +63,22 @@ async def test_json_with_a_destination_in_the_headers_is_a_body(http: httpx.Asyn
 
 
 @pytest.mark.parametrize(
-    ("destination", "names"),
-    [("kafka:orders", "ce_"), ("rabbitmq:/q", "cloudEvents:")],
+    ("destination", "names", "subject"),
+    [
+        ("kafka:orders", "ce_", "Euro €"),
+        ("rabbitmq:/q", "cloudEvents:", "Euro €"),
+        ("hook:orders", "ce-", "Euro%20%E2%82%AC"),
+    ],
 )
 async def test_a_binary_event_has_the_headers_of_its_broker_s_binding(
-    http: httpx.AsyncClient, destination: str, names: str
+    http: httpx.AsyncClient, destination: str, names: str, subject: str
 ) -> None:
     to = {**TO, "delaybridge-destination": destination, "content-type": "text/plain"}
-    subject = {"ce-subject": "Euro%20%E2%82%AC"}
-    found = await stored(http, "hello", **to, **BINARY, **subject)
+    found = await stored(http, "hello", **to, **BINARY, **{"ce-subject": "Euro%20%E2%82%AC"})
     assert found["body"] == "hello"
     headers = dict(found["headers"])
     assert {name: headers[f"{names}{name}"] for name in EVENT} == EVENT
-    assert headers[f"{names}subject"] == "Euro €"
+    assert headers[f"{names}subject"] == subject
     kind = headers.get("content-type") or found["properties"]["content_type"]
     assert kind == "text/plain"
 
