@@ -46,7 +46,7 @@ class Access:
         if _ORDER.index(who.scope) < _ORDER.index(needed):
             what = f"this token may only {who.scope}; it needs {needed}"
             raise Problem(403, "forbidden", what)
-        if self._read_only and needed in (Scope.WRITE, Scope.ADMIN) and endpoint.method != "GET":
+        if self._read_only and needed in (Scope.WRITE, Scope.ADMIN) and not endpoint.is_safe:
             raise Problem(403, "read_only", "this server changes nothing; use another one")
         if wait_s := self._pace.wait_s(who.name):
             raise _too_many(wait_s, "more requests than serve.rate allows a token")

@@ -140,5 +140,6 @@ ENDPOINTS = (
     Endpoint(
         method="GET", path="/v1/audit", scope=Scope.ADMIN, handler=records,
         summary="List acts that cannot be undone", query=AuditQuery, answers={200: AuditPage},
+        is_safe=True,
     ),
 )  # fmt: skip

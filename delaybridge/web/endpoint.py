@@ -66,7 +66,8 @@ class Endpoint:
     the type of a JSON body; bytes: the handler reads the body itself. query: a struct with the
     parameters after the question mark. answers: status -> the type of its content. is_raw: whether
     the body of a request with these headers is not JSON; then the handler gets its bytes.
-    is_audited: noted before and after in the audit; if that is impossible, not done.
+    is_audited: noted before and after in the audit; if that is impossible, not done. is_safe: it
+    changes nothing, although it needs more than READ. The method does not tell: dialects use GET.
     """
 
     method: str
@@ -80,3 +81,4 @@ class Endpoint:
     most_bytes: int | None = None
     is_raw: Callable[[Mapping[str, str]], bool] | None = None
     is_audited: bool = False
+    is_safe: bool = False

@@ -15,6 +15,7 @@ import redis
 
 from delaybridge.errors import ConfigError
 from delaybridge.settings.settings import Settings
+from delaybridge.web.dialects import DIALECTS
 from delaybridge.web.endpoint import Scope
 from delaybridge.web.serving import listener, serve
 from delaybridge.web.table import ENDPOINTS
@@ -252,7 +253,19 @@ async def test_read_only_changes_nothing(redis_url: str, namespace: str, token_f
             if endpoint.method != "GET":
                 answer = await http.request(endpoint.method, path, headers=bearer(ADMIN))
                 assert answer.json()["code"] == "read_only", endpoint
-        assert (await http.get("/v1/definitions", headers=bearer(ADMIN))).status_code == 200
+        for path in ("/v1/definitions", "/v1/audit"):
+            assert (await http.get(path, headers=bearer(ADMIN))).status_code == 200
+
+
+async def test_read_only_holds_for_dialects_that_change_by_get(
+    redis_url: str, namespace: str
+) -> None:
+    spoken = {"compat": "mykit", "compat_destination": "memory:{topic}"}
+    given = {"read_only": True, "brokers": {"memory": "memory://"}, **spoken}
+    async with api(redis_url, namespace, **given) as http:
+        for endpoint in DIALECTS["mykit"]:
+            answer = await http.request(endpoint.method, endpoint.path)
+            assert answer.json()["code"] == "read_only", endpoint
 
 
 async def test_a_token_may_ask_as_often_as_the_rate_says(
