@@ -43,6 +43,7 @@ Properties = Mapping[str, Any] | ContentHeader
 OWN_HEADERS = ("delaybridge-id", "delaybridge-due-ms", "delaybridge-attempt")
 RESERVED_PREFIX = "delaybridge-"
 MAX_PRIORITY = 255
+PULL = "pull"  # name and kind of the topics that consumers receive from, without a broker
 TABLE_KINDS = ("rabbitmq", "kombu")  # kinds whose headers are kept as an encoded field table
 _BASE32HEX = "0123456789abcdefghijklmnopqrstuv"
 _SHIFTS = range(120, -1, -10)
@@ -66,6 +67,9 @@ class Answer(StrEnum):
     DISCARDED = "discarded"  # deleted from the dead set
     UNREADABLE = "unreadable"  # its record cannot be decoded, so it stays in the dead set
     UNKNOWN = "unknown"  # no such message is pending, or none is dead
+    FINISHED = "finished"  # received from a pull topic, and done
+    EXTENDED = "extended"  # received, and its consumer has more time
+    RELEASED = "released"  # received, and given back
     FOREIGN = "foreign"  # to ingest only: the pending message goes to another destination
 
 

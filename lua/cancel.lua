@@ -20,12 +20,14 @@
 -- ARGV[6]  otherwise    1: if nothing is done, the call does not count as read: another follows
 -- ARGV[7]  reach        a JSON list of patterns: only a message bound for one of these destinations is
 --                       removed; empty: any
+-- ARGV[8]  receipt      of a pull topic: the message is removed only if it was given out last with
+--                       this one, and wherever it is; empty: any
 -- returns  answer: 0 unknown, 5 in flight, 6 cancelled, 7 cancelled, may have been delivered, 14
 --          foreign: bound for a destination outside the reach
 -- cost     O(log n)
 local UNKNOWN, IN_FLIGHT, CANCELLED, CANCELLED_MAYBE, FOREIGN = 0, 5, 6, 7, 14
 local KEEP_CALLS_MS = 600000
-local stamp, id, source, reach = ARGV[2], ARGV[3], ARGV[4], ARGV[7]
+local stamp, id, source, reach, receipt = ARGV[2], ARGV[3], ARGV[4], ARGV[7], ARGV[8]
 
 -- After a head of 13 bytes a payload is a MessagePack array; its first item is the destination.
 local function is_foreign(record)
@@ -68,7 +70,12 @@ if not is_free then
   return old and FOREIGN or UNKNOWN
 end
 local claim = tonumber(redis.call('ZSCORE', KEYS[3], id) or '')
-if claim then
+local tried = redis.call('HGET', KEYS[4], id)
+if receipt ~= '' then -- only `receive` delivers it: also a fired copy can be removed
+  if string.match(tried or '', '^%d+:%d:%d*:(%d+)$') ~= receipt then
+    return UNKNOWN
+  end
+elseif claim then
   local fired = redis.call('HMGET', KEYS[8], 'fired_score', 'fired_claim')
   local score = struct.unpack('>d', old, 2)
   if claim <= tonumber(fired[2] or -1) and score <= tonumber(fired[1] or -1) then
@@ -76,7 +83,6 @@ if claim then
     return IN_FLIGHT
   end
 end
-local tried = redis.call('HGET', KEYS[4], id)
 local answer = tried and string.match(tried, ':(%d)') ~= '0' and CANCELLED_MAYBE or CANCELLED
 local t = redis.call('TIME')
 local now = tonumber(ARGV[1]) or t[1] * 1000 + math.floor(t[2] / 1000)
@@ -94,7 +100,8 @@ if redis.call('ZREM', KEYS[2], id) == 0 then
 end
 redis.call('HDEL', KEYS[1], id)
 redis.call('HDEL', KEYS[4], id, id .. '\0')
-if type(redis.pcall('HINCRBY', KEYS[8], 'cancelled', '1')) ~= 'number' then
+if receipt == ''
+  and type(redis.pcall('HINCRBY', KEYS[8], 'cancelled', '1')) ~= 'number' then
   redis.call('HSET', KEYS[8], 'cancelled', '1') -- it was no number: it begins anew
 end
 local old_calls = redis.call('ZRANGEBYSCORE', KEYS[10], '-inf', now - KEEP_CALLS_MS,

@@ -20,6 +20,9 @@
 -- ARGV[8]  offset       in the source; a call read before is answered unknown and does nothing
 -- ARGV[9]  reach        a JSON list of patterns: only a message bound for one of these destinations is
 --                       rescheduled; empty: any
+-- ARGV[10] receipt      of a pull topic: the message is rescheduled only if it was given out last with
+--                       this one, and wherever it is; empty: any
+-- ARGV[11] keep         1: the receipt stays the last one; else none is
 -- returns  answer: 0 unknown, 5 in flight, 8 rescheduled, 9 rescheduled, an earlier copy may have
 --          been delivered, 10 dead, 14 foreign: bound for a destination outside the reach
 -- cost     O(log n) and the size of the message
@@ -27,6 +30,7 @@ local UNKNOWN, IN_FLIGHT, RESCHEDULED, RESCHEDULED_MAYBE, DEAD, FOREIGN = 0, 5, 
 local KEEP_CALLS_MS = 600000
 local BACKDATED = 2 -- the head's version if the time of acceptance follows the payload
 local stamp, id, when, source, reach = ARGV[2], ARGV[3], ARGV[4], ARGV[7], ARGV[9]
+local receipt = ARGV[10]
 
 -- After a head of 13 bytes a payload is a MessagePack array; its first item is the destination.
 local function is_foreign(record)
@@ -61,7 +65,11 @@ end
 local marks = redis.call('HMGET', KEYS[7], 'fired_score', 'fired_claim', 'look')
 local score = struct.unpack('>d', old, 2)
 local claim = tonumber(redis.call('ZSCORE', KEYS[3], id) or '')
-if claim and claim <= tonumber(marks[2] or -1) and score <= tonumber(marks[1] or -1) then
+local tried = redis.call('HGET', KEYS[4], id)
+if receipt ~= '' and string.match(tried or '', '^%d+:%d:%d*:(%d+)$') ~= receipt then
+  return UNKNOWN
+elseif receipt == '' and claim
+  and claim <= tonumber(marks[2] or -1) and score <= tonumber(marks[1] or -1) then
   return IN_FLIGHT
 elseif redis.call('ZSCORE', KEYS[6], id) then
   return DEAD
@@ -71,8 +79,7 @@ local now = tonumber(ARGV[1]) or t[1] * 1000 + math.ceil(t[2] / 1000)
 local due_ms = string.byte(when) == 43 and now + string.sub(when, 2) or tonumber(when)
 local new = due_ms + math.min(255 / 256, score % 1)
 local head = redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')[2]
-local tried = redis.call('HGET', KEYS[4], id)
-local count, maybe = string.match(tried or '0:0:', '(%d+):(%d)')
+local count, maybe, asked = string.match(tried or '0:0:', '(%d+):(%d):?(%d*)')
 
 -- The first write cannot grow memory: a full Redis still lets messages be moved.
 redis.call('ZREM', KEYS[5], id)
@@ -87,11 +94,16 @@ if new < now - 1 then -- already overdue: its lateness counts from now
 end
 redis.call('HSET', KEYS[1], id, struct.pack('>Bd', version, new) .. rest)
 redis.call('ZADD', KEYS[2], string.format('%.17g', new), id)
-if type(redis.pcall('HINCRBY', KEYS[7], 'rescheduled', '1')) ~= 'number' then
+if receipt == ''
+  and type(redis.pcall('HINCRBY', KEYS[7], 'rescheduled', '1')) ~= 'number' then
   redis.call('HSET', KEYS[7], 'rescheduled', '1') -- it was no number: it begins anew
 end
 if tried then
-  redis.call('HSET', KEYS[4], id, (count or 0) .. ':' .. (maybe or '1') .. ':')
+  local last = receipt ~= '' and asked or ''
+  if ARGV[11] == '1' then
+    last = last .. ':' .. receipt
+  end
+  redis.call('HSET', KEYS[4], id, (count or 0) .. ':' .. (maybe or '1') .. ':' .. last)
   redis.call('HDEL', KEYS[4], id .. '\0')
 end
 local answer = maybe == '0' and RESCHEDULED or RESCHEDULED_MAYBE

@@ -18,6 +18,7 @@ from delaybridge.accept.headers import encode_headers, partition_of
 from delaybridge.accept.plan import check_plan
 from delaybridge.errors import DelayOutOfRange, MessageError, shown
 from delaybridge.message import (
+    PULL,
     Destination,
     Limits,
     Message,
@@ -67,6 +68,9 @@ def accept(
         None if message.ttl is None else times.delay_ms(message.ttl, field="ttl"),
         _flag(message.at_most_once, "at_most_once"),
     )
+    if destination.kind == PULL and message.at_most_once:
+        what = "a pull topic has none: finish each message as soon as it is received"
+        raise MessageError("bad_destination", "at_most_once", what)
     plan = check_plan(message.retry, kinds, destination)
     if plan is not None and message.at_most_once:
         what = "an at_most_once message is never tried again; give one of them"

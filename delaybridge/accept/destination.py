@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from urllib.parse import unquote
 
 from delaybridge.errors import MessageError, shown
-from delaybridge.message import Destination
+from delaybridge.message import PULL, Destination
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _PATH_CHAR = r"(?:[A-Za-z0-9._~!$&'()*+,;=:@/-]|%[0-9A-Fa-f]{2})"
@@ -34,15 +34,15 @@ class DestinationCache(dict[str, tuple[Destination, str]]):
 def parse_destination(text: object, kinds: Mapping[str, str]) -> Destination:
     """Parse `rabbitmq:EXCHANGE/ROUTING.KEY`, `kafka:TOPIC`, ...; MessageError for anything else.
 
-    The part before the colon is the name of a configured broker. In the name of an exchange, write
-    a slash as `%2F` and a per cent sign as `%25`.
+    The part before the colon is the name of a configured broker, or `pull`. In the
+    name of an exchange, write a slash as `%2F` and a per cent sign as `%25`.
     """
     if not isinstance(text, str) or not text:
         raise _bad("empty; write BROKER:ADDRESS")
     broker, colon, address = text.partition(":")
     if not colon:
         raise _bad(f"{shown(text)} has no colon: BROKER:ADDRESS")
-    kind = kinds.get(broker)
+    kind = PULL if broker == PULL else kinds.get(broker)
     if kind is None or address.startswith("//"):
         raise MessageError(
             "unknown_destination", "destination", _unknown_broker(text, broker, kinds)
@@ -74,7 +74,7 @@ def _check_address(destination: Destination) -> None:
             _short_text(part, what)
         if not address and not routing_key:
             raise _bad("the queue's name is missing")
-    elif destination.kind == "kafka":
+    elif destination.kind in ("kafka", PULL):
         if not _TOPIC.fullmatch(address) or address in (".", ".."):
             raise _bad(f"{shown(address)} is not a topic name; use 1 to 249 of a-z A-Z 0-9 . _ -")
     else:

@@ -9,7 +9,7 @@ from typing import Any
 from delaybridge.accept.destination import parse_destination
 from delaybridge.backoff import ATTEMPTS_LIMIT, FACTOR_LIMIT, WAIT_LIMIT_MS
 from delaybridge.errors import MessageError, shown
-from delaybridge.message import Destination, MessagePlan, Retry
+from delaybridge.message import PULL, Destination, MessagePlan, Retry
 
 _FIELDS = MessagePlan.__struct_fields__
 _WHOLE = {"max_attempts": ATTEMPTS_LIMIT, "base_ms": WAIT_LIMIT_MS, "max_ms": WAIT_LIMIT_MS}
@@ -77,6 +77,8 @@ def _dead_letter(text: object, kinds: Mapping[str, str], source: Destination | N
         to = parse_destination(text, kinds)
     except MessageError as exc:
         raise _bad("dead_letter", exc.detail) from None
+    if to.kind == PULL:
+        raise _bad("dead_letter", "a pull topic takes none; name a broker's destination")
     if source is not None and to == source:
         raise _bad("dead_letter", "it is the destination itself; give another one")
     if source is not None and to.kind != source.kind:

@@ -28,6 +28,7 @@ from delaybridge.cli.grammar import Command, pass_call
 from delaybridge.cli.invocation import Invocation
 from delaybridge.cli.output import FAIL, OK, WARN
 from delaybridge.cli.servers import servers
+from delaybridge.message import PULL
 from delaybridge.store import damage, gate, keys, registry, setbacks
 from delaybridge.store.described import unowned
 from delaybridge.store.unseen import numbers
@@ -216,7 +217,7 @@ def _rules(found: delaybridge.Stats, settings: Settings) -> Iterator[Finding]:
             yield Finding(WARN, "destinations", paused_text(each, found.now_ms), remedy)
     served = {name for each in found.workers for name in each.said.brokers or {}}
     for place in found.rules.by_place:
-        if (name := place.partition(":")[0]) not in served.union(settings.brokers):
+        if (name := place.partition(":")[0]) not in served.union(settings.brokers, (PULL,)):
             what = f"there is a rule for {place}, but no broker named {name} is configured"
             remedy = "See: delaybridge destination show"
             yield Finding(WARN, "destinations", what, f"{remedy} {place}")

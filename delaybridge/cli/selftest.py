@@ -13,7 +13,7 @@ from delaybridge.accept.accept import accept
 from delaybridge.errors import StoreDamaged, StoreError
 from delaybridge.message import Limits, Message, State
 from delaybridge.settings.namespace import MAX_BUCKETS
-from delaybridge.store import keys, record, recurring, registry, verbs
+from delaybridge.store import keys, pulling, record, recurring, registry, verbs
 from delaybridge.store.command import RedisCommand
 from delaybridge.store.keys import SCRIPT_KEYS
 from delaybridge.store.placement import at
@@ -85,6 +85,10 @@ def _life(bucket: Bucket, namespace: str) -> Generator[RedisCommand[Any], Any, N
     yield bucket.retry(token, _TTL_MS, [(item, 0, False, "")])
     item = yield from _fired(bucket, token, item.claim)
     yield bucket.park(token, _TTL_MS, [item])
+    yield bucket.unpark(token, _TTL_MS)
+    item = yield from _fired(bucket, token, item.claim)
+    yield pulling.offer(bucket, (token, _TTL_MS), [(item, "memory:doctor")])
+    yield pulling.receive(bucket, "doctor", 1, 0)
     yield bucket.unpark(token, _TTL_MS)
     item = yield from _fired(bucket, token, item.claim)
     yield bucket.bury(token, _TTL_MS, [(item, False, False, "doctor")])

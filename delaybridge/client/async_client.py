@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 from delaybridge.accept.accept import Accepted
 from delaybridge.client.batching import Batching
 from delaybridge.client.overview import AsyncOverview
+from delaybridge.client.pulling import AsyncPulls
 from delaybridge.client.recurring import AsyncRecurringMessages
 from delaybridge.client.requests import (
     Key,
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class AsyncClient(AsyncOverview, AsyncSteers):
+class AsyncClient(AsyncOverview, AsyncSteers, AsyncPulls):
     """Schedules messages, changes and shows them, on an event loop. One for each loop is enough.
 
         async with AsyncClient("redis://localhost:6379/0") as client:

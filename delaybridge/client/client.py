@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 from delaybridge.accept.accept import Accepted
 from delaybridge.client.many import Many
 from delaybridge.client.overview import Overview
+from delaybridge.client.pulling import Pulls
 from delaybridge.client.recurring import RecurringMessages
 from delaybridge.client.requests import (
     Key,
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Client(Many, Overview, Steers):
+class Client(Many, Overview, Steers, Pulls):
     """Schedules messages, changes and shows them. Thread-safe: one for each process is enough.
 
         with Client("redis://localhost:6379/0") as client:

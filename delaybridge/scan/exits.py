@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from delaybridge.store.command import RedisCommand
+from delaybridge.store.pulling import offer
 from delaybridge.store.verbs import Bucket, Item
 
 _CALL_ITEMS = 1000  # messages in one call of a script
@@ -40,6 +41,7 @@ class Exits:
         self._deferred: list[tuple[Item, float]] = []
         self._buried: list[tuple[Item, bool, bool, str]] = []
         self._parked: list[Item] = []
+        self._offered: list[tuple[Item, str]] = []
         self._parking: set[str] = set()  # in reports that have no answer yet
         self._unpark_ids: list[str] = []
         self._unpark_all = False
@@ -67,6 +69,10 @@ class Exits:
     def park(self, item: Item) -> None:
         """Move it to the parked set, until its broker takes messages again."""
         self._parked.append(item)
+
+    def offer(self, item: Item, destination: str) -> None:
+        """Set it aside for the consumers of this pull topic."""
+        self._offered.append((item, destination))
 
     def unpark(self, ids: list[str] | None) -> None:
         """Bring these parked messages back to `due`, or (None) all.
@@ -96,7 +102,7 @@ class Exits:
     @property
     def _is_urgent(self) -> bool:
         moved = self._retried or self._deferred or self._buried or self._parked
-        return bool(moved) or self._may_unpark
+        return bool(moved or self._offered) or self._may_unpark
 
     @property
     def _may_unpark(self) -> bool:
@@ -115,6 +121,8 @@ class Exits:
         settled = self._settled_of
         count = sum(settled.values())
         count += len(self._retried) + len(self._deferred) + len(self._buried) + len(self._parked)
+        count += len(self._offered)
+        commands += (offer(bucket, owner, part) for part in _parts(self._offered))
         commands += (bucket.park(*owner, part) for part in _parts(self._parked))
         commands += (bucket.settle(*owner, part) for part in _by_claim(self._settled))
         commands += (bucket.retry(*owner, part) for part in _parts(self._retried))
@@ -126,7 +134,7 @@ class Exits:
         self._parking |= parked
         self._settled, self._retried, self._deferred = {}, [], []
         self._settled_of = {}
-        self._buried, self._parked = [], []
+        self._buried, self._parked, self._offered = [], [], []
         return ExitReport(commands, count, back_off_ms, parked, settled, deferred_to)
 
     def answered(self, report: ExitReport) -> None:

@@ -18,7 +18,7 @@ from delaybridge.events import (
     PublishFailed,
     Retried,
 )
-from delaybridge.message import Destination
+from delaybridge.message import PULL, Destination
 from delaybridge.metrics.histogram import spread
 from delaybridge.publish import Fault, Outcome, Verdict
 from delaybridge.scan.copy import Copy, Lot
@@ -58,6 +58,8 @@ class Outcomes:
         for copy in copies:
             if copy.record.at_most_once:
                 copy.session.ended(1)  # settled before it was published
+            elif lane.kind == PULL:
+                copy.session.exits.offer(copy.item, copy.record.destination)
             else:
                 settled.setdefault(copy.lot, []).append(copy.id)
         for lot, ids in settled.items():
@@ -143,6 +145,8 @@ class Outcomes:
         destination, lane = self._route(to, now_ms)
         if lane.publisher is None or not copy.record.suits(lane.kind) or lane.terms.paused:
             return False  # its broker was removed since, or replaced by one of another kind
+        if lane.kind == PULL:
+            return False  # set by hand: its record names another destination
         try:
             letter = Letter(copy, to, destination, lane, reason[:_REASON_CHARS], maybe=maybe)
         except DecodeError:  # its header table is damaged: none can be added

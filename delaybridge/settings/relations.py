@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from delaybridge.errors import ConfigError, MessageError
+from delaybridge.message import PULL
 from delaybridge.settings.routes import SETTINGS as ROUTE_SETTINGS
 from delaybridge.settings.routes import parse_routes
 from delaybridge.settings.urls import kinds_of
@@ -33,6 +34,8 @@ _COMPARE = {"<": (operator.lt, "below"), "<=": (operator.le, "at most")}
 def contradictions(settings: Settings) -> Iterator[str]:
     """Every fault among settings whose values are valid by themselves."""
     kinds = kinds_of(settings.brokers)
+    if PULL in kinds:
+        yield f"brokers.{PULL}: the name is that of pull topics; choose another"
     yield from _numbers(settings)
     yield from _routes(settings, kinds)
     yield from _dead_letters(settings, kinds)
@@ -73,6 +76,8 @@ def _dead_letters(settings: Settings, kinds: dict[str, str]) -> Iterator[str]:
         where = f"{source}: dead.dead_letter: got {text!r}; "
         try:
             broker = parse_destination(text, kinds).broker
+            if broker == PULL:
+                raise MessageError("bad_destination", "", "a pull topic takes no dead letters")
         except MessageError as exc:
             yield where + exc.detail
             continue

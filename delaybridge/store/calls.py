@@ -10,11 +10,12 @@ from delaybridge.store.changes import Changes
 from delaybridge.store.definitions import Definitions
 from delaybridge.store.destinations import Controls
 from delaybridge.store.horizon import Outlook
+from delaybridge.store.pulling import Pulling
 from delaybridge.store.series import History
 from delaybridge.store.stats import Counting
 from delaybridge.store.tally import Tallying
 from delaybridge.store.views import Views
 
 
-class Calls(Definitions, Changes, Views, Counting, Outlook, Tallying, Controls, History):
+class Calls(Definitions, Changes, Views, Counting, Outlook, Tallying, Controls, History, Pulling):
     """The calls of one namespace."""

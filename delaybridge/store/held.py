@@ -1,4 +1,4 @@
-"""Messages that wait because an operator wants it: their destination is paused or has a rate."""
+"""Messages that wait, as wanted: for a consumer, or since their place is paused or has a rate."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, NamedTuple
 
 from delaybridge.errors import DecodeError, StoreError
-from delaybridge.message import State, destination_text
+from delaybridge.message import PULL, State, destination_text
 from delaybridge.store.command import Each, Steps, grouped
 from delaybridge.store.destinations import PlaceCounts, touches
 from delaybridge.store.record import since_ms, split_record
@@ -52,7 +52,7 @@ def unheld(
     now_ms: int,
     troubles: Sequence[Trouble] = (),
 ) -> Steps[list[BucketStats]]:
-    """The same counts, `overdue_ms` without the messages that a pause or a rate holds back.
+    """The same counts, `overdue_ms` without the messages that wait as they should.
 
     A rate holds nothing back where there is trouble, or in a bucket without a worker. Looks among
     the first thousand of each state of a bucket; if all of those are held back, none counts as
@@ -61,7 +61,9 @@ def unheld(
     paused = {place for place, rule in known.by_place.items() if rule.paused}
     limited = {place for place in _limited(known) if not _troubled(place, kinds, troubles)}
     holding = [paused | limited if count.owner else paused for count in counts]
-    late = [at for at, count in enumerate(counts) if holding[at] and count.overdue_ms]
+    late = [
+        at for at, count in enumerate(counts) if (holding[at] or count.parked) and count.overdue_ms
+    ]
     if not late:
         return [*counts]
     replies = yield from grouped(
@@ -103,7 +105,10 @@ def _is_held(row: Row, holding: AbstractSet[str], kinds: Mapping[str, str]) -> b
         _, payload = split_record(row.record)
     except DecodeError:
         return False
-    return bool(holding & {*places_of(destination_text(payload), kinds)})
+    text = destination_text(payload)
+    if row.state is State.PARKED and text.startswith(f"{PULL}:"):
+        return True  # its consumers have not received it
+    return bool(holding & {*places_of(text, kinds)})
 
 
 def late_from_ms(row: Row) -> int | None:

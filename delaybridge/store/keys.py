@@ -29,6 +29,7 @@ BUCKET_KEYS = (
     "revoked",
     "calls",
     "sources",
+    "ready",
 )
 
 _WHOLE = ("messages", "due", "mirror", "attempts", "parked", "dead", "dead_reason", "marks")
@@ -58,6 +59,8 @@ SCRIPT_KEYS: dict[str, tuple[str, ...]] = {
     "retry": ("lease", "due", "mirror", "messages", "attempts"),
     "park": ("lease", "mirror", "parked"),
     "unpark": ("lease", "parked", "due"),
+    "offer": ("lease", "mirror", "parked", "ready"),
+    "receive": ("messages", "due", "parked", "attempts", "marks", "ready"),
     "bury": ("lease", "mirror", "attempts", "dead", "dead_reason"),
     "reclaim": ("lease", "due", "mirror", "messages", "attempts", "dead", "dead_reason", "marks"),
     "trim": ("lease", "messages", "attempts", "dead", "dead_reason", "marks", "calls"),
@@ -165,6 +168,8 @@ series = _of_namespace("series")
 """Hash: what workers counted in each of the last seconds, minutes and half hours, MessagePack."""
 waits = _of_namespace("waits")
 """String without a meaning, on each server: what is written before a WAIT, which counts from it."""
+offers = _of_namespace("offers")
+"""Channel: the destination of a pull topic that has messages to receive."""
 wake = _of_namespace("wake")
 """Channel: `bucket due_ms` when an idle owner must look again, `fleet` when shares change,
 `destinations` when a rule changes."""

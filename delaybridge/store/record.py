@@ -15,7 +15,7 @@ MAX_SCORE = 2**53  # scores below it are exact
 _VERSIONS = (HEAD_VERSION, BACKDATED)
 _HEAD = struct.Struct(">Bd")
 _TIME = struct.Struct(">d")
-_TRIED = re.compile(rb"([0-9]{1,9}):([01]):([0-9]{0,15})")
+_TRIED = re.compile(rb"([0-9]{1,9}):([01]):([0-9]{0,15})(?::[0-9]{1,16})?")
 
 
 class Tried(NamedTuple):

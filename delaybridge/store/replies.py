@@ -34,6 +34,9 @@ ANSWERS = {  # the numbers are those of lua/
     12: Answer.DISCARDED,
     13: Answer.UNREADABLE,
     14: Answer.FOREIGN,
+    15: Answer.FINISHED,  # this and the next are not in lua/: they say what a receipt was used for
+    16: Answer.EXTENDED,
+    17: Answer.RELEASED,
 }
 _STATES = (State.DELAYED, State.IN_FLIGHT, State.PARKED, State.DEAD)
 _BIRTH = re.compile(rb"([1-9][0-9]{0,4}):([0-9a-f]{16}(?::[1-9][0-9]{0,2}s?)?)")

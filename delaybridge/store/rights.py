@@ -35,12 +35,17 @@ _OPENS = ("INFO", "GET", "SET")
 _LOOKS = ("HLEN", "HMGET", "ZRANGE", "ZCARD")  # to find damage
 _PRODUCES = ("schedule", "cancel", "reschedule", "get", "quarantine", "announce", "sample")
 _OWNS = (
-    "acquire", "renew", "release", "claim", "fire", "settle", "retry", "park", "unpark", "page",
+    "acquire", "renew", "release", "claim", "fire", "settle", "retry", "park", "offer", "unpark",
+    "page",
     "bury", "reclaim", "trim", "announce", "allow", "schedule", "cancel", "define", "recur",
     "fence", "record",
 )  # fmt: skip
 ROLES = {
     "producer": Role(_PRODUCES, (*_OPENS, *_LOOKS)),
+    "consumer": Role(
+        (*_PRODUCES, "receive"),
+        (*_OPENS, *_LOOKS, "ZRANGEBYLEX", "SUBSCRIBE", "UNSUBSCRIBE", "PING"),
+    ),
     "worker": Role(
         _OWNS, (*_OPENS, *_LOOKS, "TIME", "HGET", "HGETALL", "SUBSCRIBE", "UNSUBSCRIBE", "PING")
     ),
@@ -48,11 +53,12 @@ ROLES = {
         tuple(SCRIPT_KEYS),
         (
             *(*_OPENS, *_LOOKS, "TIME", "HGET", "HGETALL", "HSCAN", "PTTL", "DEL"),
-            *("SUBSCRIBE", "UNSUBSCRIBE", "PING", "XADD", "XREVRANGE"),
+            *("SUBSCRIBE", "UNSUBSCRIBE", "PING", "XADD", "XREVRANGE", "ZRANGEBYLEX"),
         ),
     ),
 }
-"""producer: clients and ingest; operator: the command line, whose doctor runs every script."""
+"""producer: clients and ingest; consumer: clients that receive; operator: the command line,
+whose doctor runs every script."""
 
 _HASH, _ZSET, _STRING = "messages", "due", "lease"
 # Command -> one of a bucket's keys of its type, and the arguments after the key.
@@ -79,6 +85,7 @@ PROBES: dict[str, tuple[str, tuple[str | int, ...]]] = {
     "ZCOUNT": (_ZSET, (0, 1)),
     "ZRANGE": (_ZSET, (0, 0)),
     "ZRANGEBYSCORE": (_ZSET, (0, 1)),
+    "ZRANGEBYLEX": (_ZSET, ("-", "+")),
     "ZREM": (_ZSET, ("member",)),
     "ZREMRANGEBYSCORE": (_ZSET, (0, 1)),
     "PEXPIRE": (_STRING, (_EXPIRE_MS,)),

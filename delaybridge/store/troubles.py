@@ -6,10 +6,12 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from delaybridge.message import PULL
 from delaybridge.store.record import Failing
 
 _WORD = re.compile(r"ingress:\w+|[^:\n]+")
 LACKING = "no_broker"
+UNRECEIVED = "unreceived: no consumer has received it yet"
 LIMITED = "limited"
 SLOW = "slow: its destination takes messages more slowly than they fall due"
 
@@ -56,6 +58,8 @@ class WorkerTroubles(NamedTuple):
     def why(self, destination: str) -> str:
         """Why a message to this destination is parked, as far as the worker has announced it."""
         name = destination.partition(":")[0]
+        if name == PULL:
+            return UNRECEIVED
         if self.brokers is not None and name not in self.brokers:
             return f"{LACKING}: its worker has no broker named {name!r}"
         if reason := (self.brokers or {}).get(name):

@@ -71,7 +71,7 @@ class Bucket:
             state: (name[listed], *(name[key] for key in SCRIPT_KEYS["page"][1:]))
             for state, listed in LISTED.items()
         }
-        self._name = name
+        self._name, self.offers = name, keys.offers(namespace)
 
     def key(self, name: str) -> str:
         """The key `name` (one of `keys.BUCKET_KEYS`) of this bucket."""
@@ -144,7 +144,7 @@ class Bucket:
         otherwise: if the answer is `unknown` or `foreign`, the caller does something else, and the
         offset does not count as read until that is done. reach: as for `schedule`.
         """
-        args = (_now(now_ms), stamp, id, source, offset, int(otherwise), reach)
+        args = (_now(now_ms), stamp, id, source, offset, int(otherwise), reach, "")
         return self._call("cancel", args, replies.read_answer)
 
     def reschedule(
@@ -159,7 +159,7 @@ class Bucket:
         now_ms: int | None = None,
     ) -> RedisCommand[Answer]:
         """Give a message that was not fired another due time. source, reach: as for `cancel`."""
-        args = (_now(now_ms), stamp, id, when, self.wake, self.number, source, offset, reach)
+        args = (_now(now_ms), stamp, id, when, self.wake, self.number, source, offset, reach, "", 0)
         return self._call("reschedule", args, replies.read_answer)
 
     def kick(

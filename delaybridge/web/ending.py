@@ -17,5 +17,9 @@ class Ending:
     def end(self) -> None:
         """The connection has ended."""
         self.has_ended = True
+        self.wake()
+
+    def wake(self) -> None:
+        """Wake whoever waits."""
         if self.waiter is not None and not self.waiter.done():
             self.waiter.set_result(None)

@@ -21,6 +21,7 @@ from delaybridge.web.app import App
 from delaybridge.web.dialects import DIALECTS
 from delaybridge.web.hub import EventHub
 from delaybridge.web.processes import serve_together
+from delaybridge.web.ready import ReadyHub
 from delaybridge.web.site import Site
 from delaybridge.web.table import ENDPOINTS
 from delaybridge.web.transport import bounded, sweep
@@ -68,7 +69,7 @@ async def answer_on(sock: socket.socket, settings: Settings, **limits: float) ->
     """
     settings = _patient(settings)
     async with AsyncClient.from_settings(settings) as client:
-        site = Site(settings, client, EventHub(settings))
+        site = Site(settings, client, EventHub(settings), ReadyHub(settings))
         config = uvicorn.Config(
             App(site, Access(settings.serve), (*ENDPOINTS, *DIALECTS[settings.serve.compat])),
             http=bounded(settings.serve.connections, **limits),

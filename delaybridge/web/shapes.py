@@ -175,9 +175,9 @@ def shape_of(stored: Stored, *, with_body: bool) -> StoredMessage:
         retry=None if stored.retry is None else msgspec.to_builtins(stored.retry),
         **{name: getattr(stored, name) for name in _SAME},
     )
-    made.key, made.key_base64 = _text(stored.key)
+    made.key, made.key_base64 = as_text(stored.key)
     if with_body:
-        text, data = _text(stored.body)
+        text, data = as_text(stored.body)
         if data is None:
             made.body = text
         else:
@@ -191,7 +191,7 @@ _SAME = (
 )
 
 
-def _text(value: bytes | None) -> tuple[str | None, str | None]:
+def as_text(value: bytes | None) -> tuple[str | None, str | None]:
     """Text, or base64 of what is no UTF-8."""
     if value is None:
         return None, None

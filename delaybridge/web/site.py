@@ -8,12 +8,14 @@ from dataclasses import dataclass, field
 from delaybridge.client.async_client import AsyncClient
 from delaybridge.settings.settings import Settings
 from delaybridge.web.hub import EventHub
+from delaybridge.web.ready import ReadyHub
 from delaybridge.web.traffic import Traffic
 
 
 @dataclass(slots=True)
 class Site:
     """The client, and the settings it was made with. events: of the fleet, as they happen.
+    ready: wakes consumers of topics.
 
     is_draining: told to stop. alone_since_s: bucket -> when it was first seen without a worker, on
     the monotonic clock. traffic: what was answered. tasks: what goes on after its request was
@@ -23,6 +25,7 @@ class Site:
     settings: Settings
     client: AsyncClient
     events: EventHub
+    ready: ReadyHub
     is_draining: bool = False
     alone_since_s: dict[int, float] = field(default_factory=dict)
     traffic: Traffic = field(default_factory=Traffic)
@@ -32,6 +35,7 @@ class Site:
         """It was told to stop: end what only waits."""
         self.is_draining = True
         await self.events.close()
+        await self.ready.close()
 
     async def close(self) -> None:
         """End all tasks."""

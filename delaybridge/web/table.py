@@ -15,6 +15,7 @@ from delaybridge.web import (
     numbers,
     recurring,
     stream,
+    topics,
     topology,
 )
 from delaybridge.web.about import endpoints_about
@@ -31,6 +32,7 @@ _DESCRIBED: tuple[Endpoint, ...] = (
     *numbers.ENDPOINTS,
     *definitions.ENDPOINTS,
     *topology.ENDPOINTS,
+    *topics.ENDPOINTS,
     *stream.ENDPOINTS,
     *audit.ENDPOINTS,
     *health.ENDPOINTS,

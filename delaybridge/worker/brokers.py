@@ -8,7 +8,9 @@ from collections.abc import Callable, Collection, Mapping, Set
 from functools import partial
 
 from delaybridge.errors import PublishUnavailable
+from delaybridge.message import PULL
 from delaybridge.publish import PublishOptions, Report, connect, kind_of
+from delaybridge.publish.pull import PullPublisher
 from delaybridge.scan.lane import Broker, Lane
 from delaybridge.scan.outcomes import ERROR_CHARS
 from delaybridge.worker.eventlog import say
@@ -18,7 +20,7 @@ _OUTCOMES_POLL_S = 0.05
 
 
 class Brokers:
-    """A publisher for each configured broker.
+    """A publisher for each configured broker, and one for pull topics.
 
     by_name: empty once they are closed. tried: set once a connection to each broker configured at
     the start has succeeded or failed.
@@ -34,7 +36,8 @@ class Brokers:
     ) -> None:
         """on_change: called when a broker becomes unavailable or available."""
         self._report, self._on_change, self._options = report, on_change, options
-        self.by_name = {name: self._create(name, url) for name, url in urls.items()}
+        self.by_name = {PULL: Broker(PULL, PullPublisher(report))}
+        self.by_name |= {name: self._create(name, url) for name, url in urls.items()}
         self.tried = asyncio.Event()
         self._logged: dict[str, str | None] = {}  # the reason logged last; None: available
         self._background = Background()
@@ -45,7 +48,7 @@ class Brokers:
         A broker that cannot be reached is `unavailable`, and its publisher keeps trying. Raises the
         first error that another try cannot fix, for example ConfigError.
         """
-        attempts = [self._background.start(self._connect(name)) for name in self.by_name]
+        attempts = [self._background.start(self._connect(name)) for name in self.configured]
         for task in attempts:
             either = [task, self._background.failure]
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -62,8 +65,13 @@ class Brokers:
 
     def announced(self) -> dict[str, str | None]:
         """Why each is unavailable, for the worker's announcement; None if it is not."""
-        reasons = {name: broker.publisher.unavailable for name, broker in self.by_name.items()}
+        reasons = {name: each.publisher.unavailable for name, each in self.configured.items()}
         return {name: why and why[:ERROR_CHARS] for name, why in reasons.items()}
+
+    @property
+    def configured(self) -> dict[str, Broker]:
+        """Those of the settings."""
+        return {name: broker for name, broker in self.by_name.items() if name != PULL}
 
     def retire(self, brokers: Collection[Broker], lanes: Collection[Lane]) -> None:
         """Close replaced brokers once their lanes have every outcome, or confirms time out."""

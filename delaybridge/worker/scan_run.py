@@ -161,8 +161,8 @@ class ScanRun:
 
     def reported(self) -> dict[str, Any]:
         """The fields of this worker's report that tell of its scanner."""
-        brokers, said = self._brokers.by_name.items(), self._shifts.reported()
-        said["unconfirmed"] = dict.fromkeys(self._brokers.by_name, 0) | said["unconfirmed"]
+        brokers, said = self._brokers.configured.items(), self._shifts.reported()
+        said["unconfirmed"] = dict.fromkeys(self._brokers.configured, 0) | said["unconfirmed"]
         return {
             "buckets": tuple(session.bucket.number for session in self._shifts.sessions()),
             "brokers": {name: broker.publisher.unavailable for name, broker in brokers},

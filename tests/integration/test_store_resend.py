@@ -16,7 +16,7 @@ import pytest
 
 from delaybridge.accept.accept import Accepted
 from delaybridge.message import WAIT, Answer, OnConflict, State
-from delaybridge.store import keys, registry
+from delaybridge.store import keys, pulling, registry
 from delaybridge.store.bound import bound
 from delaybridge.store.command import RedisCommand
 from delaybridge.store.keys import SCRIPT_KEYS
@@ -243,6 +243,12 @@ def park(world: World) -> RedisCommand[Any]:
     return owner.parking(*copies)
 
 
+def offer(world: World) -> RedisCommand[Any]:
+    owner, copies = _claimed(world, "x", "y")
+    items = [(copy.item, "pull:t") for copy in copies]
+    return pulling.offer(owner.bucket, (owner.token, TTL_MS), items)
+
+
 def unpark(world: World) -> RedisCommand[Any]:
     owner, copies = _claimed(world, "x", "y")
     owner.park(*copies)
@@ -308,7 +314,18 @@ CASES: list[Case] = [
     *(acquire, acquire_first, renew, release, claim, claim_all, claim_nothing),
     *(fire, fire_acknowledging, settle, settle_at_most_once, retry, retry_not_attempted),
     retry_until_later,
-    *(park, unpark, unpark_named, page_parked, bury, reclaim, trim, announce, announce_leaving),
+    *(
+        park,
+        offer,
+        unpark,
+        unpark_named,
+        page_parked,
+        bury,
+        reclaim,
+        trim,
+        announce,
+        announce_leaving,
+    ),
 ]
 
 
@@ -348,8 +365,9 @@ def told(answer: Any) -> Any:
 
 def test_there_is_a_case_for_every_verb(now_ms: int) -> None:
     verbs = {case.__name__.partition("_")[0] for case in CASES}
-    # See test_allow.py, test_rules.py, test_series.py, test_recurring_interleavings.py.
-    others = {"allow", "set_rule", "record", "define", "recur", "fence"}
+    # A `receive` sent again gives other messages, or none: see test_pull.py. For the others
+    # see test_allow.py, test_rules.py, test_series.py, test_recurring_interleavings.py.
+    others = {"allow", "set_rule", "record", "define", "recur", "fence", "receive"}
     assert verbs == SCRIPT_KEYS.keys() - others
 
 

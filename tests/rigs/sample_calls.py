@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from delaybridge.accept.accept import Accepted
 from delaybridge.message import State
-from delaybridge.store import recurring, registry
+from delaybridge.store import pulling, recurring, registry
 from delaybridge.store.command import RedisCommand
 from delaybridge.store.verbs import Bucket, Item
 
@@ -34,6 +34,8 @@ SAMPLES: dict[str, Callable[[int], RedisCommand[object]]] = {
     "settle": lambda n: BUCKET.settle("w:1:1", 1000, [(1, ["id"] * n)] * n),
     "retry": lambda n: BUCKET.retry("w:1:1", 1000, [(ITEM, None, False, "")] * n),
     "park": lambda n: BUCKET.park("w:1:1", 1000, [ITEM] * n),
+    "offer": lambda n: pulling.offer(BUCKET, ("w:1:1", 1000), [(ITEM, "pull:t")] * n),
+    "receive": lambda n: pulling.receive(BUCKET, "t", 9, 1000),
     "unpark": lambda n: BUCKET.unpark("w:1:1", 1000, ids=["id"] * n),
     "bury": lambda n: BUCKET.bury("w:1:1", 1000, [(ITEM, True, False, "why")] * n),
     "trim": lambda n: BUCKET.trim("w:1:1", 1000, keep=9, age_ms=None),

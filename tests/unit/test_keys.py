@@ -34,6 +34,7 @@ OF_THE_NAMESPACE = (
         keys.recurring_due,
         keys.recurring_state,
         keys.waits,
+        keys.offers,
         keys.wake,
     ),
 )

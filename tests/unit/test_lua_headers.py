@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from delaybridge.store import recurring, registry
+from delaybridge.store import pulling, recurring, registry
 from delaybridge.store.keys import SCRIPT_KEYS
 from delaybridge.store.scripts import scripts
 from delaybridge.store.verbs import Bucket
@@ -99,7 +99,7 @@ def test_the_scripts_are_the_verbs() -> None:
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_each_script_has_the_name_of_the_method_that_calls_it(verb: str) -> None:
-    homes = [getattr(home, verb, None) for home in (Bucket, registry, recurring)]
+    homes = [getattr(home, verb, None) for home in (Bucket, registry, recurring, pulling)]
     assert any(map(callable, homes))
     assert SAMPLES[verb](1).name == verb
 
@@ -204,4 +204,5 @@ def _written(verb: str) -> set[str]:
         if command in WRITING
         for number in key_numbers(verb, operand)
     }
-    return found | ({"wake"} if any(command == "PUBLISH" for command, _ in calls) else set())
+    channel = "offers" if verb == "offer" else "wake"
+    return found | ({channel} if any(command == "PUBLISH" for command, _ in calls) else set())

@@ -1,0 +1,238 @@
+"""Pull topics with workers, on a real Redis: received, finished, given back; and over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+
+from delaybridge.client import AsyncClient
+from delaybridge.errors import MessageError
+from delaybridge.message import Message
+from delaybridge.store import pulling
+from delaybridge.store.pulling import ReceivedMessage
+from tests.rigs.api import api
+from tests.rigs.crew import Crew
+from tests.rigs.waiting import wait_until_async
+
+DEADLINE_S = 20
+TTR = "1s"
+
+
+@pytest.fixture
+async def crew(redis_url: str, namespace: str) -> AsyncIterator[Crew]:
+    async with Crew(redis_url, namespace) as made:
+        made.start()
+        yield made
+
+
+async def received(
+    client: AsyncClient, count: int = 1, *, ttr: str = "30s"
+) -> list[ReceivedMessage]:
+    """Receive that many messages of topic `t`."""
+    found: list[ReceivedMessage] = []
+
+    async def are_there() -> bool:
+        found.extend(await client.receive("t", limit=count - len(found), ttr=ttr))
+        return len(found) == count
+
+    await wait_until_async(are_there, DEADLINE_S, lambda: f"{count} messages, got {found}")
+    return found
+
+
+async def test_a_message_is_received_once_due_and_finished_once(crew: Crew) -> None:
+    client = crew.client
+    made = await client.schedule("pull:t", b"x", delay=0.3, id="a", key="k", headers={"n": "1"})
+    (one,) = await received(client)
+    assert (one.id, one.body, one.key, one.attempt) == ("a", b"x", b"k", 1)
+    assert one.headers == (("n", b"1"),)
+    assert one.until_ms - 30_000 >= made.due_ms
+    assert await client.receive("t") == []
+    assert await client.finish([one]) == ["finished"]
+    assert await client.finish([one]) == ["unknown"]
+    assert await client.get("a") is None
+    await crew.settled()
+
+
+async def test_what_is_not_finished_in_time_comes_again_under_another_receipt(crew: Crew) -> None:
+    client = crew.client
+    await client.schedule("pull:t", b"x", delay=0, id="a")
+    (first,) = await received(client, ttr=TTR)
+    (again,) = await received(client)
+    assert (again.id, again.attempt) == ("a", 2)
+    assert again.until_ms - 30_000 >= first.until_ms
+    assert await client.finish([first]) == ["unknown"]
+    assert await client.extend([first], ttr="1m") == ["unknown"]
+    assert await client.release([first]) == ["unknown"]
+    assert await client.finish([again]) == ["finished"]
+
+
+async def test_released_comes_again_and_extended_does_not(crew: Crew) -> None:
+    client = crew.client
+    await client.schedule("pull:t", b"x", delay=0, id="a")
+    (one,) = await received(client, ttr=TTR)
+    assert await client.extend([one], ttr="1h") == ["extended"]
+    stored = await client.get("a")
+    assert stored is not None and stored.due_ms > one.until_ms + 3_000_000
+    assert await client.release([one]) == ["released"]
+    assert await client.finish([one]) == ["unknown"]
+    (again,) = await received(client)
+    assert again.attempt == 2
+
+
+async def test_a_call_under_a_receipt_sent_again_has_the_same_answer(crew: Crew) -> None:
+    client, store = crew.client, crew.store
+    await client.schedule("pull:t", b"x", delay=0, id="a")
+    (one,) = await received(client)
+    buckets = await client.run(lambda calls: calls.open())
+    number, _, turn = one.receipt.partition("-")
+    finish = pulling.finish(buckets[int(number)], b"1234", "a", turn)
+    first, second = [(await store.run([finish]))[0] for _ in range(2)]
+    assert first == second == "cancelled_maybe_delivered"
+    await client.schedule("pull:t", b"y", delay=0, id="a")
+    assert (await store.run([finish]))[0] == first
+    assert [new.body for new in await received(client)] == [b"y"]
+
+
+@pytest.mark.parametrize("is_received", [True, False])
+async def test_a_cancelled_message_does_not_come(crew: Crew, is_received: bool) -> None:
+    client = crew.client
+    await client.schedule("pull:t", b"x", delay=0, id="a")
+    if is_received:
+        (one,) = await received(client)
+        assert await client.cancel("a") == "cancelled_maybe_delivered"
+        assert await client.finish([one]) == ["unknown"]
+    else:
+
+        async def is_offered() -> bool:
+            return getattr(await client.get("a"), "state", None) == "parked"
+
+        await wait_until_async(is_offered, DEADLINE_S, "offered")
+        assert await client.cancel("a") == "cancelled"
+    assert await client.receive("t") == []
+    await client.schedule("pull:t", b"y", delay=0, id="a")
+    (new,) = await received(client)
+    assert (new.body, new.attempt) == (b"y", 1)
+
+
+async def test_a_message_never_finished_is_buried(crew: Crew) -> None:
+    client = crew.client
+    await client.schedule("pull:t", b"x", delay=0, id="a", retry={"max_attempts": 2})
+    for _ in range(2):
+        await client.release(await received(client))
+
+    async def is_dead() -> bool:
+        return getattr(await client.get("a"), "state", None) == "dead"
+
+    await wait_until_async(is_dead, DEADLINE_S, "buried")
+
+
+async def test_what_is_offered_outlives_its_worker(crew: Crew) -> None:
+    client = crew.client
+    await client.schedule_many([Message("pull:t", b"x", delay=0, id=f"m{i}") for i in range(20)])
+
+    async def are_offered() -> bool:
+        return (await client.stats()).parked == 20
+
+    await wait_until_async(are_offered, DEADLINE_S, "offered")
+    assert (await client.stats()).overdue_ms == 0
+    offered = await client.get("m0")
+    assert offered is not None and (offered.reason or "").startswith("unreceived")
+    await crew.stop()
+    (one,) = await client.receive("t")
+    assert await client.finish([one]) == ["finished"]
+    crew.start()
+    rest = await received(client, 19)
+    assert {each.attempt for each in rest} == {1}
+    assert set(await client.finish(rest)) == {"finished"}
+    await crew.settled()
+
+
+async def test_four_consumers_finish_all_though_one_dies_with_fifty(crew: Crew) -> None:
+    client, finished = crew.client, Counter[str]()
+    messages = [Message("pull:t", b"x", delay=i % 20 / 10, id=f"m{i}") for i in range(2000)]
+    await client.schedule_many(messages)
+    held = await received(client, 50, ttr="2s")  # its consumer dies now
+    attempts: dict[str, int] = {}
+
+    async def consume() -> None:
+        while finished.total() < 2000:
+            some = await client.receive("t", limit=40)
+            attempts.update((one.id, one.attempt) for one in some)
+            answers = await client.finish(some)
+            finished.update(
+                one.id for one, said in zip(some, answers, strict=True) if said == "finished"
+            )
+
+    async with asyncio.timeout(DEADLINE_S):
+        await asyncio.gather(*(consume() for _ in range(3)))
+    assert finished == Counter(f"m{i}" for i in range(2000))
+    assert all(attempts[one.id] == 2 for one in held)
+    assert Counter(attempts.values())[2] == 50
+    await crew.settled()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        ({"destination": "pull:a b"}, "bad_destination"),
+        ({"destination": "pull:t", "at_most_once": True}, "bad_destination"),
+        ({"destination": "pull:t", "retry": {"dead_letter": "pull:u"}}, "bad_retry"),
+    ],
+)
+async def test_refused(crew: Crew, arguments: dict[str, object], code: str) -> None:
+    with pytest.raises(MessageError) as error:
+        await crew.client.schedule(body=b"", delay=0, **arguments)  # type: ignore[arg-type]
+    assert error.value.code == code
+
+
+@pytest.fixture
+async def http(crew: Crew) -> AsyncIterator[httpx.AsyncClient]:
+    async with api(crew.url, crew.namespace) as client:
+        yield client
+
+
+async def test_a_long_poll_is_woken_and_its_message_finished(
+    crew: Crew, http: httpx.AsyncClient
+) -> None:
+    wanted = {"max": 20, "wait": "15s", "ttr": "30s"}
+    polls = [asyncio.create_task(http.post("/v1/topics/t:receive", json=wanted)) for _ in range(2)]
+    posts = [
+        {"destination": "pull:t", "body": "x", "delay": "500ms", "id": id} for id in ("a", "b")
+    ]
+    assert [(await http.post("/v1/messages", json=one)).status_code for one in posts] == [201, 201]
+    async with asyncio.timeout(10):
+        done, _ = await asyncio.wait(polls, return_when=asyncio.FIRST_COMPLETED)
+    items = [item for each in done for item in each.result().json()["items"]]
+    assert items[0]["body"] == "x" and items[0]["attempt"] == 1
+    given = {"items": [{"id": each["id"], "receipt": each["receipt"]} for each in items]}
+    answer = await http.post("/v1/topics/t:finish", json=given)
+    assert {each["result"] for each in answer.json()["items"]} == {"finished"}
+    again = await http.post("/v1/topics/t:finish", json=given)
+    assert {each["result"] for each in again.json()["items"]} == {"unknown"}
+    for poll in polls:
+        poll.cancel()
+
+
+async def test_a_poll_answers_empty_in_time(http: httpx.AsyncClient) -> None:
+    for wait in ("0s", "100ms"):
+        answer = await http.post("/v1/topics/t:receive", json={"wait": wait})
+        assert (answer.status_code, answer.json()) == (200, {"items": []})
+
+
+async def test_a_poll_whose_client_is_gone_takes_nothing(
+    crew: Crew, http: httpx.AsyncClient
+) -> None:
+    with pytest.raises(httpx.ReadTimeout):
+        await http.post("/v1/topics/t:receive", json={"wait": "20s"}, timeout=0.3)
+    await crew.client.schedule("pull:t", b"x", delay=0, id="a")
+    (one,) = (await http.post("/v1/topics/t:receive", json={"wait": "15s"})).json()["items"]
+    assert one["attempt"] == 1
+
+
+@pytest.mark.parametrize("wanted", [{"max": 0}, {"max": 1001}, {"ttr": "1ms"}, {"wait": "2m"}])
+async def test_bad_polls(http: httpx.AsyncClient, wanted: dict[str, object]) -> None:
+    assert (await http.post("/v1/topics/t:receive", json=wanted)).status_code == 422
