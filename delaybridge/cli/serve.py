@@ -12,7 +12,7 @@ from delaybridge.cli.grammar import Command, option, pass_call
 from delaybridge.cli.invocation import Invocation
 
 _NEEDED = ("starlette", "uvicorn", "httptools")
-_DIALECTS = ("mykit",)
+_DIALECTS = ("mykit", "youzan", "delay-queue")
 
 
 @click.command("serve", cls=Command)

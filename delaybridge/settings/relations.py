@@ -89,7 +89,7 @@ def _dead_letters(settings: Settings, kinds: dict[str, str]) -> Iterator[str]:
 def _compat(settings: Settings, kinds: dict[str, str]) -> Iterator[str]:
     """A dialect whose topics go nowhere."""
     text = settings.serve.compat_destination
-    if not settings.serve.compat and not text:
+    if not settings.serve.compat:
         return
     from delaybridge.accept.destination import parse_destination
 

@@ -251,9 +251,9 @@ class ServeSettings(Section):
     """The most requests a second of one token to one process; 0: no limit."""
     read_only: Switch = False
     """Change nothing, whatever a token allows."""
-    compat: Annotated[str, Field(pattern=r"^(|mykit)$")] = ""
-    """Also speak the HTTP of another delay queue: mykit."""
-    compat_destination: Annotated[str, Field(max_length=1000)] = ""
+    compat: Annotated[str, Field(pattern=r"^(|mykit|youzan|delay-queue)$")] = ""
+    """Also speak the HTTP of another delay queue: mykit, youzan or delay-queue."""
+    compat_destination: Annotated[str, Field(max_length=1000)] = "pull:{topic}"
     """Where the messages of its topics go, as kafka:{topic} or rabbitmq:{topic}/{subtopic}."""
     processes: Annotated[int, whole(1, 256)] = 1
     """Processes that share the port; at most one per core is useful."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from delaybridge.web.compat import mykit
+from delaybridge.web.compat import delay_queue, mykit, youzan
 from delaybridge.web.endpoint import Endpoint
 
 DIALECTS: Mapping[str, tuple[Endpoint, ...]] = {
     "": (),
     "mykit": mykit.ENDPOINTS,
+    "youzan": youzan.ENDPOINTS,
+    "delay-queue": delay_queue.ENDPOINTS,
 }

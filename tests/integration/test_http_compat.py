@@ -17,6 +17,8 @@ from tests.rigs.waiting import wait_until_async
 
 PLACE = "memory:{topic}"
 BROKERS = {"memory": "memory://"}
+JOB = {"topic": "order", "id": "15702398321", "delay": 3600, "ttr": 120, "body": '{"uid": 1}'}
+OK = {"code": 0, "message": "ok", "data": None}
 
 
 def server(redis_url: str, namespace: str, dialect: str, **serve: Any) -> Any:
@@ -28,6 +30,78 @@ async def got(http: httpx.AsyncClient, method: str, path: str, **more: Any) -> A
     answer = await http.request(method, path, **more)
     assert answer.status_code == 200, answer.text
     return answer.json()
+
+
+async def test_delay_queue(redis_url: str, namespace: str) -> None:
+    async with server(redis_url, namespace, "delay-queue") as http:
+        assert await got(http, "POST", "/push", json=JOB) == OK
+        shown = await got(http, "POST", "/get", json={"id": JOB["id"]})
+        stored = (await http.get(f"/v1/messages/{JOB['id']}")).json()
+        assert shown == {**OK, "data": {**JOB, "delay": -(-stored["due_ms"] // 1000)}}
+        assert stored["destination"] == "memory:order"
+        # The same id once more replaces it.
+        assert await got(http, "POST", "/push", json={**JOB, "body": "two"}) == OK
+        assert (await got(http, "POST", "/get", json={"id": JOB["id"]}))["data"]["body"] == "two"
+        for _ in range(2):  # also if nobody knows it
+            assert await got(http, "POST", "/delete", json={"id": JOB["id"]}) == OK
+        assert await got(http, "POST", "/get", json={"id": JOB["id"]}) == OK
+
+
+@pytest.mark.parametrize(
+    ("path", "sent", "code"),
+    [
+        ("/push", {**JOB, "id": " "}, "bad_id"),
+        ("/push", {**JOB, "topic": ""}, "bad_destination"),
+        ("/push", {**JOB, "topic": "a/b"}, "bad_destination"),
+        ("/push", {**JOB, "delay": 0}, "bad_time"),
+        ("/push", {**JOB, "delay": 2**31 + 1}, "bad_time"),
+        ("/push", {**JOB, "delay": "5"}, "bad_time"),
+        ("/push", {**JOB, "ttr": 0}, "bad_time"),
+        ("/push", {**JOB, "ttr": 86401}, "bad_time"),
+        ("/push", [], "bad_value"),
+        ("/pop", {"topic": "order"}, "no_pull"),
+        ("/delete", {"id": ""}, "bad_id"),
+    ],
+)
+async def test_delay_queue_refuses(
+    redis_url: str, namespace: str, path: str, sent: Any, code: str
+) -> None:
+    async with server(redis_url, namespace, "delay-queue") as http:
+        refused = await got(http, "POST", path, json=sent)
+        assert (refused["code"], refused["data"]) == (1, None)
+        assert refused["message"].startswith(f"{code}: ")
+        assert (await http.get("/v1/messages")).json()["items"] == []
+
+
+ADD = {"command": "add", "topic": "order", "id": "7", "delay": 30, "TTR": 60, "body": {"a": 1}}
+
+
+@pytest.mark.parametrize(
+    ("sent", "reply"),
+    [
+        (ADD, {"success": True, "error": "", "id": "7", "value": ""}),
+        ({"command": "delete", "id": "8"}, {"success": True, "error": "", "id": "8", "value": ""}),
+        ({**ADD, "id": ""}, "bad_id"),
+        ({**ADD, "delay": -1}, "bad_time"),
+        ({**ADD, "topic": None}, "bad_value"),
+        ({"command": "pop", "topic": "order"}, "no_pull"),
+        ({"command": "drop"}, "bad_command"),
+        ({}, "bad_value"),
+    ],
+)
+async def test_youzan(redis_url: str, namespace: str, sent: Any, reply: Any) -> None:
+    async with server(redis_url, namespace, "youzan") as http:
+        answer = await got(http, "POST", "/", json=sent)
+        if isinstance(reply, dict):
+            assert answer == reply
+        else:
+            assert answer["success"] is False
+            assert answer["error"].startswith(f"{reply}: ")
+        stored = (await http.get("/v1/messages/7")).json()
+        if sent == ADD:
+            assert (stored["body"], stored["headers"]) == (
+                '{"a":1}', [["topic", "order"], ["ttr", "60"]],
+            )  # fmt: skip
 
 
 TASK = {"topic": "order", "delay": 3_600_000, "body": "x", "subtopic": "paid", "bizKey": "b7"}
@@ -127,24 +201,40 @@ async def test_a_dead_job_comes_back(redis_url: str, namespace: str) -> None:
         assert await finished(http, restored["data"]) == {"kicked": 1}
 
 
+@pytest.mark.parametrize(
+    ("dialect", "path", "sent"),
+    [
+        ("mykit", "/push", {"topic": "order", "id": "a", "delay": 1000, "body": "x"}),
+        ("youzan", "/", {**ADD, "id": "a", "delay": 1}),
+        ("delay-queue", "/push", {**JOB, "id": "a", "delay": 1}),
+    ],
+)
 async def test_a_job_arrives_at_a_broker(
-    redis_url: str, namespace: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    redis_url: str, namespace: str, monkeypatch: pytest.MonkeyPatch,
+    dialect: str, path: str, sent: Any,
+) -> None:  # fmt: skip
     arrived = note_arrivals(monkeypatch)
-    async with Crew(redis_url, namespace) as crew, server(redis_url, namespace, "mykit") as http:
+    async with Crew(redis_url, namespace) as crew, server(redis_url, namespace, dialect) as http:
         crew.start()
         await crew.shared("w")
-        await got(http, "POST", "/push", json={**TASK, "id": "a", "delay": 1000})
+        await got(http, "POST", path, json=sent)
         await arrived.all(["a"])
     assert min(arrived.late_ms) >= 0
     assert not arrived.twice
 
 
-async def test_a_page_in_a_browser_cannot_use_it(redis_url: str, namespace: str) -> None:
-    async with server(redis_url, namespace, "mykit") as http:
-        foreign = {"Sec-Fetch-Site": "cross-site"}
-        answer = await http.get(f"/clearAll?confirm={namespace}", headers=foreign)
-        assert answer.json()["message"].startswith("forbidden: ")
+@pytest.mark.parametrize("dialect", ["mykit", "youzan", "delay-queue"])
+async def test_a_page_in_a_browser_cannot_use_it(
+    redis_url: str, namespace: str, dialect: str
+) -> None:
+    asked = {
+        "mykit": ("GET", f"/clearAll?confirm={namespace}"),
+        "youzan": ("POST", "/"),
+        "delay-queue": ("POST", "/push"),
+    }[dialect]
+    async with server(redis_url, namespace, dialect) as http:
+        answer = await http.request(*asked, headers={"Sec-Fetch-Site": "cross-site"})
+        assert "forbidden: " in answer.text
 
 
 async def test_without_a_dialect_nothing_of_it_is_there(redis_url: str, namespace: str) -> None:

@@ -23,10 +23,11 @@ def answers(refusal: Callable[[str], Any]) -> Callable[[Callable[[Call], Awaitab
 
     def around(handler: Callable[[Call], Awaitable[Any]]) -> Handler:
         @wraps(handler)
-        async def run(call: Call) -> Reply:
+        async def run(call: Call) -> Any:
             try:
                 _refuse_browsers(call.headers)
-                return Reply(await handler(call))
+                found = await handler(call)
+                return found if callable(found) else Reply(found)
             except Exception as exc:
                 problem = problem_of(exc)
                 return Reply(refusal(f"{problem.code}: {problem.detail}"))
@@ -79,5 +80,5 @@ async def put(call: Call, destination: str, body: bytes, id: str, **fields: Any)
 
 
 NO_PULL = Problem(
-    501, "no_pull", "jobs are not fetched here: when due, they go to serve.compat_destination"
+    501, "no_pull", "jobs are not fetched so: when due, they go to serve.compat_destination"
 )

@@ -69,7 +69,7 @@ class Confirmed(msgspec.Struct):
     confirm: str = ""
 
 
-class Envelope(msgspec.Struct):
+class MykitEnvelope(msgspec.Struct):
     """code: 200 or 500."""
 
     success: bool
@@ -78,11 +78,11 @@ class Envelope(msgspec.Struct):
     message: str = "success"
 
 
-_answers = answers(lambda text: Envelope(False, None, 500, text))
+_answers = answers(lambda text: MykitEnvelope(False, None, 500, text))
 
 
 @_answers
-async def push(call: Call) -> Envelope:
+async def push(call: Call) -> MykitEnvelope:
     """Store a job: its id. One with the id given that still waits is replaced."""
     job = decoded(call.body, MykitJob)
     if job.status not in _NEW_STATUS:
@@ -95,8 +95,8 @@ async def push(call: Call) -> Envelope:
     fields["priority"] = job.priority
     if job.id:
         await put(call, place, body, job.id, **fields)
-        return Envelope(True, job.id)
-    return Envelope(True, await _new(call, job, place, body, fields))
+        return MykitEnvelope(True, job.id)
+    return MykitEnvelope(True, await _new(call, job, place, body, fields))
 
 
 async def _new(call: Call, job: MykitJob, place: str, body: bytes, fields: dict[str, Any]) -> str:
@@ -148,47 +148,47 @@ def _own_ip() -> str:
 
 
 @_answers
-async def delete(call: Call) -> Envelope:
+async def delete(call: Call) -> MykitEnvelope:
     """Delete a job; also one that nobody knows."""
     await drop(call, call.query.one())
-    return Envelope(True)
+    return MykitEnvelope(True)
 
 
 @_answers
-async def restore_one(call: Call) -> Envelope:
+async def restore_one(call: Call) -> MykitEnvelope:
     """Bring a job back from the dead set; one that waits already is left as it is."""
     id = call.query.one()
     if await call.site.client.kick(id) is Answer.KICKED:
-        return Envelope(True)
+        return MykitEnvelope(True)
     found = await call.site.client.get(id)
     if found is None or found.state is State.DEAD:
         what = f"{id[:80]!r} neither waits nor is dead: it was delivered, deleted, or never here"
         raise Problem(404, "unknown", what)
-    return Envelope(True, message="it waits already")
+    return MykitEnvelope(True, message="it waits already")
 
 
 @_answers
-async def restore(call: Call) -> Envelope:
+async def restore(call: Call) -> MykitEnvelope:
     """Bring all jobs back from the dead set, as a job of its own: its id.
 
     The time of all of them has come: with expire=false there is nothing to do.
     """
     if not call.query.expire:
-        return Envelope(True, message="nothing to do: the time of every dead job has come")
+        return MykitEnvelope(True, message="nothing to do: the time of every dead job has come")
     pages = call.site.client.select(Selection(states=(State.DEAD,), place=_ours(call)))
     started = await jobs.start(call, "kick", pages, call.site.client.kick_many)
-    return Envelope(True, started.id, message=f"see /v1/jobs/{started.id}")
+    return MykitEnvelope(True, started.id, message=f"see /v1/jobs/{started.id}")
 
 
 @_answers
-async def clear(call: Call) -> Envelope:
+async def clear(call: Call) -> MykitEnvelope:
     """Cancel all jobs that wait, as a job of its own: its id."""
     if call.query.confirm != call.site.settings.namespace:
         what = "this cancels every job; add ?confirm=NAMESPACE"
         raise Problem(422, "unconfirmed", what)
     pages = call.site.client.select(Selection(place=_ours(call)))
     started = await jobs.start(call, "cancel", pages, call.site.client.cancel_many)
-    return Envelope(True, started.id, message=f"see /v1/jobs/{started.id}")
+    return MykitEnvelope(True, started.id, message=f"see /v1/jobs/{started.id}")
 
 
 def _ours(call: Call) -> str:
@@ -197,13 +197,13 @@ def _ours(call: Call) -> str:
 
 
 @_answers
-async def finish(call: Call) -> Envelope:
+async def finish(call: Call) -> MykitEnvelope:
     """Refused, as by the original."""
     raise Problem(501, "not_supported", "finish is not supported")
 
 
 @_answers
-async def receive(call: Call) -> Envelope:
+async def receive(call: Call) -> MykitEnvelope:
     """Refused."""
     raise NO_PULL
 

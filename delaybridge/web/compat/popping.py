@@ -1,0 +1,92 @@
+"""Fetching jobs as the originals do: one at a time, of several topics, by a poll that may wait."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+from starlette.types import Receive, Send
+from starlette.types import Scope as Connection
+
+from delaybridge.message import PULL
+from delaybridge.store.pulling import ReceivedMessage
+from delaybridge.web.compat.dialect import NO_PULL, destination_of
+from delaybridge.web.ending import Ending
+from delaybridge.web.endpoint import Call
+from delaybridge.web.problems import problem_of
+
+_TTR_S = (1, 43_200)  # of a pull topic
+_FIRST_TTR = "30s"
+
+
+class Pop:
+    """An ASGI application: the first job of some topics that is due, waiting for up to `wait_s`."""
+
+    def __init__(
+        self,
+        call: Call,
+        topics: Sequence[str],
+        wait_s: float,
+        shown: Callable[[ReceivedMessage | None], Any],
+        refusal: Callable[[str], Any],
+    ) -> None:
+        """Problem or MessageError if these are no pull topics."""
+        places = [destination_of(call, topic) for topic in topics]
+        if not all(place.startswith(f"{PULL}:") for place in places):
+            raise NO_PULL
+        self._site, self._wait_s = call.site, wait_s
+        self._topics = [place.removeprefix(f"{PULL}:") for place in dict.fromkeys(places)]
+        self._shown, self._refusal = shown, refusal
+
+    async def __call__(self, scope: Connection, receive: Receive, send: Send) -> None:
+        """Answer. A client that is gone takes nothing."""
+        ending: Ending = scope["extensions"]["connection"]["ending"]
+        try:
+            found = await self._found(ending)
+            if found and ending.has_ended:
+                await self._site.client.release([found])
+                return
+            content = self._shown(found)
+        except Exception as exc:
+            problem = problem_of(exc)
+            content = self._refusal(f"{problem.code}: {problem.detail}")
+        text = msgspec.json.encode(content)
+        headers = [(b"content-length", b"%d" % len(text)), (b"content-type", b"application/json")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": text})
+
+    async def _found(self, ending: Ending) -> ReceivedMessage | None:
+        hub, loop = self._site.ready, asyncio.get_running_loop()
+        ends_s = loop.time() + self._wait_s
+        await hub.start()
+        found = None
+        while not (hub.is_closed or ending.has_ended):
+            waiters = {topic: hub.enter(topic, ending) for topic in self._topics}
+            try:
+                found = await self._look()
+                left_s = ends_s - loop.time()
+                if found or left_s <= 0:
+                    break
+                await asyncio.wait(
+                    waiters.values(), timeout=left_s, return_when=asyncio.FIRST_COMPLETED
+                )
+            finally:
+                wakes = found is not None or hub.is_closed or ending.has_ended
+                for topic, waiter in waiters.items():
+                    hub.leave(topic, waiter, wakes=wakes)
+        return found
+
+    async def _look(self) -> ReceivedMessage | None:
+        """A job, held for the time to run that it was stored with."""
+        client = self._site.client
+        for topic in self._topics:
+            if some := await client.receive(topic, ttr=_FIRST_TTR):
+                text = dict(some[0].headers).get("ttr") or b""
+                if text.isdigit() and int(text):
+                    least, most = _TTR_S
+                    ttr_s = max(least, min(int(text), most))
+                    await client.extend(some, ttr=ttr_s)
+                return some[0]
+        return None
