@@ -249,6 +249,8 @@ class ServeSettings(Section):
     everybody who reaches the port may do everything."""
     rate: Annotated[float, number(0, 1_000_000)] = 0
     """The most requests a second of one token to one process; 0: no limit."""
+    allowed_hosts: Texts = ()
+    """The names that requests may use for this server, as ["delay.example.com"]; []: any."""
     read_only: Switch = False
     """Change nothing, whatever a token allows."""
     compat: Annotated[str, Field(pattern=r"^(|mykit|youzan|delay-queue)$")] = ""

@@ -13,6 +13,7 @@ from starlette.types import Scope as Connection
 
 from delaybridge.web.access import Access
 from delaybridge.web.audit import audited
+from delaybridge.web.checks import check_request
 from delaybridge.web.endpoint import Call, Endpoint, Reply, Scope
 from delaybridge.web.problems import MEDIA, Problem, problem_of
 from delaybridge.web.reading import body_of, decoded, query_of, refuse_repeated, segment
@@ -104,6 +105,7 @@ class Resource:
             raise Problem(503, "draining", what, headers={"Retry-After": "1"})
         address = scope["client"][0] if scope.get("client") else ""
         who = self._access.check(endpoint, headers, scope["query_string"], address)
+        check_request(scope["method"], headers, endpoint, self._site.settings.serve.allowed_hosts)
         path = {name: segment(text, name) for name, text in scope["path_params"].items()}
         query = endpoint.query and query_of(scope["query_string"], endpoint.query)
         body = None if endpoint.body is None else await self._body(endpoint, headers, receive)

@@ -31,7 +31,7 @@ from delaybridge.worker.service import loop_factory
 _BACKLOG = 2048
 _DRAIN_S = 20
 _KEEP_ALIVE_S = 60
-_REDIS_S = 1.5
+_REDIS_S = 1.8
 
 
 def serve(settings: Settings, prepare: Callable[[], None]) -> None:
@@ -62,12 +62,14 @@ def _run(settings: Settings, prepare: Callable[[], None], sock: socket.socket) -
         runner.run(answer_on(sock, settings))
 
 
-async def answer_on(sock: socket.socket, settings: Settings, **limits: float) -> None:
+async def answer_on(
+    sock: socket.socket, settings: Settings, *, redis_s: float = _REDIS_S, **limits: float
+) -> None:
     """Answer on a listening socket until SIGTERM or SIGINT, or until this is cancelled.
 
-    limits: of `transport.bounded`.
+    redis_s: the longest that a request waits for Redis. limits: of `transport.bounded`.
     """
-    settings = _patient(settings)
+    settings = _answering_within(settings, redis_s)
     async with AsyncClient.from_settings(settings) as client:
         site = Site(settings, client, EventHub(settings), ReadyHub(settings))
         config = uvicorn.Config(
@@ -97,9 +99,9 @@ async def answer_on(sock: socket.socket, settings: Settings, **limits: float) ->
             await site.close()
 
 
-def _patient(settings: Settings) -> Settings:
+def _answering_within(settings: Settings, redis_s: float) -> Settings:
     """The same, but no request waits longer for Redis than clients wait for us."""
-    timeout_s = min(settings.redis.timeout_s, _REDIS_S)
+    timeout_s = min(settings.redis.timeout_s, redis_s)
     redis = settings.redis.model_copy(update={"timeout_s": timeout_s})
     return settings.model_copy(update={"redis": redis})
 

@@ -248,6 +248,7 @@ async def test_shared_values(http: httpx.AsyncClient, row: Row) -> None:
     await nothing_is_stored(http)
 
 
+JSON = {"Content-Type": "application/json"}
 MESSAGE = '{"destination": "kafka:orders", "body": "x", "delay": "15m"}'
 WIDE = "{" + ", ".join(f'"k{n}": 1' for n in range(100_000)) + "}"
 # The whole request, its status and its code.
@@ -420,7 +421,7 @@ async def test_b5_a_stream_without_a_length_is_cut_while_it_is_read(
         for _ in range(64):
             yield MESSAGE.encode() + b" " * 2**16
 
-    answer = await http.post("/v1/messages", content=stream())
+    answer = await http.post("/v1/messages", content=stream(), headers=JSON)
     assert (answer.status_code, answer.json()["code"]) == (413, "body_too_large")
     await nothing_is_stored(http)
 
@@ -430,7 +431,7 @@ async def test_b12_a_full_namespace_takes_no_more(redis_url: str, namespace: str
     async with api(redis_url, namespace, brokers=BROKERS, limits=limits) as http:
         for name in "ab":
             assert (await post(http, MESSAGE.replace("x", name))).status_code == OK
-        for headers in ({}, {"Idempotency-Key": "k"}):
+        for headers in (JSON, JSON | {"Idempotency-Key": "k"}):
             full = await http.post("/v1/messages", content=MESSAGE, headers=headers)
             assert (full.status_code, full.json()["code"]) == (507, "store_full")
             assert full.headers["Retry-After"]

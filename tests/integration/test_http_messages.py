@@ -74,7 +74,8 @@ async def test_pages_follow_the_cursor(http: httpx.AsyncClient) -> None:
     ],
 )
 async def test_h38_a_key_given_twice_is_refused(http: httpx.AsyncClient, text: str) -> None:
-    refused = await http.post("/v1/messages", content=text)
+    json = {"Content-Type": "application/json"}
+    refused = await http.post("/v1/messages", content=text, headers=json)
     assert (refused.status_code, refused.json()["code"]) == (400, "bad_json"), refused.text
 
 

@@ -27,7 +27,7 @@ async def proxy(redis_url: str) -> AsyncIterator[FaultProxy]:
 async def test_h62_a_redis_that_is_away_is_503_soon(
     proxy: FaultProxy, namespace: str, mode: str
 ) -> None:
-    async with api(redis_url_of(proxy.port), namespace) as http:
+    async with api(redis_url_of(proxy.port), namespace, transport={"redis_s": 1.8}) as http:
         assert (await http.post("/v1/messages", json=MESSAGE)).status_code == 201
         proxy.mode = mode
         if mode == "refuse":
@@ -56,7 +56,7 @@ async def test_h62_a_redis_that_is_away_is_503_soon(
 
 async def test_a_server_starts_while_redis_is_away(proxy: FaultProxy, namespace: str) -> None:
     proxy.mode = "refuse"
-    async with api(redis_url_of(proxy.port), namespace) as http:
+    async with api(redis_url_of(proxy.port), namespace, transport={"redis_s": 1.8}) as http:
         assert (await http.get("/health/ready")).status_code == 503
         assert (await http.post("/v1/messages", json=MESSAGE)).status_code == 503
         proxy.mode = "pass"

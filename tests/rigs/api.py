@@ -20,7 +20,7 @@ async def api(redis_url: str, namespace: str, **serve: Any) -> AsyncIterator[htt
     serve: settings of the section [serve], and others by their section; transport: limits of
     connections.
     """
-    transport = serve.pop("transport", {})
+    transport = {"redis_s": 10.0, **serve.pop("transport", {})}  # a busy machine may be slow
     others = {name: serve.pop(name) for name in list(serve) if isinstance(serve[name], dict)}
     given = {"redis": {"url": redis_url}, "namespace": namespace, "serve": serve, **others}
     settings = Settings.load(overrides=given)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import signal
 import subprocess
@@ -54,11 +55,12 @@ class ApiProcess:
     def children(self) -> list[psutil.Process]:
         """The processes that answer, if there are several."""
         assert self.process is not None
-        return [
-            child
-            for child in psutil.Process(self.process.pid).children()
-            if "resource_tracker" not in " ".join(child.cmdline())
-        ]
+        found = []
+        for child in psutil.Process(self.process.pid).children():
+            with contextlib.suppress(psutil.Error):  # it is just ending
+                if "resource_tracker" not in " ".join(child.cmdline()):
+                    found.append(child)
+        return found
 
     def kill(self) -> None:
         """SIGKILL; its children end by themselves."""
