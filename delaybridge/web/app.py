@@ -70,8 +70,8 @@ class Resource:
     def __init__(self, site: Site, access: Access, methods: Mapping[str, Endpoint]) -> None:
         self._site, self._access, self._methods = site, access, dict(methods)
         self._path = next(iter(methods.values())).path
-        if "GET" in methods:
-            self._methods["HEAD"] = methods["GET"]
+        if "GET" in methods and methods["GET"].scope in (Scope.OPEN, Scope.READ):
+            self._methods["HEAD"] = methods["GET"]  # those of some dialects change something
         limits = site.settings.limits
         # JSON writes a byte as up to six characters.
         self._most = 6 * (limits.body_bytes + limits.headers_bytes) + _ENVELOPE_BYTES
