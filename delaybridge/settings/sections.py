@@ -247,7 +247,7 @@ class ServeSettings(Section):
     """A file with one token a line: TOKEN [read|write|admin [NAME]]; admin if nothing is said.
     Instead of TOKEN also sha256:HEX, its SHA-256. It is read again whenever it changes. Without it
     everybody who reaches the port may do everything."""
-    rate: Annotated[float, number(0, 1_000_000)] = 0
+    rate: Annotated[float, number(0, 1_000_000)] = 0.0
     """The most requests a second of one token to one process; 0: no limit."""
     allowed_hosts: Texts = ()
     """The names that requests may use for this server, as ["delay.example.com"]; []: any."""

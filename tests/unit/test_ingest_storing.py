@@ -127,6 +127,7 @@ class ModelStore:
         offset: int,
         otherwise: int,
         _reach: str,
+        _receipt: str,
     ) -> Answer:
         if (stamp, id) in bucket.cancelled:
             return CANCELLED
