@@ -168,6 +168,10 @@ class Client(Many, Overview, Steers, Pulls):
             properties=properties or {}, priority=priority, ttl=ttl, at_most_once=at_most_once,
             retry=retry,
         )  # fmt: skip
+        return self.schedule_message(message, on_conflict=on_conflict)
+
+    def schedule_message(self, message: Message, *, on_conflict: str = OnConflict.FAIL) -> Receipt:
+        """Store a message, as `schedule` does with its arguments."""
         steps = self._requests.schedule_one(message, on_conflict)
         return receipt_unless_conflict(self._store.complete(steps))
 

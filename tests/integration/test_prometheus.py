@@ -358,6 +358,8 @@ def test_a_wait_that_somebody_wanted_is_lateness_but_no_alert(site: Site) -> Non
             confirmed = f'delaybridge_messages_published_total{{destination="{place}"}}'
             wait_until(lambda: site.value(confirmed) == 1, DEADLINE_S)
             site.client.pause(place)
+            told = f"rules_changed rules=1 paused={place}"
+            wait_until(lambda: told in site.processes["worker"].log, DEADLINE_S)
             site.client.schedule_many([Message(place, b"x", delay="1ms")] * 20)
             held = f'min_over_time(delaybridge_held_messages{{destination="{place}"}}[3s])'
             wait_until(lambda: site.value(held) == 20, DEADLINE_S)
