@@ -13,7 +13,8 @@
 -- ARGV[5]  ttr          ms that the consumer has
 -- ARGV[6]  channel      where an idle owner is woken; a sharded channel has a + before it
 -- ARGV[7]  bucket       number
--- returns  five for each message: id, receipt, record, how often it was received, until when (ms)
+-- ARGV[8]  receipt      of this call, drawn at random; a turn would come again after a fail-over
+-- returns  four for each message: id, record, how often it was received, until when (ms)
 -- cost     O(log n) per message, and their size
 local destination, limit, bytes = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local t = redis.call('TIME')
@@ -49,10 +50,9 @@ local function give(id, score, record)
     due_ms = string.format('%.0f', math.floor(score))
   end
   count = (tonumber(count) or 0) + 1
-  local receipt = redis.call('HINCRBY', KEYS[5], 'turn', 1)
-  redis.call('HSET', KEYS[4], id, count .. ':1:' .. due_ms .. ':' .. receipt)
+  redis.call('HSET', KEYS[4], id, count .. ':1:' .. due_ms .. ':' .. ARGV[8])
   size = size + #record
-  for _, word in ipairs({id, receipt, record, count, until_ms}) do
+  for _, word in ipairs({id, record, count, until_ms}) do
     answer[#answer + 1] = word
   end
 end
@@ -67,7 +67,7 @@ local function take(member)
     give(id, score, record)
   end
   redis.call('ZREM', KEYS[6], member)
-  return #answer < 5 * limit
+  return #answer < 4 * limit
 end
 
 local goes_on = limit > 0

@@ -88,7 +88,7 @@ def _life(bucket: Bucket, namespace: str) -> Generator[RedisCommand[Any], Any, N
     yield bucket.unpark(token, _TTL_MS)
     item = yield from _fired(bucket, token, item.claim)
     yield pulling.offer(bucket, (token, _TTL_MS), [(item, "memory:doctor")])
-    yield pulling.receive(bucket, "doctor", 1, 0)
+    yield pulling.receive(bucket, "doctor", 1, 0, 1)
     yield bucket.unpark(token, _TTL_MS)
     item = yield from _fired(bucket, token, item.claim)
     yield bucket.bury(token, _TTL_MS, [(item, False, False, "doctor")])

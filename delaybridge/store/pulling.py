@@ -8,6 +8,7 @@ only orders it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from random import getrandbits
 from typing import Any
 
 import msgspec
@@ -21,6 +22,7 @@ from delaybridge.store.namespace import Namespace
 from delaybridge.store.record import split_record
 from delaybridge.store.verbs import Bucket, Item
 
+_RECEIPT_BITS = 48
 _CALL_BYTES = 4 * 2**20  # of records that one bucket gives at once
 _TAKEN = (Answer.CANCELLED, Answer.CANCELLED_MAYBE_DELIVERED)
 _MOVED = (Answer.RESCHEDULED, Answer.RESCHEDULED_MAYBE_DELIVERED)
@@ -65,7 +67,10 @@ class Pulling(Namespace):
                 yield from self.check(buckets, firsts)
             numbers = [number for _, number in ready]
             shares = zip(numbers, _shares(limit - len(found), len(ready)), strict=False)
-            some = yield from _given([_receive(buckets[n], topic, s, ttr_ms) for n, s in shares])
+            receipt = getrandbits(_RECEIPT_BITS)
+            some = yield from _given(
+                [_receive(buckets[n], topic, share, ttr_ms, receipt) for n, share in shares]
+            )
             found += some
             if not some:  # there are none, or others took them
                 break
@@ -86,7 +91,7 @@ class Pulling(Namespace):
         return (
             yield from self._under_receipts(
                 items,
-                lambda b, id, n: _move(b, stamp, id, n, ttr_ms, keep=True),
+                lambda b, id, n: move(b, stamp, id, n, ttr_ms, keep=True),
                 _MOVED,
                 Answer.EXTENDED,
             )
@@ -98,7 +103,7 @@ class Pulling(Namespace):
         return (
             yield from self._under_receipts(
                 items,
-                lambda b, id, n: _move(b, stamp, id, n, delay_ms, keep=False),
+                lambda b, id, n: move(b, stamp, id, n, delay_ms, keep=False),
                 _MOVED,
                 Answer.RELEASED,
             )
@@ -134,14 +139,17 @@ def offer(
 
 
 def receive(
-    bucket: Bucket, topic: str, limit: int, ttr_ms: int, *, now_ms: int | None = None
+    bucket: Bucket, topic: str, limit: int, ttr_ms: int, receipt: int, *, now_ms: int | None = None
 ) -> RedisCommand[list[ReceivedMessage]]:
-    """The bucket's earliest messages of a topic. A lost answer costs them their time to run."""
-    now: Arg = "" if now_ms is None else now_ms
-    text = f"{PULL}:{topic}"
-    args = (now, text, limit, _CALL_BYTES, ttr_ms, bucket.wake, bucket.number)
+    """The bucket's earliest messages of a topic. A lost answer costs them their time to run.
+
+    receipt: of this call, drawn at random.
+    """
+    now, text = _now(now_ms), f"{PULL}:{topic}"
+    args = (now, text, limit, _CALL_BYTES, ttr_ms, bucket.wake, bucket.number, receipt)
+    named = f"{bucket.number}-{receipt}"
     return RedisCommand(
-        "receive", _keys(bucket, "receive"), args, lambda reply: _read(bucket.number, reply)
+        "receive", _keys(bucket, "receive"), args, lambda reply: _read(named, reply)
     )
 
 
@@ -164,17 +172,27 @@ def _first(bucket: Bucket, topic: str) -> RedisCommand[bytes | None]:
     )  # fmt: skip
 
 
-def finish(bucket: Bucket, stamp: bytes, id: str, receipt: str) -> RedisCommand[Answer]:
+def finish(
+    bucket: Bucket, stamp: bytes, id: str, receipt: str, *, now_ms: int | None = None
+) -> RedisCommand[Answer]:
     """Remove a message, if this is its last receipt: then it was not `unknown`, but `cancelled`."""
-    args = ("", stamp, id, "", 0, 0, "", receipt)
+    args = (_now(now_ms), stamp, id, "", 0, 0, "", receipt)
     return RedisCommand("cancel", _keys(bucket, "cancel"), args, replies.read_answer)
 
 
-def _move(
-    bucket: Bucket, stamp: bytes, id: str, receipt: str, delay_ms: int, *, keep: bool
+def move(
+    bucket: Bucket,
+    stamp: bytes,
+    id: str,
+    receipt: str,
+    delay_ms: int,
+    *,
+    keep: bool,
+    now_ms: int | None = None,
 ) -> RedisCommand[Answer]:
+    """Make a message due in `delay_ms`, if this is its last receipt. keep: it stays the last."""
     place = bucket.wake, bucket.number
-    args = ("", stamp, id, f"+{delay_ms}", *place, "", 0, "", receipt, int(keep))
+    args = (_now(now_ms), stamp, id, f"+{delay_ms}", *place, "", 0, "", receipt, int(keep))
     return RedisCommand("reschedule", _keys(bucket, "reschedule"), args, replies.read_answer)
 
 
@@ -182,11 +200,15 @@ def _keys(bucket: Bucket, script: str) -> tuple[str, ...]:
     return tuple(bucket.key(name) for name in SCRIPT_KEYS[script])
 
 
-def _read(bucket: int, reply: list[Any]) -> list[ReceivedMessage]:
+def _now(now_ms: int | None) -> Arg:
+    return "" if now_ms is None else now_ms
+
+
+def _read(receipt: str, reply: list[Any]) -> list[ReceivedMessage]:
     """Those that can be read; of the others their worker says so once they are due again."""
     found = []
-    for i in range(0, len(reply), 5):
-        id, turn, stored, attempt, until_ms = reply[i : i + 5]
+    for i in range(0, len(reply), 4):
+        id, stored, attempt, until_ms = reply[i : i + 4]
         try:
             score, payload = split_record(stored)
             record = decode_record(payload)
@@ -195,7 +217,7 @@ def _read(bucket: int, reply: list[Any]) -> list[ReceivedMessage]:
         headers = record.headers if isinstance(record.headers, tuple) else ()
         found.append(
             ReceivedMessage(
-                id.decode(errors="replace"), f"{bucket}-{turn}", record.body, headers, record.key,
+                id.decode(errors="replace"), receipt, record.body, headers, record.key,
                 attempt, int(score), until_ms,
             )
         )  # fmt: skip

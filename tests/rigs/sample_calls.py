@@ -35,7 +35,7 @@ SAMPLES: dict[str, Callable[[int], RedisCommand[object]]] = {
     "retry": lambda n: BUCKET.retry("w:1:1", 1000, [(ITEM, None, False, "")] * n),
     "park": lambda n: BUCKET.park("w:1:1", 1000, [ITEM] * n),
     "offer": lambda n: pulling.offer(BUCKET, ("w:1:1", 1000), [(ITEM, "pull:t")] * n),
-    "receive": lambda n: pulling.receive(BUCKET, "t", 9, 1000),
+    "receive": lambda n: pulling.receive(BUCKET, "t", 9, 1000, 7),
     "unpark": lambda n: BUCKET.unpark("w:1:1", 1000, ids=["id"] * n),
     "bury": lambda n: BUCKET.bury("w:1:1", 1000, [(ITEM, True, False, "why")] * n),
     "trim": lambda n: BUCKET.trim("w:1:1", 1000, keep=9, age_ms=None),
