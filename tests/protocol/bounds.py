@@ -37,7 +37,8 @@ class Bounds:
     ends: the last tick. lead: a fire may be sent that many ticks before the due time. verbs: which
     may lose a reply or be executed twice; empty: all. once: every message is delivered at most
     once. sleeps: an owner claims only when it has promised to look, or was woken. stale: an owner
-    whose lease is lost sends its calls all the same (they change nothing; for replays).
+    whose lease is lost sends its calls all the same (they change nothing; for replays). pulls: of a
+    pull topic, which consumers receive from.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Bounds:
     parks: bool = False
     once: bool = False
     sleeps: bool = False
+    pulls: bool = False
     stale: bool = False
     rules: Rules = Rules()
 

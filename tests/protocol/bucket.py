@@ -33,8 +33,9 @@ class Revocation(NamedTuple):
 class Content(NamedTuple):
     """Everything in a bucket. Tuples without a comment have one entry for each id; None: no entry.
 
-    attempts: whether an earlier publish may have arrived, and how many failed. calls: of (stamp,
-    id, answer). notes: of (claim, id): settled at most once.
+    attempts: whether an earlier publish may have arrived, and how many failed. receipts: of their
+    last delivery to a consumer. calls: of (stamp, id, answer). notes: of (claim, id): settled at
+    most once. ready: of (score, id), also of messages that have gone elsewhere since.
     """
 
     messages: tuple[Record | None, ...]
@@ -44,8 +45,10 @@ class Content(NamedTuple):
     dead: tuple[bool, ...]
     attempts: tuple[tuple[bool, int] | None, ...]
     revoked: tuple[Revocation | None, ...]
+    receipts: tuple[int | None, ...]
     calls: tuple[tuple[int, int, Answer], ...] = ()
     notes: tuple[tuple[int, int], ...] = ()
+    ready: tuple[tuple[int, int], ...] = ()
     lease: Token | None = None
     turn: int = 0
     claimed: int = 0
@@ -58,6 +61,7 @@ class Effect(NamedTuple):
     """A change that somebody outside may notice."""
 
     kind: str  # accepted | undone | moved | kicked | in_flight | reclaimed | ended
+    # given | finished | extended | released
     id: int
     stamp: int
     claim: int = 0  # in the mirror
@@ -67,7 +71,7 @@ class Effect(NamedTuple):
 
 def empty(ids: int) -> Content:
     none = (None,) * ids
-    return Content(none, none, none, none, (False,) * ids, none, none)
+    return Content(none, none, none, none, (False,) * ids, none, none, none)
 
 
 def put(values: tuple[T, ...], i: int, value: T) -> tuple[T, ...]:
@@ -81,8 +85,8 @@ class Bucket:
 
     def __init__(self, content: Content, rules: Rules) -> None:
         (self.messages, self.due, self.mirror, self.parked, self.dead, self.attempts, self.revoked,
-         self.calls, self.notes, self.lease, self.turn, self.claimed, self.fired_score,
-         self.fired_claim, self.look) = content  # fmt: skip
+         self.receipts, self.calls, self.notes, self.ready, self.lease, self.turn, self.claimed,
+         self.fired_score, self.fired_claim, self.look) = content  # fmt: skip
         self.rules = rules
         self.effects: list[Effect] = []
         self.woken: int | None = None
@@ -91,8 +95,8 @@ class Bucket:
     def content(self) -> Content:
         return Content(
             self.messages, self.due, self.mirror, self.parked, self.dead, self.attempts,
-            self.revoked, self.calls, self.notes, self.lease, self.turn, self.claimed,
-            self.fired_score, self.fired_claim, self.look,
+            self.revoked, self.receipts, self.calls, self.notes, self.ready, self.lease, self.turn,
+            self.claimed, self.fired_score, self.fired_claim, self.look,
         )  # fmt: skip
 
     def set(self, name: str, i: int, value: Any) -> None:
@@ -122,6 +126,7 @@ class Bucket:
     def count_attempt(self, i: int, maybe: bool) -> None:
         before, failures = self.attempts[i] or (False, 0)
         self.set("attempts", i, (before or maybe, failures + 1))
+        self.set("receipts", i, None)
 
     def next_turn(self) -> int:
         self.turn += 1
@@ -143,6 +148,11 @@ class Bucket:
         self.set("due", i, None)
         self.set("parked", i, None)
         self.set("dead", i, False)
+
+    def remove(self, i: int) -> None:
+        """A message that is in no set any more."""
+        for name in ("messages", "attempts", "receipts"):
+            self.set(name, i, None)
 
     def remember(self, stamp: int, i: int, answer: Answer) -> None:
         kept = [call for call in self.calls if call[:2] != (stamp, i)]

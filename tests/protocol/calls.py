@@ -44,11 +44,16 @@ class Target(NamedTuple):
 
 
 class ClientCall(NamedTuple):
-    """A verb of a client. policy: for schedule."""
+    """A verb of a client, or of a consumer.
+
+    policy: for schedule. receipt, ttr: of consumers; a target's score is then a delay.
+    """
 
     verb: str
     targets: tuple[Target, ...]
     policy: str = "fail"
+    receipt: int = -1
+    ttr: int = 0
 
 
 Call = OwnerCall | ClientCall

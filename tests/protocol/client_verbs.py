@@ -43,6 +43,7 @@ def _replace(bucket: Bucket, target: Target, old: Record) -> Answer:
     bucket.set("messages", id, Record(score, stamp))
     bucket.set("due", id, score)
     bucket.set("attempts", id, (True, 0) if maybe else None)
+    bucket.set("receipts", id, None)
     bucket.remember(old.stamp, id, Answer.CANCELLED)
     bucket.remember(stamp, id, Answer.REPLACED)
     bucket.effects.append(Effect("undone", id, old.stamp, flag=maybe))
@@ -61,8 +62,7 @@ def cancel(bucket: Bucket, call: ClientCall, now: int) -> Answer:
         return _in_flight(bucket, id)
     maybe = bucket.maybe(id)
     bucket.revoke(id)
-    bucket.set("messages", id, None)
-    bucket.set("attempts", id, None)
+    bucket.remove(id)
     bucket.effects.append(Effect("undone", id, old.stamp, flag=maybe))
     bucket.remember(old.stamp, id, Answer.CANCELLED)
     answer = Answer.CANCELLED_MAYBE_DELIVERED if maybe else Answer.CANCELLED
@@ -84,6 +84,8 @@ def reschedule(bucket: Bucket, call: ClientCall, now: int) -> Answer:
     score, head = asked + old.score % 2, bucket.next_score()
     bucket.revoke(id)
     bucket.move(id, score)
+    if bucket.rules.voids:
+        bucket.set("receipts", id, None)
     maybe = bucket.maybe(id) and bucket.rules.maybe
     answer = Answer.RESCHEDULED_MAYBE_DELIVERED if maybe else Answer.RESCHEDULED
     bucket.remember(stamp, id, answer)
@@ -103,6 +105,7 @@ def kick(bucket: Bucket, call: ClientCall, now: int) -> Answer:
     bucket.set("dead", id, False)
     bucket.move(id, score)
     bucket.set("attempts", id, (True, 0) if bucket.maybe(id) else None)
+    bucket.set("receipts", id, None)
     bucket.remember(stamp, id, Answer.KICKED)
     bucket.effects.append(Effect("kicked", id, old.stamp))
     bucket.wake(score, head)

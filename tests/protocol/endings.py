@@ -47,6 +47,12 @@ class Endings(Sender):
 
         return ended
 
+    def offers(self) -> Iterator[Step]:
+        """To the consumers of a pull topic."""
+        for copy in dict.fromkeys(self.me.out):
+            call = self.call("offer", copies=(copy,))
+            yield from self.sends(f"offers {'xy'[copy.id]}", call, self._told("out", copy))
+
     def _excuses(self, world: World) -> int:
         """How many duplicates the faults so far explain."""
         had, left = self.bounds.faults, world.left

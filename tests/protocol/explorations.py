@@ -20,7 +20,7 @@ from tests.protocol.owner_verbs import Reach
 from tests.protocol.rules import Rules
 
 OWNERS = frozenset({"acquire", "reclaim", "claim", "fire", "settle", "settle_once", "retry", "bury",
-                    "park", "unpark", "renew"})  # fmt: skip
+                    "park", "offer", "unpark", "renew"})  # fmt: skip
 CLIENTS = frozenset({"client"})
 
 # Scores: due at tick 1 is 2; 3 is the same with a low priority.
@@ -62,6 +62,14 @@ SMALL = {
                faults=Faults(wake=1)),
         Bounds("an idle owner, a claim twice", PLAIN, 2, ends=2, reach=NEAR, sleeps=True,
                faults=Faults(twice=1, wake=1), verbs=frozenset({"claim"})),
+        Bounds("pull", NOW_AND_LATER, 3, pulls=True),
+        Bounds("pull, replace", REPLACE, 3, ends=2, pulls=True),
+        Bounds("pull, two ids", TWO, 2, ids=2, ends=2, reach=ONE, pulls=True),
+        Bounds("pull, crash", PLAIN, 2, workers=2, ends=2, pulls=True, faults=Faults(crash=1)),
+        Bounds("pull, a reply is lost", PLAIN, 2, ends=2, pulls=True, faults=Faults(lost=1)),
+        Bounds("pull, a call twice", PLAIN, 2, ends=2, pulls=True, faults=Faults(twice=1)),
+        Bounds("pull, an idle owner", PLAIN, 2, ends=2, reach=NEAR, sleeps=True, pulls=True,
+               faults=Faults(wake=1)),
         Bounds("a store that goes back", PLAIN, 2, ends=2, lead=1, faults=Faults(rollback=1)),
     )
 }  # fmt: skip
@@ -96,6 +104,11 @@ WHOLE = [
     Bounds("the store goes back", LATER, 2, workers=2, ends=2, lead=1, faults=Faults(rollback=1)),
     Bounds("the store goes back, calls twice", PLAIN, 2, ends=2,
            faults=Faults(rollback=1, twice=1, lost=1)),
+    Bounds("pull, pause, calls twice", PLAIN, 2, workers=2, ends=2, pulls=True,
+           faults=Faults(pause=1, twice=1), verbs=CLIENTS),
+    Bounds("pull, the store goes back", PLAIN, 2, ends=2, pulls=True, faults=Faults(rollback=1)),
+    Bounds("pull, parked, crash", TWO, 2, ids=2, workers=2, ends=2, reach=ONE, parks=True,
+           pulls=True, faults=Faults(crash=1)),
     Bounds("the store goes back, pause", PLAIN, 2, workers=2, ends=2,
            faults=Faults(rollback=1, pause=1)),
 ]  # fmt: skip
@@ -122,6 +135,11 @@ EVERYTHING = Bounds(
     faults=Faults(crash=1, pause=3, lost=3, twice=8, unknown=6, refused=6, rollback=1),
 )  # fmt: skip
 EVERYTHING_ONCE = replace(EVERYTHING, name="everything, at most once", once=True)
+EVERYTHING_PULLED = replace(EVERYTHING, name="everything, pull", pulls=True)
+PULLED = Bounds(
+    "received", (schedule(X, 0), schedule(Y, 3), reschedule(X, 2)), 60, ids=2, ends=6, lead=1,
+    pulls=True, faults=Faults(twice=8, lost=3),
+)  # fmt: skip
 
 
 class Mutant(NamedTuple):
@@ -169,6 +187,11 @@ MUTANTS = [
     Mutant("a renewal tells nothing", {"renewal_tells": False}, "an idle owner", 9),
     Mutant("a renewal misses late claims", {"renewal_counts": False},
            "an idle owner, a claim twice", 9),
+    Mutant("finished without a receipt", {"receipts": False}, "pull, replace", 7),
+    Mutant("a receipt outlives a reschedule", {"voids": False}, "pull", 7),
+    Mutant("due again at once", {"holds": False}, "pull", 5),
+    Mutant("given wherever it is", {"offered": False}, "pull, crash", 1),
+    Mutant("a delivery is not counted", {"counts": False}, "pull", 3),
     Mutant("forgotten claims are fired", {"forgotten": False, "retakes": False},
            "a store that goes back", 6),
     Mutant("sessions outlive a fail-over", {"retakes": False}, "a store that goes back", 9),

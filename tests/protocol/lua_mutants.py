@@ -33,7 +33,8 @@ def _by_id(script: str, key_and_id: str) -> LuaMutant:
 LUA_MUTANTS = [
     *(
         LuaMutant(f"{verb} without the lease", verb, LEASE, "not redis.call('TIME')")
-        for verb in ("claim", "fire", "settle", "retry", "bury", "park", "unpark", "reclaim")
+        for verb in ("claim", "fire", "settle", "retry", "bury", "park", "offer", "unpark",
+                     "reclaim")
     ),
     LuaMutant("renew without the lease", "renew", LEASE, "not redis.call('TIME')"),
     LuaMutant("renew creates", "renew", "  return false", "  redis.call('SET', KEYS[1], ARGV[1])"),
@@ -46,6 +47,17 @@ LUA_MUTANTS = [
     _by_id("retry", "KEYS[3], id"),
     _by_id("bury", "KEYS[2], id"),
     _by_id("park", "KEYS[2], ARGV[i]"),
+    _by_id("offer", "KEYS[2], id"),
+    LuaMutant("receive gives what is elsewhere", "receive", "not record or", "not record and"),
+    LuaMutant("receive leaves the due time", "receive", "local new = until_ms + score % 1",
+              "local new = score"),
+    LuaMutant("receive counts no delivery", "receive", "count .. ':1:'", "count .. ':0:'"),
+    LuaMutant("receive wakes nobody", "receive", "first < tonumber(head", "0 > tonumber(head"),
+    LuaMutant("receive takes what is not due", "receive", "now + 1)", "now + 10000)"),
+    LuaMutant("finished under any receipt", "cancel", "$') ~= receipt", "$') == ''"),
+    LuaMutant("moved under any receipt", "reschedule", "$') ~= receipt", "$') == ''"),
+    LuaMutant("a receipt outlives a release", "reschedule", "ARGV[11] == '1'", "receipt ~= ''"),
+    LuaMutant("an extended receipt is void", "reschedule", "ARGV[11] == '1'", "ARGV[11] == '2'"),
     LuaMutant("seen removes what is only reported", "fire", "'-inf', ARGV[5]", "'-inf', '+inf'"),
     LuaMutant("nothing is acknowledged", "fire", "'-inf', ARGV[5]", "'-inf', '-inf'"),
     LuaMutant("a late fire lowers the watermark", "fire", "or -1) >= turn", "or -1) < -1"),

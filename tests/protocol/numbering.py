@@ -14,7 +14,7 @@ from tests.protocol.bounds import Bounds
 from tests.protocol.bucket import Content, Record, Revocation, Token
 from tests.protocol.calls import Call, ClientCall, Copy, OwnerCall
 from tests.protocol.witness import Fate
-from tests.protocol.world import Firing, Past, State, Worker
+from tests.protocol.world import Firing, Given, Past, State, Worker
 
 CACHED = 2**18
 Permits = tuple[int | None, ...]
@@ -44,6 +44,7 @@ def canonical(state: State, bounds: Bounds) -> State:
     content = _plain(state.content, asked, noted, bounds)
     parts = [_in_worker(worker) for worker in state.workers]
     parts += [_in_call(call) for call in state.requests]
+    parts.append((frozenset(), frozenset(given.receipt for given in state.given)))
     parts.append(_in_content(content))
     if past is not None:
         past = past._replace(content=_plain(past.content, asked, noted, bounds))
@@ -65,7 +66,7 @@ def canonical(state: State, bounds: Bounds) -> State:
         _content(content, new),
         tuple(sorted(workers, key=hash)) if len(workers) > 1 else workers,
         tuple(sorted(requests, key=hash)) if len(requests) > 1 else requests,
-        _fates(state.fates, new),
+        _fates(state.fates, new, state.clock),
         _permits(state.allowed, content, new),
         state.left,
         state.calls,
@@ -73,6 +74,7 @@ def canonical(state: State, bounds: Bounds) -> State:
         past and _past(past, new),
         state.owners if bounds.rolls_back else 0,
         state.node,
+        tuple(sorted([Given(id, new.stamps[receipt]) for id, receipt in state.given])),
     )
 
 
@@ -126,8 +128,6 @@ def _new_turns(turns: set[int], content: Content, past: Past | None) -> dict[int
 
 
 def _new_stamps(parts: list[tuple[frozenset[int], frozenset[int]]], state: State) -> dict[int, int]:
-    if state.past is not None:
-        return {stamp: stamp for stamp in range(len(state.fates))}
     stamps = sorted({stamp for _, used in parts for stamp in used})
     return {stamp: number for number, stamp in enumerate(stamps)}
 
@@ -171,8 +171,8 @@ def _copy(copy: Copy, new: Numbering) -> Copy:
 
 
 def _content(content: Content, new: Numbering) -> Content:
-    (messages, due, mirror, parked, dead, attempts, revoked, calls, notes, lease, turn, claimed,
-     fired_score, fired_claim, look) = content  # fmt: skip
+    (messages, due, mirror, parked, dead, attempts, revoked, receipts, calls, notes, ready, lease,
+     turn, claimed, fired_score, fired_claim, look) = content  # fmt: skip
     turns, stamps, _ = new
     return Content(
         tuple([each and Record(each[0], stamps[each[1]]) for each in messages]),
@@ -182,8 +182,10 @@ def _content(content: Content, new: Numbering) -> Content:
         dead,
         attempts,
         tuple([each and Revocation(turns[each[0]], each[1]) for each in revoked]),
+        tuple([None if each is None else stamps[each] for each in receipts]),
         tuple([(stamps[stamp], id, answer) for stamp, id, answer in calls]),
         tuple([(turns[claim], id) for claim, id in notes]),
+        ready,
         lease and _token(lease, new),
         turns[turn],
         turns[claimed],
@@ -243,11 +245,19 @@ def _call(call: Call, new: Numbering) -> Call:
     if isinstance(call, OwnerCall):
         return _owner_call(call, new)
     targets = [target._replace(stamp=new.stamps[target.stamp]) for target in call.targets]
-    return call._replace(targets=tuple(targets))
+    receipt = call.receipt if call.receipt < 0 else new.stamps[call.receipt]
+    return call._replace(targets=tuple(targets), receipt=receipt)
 
 
-def _fates(fates: Fates, new: Numbering) -> Fates:
-    return tuple([fates[stamp] for stamp in new.stamps])
+def _fates(fates: Fates, new: Numbering, clock: int) -> Fates:
+    return tuple([_fate(fates[stamp], new, clock) for stamp in new.stamps if stamp < len(fates)])
+
+
+def _fate(fate: Fate | None, new: Numbering, clock: int) -> Fate | None:
+    if fate is None or fate.receipt < 0:
+        return fate
+    held = fate.held if fate.held > clock else 0
+    return fate._replace(held=held, receipt=new.stamps.get(fate.receipt, -1))
 
 
 def _permits(allowed: Permits, content: Content, new: Numbering) -> Permits:
@@ -258,4 +268,4 @@ def _permits(allowed: Permits, content: Content, new: Numbering) -> Permits:
 
 def _past(past: Past, new: Numbering) -> Past:
     content, fates, allowed = past
-    return Past(_content(content, new), fates, _permits(allowed, content, new))
+    return Past(_content(content, new), _fates(fates, new, -1), _permits(allowed, content, new))

@@ -41,7 +41,10 @@ class Owner(Endings):
             yield from self._fires()
         if me.firing is not None:
             yield Step(f"{self.name} reads the fire's reply", "reads", self._fire_arrives, True)
-        yield from self.once(may_call) if self.bounds.once else self.publishes()
+        if not self.bounds.pulls:
+            yield from self.once(may_call) if self.bounds.once else self.publishes()
+        elif may_call:
+            yield from self.offers()
         if may_call:
             yield from self.tells()
             yield from self.puts_aside()
@@ -222,6 +225,8 @@ class Owner(Endings):
     def _unparks(self) -> Iterator[Step]:
         if all(score is None for score in self.state.content.parked):
             return
+        if self.bounds.pulls and not self.bounds.parks and self.me.watermark >= 0:
+            return  # it has parked none; what is offered waits for consumers, or the next owner
 
         def unparked(world: World, _: Any) -> None:
             world.change(self.i, look=self._at_once)

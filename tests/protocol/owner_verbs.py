@@ -177,8 +177,7 @@ def settle(bucket: Bucket, call: OwnerCall) -> bool | None:
         return None
     for copy in call.copies:
         if ends(bucket, copy):
-            bucket.set("messages", copy.id, None)
-            bucket.set("attempts", copy.id, None)
+            bucket.remove(copy.id)
     return True
 
 
@@ -192,8 +191,7 @@ def settle_once(bucket: Bucket, call: OwnerCall) -> frozenset[int] | None:
         if ends(bucket, copy):
             bucket.remember(bucket.record(copy.id).stamp, copy.id, Answer.CREATED)
             bucket.notes = tuple(sorted({*bucket.notes, note}))
-            bucket.set("messages", copy.id, None)
-            bucket.set("attempts", copy.id, None)
+            bucket.remove(copy.id)
         if note in bucket.notes:
             settled.add(copy.id)
     return frozenset(settled)
@@ -233,6 +231,17 @@ def park(bucket: Bucket, call: OwnerCall) -> bool | None:
     return True
 
 
+def offer(bucket: Bucket, call: OwnerCall) -> bool | None:
+    """Set aside for consumers."""
+    if not bucket.holds(call.token):
+        return None
+    for copy in call.copies:
+        if ends(bucket, copy):
+            bucket.set("parked", copy.id, copy.score)
+            bucket.ready = tuple(sorted({*bucket.ready, (copy.score, copy.id)}))
+    return True
+
+
 def unpark(bucket: Bucket, call: OwnerCall) -> tuple[int] | None:
     """The earliest; how many are left."""
     if not bucket.holds(call.token):
@@ -246,5 +255,6 @@ def unpark(bucket: Bucket, call: OwnerCall) -> tuple[int] | None:
 
 VERBS = {
     "acquire": acquire, "renew": renew, "release": release, "reclaim": reclaim, "fire": fire,
-    "settle": settle, "settle_once": settle_once, "bury": bury, "park": park, "unpark": unpark,
+    "settle": settle, "settle_once": settle_once, "bury": bury, "park": park, "offer": offer,
+    "unpark": unpark,
 }  # fmt: skip

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import struct
 from typing import Any
 
 from delaybridge.message import Answer
 from delaybridge.store.replies import ANSWERS
 from tests.protocol.bucket import Content, Record, Revocation
 from tests.protocol.calls import Call, ClientCall, Copy, OwnerCall
+from tests.protocol.consumer_verbs import Received
 from tests.protocol.owner_verbs import MISSED, Claimed, Fired
 from tests.protocol.units import (
     NAMES,
     head_of,
     look_of,
     maybe_score_of,
+    score_of,
     token_of,
     tried_of,
 )
@@ -25,6 +28,7 @@ return {
   hash(2), zset(1), zset(3), zset(5), zset(6), hash(4), zset(10), zset(11),
   redis.call('GET', KEYS[8]),
   redis.call('HMGET', KEYS[9], 'turn', 'claimed', 'fired_score', 'fired_claim', 'look'),
+  redis.call('ZRANGE', KEYS[13], 0, -1),
 }
 """
 """A script that reads a bucket; KEYS: `keys.BUCKET_KEYS`."""
@@ -47,8 +51,10 @@ def content_of(reply: Any, said: Content) -> Content:
         dead=tuple(at is not None for at in dead),
         attempts=tuple(text and tried_of(text) for text in tried),
         revoked=tuple(map(_revocation, revoked, said.revoked)),
+        receipts=tuple(map(_receipt, tried)),
         calls=calls,
         notes=notes,
+        ready=tuple(map(_entry, reply[10])),
         lease=reply[8] and token_of(reply[8]),
         turn=int(turn or 0),
         claimed=int(claimed or 0),
@@ -60,6 +66,17 @@ def content_of(reply: Any, said: Content) -> Content:
 
 def _revocation(turn: bytes | None, said: Revocation | None) -> Revocation | None:
     return turn and Revocation(int(float(turn)), said.score if said else -1)
+
+
+def _receipt(tried: bytes | None) -> int | None:
+    _, _, _, *last = (tried or b":::").split(b":")
+    return int(last[0]) if last and last[0] else None
+
+
+def _entry(member: bytes) -> tuple[int, int]:
+    _, _, entry = member.partition(b"\0")
+    (score,) = struct.unpack_from(">d", entry)
+    return score_of(score), NAMES.index(entry[8:].decode())
 
 
 def _calls(
@@ -88,9 +105,16 @@ def answer_of(call: Call, reply: Any, said: Any) -> Any:
 
 
 def _of_client(call: ClientCall, reply: Any) -> Any:
+    if call.verb == "receive":
+        return [_received(*reply[i : i + 4]) for i in range(0, len(reply), 4)]
     if call.verb != "schedule":
         return ANSWERS[reply]
     return [ANSWERS[reply[i]] for i in range(0, len(reply), 3) for _ in range(reply[i + 2])]
+
+
+def _received(id: bytes, record: bytes, count: int, until_ms: int) -> Received:
+    until = score_of(until_ms) // 2
+    return Received(NAMES.index(id.decode()), Record(*head_of(record)), count, until)
 
 
 def _of_owner(call: OwnerCall, reply: Any, said: Any) -> Any:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from delaybridge.accept.accept import Accepted
-from delaybridge.message import OnConflict, rank_of
+from delaybridge.message import PULL, OnConflict, rank_of
+from delaybridge.store import pulling
 from delaybridge.store.command import RedisCommand
 from delaybridge.store.verbs import Bucket, Item
+from tests.protocol import consumer_verbs
 from tests.protocol.calls import Call, ClientCall, OwnerCall, Target
 from tests.protocol.owner_verbs import Reach
 from tests.protocol.units import (
@@ -22,6 +26,8 @@ from tests.protocol.units import (
     redis_token,
 )
 
+TOPIC = "t"
+
 
 def command_of(bucket: Bucket, call: Call, clock: int, reach: Reach) -> RedisCommand[Any]:
     now_ms = START_MS + clock * TICK_MS
@@ -29,7 +35,7 @@ def command_of(bucket: Bucket, call: Call, clock: int, reach: Reach) -> RedisCom
         return _of_client(bucket, call, now_ms)
     if call.verb in ("acquire", "renew", "release"):
         return _of_lease(bucket, call)
-    if call.verb in ("settle", "settle_once", "retry", "bury", "park"):
+    if call.verb in ("settle", "settle_once", "retry", "bury", "park", "offer"):
         return _of_end(bucket, call, now_ms)
     return _of_owner(bucket, call, now_ms, reach)
 
@@ -38,7 +44,11 @@ def _of_client(bucket: Bucket, call: ClientCall, now_ms: int) -> RedisCommand[An
     if call.verb == "schedule":
         messages = [(redis_stamp(target.stamp), _accepted(target)) for target in call.targets]
         return bucket.schedule(messages, OnConflict(call.policy), first=True, now_ms=now_ms)
+    if call.verb == "receive":
+        return pulling.receive(bucket, TOPIC, 1, call.ttr * TICK_MS, call.receipt, now_ms=now_ms)
     (target,) = call.targets
+    if call.verb in consumer_verbs.VERBS:
+        return _under_receipt(bucket, call, target, now_ms)
     stamp, id = redis_stamp(target.stamp), NAMES[target.id]
     if call.verb == "reschedule":
         return bucket.reschedule(stamp, id, str(ms_of(target.score)), now_ms=now_ms)
@@ -49,7 +59,18 @@ def _of_client(bucket: Bucket, call: ClientCall, now_ms: int) -> RedisCommand[An
 def _accepted(target: Target) -> Accepted:
     """The payload is another for each stamp."""
     rank = rank_of(0 if target.score % 2 else 255)
-    return Accepted(NAMES[target.id], b"", str(ms_of(target.score)), rank, b"%d" % target.stamp)
+    payload = msgspec.msgpack.encode((f"{PULL}:{TOPIC}", target.stamp))
+    return Accepted(NAMES[target.id], b"", str(ms_of(target.score)), rank, payload)
+
+
+def _under_receipt(
+    bucket: Bucket, call: ClientCall, target: Target, now_ms: int
+) -> RedisCommand[Any]:
+    of = bucket, redis_stamp(target.stamp), NAMES[target.id], str(call.receipt)
+    if call.verb == "finish":
+        return pulling.finish(*of, now_ms=now_ms)
+    delay_ms, keep = target.score * TICK_MS, call.verb == "extend"
+    return pulling.move(*of, delay_ms, keep=keep, now_ms=now_ms)
 
 
 def _of_lease(bucket: Bucket, call: OwnerCall) -> RedisCommand[Any]:
@@ -89,6 +110,8 @@ def _of_end(bucket: Bucket, call: OwnerCall, now_ms: int) -> RedisCommand[Any]:
         return bucket.settle(token, TTL_MS, groups)
     if call.verb == "settle_once":
         return bucket.settle_once(token, TTL_MS, groups, now_ms=now_ms)
+    if call.verb == "offer":
+        return pulling.offer(bucket, (token, TTL_MS), [(i, f"{PULL}:{TOPIC}") for i in items])
     if call.verb == "park":
         return bucket.park(token, TTL_MS, items)
     if call.verb == "bury":

@@ -47,6 +47,13 @@ class Rules:
     own_stamps: bool = True  # each message of a call has a stamp of its own
     maybe: bool = True  # reschedule says when an earlier copy may have been delivered
 
+    # consumers of pull topics
+    receipts: bool = True  # finish, extend and release change only what was given last under them
+    voids: bool = True  # a reschedule makes the receipt void
+    holds: bool = True  # what is given is due again at the end of its time to run, not before
+    offered: bool = True  # only what is set aside under the score of its entry is given
+    counts: bool = True  # what was given may have been delivered
+
     # sleeping owners
     wakes: bool = True  # a message due before the owner looks again wakes it
     promises: bool = True  # claim stores when the owner looks again

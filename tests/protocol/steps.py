@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from tests.protocol.bounds import Bounds, Order
 from tests.protocol.bucket import NEVER
 from tests.protocol.calls import Call, ClientCall
+from tests.protocol.consumers import consumers
 from tests.protocol.owner import Owner
 from tests.protocol.sender import removed
 from tests.protocol.step import Step
@@ -25,6 +26,7 @@ def steps(state: State, world: World) -> Iterator[Step]:
             yield from _ordered(state, bounds, order)
     for call in dict.fromkeys(state.requests):
         yield Step(f"once more: {_shown(call)}", "again", _once_more(call))
+    yield from consumers(state, bounds)
     yield from _lease(state, world)
     yield from _replica(state)
     if state.wake < NEVER:

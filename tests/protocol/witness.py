@@ -14,6 +14,9 @@ It finds what a promise of the protocol forbids, and names it by the promise's n
 10 `in_flight` is answered for fired messages only
 11 a message that is due before the owner looks again has woken it
 
+Of a pull topic, a delivery is what `receive` gives: not early (2), not after `cancelled` or
+`finished` (3), to one consumer at a time (5), and only the last of them ends it, or moves it (7).
+
 A replica that lags and takes over (a roll-back) returns these notes to the replica's time with it:
 what a client was told since then, and what was published since then, is no longer held against
 the protocol. So a roll-back suspends 1, 3, 4 and 5 for what spans it; of 8 the one half, that a
@@ -37,6 +40,7 @@ MOST = 4  # deliveries that are told apart
 class Fate(NamedTuple):
     """What became of one accepted message. state: accepted | cancelled | maybe | settled.
 
+    held, receipt: of the consumer that was given it last: until which tick, and under what.
     generation: how often it was rescheduled, or stored once more after it was settled. born: the
     generation at the last of these stores; copies from before are of a settled message. loose: its
     last reschedule said that an earlier copy may have been delivered. unknown: a publish of it had
@@ -51,6 +55,8 @@ class Fate(NamedTuple):
     delivered: int = 0
     confirmed: bool = False
     unknown: bool = False
+    held: int = 0
+    receipt: int = -1
 
 
 class Witness:
@@ -97,7 +103,7 @@ class Witness:
     # clients
 
     def judge_client(
-        self, call: ClientCall, answer: Any, effects: list[Effect], *, again: bool
+        self, call: ClientCall, answer: Any, effects: list[Effect], now: int, *, again: bool
     ) -> None:
         for effect in effects:
             if effect.kind == "in_flight":
@@ -105,8 +111,12 @@ class Witness:
                     self.violations.append("10 answered in_flight for a message never fired")
             elif effect.kind == "accepted":
                 self._accepted(effect)
+            elif effect.kind == "given":
+                self._given(call, effect, now)
             elif again and not self._is_renewed(call, effect):
                 self.violations.append("4 a call sent again took effect twice")
+            elif effect.kind in ("finished", "extended", "released"):
+                self._by_consumer(call, effect, now)
             self._changed(effect)
         if call.verb == "schedule":
             pairs = zip(call.targets, answer, strict=True)
@@ -127,12 +137,16 @@ class Witness:
             return
         if effect.flag and not fate.unknown:
             self.violations.append("3 answered maybe_delivered with no unknown outcome before")
+        elif fate.receipt >= 0 and not effect.flag and not self.went_back:
+            self.violations.append("3 answered cancelled or rescheduled, and a consumer has it")
         if effect.kind == "undone":
             self.change(effect.stamp, state="maybe" if effect.flag else "cancelled")
         else:
+            generation = fate.generation + 1
             self.change(
-                effect.stamp, score=effect.score, generation=fate.generation + 1, loose=effect.flag
-            )
+                effect.stamp, score=effect.score, generation=generation, loose=effect.flag,
+                held=0, receipt=-1,
+            )  # fmt: skip
 
     def _accepted(self, effect: Effect) -> None:
         """Stored, also once more: a schedule sent again after its message was settled."""
@@ -144,6 +158,31 @@ class Witness:
         born = 0 if old is None else old.generation + 1
         fate = Fate("accepted", effect.score, born, born, unknown=effect.flag)
         self.fates = put(self.fates, effect.stamp, fate)
+
+    # consumers
+
+    def _given(self, call: ClientCall, effect: Effect, now: int) -> None:
+        fate = self.fates[effect.stamp]
+        if fate is None:
+            return
+        if effect.score // 2 > now:
+            self.violations.append("2 received early")
+        if fate.held > now:
+            self.violations.append("5 given to a second consumer while the first has it")
+        if fate.state != "accepted":
+            self.violations.append(f"3 received after it was {fate.state}")
+        self.change(effect.stamp, unknown=True, held=now + call.ttr, receipt=call.receipt)
+
+    def _by_consumer(self, call: ClientCall, effect: Effect, now: int) -> None:
+        ((_, delay, _),) = call.targets
+        fate = self.fates[effect.stamp]
+        if fate is not None and fate.receipt != call.receipt:
+            self.violations.append(f"7 {effect.kind} by a consumer that was not the last")
+        if effect.kind == "extended":
+            self.change(effect.stamp, held=now + delay)
+        else:
+            state = "settled" if effect.kind == "finished" else "accepted"
+            self.change(effect.stamp, state=state, held=0, receipt=-1)
 
     # owners
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from tests.protocol import client_verbs, owner_verbs
+from tests.protocol import client_verbs, consumer_verbs, owner_verbs
 from tests.protocol.bounds import Bounds, Faults, Order
 from tests.protocol.bucket import NEVER, Bucket, Content, Token, empty, put
 from tests.protocol.calls import Call, ClientCall, Copy, OwnerCall, Target
@@ -13,6 +13,14 @@ from tests.protocol.owner_verbs import Claimed, Fired
 from tests.protocol.witness import Fate, Witness
 
 NO_TOKEN: Token = (0, 0)
+VERBS = {**client_verbs.VERBS, **consumer_verbs.VERBS}
+
+
+class Given(NamedTuple):
+    """What some consumer was given."""
+
+    id: int
+    receipt: int
 
 
 class Firing(NamedTuple):
@@ -71,6 +79,7 @@ class State(NamedTuple):
     past: Past | None
     owners: int
     node: int
+    given: tuple[Given, ...]
 
 
 class Event(NamedTuple):
@@ -91,7 +100,7 @@ class World:
 
     def __init__(self, state: State, bounds: Bounds, journal: list[Event] | None = None) -> None:
         (self.clock, content, self.workers, self.requests, fates, allowed, self.left, self.calls,
-         self.wake, self.past, self.owners, self.node) = state  # fmt: skip
+         self.wake, self.past, self.owners, self.node, self.given) = state  # fmt: skip
         self.bounds, self.journal = bounds, journal
         self.bucket = Bucket(content, bounds.rules)
         self.witness = Witness(bounds, fates, allowed, went_back=self.node > 0)
@@ -103,6 +112,7 @@ class World:
         return State(
             self.clock, self.bucket.content, self.workers, self.requests, witness.fates,
             witness.allowed, self.left, self.calls, self.wake, self.past, self.owners, self.node,
+            self.given,
         )  # fmt: skip
 
     # calls
@@ -116,7 +126,7 @@ class World:
         if bucket.woken is not None and self.bounds.sleeps:
             self.wake = min(self.wake, bucket.woken // 2)
         if isinstance(call, ClientCall):
-            witness.judge_client(call, answer, bucket.effects, again=again)
+            witness.judge_client(call, answer, bucket.effects, self.clock, again=again)
         else:
             witness.judge_owner(call, answer, before, bucket)
         self._note(call.verb, call, answer)
@@ -124,7 +134,7 @@ class World:
 
     def _run(self, call: Call) -> Any:
         if isinstance(call, ClientCall):
-            return client_verbs.VERBS[call.verb](self.bucket, call, self.clock)
+            return VERBS[call.verb](self.bucket, call, self.clock)
         if call.verb == "claim":
             return owner_verbs.claim(self.bucket, call, self.clock, self.bounds.reach)
         if call.verb == "retry":
@@ -140,14 +150,19 @@ class World:
     def order(self, order: Order) -> ClientCall:
         """A client's call, with a stamp for each message."""
         self.calls += 1
-        first = len(self.witness.fates)
         own = self.bounds.rules.own_stamps
-        stamps = [first + (n if own else 0) for n in range(len(order.targets))]
-        self.witness.fates += (None,) * len(order.targets)
+        first, *_ = drawn = self.stamps(len(order.targets))
+        stamps = drawn if own else [first] * len(drawn)
         pairs = zip(order.targets, stamps, strict=True)
         return ClientCall(
             order.verb, tuple(Target(*target, stamp) for target, stamp in pairs), order.policy
         )
+
+    def stamps(self, count: int) -> list[int]:
+        """Never drawn before; also the receipts of consumers."""
+        first = len(self.witness.fates)
+        self.witness.fates += (None,) * count
+        return list(range(first, first + count))
 
     # workers
 
@@ -198,5 +213,5 @@ def start(bounds: Bounds) -> State:
     workers = tuple(Worker((name, 0), seen=seen) for name in names)
     allowed = (None,) * bounds.ids
     return State(
-        0, empty(bounds.ids), workers, (), (), allowed, bounds.faults, 0, NEVER, None, 0, 0
+        0, empty(bounds.ids), workers, (), (), allowed, bounds.faults, 0, NEVER, None, 0, 0, ()
     )
