@@ -59,6 +59,10 @@ end
 
 -- Whether to go on with the next.
 local function take(member)
+  if #member < #topic + 9 then
+    redis.call('ZREM', KEYS[6], member) -- not one of ours
+    return true
+  end
   local score, id = struct.unpack('>d', member, #topic + 1), string.sub(member, #topic + 9)
   local record = offered(id, score)
   if record and size > 0 and size + #record > bytes then

@@ -1,4 +1,5 @@
--- Drop the oldest messages of the dead set that are beyond its bounds, a few at a time.
+-- Drop the oldest messages of the dead set that are beyond its bounds, and entries of `ready` that mean
+-- nothing any more, a few at a time.
 --
 -- KEYS[1]  lease        string
 -- KEYS[2]  messages     hash
@@ -7,6 +8,8 @@
 -- KEYS[5]  dead_reason  hash
 -- KEYS[6]  marks        hash
 -- KEYS[7]  calls        zset
+-- KEYS[8]  parked       zset
+-- KEYS[9]  ready        zset
 -- ARGV[1]  token
 -- ARGV[2]  ttl          ms
 -- ARGV[3]  now          ms, empty = the store's clock
@@ -23,6 +26,15 @@ end
 local t = redis.call('TIME')
 local now = tonumber(ARGV[3]) or t[1] * 1000 + math.floor(t[2] / 1000)
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
+
+-- Of messages that were cancelled or moved: a random few, so that all go sooner or later.
+for _, entry in ipairs(redis.call('ZRANDMEMBER', KEYS[9], ARGV[6])) do
+  local at = string.find(entry, '\0', 1, true) or #entry
+  local score = #entry > at + 8 and struct.unpack('>d', entry, at + 1)
+  if tonumber(redis.call('ZSCORE', KEYS[8], string.sub(entry, at + 9)) or '') ~= score then
+    redis.call('ZREM', KEYS[9], entry)
+  end
+end
 
 local beyond = 0
 if ARGV[4] ~= '' then

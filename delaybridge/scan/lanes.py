@@ -140,7 +140,7 @@ class Lanes:
             reason = f"expired: {now_ms - copy.due_ms} ms late, its ttl is {record.ttl_ms} ms"
             self._outcomes.bury(copy, reason, counted=False)
         elif self._outcomes.is_used_up(copy):
-            reason = "used_up: workers ended while they published it"
+            reason = self._outcomes.used_up(copy)
             self._outcomes.bury(copy, reason, counted=False)
         elif lane.publisher is None and lane.lacks is None:
             self._exit_misaddressed(copy, now_ms)

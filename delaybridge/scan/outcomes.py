@@ -128,6 +128,12 @@ class Outcomes:
             failures >= copy.lane.terms.policy.with_plan(copy.record.retry).max_attempts
         )
 
+    def used_up(self, copy: Copy) -> str:
+        """Why no attempt is left."""
+        if copy.lane.kind == PULL:
+            return f"used_up: no consumer finished it in {copy.tried.failures} attempts"
+        return "used_up: workers ended while they published it"
+
     def bury(self, copy: Copy, reason: str, *, counted: bool, maybe: bool = False) -> None:
         """Give up: the message goes to the dead set. counted: an attempt failed just now."""
         copy.session.exits.bury(copy.item, reason[:_REASON_CHARS], counted=counted, maybe=maybe)

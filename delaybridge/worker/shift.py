@@ -102,9 +102,7 @@ class Shift:
         self.lanes = self._build_lanes()
         self.lanes.rules_changed(self._common.rules())
         self.scanner = scanner = self._build_scanner(self.lanes)
-        work = [scanner.run(), self.leases.keep(scanner), self._watch(scanner)]
-        if self._settings.dead.is_bounded:
-            work.append(self._trim(scanner))
+        work = [scanner.run(), self.leases.keep(scanner), self._watch(scanner), self._trim(scanner)]
         if self._channels:
             work.append(self._listen(scanner))
         self._tasks += map(background.start, work)
@@ -223,7 +221,7 @@ class Shift:
             scanner.check_moving(max(lease.ttl_ms, _STUCK_MS))
 
     async def _trim(self, scanner: Scanner) -> None:
-        """Keep the dead set within its bounds, a few messages at a time."""
+        """Keep the dead set and `ready` within their bounds, a few messages at a time."""
         dead = self._settings.dead
         age_ms = round(dead.max_age_s * 1000) if dead.max_age_s else None
         while True:

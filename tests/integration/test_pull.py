@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 
 import httpx
 import pytest
+import redis
 
 from delaybridge.client import AsyncClient
 from delaybridge.errors import MessageError
@@ -17,6 +18,7 @@ from delaybridge.store.pulling import ReceivedMessage
 from tests.rigs.api import api
 from tests.rigs.crew import Crew
 from tests.rigs.waiting import wait_until_async
+from tests.servers.redis import ON_EVERY_REDIS
 
 DEADLINE_S = 20
 TTR = "1s"
@@ -43,6 +45,7 @@ async def received(
     return found
 
 
+@ON_EVERY_REDIS
 async def test_a_message_is_received_once_due_and_finished_once(crew: Crew) -> None:
     client = crew.client
     made = await client.schedule("pull:t", b"x", delay=0.3, id="a", key="k", headers={"n": "1"})
@@ -57,6 +60,7 @@ async def test_a_message_is_received_once_due_and_finished_once(crew: Crew) -> N
     await crew.settled()
 
 
+@ON_EVERY_REDIS
 async def test_what_is_not_finished_in_time_comes_again_under_another_receipt(crew: Crew) -> None:
     client = crew.client
     await client.schedule("pull:t", b"x", delay=0, id="a")
@@ -128,6 +132,31 @@ async def test_a_message_never_finished_is_buried(crew: Crew) -> None:
         return getattr(await client.get("a"), "state", None) == "dead"
 
     await wait_until_async(is_dead, DEADLINE_S, "buried")
+    dead = await client.get("a")
+    assert dead is not None and dead.reason == "used_up: no consumer finished it in 2 attempts"
+
+
+async def test_entries_of_cancelled_messages_are_removed_without_a_receive(
+    crew: Crew, redis_url: str
+) -> None:
+    client, plain = crew.client, redis.Redis.from_url(redis_url)
+    ids = [f"m{i}" for i in range(300)]
+    await client.schedule_many([Message("pull:t", b"x", delay=0, id=id) for id in ids])
+
+    async def are_offered() -> bool:
+        return (await client.stats()).parked == 300
+
+    await wait_until_async(are_offered, DEADLINE_S, "offered")
+    await client.cancel_many(ids[1:])
+    buckets = await client.run(lambda calls: calls.open())
+    ready = [bucket.key("ready") for bucket in buckets]
+    plain.zadd(ready[0], {"pull:t\0odd": 0, "odd": 0})
+
+    def entries() -> int:
+        return sum(map(plain.zcard, ready))
+
+    await wait_until_async(lambda: entries() == 1, DEADLINE_S, lambda: f"1 left, not {entries()}")
+    assert [one.id for one in await client.receive("t", limit=9)] == [ids[0]]
 
 
 async def test_what_is_offered_outlives_its_worker(crew: Crew) -> None:
@@ -151,6 +180,7 @@ async def test_what_is_offered_outlives_its_worker(crew: Crew) -> None:
     await crew.settled()
 
 
+@ON_EVERY_REDIS
 async def test_four_consumers_finish_all_though_one_dies_with_fifty(crew: Crew) -> None:
     client, finished = crew.client, Counter[str]()
     messages = [Message("pull:t", b"x", delay=i % 20 / 10, id=f"m{i}") for i in range(2000)]
@@ -195,6 +225,7 @@ async def http(crew: Crew) -> AsyncIterator[httpx.AsyncClient]:
         yield client
 
 
+@ON_EVERY_REDIS
 async def test_a_long_poll_is_woken_and_its_message_finished(
     crew: Crew, http: httpx.AsyncClient
 ) -> None:
