@@ -27,8 +27,9 @@ local t = redis.call('TIME')
 local now = tonumber(ARGV[3]) or t[1] * 1000 + math.floor(t[2] / 1000)
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
 
--- Of messages that were cancelled or moved: a random few, so that all go sooner or later.
-for _, entry in ipairs(redis.call('ZRANDMEMBER', KEYS[9], ARGV[6])) do
+-- Of messages that were cancelled or moved: some in a row anywhere, so that all go sooner or later.
+local first = t[2] % math.max(1, redis.call('ZCARD', KEYS[9]) - ARGV[6] + 1)
+for _, entry in ipairs(redis.call('ZRANGE', KEYS[9], first, first + ARGV[6] - 1)) do
   local at = string.find(entry, '\0', 1, true) or #entry
   local score = #entry > at + 8 and struct.unpack('>d', entry, at + 1)
   if tonumber(redis.call('ZSCORE', KEYS[8], string.sub(entry, at + 9)) or '') ~= score then

@@ -91,7 +91,7 @@ def _findings(settings: Settings) -> Iterator[Finding]:
             yield Finding(FAIL, "redis", f"{_reason(exc)} ({settings.redis.url})")
     if not settings.brokers:
         remedy = "Add --broker amqp://HOST or [brokers]"
-        yield Finding(WARN, "brokers", "none is configured; a worker needs one", remedy)
+        yield Finding(WARN, "brokers", "none is configured: workers serve pull topics only", remedy)
     for name, url in settings.brokers.items():
         yield from asyncio.run(_broker(name, url, settings))
     announced = [source for source, _ in sources_of(found)] if found else []

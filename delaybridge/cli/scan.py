@@ -21,12 +21,6 @@ if TYPE_CHECKING:
     from delaybridge.settings.settings import Settings
     from delaybridge.store.announcements import IngestInfo, WorkerInfo
 
-_NO_BROKERS = (
-    "none is configured, so nothing could be published; add --broker amqp://HOST, "
-    "DELAYBRIDGE_BROKERS__RABBITMQ or [brokers]"
-)
-
-
 _metrics_port = option(
     "--metrics-port PORT",
     "Serve /metrics and /health on this port. [default: metrics.port, 0: none]",
@@ -60,8 +54,6 @@ def scan(
     others; a second signal stops it at once.
     """
     settings = call.load({"scan": {"processes": processes}, "metrics": {"port": metrics_port}})
-    if not settings.brokers:
-        raise refused("brokers", _NO_BROKERS, "config")
     if burst and with_ingest:
         raise refused("--burst", "ingest never ends by itself; leave one of the two out")
     from delaybridge.publish import PublishOptions, check_brokers

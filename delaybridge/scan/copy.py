@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from zlib import crc32
 
-from delaybridge.message import Delivery, Destination, Record
+from delaybridge.message import PULL, Delivery, Destination, Record
 from delaybridge.store.record import Tried
 from delaybridge.store.verbs import Item
 
@@ -63,7 +63,9 @@ class Copy(Delivery):
             self.due_ms = self.late_from_ms = int(score)
         else:
             self.due_ms = first_due_ms
-            self.late_from_ms = first_due_ms if failures else int(score)
+            # What a consumer had and did not finish is due again when its time is over.
+            counts = failures and destination.kind != PULL
+            self.late_from_ms = first_due_ms if counts else int(score)
         self.attempt = failures + 1
         self.lot, self.session, self.claim = lot, lot.session, lot.claim
         self.score, self.tried, self.lane = score, tried, lane

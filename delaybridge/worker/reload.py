@@ -25,8 +25,8 @@ def reread(
     """
     try:
         written = settings.reread()
-        if not written.brokers:
-            raise ConfigError("brokers: none is configured")
+        if settings.brokers and not written.brokers:
+            raise ConfigError("brokers: none is configured any more")
         check_brokers(written.brokers, PublishOptions.of(written.publish, written.http), kinds)
         taken = settings.model_copy(update={name: getattr(written, name) for name in _RELOADED})
         check(taken)

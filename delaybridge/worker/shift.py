@@ -35,6 +35,7 @@ from delaybridge.tracing import active
 from delaybridge.worker.service import Background, end, until
 
 _STUCK_MS = 10_000  # nothing fired for this long, with neither the store nor a broker to blame
+_TRIM_S = 60.0  # if the dead set has no bounds
 _ASK_AGAIN_S = 0.2
 _WAKE = re.compile(r"([0-9]{1,5}) ([0-9]{1,16})")  # bucket, due_ms
 
@@ -224,6 +225,7 @@ class Shift:
         """Keep the dead set and `ready` within their bounds, a few messages at a time."""
         dead = self._settings.dead
         age_ms = round(dead.max_age_s * 1000) if dead.max_age_s else None
+        pause_s = self._settings.lease.renew_ms / 1000 if dead.is_bounded else _TRIM_S
         while True:
-            await asyncio.sleep(self._settings.lease.renew_ms / 1000)
+            await asyncio.sleep(pause_s)
             await scanner.trim(dead.max_messages or None, age_ms, buckets=self._buckets)

@@ -71,7 +71,8 @@ class Worker(Service):
         """Scan until stopped. Raises only errors that a restart of the scanner cannot mend."""
         s = self.settings
         if not s.brokers:
-            raise ConfigError("brokers: none is configured; add --broker amqp://... or kafka://...")
+            hint = "add --broker amqp://HOST, DELAYBRIDGE_BROKERS__RABBITMQ or [brokers]"
+            say(logging.WARNING, "no_brokers", serves="pull topics only", hint=hint)
         store = AsyncStore(s.redis.url, timeout_s=s.redis.timeout_s, durability=s.kept)
         calls = Calls(s.namespace, s.brokers, s.buckets, s.limits.as_limits(), s.kept)
         calls.placement = store

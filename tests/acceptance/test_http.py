@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
-import socket
-import subprocess
 from collections import Counter
 
 import httpx
@@ -14,6 +11,7 @@ import pytest
 
 from tests.rigs.bridge import Bridge, MakeBridge
 from tests.rigs.history import Promise
+from tests.rigs.serve import Server
 from tests.rigs.waiting import wait_until_async
 
 pytestmark = pytest.mark.timeout(240)
@@ -21,36 +19,6 @@ pytestmark = pytest.mark.timeout(240)
 MESSAGES, CLIENTS = 2000, 40
 KILLED_AFTER = (500, 1200)  # answers
 DELAYS = ("0ms", "300ms", "2s", "5s")
-
-
-class Server:
-    """`delaybridge serve` on one port, which is killed and started again."""
-
-    def __init__(self, bridge: Bridge) -> None:
-        self._bridge = bridge
-        with socket.create_server(("127.0.0.1", 0)) as sock:
-            self._port = sock.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self._port}"
-        self.answers = asyncio.Event()
-        self._process: subprocess.Popen[bytes] | None = None
-
-    async def start(self) -> None:
-        self._process = self._bridge.start("serve", "--port", str(self._port))
-
-        async def is_there() -> bool:
-            with contextlib.suppress(httpx.TransportError):
-                async with httpx.AsyncClient() as client:
-                    return (await client.get(f"{self.url}/health/live")).status_code == 200
-            return False
-
-        await wait_until_async(is_there, 40, "the server answers")
-        self.answers.set()
-
-    async def kill(self) -> None:
-        self.answers.clear()
-        assert self._process is not None
-        self._process.kill()
-        await asyncio.to_thread(self._process.wait)
 
 
 class Load:

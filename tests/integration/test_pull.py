@@ -13,7 +13,7 @@ import redis
 from delaybridge.client import AsyncClient
 from delaybridge.errors import MessageError
 from delaybridge.message import Message
-from delaybridge.store import pulling
+from delaybridge.store import keys, pulling
 from delaybridge.store.pulling import ReceivedMessage
 from tests.rigs.api import api
 from tests.rigs.crew import Crew
@@ -137,9 +137,15 @@ async def test_a_message_never_finished_is_buried(crew: Crew) -> None:
 
 
 async def test_entries_of_cancelled_messages_are_removed_without_a_receive(
-    crew: Crew, redis_url: str
+    redis_url: str, namespace: str
 ) -> None:
-    client, plain = crew.client, redis.Redis.from_url(redis_url)
+    async with Crew(redis_url, namespace) as crew:
+        crew.start(dead={"max_messages": 1000})  # then a worker looks after it often
+        await _cancelled_entries_go(crew, redis.Redis.from_url(redis_url))
+
+
+async def _cancelled_entries_go(crew: Crew, plain: redis.Redis) -> None:
+    client = crew.client
     ids = [f"m{i}" for i in range(300)]
     await client.schedule_many([Message("pull:t", b"x", delay=0, id=id) for id in ids])
 
@@ -267,3 +273,27 @@ async def test_a_poll_whose_client_is_gone_takes_nothing(
 @pytest.mark.parametrize("wanted", [{"max": 0}, {"max": 1001}, {"ttr": "1ms"}, {"wait": "2m"}])
 async def test_bad_polls(http: httpx.AsyncClient, wanted: dict[str, object]) -> None:
     assert (await http.post("/v1/topics/t:receive", json=wanted)).status_code == 422
+
+
+async def test_a_poll_whose_subscription_is_lost_hears_of_its_message(
+    crew: Crew, http: httpx.AsyncClient, redis_url: str
+) -> None:
+    polls = [
+        asyncio.create_task(http.post("/v1/topics/t:receive", json={"wait": "30s"}))
+        for _ in range(2)
+    ]
+    plain = redis.Redis.from_url(redis_url)
+    channel = keys.offers(crew.namespace)
+    await wait_until_async(lambda: plain.pubsub_numsub(channel)[0][1], DEADLINE_S, "subscribed")
+    for _ in range(3):
+        plain.client_kill_filter(_type="pubsub", skipme=True)
+        await crew.client.schedule_many([Message("pull:t", b"x", delay=0)] * 2)
+        async with asyncio.timeout(10):
+            answers = await asyncio.gather(*polls)
+        assert [len(answer.json()["items"]) for answer in answers] == [1, 1]
+        polls = [
+            asyncio.create_task(http.post("/v1/topics/t:receive", json={"wait": "30s"}))
+            for _ in range(2)
+        ]
+    for poll in polls:
+        poll.cancel()

@@ -163,7 +163,13 @@ class Bridge:
             self._consume("consume_kafka.py", servers, name)
         return f"{broker}:{name}"
 
-    def _consume(self, script: str, *arguments: str) -> None:
+    def pull_topic(
+        self, url: str, topic: str, *, ttr: str, hold: int = 0
+    ) -> subprocess.Popen[bytes]:
+        """A consumer over HTTP. hold: it receives that many, and finishes none."""
+        return self._consume("consume_http.py", url, topic, ttr, str(hold))
+
+    def _consume(self, script: str, *arguments: str) -> subprocess.Popen[bytes]:
         path = self.folder / f"received-{len(self._files)}.jsonl"
         self._files.append(path)
         process = subprocess.Popen(
@@ -172,6 +178,7 @@ class Bridge:
         self._consumers.append(process)
         if process.stdout is None or process.stdout.readline() != b"ready\n":
             raise RuntimeError(f"{script} did not start")
+        return process
 
     # messages
 

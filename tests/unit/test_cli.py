@@ -333,7 +333,6 @@ REFUSED: list[tuple[tuple[str, ...], str, str]] = [
     (("message", "ls", "--due-from", "tomorrow"), "--due-from", "write RFC 3339"),
     (("message", "ls", "--due-to", "2030-01-01T00:00:00"), "--due-to", "has no zone"),
     (("message", "show", "x", "--body", "html"), "--body", "is not one of"),
-    (("scan",), "brokers", "none is configured"),
     (("scan", "--processes", "0"), "--processes", "not in the range"),
     (("scan", "--processes", "-1"), "--processes", "not in the range"),
     (("scan", "--processes", "1.5"), "--processes", "not a valid integer"),

@@ -1,0 +1,43 @@
+"""`delaybridge serve` of a bridge, on one port."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import subprocess
+
+import httpx
+
+from tests.rigs.bridge import Bridge
+from tests.rigs.waiting import wait_until_async
+
+
+class Server:
+    """`delaybridge serve` on one port, which is killed and started again."""
+
+    def __init__(self, bridge: Bridge) -> None:
+        self._bridge = bridge
+        with socket.create_server(("127.0.0.1", 0)) as sock:
+            self._port = sock.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self._port}"
+        self.answers = asyncio.Event()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    async def start(self) -> None:
+        self._process = self._bridge.start("serve", "--port", str(self._port))
+
+        async def is_there() -> bool:
+            with contextlib.suppress(httpx.TransportError):
+                async with httpx.AsyncClient() as client:
+                    return (await client.get(f"{self.url}/health/live")).status_code == 200
+            return False
+
+        await wait_until_async(is_there, 40, "the server answers")
+        self.answers.set()
+
+    async def kill(self) -> None:
+        self.answers.clear()
+        assert self._process is not None
+        self._process.kill()
+        await asyncio.to_thread(self._process.wait)
