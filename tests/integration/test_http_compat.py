@@ -145,7 +145,7 @@ async def test_mykit(redis_url: str, namespace: str) -> None:
         ("GET", "/clearAll", None, "unconfirmed"),
         ("GET", "/clearAll?confirm=delaybridge", None, "unconfirmed"),
         ("GET", "/finish?jobId=x", None, "not_supported"),
-        ("GET", "/get/topic", None, "no_pull"),
+        ("GET", "/get/topic?topic=a", None, "no_pull"),
     ],
 )
 async def test_mykit_refuses(

@@ -61,3 +61,24 @@ async def test_youzan_from_add_to_finish(redis_url: str, namespace: str) -> None
             assert found == {**none, "id": "7", "value": "x"}
         assert await got(http, "/", {"command": "finish", "id": "7"}) == {**none, "id": "7"}
         assert (await http.get("/v1/messages/7")).status_code == 404
+
+
+async def test_mykit_from_push_to_delete(redis_url: str, namespace: str) -> None:
+    job = {"topic": "b", "subtopic": "c", "id": "7", "bizKey": "k", "delay": 100, "ttl": 1000}
+    fetched = {**job, "body": "x", "status": 2}
+    del fetched["delay"]
+    none = {"success": True, "data": None, "code": 200, "message": "success"}
+    async with (
+        Crew(redis_url, namespace) as crew,
+        api(redis_url, namespace, compat="mykit", compat_destination="pull:{topic}.{subtopic}")
+        as http,
+    ):  # fmt: skip
+        crew.start()
+        await crew.shared("w")
+        waiting = asyncio.create_task(http.get("/get/topic?topic=b&subtopic=c"))
+        assert (await got(http, "/push", {**job, "body": "x"}))["data"] == "7"
+        assert (await waiting).json() == {**none, "data": fetched}
+        # Not deleted within its ttl: it comes again.
+        assert (await http.get("/get/topic?topic=b&subtopic=c")).json()["data"] == fetched
+        assert (await http.get("/delete?jobId=7")).json() == none
+        assert (await http.get("/v1/messages/7")).status_code == 404

@@ -14,17 +14,21 @@ import msgspec
 
 from delaybridge.errors import MessageConflict, MessageError
 from delaybridge.message import Answer, State
+from delaybridge.store.pulling import ReceivedMessage
 from delaybridge.store.selection import Selection
 from delaybridge.times import epoch_ms
 from delaybridge.web import jobs
-from delaybridge.web.compat.dialect import NO_PULL, answers, content_of, destination_of, drop, put
+from delaybridge.web.compat.dialect import answers, content_of, destination_of, drop, put
+from delaybridge.web.compat.popping import Pop
 from delaybridge.web.endpoint import Call, Endpoint, Scope
 from delaybridge.web.problems import Problem
 from delaybridge.web.reading import decoded
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NEW_STATUS = (0, 5)  # WaitPut, Restore
+_READY = 2
 _TRIES = 3
+_WAIT_S = 60
 
 
 class MykitJob(msgspec.Struct):
@@ -78,7 +82,18 @@ class MykitEnvelope(msgspec.Struct):
     message: str = "success"
 
 
-_answers = answers(lambda text: MykitEnvelope(False, None, 500, text))
+class FromTopic(msgspec.Struct):
+    """Where jobs are fetched from."""
+
+    topic: str
+    subtopic: str = ""
+
+
+def _refusal(text: str) -> MykitEnvelope:
+    return MykitEnvelope(False, None, 500, text)
+
+
+_answers = answers(_refusal)
 
 
 @_answers
@@ -203,9 +218,24 @@ async def finish(call: Call) -> MykitEnvelope:
 
 
 @_answers
-async def receive(call: Call) -> MykitEnvelope:
-    """Refused."""
-    raise NO_PULL
+async def fetch(call: Call) -> Pop:
+    """Fetch a job of a topic; waits for one, and gives null if there is none.
+
+    It comes again after its ttl, by default 30 s, unless it is deleted: the original finishes none.
+    """
+    asked = call.query.topic, call.query.subtopic
+    return Pop(call, [asked], _WAIT_S, _fetched, _refusal, ttr=("ttl", 0.001))
+
+
+def _fetched(found: ReceivedMessage | None) -> MykitEnvelope:
+    if found is None:
+        return MykitEnvelope(True)
+    named = {name: (value or b"").decode(errors="replace") for name, value in found.headers}
+    job = {name: named.get(name) for name in ("topic", "subtopic", "bizKey")}
+    ttl = named.get("ttl", "")
+    body = None if found.body is None else found.body.decode(errors="replace")
+    extra = {"id": found.id, "body": body, "ttl": int(ttl) if ttl.isdigit() else 0}
+    return MykitEnvelope(True, {**job, **extra, "status": _READY})
 
 
 _ADMIN, _WRITE = Scope.ADMIN, Scope.WRITE
@@ -229,7 +259,7 @@ ENDPOINTS = (
             ("/reStore", _ADMIN, restore, Expired),
             ("/clearAll", _ADMIN, clear, Confirmed),
             ("/finish", _WRITE, finish, NamedJob),
-            ("/get/topic", _WRITE, receive, None),
+            ("/get/topic", _WRITE, fetch, FromTopic),
         )
     ),
 )

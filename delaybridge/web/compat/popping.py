@@ -27,18 +27,28 @@ class Pop:
     def __init__(
         self,
         call: Call,
-        topics: Sequence[str],
+        topics: Sequence[str | tuple[str, str]],
         wait_s: float,
         shown: Callable[[ReceivedMessage | None], Any],
         refusal: Callable[[str], Any],
+        *,
+        ttr: tuple[str, float] = ("ttr", 1.0),
     ) -> None:
-        """Problem or MessageError if these are no pull topics."""
-        places = [destination_of(call, topic) for topic in topics]
+        """Problem or MessageError if these are no pull topics.
+
+        topics: also of (topic, subtopic). ttr: the header that has the time to run, and its unit in
+        seconds.
+        """
+        places = [
+            destination_of(call, *((topic,) if isinstance(topic, str) else topic))
+            for topic in topics
+        ]
         if not all(place.startswith(f"{PULL}:") for place in places):
             raise NO_PULL
         self._site, self._wait_s = call.site, wait_s
         self._topics = [place.removeprefix(f"{PULL}:") for place in dict.fromkeys(places)]
         self._shown, self._refusal = shown, refusal
+        self._header, self._unit_s = ttr
 
     async def __call__(self, scope: Connection, receive: Receive, send: Send) -> None:
         """Answer. A client that is gone takes nothing."""
@@ -83,10 +93,10 @@ class Pop:
         client = self._site.client
         for topic in self._topics:
             if some := await client.receive(topic, ttr=_FIRST_TTR):
-                text = dict(some[0].headers).get("ttr") or b""
+                text = dict(some[0].headers).get(self._header) or b""
                 if text.isdigit() and int(text):
                     least, most = _TTR_S
-                    ttr_s = max(least, min(int(text), most))
+                    ttr_s = max(least, min(int(text) * self._unit_s, most))
                     await client.extend(some, ttr=ttr_s)
                 return some[0]
         return None
