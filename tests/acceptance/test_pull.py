@@ -39,3 +39,5 @@ async def test_what_a_killed_consumer_held_comes_again_and_all_is_finished(
     assert verdict.delivered == MESSAGES
     attempts = Counter(each.attempt for each in bridge.deliveries())
     assert attempts == {1: MESSAGES, 2: HELD}
+    # by a worker that says that it has no broker
+    assert "WARNING: no_brokers" in (bridge.folder / "w1.log").read_text()

@@ -1,8 +1,9 @@
 """Every row of the tables of bad input has a test, or a reason why it has none yet.
 
 The rows are counted, not repeated: T times, I ids, B bodies, H headers, D destinations, A AMQP and
-K Kafka ingest have their number in the tests (`"T24"` in a table of cases, `# K-19`). The rows of
-the command line (C) and of the settings (S) are named here, each with its test.
+K Kafka ingest have their number in the tests (`"T24"` in a table of cases, `# K-19`), and those of
+HTTP, too (`"H-38"`, or a test named `test_h38_...`). The rows of the command line (C) and of the
+settings (S) are named here, each with its test.
 """
 
 from __future__ import annotations
@@ -17,18 +18,15 @@ TESTS = Path(__file__).parents[1]
 COUNTS = {"T": 34, "I": 24, "B": 12, "H": 22, "D": 15, "A": 42}
 ROWS = [f"{letter}{n}" for letter, count in COUNTS.items() for n in range(1, count + 1)]
 ROWS += [f"K-{n}" for n in range(1, 33) if n not in (27, 28)]
+ROWS += [f"H-{n}" for n in range(1, 63) if n != 57]
 
 LATER = {
-    "B7": "base64 is the JSON of HTTP, which does not exist yet",
-    "D8": "no destination can be paused yet",
     "D9": "there are no tenants yet",
     "K-17": "librdkafka answers as in K-16, and no broker of today stores such a batch",
     "K-24": "ten thousand partitions are no test of a few seconds",
-    "S-19": "there is no URL of a Redis Cluster: redis://a,b is refused",
-    "S-20": "there is no URL of a Sentinel",
     "S-23": "OpenSSL refuses an expired certificate where it refuses that of a wrong CA, S-21",
     "S-51": "a destination names a path below one host of the settings: there is no list",
-    **{f"S-{n}": "HTTP has no sessions, hosts, CORS or TLS of its own" for n in range(54, 58)},
+    **{f"S-{n}": "HTTP has no sessions, no CORS and no TLS of its own" for n in range(54, 58)},
 }
 
 ELSEWHERE = {
@@ -46,6 +44,8 @@ ELSEWHERE = {
     "test_headers_that_fill_the_frame_pass_and_one_byte_more_is_refused",
     "B12": "unit/test_quota.py::test_a_full_namespace_refuses_messages_and_names_the_limit",
     "D14": "unit/test_amqp.py::test_a_foreign_user_id_is_left_out",
+    "D8": "integration/test_http_bad_input.py::test_d8_a_paused_destination_takes_messages",
+    "H-55": "integration/test_http_idempotency.py::test_the_key_stands_for_one_request",
     "A28": "integration/test_ingest_rabbitmq.py::"
     "test_the_message_id_decides_duplicates_cancels_and_conflicts",
     "A31": "unit/test_ingest_routes.py::test_a_bad_route_is_refused",
@@ -123,6 +123,8 @@ SETTINGS = {
     "S-16": ("file of a secret", FILE + "test_a_password_file_is_utf_8_and_loses_one_line_end"),
     "S-17": ("bad Redis URL", FILE + "test_redis_urls_refused"),
     "S-18": ("db 99", "fuzz/test_cli.py::test_a_redis_database_that_does_not_exist_is_reported"),
+    "S-19": ("a database on a Cluster", FILE + "test_redis_urls_refused"),
+    "S-20": ("Sentinels without a service", FILE + "test_redis_urls_refused"),
     "S-21": ("wrong CA", "integration/test_publish_rabbitmq.py::test_tls_verifies_the_broker"),
     "S-22": ("client certificate without key", FILE + "test_redis_urls_refused"),
     "S-24": ("ssl_cert_reqs=none", FILE + "test_every_option_that_weakens_tls_gives_a_warning"),
@@ -144,7 +146,10 @@ SETTINGS = {
     "S-37": ("window", REFUSED),
     "S-38": ("port", FILE + "test_broker_urls_refused"),
     "S-40": ("durations", REFUSED),
-    "S-41": ("no broker", CLI + "test_refused"),
+    "S-41": (
+        "no broker",
+        "acceptance/test_pull.py::test_what_a_killed_consumer_held_comes_again_and_all_is_finished",
+    ),
     "S-42": ("one name twice", CLI + "test_refused"),
     "S-43": ("a URL of another kind than its name", REFUSED),
     "S-44": ("unknown option of Kafka", URL),
@@ -174,7 +179,9 @@ def named() -> frozenset[str]:
         if path == Path(__file__):
             continue
         text = path.read_text()
-        found.update(re.findall(r"(?<![\w-])(?:K-|[TIBHDA])[0-9]+\b", text))
+        found.update(re.findall(r"(?<![\w-])(?:[KH]-|[TIBHDA])[0-9]+\b", text))
+        for name in re.findall(r"def test_((?:h[0-9]+_)+)", text):
+            found.update(f"H-{number}" for number in re.findall("[0-9]+", name))
     return frozenset(found)
 
 

@@ -232,6 +232,26 @@ def test_s18_a_broker_that_is_not_public_is_a_wrong_setting(url: str) -> None:
         connect("hook", url, report=print, on_change=print, options=PublishOptions())
 
 
+async def test_a_password_file_is_read_for_each_post(rig: HttpRig, tmp_path: Path) -> None:
+    path, file = rig.node.make("auth"), tmp_path / "password"
+    url = f"{rig.url()}?password_file={file}".replace("://", "://user@")
+    file.write_text("one\n")
+    async with rig.connected(url=url) as (publisher, sink):
+        for password in ("one", "two"):
+            file.write_text(password)
+            made = rig.deliveries(rig.destination(path), 1)
+            publisher.publish(made)
+            await sink.all_of(made)
+        file.unlink()
+        made = rig.deliveries(rig.destination(path), 1)
+        publisher.publish(made)
+        await sink.all_of(made)
+        assert sink.outcomes[made[0]].fault is Fault.BROKER
+        assert "password_file" in sink.outcomes[made[0]].reason
+    sent = [one["headers"]["authorization"] for one in rig.node.got(path)]
+    assert sent == [f"Basic {base64.b64encode(b'user:' + p).decode()}" for p in (b"one", b"two")]
+
+
 async def test_s18_a_name_that_leads_home_is_never_connected_to(rig: HttpRig) -> None:
     sink = Sink()
     url = f"https://localhost:{rig.proxy_port}/base"

@@ -424,7 +424,7 @@ def test_redis_urls_accepted(url: str) -> None:
         *("redis://h/x", "redis://h/0/1", "redis://h/-1", "redis://h#0", "redis://h /0"),
         *("redis://h?socket_timeout=9", "redis://h?ssl_cert_reqs=none", "unix://h/x", "unix://"),
         *("rediss://h?ssl_certfile=/c", "rediss://h?ssl_keyfile=/k", "redis://a,b", 5, None, True),
-        "redis://h/0\x1b[31m",
+        *("redis://h/0\x1b[31m", "redis+sentinel://h:26379", "redis+cluster://h:7000/1"),
     ],
 )
 def test_redis_urls_refused(url: object) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import io
 import ssl
 import time
+from base64 import b64encode
 from collections import deque
 from collections.abc import Sequence
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -96,14 +97,14 @@ class HttpPublisher(LinkedPublisher):
             async with asyncio.timeout(_PROBE_S):
                 if self._session is None:
                     self._session = self._new_session()
-                head = self._session.head(URL(self._base, encoded=True), allow_redirects=False)
-                async with head:
+                url, headers = URL(self._base, encoded=True), self._authorization()
+                async with self._session.head(url, headers=headers, allow_redirects=False):
                     return None
         except ConfigError as exc:
             return f"unreachable: {exc}"
         except TimeoutError:
             return f"unreachable: no answer within {_PROBE_S:g} s"
-        except (aiohttp.ClientError, OSError) as exc:
+        except Exception as exc:  # whatever it is: who waits for a connection hears of it
             return reason_of("unreachable", exc)
 
     def _new_session(self) -> aiohttp.ClientSession:
@@ -118,16 +119,22 @@ class HttpPublisher(LinkedPublisher):
             resolver=None if open else PublicResolver(),
             ssl=verified,
         )
-        password = read_password(self.name, self._file) if self._file else self._password
         return aiohttp.ClientSession(
             connector=connector,
             timeout=aiohttp.ClientTimeout(total=self._limit_s),
-            auth=aiohttp.BasicAuth(self._user, password) if self._user else None,
             cookie_jar=aiohttp.DummyCookieJar(),
             headers={"User-Agent": f"delaybridge/{__version__}"},
             skip_auto_headers=("Accept-Encoding", "Content-Type"),
             proxy=options.proxy or None,
         )
+
+    def _authorization(self) -> list[tuple[str, str]]:
+        """As the password file has it now; ConfigError."""
+        if not self._user:
+            return []
+        password = read_password(self.name, self._file) if self._file else self._password
+        login = b64encode(f"{self._user}:{password}".encode()).decode()
+        return [("Authorization", f"Basic {login}")]
 
     async def _disconnect(self) -> None:
         self._change(CLOSED)
@@ -193,6 +200,9 @@ class HttpPublisher(LinkedPublisher):
         try:
             headers = self._headers(delivery, body)
             url = URL(f"{self._base}{delivery.destination.address}", encoded=True)
+        except ConfigError as exc:
+            self._is_doubted.set()
+            return broker_refusal(f"unreachable: {exc}")
         except (ValueError, TypeError) as exc:
             return Outcome(Verdict.REFUSED, f"unencodable: {type(exc).__name__}")
         status, retry_after = 0, None
@@ -213,7 +223,7 @@ class HttpPublisher(LinkedPublisher):
 
     def _headers(self, delivery: Delivery, body: bytes) -> list[tuple[str, str]]:
         ours = (delivery.id, str(delivery.due_ms), str(delivery.attempt))
-        found = [*zip(OWN_HEADERS, ours, strict=True)]
+        found = [*zip(OWN_HEADERS, ours, strict=True), *self._authorization()]
         found += [(name, (value or b"").decode()) for name, value in delivery.record.headers]  # type: ignore[misc]
         if not any(name.lower() == "content-type" for name, _ in found):
             found.append(("Content-Type", "application/octet-stream"))
@@ -229,8 +239,11 @@ class HttpPublisher(LinkedPublisher):
             return CLOSED
         url = URL(f"{self._base}{destination.address}", encoded=True)
         try:
-            async with self._session.head(url, allow_redirects=False) as answer:
+            headers = self._authorization()
+            async with self._session.head(url, headers=headers, allow_redirects=False) as answer:
                 status = answer.status
+        except ConfigError as exc:
+            return f"unreachable: {exc}"
         except (aiohttp.ClientError, OSError) as exc:
             return reason_of("unreachable", exc)
         return outcome_of(status, None).reason if status in (404, 410) else None
