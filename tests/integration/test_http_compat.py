@@ -142,6 +142,7 @@ async def test_mykit(redis_url: str, namespace: str) -> None:
         ("POST", "/push", {"delay": 1}, "bad_value"),
         ("GET", "/delete", None, "bad_id"),
         ("GET", "/reStoreJob?JobId=nobody", None, "unknown"),
+        ("GET", "/reStore/nobody", None, "unknown"),
         ("GET", "/clearAll", None, "unconfirmed"),
         ("GET", "/clearAll?confirm=delaybridge", None, "unconfirmed"),
         ("GET", "/finish?jobId=x", None, "not_supported"),

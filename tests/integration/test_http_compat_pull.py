@@ -1,4 +1,4 @@
-"""`serve --compat youzan|delay-queue`: jobs from push to finish, without a broker."""
+"""`serve --compat mykit|youzan|delay-queue`: jobs from push to the end, without a broker."""
 
 from __future__ import annotations
 
@@ -82,3 +82,7 @@ async def test_mykit_from_push_to_delete(redis_url: str, namespace: str) -> None
         assert (await http.get("/get/topic?topic=b&subtopic=c")).json()["data"] == fetched
         assert (await http.get("/delete?jobId=7")).json() == none
         assert (await http.get("/v1/messages/7")).status_code == 404
+        # A time to run that is no number of this world holds up nobody.
+        await got(http, "/push", {**job, "delay": 0, "ttl": 10**400, "body": "huge"})
+        huge = (await http.get("/get/topic?topic=b&subtopic=c")).json()["data"]
+        assert (huge["body"], huge["ttl"]) == ("huge", 10**15)

@@ -29,7 +29,9 @@ async def test_the_description_is_openapi(http: httpx.AsyncClient) -> None:
 async def test_the_page_shows_every_path_and_needs_nothing_else(http: httpx.AsyncClient) -> None:
     answer = await http.get("/docs")
     assert answer.headers["content-type"].startswith("text/html")
-    assert "script" not in answer.headers["content-security-policy"]
+    policy = answer.headers["content-security-policy"]
+    assert "script" not in policy and "frame-ancestors 'none'" in policy  # S4, S5
+    assert answer.headers["x-content-type-options"] == "nosniff"
     for path in (await http.get("/openapi.json")).json()["paths"]:
         assert f"<code>{path}</code>" in answer.text
     assert re.findall(r'(?:src|href)="([^"]+)"', answer.text) == ["docs.css", "openapi.json"]

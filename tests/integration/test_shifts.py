@@ -22,7 +22,7 @@ from tests.servers.cluster import ClusterNode, ClusterSite, slot_of
 from tests.servers.preloaded import library
 
 LEASE = {"ttl_ms": 3000, "renew_ms": 500}
-LATE_MS = 1000
+LATE_MS = 2000  # the silent node's own wait for more than twice that
 AHEAD_MS = 3000
 IN_FLIGHT_MS = 1000
 MOVED_BUCKETS = 6

@@ -19,7 +19,7 @@ from delaybridge.store.selection import Selection
 from delaybridge.times import epoch_ms
 from delaybridge.web import jobs
 from delaybridge.web.compat.dialect import answers, content_of, destination_of, drop, put
-from delaybridge.web.compat.popping import Pop
+from delaybridge.web.compat.popping import Pop, number_of
 from delaybridge.web.endpoint import Call, Endpoint, Scope
 from delaybridge.web.problems import Problem
 from delaybridge.web.reading import decoded
@@ -172,7 +172,7 @@ async def delete(call: Call) -> MykitEnvelope:
 @_answers
 async def restore_one(call: Call) -> MykitEnvelope:
     """Bring a job back from the dead set; one that waits already is left as it is."""
-    id = call.query.one()
+    id = call.path.get("id") or call.query.one()
     if await call.site.client.kick(id) is Answer.KICKED:
         return MykitEnvelope(True)
     found = await call.site.client.get(id)
@@ -232,9 +232,9 @@ def _fetched(found: ReceivedMessage | None) -> MykitEnvelope:
         return MykitEnvelope(True)
     named = {name: (value or b"").decode(errors="replace") for name, value in found.headers}
     job = {name: named.get(name) for name in ("topic", "subtopic", "bizKey")}
-    ttl = named.get("ttl", "")
+    ttl = number_of(dict(found.headers).get("ttl"))
     body = None if found.body is None else found.body.decode(errors="replace")
-    extra = {"id": found.id, "body": body, "ttl": int(ttl) if ttl.isdigit() else 0}
+    extra = {"id": found.id, "body": body, "ttl": ttl}
     return MykitEnvelope(True, {**job, **extra, "status": _READY})
 
 
@@ -256,6 +256,7 @@ ENDPOINTS = (
         for path, scope, handler, query in (
             ("/delete", _WRITE, delete, NamedJob),
             ("/reStoreJob", _WRITE, restore_one, NamedJob),
+            ("/reStore/{id}", _WRITE, restore_one, NamedJob),
             ("/reStore", _ADMIN, restore, Expired),
             ("/clearAll", _ADMIN, clear, Confirmed),
             ("/finish", _WRITE, finish, NamedJob),

@@ -18,7 +18,15 @@ from delaybridge.web.endpoint import Call
 from delaybridge.web.problems import problem_of
 
 _TTR_S = (1, 43_200)  # of a pull topic
+_DIGITS = 15
 _FIRST_TTR = "30s"
+
+
+def number_of(text: bytes | None) -> int:
+    """What a header says; 0 if it is no number. Anybody may have written it: it may be huge."""
+    if not text or not text.isdigit():
+        return 0
+    return int(text) if len(text) <= _DIGITS else 10**_DIGITS
 
 
 class Pop:
@@ -93,10 +101,8 @@ class Pop:
         client = self._site.client
         for topic in self._topics:
             if some := await client.receive(topic, ttr=_FIRST_TTR):
-                text = dict(some[0].headers).get(self._header) or b""
-                if text.isdigit() and int(text):
+                if asked := number_of(dict(some[0].headers).get(self._header)):
                     least, most = _TTR_S
-                    ttr_s = max(least, min(int(text) * self._unit_s, most))
-                    await client.extend(some, ttr=ttr_s)
+                    await client.extend(some, ttr=max(least, min(asked * self._unit_s, most)))
                 return some[0]
         return None
