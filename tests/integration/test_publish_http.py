@@ -85,7 +85,7 @@ async def test_what_a_status_means(
         ("120", 120_000, 120_000),
         ("0", 0, 0),
         ("9999999999999", 86_400_000, 86_400_000),
-        (formatdate(time.time() + 3600, usegmt=True), 3_000_000, 3_600_000),
+        ("in an hour", 3_000_000, 3_600_000),
         ("Wed, 21 Oct 2015 07:28:00 GMT", 0, 0),
         ("soon", 0, 0),
         ("-5", 0, 0),
@@ -94,6 +94,8 @@ async def test_what_a_status_means(
     ],
 )
 def test_how_long_an_answer_asks_to_wait(text: str | None, least: int, most: int) -> None:
+    if text == "in an hour":
+        text = formatdate(time.time() + 3600, usegmt=True)
     assert least <= wait_ms(text) <= most
 
 
