@@ -9,6 +9,7 @@
     +-- StoreError                  Redis refused a command
     |   +-- StoreUnavailable *      Redis did not answer in time: the outcome is unknown
     |   |   +-- NotDurable *        done, but less durably than `durability` asks
+    |   |   +-- LedgerUnavailable * the ledger's database did not answer, or refused
     |   +-- StoreFull *             Redis or a quota is full: nothing was written
     |   +-- StoreDenied             the Redis user lacks a right
     |   +-- StoreMisnamed           the URL does not fit the servers behind it
@@ -90,6 +91,10 @@ class NotDurable(StoreUnavailable):
     The same call with the same id completes it: whatever it answers is durable then. A message may
     be delivered meanwhile; `cancel` it if it must not.
     """
+
+
+class LedgerUnavailable(StoreUnavailable):
+    """The ledger's database did not answer or refused; the message says what is certain."""
 
 
 class StoreFull(StoreError):

@@ -21,6 +21,11 @@ NAMES = (
     "settle.before",
     "settle.after",
     "ingest.stored",
+    "ledger.added",  # the row is committed, and Redis does not know of it
+    "ledger.answered",  # Redis has answered, and the row does not say it
+    "ledger.sealed",  # a worker has read what left a bucket
+    "ledger.told",  # the ledger has it, and Redis does not know that
+    "ledger.restored",  # a part of what a bucket lacked is there
 )
 
 

@@ -11,6 +11,7 @@
 -- KEYS[9]  revoked      zset
 -- KEYS[10] calls        zset
 -- KEYS[11] sources      hash
+-- KEYS[12] gone         zset
 -- ARGV[1]  now          ms, empty = the store's clock
 -- ARGV[2]  stamp        4 bytes, one for each call; a call sent again keeps its stamp
 -- ARGV[3]  id
@@ -22,10 +23,13 @@
 --                       removed; empty: any
 -- ARGV[8]  receipt      of a pull topic: the message is removed only if it was given out last with
 --                       this one, and wherever it is; empty: any
+-- ARGV[9]  row          stamp of the ledger's row, if the message is to be cancelled though it is not
+--                       here; then nobody brings it here any more; empty: none
 -- returns  answer: 0 unknown, 5 in flight, 6 cancelled, 7 cancelled, may have been delivered, 14
 --          foreign: bound for a destination outside the reach
 -- cost     O(log n)
 local UNKNOWN, IN_FLIGHT, CANCELLED, CANCELLED_MAYBE, FOREIGN = 0, 5, 6, 7, 14
+local PUBLISHED, WITHDRAWN = 1 / 256, 2 / 256 -- in `gone`
 local KEEP_CALLS_MS = 600000
 local stamp, id, source, reach, receipt = ARGV[2], ARGV[3], ARGV[4], ARGV[7], ARGV[8]
 
@@ -65,7 +69,23 @@ local function count_as_read()
   end
 end
 
-if not is_free then
+local t = redis.call('TIME')
+local now = tonumber(ARGV[1]) or t[1] * 1000 + math.floor(t[2] / 1000)
+
+-- Keep it for the ledger; and if its schedule is sent again, it must not revive the message.
+local function forget(row, how)
+  local generation = redis.call('HGET', KEYS[8], 'generation')
+  if generation then
+    redis.call('ZADD', KEYS[12], string.format('%.17g', generation + how), row .. id)
+  end
+  redis.call('ZADD', KEYS[10], string.format('%.17g', now + CANCELLED / 256), row .. id)
+end
+
+if not old and ARGV[9] ~= '' and not redis.call('ZSCORE', KEYS[12], ARGV[9] .. id) then
+  forget(ARGV[9], WITHDRAWN)
+  redis.call('ZADD', KEYS[10], string.format('%.17g', now + CANCELLED / 256), stamp .. id)
+  return CANCELLED
+elseif not is_free then
   count_as_read()
   return old and FOREIGN or UNKNOWN
 end
@@ -84,8 +104,6 @@ elseif claim then
   end
 end
 local answer = tried and string.match(tried, ':(%d)') ~= '0' and CANCELLED_MAYBE or CANCELLED
-local t = redis.call('TIME')
-local now = tonumber(ARGV[1]) or t[1] * 1000 + math.floor(t[2] / 1000)
 
 -- Without a source the first write cannot grow memory: a full Redis still removes messages.
 count_as_read()
@@ -109,7 +127,6 @@ local old_calls = redis.call('ZRANGEBYSCORE', KEYS[10], '-inf', now - KEEP_CALLS
 if #old_calls > 0 then
   redis.call('ZREM', KEYS[10], unpack(old_calls))
 end
-redis.call('ZADD', KEYS[10],
-  string.format('%.17g', now + answer / 256), stamp .. id,
-  string.format('%.17g', now + CANCELLED / 256), string.sub(old, 10, 13) .. id)
+redis.call('ZADD', KEYS[10], string.format('%.17g', now + answer / 256), stamp .. id)
+forget(string.sub(old, 10, 13), receipt ~= '' and PUBLISHED or WITHDRAWN)
 return answer

@@ -5,12 +5,15 @@
 -- KEYS[3]  dead         zset
 -- KEYS[4]  dead_reason  hash
 -- KEYS[5]  calls        zset
+-- KEYS[6]  marks        hash
+-- KEYS[7]  gone         zset
 -- ARGV[1]  now          ms, empty = the store's clock
 -- ARGV[2]  stamp        4 bytes, one for each call; a call sent again keeps its stamp
 -- ARGV[3]  id
 -- returns  answer: 0 not in the dead set, 12 discarded
 -- cost     O(log n)
 local UNKNOWN, CANCELLED, DISCARDED = 0, 6, 12
+local WITHDRAWN = 2 / 256 -- in `gone`
 local KEEP_CALLS_MS = 600000
 local stamp, id = ARGV[2], ARGV[3]
 
@@ -36,5 +39,10 @@ redis.call('ZADD', KEYS[5], string.format('%.17g', now + DISCARDED / 256), stamp
 if old then
   redis.call('ZADD', KEYS[5],
     string.format('%.17g', now + CANCELLED / 256), string.sub(old, 10, 13) .. id)
+  local generation = redis.call('HGET', KEYS[6], 'generation')
+  if generation then -- keep it for the ledger
+    redis.call('ZADD', KEYS[7],
+      string.format('%.17g', generation + WITHDRAWN), string.sub(old, 10, 13) .. id)
+  end
 end
 return DISCARDED

@@ -11,6 +11,7 @@
 -- KEYS[9]  revoked      zset
 -- KEYS[10] calls        zset
 -- KEYS[11] sources      hash
+-- KEYS[12] gone         zset
 -- ARGV[1]  now          ms, empty = the store's clock
 -- ARGV[2]  policy       0 fail, 1 keep, 2 replace; 3 wait: as fail, but a fired message is in flight;
 --                       4: as 3, and a copy of each message may have been delivered already;
@@ -34,6 +35,7 @@
 -- cost     O(log n) per message
 local CREATED, DUPLICATE, CONFLICT, REPLACED, IN_FLIGHT, CANCELLED = 1, 2, 3, 4, 5, 6
 local FOREIGN = 14
+local WITHDRAWN = 2 / 256 -- in `gone`
 local KEEP, KNOWN_SOURCE = 1, 5 -- policies
 local BACKDATED = 2 -- the head's version if the time of acceptance follows the payload
 local KEEP_CALLS_MS = 600000
@@ -316,6 +318,11 @@ if not all_new then
       redis.call('HDEL', attempts, id)
     end
     remember(string.sub(old, 10, 13), id, CANCELLED)
+    local generation = redis.call('HGET', KEYS[8], 'generation')
+    if generation then -- keep it for the ledger
+      redis.call('ZADD', KEYS[12],
+        string.format('%.17g', generation + WITHDRAWN), string.sub(old, 10, 13) .. id)
+    end
     remember(stamp, id, REPLACED)
     undone, accepted = true, accepted + 1
     return REPLACED

@@ -5,6 +5,8 @@
 -- KEYS[3]  messages     hash
 -- KEYS[4]  attempts     hash
 -- KEYS[5]  calls        zset
+-- KEYS[6]  marks        hash
+-- KEYS[7]  gone         zset
 -- ARGV[1]  token
 -- ARGV[2]  ttl          ms
 -- ARGV[3]  now          ms, empty = the store's clock
@@ -14,6 +16,7 @@
 --          claims settled, now or when this call was first executed
 -- cost     O(log n) per id
 local CREATED = 1
+local PUBLISHED = 1 / 256 -- in `gone`
 local KEEP_CALLS_MS = 600000
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then
   return false
@@ -21,6 +24,7 @@ end
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
 local once = ARGV[4] == '1'
 local tried = redis.call('HLEN', KEYS[4]) > 0
+local generation = redis.call('HGET', KEYS[6], 'generation') -- if there is a ledger
 local settled, count = {}, 0
 local now = tonumber(ARGV[3])
 if once and not now then
@@ -51,6 +55,20 @@ local function remember(claim, ids)
   end
 end
 
+-- Keep them for the ledger.
+local function keep(ids)
+  local entries = {}
+  for i, record in ipairs(redis.call('HMGET', KEYS[3], unpack(ids))) do
+    if record then
+      entries[#entries + 1] = string.format('%.17g', generation + PUBLISHED)
+      entries[#entries + 1] = string.sub(record, 10, 13) .. ids[i]
+    end
+  end
+  if #entries > 0 then
+    redis.call('ZADD', KEYS[7], unpack(entries))
+  end
+end
+
 local function errors_of(ids)
   local fields = {}
   for i, id in ipairs(ids) do
@@ -76,6 +94,9 @@ while at < #ARGV do
     if #ids > 0 then
       if once then
         remember(claim, ids)
+      end
+      if generation then
+        keep(ids)
       end
       redis.call('HDEL', KEYS[3], unpack(ids))
       redis.call('ZREM', KEYS[2], unpack(ids))

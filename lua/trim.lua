@@ -10,6 +10,7 @@
 -- KEYS[7]  calls        zset
 -- KEYS[8]  parked       zset
 -- KEYS[9]  ready        zset
+-- KEYS[10] gone         zset
 -- ARGV[1]  token
 -- ARGV[2]  ttl          ms
 -- ARGV[3]  now          ms, empty = the store's clock
@@ -19,6 +20,7 @@
 -- returns  false if the lease is lost; else how many were dropped
 -- cost     O(log n) per message
 local CANCELLED = 6
+local WITHDRAWN = 2 / 256 -- in `gone`
 local KEEP_CALLS_MS = 600000
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then
   return false
@@ -55,11 +57,16 @@ local old_calls = redis.call('ZRANGEBYSCORE', KEYS[7], '-inf', now - KEEP_CALLS_
 if #old_calls > 0 then
   redis.call('ZREM', KEYS[7], unpack(old_calls))
 end
+local generation = redis.call('HGET', KEYS[6], 'generation') -- if there is a ledger
 for _, id in ipairs(ids) do
   local old = redis.call('HGET', KEYS[2], id)
   if old and #old >= 13 then -- if its schedule is sent again, it must not revive the message
     redis.call('ZADD', KEYS[7],
       string.format('%.17g', now + CANCELLED / 256), string.sub(old, 10, 13) .. id)
+    if generation then
+      redis.call('ZADD', KEYS[10],
+        string.format('%.17g', generation + WITHDRAWN), string.sub(old, 10, 13) .. id)
+    end
   end
   redis.call('ZREM', KEYS[4], id)
   redis.call('HDEL', KEYS[5], id)

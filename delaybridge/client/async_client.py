@@ -33,6 +33,7 @@ from delaybridge.message import (
 from delaybridge.settings.durability import check_durability
 from delaybridge.store.calls import Calls
 from delaybridge.store.command import Steps
+from delaybridge.store.recording import recorder_of
 from delaybridge.store.scheduling import Receipt, receipts
 from delaybridge.store.selection import Selected, Selection, Walk
 from delaybridge.store.stats import Stats
@@ -72,11 +73,13 @@ class AsyncClient(AsyncOverview, AsyncSteers, AsyncPulls):
         limits: Limits | None = None,
         timeout_s: float = 5.0,
         durability: str = "memory",
+        ledger: str | None = None,
     ) -> None:
         kept = check_durability(durability)
         calls = Calls(namespace, brokers, buckets, limits or Limits(), kept)
         self._requests = Requests(calls)
-        self._store = AsyncStore(redis_url, timeout_s=timeout_s, durability=kept)
+        recorder = recorder_of(kept, ledger, namespace, timeout_s)
+        self._store = AsyncStore(redis_url, timeout_s=timeout_s, durability=kept, recorder=recorder)
         calls.placement = self._store
         self._batching = Batching(self._requests.calls, self._store)
 

@@ -31,6 +31,7 @@ from delaybridge.message import (
 from delaybridge.settings.durability import check_durability
 from delaybridge.store.calls import Calls
 from delaybridge.store.command import Steps
+from delaybridge.store.recording import recorder_of
 from delaybridge.store.scheduling import Receipt
 from delaybridge.store.stats import Stats
 from delaybridge.store.store import Store
@@ -63,8 +64,9 @@ class Client(Many, Overview, Steers, Pulls):
             new namespace, and any number for an existing one.
         limits: bounds of messages and of the namespace; by default `Limits()`.
         timeout_s: the seconds in which each method returns or raises StoreUnavailable.
-        durability: `memory`, `aof`, `aof-fsync` or `replicated:N`: what has to have happened to
-            a change before a method returns; see docs/delivery.md.
+        durability: `memory`, `aof`, `aof-fsync`, `replicated:N` or `ledger`: what has to have
+            happened to a change before a method returns; see docs/delivery.md.
+        ledger: the URL of the ledger's database, if durability is `ledger`.
 
     Raises:
         ConfigError: an argument is wrong. The first call raises it if the namespace has another
@@ -87,11 +89,13 @@ class Client(Many, Overview, Steers, Pulls):
         limits: Limits | None = None,
         timeout_s: float = 5.0,
         durability: str = "memory",
+        ledger: str | None = None,
     ) -> None:
         kept = check_durability(durability)
         calls = Calls(namespace, brokers, buckets, limits or Limits(), kept)
         self._requests = Requests(calls)
-        self._store = Store(redis_url, timeout_s=timeout_s, durability=kept)
+        recorder = recorder_of(kept, ledger, namespace, timeout_s)
+        self._store = Store(redis_url, timeout_s=timeout_s, durability=kept, recorder=recorder)
         calls.placement = self._store
 
     @classmethod

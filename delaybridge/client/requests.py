@@ -210,6 +210,7 @@ def arguments_of(settings: Settings | None) -> dict[str, Any]:
         "limits": chosen.limits.as_limits(),
         "timeout_s": chosen.redis.timeout_s,
         "durability": chosen.durability,
+        "ledger": chosen.ledger.url,
     }
 
 

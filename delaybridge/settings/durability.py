@@ -1,4 +1,4 @@
-"""Durability: what Redis has done with a write before its caller is told that it is accepted."""
+"""Durability: what has been done with a write before its caller is told that it is accepted."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from delaybridge.errors import ConfigError, printable, shown
 
-DURABILITY_FORM = "memory, aof, aof-fsync, or replicated:N with N from 1 to 9"
+DURABILITY_FORM = "memory, aof, aof-fsync, ledger, or replicated:N with N from 1 to 9"
 _REPLICATED = re.compile(r"replicated:([1-9])")
 
 
@@ -19,6 +19,7 @@ class Keeping(StrEnum):
     AOF = "aof"
     AOF_FSYNC = "aof-fsync"
     REPLICATED = "replicated"
+    LEDGER = "ledger"
 
 
 class Durability(NamedTuple):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from delaybridge.errors import ConfigError, MessageError
 from delaybridge.message import PULL
+from delaybridge.settings.durability import Keeping
 from delaybridge.settings.routes import SETTINGS as ROUTE_SETTINGS
 from delaybridge.settings.routes import parse_routes
 from delaybridge.settings.urls import kinds_of
@@ -36,6 +37,8 @@ def contradictions(settings: Settings) -> Iterator[str]:
     kinds = kinds_of(settings.brokers)
     if PULL in kinds:
         yield f"brokers.{PULL}: the name is that of pull topics; choose another"
+    if settings.kept.mode is Keeping.LEDGER and not settings.ledger.url:
+        yield f"{settings.sources()['durability']}: durability: ledger needs ledger.url"
     yield from _numbers(settings)
     yield from _routes(settings, kinds)
     yield from _dead_letters(settings, kinds)

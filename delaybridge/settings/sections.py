@@ -13,7 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 
 from delaybridge.message import Limits
 from delaybridge.settings import password_file
-from delaybridge.settings.urls import SecretUrl, check_redis_url
+from delaybridge.settings.urls import SecretUrl, check_ledger_url, check_redis_url
 from delaybridge.settings.values import delay, number, switch, texts, whole
 
 _LIMITS = Limits()
@@ -88,6 +88,19 @@ class RedisSettings(Section):
                 raise ValueError("password_file here or in the URL, not two different ones")
             self.__dict__["url"] = check_redis_url(url)
         return self
+
+
+class LedgerSettings(Section):
+    """A database that has every message: see docs/ledger.md. It is used if durability is ledger."""
+
+    url: Annotated[SecretUrl, BeforeValidator(check_ledger_url)] = SecretUrl("")
+    """postgresql+psycopg://USER@HOST[:PORT]/DATABASE, mysql+pymysql://USER@HOST[:PORT]/DATABASE, or
+    sqlite:////PATH for one machine; in a password @ as %40 and / as %2F."""
+    retention_s: Annotated[float, number(0, 10**9)] = 604_800.0
+    """How long rows of messages are kept that were published, cancelled or have expired. 0: for
+    ever."""
+    reconcile_s: Annotated[float, number(1, 86_400)] = 60.0
+    """How often one worker compares the ledger with Redis, and mends what differs."""
 
 
 class LeaseSettings(Section):

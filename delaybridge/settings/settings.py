@@ -27,6 +27,7 @@ from delaybridge.settings.sections import (
     HttpSettings,
     IngestSettings,
     LeaseSettings,
+    LedgerSettings,
     LimitsSettings,
     MetricsSettings,
     PublishSettings,
@@ -62,8 +63,10 @@ class Settings(Section, BaseSettings):
     durability: Annotated[str, values.durability] = "memory"
     """What has to have happened to a message, a cancel or any other change before it is accepted:
     memory (Redis has it), aof (and keeps an append-only file), aof-fsync (and has it on disk),
-    replicated:N (and N replicas have it). Otherwise the caller gets NotDurable."""
+    replicated:N (and N replicas have it), ledger (and the database ledger.url has it). Otherwise
+    the caller gets an error."""
     redis: RedisSettings = RedisSettings()
+    ledger: LedgerSettings = LedgerSettings()
     brokers: dict[
         Annotated[str, AfterValidator(_broker_name)],
         Annotated[SecretUrl, BeforeValidator(check_broker_url)],
@@ -165,6 +168,7 @@ class Settings(Section, BaseSettings):
         """Warnings about settings that are accepted but risky; without secrets."""
         urls = [("redis.url", self.redis.url)]
         urls += [(f"brokers.{name}", url) for name, url in self.brokers.items()]
+        urls += [("ledger.url", self.ledger.url)] if self.ledger.url else []
         found = [f"{path}: {text}" for path, url in urls for text in cautions(url)]
         if self.publish.heartbeat_s < LOW_HEARTBEAT_S:
             found.append(

@@ -45,6 +45,10 @@ _STORE_FORM = (
     "redis+sentinel://HOST[:PORT],HOST.../SERVICE[/DB] or redis+cluster://HOST[:PORT],HOST...; "
     "rediss for TLS; USER:PASSWORD@ before the first HOST"
 )
+_LEDGER_FORM = (
+    "postgresql+psycopg://USER:PASSWORD@HOST[:PORT]/DATABASE, "
+    "mysql+pymysql://USER:PASSWORD@HOST[:PORT]/DATABASE or sqlite:////PATH"
+)
 _FORMS = {
     "rabbitmq": "amqp[s]://HOST[:PORT][/VHOST], USER:PASSWORD@ before HOST",
     "kafka": "kafka[s]://HOST:PORT[,HOST:PORT]..., USER:PASSWORD@ before the first",
@@ -209,6 +213,23 @@ def check_broker_url(value: object) -> SecretUrl:
         is_deep = "/" in parts.path[1:] and kind != "http"
         if is_deep or (kind == "kafka" and len(parts.path) > 1):
             raise ValueError(form + _ESCAPES)
+    return SecretUrl(value)
+
+
+def check_ledger_url(value: object) -> SecretUrl:
+    """A URL of the ledger's database, or empty; ValueError names the accepted forms."""
+    if value == "":
+        return SecretUrl("")
+    parts = _parts(value, _LEDGER_FORM)
+    if parts.scheme == "sqlite":
+        if parts.hosts or not parts.path.strip("/"):
+            raise ValueError(_LEDGER_FORM)
+    elif parts.scheme in ("postgresql+psycopg", "mysql+pymysql"):
+        _check_hosts(parts, _LEDGER_FORM)
+        if not re.fullmatch(r"/[^/]+", parts.path):
+            raise ValueError(_LEDGER_FORM + _escape_hint(parts))
+    else:
+        raise ValueError(_LEDGER_FORM)
     return SecretUrl(value)
 
 

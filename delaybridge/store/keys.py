@@ -30,20 +30,21 @@ BUCKET_KEYS = (
     "calls",
     "sources",
     "ready",
+    "gone",
 )
 
 _WHOLE = ("messages", "due", "mirror", "attempts", "parked", "dead", "dead_reason", "marks")
 # fmt: off
 SCRIPT_KEYS: dict[str, tuple[str, ...]] = {
-    "schedule": (*_WHOLE, "revoked", "calls", "sources"),
+    "schedule": (*_WHOLE, "revoked", "calls", "sources", "gone"),
     "quarantine": ("messages", "dead", "dead_reason", "marks"),
-    "cancel": (*_WHOLE, "revoked", "calls", "sources"),
+    "cancel": (*_WHOLE, "revoked", "calls", "sources", "gone"),
     "reschedule": (
         "messages", "due", "mirror", "attempts", "parked", "dead", "marks", "revoked", "calls",
         "sources",
     ),
     "kick": ("messages", "due", "attempts", "dead", "dead_reason", "marks", "calls"),
-    "discard": ("messages", "attempts", "dead", "dead_reason", "calls"),
+    "discard": ("messages", "attempts", "dead", "dead_reason", "calls", "marks", "gone"),
     "get": ("messages", "mirror", "attempts", "parked", "dead", "dead_reason", "marks"),
     "page": ("listed", "messages", "attempts", "dead_reason", "marks"),
     "sample": ("messages", "due"),
@@ -55,7 +56,7 @@ SCRIPT_KEYS: dict[str, tuple[str, ...]] = {
         "lease", "due", "mirror", "messages", "attempts", "dead", "dead_reason", "marks", "calls",
     ),
     "fire": ("lease", "marks", "revoked"),
-    "settle": ("lease", "mirror", "messages", "attempts", "calls"),
+    "settle": ("lease", "mirror", "messages", "attempts", "calls", "marks", "gone"),
     "retry": ("lease", "due", "mirror", "messages", "attempts"),
     "park": ("lease", "mirror", "parked"),
     "unpark": ("lease", "parked", "due"),
@@ -64,7 +65,9 @@ SCRIPT_KEYS: dict[str, tuple[str, ...]] = {
     "bury": ("lease", "mirror", "attempts", "dead", "dead_reason"),
     "reclaim": ("lease", "due", "mirror", "messages", "attempts", "dead", "dead_reason", "marks"),
     "trim": ("lease", "messages", "attempts", "dead", "dead_reason", "marks", "calls", "parked",
-             "ready"),
+             "ready", "gone"),
+    "seal": ("lease", "marks", "gone"),
+    "restore": ("messages", "due", "dead", "dead_reason", "marks", "calls", "gone"),
     "announce": ("workers", "worker_info"),
     "set_rule": ("destinations",),
     "allow": ("allowances",),

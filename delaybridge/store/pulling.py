@@ -176,7 +176,7 @@ def finish(
     bucket: Bucket, stamp: bytes, id: str, receipt: str, *, now_ms: int | None = None
 ) -> RedisCommand[Answer]:
     """Remove a message, if this is its last receipt: then it was not `unknown`, but `cancelled`."""
-    args = (_now(now_ms), stamp, id, "", 0, 0, "", receipt)
+    args = (_now(now_ms), stamp, id, "", 0, 0, "", receipt, "")
     return RedisCommand("cancel", _keys(bucket, "cancel"), args, replies.read_answer)
 
 

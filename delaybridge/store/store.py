@@ -19,12 +19,14 @@ from redis.exceptions import RedisError, ResponseError
 
 from delaybridge.errors import DelayBridgeError, StoreUnavailable
 from delaybridge.events import Emit, StoreSilent
+from delaybridge.ledger.work import Work
 from delaybridge.settings.durability import MEMORY, Durability
 from delaybridge.settings.redis_servers import Address
 from delaybridge.store.command import Each, RedisCommand, Steps, store_wide_error
 from delaybridge.store.connection import NotAsked
 from delaybridge.store.durability import assurance_of
 from delaybridge.store.pipeline import Pipeline, Portion, translate
+from delaybridge.store.recording import Recorded, Recorder
 from delaybridge.store.redis_client import connect
 from delaybridge.store.servers import Servers, servers_of
 from delaybridge.store.wire import AsyncWire, Wire
@@ -47,9 +49,16 @@ class AsyncStore:
     """Redis on an event loop. Any number of calls may be made at once."""
 
     def __init__(
-        self, url: str, *, timeout_s: float = 5.0, durability: Durability = MEMORY
+        self,
+        url: str,
+        *,
+        timeout_s: float = 5.0,
+        durability: Durability = MEMORY,
+        recorder: Recorder | None = None,
     ) -> None:
+        """recorder: has the ledger know of what is changed; closed with the store."""
         self.timeout_s, self._assurance = timeout_s, assurance_of(durability)
+        self.recorder = recorder
         self._servers: Servers[AsyncWire] = servers_of(url, self._open_wire)
 
     def _open_wire(self, url: str, address: Address | None, replaceable: bool) -> AsyncWire:
@@ -109,7 +118,23 @@ class AsyncStore:
             raise error
         return answers
 
-    async def _answered(self, commands: Sequence[RedisCommand[Any]]) -> Pipeline:
+    async def _answered(self, commands: Sequence[RedisCommand[Any]]) -> Pipeline | Recorded:
+        if self.recorder is None or not self.recorder.concerns(commands):
+            return await self._piped(commands)
+        found = self.recorder.record(commands, self.node_of)
+        while (asked := found.asked) is not None:
+            try:
+                if isinstance(asked, Work):
+                    result = await self.recorder.ledger.run_async(asked)
+                else:
+                    result = (await self._piped(asked)).answers
+            except Exception as exc:
+                found.fail(exc)
+            else:
+                found.take(result)
+        return found
+
+    async def _piped(self, commands: Sequence[RedisCommand[Any]]) -> Pipeline:
         servers = self._servers
         pipeline = Pipeline(commands, self.timeout_s, self._assurance, follows=servers.follows)
         while pipeline.left:
@@ -235,6 +260,8 @@ class AsyncStore:
         self._servers.end()
         for wire in self._servers.wires():
             await wire.close()
+        if self.recorder is not None:
+            self.recorder.ledger.close()
 
 
 async def insist(store: AsyncStore, emit: Emit, commands: Sequence[RedisCommand[Any]]) -> list[Any]:
@@ -251,9 +278,16 @@ class Store:
     """Redis from ordinary code. Thread-safe: each call under way has its own connection."""
 
     def __init__(
-        self, url: str, *, timeout_s: float = 5.0, durability: Durability = MEMORY
+        self,
+        url: str,
+        *,
+        timeout_s: float = 5.0,
+        durability: Durability = MEMORY,
+        recorder: Recorder | None = None,
     ) -> None:
+        """As `AsyncStore`."""
         self.timeout_s, self._assurance = timeout_s, assurance_of(durability)
+        self.recorder = recorder
         self._servers: Servers[Wire] = servers_of(url, self._open_wire)
 
     def _open_wire(self, url: str, address: Address | None, replaceable: bool) -> Wire:
@@ -290,7 +324,23 @@ class Store:
         """As `AsyncStore.run_each`."""
         return self._answered(commands).answers
 
-    def _answered(self, commands: Sequence[RedisCommand[Any]]) -> Pipeline:
+    def _answered(self, commands: Sequence[RedisCommand[Any]]) -> Pipeline | Recorded:
+        if self.recorder is None or not self.recorder.concerns(commands):
+            return self._piped(commands)
+        found = self.recorder.record(commands, self.node_of)
+        while (asked := found.asked) is not None:
+            try:
+                if isinstance(asked, Work):
+                    result = self.recorder.ledger.run(asked)
+                else:
+                    result = (self._piped(asked)).answers
+            except Exception as exc:
+                found.fail(exc)
+            else:
+                found.take(result)
+        return found
+
+    def _piped(self, commands: Sequence[RedisCommand[Any]]) -> Pipeline:
         servers = self._servers
         pipeline = Pipeline(commands, self.timeout_s, self._assurance, follows=servers.follows)
         while pipeline.left:
@@ -330,6 +380,8 @@ class Store:
         self._servers.end()
         for wire in self._servers.wires():
             wire.close()
+        if self.recorder is not None:
+            self.recorder.ledger.close()
 
 
 def _raising(error: Exception) -> Iterator[Any]:

@@ -137,14 +137,16 @@ class Bucket:
         offset: int | Literal[""] = 0,
         otherwise: bool = False,
         reach: str = "",
+        row: bytes = b"",
         now_ms: int | None = None,
     ) -> RedisCommand[Answer]:
         """Remove a message that was not fired. A call read from a source acts once.
 
         otherwise: if the answer is `unknown` or `foreign`, the caller does something else, and the
-        offset does not count as read until that is done. reach: as for `schedule`.
+        offset does not count as read until that is done. reach: as for `schedule`. row: its stamp
+        in the ledger: if the message is not here, nobody restores it any more.
         """
-        args = (_now(now_ms), stamp, id, source, offset, int(otherwise), reach, "")
+        args = (_now(now_ms), stamp, id, source, offset, int(otherwise), reach, "", row)
         return self._call("cancel", args, replies.read_answer)
 
     def reschedule(

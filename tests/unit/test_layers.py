@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parent.parent.parent / "delaybridge"
 # From the lowest to the highest. A room is a folder, or a module right below the package.
 ROOMS = (
     *("errors", "events", "times", "backoff", "message", "failpoints", "tracing", "recurring"),
-    *("amqp", "accept", "settings", "store", "metrics", "publish", "client", "intercept"),
+    *("amqp", "accept", "settings", "ledger", "store", "metrics", "publish", "client", "intercept"),
     *("scan", "ingest", "worker", "web", "demo", "cli", "__main__"),
 )
 LEVEL = {room: level for level, room in enumerate(ROOMS)}

@@ -1,0 +1,145 @@
+"""The ledger's database: connections, transactions, time-outs and errors, by SQLAlchemy."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as TimeIsUp
+from contextlib import contextmanager
+from typing import Any, Generic, TypeVar
+
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
+from delaybridge.errors import DelayBridgeError, LedgerUnavailable, printable
+from delaybridge.ledger import engines, schema
+from delaybridge.ledger.work import Work
+from delaybridge.settings.urls import redact_text
+
+T = TypeVar("T")
+_GRACE_S = 1.0  # for the database to say itself that its time is up
+_NOTHING = "nothing was written"
+_UNKNOWN = "whether it was written is unknown: call again"
+
+
+class Database:
+    """A database behind a URL of SQLAlchemy. It is connected to, and checked, when first used.
+
+    Each transaction runs in a thread, so that its caller waits no longer than the time-out, also
+    for a database that takes what it is sent and answers nothing.
+    """
+
+    def __init__(self, url: str, *, timeout_s: float, connections: int) -> None:
+        self.url, self._timeout_s, self._connections = str.__str__(url), timeout_s, connections
+        self._is_checked = False
+        self._lock = threading.Lock()
+        self._engine = engines.make(url, timeout_s, connections)
+        self._threads = ThreadPoolExecutor(connections, "ledger")
+        self._pid = os.getpid()
+
+    def run(self, work: Work[T]) -> T:
+        """As `Ledger.run`."""
+        attempt = self._start(work)
+        try:
+            return attempt.future.result(self._timeout_s + _GRACE_S)
+        except TimeIsUp:
+            raise attempt.abandoned() from None
+
+    async def run_async(self, work: Work[T]) -> T:
+        """As `Ledger.run_async`."""
+        attempt = self._start(work)
+        # A caller that is cancelled does not cancel the work: its outcome would be unknown.
+        waited = asyncio.shield(asyncio.wrap_future(attempt.future))
+        try:
+            return await asyncio.wait_for(waited, self._timeout_s + _GRACE_S)
+        except TimeoutError:
+            raise attempt.abandoned() from None
+
+    def _start(self, work: Work[T]) -> _Attempt[T]:
+        with self._lock:
+            if self._pid != os.getpid():  # a fork must not share connections
+                self._engine.dispose(close=False)
+                self._threads = ThreadPoolExecutor(self._connections, "ledger")
+                self._pid = os.getpid()
+        attempt = _Attempt(work)
+        attempt.future = self._threads.submit(self._do, attempt)
+        return attempt
+
+    def _do(self, attempt: _Attempt[T]) -> T:
+        with _translated(attempt), self._engine.connect() as connection:
+            attempt.on(connection)
+            if not self._is_checked:
+                schema.check(connection)
+                connection.rollback()
+                self._is_checked = True
+            with connection.begin() as transaction:
+                found = attempt.work.run(connection)
+                attempt.begin_commit()
+                transaction.commit()
+            attempt.on(None)
+            return found
+
+    def engine(self) -> Engine:
+        """For migrations."""
+        return self._engine
+
+    def close(self) -> None:
+        """As `Ledger.close`."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._engine.dispose()
+
+
+class _Attempt(Generic[T]):
+    """One transaction under way."""
+
+    future: Future[T]
+
+    def __init__(self, work: Work[T]) -> None:
+        self.work = work
+        self.may_be_written = False
+        self._connection: Connection | None = None
+        self._is_given_up = False
+        self._lock = threading.Lock()
+
+    def on(self, connection: Connection | None) -> None:
+        """It has this connection; None: it has ended."""
+        with self._lock:
+            self._connection = connection
+            self._check()
+
+    def begin_commit(self) -> None:
+        """It is about to commit."""
+        with self._lock:
+            self._check()
+            self.may_be_written = True
+
+    def _check(self) -> None:
+        if self._is_given_up:
+            raise LedgerUnavailable(f"ledger: no answer in time; {_NOTHING}")
+
+    def abandoned(self) -> LedgerUnavailable:
+        """Its time is up: end its wait, and say what is known."""
+        self.future.cancel()
+        with self._lock:
+            self._is_given_up = True
+            if self._connection is not None:
+                engines.cut(self._connection)
+            what = _UNKNOWN if self.may_be_written else _NOTHING
+            return LedgerUnavailable(f"ledger: no answer in time; {what}")
+
+
+@contextmanager
+def _translated(attempt: _Attempt[Any]) -> Iterator[None]:
+    """SQLAlchemy's errors as ours, without parameters, which hold messages, and passwords."""
+    try:
+        yield
+    except DelayBridgeError:
+        raise
+    except (SQLAlchemyError, OSError) as exc:
+        own = exc.orig if isinstance(exc, DBAPIError) and exc.orig is not None else exc
+        text = printable(redact_text(" ".join(str(own).split())))[:200]
+        what = _UNKNOWN if attempt.may_be_written else _NOTHING
+        raise LedgerUnavailable(f"ledger: {text or type(own).__name__}; {what}") from None

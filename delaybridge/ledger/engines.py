@@ -1,0 +1,70 @@
+"""Engines of SQLAlchemy for the databases that a ledger may be in, with their time-outs."""
+
+from __future__ import annotations
+
+import os
+import socket
+from contextlib import suppress
+from typing import Any
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
+
+
+def make(url: str, timeout_s: float, connections: int) -> Engine:
+    """An engine. Nothing is connected yet; ModuleNotFoundError: the driver is not installed."""
+    parsed = make_url(str.__str__(url))
+    arguments = {"sqlite": _sqlite, "postgresql": _postgresql, "mysql": _mysql}
+    engine = create_engine(
+        parsed,
+        connect_args=arguments[parsed.get_backend_name()](parsed, timeout_s),
+        pool_size=connections,
+        max_overflow=0,
+        pool_timeout=timeout_s,
+        pool_use_lifo=True,
+        pool_pre_ping=parsed.get_backend_name() != "sqlite",  # the server may have been restarted
+        hide_parameters=True,
+    )
+    if parsed.get_backend_name() == "sqlite":
+        event.listen(engine, "connect", _prepare_sqlite)
+        event.listen(engine, "begin", _begin_sqlite)
+    return engine
+
+
+def _sqlite(url: URL, timeout_s: float) -> dict[str, Any]:
+    return {"timeout": timeout_s, "check_same_thread": False, "isolation_level": None}
+
+
+def _prepare_sqlite(connection: Any, _: Any) -> None:
+    """WAL, so that readers do not wait for writers; FULL, so that a commit survives a power cut."""
+    for pragma in ("journal_mode = WAL", "synchronous = FULL"):
+        with suppress(Exception):  # a database that is read-only says so at the first write
+            connection.execute(f"PRAGMA {pragma}")
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    # A transaction that begins by reading cannot always write later, and would fail at once.
+    connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def _postgresql(url: URL, timeout_s: float) -> dict[str, Any]:
+    ms = int(timeout_s * 1000)
+    return {
+        "connect_timeout": max(2, round(timeout_s)),  # libpq takes no less
+        "tcp_user_timeout": ms,
+        "options": f"-c statement_timeout={ms} -c lock_timeout={ms} "
+        f"-c idle_in_transaction_session_timeout={10 * ms}",
+        "application_name": "delaybridge",
+    }
+
+
+def _mysql(url: URL, timeout_s: float) -> dict[str, Any]:
+    seconds = max(1, round(timeout_s))
+    return {"connect_timeout": seconds, "read_timeout": seconds, "write_timeout": seconds}
+
+
+def cut(connection: Connection) -> None:
+    """End a wait for the server, from another thread: its socket is shut down."""
+    with suppress(Exception):  # it may have ended by itself
+        descriptor = os.dup(connection.connection.dbapi_connection.fileno())  # type: ignore[union-attr]
+        with socket.socket(fileno=descriptor) as other:
+            other.shutdown(socket.SHUT_RDWR)

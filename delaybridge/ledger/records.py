@@ -1,0 +1,218 @@
+"""What is written to the ledger, and read from it, in transactions of the caller.
+
+Live rows are those whose message is still to be delivered, or is dead. No statement names more than
+a few hundred messages; PostgreSQL takes any number at once, as arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Select,
+    delete,
+    insert,
+    select,
+    text,
+    tuple_,
+    update,
+)
+from sqlalchemy.exc import IntegrityError
+
+from delaybridge.ledger.rows import OVER, Life, Name, Row, RowName, Step
+from delaybridge.ledger.tables import FINISHED, HOT, message, namespace, transition
+
+T = TypeVar("T")
+_AT_ONCE = 400  # names in one statement
+_ARRAYS = {"bucket": "integer", "id": "text", "stamp": "bigint"}
+_COLUMNS = {
+    **_ARRAYS, "due_ms": "bigint", "priority": "smallint", "destination": "text",
+    "payload": "bytea", "state": "text", "error": "text", "created_ms": "bigint",
+    "updated_ms": "bigint",
+}  # fmt: skip
+_STEPS = {
+    "id": "text", "from": "text", "to": "text", "at_ms": "bigint", "worker": "text",
+    "bucket": "integer", "attempt": "integer", "error": "text",
+}  # fmt: skip
+_ROW = [message.c[name] for name in (*_COLUMNS, "number")]
+
+
+class Records:
+    """The records of one namespace."""
+
+    def __init__(self, name: str) -> None:
+        self.namespace = name
+
+    # written before Redis
+
+    def settle_buckets(self, on: Connection, buckets: int) -> int:
+        """The number of buckets that the namespace has; this many, if it is new."""
+        found = select(namespace.c.buckets).where(namespace.c.namespace == self.namespace)
+        if (known := on.scalar(found)) is not None:
+            return int(known)
+        try:
+            with on.begin_nested():
+                on.execute(insert(namespace), {"namespace": self.namespace, "buckets": buckets})
+        except IntegrityError:  # another process was faster
+            return int(on.scalar(found) or buckets)
+        return buckets
+
+    def add(self, on: Connection, rows: Sequence[Row]) -> set[RowName]:
+        """Add rows; the names of those that were not there before."""
+        try:
+            with on.begin_nested():
+                self._insert(on, "message", _COLUMNS, rows)
+        except IntegrityError:  # some calls were made before
+            known = {name for name, _ in self.states(on, [row.name for row in rows])}
+            rows = list({row.name: row for row in rows if row.name not in known}.values())
+            self._insert(on, "message", _COLUMNS, rows)
+        return {row.name for row in rows}
+
+    def _insert(
+        self, on: Connection, table: str, columns: Mapping[str, str], rows: Sequence[Sequence[Any]]
+    ) -> None:
+        if not rows:
+            return
+        names = ["namespace", *(["tier"] if table == "message" else []), *columns]
+        given = {"namespace": self.namespace, "tier": HOT}
+        if on.dialect.name == "postgresql":
+            values = dict(zip(columns, map(list, zip(*rows, strict=False)), strict=False))
+            on.execute(text(_inserted(table, names, columns)), given | _arguments(values))
+            return
+        many = [given | dict(zip(columns, row, strict=False)) for row in rows]
+        on.execute(insert(message if table == "message" else transition), many)
+
+    # written after Redis has answered
+
+    def withdraw(self, on: Connection, names: Sequence[RowName]) -> None:
+        """Remove rows of calls that scheduled nothing."""
+        for some in _parts(on, names):
+            on.execute(delete(message).where(self._own, _named(on, some)))
+
+    def change(
+        self,
+        on: Connection,
+        names: Sequence[Name] | Sequence[RowName],
+        state: str,
+        now_ms: int,
+        *,
+        error: str = "",
+        due_ms: int | None = None,
+        replaced_by: int | None = None,
+    ) -> None:
+        """Bring live rows into a state: those named, or all those of messages.
+
+        replaced_by: the stamp of the call whose row stays.
+        """
+        values: dict[str, Any] = {"state": state, "error": error, "updated_ms": now_ms}
+        if state in OVER:
+            values["tier"] = FINISHED
+        if due_ms is not None:
+            values["due_ms"] = due_ms
+        which = [self._own, message.c.tier > 0]
+        if replaced_by is not None:
+            which.append(message.c.stamp != replaced_by)
+        for some in _parts(on, names):
+            on.execute(update(message).where(*which, _named(on, some)).values(values))
+
+    def note(self, on: Connection, steps: Sequence[Step]) -> None:
+        """Add to the history."""
+        self._insert(on, "transition", _STEPS, steps)
+
+    # read
+
+    def states(self, on: Connection, names: Sequence[RowName]) -> list[tuple[RowName, str]]:
+        """The state of each of these rows that there is."""
+        columns = message.c.bucket, message.c.id, message.c.stamp, message.c.state
+        found: list[tuple[RowName, str]] = []
+        for some in _parts(on, names):
+            rows = on.execute(select(*columns).where(self._own, _named(on, some)))
+            found += (((bucket, id, stamp), state) for bucket, id, stamp, state in rows)
+        return found
+
+    def live(self, on: Connection, ids: Iterable[str]) -> list[Row]:
+        """The live rows of these ids in any bucket, in the order of their calls."""
+        found: list[Row] = []
+        for some in _parts(on, list(ids), 1):
+            which = message.c.id.in_(some), message.c.tier > 0
+            found += self._rows(on, select(*_ROW).where(self._own, *which))
+        return found
+
+    def page(self, on: Connection, bucket: int, after: tuple[int, int], limit: int) -> list[Row]:
+        """Live rows of a bucket that are to be in Redis, by due time and call, after these two."""
+        place = tuple_(message.c.due_ms, message.c.number)
+        which = self._own, text(f"tier = {HOT}"), message.c.bucket == bucket, place > tuple_(*after)
+        query = select(*_ROW).where(*which).order_by(message.c.due_ms, message.c.number)
+        return self._rows(on, query.limit(limit), in_order=False)
+
+    def life(self, on: Connection, id: str, limit: int = 1000) -> Life:
+        """What is known of an id: the latest rows and steps."""
+        rows = select(*_ROW).where(self._own, message.c.id == id)
+        columns = [transition.c[name] for name in _STEPS]
+        steps = select(*columns).where(
+            transition.c.namespace == self.namespace, transition.c.id == id
+        )
+        latest = on.execute(steps.order_by(transition.c.number.desc()).limit(limit))
+        found = [Step(*row)._replace(error=row.error or "") for row in latest]
+        return Life(self._rows(on, rows)[-limit:], found[::-1])
+
+    def _rows(self, on: Connection, query: Select[Any], *, in_order: bool = True) -> list[Row]:
+        found = on.execute(query.order_by(message.c.number) if in_order else query)
+        return [Row(*row)._replace(error=row.error or "") for row in found]
+
+    def forget(self, on: Connection, before_ms: int, after: int, limit: int) -> int | None:
+        """Delete finished rows, and the history of their ids, that have not changed since then.
+
+        after: number of the last row looked at. Returns that of this call; None: there are no more.
+        """
+        order = select(message.c.number, message.c.tier, message.c.updated_ms, message.c.id)
+        looked = on.execute(
+            order.where(self._own, message.c.number > after).order_by(message.c.number).limit(limit)
+        ).all()
+        old = [row for row in looked if row.tier == FINISHED and row.updated_ms < before_ms]
+        for some in _parts(on, old, 1):
+            ids = [row.id for row in some]
+            which = transition.c.namespace == self.namespace, transition.c.id.in_(ids)
+            on.execute(delete(transition).where(*which, transition.c.at_ms < before_ms))
+            on.execute(delete(message).where(message.c.number.in_([row.number for row in some])))
+        return looked[-1].number if looked else None
+
+    @property
+    def _own(self) -> ColumnElement[bool]:
+        return message.c.namespace == self.namespace
+
+
+def _named(on: Connection, names: Sequence[tuple[Any, ...]]) -> ColumnElement[bool]:
+    """Whether a row is one of these; names of one length."""
+    columns = [*_ARRAYS][: len(names[0])]
+    if on.dialect.name != "postgresql":
+        return tuple_(*(message.c[column] for column in columns)).in_(names)
+    values = dict(zip(columns, map(list, zip(*names, strict=True)), strict=True))
+    rows = ", ".join(f"CAST(:of_{column} AS {_ARRAYS[column]}[])" for column in columns)
+    clause = text(f"({', '.join(columns)}) IN (SELECT * FROM unnest({rows}))")
+    return clause.bindparams(**_arguments(values))  # type: ignore[return-value]
+
+
+def _inserted(table: str, names: Sequence[str], columns: Mapping[str, str]) -> str:
+    """An INSERT of columns given as arrays."""
+    arrays = ", ".join(f"CAST(:of_{name} AS {kind}[])" for name, kind in columns.items())
+    first = [f":{name}" for name in names if name not in columns]
+    quoted = [f'"{name}"' for name in columns]
+    into = ", ".join([*(name for name in names if name not in columns), *quoted])
+    return (
+        f"INSERT INTO {table} ({into}) SELECT {', '.join(first)}, {', '.join(quoted)} "
+        f"FROM unnest({arrays}) AS given({', '.join(quoted)})"
+    )
+
+
+def _arguments(values: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
+    return {f"of_{name}": column for name, column in values.items()}
+
+
+def _parts(on: Connection, names: Sequence[T], at_once: int = 0) -> Iterator[Sequence[T]]:
+    """Names for one statement each. at_once: 1 if they are not passed as arrays."""
+    size = _AT_ONCE if at_once or on.dialect.name != "postgresql" else max(1, len(names))
+    return (names[i : i + size] for i in range(0, len(names), size))

@@ -1,0 +1,64 @@
+"""What the ledger's rows hold, as values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+DELAYED, IN_FLIGHT, PUBLISHED = "delayed", "in_flight", "published"
+DEAD, CANCELLED, EXPIRED = "dead", "cancelled", "expired"
+OVER = (PUBLISHED, CANCELLED)
+"""The states of finished rows. An expired message is in the dead set."""
+
+Name = tuple[int, str]  # bucket and id: a message
+RowName = tuple[int, str, int]  # and the stamp of the call that scheduled it: a row
+
+
+class Row(NamedTuple):
+    """A row of `message`; due_ms, created_ms, updated_ms in epoch milliseconds.
+
+    priority: 0 to 255. payload: the encoded record. error: why it is dead, or was cancelled.
+    """
+
+    bucket: int
+    id: str
+    stamp: int
+    due_ms: int
+    priority: int
+    destination: str
+    payload: bytes
+    state: str = DELAYED
+    error: str = ""
+    created_ms: int = 0
+    updated_ms: int = 0
+    number: int = 0
+
+    @property
+    def name(self) -> RowName:
+        """What names the row in its namespace."""
+        return self.bucket, self.id, self.stamp
+
+    @property
+    def score(self) -> float:
+        """Its score in Redis."""
+        return self.due_ms + (255 - self.priority) / 256
+
+
+class Step(NamedTuple):
+    """A row of `transition`. attempt: 0 if it is not known."""
+
+    id: str
+    before: str
+    after: str
+    at_ms: int
+    worker: str
+    bucket: int
+    attempt: int = 0
+    error: str = ""
+
+
+class Life(NamedTuple):
+    """What the ledger knows of one id: its rows in the order of their calls, and all steps."""
+
+    rows: Sequence[Row]
+    steps: Sequence[Step]

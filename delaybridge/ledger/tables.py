@@ -1,0 +1,87 @@
+"""The ledger's tables. `migrations/` makes them; a test compares both."""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    SmallInteger,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+    text,
+)
+
+VERSION_TABLE = "delaybridge_version"
+FINISHED, HOT, COLD = 0, 1, 2
+"""`message.tier`: nothing is left to do; it is in Redis, or is to be; it is here alone."""
+
+metadata = MetaData()
+_number = BigInteger().with_variant(Integer, "sqlite")
+# Ids are compared byte by byte, as in Redis.
+_id = String(255).with_variant(String(255, collation="utf8mb4_bin"), "mysql", "mariadb")
+_name = String(64).with_variant(String(64, collation="utf8mb4_bin"), "mysql", "mariadb")
+_bytes = LargeBinary().with_variant(LargeBinary(2**32 - 1), "mysql", "mariadb")
+
+namespace = Table(
+    "namespace",
+    metadata,
+    Column("namespace", _name, primary_key=True),
+    Column("buckets", Integer, nullable=False),
+)
+"""How many buckets a namespace has: a Redis that was wiped does not know it any more."""
+
+message = Table(
+    "message",
+    metadata,
+    Column("number", _number, primary_key=True, autoincrement=True),
+    Column("namespace", _name, nullable=False),
+    Column("bucket", Integer, nullable=False),
+    Column("id", _id, nullable=False),
+    Column("stamp", BigInteger, nullable=False),
+    Column("state", String(12), nullable=False),
+    Column("tier", SmallInteger, nullable=False),
+    Column("due_ms", BigInteger, nullable=False),
+    Column("priority", SmallInteger, nullable=False),
+    Column("destination", Text, nullable=False),
+    Column("payload", _bytes, nullable=False),
+    Column("error", Text),
+    Column("created_ms", BigInteger, nullable=False),
+    Column("updated_ms", BigInteger, nullable=False),
+    UniqueConstraint("namespace", "id", "bucket", "stamp", name="message_call"),
+)
+"""A row for each call that scheduled a message. stamp: of that call, as in Redis. payload: the
+whole message, MessagePack. error: the reason, if it is dead, expired or cancelled by another."""
+
+Index(
+    "message_live",
+    message.c.namespace,
+    message.c.tier,
+    message.c.bucket,
+    message.c.due_ms,
+    message.c.number,
+    postgresql_where=text("tier > 0"),
+    sqlite_where=text("tier > 0"),
+)
+
+transition = Table(
+    "transition",
+    metadata,
+    Column("number", _number, primary_key=True, autoincrement=True),
+    Column("namespace", _name, nullable=False),
+    Column("id", _id, nullable=False),
+    Column("from", String(12), nullable=False),
+    Column("to", String(12), nullable=False),
+    Column("at_ms", BigInteger, nullable=False),
+    Column("worker", String(255), nullable=False),
+    Column("bucket", Integer, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("error", Text),
+    Index("transition_of", "namespace", "id"),
+)
+"""What happened to messages. History, not truth: what `message` says counts."""

@@ -1,0 +1,133 @@
+"""What left a bucket, and what it lacks, by the ledger: the commands that keep both in agreement.
+
+docs/ledger.md has the rule: what was read of the ledger may be restored only as long as `gone` has
+all that left the bucket since. tests/protocol explores it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from enum import IntEnum
+from typing import NamedTuple
+
+from delaybridge.store.command import Arg, RedisCommand, plain
+from delaybridge.store.keys import SCRIPT_KEYS
+from delaybridge.store.verbs import Bucket
+
+_STAMP_BYTES = 4
+_HOWS = {1: "published", 2: "cancelled"}
+
+
+class Sealed(NamedTuple):
+    """What left a bucket so far. generation: sealed with this call; entries: kept at all.
+
+    healed: the run of the server under which the bucket was compared with the ledger as a whole.
+    """
+
+    generation: int
+    entries: int
+    healed: str
+
+
+class Left(NamedTuple):
+    """A message that left. stamp: of the call that scheduled it. state: the ledger's."""
+
+    id: str
+    stamp: bytes
+    state: str
+
+
+class Standing(NamedTuple):
+    """How far a bucket is, as read before the ledger is; empty where it has no ledger yet."""
+
+    generation: str = ""
+    healed: str = ""
+
+
+class Presence(IntEnum):
+    """Where a message of the ledger is. ABSENT: it was not here; restored, if that was asked."""
+
+    ABSENT, HERE, OTHER, LEFT = range(4)
+
+
+class Lacking(NamedTuple):
+    """A message of the ledger. payload: empty, if it is only looked for. reason: why it is dead."""
+
+    id: str
+    stamp: bytes
+    score: float
+    payload: bytes = b""
+    reason: str = ""
+
+
+def seal(
+    bucket: Bucket, owner: tuple[str, int], *, known: int | None = None, healed: str = ""
+) -> RedisCommand[Sealed | None]:
+    """Seal what left the bucket so far; forget what the ledger knew at the last seal but one.
+
+    owner: token and ttl of the lease. known: the ledger has everything up to this generation.
+    healed: the run of the server under which the bucket was compared with the ledger as a whole.
+    """
+    args: list[Arg] = [*owner, "" if known is None else known, healed]
+    return RedisCommand("seal", _keys(bucket, "seal"), args, _read_sealed)
+
+
+def left(bucket: Bucket, known: int, sealed: int, limit: int) -> RedisCommand[list[Left]]:
+    """What left after generation `known` and up to `sealed`: the first `limit` of them."""
+    span = (known + 1, f"({sealed + 1}")
+    words = (bucket.key("gone"), *span, "WITHSCORES", "LIMIT", 0, limit)
+    return plain("ZRANGEBYSCORE", *words, parse=_read_left)
+
+
+def standing(bucket: Bucket) -> RedisCommand[Standing]:
+    """To be read before the ledger is, and then passed to `restore`."""
+    return plain("HMGET", bucket.key("marks"), "generation", "healed", parse=_read_standing)
+
+
+def restore(
+    bucket: Bucket, as_of: Standing, messages: Iterable[Lacking], *, now_ms: int | None = None
+) -> RedisCommand[list[Presence] | None]:
+    """Bring messages of the ledger back that the bucket lacks, unless they left it.
+
+    as_of: read before the ledger was. Answers None if the ledger has to be read again.
+    """
+    now: Arg = "" if now_ms is None else now_ms
+    args: list[Arg] = [bucket.birth, *as_of, bucket.wake, bucket.number, now]
+    for each in messages:
+        args += (each.id, each.stamp, repr(each.score), each.payload, each.reason)
+    return RedisCommand("restore", _keys(bucket, "restore"), args, _read_presence)
+
+
+def _keys(bucket: Bucket, script: str) -> tuple[str, ...]:
+    return tuple(map(bucket.key, SCRIPT_KEYS[script]))
+
+
+def _read_sealed(reply: Sequence[int | bytes] | None) -> Sealed | None:
+    if reply is None:
+        return None
+    generation, entries, healed = reply
+    return Sealed(int(generation), int(entries), _text(healed))
+
+
+def _read_left(reply: Sequence[bytes]) -> list[Left]:
+    found = zip(reply[::2], reply[1::2], strict=True)
+    return [
+        Left(_text(member[_STAMP_BYTES:]), member[:_STAMP_BYTES], _how(float(score)))
+        for member, score in found
+    ]
+
+
+def _how(score: float) -> str:
+    return _HOWS.get(round(score % 1 * 256), "cancelled")
+
+
+def _read_standing(reply: Sequence[bytes | None]) -> Standing:
+    return Standing(*(_text(value or b"") for value in reply))
+
+
+def _read_presence(reply: Sequence[int]) -> list[Presence] | None:
+    return None if [*reply[:1]] in ([-1], [-2]) else [*map(Presence, reply)]
+
+
+def _text(value: object) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)

@@ -1,0 +1,377 @@
+"""Recording: what a store does with commands that change messages, where there is a ledger.
+
+A row is committed before Redis is told of its message, and what Redis answered is committed before
+the caller has the answer. So whatever was answered is in the ledger. Between the two a process may
+die: then the row says less than Redis does, and workers mend it (docs/ledger.md).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from delaybridge import failpoints
+from delaybridge.errors import ConfigError, LedgerUnavailable, StoreDenied, StoreFull
+from delaybridge.ledger import open_ledger
+from delaybridge.ledger.rows import CANCELLED, DEAD, DELAYED, PUBLISHED, Row
+from delaybridge.ledger.work import Ledger, Work
+from delaybridge.message import Answer, destination_text
+from delaybridge.settings.durability import Durability, Keeping
+from delaybridge.settings.urls import check_ledger_url
+from delaybridge.store import keys, registry, replies
+from delaybridge.store.command import RedisCommand
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from delaybridge.ledger.records import Records
+
+Asked = Work[Any] | Sequence[RedisCommand[Any]]
+Steps = Generator[Asked, Any, None]
+"""Yields work for the ledger, whose error is thrown into it, and commands for Redis; is sent the
+result, or the answers, errors among them."""
+
+_STORING = frozenset(("schedule", "quarantine"))
+_CHANGING = frozenset(("cancel", "reschedule", "kick", "discard"))
+_CANCELLED = (Answer.CANCELLED, Answer.CANCELLED_MAYBE_DELIVERED)
+_RESCHEDULED = (Answer.RESCHEDULED, Answer.RESCHEDULED_MAYBE_DELIVERED)
+_STAMP_BYTES = 4
+_LOWEST = 255  # priority
+# Places of arguments.
+_NOW, _ID, _WHEN, _SOURCE, _RECEIPT, _ROW = 0, 2, 3, 3, 7, 8
+_COUNT, _FIRST_ID = 9, 10
+
+
+class Recorder:
+    """Records the commands of one namespace."""
+
+    def __init__(self, ledger: Ledger, namespace: str) -> None:
+        from delaybridge.ledger.records import Records  # imports SQLAlchemy
+
+        self.ledger, self.records = ledger, Records(namespace)
+        self._birth = keys.birth(namespace)
+
+    def concerns(self, commands: Sequence[RedisCommand[Any]]) -> bool:
+        """Whether the ledger is to know of any of these commands."""
+        return any(map(self._is_recorded, commands))
+
+    def _is_recorded(self, command: RedisCommand[Any]) -> bool:
+        if command.is_plain:
+            return self._creates(command)
+        return command.name in _STORING or command.name in _CHANGING
+
+    def _creates(self, command: RedisCommand[Any]) -> bool:
+        """Whether it makes the namespace, unless there is one."""
+        args = command.args
+        return command.name == "SET" and args[0] == self._birth and args[-1] == "NX"
+
+    def record(
+        self, commands: Sequence[RedisCommand[Any]], node_of: Callable[[str], str]
+    ) -> Recorded:
+        """Run these commands, and have the ledger know of them.
+
+        node_of: the server of a key, as a store says it.
+        """
+        recording = _Recording(self.records, commands)
+        return Recorded(recording.answers, self._record(recording, commands, node_of))
+
+    def _record(
+        self,
+        recording: _Recording,
+        commands: Sequence[RedisCommand[Any]],
+        node_of: Callable[[str], str],
+    ) -> Steps:
+        asked = [*commands]
+        places = [i for i, command in enumerate(asked) if self._is_recorded(command)]
+        yield from recording.read_clocks([i for i in places if not asked[i].is_plain], node_of)
+        yield from recording.settle_buckets([i for i in places if asked[i].is_plain])
+        yield from recording.add_rows([i for i in places if asked[i].name in _STORING])
+        yield from recording.run(range(len(asked)))
+        yield from recording.take_answers(places)
+        yield from recording.withdraw_absent([i for i in places if asked[i].name == "cancel"])
+
+
+def recorder_of(
+    durability: Durability, url: str | None, namespace: str, timeout_s: float
+) -> Recorder | None:
+    """The recorder of a store; None: there is no ledger. ConfigError: it has no URL, or no driver.
+
+    url: of the database, as in the settings.
+    """
+    if durability.mode is not Keeping.LEDGER:
+        return None
+    try:
+        checked = check_ledger_url(str.__str__(url or ""))
+    except ValueError as exc:
+        raise ConfigError(f"ledger: {exc}") from None
+    if not checked:
+        raise ConfigError("durability: ledger needs the URL of a database: ledger.url")
+    return Recorder(open_ledger(checked, timeout_s=timeout_s), namespace)
+
+
+class Recorded:
+    """Commands that are being recorded, step by step.
+
+    asked: what is to be done next; None: it is done. answers: of each command, errors among them.
+    """
+
+    def __init__(self, answers: list[Any], steps: Steps) -> None:
+        self.answers, self._steps = answers, steps
+        self.asked: Asked | None = next(steps, None)
+
+    def take(self, result: Any) -> None:
+        """The result of what was asked."""
+        self.asked = None
+        with suppress(StopIteration):
+            self.asked = self._steps.send(result)
+
+    def fail(self, error: Exception) -> None:
+        """The ledger could not do what was asked."""
+        self.asked = None
+        with suppress(StopIteration):
+            self.asked = self._steps.throw(error)
+
+    def result(self) -> list[Any]:
+        """The answers; raises the first error."""
+        for answer in self.answers:
+            if isinstance(answer, Exception):
+                raise answer
+        return self.answers
+
+
+class _Recording:
+    """The commands of one pipeline, and what is known of each."""
+
+    def __init__(self, records: Records, asked: Sequence[RedisCommand[Any]]) -> None:
+        self.answers: list[Any] = [None] * len(asked)
+        self._records, self._asked = records, [*asked]
+        self._rows: dict[int, list[Row]] = {}
+        self._added: set[Any] = set()
+        self._words: dict[int, list[Answer]] = {}  # what Redis said of each message
+        self._now_ms = 0
+
+    def read_clocks(self, places: Sequence[int], node_of: Callable[[str], str]) -> Steps:
+        """Fix the time of each command: rows are written by it before Redis sees the command."""
+        nodes = {i: node_of(self._asked[i].keys[0]) for i in places}
+        first = {node: i for i, node in reversed(nodes.items())}
+        if not first:
+            return
+        clocks = yield [registry.store_time(self._asked[i].keys[0]) for i in first.values()]
+        times = dict(zip(first, clocks, strict=True))
+        for i, node in nodes.items():
+            if isinstance(times[node], Exception):
+                self.answers[i] = times[node]
+                continue
+            self._now_ms = math.ceil(times[node] / 1000)
+            args = [*self._asked[i].args]
+            args[_NOW] = args[_NOW] or self._now_ms
+            self._asked[i] = msgspec.structs.replace(self._asked[i], args=args)
+
+    def settle_buckets(self, places: Sequence[int]) -> Steps:
+        """A namespace that is made again has the buckets that it had."""
+        for i in places:
+            name, text, *rest = self._asked[i].args
+            count, _, birth = str(text).partition(":")
+            try:
+                known = yield Work(partial(_settled, self._records, int(count)))
+            except LedgerUnavailable as exc:
+                self.answers[i] = exc
+                continue
+            args = (name, f"{known}:{birth}", *rest)
+            self._asked[i] = msgspec.structs.replace(self._asked[i], args=args)
+
+    def add_rows(self, places: Sequence[int]) -> Steps:
+        """Commit the rows of all messages that are to be stored."""
+        for i in places:
+            if self.answers[i] is None:
+                self._rows[i] = [*_rows_of(self._asked[i], self._records.namespace)]
+        rows = [row for own in self._rows.values() for row in own]
+        if not rows:
+            return
+        try:
+            self._added = yield Work(lambda on: self._records.add(on, rows))
+        except Exception as exc:  # nothing is stored without its row
+            for i in self._rows:
+                self.answers[i] = exc
+            self._rows = {}
+        if failpoints.ARE_SET:
+            failpoints.reach("ledger.added")
+
+    def _heard(self, i: int) -> RedisCommand[Any]:
+        """The command; its reply is also read for the rows of the messages that it stores."""
+        command = self._asked[i]
+
+        def parse(reply: Any) -> Any:
+            if command.name == "schedule":
+                self._words[i] = [word for word, _ in replies.read_scheduled(reply) or ()]
+            else:
+                self._words[i] = replies.read_answers(reply) or []
+            return command.parse(reply)
+
+        return msgspec.structs.replace(command, parse=parse) if i in self._rows else command
+
+    def run(self, places: Sequence[int]) -> Steps:
+        """Run the commands that have no answer yet."""
+        left = [i for i in places if self.answers[i] is None]
+        if left:
+            answers = yield [self._heard(i) for i in left]
+            for i, answer in zip(left, answers, strict=True):
+                self.answers[i] = answer
+        if failpoints.ARE_SET:
+            failpoints.reach("ledger.answered")
+
+    def take_answers(self, places: Sequence[int]) -> Steps:
+        """Commit what Redis has answered; whose answer cannot be committed gets the error."""
+        effects: dict[int, list[Callable[[Connection], None]]] = {}
+        for i in places:
+            if own := [*self._effects(i)]:
+                effects[i] = own
+        if not effects:
+            return
+        yield from self._commit(effects)
+
+    def _commit(self, effects: dict[int, list[Callable[[Connection], None]]]) -> Steps:
+        def run(on: Connection) -> None:
+            for own in effects.values():
+                for effect in own:
+                    effect(on)
+
+        try:
+            yield Work(run)
+        except Exception as exc:
+            for i in effects:
+                if not isinstance(self.answers[i], Exception):
+                    self.answers[i] = exc
+
+    def _effects(self, i: int) -> Iterator[Callable[[Connection], None]]:
+        command, answer = self._asked[i], self.answers[i]
+        if command.name in _STORING:
+            yield from self._stored(i, answer)
+        elif command.name == "cancel" and answer in _CANCELLED:
+            yield self._change(i, PUBLISHED if command.args[_RECEIPT] else CANCELLED)
+        elif command.name == "reschedule" and answer in _RESCHEDULED:
+            if not command.args[9]:  # no receipt
+                yield self._change(i, DELAYED, due_ms=_due_ms(command))
+        elif command.name == "kick" and answer is Answer.KICKED:
+            yield self._change(i, DELAYED, due_ms=int(command.args[_NOW]) + int(command.args[3]))
+        elif command.name == "discard" and answer is Answer.DISCARDED:
+            yield self._change(i, CANCELLED, error="discarded")
+
+    def _change(self, i: int, state: str, **to: Any) -> Callable[[Connection], None]:
+        """Change all live rows of a command's message."""
+        command, now_ms = self._asked[i], self._now_ms
+        names = [(_bucket_in(command, self._records.namespace), str(command.args[_ID]))]
+        return lambda on: self._records.change(on, names, state, now_ms, **to)
+
+    def _stored(self, i: int, answer: Any) -> Iterator[Callable[[Connection], None]]:
+        """What is to be done with the rows of messages that were to be stored."""
+        rows, records = self._rows.get(i, []), self._records
+        if isinstance(answer, Exception) and not isinstance(answer, StoreFull | StoreDenied):
+            return  # they may have been stored: so they are to be delivered
+        words = self._words.get(i, [])
+        words += [Answer.UNKNOWN] * (len(rows) - len(words))  # not looked at
+        kept = (Answer.CREATED, Answer.REPLACED)
+        absent = [row.name for row, word in zip(rows, words, strict=True) if word not in kept]
+        if withdrawn := [name for name in absent if name in self._added]:
+            yield lambda on: records.withdraw(on, withdrawn)
+        for row, word in zip(rows, words, strict=True):
+            if word is Answer.REPLACED:
+                yield partial(_replaced, records, row, self._now_ms)
+
+    def withdraw_absent(self, places: Sequence[int]) -> Steps:
+        """Cancel messages that the ledger has and Redis lacks: it was wiped, or never had them."""
+        named: dict[tuple[Any, Any], list[int]] = defaultdict(list)
+        for i in places:
+            args = self._asked[i].args
+            if not (args[_SOURCE] or args[_RECEIPT]):
+                named[args[1], args[_ID]].append(i)
+        for own in list(named):
+            if any(self.answers[i] not in (Answer.UNKNOWN, None) for i in named[own]):
+                del named[own]
+        if not named:
+            return
+        ids = [str(id) for _, id in named]
+        try:
+            rows = yield Work(lambda on: self._records.live(on, ids))
+        except Exception as exc:
+            for i in (i for own in named.values() for i in own):
+                self.answers[i] = exc
+            return
+        yield from self._withdraw(named, rows)
+
+    def _withdraw(self, named: dict[tuple[Any, Any], list[int]], rows: Sequence[Row]) -> Steps:
+        places = {
+            (_bucket_in(self._asked[i], self._records.namespace), str(id)): i
+            for (_, id), own in named.items()
+            for i in own
+        }
+        for row in rows:
+            i = places.get(row.name[:2])
+            if i is None:
+                continue
+            args = [*self._asked[i].args]
+            args[_ROW] = row.stamp.to_bytes(_STAMP_BYTES, "big")
+            self._asked[i] = msgspec.structs.replace(self._asked[i], args=args)
+            self.answers[i] = None
+            yield from self.run([i])
+            if self.answers[i] in _CANCELLED:
+                yield from self._commit({i: [self._change(i, CANCELLED)]})
+
+
+def _settled(records: Records, buckets: int, on: Connection) -> int:
+    return records.settle_buckets(on, buckets)
+
+
+def _replaced(records: Records, row: Row, now_ms: int, on: Connection) -> None:
+    names = [row.name[:2]]
+    records.change(on, names, CANCELLED, now_ms, error="replaced", replaced_by=row.stamp)
+
+
+def _rows_of(command: RedisCommand[Any], namespace: str) -> Iterator[Row]:
+    """The rows of a command that stores messages. Its arguments are described in lua/."""
+    args: Sequence[Any] = command.args
+    bucket, now_ms = _bucket_in(command, namespace), int(args[_NOW])
+    if command.name == "quarantine":
+        for at in range(3, len(args), 4):
+            stamp, id, payload, reason = args[at : at + 4]
+            yield _row(bucket, id, stamp, payload, now_ms, now_ms)._replace(
+                state=DEAD, error=reason
+            )
+        return
+    count = int(args[_COUNT])
+    ids, entries = args[_FIRST_ID:][:count], args[_FIRST_ID + count :][:count]
+    scores = _scores(args[_FIRST_ID + 2 * count :], now_ms)
+    for id, entry, score in zip(ids, entries, scores, strict=True):
+        yield _row(bucket, id, entry[:_STAMP_BYTES], entry[_STAMP_BYTES:], score, now_ms)
+
+
+def _row(bucket: int, id: str, stamp: bytes, payload: bytes, score: float, now_ms: int) -> Row:
+    due_ms = math.floor(score)
+    priority = _LOWEST - round(score % 1 * 256)
+    return Row(
+        bucket, id, int.from_bytes(stamp, "big"), due_ms, priority, destination_text(payload),
+        payload, DELAYED, "", now_ms, now_ms,
+    )  # fmt: skip
+
+
+def _scores(runs: Sequence[Any], now_ms: int) -> Iterator[float]:
+    for text, many in zip(runs[::2], runs[1::2], strict=True):
+        score = float(text) + (now_ms if str(text).startswith("+") else 0)
+        yield from [score] * int(many)
+
+
+def _due_ms(command: RedisCommand[Any]) -> int:
+    when = str(command.args[_WHEN])
+    return int(when) + (int(command.args[_NOW]) if when.startswith("+") else 0)
+
+
+def _bucket_in(command: RedisCommand[Any], namespace: str) -> int:
+    """The number of the bucket whose keys a command has."""
+    tag = command.keys[0][1 : command.keys[0].index("}")]
+    return int(tag.removeprefix(f"{namespace}:").partition(".")[0])
