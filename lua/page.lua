@@ -11,12 +11,13 @@
 -- ARGV[4]  after_id
 -- ARGV[5]  limit        messages
 -- ARGV[6]  bytes        of records; one message is always returned
--- ARGV[7]  brief        1: only where the messages are bound for
+-- ARGV[7]  brief        1: only where the messages are bound for; 2: only which calls they are of
 -- returns  {1 if there is more, then six a message: id, score, record or empty, attempts or empty,
 --          reason of its death or last failure or empty, 1 if fired}; brief: three a message: id,
---          score, destination, empty if the record cannot be read
+--          score, and the destination, empty if the record cannot be read; or the stamp and the
+--          attempts in one word
 -- cost     O(log n) per message, and their size; O(log n * log n) for the cursor
-local listed, limit, bytes, brief = KEYS[1], tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7] == '1'
+local listed, limit, bytes, brief = KEYS[1], tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7] ~= '0'
 
 -- A demoted server still answers reads and refuses writes: so try a write that changes nothing.
 local nothing = redis.pcall('HDEL', KEYS[2], '')
@@ -79,7 +80,11 @@ for i = 1, #found, 2 do
   end
   page[#page + 1] = id
   page[#page + 1] = score
-  page[#page + 1] = brief and destination_of(record) or record
+  if ARGV[7] == '2' then
+    page[#page + 1] = string.sub(record, 10, 13) .. (redis.call('HGET', KEYS[3], id) or '')
+  else
+    page[#page + 1] = brief and destination_of(record) or record
+  end
   if not brief then
     page[#page + 1] = redis.call('HGET', KEYS[3], id) or ''
     page[#page + 1] = redis.call('HGET', KEYS[4], id)

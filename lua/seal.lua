@@ -18,13 +18,16 @@
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then
   return false
 end
-redis.call('PEXPIRE', KEYS[1], ARGV[2])
 local known = tonumber(ARGV[3])
+local marks = redis.call('HMGET', KEYS[2], 'generation', 'healed')
+local sealed = tonumber(marks[1] or 0)
+if known and known >= sealed then
+  return false -- the store lost writes that the owner knows of
+end
+redis.call('PEXPIRE', KEYS[1], ARGV[2])
 if known then
   redis.call('ZREMRANGEBYSCORE', KEYS[3], '-inf', '(' .. string.format('%.0f', known))
 end
-local marks = redis.call('HMGET', KEYS[2], 'generation', 'healed')
-local sealed = tonumber(marks[1] or 0)
 if ARGV[4] ~= '' then
   redis.call('HSET', KEYS[2], 'healed', ARGV[4])
 end

@@ -66,7 +66,7 @@ class Records:
             with on.begin_nested():
                 self._insert(on, "message", _COLUMNS, rows)
         except IntegrityError:  # some calls were made before
-            known = {name for name, _ in self.states(on, [row.name for row in rows])}
+            known = self.states(on, [row.name for row in rows])
             rows = list({row.name: row for row in rows if row.name not in known}.values())
             self._insert(on, "message", _COLUMNS, rows)
         return {row.name for row in rows}
@@ -124,13 +124,23 @@ class Records:
 
     # read
 
-    def states(self, on: Connection, names: Sequence[RowName]) -> list[tuple[RowName, str]]:
-        """The state of each of these rows that there is."""
-        columns = message.c.bucket, message.c.id, message.c.stamp, message.c.state
-        found: list[tuple[RowName, str]] = []
+    def states(self, on: Connection, names: Sequence[RowName]) -> dict[RowName, tuple[str, int]]:
+        """The state and the due time in ms of each of these rows that there is."""
+        columns = [message.c[name] for name in (*_ARRAYS, "state", "due_ms")]
+        found: dict[RowName, tuple[str, int]] = {}
         for some in _parts(on, names):
-            rows = on.execute(select(*columns).where(self._own, _named(on, some)))
-            found += (((bucket, id, stamp), state) for bucket, id, stamp, state in rows)
+            for row in on.execute(select(*columns).where(self._own, _named(on, some))):
+                found[row.bucket, row.id, row.stamp] = row.state, row.due_ms
+        return found
+
+    def first_calls(self, on: Connection, names: Sequence[Name]) -> dict[Name, int]:
+        """The stamp of the first live row of each message: the others wait until it has ended."""
+        found: dict[Name, int] = {}
+        columns = [message.c[name] for name in _ARRAYS]
+        for some in _parts(on, names):
+            query = select(*columns).where(self._own, message.c.tier > 0, _named(on, some))
+            for row in on.execute(query.order_by(message.c.number.desc())):
+                found[row.bucket, row.id] = row.stamp
         return found
 
     def live(self, on: Connection, ids: Iterable[str]) -> list[Row]:

@@ -9,6 +9,7 @@ from delaybridge.errors import StoreError
 from delaybridge.events import Emit, Event
 from delaybridge.scan.clock import StoreClock
 from delaybridge.scan.session import Session
+from delaybridge.store import registry
 from delaybridge.store.command import RedisCommand
 from delaybridge.store.store import AsyncStore, insist
 
@@ -22,7 +23,11 @@ def last_of(sessions: dict[Session, Any]) -> Session | None:
 
 
 class Asking:
-    """Sends the commands of sessions. silent_at_ms: when the store last did not answer."""
+    """Sends the commands of sessions. silent_at_ms: when the store last did not answer.
+
+    checks_server: of each answer that carries the store's time, look which server gave it: one that
+    was started again may have an older past, and nothing that it allows may be published.
+    """
 
     def __init__(
         self,
@@ -43,6 +48,7 @@ class Asking:
         self._lost, self._damaged, self._clock_stepped = lost, damaged, clock_stepped
         self._last_here = last_here
         self.silent_at_ms = 0
+        self.checks_server = False
 
     async def ask(
         self, asked: Mapping[Session, Sequence[RedisCommand[Any]]], *, reads_clock: bool = False
@@ -58,6 +64,8 @@ class Asking:
             session.calls += 1
         try:
             flat = [command for commands in asked.values() for command in commands]
+            if reads_clock and self.checks_server:
+                flat.append(registry.info("server", next(iter(asked)).bucket.key("lease")))
             answers = iter(await insist(self._store, self._silent, flat))
         finally:
             for session in asked:
@@ -71,7 +79,16 @@ class Asking:
                 ours[session] = mine
         if reads_clock:
             self._read_clock(ours, sent_s)
+        if reads_clock and self.checks_server:
+            self._check_server(ours, next(answers))
         return ours
+
+    def _check_server(self, answers: dict[Session, list[Any]], info: Any) -> None:
+        """End the sessions whose lease another server gave."""
+        run_id = "" if isinstance(info, StoreError) else info.get("run_id", "")
+        for session in [each for each in answers if each.server != run_id]:
+            self._lost(session, "another server answers")
+            del answers[session]
 
     def _read_clock(self, answers: dict[Session, list[Any]], sent_s: float) -> None:
         session = self._last_here(answers)

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from delaybridge.events import Emit
 from delaybridge.scan.asking import Asking
+from delaybridge.scan.exits import ExitReport
 from delaybridge.scan.lanes import Lanes
 from delaybridge.scan.session import Session
 from delaybridge.scan.waiting import WaitingCopies
@@ -30,6 +31,16 @@ class ScanOptions:
         return self.claim_ahead_ms // 4
 
 
+class LedgerSide(Protocol):
+    """Keeps the ledger and the buckets of a worker in agreement."""
+
+    async def verify(self, session: Session) -> None:
+        """Return when a new session's bucket agrees with the ledger, or the session is over."""
+
+    def told(self, session: Session, report: ExitReport) -> None:
+        """The store has these exits."""
+
+
 class Clock(Protocol):
     """The store's time (`StoreClock`); tests pass their own."""
 
@@ -42,7 +53,7 @@ class Clock(Protocol):
 class Context:
     """One scanner's parts. sessions: by bucket.
 
-    start: runs a step as a task. ring: makes the scanner do a pass soon.
+    start: runs a step as a task. ring: makes the scanner do a pass soon. ledger: if there is one.
     """
 
     sessions: dict[int, Session]
@@ -54,3 +65,4 @@ class Context:
     options: ScanOptions
     start: Callable[[Coroutine[Any, Any, None]], None]
     ring: Callable[[], None]
+    ledger: LedgerSide | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from delaybridge.store.command import RedisCommand
@@ -17,7 +17,8 @@ class ExitReport(NamedTuple):
 
     copies: their number. back_off_ms: the shortest back-off among them, None if no copy is retried.
     parked: ids of the copies that it parks. settled: how many of each destination it settles.
-    deferred_to: the earliest score of those that it defers, None if it defers none.
+    deferred_to: the earliest score of those that it defers, None if it defers none. published:
+    claim number -> ids that it settles. retried, buried: as passed to `Exits`.
     """
 
     commands: list[RedisCommand[Any]]
@@ -26,6 +27,9 @@ class ExitReport(NamedTuple):
     parked: set[str]
     settled: Mapping[str, int]
     deferred_to: float | None = None
+    published: Mapping[int, Sequence[str]] = {}
+    retried: Sequence[tuple[Item, int | None, bool, str]] = ()
+    buried: Sequence[tuple[Item, bool, bool, str]] = ()
 
 
 class Exits:
@@ -132,10 +136,11 @@ class Exits:
         deferred_to = min((score for _, score in self._deferred), default=None)
         parked = {item.id for item in self._parked}
         self._parking |= parked
+        history = self._settled, self._retried, self._buried
         self._settled, self._retried, self._deferred = {}, [], []
         self._settled_of = {}
         self._buried, self._parked, self._offered = [], [], []
-        return ExitReport(commands, count, back_off_ms, parked, settled, deferred_to)
+        return ExitReport(commands, count, back_off_ms, parked, settled, deferred_to, *history)
 
     def answered(self, report: ExitReport) -> None:
         """The store has the report."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from delaybridge.events import LeaseAcquired
-from delaybridge.scan.context import Context
+from delaybridge.scan.context import Context, LedgerSide
 from delaybridge.scan.inherited import Inherited
 from delaybridge.scan.session import Session
 
@@ -45,8 +45,16 @@ class Reclaiming:
         now_ms = self._context.clock.now_ms()
         for each in asked:
             each.answered(answers[each.session], self._context.lanes, now_ms)
-            if each.is_done:
+            ledger = self._context.ledger
+            if each.is_done and ledger is not None:
+                self._context.start(self._verify(each, ledger))
+            elif each.is_done:
                 self._reclaimed(each)
+
+    async def _verify(self, done: Inherited, ledger: LedgerSide) -> None:
+        await ledger.verify(done.session)
+        if done.session.alive:
+            self._reclaimed(done)
 
     def _reclaimed(self, done: Inherited) -> None:
         done.session.ready = True

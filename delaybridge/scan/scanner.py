@@ -27,7 +27,7 @@ from delaybridge.scan.allowances import Allow, Allowances
 from delaybridge.scan.asking import Asking, LastHere, last_of
 from delaybridge.scan.claiming import MARGIN_MS, Claiming
 from delaybridge.scan.clock import StoreClock
-from delaybridge.scan.context import Context, ScanOptions
+from delaybridge.scan.context import Context, LedgerSide, ScanOptions
 from delaybridge.scan.firing import Firing
 from delaybridge.scan.lanes import Lanes
 from delaybridge.scan.publishing import Publishing
@@ -55,20 +55,23 @@ class Scanner:
         damaged: Callable[[Session, StoreError], None],
         allow: Allow,
         last_here: LastHere = last_of,
+        ledger: LedgerSide | None = None,
     ) -> None:
         """lost: called when a session's lease is found to be lost. damaged: when its bucket is.
 
         allow: makes the command that asks for messages of destinations with a rate. last_here:
-        the last of these sessions whose bucket is on the Redis node whose clock this is.
+        the last of these sessions whose bucket is on the Redis node whose clock this is. ledger: if
+        there is one, no bucket is claimed before it agrees with it.
         """
         self._clock, self._alarm, self._lanes, self._emit = clock, alarm, lanes, emit
         self._options = options
         self._sessions: dict[int, Session] = {}
         self._waiting = WaitingCopies(clock.now_ms(), lanes)
         self._asking = Asking(store, clock, emit, lost, damaged, self.clock_stepped, last_here)
+        self._asking.checks_server = ledger is not None
         context = Context(
             self._sessions, self._waiting, lanes, self._asking, clock, emit, options,
-            start=self._start, ring=alarm.ring,
+            start=self._start, ring=alarm.ring, ledger=ledger,
         )  # fmt: skip
         self._reclaiming = Reclaiming(context)
         self._claiming = Claiming(context)

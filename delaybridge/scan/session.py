@@ -25,9 +25,11 @@ class Session:
     copies: number claimed and not yet reported to the store as ended. calls: number under way.
     look_at_ms: when to claim next. next_score: no unclaimed message has a lower score. has_more:
     the last claim left messages that are due, or none was made yet. scanner: that works on it.
+    server: run id of the server under which the bucket agreed with the ledger.
     """
 
     scanner: Scanner
+    server = ""
 
     def __init__(self, bucket: Bucket, token: str, turn: int, ttl_ms: int, taken_s: float) -> None:
         self.bucket = bucket

@@ -75,6 +75,8 @@ class Telling:
     def _has(self, session: Session, report: ExitReport) -> None:
         """The store has the report. Messages put back until later are claimed again in time."""
         session.told(report)
+        if self._context.ledger is not None:
+            self._context.ledger.told(session, report)
         if report.back_off_ms is not None:
             due_ms = self._context.clock.now_ms() + report.back_off_ms
             self._wake(session.bucket.number, due_ms)

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from delaybridge.store.command import Arg, RedisCommand, plain
+from delaybridge.message import State
+from delaybridge.store.command import Arg, RedisCommand, as_received, plain
 from delaybridge.store.keys import SCRIPT_KEYS
 from delaybridge.store.verbs import Bucket
 
 _STAMP_BYTES = 4
+_EACH_BYTES = 2**11  # of records, for each message of the limit: a mebibyte takes five ms
 _HOWS = {1: "published", 2: "cancelled"}
 
 
@@ -60,6 +62,15 @@ class Lacking(NamedTuple):
     reason: str = ""
 
 
+class StoredCall(NamedTuple):
+    """A message in Redis. stamp: of the call that scheduled it. tried: its attempts, or empty."""
+
+    id: str
+    score: float
+    stamp: bytes
+    tried: bytes
+
+
 def seal(
     bucket: Bucket, owner: tuple[str, int], *, known: int | None = None, healed: str = ""
 ) -> RedisCommand[Sealed | None]:
@@ -72,10 +83,12 @@ def seal(
     return RedisCommand("seal", _keys(bucket, "seal"), args, _read_sealed)
 
 
-def left(bucket: Bucket, known: int, sealed: int, limit: int) -> RedisCommand[list[Left]]:
-    """What left after generation `known` and up to `sealed`: the first `limit` of them."""
+def left(
+    bucket: Bucket, known: int, sealed: int, first: int, limit: int
+) -> RedisCommand[list[Left]]:
+    """What left after generation `known` and up to `sealed`: some of them, beginning at `first`."""
     span = (known + 1, f"({sealed + 1}")
-    words = (bucket.key("gone"), *span, "WITHSCORES", "LIMIT", 0, limit)
+    words = (bucket.key("gone"), *span, "WITHSCORES", "LIMIT", first, limit)
     return plain("ZRANGEBYSCORE", *words, parse=_read_left)
 
 
@@ -96,6 +109,24 @@ def restore(
     for each in messages:
         args += (each.id, each.stamp, repr(each.score), each.payload, each.reason)
     return RedisCommand("restore", _keys(bucket, "restore"), args, _read_presence)
+
+
+def stored_calls(
+    bucket: Bucket, state: State, *, limit: int, after: tuple[float, str] | None
+) -> RedisCommand[tuple[list[StoredCall], bool]]:
+    """Messages in one state in order of (score, id), after one; and whether there are more."""
+    page = bucket.page(state, limit=limit, after=after, max_bytes=limit * _EACH_BYTES)
+    return RedisCommand(page.name, page.keys, (*page.args[:-1], 2), _read_calls)
+
+
+def drop(
+    bucket: Bucket, owner: tuple[str, int], names: Iterable[tuple[str, bytes]]
+) -> RedisCommand[int | None]:
+    """Drop messages that have ended by the ledger: (id, stamp of the call that scheduled it)."""
+    args: list[Arg] = [*owner]
+    for name in names:
+        args += name
+    return RedisCommand("drop", _keys(bucket, "drop"), args, as_received)
 
 
 def _keys(bucket: Bucket, script: str) -> tuple[str, ...]:
@@ -123,6 +154,15 @@ def _how(score: float) -> str:
 
 def _read_standing(reply: Sequence[bytes | None]) -> Standing:
     return Standing(*(_text(value or b"") for value in reply))
+
+
+def _read_calls(reply: Sequence[Any]) -> tuple[list[StoredCall], bool]:
+    found = zip(reply[1::3], map(float, reply[2::3]), reply[3::3], strict=True)
+    calls = [
+        StoredCall(_text(id), score, word[:_STAMP_BYTES], word[_STAMP_BYTES:])
+        for id, score, word in found
+    ]
+    return calls, reply[0] == 1
 
 
 def _read_presence(reply: Sequence[int]) -> list[Presence] | None:

@@ -67,6 +67,7 @@ SCRIPT_KEYS: dict[str, tuple[str, ...]] = {
     "trim": ("lease", "messages", "attempts", "dead", "dead_reason", "marks", "calls", "parked",
              "ready", "gone"),
     "seal": ("lease", "marks", "gone"),
+    "drop": ("lease", "messages", "due", "parked", "dead", "dead_reason", "attempts"),
     "restore": ("messages", "due", "dead", "dead_reason", "marks", "calls", "gone"),
     "announce": ("workers", "worker_info"),
     "set_rule": ("destinations",),

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -32,8 +32,11 @@ if TYPE_CHECKING:
 
     from delaybridge.ledger.records import Records
 
+T = TypeVar("T")
 Asked = Work[Any] | Sequence[RedisCommand[Any]]
-Steps = Generator[Asked, Any, None]
+LedgerSteps = Generator[Asked, Any, T]
+"""A call that also asks the ledger: `Steps` that yields `Work`, and is sent its result."""
+Steps = LedgerSteps[None]
 """Yields work for the ledger, whose error is thrown into it, and commands for Redis; is sent the
 result, or the answers, errors among them."""
 
@@ -113,6 +116,13 @@ def recorder_of(
     if not checked:
         raise ConfigError("durability: ledger needs the URL of a database: ledger.url")
     return Recorder(open_ledger(checked, timeout_s=timeout_s), namespace)
+
+
+def ledger_of(recorder: Recorder | None) -> Ledger:
+    """The ledger of a store; ConfigError if it has none."""
+    if recorder is None:
+        raise ConfigError("ledger: not configured; set durability to ledger, and ledger.url")
+    return recorder.ledger
 
 
 class Recorded:

@@ -19,14 +19,14 @@ from redis.exceptions import RedisError, ResponseError
 
 from delaybridge.errors import DelayBridgeError, StoreUnavailable
 from delaybridge.events import Emit, StoreSilent
-from delaybridge.ledger.work import Work
+from delaybridge.ledger.work import Ledger, Work
 from delaybridge.settings.durability import MEMORY, Durability
 from delaybridge.settings.redis_servers import Address
 from delaybridge.store.command import Each, RedisCommand, Steps, store_wide_error
 from delaybridge.store.connection import NotAsked
 from delaybridge.store.durability import assurance_of
 from delaybridge.store.pipeline import Pipeline, Portion, translate
-from delaybridge.store.recording import Recorded, Recorder
+from delaybridge.store.recording import LedgerSteps, Recorded, Recorder, ledger_of
 from delaybridge.store.redis_client import connect
 from delaybridge.store.servers import Servers, servers_of
 from delaybridge.store.wire import AsyncWire, Wire
@@ -154,11 +154,19 @@ class AsyncStore:
         except (RedisError, OSError) as exc:
             pipeline.lost(portion, exc)
 
-    async def complete(self, steps: Steps[T]) -> T:
+    @property
+    def ledger(self) -> Ledger:
+        """The ledger; ConfigError if there is none."""
+        return ledger_of(self.recorder)
+
+    async def complete(self, steps: Steps[T] | LedgerSteps[T]) -> T:
         """Run a call to its end and return its result. Raises what the call or the store raises."""
         try:
             asked = next(steps)
             while True:
+                if isinstance(asked, Work):
+                    asked = steps.send(await self.ledger.run_async(asked))
+                    continue
                 run = self.run_each if isinstance(asked, Each) else self.run
                 asked = steps.send(await run(asked))
         except StopIteration as done:
@@ -365,11 +373,19 @@ class Store:
         except (RedisError, OSError) as exc:
             return portion, _raising(exc)
 
-    def complete(self, steps: Steps[T]) -> T:
+    @property
+    def ledger(self) -> Ledger:
+        """As `AsyncStore.ledger`."""
+        return ledger_of(self.recorder)
+
+    def complete(self, steps: Steps[T] | LedgerSteps[T]) -> T:
         """As `AsyncStore.complete`."""
         try:
             asked = next(steps)
             while True:
+                if isinstance(asked, Work):
+                    asked = steps.send(self.ledger.run(asked))
+                    continue
                 run = self.run_each if isinstance(asked, Each) else self.run
                 asked = steps.send(run(asked))
         except StopIteration as done:

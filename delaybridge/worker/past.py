@@ -125,7 +125,10 @@ class Past:
 
     async def tell_wiped(self, store: AsyncStore) -> None:
         """Have it kept that the namespace was wiped, if Redis takes it; and leave the fleet."""
-        say(logging.ERROR, "store_wiped", hint="workers wait for: delaybridge alarm clear")
+        hint = "workers wait for: delaybridge alarm clear"
+        if store.recorder is not None:
+            hint = "it is made again by the ledger"
+        say(logging.ERROR, "store_wiped", hint=hint)
         found = Setback(time.time_ns() // 1_000_000, self._who[0])
         leaves = registry.announce(self._namespace, *self._who, 0)
         await store.run_each([setbacks.note(self._namespace, found), leaves])

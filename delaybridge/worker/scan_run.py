@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Set
+from collections.abc import Coroutine, Set
 from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,7 @@ from delaybridge.store.store import AsyncStore
 from delaybridge.worker.brokers import Brokers
 from delaybridge.worker.eventlog import say
 from delaybridge.worker.pulse import Part, Pulse
+from delaybridge.worker.reconciling import reconciling_of
 from delaybridge.worker.recurring import RecurringRuns
 from delaybridge.worker.service import end, until
 from delaybridge.worker.shift import Common, Shift, wake_up
@@ -54,6 +55,7 @@ class ScanRun:
         parts.append(worker.past)  # after the sampler, whose marks it takes
         self.pulse = Pulse(store, parts)
         lease, who = self._settings.lease, worker.identity
+        self._reconciling = reconciling_of(store, who.name)
         self._owner = LeaseOwner(who.name, lease.ttl_ms, lease.renew_ms, self._on_token)
         self._fleet = Membership(
             store, calls, worker.emit,
@@ -69,6 +71,9 @@ class ScanRun:
         worker.past.marks = lambda: worker.sampler.marks
         worker.past.on_lost, worker.past.on_wiped = self._shifts.lost, self._wiped
         self._is_wiped = asyncio.Event()
+        if self._reconciling is not None:
+            self._reconciling.sessions = self._shifts.sessions
+            self._reconciling.marks = lambda: worker.sampler.marks
         worker.sampler.held = lambda: self._shifts.answering(silent_s)
         self._brokers: Brokers
 
@@ -82,6 +87,7 @@ class ScanRun:
             lambda: self._destinations.rules,
             on_change=self._fleet.changed,
             on_moved=self._moved,
+            ledger=self._reconciling,
         )
         return Shift(common, node, nodes, len(self._calls.buckets))
 
@@ -121,6 +127,7 @@ class ScanRun:
                 self._follow_rules(),
                 self.pulse.run(),
                 self._until_wiped(),
+                *self._reconciling_tasks(),
             )
         ]
         self._worker.current_run = self
@@ -136,6 +143,10 @@ class ScanRun:
             await self._shifts.end()
             await self._recurring.close()
             await self.pulse.last_beat()
+
+    def _reconciling_tasks(self) -> list[Coroutine[Any, Any, None]]:
+        found = self._reconciling
+        return [] if found is None else found.tasks(self._settings.ledger)
 
     def _beat_s(self) -> float:
         return max(self._fleet.beat_s, self._shifts.beat_s)
@@ -156,6 +167,8 @@ class ScanRun:
         rules = self._destinations.rules.by_place
         paused = (place for place, rule in rules.items() if rule.paused)
         about |= {"brokers": self._brokers.announced(), "paused": [*islice(paused, _ANNOUNCED)]}
+        if self._reconciling is not None:
+            about["ledger"] = self._reconciling.announced()
         about |= self._shifts.announced() | {"failing": self.pulse.announced()}
         return json.dumps(about).encode()
 

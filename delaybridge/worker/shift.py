@@ -18,7 +18,7 @@ from delaybridge.events import Emit, StoreSilent
 from delaybridge.scan.alarm import Alarm
 from delaybridge.scan.asking import last_of
 from delaybridge.scan.clock import StoreClock
-from delaybridge.scan.context import ScanOptions
+from delaybridge.scan.context import LedgerSide, ScanOptions
 from delaybridge.scan.lane import Broker
 from delaybridge.scan.lanes import Lanes
 from delaybridge.scan.lease import LeaseOwner, Leases
@@ -51,6 +51,7 @@ class Common(NamedTuple):
 
     settings, rules: return those in force. brokers: change under it. on_change: called when a
     bucket may be taken or the announcement has changed. on_moved: when a bucket is on another node.
+    ledger: None if there is none.
     """
 
     store: AsyncStore
@@ -61,6 +62,7 @@ class Common(NamedTuple):
     rules: Callable[[], Rules]
     on_change: Callable[[], None]
     on_moved: Callable[[], None]
+    ledger: LedgerSide | None
 
 
 class Shift:
@@ -202,6 +204,7 @@ class Shift:
             self._store, lanes, self.clock, self.alarm, self._common.emit, bounds,
             lost=self.leases.lost, damaged=self.leases.damaged,
             allow=partial(registry.allow, s.namespace), last_here=self._last_here,
+            ledger=self._common.ledger,
         )  # fmt: skip
 
     def _part(self, bound: int) -> int:

@@ -81,7 +81,8 @@ class Worker(Service):
         calls = Calls(s.namespace, s.brokers, s.buckets, s.limits.as_limits(), s.kept)
         calls.placement = store
         try:
-            await refuse_wiped(store, s.namespace)  # before the namespace is created again
+            if recorder is None:
+                await refuse_wiped(store, s.namespace)  # before the namespace is created again
             await open_namespace(store, calls, "worker")
             while not self.stopping.is_set():
                 await self._run_once(store, calls)
@@ -114,7 +115,10 @@ class Worker(Service):
             await ScanRun(self, store, calls).run()
         except StoreWiped:
             await self.past.tell_wiped(store)
-            raise
+            if store.recorder is None:
+                raise
+            # Made again with the buckets that it had; each is rebuilt before its first claim.
+            await store.complete(calls.open(again=True))
         except ConfigError:
             raise
         except NameTaken as exc:

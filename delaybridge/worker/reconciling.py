@@ -1,0 +1,307 @@
+"""Reconciling: a worker keeps the ledger and the buckets that it holds in agreement.
+
+- **Verify**: before the first claim of a session. Redis may have been wiped, or may have an older
+  past; then the bucket is compared with the ledger as a whole. Messages that were cancelled would
+  be published otherwise.
+- **Tell**: once a second, what left the buckets, for good: published or cancelled; and the history.
+- **Reconcile**: one bucket after another, each once in `ledger.reconcile_s`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+from delaybridge import failpoints
+from delaybridge.errors import ConfigError, LedgerUnavailable, StoreError, StoreUnavailable
+from delaybridge.ledger.rows import DEAD, DELAYED, EXPIRED, IN_FLIGHT, Step
+from delaybridge.ledger.work import Work
+from delaybridge.scan.exits import ExitReport
+from delaybridge.scan.session import Session
+from delaybridge.settings.sections import LedgerSettings
+from delaybridge.store import healing, registry
+from delaybridge.store.agreement import (
+    Compared,
+    Comparing,
+    Looked,
+    Wanted,
+    compare,
+    restore_missing,
+)
+from delaybridge.store.healing import Left, Sealed
+from delaybridge.store.marks import Marks
+from delaybridge.store.recording import LedgerSteps, Recorder
+from delaybridge.store.store import AsyncStore
+from delaybridge.worker.eventlog import say
+
+_TELL_S = 1.0
+_AGAIN_S = 0.5  # after the ledger did not answer
+_PAGE = 5000  # entries of `gone` in one transaction
+_MOST_STEPS = 100_000  # history that waits for the ledger; more is left out
+_YOUNG_MS = 30_000  # a call may be under way: its row is there, its message not yet
+_FORGET_S = 3600.0
+_FORGET_ROWS = 1000
+
+
+class Drift(NamedTuple):
+    """What differed when a bucket was compared last."""
+
+    restored: int
+    compared: Compared
+
+
+class Reconciling:
+    """The ledger's side of one worker. marks: of held buckets, as read in the last second."""
+
+    def __init__(self, store: AsyncStore, recorder: Recorder, worker: str) -> None:
+        self._store, self._records, self._worker = store, recorder.records, worker
+        self.marks: Callable[[], Mapping[int, Marks]] = dict
+        self.sessions: Callable[[], Iterable[Session]] = tuple
+        self._known: dict[Session, int] = {}  # the last generation that the ledger has
+        self._seen: dict[Session, Marks] = {}  # when it was told last
+        self._left: dict[Session, int] = {}  # entries of `gone` then, or more than none
+        self._times: dict[tuple[int, str], int] = {}  # when messages were settled
+        self._steps: list[Step] = []
+        self._dead: list[Step] = []
+        self.drift: dict[int, Drift] = {}
+        self.silent = ""  # why the ledger does not answer
+
+    # before a session claims
+
+    async def verify(self, session: Session) -> None:
+        """Return when the bucket agrees with the ledger, or the session is over."""
+        began_s = time.monotonic()
+        while session.alive:
+            try:
+                await self._verify(session, began_s)
+                self._answers()
+                return
+            except LedgerUnavailable as exc:
+                self._fails(exc)
+            except (StoreUnavailable, ConfigError) as exc:
+                self._fails(exc)
+            await asyncio.sleep(_AGAIN_S)
+
+    async def _verify(self, session: Session, began_s: float) -> None:
+        sealed = await self._tell(session)
+        if sealed is None or (session.server and sealed.healed == session.server):
+            return
+        bucket, now_ms = session.bucket, time.time_ns() // 1_000_000
+        how = Comparing(now_ms, session.owner)
+        compared = await self._store.complete(compare(bucket, self._records, how))
+        if compared is None:
+            return
+        looked = await self._store.complete(restore_missing(bucket, self._records))
+        await self._store.run_one(
+            healing.seal(bucket, session.owner, known=self._known[session], healed=session.server)
+        )
+        self._known[session] += 1
+        self._found(bucket.number, looked, compared, time.monotonic() - began_s)
+
+    def _found(self, bucket: int, looked: Looked, compared: Compared, took_s: float) -> None:
+        self.drift[bucket] = Drift(looked.absent, compared)
+        if looked.absent or compared.dropped or compared.without_row or compared.mended:
+            say(
+                logging.WARNING, "ledger_differs", bucket=bucket, restored=looked.absent,
+                dropped=compared.dropped, without_row=compared.without_row,
+                example=compared.example, mended=compared.mended, seconds=round(took_s, 3),
+            )  # fmt: skip
+
+    # what left
+
+    def told(self, session: Session, report: ExitReport) -> None:
+        """The store has these exits; the ledger gets them with the next `tell`."""
+        now_ms, number = time.time_ns() // 1_000_000, session.bucket.number
+        if report.published:
+            self._left[session] = 1
+        for ids in report.published.values():
+            self._times.update({(number, id): now_ms for id in ids})
+        steps, who = self._steps, (self._worker, number)
+        for item, delay_ms, _, error in report.retried:
+            if delay_ms is not None:
+                reason = error.partition("\n")[2]
+                steps.append(Step(item.id, IN_FLIGHT, DELAYED, now_ms, *who, error=reason))
+        for item, _, _, reason in report.buried:
+            state = EXPIRED if reason.startswith(EXPIRED) else DEAD
+            self._dead.append(Step(item.id, IN_FLIGHT, state, now_ms, *who, error=reason))
+        if len(steps) > _MOST_STEPS:
+            del steps[: len(steps) - _MOST_STEPS]
+
+    async def keep_told(self) -> None:
+        """Tell the ledger, once a second, what left and what happened. Never ends."""
+        while True:
+            await asyncio.sleep(_TELL_S)
+            try:
+                for session in [*self.sessions()]:
+                    if session.alive and session.ready and self._may_have_left(session):
+                        await self._tell(session)
+                await self._tell_history()
+                self._answers()
+            except (StoreUnavailable, ConfigError) as exc:
+                self._fails(exc)
+            self._forget_sessions()
+
+    def _may_have_left(self, session: Session) -> bool:
+        marks = self.marks().get(session.bucket.number)
+        return self._left.get(session, 1) > 0 or marks != self._seen.get(session)
+
+    async def _tell(self, session: Session) -> Sealed | None:
+        """Tell what left a bucket; None: the session is over."""
+        marks = self.marks().get(session.bucket.number)
+        known = self._known.get(session)
+        info = registry.info("server", session.bucket.key("lease"))
+        seal = healing.seal(session.bucket, session.owner, known=known)
+        about, answer = await self._store.run([info, seal])
+        sealed: Sealed | None = answer
+        if sealed is None:
+            return None
+        session.server = session.server or about.get("run_id", "")
+        if failpoints.ARE_SET:
+            failpoints.reach("ledger.sealed")
+        before, first = -1 if known is None else known, 0
+        while sealed.entries:
+            page = healing.left(session.bucket, before, sealed.generation, first, _PAGE)
+            found = await self._store.run_one(page)
+            if found:
+                await self._store.ledger.run_async(self._over(session.bucket.number, found))
+            first += len(found)
+            if len(found) < _PAGE:
+                break
+        if failpoints.ARE_SET:
+            failpoints.reach("ledger.told")
+        self._known[session], self._left[session] = sealed.generation, sealed.entries
+        if marks is not None:
+            self._seen[session] = marks
+        return sealed
+
+    def _over(self, bucket: int, found: list[Left]) -> Work[None]:
+        now_ms, times = time.time_ns() // 1_000_000, self._times
+        names = defaultdict[str, list[tuple[int, str, int]]](list)
+        steps = []
+        for each in found:
+            names[each.state].append((bucket, each.id, int.from_bytes(each.stamp, "big")))
+            before = DELAYED if each.state != "published" else IN_FLIGHT
+            at_ms = times.pop((bucket, each.id), now_ms)
+            steps.append(Step(each.id, before, each.state, at_ms, self._worker, bucket))
+
+        def run(on: Any) -> None:
+            for state, own in names.items():
+                self._records.change(on, own, state, now_ms)
+            self._records.note(on, steps)
+
+        return Work(run)
+
+    async def _tell_history(self) -> None:
+        steps, dead = self._steps, self._dead
+        if not (steps or dead):
+            return
+        now_ms = time.time_ns() // 1_000_000
+
+        def run(on: Any) -> None:
+            self._records.note(on, [*steps, *dead])
+            for step in dead:
+                name = [(step.bucket, step.id)]
+                self._records.change(on, name, step.after, now_ms, error=step.error)
+
+        self._steps, self._dead = [], []
+        try:
+            await self._store.ledger.run_async(Work(run))
+        except StoreUnavailable:
+            self._steps, self._dead = (steps + self._steps)[-_MOST_STEPS:], dead + self._dead
+            raise
+
+    # from time to time
+
+    async def reconcile(self, every_s: float) -> None:
+        """Compare each held bucket with the ledger once in this time. Never ends."""
+        while True:
+            sessions = [session for session in self.sessions() if session.alive and session.ready]
+            for session in sessions:
+                await asyncio.sleep(every_s / len(sessions))
+                if session.alive:
+                    await self._reconcile(session)
+            if not sessions:
+                await asyncio.sleep(min(every_s, _TELL_S))
+
+    async def _reconcile(self, session: Session) -> None:
+        began_s, now_ms = time.monotonic(), time.time_ns() // 1_000_000
+        try:
+            wanted = Wanted(before_call_ms=now_ms - _YOUNG_MS)
+            looked = await self._store.complete(
+                restore_missing(session.bucket, self._records, wanted)
+            )
+            before = self.drift.get(session.bucket.number)
+            how = Comparing(now_ms, differed=before.compared.differing if before else frozenset())
+            compared = await self._store.complete(compare(session.bucket, self._records, how))
+        except (StoreError, ConfigError) as exc:
+            self._fails(exc)
+            return
+        if compared is not None:
+            self._found(session.bucket.number, looked, compared, time.monotonic() - began_s)
+
+    async def forget(self, retention_s: float) -> None:
+        """Delete rows that are older, in the background; in the worker that has bucket 0."""
+        while retention_s:
+            if any(session.bucket.number == 0 for session in self.sessions()):
+                before_ms = time.time_ns() // 1_000_000 - round(retention_s * 1000)
+                try:
+                    await self._store.complete(self._forget(before_ms))
+                except (StoreUnavailable, ConfigError) as exc:
+                    self._fails(exc)
+            await asyncio.sleep(_FORGET_S)
+
+    def _forget(self, before_ms: int) -> LedgerSteps[None]:
+        after: int | None = -1
+        while after is not None:
+            after = yield Work(partial(self._forget_some, before_ms, after))
+
+    def _forget_some(self, before_ms: int, after: int, on: Any) -> int | None:
+        return self._records.forget(on, before_ms, after, _FORGET_ROWS)
+
+    def tasks(self, settings: LedgerSettings) -> list[Coroutine[Any, Any, None]]:
+        """What runs as long as the worker does."""
+        return [
+            self.keep_told(),
+            self.reconcile(settings.reconcile_s),
+            self.forget(settings.retention_s),
+        ]
+
+    # how it stands
+
+    def announced(self) -> dict[str, Any]:
+        """For the worker's announcement: what differed, and why the ledger does not answer."""
+        total = Counter[str]()
+        for each in self.drift.values():
+            total["restored"] += each.restored
+            total["dropped"] += each.compared.dropped
+            total["without_row"] += each.compared.without_row
+            total["mended"] += each.compared.mended
+        lag = len(self._steps) + len(self._dead) + len(self._times)
+        return {"silent": self.silent[:200], "lag": lag, **total}
+
+    def _fails(self, error: Exception) -> None:
+        if not self.silent:
+            say(logging.WARNING, "ledger_silent", reason=str(error))
+        self.silent = str(error)
+
+    def _answers(self) -> None:
+        if self.silent:
+            say(logging.INFO, "ledger_answers")
+        self.silent = ""
+
+    def _forget_sessions(self) -> None:
+        for session in [each for each in self._known if not each.alive]:
+            for kept in (self._known, self._seen, self._left):
+                kept.pop(session, None)
+        if len(self._times) > _MOST_STEPS:
+            self._times.clear()
+
+
+def reconciling_of(store: AsyncStore, worker: str) -> Reconciling | None:
+    """The ledger's side of a worker; None: it has no ledger."""
+    return None if store.recorder is None else Reconciling(store, store.recorder, worker)
