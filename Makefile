@@ -1,5 +1,5 @@
 # Two commands do everything from a bare clone: `make demo` and `make test`.
-# REQUIRE=redis,rabbitmq,kafka,prometheus turns a stand-in or a missing server into a failure; CI sets it.
+# REQUIRE=redis,rabbitmq,kafka,prometheus,postgres,mariadb turns a stand-in or a missing server into a failure; CI sets it.
 
 PYTHON ?= python3
 VENV := .venv

@@ -19,6 +19,8 @@ pytest_plugins = [
     "tests.servers.kafka",
     "tests.servers.clients",
     "tests.servers.prometheus",
+    "tests.servers.postgres",
+    "tests.servers.mariadb",
     "tests.servers.plugin",  # last: it imports the others, which pytest must do first
 ]
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 
-from tests.servers import clients, debian, kafka, prometheus, rabbitmq, redis
+from tests.servers import clients, debian, kafka, mariadb, postgres, prometheus, rabbitmq, redis
 from tests.servers.plugin import SOURCES
 from tests.servers.process import ServerFailed
 
@@ -20,6 +20,8 @@ INSTALL = {
     "kafka": kafka.install,
     "clients": clients.install,
     "prometheus": prometheus.install,
+    "postgres": postgres.install,
+    "mariadb": mariadb.install,
 }
 REMEDIES = {
     "redis": "put redis-server on PATH, start Docker, or set DELAYBRIDGE_TEST_REDIS_URL",
@@ -29,6 +31,8 @@ REMEDIES = {
     "start Docker, or set DELAYBRIDGE_TEST_KAFKA_URL",
     "clients": "install Node and npm here and run this again",
     "prometheus": "run this on Debian",
+    "postgres": "run this as root on Debian, or set DELAYBRIDGE_TEST_POSTGRES_URL",
+    "mariadb": "run this as root on Debian, or set DELAYBRIDGE_TEST_MARIADB_URL",
 }
 NONE = "none; its tests will be skipped"
 

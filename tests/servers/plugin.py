@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Iterator
 
 import pytest
 
-from tests.servers import clients, kafka, prometheus, rabbitmq, redis
+from tests.servers import clients, kafka, mariadb, postgres, prometheus, rabbitmq, redis
 from tests.servers.sources import NoServer, Source
 
 SOURCES: dict[str, Callable[[], Iterator[Source]]] = {
@@ -15,6 +15,8 @@ SOURCES: dict[str, Callable[[], Iterator[Source]]] = {
     "kafka": kafka.sources,
     "clients": clients.sources,
     "prometheus": prometheus.sources,
+    "postgres": postgres.sources,
+    "mariadb": mariadb.sources,
 }
 
 
