@@ -13,7 +13,8 @@ import pytest
 PACKAGE = Path(__file__).parent.parent.parent / "delaybridge"
 # From the lowest to the highest. A room is a folder, or a module right below the package.
 ROOMS = (
-    *("errors", "events", "times", "backoff", "message", "failpoints", "tracing", "recurring"),
+    *("errors", "events", "times", "backoff", "message", "sql_connection"),
+    *("failpoints", "tracing", "recurring"),
     *("amqp", "accept", "settings", "ledger", "store", "metrics", "publish", "client", "intercept"),
     *("scan", "ingest", "worker", "web", "demo", "cli", "__main__"),
 )
