@@ -37,6 +37,8 @@ _LIBRARIES = {  # and the dialect, of those that have only one
     "aiosqlite": SQLITE,
 }
 _NAME = re.compile(r"(?<![:\w]):([A-Za-z_]\w*)")  # not the second half of a cast, `::text`
+_IDLE = 0  # PQTRANS_IDLE of libpq
+_IN_TRANSACTION = 1  # SERVER_STATUS_IN_TRANS of the MySQL protocol
 Params = Mapping[str, Any]
 
 
@@ -99,6 +101,41 @@ async def fetch_async(connection: Any, sql: str, params: Params) -> list[tuple[A
     async with _own(connection).cursor() as cursor:
         await cursor.execute(*_positional(connection, sql, params))
         return [_plain(row) for row in await cursor.fetchall()]
+
+
+def commits_each_statement(connection: Any) -> bool:
+    """Whether a statement would be committed at once: autocommit, and no transaction is open.
+
+    False also if the library cannot tell. Sends nothing, but may open a connection of a pool.
+    """
+    library = _sync_library(connection)
+    if library == "sqlalchemy":
+        return _autocommits(_of_sqlalchemy(connection).connection.driver_connection)
+    if library == "django":
+        owner = _of_django(connection)
+        return bool(owner.get_autocommit()) and not owner.in_atomic_block
+    return _autocommits(_own(connection))
+
+
+async def commits_each_statement_async(connection: Any) -> bool:
+    """`commits_each_statement` for an asynchronous connection."""
+    if _async_library(connection) != "sqlalchemy":
+        return _autocommits(_own(connection))
+    used = await connection.connection() if hasattr(connection, "get_bind") else connection
+    return _autocommits(used.sync_connection.connection.driver_connection)
+
+
+def _autocommits(raw: Any) -> bool:
+    """The same for a connection of the database's own library."""
+    if hasattr(raw, "in_transaction") and hasattr(raw, "isolation_level"):  # sqlite3, aiosqlite
+        by_mode = getattr(raw, "autocommit", -1)  # since Python 3.12; -1: by isolation_level
+        at_once = raw.isolation_level is None if by_mode == -1 else bool(by_mode)
+        return at_once and not raw.in_transaction
+    if hasattr(raw, "server_status"):  # PyMySQL
+        return bool(raw.get_autocommit()) and not raw.server_status & _IN_TRANSACTION
+    if hasattr(raw, "info"):  # psycopg
+        return bool(raw.autocommit) and raw.info.transaction_status == _IDLE
+    return False
 
 
 def _library_of(kind: type) -> _Library:

@@ -15,8 +15,8 @@ PACKAGE = Path(__file__).parent.parent.parent / "delaybridge"
 ROOMS = (
     *("errors", "events", "times", "backoff", "message", "sql_connection"),
     *("failpoints", "tracing", "recurring"),
-    *("amqp", "accept", "settings", "ledger", "store", "metrics", "publish", "client", "intercept"),
-    *("scan", "ingest", "worker", "web", "demo", "cli", "__main__"),
+    *("amqp", "accept", "settings", "ledger", "store", "dedup", "metrics", "publish", "client"),
+    *("intercept", "scan", "ingest", "worker", "web", "demo", "cli", "__main__"),
 )
 LEVEL = {room: level for level, room in enumerate(ROOMS)}
 LEVEL["demo"] = LEVEL["cli"]  # `demo` is one of the commands, and prints as they do
