@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import django
+import pika
 import psycopg
 import pymysql
 import pytest
@@ -40,6 +41,7 @@ from tests.servers.redis import RedisServer
 
 MANY = 10_000
 DEADLINE_S = 20.0
+PAGE = Path(__file__).parents[2] / "docs" / "effectively-once.md"
 SHORT = "250ms"  # a claim that a test awaits the end of
 DIES = """
 import sys
@@ -666,3 +668,77 @@ async def test_the_other_flavour_of_a_connection_is_refused(opener: Any) -> None
     one = opener(open_driver)
     with pytest.raises(MessageError, match="synchronous; call the other function"):
         await sql_once_async(one.given, "order-42")
+
+
+# --- The examples of the page
+
+
+def example(title: str, changes: dict[str, str]) -> str:
+    """The program below a title, with other names of servers and queues."""
+    program = PAGE.read_text().partition(f"## {title}\n")[2].split("```python\n")[1].split("```")[0]
+    for old, new in changes.items():
+        assert old in program
+        program = program.replace(old, new)
+    return program
+
+
+@contextlib.contextmanager
+def running(program: str) -> Iterator[subprocess.Popen[bytes]]:
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_the_example_with_pika(rabbitmq_url: str, redis_url: str, namespace: str) -> None:
+    program = "def send_the_email(body): print(body.decode(), flush=True)\n" + example(
+        "With Redis: pika",
+        {
+            "amqp://localhost": rabbitmq_url,
+            '"redis://localhost:6379/0"': f'"{redis_url}", prefix="{namespace}"',
+            '"emails"': f'"{namespace}"',
+        },
+    )
+    with contextlib.closing(
+        pika.BlockingConnection(pika.URLParameters(rabbitmq_url))
+    ) as connection:
+        channel = connection.channel()
+        channel.queue_declare(namespace)
+        for id in ("one", "one", "two", "one", "three"):
+            properties = pika.BasicProperties(headers={"delaybridge-id": id})
+            channel.basic_publish("", namespace, id.encode(), properties)
+        with running(program) as consumer:
+            assert consumer.stdout is not None
+            printed = [consumer.stdout.readline() for _ in range(3)]
+        assert printed == [b"one\n", b"two\n", b"three\n"]
+        channel.queue_delete(namespace)
+
+
+def test_the_example_with_confluent_kafka(
+    kafka_url: str, postgres_url: str, namespace: str
+) -> None:
+    from confluent_kafka import Producer
+
+    server = kafka_url.partition("://")[2]
+    url = sqlalchemy.make_url(postgres_url)
+    changes = {
+        "localhost:9092": server,
+        '"invoices"': f'"{namespace}"',
+        "dbname=billing": conninfo(url),
+    }
+    program = example("With SQL: confluent-kafka", changes | {'"billing",': f'"{namespace}",'})
+    producer = Producer({"bootstrap.servers": server})
+    for id in ("one", "one", "two", "one", "three"):
+        producer.produce(namespace, id, headers={"delaybridge-id": id}, partition=0)
+    assert producer.flush(DEADLINE_S) == 0
+    with psycopg.connect(conninfo(url), autocommit=True) as connection:
+        connection.execute("CREATE TABLE invoices (body bytea)")
+
+        def rows() -> list[tuple[Any, ...]]:
+            return fetch(connection, "SELECT body FROM invoices", {})
+
+        with running(program):
+            wait_until(lambda: (b"three",) in rows(), DEADLINE_S, lambda: f"rows: {rows()}")
+        assert rows() == [(b"one",), (b"two",), (b"three",)]
