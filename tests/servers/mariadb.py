@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import socket
 import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -12,14 +14,27 @@ import pytest
 from tests.servers import debian
 from tests.servers.folders import cache_folder, locked
 from tests.servers.postgres import new_database
-from tests.servers.process import LOOPBACK, ServerProcess, accepts
+from tests.servers.process import LOOPBACK, ServerProcess
 from tests.servers.sources import NoServer, Source, from_environment, serve
 
 PACKAGE = "mariadb-server-core"  # the program without its service
+USER = DATABASE = "delaybridge"
+SYSTEM_TABLES = ("system_tables", "performance_tables")  # files of the package
+FIRST_USER = f"""
+FLUSH PRIVILEGES;
+CREATE USER {USER}@'%';
+GRANT ALL ON *.* TO {USER}@'%' WITH GRANT OPTION;
+CREATE DATABASE {DATABASE};
+"""
+GREETING = 10  # the version of the protocol, after a header of 4 bytes
+REPLY_TIMEOUT_S = 1.0
 
 
 class MariadbServer(ServerProcess):
-    """A private MariaDB, whose data survives `kill` and `restart`. args: further options."""
+    """A private MariaDB whose user delaybridge may do all; data survive `kill` and `restart`.
+
+    args: further options, which win, such as ``["--innodb-flush-log-at-trx-commit=2"]``.
+    """
 
     name = "mariadb"
 
@@ -29,49 +44,71 @@ class MariadbServer(ServerProcess):
         if found is None:
             self.close()
             raise NoServer("mariadb")
-        self._program, self.args = found, list(args)
-        self._initialize()
+        self.program = found
+        self.args = list(args)
+        shutil.copytree(self._template(), self.folder / "data")
 
     @property
     def url(self) -> str:
         """The URL of its first database, as SQLAlchemy takes it."""
-        return f"mysql+pymysql://root@{LOOPBACK}:{self.port}/information_schema?charset=utf8mb4"
+        return f"mysql+pymysql://{USER}@{LOOPBACK}:{self.port}/{DATABASE}?charset=utf8mb4"
 
     def command(self) -> Sequence[str]:
-        """The server in the foreground; socket and data in its own folder; any user may do all."""
+        """The server in the foreground, with the caller's options last so that they win."""
         return [
-            str(self._program), "--no-defaults", "--user=root", "--skip-grant-tables",
-            "--skip-networking=0", f"--bind-address={LOOPBACK}", f"--port={self.port}",
-            f"--datadir={self.folder / 'data'}", f"--socket={self.folder / 'socket'}",
-            f"--pid-file={self.folder / 'pid'}", "--max-allowed-packet=64M",
-            "--character-set-server=utf8mb4", *self.args,
-        ]  # fmt: skip
+            *self._with_data(self.folder / "data"),
+            f"--bind-address={LOOPBACK}",
+            f"--port={self.port}",
+            f"--socket={self.folder / 'socket'}",
+            f"--pid-file={self.folder / 'pid'}",
+            "--skip-name-resolve",
+            "--max-allowed-packet=64M",
+            *self.args,
+        ]
 
     def is_ready(self) -> bool:
-        """Whether it accepts connections."""
-        return accepts(self.port)
+        """Whether it greets a client."""
+        try:
+            with socket.create_connection((LOOPBACK, self.port), REPLY_TIMEOUT_S) as connection:
+                return connection.recv(5)[4:] == bytes([GREETING])
+        except OSError:
+            return False
 
-    def _initialize(self) -> None:
-        """Make its data folder: a copy of one that was made once; it needs no tables of its own."""
-        template = cache_folder() / "mariadb"
-        with locked(cache_folder() / "mariadb.lock"):
+    def _with_data(self, folder: Path) -> list[str]:
+        run = [str(self.program), "--no-defaults", f"--datadir={folder}"]
+        account = ["--user=root"] if os.geteuid() == 0 else []
+        return [*run, *account, "--character-set-server=utf8mb4"]
+
+    def _template(self) -> Path:
+        """The data folder of a new server; the first call makes it."""
+        template = cache_folder() / f"mariadb-{version(self.program)}-data"
+        with locked(cache_folder() / "mariadb-data.lock"):
             if not template.exists():
                 made = self.folder / "template"
                 made.mkdir()
-                options = ["--no-defaults", "--user=root", "--skip-grant-tables"]
-                subprocess.run(
-                    [str(self._program), *options, "--bootstrap", f"--datadir={made}"],
-                    stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False,
-                )  # fmt: skip
-                shutil.copytree(made, template)
-                shutil.rmtree(made)
-        shutil.copytree(template, self.folder / "data")
+                tables = (next(self._texts(name)).read_text() for name in SYSTEM_TABLES)
+                first = "\n".join(["CREATE DATABASE mysql;", "USE mysql;", *tables, FIRST_USER])
+                with self.log.open("ab") as log:
+                    create = [*self._with_data(made), "--bootstrap"]
+                    subprocess.run(create, input=first.encode(), stdout=log, stderr=log, check=True)
+                made.rename(template)
+        return template
+
+    def _texts(self, name: str) -> Iterator[Path]:
+        # Both names began with "mysql" before MariaDB 11.
+        return self.program.parents[1].glob(f"share/m*/m*_{name}.sql")
 
 
 def program() -> Path | None:
-    """The installed server."""
-    found = shutil.which("mariadbd", path="/usr/sbin:/usr/bin:/usr/local/bin")
+    """The server that Debian's package installed."""
+    found = shutil.which("mariadbd", path="/usr/sbin")
     return Path(found) if found else None
+
+
+def version(binary: Path) -> str:
+    """The version that ``binary --version`` prints."""
+    printed = subprocess.run([binary, "--version"], capture_output=True, text=True, check=True)
+    return printed.stdout.partition("Ver ")[2].partition("-")[0]
 
 
 def install() -> None:
@@ -85,9 +122,7 @@ def sources() -> Iterator[Source]:
     """A given server, or the installed one."""
     yield from from_environment("mariadb")
     if (found := program()) is not None:
-        printed = subprocess.run([found, "--version"], capture_output=True, text=True, check=True)
-        version = printed.stdout.partition("Ver ")[2].partition("-")[0]
-        yield Source(what=f"{version} (apt)", open=MariadbServer)
+        yield Source(what=f"{version(found)} (apt)", open=MariadbServer)
 
 
 @pytest.fixture(scope="session")
