@@ -29,7 +29,7 @@
 --          foreign: bound for a destination outside the reach
 -- cost     O(log n)
 local UNKNOWN, IN_FLIGHT, CANCELLED, CANCELLED_MAYBE, FOREIGN = 0, 5, 6, 7, 14
-local PUBLISHED, WITHDRAWN = 1 / 256, 2 / 256 -- in `gone`
+local PUBLISHED, WITHDRAWN = 1, 2 -- in `gone`
 local KEEP_CALLS_MS = 600000
 local stamp, id, source, reach, receipt = ARGV[2], ARGV[3], ARGV[4], ARGV[7], ARGV[8]
 
@@ -76,7 +76,7 @@ local now = tonumber(ARGV[1]) or t[1] * 1000 + math.floor(t[2] / 1000)
 local function forget(row, how)
   local generation = redis.call('HGET', KEYS[8], 'generation')
   if generation then
-    redis.call('ZADD', KEYS[12], string.format('%.17g', generation + how), row .. id)
+    redis.call('ZADD', KEYS[12], string.format('%.17g', generation + how / 256), row .. id)
   end
   redis.call('ZADD', KEYS[10], string.format('%.17g', now + CANCELLED / 256), row .. id)
 end

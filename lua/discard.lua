@@ -13,7 +13,7 @@
 -- returns  answer: 0 not in the dead set, 12 discarded
 -- cost     O(log n)
 local UNKNOWN, CANCELLED, DISCARDED = 0, 6, 12
-local WITHDRAWN = 2 / 256 -- in `gone`
+local WITHDRAWN = 2 -- in `gone`
 local KEEP_CALLS_MS = 600000
 local stamp, id = ARGV[2], ARGV[3]
 
@@ -42,7 +42,7 @@ if old then
   local generation = redis.call('HGET', KEYS[6], 'generation')
   if generation then -- keep it for the ledger
     redis.call('ZADD', KEYS[7],
-      string.format('%.17g', generation + WITHDRAWN), string.sub(old, 10, 13) .. id)
+      string.format('%.17g', generation + WITHDRAWN / 256), string.sub(old, 10, 13) .. id)
   end
 end
 return DISCARDED

@@ -1,7 +1,5 @@
 -- Drop messages that have ended by the ledger: this server has an older past, and has them still.
 --
--- For a new session, when nothing is left in the mirror and nothing is claimed yet.
---
 -- KEYS[1]  lease        string
 -- KEYS[2]  messages     hash
 -- KEYS[3]  due          zset
@@ -14,6 +12,8 @@
 -- ARGV[3+] messages     two each: id, stamp (4 bytes); one that was scheduled by another call stays
 -- returns  false if the lease is lost; else how many were dropped
 -- cost     O(log n) per message
+
+-- For a new session, when nothing is left in the mirror and nothing is claimed yet.
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then
   return false
 end

@@ -1,9 +1,5 @@
 -- Bring messages of the ledger back that this bucket lacks; those that left it are not brought back.
 --
--- The ledger was read after generation and healed were. A message that left since is in `gone`, and so
--- is one that left before but that the ledger did not know then, unless it was sealed twice since
--- (`seal`): then nothing is done, and the ledger has to be read again.
---
 -- KEYS[1]  messages     hash
 -- KEYS[2]  due          zset
 -- KEYS[3]  dead         zset
@@ -23,6 +19,10 @@
 --          0 it is not here, and was brought back if its payload was given; 1 it is here; 2 another
 --          message has its id; 3 it has left
 -- cost     O(log n) per message, and their size
+
+-- The ledger was read after generation and healed were. A message that left since is in `gone`, and so
+-- is one that left before but that the ledger did not know then, unless it was sealed twice since
+-- (`seal`): then nothing is done, and the ledger has to be read again.
 local ABSENT, HERE, OTHER, LEFT = 0, 1, 2, 3
 local marks = redis.call('HMGET', KEYS[5], 'birth', 'generation', 'healed', 'look')
 if marks[1] and marks[1] ~= ARGV[1] then

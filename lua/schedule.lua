@@ -35,7 +35,7 @@
 -- cost     O(log n) per message
 local CREATED, DUPLICATE, CONFLICT, REPLACED, IN_FLIGHT, CANCELLED = 1, 2, 3, 4, 5, 6
 local FOREIGN = 14
-local WITHDRAWN = 2 / 256 -- in `gone`
+local WITHDRAWN = 2 -- in `gone`
 local KEEP, KNOWN_SOURCE = 1, 5 -- policies
 local BACKDATED = 2 -- the head's version if the time of acceptance follows the payload
 local KEEP_CALLS_MS = 600000
@@ -321,7 +321,7 @@ if not all_new then
     local generation = redis.call('HGET', KEYS[8], 'generation')
     if generation then -- keep it for the ledger
       redis.call('ZADD', KEYS[12],
-        string.format('%.17g', generation + WITHDRAWN), string.sub(old, 10, 13) .. id)
+        string.format('%.17g', generation + WITHDRAWN / 256), string.sub(old, 10, 13) .. id)
     end
     remember(stamp, id, REPLACED)
     undone, accepted = true, accepted + 1

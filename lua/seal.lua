@@ -1,10 +1,6 @@
 -- Seal the messages that left this bucket so far, to be told to the ledger, and forget those that the
 -- ledger knew at the last seal but one.
 --
--- `gone` has them by the generation in which they left. What is in a sealed generation has left before
--- the seal. Whoever read the ledger within the last two generations finds here what it may not have
--- known then (`restore`).
---
 -- KEYS[1]  lease        string
 -- KEYS[2]  marks        hash
 -- KEYS[3]  gone         zset
@@ -15,6 +11,10 @@
 --                       whole; empty: it stays as it is
 -- returns  false if the lease is lost; else {sealed generation, entries of `gone`, healed or empty}
 -- cost     O(log n) and the entries that are forgotten
+
+-- `gone` has them by the generation in which they left. What is in a sealed generation has left before
+-- the seal. Whoever read the ledger within the last two generations finds here what it may not have
+-- known then (`restore`).
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then
   return false
 end

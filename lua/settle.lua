@@ -16,7 +16,7 @@
 --          claims settled, now or when this call was first executed
 -- cost     O(log n) per id
 local CREATED = 1
-local PUBLISHED = 1 / 256 -- in `gone`
+local PUBLISHED = 1 -- in `gone`
 local KEEP_CALLS_MS = 600000
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then
   return false
@@ -60,7 +60,7 @@ local function keep(ids)
   local entries = {}
   for i, record in ipairs(redis.call('HMGET', KEYS[3], unpack(ids))) do
     if record then
-      entries[#entries + 1] = string.format('%.17g', generation + PUBLISHED)
+      entries[#entries + 1] = string.format('%.17g', generation + PUBLISHED / 256)
       entries[#entries + 1] = string.sub(record, 10, 13) .. ids[i]
     end
   end

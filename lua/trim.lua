@@ -20,7 +20,7 @@
 -- returns  false if the lease is lost; else how many were dropped
 -- cost     O(log n) per message
 local CANCELLED = 6
-local WITHDRAWN = 2 / 256 -- in `gone`
+local WITHDRAWN = 2 -- in `gone`
 local KEEP_CALLS_MS = 600000
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then
   return false
@@ -65,7 +65,7 @@ for _, id in ipairs(ids) do
       string.format('%.17g', now + CANCELLED / 256), string.sub(old, 10, 13) .. id)
     if generation then
       redis.call('ZADD', KEYS[10],
-        string.format('%.17g', generation + WITHDRAWN), string.sub(old, 10, 13) .. id)
+        string.format('%.17g', generation + WITHDRAWN / 256), string.sub(old, 10, 13) .. id)
     end
   end
   redis.call('ZREM', KEYS[4], id)

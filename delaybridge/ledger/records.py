@@ -22,7 +22,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import IntegrityError
 
-from delaybridge.ledger.rows import OVER, Life, Name, Row, RowName, Step
+from delaybridge.ledger.rows import OVER, LedgerRow, Life, Name, RowName, Step
 from delaybridge.ledger.tables import FINISHED, HOT, message, namespace, transition
 
 T = TypeVar("T")
@@ -60,7 +60,7 @@ class Records:
             return int(on.scalar(found) or buckets)
         return buckets
 
-    def add(self, on: Connection, rows: Sequence[Row]) -> set[RowName]:
+    def add(self, on: Connection, rows: Sequence[LedgerRow]) -> set[RowName]:
         """Add rows; the names of those that were not there before."""
         try:
             with on.begin_nested():
@@ -143,15 +143,17 @@ class Records:
                 found[row.bucket, row.id] = row.stamp
         return found
 
-    def live(self, on: Connection, ids: Iterable[str]) -> list[Row]:
+    def live(self, on: Connection, ids: Iterable[str]) -> list[LedgerRow]:
         """The live rows of these ids in any bucket, in the order of their calls."""
-        found: list[Row] = []
+        found: list[LedgerRow] = []
         for some in _parts(on, list(ids), 1):
             which = message.c.id.in_(some), message.c.tier > 0
             found += self._rows(on, select(*_ROW).where(self._own, *which))
         return found
 
-    def page(self, on: Connection, bucket: int, after: tuple[int, int], limit: int) -> list[Row]:
+    def page(
+        self, on: Connection, bucket: int, after: tuple[int, int], limit: int
+    ) -> list[LedgerRow]:
         """Live rows of a bucket that are to be in Redis, by due time and call, after these two."""
         place = tuple_(message.c.due_ms, message.c.number)
         which = self._own, text(f"tier = {HOT}"), message.c.bucket == bucket, place > tuple_(*after)
@@ -169,9 +171,11 @@ class Records:
         found = [Step(*row)._replace(error=row.error or "") for row in latest]
         return Life(self._rows(on, rows)[-limit:], found[::-1])
 
-    def _rows(self, on: Connection, query: Select[Any], *, in_order: bool = True) -> list[Row]:
+    def _rows(
+        self, on: Connection, query: Select[Any], *, in_order: bool = True
+    ) -> list[LedgerRow]:
         found = on.execute(query.order_by(message.c.number) if in_order else query)
-        return [Row(*row)._replace(error=row.error or "") for row in found]
+        return [LedgerRow(*row)._replace(error=row.error or "") for row in found]
 
     def forget(self, on: Connection, before_ms: int, after: int, limit: int) -> int | None:
         """Delete finished rows, and the history of their ids, that have not changed since then.

@@ -14,7 +14,7 @@ Name = tuple[int, str]  # bucket and id: a message
 RowName = tuple[int, str, int]  # and the stamp of the call that scheduled it: a row
 
 
-class Row(NamedTuple):
+class LedgerRow(NamedTuple):
     """A row of `message`; due_ms, created_ms, updated_ms in epoch milliseconds.
 
     priority: 0 to 255. payload: the encoded record. error: why it is dead, or was cancelled.
@@ -60,5 +60,5 @@ class Step(NamedTuple):
 class Life(NamedTuple):
     """What the ledger knows of one id: its rows in the order of their calls, and all steps."""
 
-    rows: Sequence[Row]
+    rows: Sequence[LedgerRow]
     steps: Sequence[Step]

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from delaybridge import failpoints
-from delaybridge.ledger.rows import DEAD, DELAYED, EXPIRED, OVER, Row
+from delaybridge.ledger.rows import DEAD, DELAYED, EXPIRED, OVER, LedgerRow
 from delaybridge.ledger.work import Work
 from delaybridge.message import State
 from delaybridge.store.healing import (
@@ -36,7 +36,7 @@ _STAMP_BYTES = 4
 _LISTED = (State.DELAYED, State.PARKED, State.DEAD)
 
 
-class Wanted(NamedTuple):
+class WantedRows(NamedTuple):
     """Which rows are to be restored. Times in epoch milliseconds, both ends included.
 
     ids: only these; None: all. before_call_ms: only rows of calls made before; others may be under
@@ -49,7 +49,7 @@ class Wanted(NamedTuple):
     before_call_ms: int = 2**53
     dry: bool = False
 
-    def has(self, row: Row) -> bool:
+    def has(self, row: LedgerRow) -> bool:
         """Whether a row is one of them."""
         is_named = self.ids is None or row.id in self.ids
         return is_named and row.due_ms <= self.to_ms and row.created_ms < self.before_call_ms
@@ -83,7 +83,7 @@ OnPage = Callable[[Looked], None]
 def restore_missing(
     bucket: Bucket,
     records: Records,
-    wanted: Wanted = Wanted(),  # noqa: B008
+    wanted: WantedRows = WantedRows(),  # noqa: B008
     on_page: OnPage = lambda looked: None,
 ) -> LedgerSteps[Looked]:
     """Restore the messages that a bucket lacks, by the ledger.
@@ -106,12 +106,14 @@ def restore_missing(
         after = page[-1].due_ms, page[-1].number
 
 
-def _read_page(records: Records, bucket: int, after: tuple[int, int], on: Any) -> Sequence[Row]:
+def _read_page(
+    records: Records, bucket: int, after: tuple[int, int], on: Any
+) -> Sequence[LedgerRow]:
     return records.page(on, bucket, after, _PAGE)
 
 
 def _restore(
-    bucket: Bucket, records: Records, as_of: Standing, rows: Sequence[Row], *, dry: bool
+    bucket: Bucket, records: Records, as_of: Standing, rows: Sequence[LedgerRow], *, dry: bool
 ) -> LedgerSteps[int | None]:
     """How many of these rows Redis lacked; None: they have to be read again."""
     if not rows:
@@ -124,8 +126,17 @@ def _restore(
         return len(absent)
     names = [row.name[:2] for row in absent]
     first = yield Work(lambda on: records.first_calls(on, names))
+    return (
+        yield from _bring(
+            bucket, as_of, [row for row in absent if first.get(row.name[:2]) == row.stamp]
+        )
+    )
+
+
+def _bring(bucket: Bucket, as_of: Standing, rows: Sequence[LedgerRow]) -> LedgerSteps[int | None]:
+    """How many of these rows were restored; None: they have to be read again."""
     count = 0
-    for some in _parts([row for row in absent if first.get(row.name[:2]) == row.stamp]):
+    for some in _parts(rows):
         (found,) = yield [restore(bucket, as_of, map(_whole, some))]
         if found is None:
             return None
@@ -135,16 +146,16 @@ def _restore(
     return count
 
 
-def _named(row: Row) -> Lacking:
+def _named(row: LedgerRow) -> Lacking:
     return Lacking(row.id, row.stamp.to_bytes(_STAMP_BYTES, "big"), row.score)
 
 
-def _whole(row: Row) -> Lacking:
+def _whole(row: LedgerRow) -> Lacking:
     reason = (row.error or "dead") if row.state in (DEAD, EXPIRED) else ""
     return _named(row)._replace(payload=row.payload, reason=reason)
 
 
-def _parts(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
+def _parts(rows: Sequence[LedgerRow]) -> Iterator[Sequence[LedgerRow]]:
     start = size = 0
     for end, row in enumerate(rows):
         size += len(row.payload)

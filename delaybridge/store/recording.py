@@ -19,13 +19,14 @@ import msgspec
 from delaybridge import failpoints
 from delaybridge.errors import ConfigError, LedgerUnavailable, StoreDenied, StoreFull
 from delaybridge.ledger import open_ledger
-from delaybridge.ledger.rows import CANCELLED, DEAD, DELAYED, PUBLISHED, Row
+from delaybridge.ledger.rows import CANCELLED, DELAYED, PUBLISHED, LedgerRow
 from delaybridge.ledger.work import Ledger, Work
-from delaybridge.message import Answer, destination_text
+from delaybridge.message import Answer
 from delaybridge.settings.durability import Durability, Keeping
 from delaybridge.settings.urls import check_ledger_url
 from delaybridge.store import keys, registry, replies
 from delaybridge.store.command import RedisCommand
+from delaybridge.store.told import STAMP_BYTES, bucket_in, due_ms, rows_of
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -44,11 +45,8 @@ _STORING = frozenset(("schedule", "quarantine"))
 _CHANGING = frozenset(("cancel", "reschedule", "kick", "discard"))
 _CANCELLED = (Answer.CANCELLED, Answer.CANCELLED_MAYBE_DELIVERED)
 _RESCHEDULED = (Answer.RESCHEDULED, Answer.RESCHEDULED_MAYBE_DELIVERED)
-_STAMP_BYTES = 4
-_LOWEST = 255  # priority
 # Places of arguments.
-_NOW, _ID, _WHEN, _SOURCE, _RECEIPT, _ROW = 0, 2, 3, 3, 7, 8
-_COUNT, _FIRST_ID = 9, 10
+_NOW, _ID, _SOURCE, _RECEIPT, _ROW = 0, 2, 3, 7, 8
 
 
 class Recorder:
@@ -161,7 +159,7 @@ class _Recording:
     def __init__(self, records: Records, asked: Sequence[RedisCommand[Any]]) -> None:
         self.answers: list[Any] = [None] * len(asked)
         self._records, self._asked = records, [*asked]
-        self._rows: dict[int, list[Row]] = {}
+        self._rows: dict[int, list[LedgerRow]] = {}
         self._added: set[Any] = set()
         self._words: dict[int, list[Answer]] = {}  # what Redis said of each message
         self._now_ms = 0
@@ -200,7 +198,7 @@ class _Recording:
         """Commit the rows of all messages that are to be stored."""
         for i in places:
             if self.answers[i] is None:
-                self._rows[i] = [*_rows_of(self._asked[i], self._records.namespace)]
+                self._rows[i] = [*rows_of(self._asked[i], self._records.namespace)]
         rows = [row for own in self._rows.values() for row in own]
         if not rows:
             return
@@ -267,7 +265,7 @@ class _Recording:
             yield self._change(i, PUBLISHED if command.args[_RECEIPT] else CANCELLED)
         elif command.name == "reschedule" and answer in _RESCHEDULED:
             if not command.args[9]:  # no receipt
-                yield self._change(i, DELAYED, due_ms=_due_ms(command))
+                yield self._change(i, DELAYED, due_ms=due_ms(command))
         elif command.name == "kick" and answer is Answer.KICKED:
             yield self._change(i, DELAYED, due_ms=int(command.args[_NOW]) + int(command.args[3]))
         elif command.name == "discard" and answer is Answer.DISCARDED:
@@ -276,7 +274,7 @@ class _Recording:
     def _change(self, i: int, state: str, **to: Any) -> Callable[[Connection], None]:
         """Change all live rows of a command's message."""
         command, now_ms = self._asked[i], self._now_ms
-        names = [(_bucket_in(command, self._records.namespace), str(command.args[_ID]))]
+        names = [(bucket_in(command, self._records.namespace), str(command.args[_ID]))]
         return lambda on: self._records.change(on, names, state, now_ms, **to)
 
     def _stored(self, i: int, answer: Any) -> Iterator[Callable[[Connection], None]]:
@@ -294,16 +292,22 @@ class _Recording:
             if word is Answer.REPLACED:
                 yield partial(_replaced, records, row, self._now_ms)
 
-    def withdraw_absent(self, places: Sequence[int]) -> Steps:
-        """Cancel messages that the ledger has and Redis lacks: it was wiped, or never had them."""
+    def _unknown(self, places: Sequence[int]) -> dict[tuple[Any, Any], list[int]]:
+        """Cancels that no bucket knew a message for: stamp and id -> their places."""
         named: dict[tuple[Any, Any], list[int]] = defaultdict(list)
         for i in places:
             args = self._asked[i].args
             if not (args[_SOURCE] or args[_RECEIPT]):
                 named[args[1], args[_ID]].append(i)
-        for own in list(named):
-            if any(self.answers[i] not in (Answer.UNKNOWN, None) for i in named[own]):
-                del named[own]
+        return {
+            name: own
+            for name, own in named.items()
+            if all(self.answers[i] is Answer.UNKNOWN for i in own)
+        }
+
+    def withdraw_absent(self, places: Sequence[int]) -> Steps:
+        """Cancel messages that the ledger has and Redis lacks: it was wiped, or never had them."""
+        named = self._unknown(places)
         if not named:
             return
         ids = [str(id) for _, id in named]
@@ -315,9 +319,11 @@ class _Recording:
             return
         yield from self._withdraw(named, rows)
 
-    def _withdraw(self, named: dict[tuple[Any, Any], list[int]], rows: Sequence[Row]) -> Steps:
+    def _withdraw(
+        self, named: dict[tuple[Any, Any], list[int]], rows: Sequence[LedgerRow]
+    ) -> Steps:
         places = {
-            (_bucket_in(self._asked[i], self._records.namespace), str(id)): i
+            (bucket_in(self._asked[i], self._records.namespace), str(id)): i
             for (_, id), own in named.items()
             for i in own
         }
@@ -326,7 +332,7 @@ class _Recording:
             if i is None:
                 continue
             args = [*self._asked[i].args]
-            args[_ROW] = row.stamp.to_bytes(_STAMP_BYTES, "big")
+            args[_ROW] = row.stamp.to_bytes(STAMP_BYTES, "big")
             self._asked[i] = msgspec.structs.replace(self._asked[i], args=args)
             self.answers[i] = None
             yield from self.run([i])
@@ -338,50 +344,6 @@ def _settled(records: Records, buckets: int, on: Connection) -> int:
     return records.settle_buckets(on, buckets)
 
 
-def _replaced(records: Records, row: Row, now_ms: int, on: Connection) -> None:
+def _replaced(records: Records, row: LedgerRow, now_ms: int, on: Connection) -> None:
     names = [row.name[:2]]
     records.change(on, names, CANCELLED, now_ms, error="replaced", replaced_by=row.stamp)
-
-
-def _rows_of(command: RedisCommand[Any], namespace: str) -> Iterator[Row]:
-    """The rows of a command that stores messages. Its arguments are described in lua/."""
-    args: Sequence[Any] = command.args
-    bucket, now_ms = _bucket_in(command, namespace), int(args[_NOW])
-    if command.name == "quarantine":
-        for at in range(3, len(args), 4):
-            stamp, id, payload, reason = args[at : at + 4]
-            yield _row(bucket, id, stamp, payload, now_ms, now_ms)._replace(
-                state=DEAD, error=reason
-            )
-        return
-    count = int(args[_COUNT])
-    ids, entries = args[_FIRST_ID:][:count], args[_FIRST_ID + count :][:count]
-    scores = _scores(args[_FIRST_ID + 2 * count :], now_ms)
-    for id, entry, score in zip(ids, entries, scores, strict=True):
-        yield _row(bucket, id, entry[:_STAMP_BYTES], entry[_STAMP_BYTES:], score, now_ms)
-
-
-def _row(bucket: int, id: str, stamp: bytes, payload: bytes, score: float, now_ms: int) -> Row:
-    due_ms = math.floor(score)
-    priority = _LOWEST - round(score % 1 * 256)
-    return Row(
-        bucket, id, int.from_bytes(stamp, "big"), due_ms, priority, destination_text(payload),
-        payload, DELAYED, "", now_ms, now_ms,
-    )  # fmt: skip
-
-
-def _scores(runs: Sequence[Any], now_ms: int) -> Iterator[float]:
-    for text, many in zip(runs[::2], runs[1::2], strict=True):
-        score = float(text) + (now_ms if str(text).startswith("+") else 0)
-        yield from [score] * int(many)
-
-
-def _due_ms(command: RedisCommand[Any]) -> int:
-    when = str(command.args[_WHEN])
-    return int(when) + (int(command.args[_NOW]) if when.startswith("+") else 0)
-
-
-def _bucket_in(command: RedisCommand[Any], namespace: str) -> int:
-    """The number of the bucket whose keys a command has."""
-    tag = command.keys[0][1 : command.keys[0].index("}")]
-    return int(tag.removeprefix(f"{namespace}:").partition(".")[0])

@@ -19,7 +19,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from delaybridge.errors import DelayBridgeError, StoreUnavailable
 from delaybridge.events import Emit, StoreSilent
-from delaybridge.ledger.work import Ledger, Work
+from delaybridge.ledger.work import Work
 from delaybridge.settings.durability import MEMORY, Durability
 from delaybridge.settings.redis_servers import Address
 from delaybridge.store.command import Each, RedisCommand, Steps, store_wide_error
@@ -56,7 +56,7 @@ class AsyncStore:
         durability: Durability = MEMORY,
         recorder: Recorder | None = None,
     ) -> None:
-        """recorder: has the ledger know of what is changed; closed with the store."""
+        """recorder: tells the ledger what is changed; closed with the store."""
         self.timeout_s, self._assurance = timeout_s, assurance_of(durability)
         self.recorder = recorder
         self._servers: Servers[AsyncWire] = servers_of(url, self._open_wire)
@@ -154,18 +154,13 @@ class AsyncStore:
         except (RedisError, OSError) as exc:
             pipeline.lost(portion, exc)
 
-    @property
-    def ledger(self) -> Ledger:
-        """The ledger; ConfigError if there is none."""
-        return ledger_of(self.recorder)
-
     async def complete(self, steps: Steps[T] | LedgerSteps[T]) -> T:
         """Run a call to its end and return its result. Raises what the call or the store raises."""
         try:
             asked = next(steps)
             while True:
                 if isinstance(asked, Work):
-                    asked = steps.send(await self.ledger.run_async(asked))
+                    asked = steps.send(await ledger_of(self.recorder).run_async(asked))
                     continue
                 run = self.run_each if isinstance(asked, Each) else self.run
                 asked = steps.send(await run(asked))
@@ -373,18 +368,13 @@ class Store:
         except (RedisError, OSError) as exc:
             return portion, _raising(exc)
 
-    @property
-    def ledger(self) -> Ledger:
-        """As `AsyncStore.ledger`."""
-        return ledger_of(self.recorder)
-
     def complete(self, steps: Steps[T] | LedgerSteps[T]) -> T:
         """As `AsyncStore.complete`."""
         try:
             asked = next(steps)
             while True:
                 if isinstance(asked, Work):
-                    asked = steps.send(self.ledger.run(asked))
+                    asked = steps.send(ledger_of(self.recorder).run(asked))
                     continue
                 run = self.run_each if isinstance(asked, Each) else self.run
                 asked = steps.send(run(asked))

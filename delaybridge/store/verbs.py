@@ -1,7 +1,7 @@
 """The verbs of one bucket, without I/O: each builds the `RedisCommand` that a store runs.
 
-The scripts are in lua/, one verb per file, under the same name. Each is safe to run twice, with
-other calls in between, so a command may be sent again when its reply was lost.
+The scripts are in lua/, under the verbs' names. Each is safe to run twice, with other calls in
+between, so a command may be sent again when its reply was lost.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ NO_SOURCE = SourceOffsets("", ())
 class Bucket:
     """The verbs of one bucket. An owner's verb answers None if the lease is lost.
 
-    A command that is sent again gets the same answer as the first time. now_ms: epoch milliseconds,
-    None for Redis' clock; only tests pass a number. token, ttl_ms: of the lease, which every
-    owner's verb renews. wake: `keys.wake_channel`; home: a name in the slot of the namespace's own.
+    Sent again, a command gets the same answer. now_ms: epoch milliseconds, None for Redis' clock;
+    only tests pass a number. token, ttl_ms: of the lease, which every owner's verb renews. wake:
+    `keys.wake_channel`; home: a name in the slot of the namespace's own.
     """
 
     def __init__(self, namespace: str, number: int, birth: str) -> None:
@@ -120,8 +120,7 @@ class Bucket:
     ) -> RedisCommand[list[Answer] | None]:
         """Put (stamp, id, payload, reason) into the dead set.
 
-        Answers with `created` for each, or `conflict` if another message has its id; None as
-        `schedule` does.
+        Answers `created` for each, or `conflict` if another has its id; None as `schedule` does.
         """
         args: list[Arg] = [_now(now_ms), self.birth, int(first)]
         for message in messages:
@@ -142,9 +141,9 @@ class Bucket:
     ) -> RedisCommand[Answer]:
         """Remove a message that was not fired. A call read from a source acts once.
 
-        otherwise: if the answer is `unknown` or `foreign`, the caller does something else, and the
-        offset does not count as read until that is done. reach: as for `schedule`. row: its stamp
-        in the ledger: if the message is not here, nobody restores it any more.
+        otherwise: if the answer is `unknown` or `foreign`, the offset does not count as read: the
+        caller does something else. reach: as for `schedule`. row: its stamp in the ledger: if the
+        message is not here, nobody restores it any more.
         """
         args = (_now(now_ms), stamp, id, source, offset, int(otherwise), reach, "", row)
         return self._call("cancel", args, replies.read_answer)
@@ -167,7 +166,7 @@ class Bucket:
     def kick(
         self, stamp: bytes, id: str, delay_ms: int = 0, *, now_ms: int | None = None
     ) -> RedisCommand[Answer]:
-        """Bring a message back from the dead set, due in `delay_ms`, with no failed attempts."""
+        """Bring a message back from the dead set, due in `delay_ms`, without failures."""
         args = (_now(now_ms), stamp, id, delay_ms, self.wake, self.number)
         return self._call("kick", args, replies.read_answer)
 
@@ -294,7 +293,7 @@ class Bucket:
         """Remove messages before they are published at most once; answers with the ids to publish.
 
         These are the ids that these claims settled, now or in an earlier try whose reply was lost.
-        Each copy is therefore published once, or never if its session ends before the answer comes.
+        So each copy is published once, or never if its session ends before the answer comes.
         """
         return self._call("settle", _groups(token, ttl_ms, now_ms, 1, groups), replies.read_ids)
 
@@ -308,8 +307,8 @@ class Bucket:
     ) -> RedisCommand[replies.Held]:
         """Put messages back. items: (item, back-off in ms, may have been delivered, error).
 
-        With a back-off of None no attempt is counted, and the due time stays. error: destination,
-        a newline, the last error.
+        With a back-off of None no attempt is counted; the due time stays. error: destination, a
+        newline, the last error.
         """
         args: list[Arg] = [token, ttl_ms, _now(now_ms)]
         for item, delay_ms, maybe, error in items:
@@ -397,6 +396,5 @@ def _groups(
     groups: Iterable[tuple[int, Sequence[str]]],
 ) -> list[Arg]:
     args: list[Arg] = [token, ttl_ms, _now(now_ms), once]
-    for claim, ids in groups:
-        args += (claim, len(ids), *ids)
+    args += (word for claim, ids in groups for word in (claim, len(ids), *ids))
     return args

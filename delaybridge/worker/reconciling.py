@@ -29,7 +29,7 @@ from delaybridge.store.agreement import (
     Compared,
     Comparing,
     Looked,
-    Wanted,
+    WantedRows,
     compare,
     restore_missing,
 )
@@ -60,6 +60,7 @@ class Reconciling:
 
     def __init__(self, store: AsyncStore, recorder: Recorder, worker: str) -> None:
         self._store, self._records, self._worker = store, recorder.records, worker
+        self._ledger = recorder.ledger
         self.marks: Callable[[], Mapping[int, Marks]] = dict
         self.sessions: Callable[[], Iterable[Session]] = tuple
         self._known: dict[Session, int] = {}  # the last generation that the ledger has
@@ -168,7 +169,7 @@ class Reconciling:
             page = healing.left(session.bucket, before, sealed.generation, first, _PAGE)
             found = await self._store.run_one(page)
             if found:
-                await self._store.ledger.run_async(self._over(session.bucket.number, found))
+                await self._ledger.run_async(self._over(session.bucket.number, found))
             first += len(found)
             if len(found) < _PAGE:
                 break
@@ -210,7 +211,7 @@ class Reconciling:
 
         self._steps, self._dead = [], []
         try:
-            await self._store.ledger.run_async(Work(run))
+            await self._ledger.run_async(Work(run))
         except StoreUnavailable:
             self._steps, self._dead = (steps + self._steps)[-_MOST_STEPS:], dead + self._dead
             raise
@@ -231,7 +232,7 @@ class Reconciling:
     async def _reconcile(self, session: Session) -> None:
         began_s, now_ms = time.monotonic(), time.time_ns() // 1_000_000
         try:
-            wanted = Wanted(before_call_ms=now_ms - _YOUNG_MS)
+            wanted = WantedRows(before_call_ms=now_ms - _YOUNG_MS)
             looked = await self._store.complete(
                 restore_missing(session.bucket, self._records, wanted)
             )

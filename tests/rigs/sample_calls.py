@@ -6,13 +6,14 @@ from collections.abc import Callable
 
 from delaybridge.accept.accept import Accepted
 from delaybridge.message import State
-from delaybridge.store import pulling, recurring, registry
+from delaybridge.store import healing, pulling, recurring, registry
 from delaybridge.store.command import RedisCommand
 from delaybridge.store.verbs import Bucket, Item
 
 BUCKET = Bucket("ns", 3, "birth")
 ACCEPTED = Accepted("id", b"id", "+0", 255, b"payload")
 ITEM = Item("id", 7, 1.5)
+LACKING = healing.Lacking("id", b"1234", 1.5, b"payload")
 
 # How each verb is called, for a number of messages.
 SAMPLES: dict[str, Callable[[int], RedisCommand[object]]] = {
@@ -39,6 +40,9 @@ SAMPLES: dict[str, Callable[[int], RedisCommand[object]]] = {
     "unpark": lambda n: BUCKET.unpark("w:1:1", 1000, ids=["id"] * n),
     "bury": lambda n: BUCKET.bury("w:1:1", 1000, [(ITEM, True, False, "why")] * n),
     "trim": lambda n: BUCKET.trim("w:1:1", 1000, keep=9, age_ms=None),
+    "seal": lambda n: healing.seal(BUCKET, ("w:1:1", 1000), known=1),
+    "restore": lambda n: healing.restore(BUCKET, healing.Standing(), [LACKING] * n),
+    "drop": lambda n: healing.drop(BUCKET, ("w:1:1", 1000), [("id", b"1234")] * n),
     "reclaim": lambda n: BUCKET.reclaim("w:1:1", 1000),
     "set_rule": lambda n: registry.set_rule("ns", "kafka:t", b"", b"{}", limit=9),
     "allow": lambda n: registry.allow("ns", [(9, [("kafka:t", 1.5)])] * n),

@@ -128,6 +128,7 @@ class ModelStore:
         otherwise: int,
         _reach: str,
         _receipt: str,
+        _row: bytes,
     ) -> Answer:
         if (stamp, id) in bucket.cancelled:
             return CANCELLED

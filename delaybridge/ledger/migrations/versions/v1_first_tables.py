@@ -14,11 +14,16 @@ _BYTES = sa.LargeBinary().with_variant(sa.LargeBinary(2**32 - 1), "mysql", "mari
 
 def upgrade() -> None:
     """Make them."""
+    _message()
+    _transition()
     op.create_table(
         "namespace",
         sa.Column("namespace", _NAME, primary_key=True),
         sa.Column("buckets", sa.Integer, nullable=False),
     )
+
+
+def _message() -> None:
     op.create_table(
         "message",
         sa.Column("number", _NUMBER, primary_key=True, autoincrement=True),
@@ -44,6 +49,9 @@ def upgrade() -> None:
         postgresql_where=sa.text("tier > 0"),
         sqlite_where=sa.text("tier > 0"),
     )
+
+
+def _transition() -> None:
     op.create_table(
         "transition",
         sa.Column("number", _NUMBER, primary_key=True, autoincrement=True),
