@@ -64,6 +64,12 @@ class Invocation:
         reads: it only reads, also from a Redis that contradicts `durability`.
         """
         settings = self.settings.reading() if reads else self.settings
+        with self.client_of(settings, remedy=remedy) as client:
+            yield client
+
+    @contextmanager
+    def client_of(self, settings: Settings, *, remedy: str = "") -> Iterator[delaybridge.Client]:
+        """The same with other settings."""
         with (
             self._redis_failures(remedy),
             delaybridge.Client.from_settings(settings) as client,

@@ -13,11 +13,13 @@ import delaybridge
 from delaybridge.cli.failure import Exit, Failure, refused
 from delaybridge.cli.grammar import PAGE_LIMIT
 from delaybridge.cli.invocation import Invocation
+from delaybridge.cli.life import described_life, life_of, show_life
 from delaybridge.cli.output import Row, in_time, moment_and_wait
 from delaybridge.store.described import moment, plain
 
 if TYPE_CHECKING:
     from delaybridge.backoff import RetryPlan
+    from delaybridge.ledger.rows import Life
     from delaybridge.store.calls import Calls
     from delaybridge.store.command import Steps
     from delaybridge.store.views import Cursor
@@ -127,21 +129,39 @@ def show_message(
         found = [*([] if stored is None else [stored]), *client.quarantined(id)]
         now_ms = call.now_ms(client)
     wanted = [one for one in found if state in (None, one.state)]
+    life = life_of(call, id)
+    if not wanted and state is None and life is not None and life.rows:
+        _show_ended(call, id, life)
+        return
     if not wanted:
         where = f"; it is {found[0].state}" if found else ""
         raise Failure(Exit.NOT_FOUND, "unknown", id, missing + where)
-    show_stored(call, wanted[0], given["form"], now_ms)
+    show_stored(call, wanted[0], given["form"], now_ms, life)
     for other in wanted[1:]:
         call.note(f"also in the dead set: {other.id}: {other.reason}")
 
 
-def show_stored(call: Invocation, stored: delaybridge.Stored, form: str, now_ms: int) -> None:
-    """A message and its body."""
+def _show_ended(call: Invocation, id: str, life: Life) -> None:
+    """A message that is not in Redis, but in the ledger."""
+    last = life.rows[-1]
+    data = {"id": id, "state": last.state, "destination": last.destination}
+    if call.output.json:
+        call.output.result(data | {"life": described_life(life)}, "")
+    else:
+        call.output.fields(data.items())
+        show_life(call.output, life)
+
+
+def show_stored(
+    call: Invocation, stored: delaybridge.Stored, form: str, now_ms: int, life: Life | None = None
+) -> None:
+    """A message, its body, and its life if there is a ledger."""
     output, body = call.output, stored.body
     if form == "raw":
         _write_raw(body or b"")
     elif output.json:
-        output.result({**described(stored), **_bytes_field("body", body)}, "")
+        told = {} if life is None else {"life": described_life(life)}
+        output.result({**described(stored), **_bytes_field("body", body), **told}, "")
     else:
         lines = _body_lines(body, form) if body else ""
         output.fields(_facts(stored, now_ms))
@@ -149,6 +169,8 @@ def show_stored(call: Invocation, stored: delaybridge.Stored, form: str, now_ms:
             output.line("body is null")
         elif lines:
             output.line(f"\n{lines}")
+        if life is not None:
+            show_life(output, life)
 
 
 def described(stored: delaybridge.Stored) -> dict[str, Any]:

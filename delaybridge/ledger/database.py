@@ -92,6 +92,19 @@ class Database:
         self._engine.dispose()
 
 
+def upgrade(url: str, timeout_s: float) -> tuple[str, str]:
+    """Bring the tables to the version of this program: the version before, and after.
+
+    LedgerUnavailable: no answer in time, or a refusal.
+    """
+    engine = engines.make(url, timeout_s, 1)
+    try:
+        with _translated(_Attempt(Work(lambda on: None))):
+            return schema.upgrade(engine)
+    finally:
+        engine.dispose()
+
+
 class _Attempt(Generic[T]):
     """One transaction under way."""
 

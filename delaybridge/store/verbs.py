@@ -248,14 +248,12 @@ class Bucket:
     ) -> RedisCommand[replies.Claim | None]:
         """Move messages due within `ahead_ms` into the mirror and return them.
 
-        last_claim: the number of the last claim received; after a lost answer the same batch comes
-        again. pace_ms: the owner looks again no sooner, unless it is woken or more is due.
-        margin_ms: a message due up to this long after that look wakes it.
+        last_claim: the number of the last claim received; after a lost answer its batch comes again.
+        pace_ms: the owner looks again no sooner, unless it is woken or more is due. margin_ms: a
+        message due up to this long after that look wakes it.
         """
-        args = (
-            token, ttl_ms, _now(now_ms), last_claim, ahead_ms, limit, max_bytes, pace_ms,
-            margin_ms,
-        )  # fmt: skip
+        bounds = ahead_ms, limit, max_bytes, pace_ms, margin_ms
+        args = (token, ttl_ms, _now(now_ms), last_claim, *bounds)
         return self._call("claim", args, replies.read_claimed)
 
     def fire(
@@ -396,5 +394,6 @@ def _groups(
     groups: Iterable[tuple[int, Sequence[str]]],
 ) -> list[Arg]:
     args: list[Arg] = [token, ttl_ms, _now(now_ms), once]
-    args += (word for claim, ids in groups for word in (claim, len(ids), *ids))
+    for claim, ids in groups:
+        args += (claim, len(ids), *ids)
     return args

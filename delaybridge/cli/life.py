@@ -1,0 +1,86 @@
+"""A message's life, by the ledger: what `message show` prints below the message."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import delaybridge
+from delaybridge.cli.invocation import Invocation
+from delaybridge.cli.output import Output
+from delaybridge.store.described import moment
+
+if TYPE_CHECKING:
+    from delaybridge.ledger.rows import LedgerRow, Life, Step
+
+
+def life_of(call: Invocation, id: str) -> Life | None:
+    """What the ledger knows of an id; None if there is no ledger, or it does not answer."""
+    settings = call.settings
+    if not settings.ledger.url:
+        return None
+    from delaybridge.ledger import Work, open_ledger
+
+    ledger = open_ledger(settings.ledger.url, timeout_s=settings.redis.timeout_s)
+    try:
+        from delaybridge.ledger.records import Records
+
+        records = Records(settings.namespace)
+        return ledger.run(Work(lambda on: records.life(on, id)))
+    except delaybridge.StoreUnavailable as exc:
+        call.note(f"warning: {exc}")
+        return None
+    finally:
+        ledger.close()
+
+
+def show_life(output: Output, life: Life) -> None:
+    """Its calls and what became of them, as lines."""
+    output.line("\nlife, by the ledger:")
+    events: list[tuple[int, str]] = []
+    for row in life.rows:
+        events.append((row.created_ms, f"scheduled, due {moment(row.due_ms)}"))
+        if row.state not in {step.after for step in life.steps} | {"delayed"}:
+            events.append((row.updated_ms, _because(row.state, row.error)))
+    events += ((step.at_ms, _told(step)) for step in life.steps)
+    for at_ms, what in sorted(events, key=lambda event: event[0]):
+        output.line(f"  {moment(at_ms)}  {what}")
+
+
+def described_life(life: Life) -> dict[str, Any]:
+    """The same as JSON."""
+    return {
+        "calls": [_row(row) for row in life.rows],
+        "transitions": [
+            {
+                "from": step.before,
+                "to": step.after,
+                "at": moment(step.at_ms),
+                "at_ms": step.at_ms,
+                "worker": step.worker,
+                "bucket": step.bucket,
+                "error": step.error,
+            }
+            for step in life.steps
+        ],
+    }
+
+
+def _row(row: LedgerRow) -> dict[str, Any]:
+    return {
+        "state": row.state,
+        "due_ms": row.due_ms,
+        "destination": row.destination,
+        "bucket": row.bucket,
+        "error": row.error,
+        "created": moment(row.created_ms),
+        "created_ms": row.created_ms,
+        "updated_ms": row.updated_ms,
+    }
+
+
+def _told(step: Step) -> str:
+    return _because(f"{step.before} -> {step.after}  {step.worker}", step.error)
+
+
+def _because(text: str, error: str) -> str:
+    return f"{text}: {error}" if error else text
