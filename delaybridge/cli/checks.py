@@ -14,7 +14,7 @@ from delaybridge.store import registry, setbacks
 if TYPE_CHECKING:
     from delaybridge import Client, Recurring, Stats
     from delaybridge.settings.settings import Settings
-    from delaybridge.store.announcements import IngestInfo, SourceInfo
+    from delaybridge.store.announcements import IngestInfo, LedgerDrift, SourceInfo
     from delaybridge.store.store import Store
 
 _PINGS = 5
@@ -85,7 +85,24 @@ def problems(
         what = f"recurring messages have not been made for {roughly(found.recurring_late_ms)}"
         yield Finding(WARN, "recurring", what, "Start a worker of this version: delaybridge scan")
     yield from _failing_parts(found)
+    yield from _ledger(found.ledger)
     yield from _alarm(found)
+
+
+def _ledger(drift: LedgerDrift | None) -> Iterator[Finding]:
+    """The ledger does not answer, or it and Redis differed."""
+    if drift is None:
+        return
+    if drift.silent:
+        yield Finding(FAIL, "ledger", f"the ledger does not answer: {drift.silent}")
+    if drift.restored or drift.dropped or drift.mended:
+        numbers = f"{drift.restored:,} restored, {drift.dropped:,} dropped, {drift.mended:,} mended"
+        what = f"ledger and Redis differed when they were compared last: {numbers}"
+        yield Finding(WARN, "ledger", what, "See the workers' log: ledger_differs")
+    if drift.without_row:
+        what = f"{drift.without_row:,} messages in Redis are not in the ledger"
+        remedy = "Set durability to ledger wherever messages are scheduled"
+        yield Finding(WARN, "ledger", what, remedy)
 
 
 def _alarm(found: Stats) -> Iterator[Finding]:

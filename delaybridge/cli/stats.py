@@ -15,6 +15,7 @@ from delaybridge.cli.fleet import paused_row, retrying_row, show_buckets, show_s
 from delaybridge.cli.grammar import DURATION, Command, option, pass_call
 from delaybridge.cli.invocation import Invocation
 from delaybridge.cli.output import in_time, rate_text, roughly, stdout_is_closed
+from delaybridge.store.announcements import LedgerDrift
 from delaybridge.store.described import (
     moment,
     stats_data,
@@ -260,6 +261,8 @@ def _facts(found: Stats) -> Iterator[tuple[str, object]]:
     yield "redis", found.redis or None
     yield "buckets", f"{owned}/{len(found.buckets)} owned"
     yield "workers", len(found.workers)
+    if (ledger := found.ledger) is not None:
+        yield "ledger", _ledger_fact(ledger)
     if found.setbacks:
         yield "alarm", told(found.setbacks)
     for one in [*found.all_damage[:1], *found.odd_rules[:1]]:
@@ -268,6 +271,13 @@ def _facts(found: Stats) -> Iterator[tuple[str, object]]:
     yield "recurring", f"none was made for {roughly(late_ms)}" if late_ms else None
     yield "ingests", len(found.ingests) or None
     yield "dead set", f"{found.dead_dropped:,} dropped" if found.dead_dropped else None
+
+
+def _ledger_fact(drift: LedgerDrift) -> str:
+    if drift.silent:
+        return f"does not answer: {drift.silent}"
+    said = [f"{n:,} {name}" for name, n in drift._asdict().items() if n and name != "silent"]
+    return ", ".join(said).replace("without_row", "without a row") or "agrees with Redis"
 
 
 def _recurring_facts(definitions: Sequence[Recurring] | None) -> Iterator[tuple[str, object]]:

@@ -151,6 +151,16 @@ METRICS = {
         "Messages that a broker has and has not confirmed.", "broker"
     ),
     "broker_up": _gauge("1: available to all of these workers.", "broker", alert="0 for 1 m"),
+    "ledger_up": _gauge(
+        "1: the ledger's database answers all of these workers.", alert="0 for 1 m"
+    ),
+    "ledger_lag_messages": _gauge("What the ledger was not told yet.", alert="it grows"),
+    "ledger_restored_messages": _gauge(
+        "Messages that Redis lacked when it was compared with the ledger last.", alert="above 0"
+    ),
+    "ledger_without_row_messages": _gauge(
+        "Messages that Redis had and the ledger did not know when they were compared last."
+    ),
     "source_up": _gauge(
         "1: one of these processes reads it, or it is idle here because another does.",
         "source",

@@ -77,6 +77,10 @@ def _of_workers(workers: Sequence[ProcessReport]) -> Iterator[tuple[Key, float]]
         yield ("broker_up", broker), not any(report.brokers.get(broker) for report in workers)
         unconfirmed = sum(report.unconfirmed.get(broker, 0) for report in workers)
         yield ("publisher_unconfirmed_messages", broker), unconfirmed
+    if told := [report.ledger for report in workers if report.ledger is not None]:
+        yield ("ledger_up",), not any(each["silent"] for each in told)
+        for what in ("lag", "restored", "without_row"):
+            yield (f"ledger_{what}_messages",), sum(each.get(what, 0) for each in told)
     held = Counter[tuple[str, str]]()
     for report in workers:
         held.update(report.held)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping
 from threading import Lock
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from delaybridge.metrics.catalog import METRICS
 from delaybridge.metrics.counts import MOST_DESTINATIONS, Capped, Counts, Key
@@ -22,7 +22,8 @@ class ProcessReport(NamedTuple):
     held: (destination, cause) -> messages that wait as an operator wants it; parked_ms: the due
     time of the earliest message that is parked for another reason.
     sources: of an ingest process, name -> (state, lag). scanned_s: when a worker last looked after
-    its leases, on the monotonic clock of this host. is_draining: it was told to stop.
+    its leases, on the monotonic clock of this host. ledger: what a worker announces of it; None:
+    it has none. is_draining: it was told to stop.
     """
 
     totals: Mapping[Key, int] = {}
@@ -34,6 +35,7 @@ class ProcessReport(NamedTuple):
     parked_ms: float | None = None
     sources: Mapping[str, tuple[str, int | None]] = {}
     scanned_s: float | None = None
+    ledger: Mapping[str, Any] | None = None
     is_draining: bool = False
     is_last: bool = False
 

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from delaybridge.errors import StoreError
+from delaybridge.errors import StoreError, printable
 from delaybridge.store import rules
 from delaybridge.store.rules import Rule, Rules
 from delaybridge.store.troubles import WorkerTroubles
@@ -22,13 +22,29 @@ _MOST = 2**53
 _CHARS = 500
 
 
+class LedgerDrift(NamedTuple):
+    """How far ledger and Redis differed when they were compared last; of a worker, or of all.
+
+    silent: why the ledger does not answer, or empty. lag: what it was not told yet. restored:
+    messages that Redis lacked; dropped: those that had ended; without_row: those that the ledger
+    does not know; mended: rows that said something else than Redis.
+    """
+
+    silent: str = ""
+    lag: int = 0
+    restored: int = 0
+    dropped: int = 0
+    without_row: int = 0
+    mended: int = 0
+
+
 class WorkerInfo(NamedTuple):
     """One living worker, as it announced itself.
 
     started_ms, expires_ms: in epoch milliseconds of Redis' clock. buckets: how many it holds.
     said: why messages do not go out (the name is public: `worker ls --json` prints it).
     damaged: bucket -> the damage that keeps it waiting. failing: what it cannot do, each with the
-    reason: `series` (report what it counted), and other parts of its pulse.
+    reason: `series` (report what it counted), and other parts of its pulse. ledger: None without.
     """
 
     name: str
@@ -41,6 +57,7 @@ class WorkerInfo(NamedTuple):
     said: WorkerTroubles = WorkerTroubles()
     damaged: Mapping[str, Any] = {}
     failing: Mapping[str, Any] = {}
+    ledger: LedgerDrift | None = None
 
     @property
     def obeys_rules(self) -> bool:
@@ -97,6 +114,7 @@ def workers(
             said=_said(of),
             damaged=_texts(of, "damaged") or {},
             failing=_texts(of, "failing") or {},
+            ledger=_drift(of.get("ledger")),
         )
         for name, of, expires_ms in _living(replies, now_ms)
     ]
@@ -118,6 +136,22 @@ def obeyed(stored: Mapping[bytes, bytes] | StoreError, living: Sequence[WorkerIn
     said = {place: Rule(paused=True) for each in living for place in each.said.paused or ()}
     known = Rules(said)
     return known if isinstance(stored, StoreError) else rules.understood(stored, known)
+
+
+def _drift(value: object) -> LedgerDrift | None:
+    if not isinstance(value, dict):
+        return None
+    numbers = {name: _whole(value, name) or 0 for name in LedgerDrift._fields[1:]}
+    return LedgerDrift(printable(str(value.get("silent") or "")[:_CHARS]), **numbers)
+
+
+def drift_of(living: Sequence[WorkerInfo]) -> LedgerDrift | None:
+    """What the workers say together; None if none has a ledger."""
+    found = [each.ledger for each in living if each.ledger is not None]
+    if not found:
+        return None
+    sums = (sum(counts) for counts in zip(*(each[1:] for each in found), strict=True))
+    return LedgerDrift(next((each.silent for each in found if each.silent), ""), *sums)
 
 
 def _said(of: Mapping[str, Any]) -> WorkerTroubles:

@@ -53,6 +53,7 @@ def _counts_data(found: Stats) -> dict[str, object]:
         "buckets_unseen": sum(1 for each in found.buckets if each.unseen),
         "damaged": [str(one) for one in [*found.all_damage, *found.odd_rules]],
         "workers": len(found.workers),
+        "ledger": None if found.ledger is None else found.ledger._asdict(),
     }
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from delaybridge.errors import StoreError
 from delaybridge.message import State
 from delaybridge.store import announcements, damage, recurring, registry, replies, rules, setbacks
-from delaybridge.store.announcements import IngestInfo, WorkerInfo
+from delaybridge.store.announcements import IngestInfo, LedgerDrift, WorkerInfo
 from delaybridge.store.command import Each, RedisCommand, Steps, grouped, plain, store_wide_error
 from delaybridge.store.damage import Damage
 from delaybridge.store.held import WAITING, Paused, late_from_ms, paused_places, unheld
@@ -92,6 +92,11 @@ class Stats(NamedTuple):
     def unseen(self) -> list[Unseen]:
         """The servers that do not answer, with their buckets."""
         return by_node((each.bucket, each.node, each.unseen) for each in self.buckets)
+
+    @property
+    def ledger(self) -> LedgerDrift | None:
+        """How far ledger and Redis differed when they were compared last; None: there is none."""
+        return announcements.drift_of(self.workers)
 
     @property
     def ignoring(self) -> list[str]:

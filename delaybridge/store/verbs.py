@@ -248,7 +248,7 @@ class Bucket:
     ) -> RedisCommand[replies.Claim | None]:
         """Move messages due within `ahead_ms` into the mirror and return them.
 
-        last_claim: the number of the last claim received; after a lost answer its batch comes again.
+        last_claim: the last claim received; after a lost answer the same batch comes again.
         pace_ms: the owner looks again no sooner, unless it is woken or more is due. margin_ms: a
         message due up to this long after that look wakes it.
         """

@@ -180,6 +180,7 @@ class ScanRun:
             "buckets": tuple(session.bucket.number for session in self._shifts.sessions()),
             "brokers": {name: broker.publisher.unavailable for name, broker in brokers},
             "scanned_s": self._beat_s(),
+            "ledger": None if self._reconciling is None else self._reconciling.announced(),
             **said,
         }
 

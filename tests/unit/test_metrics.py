@@ -101,6 +101,7 @@ def test_every_metric_of_the_catalog_is_exposed_and_no_other(format: str) -> Non
         scanned_s=1.0,
         sources={"a:x.delay": ("reading", 3)},
         held={("a:q", "paused"): 2},
+        ledger={"silent": ""},
     )
     reports.put("w", said)
     samples = {name for name, *_ in scraped(reports, format=format)}
