@@ -52,7 +52,9 @@ class Database:
         """As `Ledger.run_async`."""
         attempt = self._start(work)
         # A caller that is cancelled does not cancel the work: its outcome would be unknown.
-        waited = asyncio.shield(asyncio.wrap_future(attempt.future))
+        own = asyncio.wrap_future(attempt.future)
+        own.add_done_callback(lambda done: done.cancelled() or done.exception())  # seen, if late
+        waited = asyncio.shield(own)
         try:
             return await asyncio.wait_for(waited, self._timeout_s + _GRACE_S)
         except TimeoutError:

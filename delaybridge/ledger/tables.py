@@ -16,6 +16,7 @@ from sqlalchemy import (
     UniqueConstraint,
     text,
 )
+from sqlalchemy.dialects.mysql import LONGBLOB
 
 VERSION_TABLE = "delaybridge_version"
 FINISHED, HOT, COLD = 0, 1, 2
@@ -26,7 +27,7 @@ _number = BigInteger().with_variant(Integer, "sqlite")
 # Ids are compared byte by byte, as in Redis.
 _id = String(255).with_variant(String(255, collation="utf8mb4_bin"), "mysql", "mariadb")
 _name = String(64).with_variant(String(64, collation="utf8mb4_bin"), "mysql", "mariadb")
-_bytes = LargeBinary().with_variant(LargeBinary(2**32 - 1), "mysql", "mariadb")
+_bytes = LargeBinary().with_variant(LONGBLOB, "mysql", "mariadb")
 
 namespace = Table(
     "namespace",

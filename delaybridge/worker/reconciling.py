@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from delaybridge import failpoints
 from delaybridge.errors import ConfigError, LedgerUnavailable, StoreError, StoreUnavailable
-from delaybridge.ledger.rows import DEAD, DELAYED, EXPIRED, IN_FLIGHT, Step
+from delaybridge.ledger.rows import DEAD, DELAYED, EXPIRED, IN_FLIGHT, OVER, PUBLISHED, Step
 from delaybridge.ledger.work import Work
 from delaybridge.scan.exits import ExitReport
 from delaybridge.scan.session import Session
@@ -65,6 +65,7 @@ class Reconciling:
         self.sessions: Callable[[], Iterable[Session]] = tuple
         self._known: dict[Session, int] = {}  # the last generation that the ledger has
         self._seen: dict[Session, Marks] = {}  # when it was told last
+        self._in_doubt: set[Session] = set()  # whose last `tell` had no answer
         self._left: dict[Session, int] = {}  # entries of `gone` then, or more than none
         self._times: dict[tuple[int, str], int] = {}  # when messages were settled
         self._steps: list[Step] = []
@@ -89,19 +90,20 @@ class Reconciling:
             await asyncio.sleep(_AGAIN_S)
 
     async def _verify(self, session: Session, began_s: float) -> None:
-        sealed = await self._tell(session)
+        sealed = await self._seal(session)
         if sealed is None or (session.server and sealed.healed == session.server):
-            return
+            return  # what left is told later: the ledger may not answer now
+        await self._tell_sealed(session, sealed)
         bucket, now_ms = session.bucket, time.time_ns() // 1_000_000
         how = Comparing(now_ms, session.owner)
         compared = await self._store.complete(compare(bucket, self._records, how))
         if compared is None:
             return
         looked = await self._store.complete(restore_missing(bucket, self._records))
-        await self._store.run_one(
-            healing.seal(bucket, session.owner, known=self._known[session], healed=session.server)
+        known = self._known[session]
+        sealed = await self._store.run_one(
+            healing.seal(bucket, session.owner, known=known, healed=session.server)
         )
-        self._known[session] += 1
         self._found(bucket.number, looked, compared, time.monotonic() - began_s)
 
     def _found(self, bucket: int, looked: Looked, compared: Compared, took_s: float) -> None:
@@ -151,47 +153,61 @@ class Reconciling:
         marks = self.marks().get(session.bucket.number)
         return self._left.get(session, 1) > 0 or marks != self._seen.get(session)
 
-    async def _tell(self, session: Session) -> Sealed | None:
-        """Tell what left a bucket; None: the session is over."""
+    async def _tell(self, session: Session) -> None:
+        """Tell what left a bucket."""
+        sealed = await self._seal(session)
+        if sealed is not None:
+            await self._tell_sealed(session, sealed)
+
+    async def _seal(self, session: Session) -> Sealed | None:
+        """Seal what left so far; None: the session is over."""
         marks = self.marks().get(session.bucket.number)
-        known = self._known.get(session)
         info = registry.info("server", session.bucket.key("lease"))
-        seal = healing.seal(session.bucket, session.owner, known=known)
+        seal = healing.seal(session.bucket, session.owner, known=self._known.get(session))
         about, answer = await self._store.run([info, seal])
         sealed: Sealed | None = answer
-        if sealed is None:
-            return None
-        session.server = session.server or about.get("run_id", "")
+        if sealed is not None:
+            session.server = session.server or about.get("run_id", "")
+            if marks is not None:
+                self._seen[session] = marks
+        return sealed
+
+    async def _tell_sealed(self, session: Session, sealed: Sealed) -> None:
         if failpoints.ARE_SET:
             failpoints.reach("ledger.sealed")
-        before, first = -1 if known is None else known, 0
+        number, known, first = session.bucket.number, self._known.get(session, -1), 0
+        # An earlier session, or a call without an answer, may have told it.
+        may_be_told = session not in self._known or session in self._in_doubt
+        self._in_doubt.add(session)
         while sealed.entries:
-            page = healing.left(session.bucket, before, sealed.generation, first, _PAGE)
+            page = healing.left(session.bucket, known, sealed.generation, first, _PAGE)
             found = await self._store.run_one(page)
             if found:
-                await self._ledger.run_async(self._over(session.bucket.number, found))
+                await self._ledger.run_async(self._over(number, found, may_be_told=may_be_told))
             first += len(found)
             if len(found) < _PAGE:
                 break
         if failpoints.ARE_SET:
             failpoints.reach("ledger.told")
+        self._in_doubt.discard(session)
         self._known[session], self._left[session] = sealed.generation, sealed.entries
-        if marks is not None:
-            self._seen[session] = marks
-        return sealed
 
-    def _over(self, bucket: int, found: list[Left]) -> Work[None]:
-        now_ms, times = time.time_ns() // 1_000_000, self._times
-        names = defaultdict[str, list[tuple[int, str, int]]](list)
-        steps = []
-        for each in found:
-            names[each.state].append((bucket, each.id, int.from_bytes(each.stamp, "big")))
-            before = DELAYED if each.state != "published" else IN_FLIGHT
-            at_ms = times.pop((bucket, each.id), now_ms)
-            steps.append(Step(each.id, before, each.state, at_ms, self._worker, bucket))
+    def _over(self, bucket: int, found: list[Left], *, may_be_told: bool) -> Work[None]:
+        now_ms, times, worker = time.time_ns() // 1_000_000, self._times, self._worker
+        names = [(bucket, each.id, int.from_bytes(each.stamp, "big")) for each in found]
+        states = [each.state for each in found]
+        at_ms = [times.pop(name[:2], now_ms) for name in names]
 
         def run(on: Any) -> None:
-            for state, own in names.items():
+            known = self._records.states(on, names) if may_be_told else {}
+            by_state = defaultdict[str, list[tuple[int, str, int]]](list)
+            steps = []
+            for name, state, ms in zip(names, states, at_ms, strict=True):
+                if known.get(name, ("",))[0] not in OVER:
+                    by_state[state].append(name)
+                    before = IN_FLIGHT if state == PUBLISHED else DELAYED
+                    steps.append(Step(name[1], before, state, ms, worker, bucket))
+            for state, own in by_state.items():
                 self._records.change(on, own, state, now_ms)
             self._records.note(on, steps)
 
@@ -297,6 +313,7 @@ class Reconciling:
 
     def _forget_sessions(self) -> None:
         for session in [each for each in self._known if not each.alive]:
+            self._in_doubt.discard(session)
             for kept in (self._known, self._seen, self._left):
                 kept.pop(session, None)
         if len(self._times) > _MOST_STEPS:

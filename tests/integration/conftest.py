@@ -13,6 +13,7 @@ from delaybridge.store.store import Store
 from tests.rigs.command_line import Run, runner
 from tests.rigs.crew import Arrived, Crew, note_arrivals
 from tests.rigs.flavours import FLAVOURS, Awaited, Maker
+from tests.rigs.ledgers import LedgerProbe, made
 from tests.rigs.redis_troubles import BINARIES, Pair
 from tests.rigs.scanner import Rig, RigFactory
 from tests.servers.redis import RedisServer
@@ -29,6 +30,22 @@ async def crew(redis_url: str, namespace: str, arrived: Arrived) -> AsyncIterato
     crew = Crew(redis_url, namespace)
     yield crew
     await crew.close()
+
+
+@pytest.fixture(params=["sqlite", "postgres", "mariadb"])
+def ledger_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Runs the test with each kind of database: its URL, the ledger's tables are in it."""
+    if request.param == "sqlite":
+        return made(f"sqlite:///{tmp_path / 'ledger.db'}")
+    return made(request.getfixturevalue(f"{request.param}_url"))
+
+
+@pytest.fixture
+def ledger(ledger_url: str) -> Iterator[LedgerProbe]:
+    """The same database, beside the product."""
+    probe = LedgerProbe(ledger_url)
+    yield probe
+    probe.close()
 
 
 @pytest.fixture

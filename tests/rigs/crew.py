@@ -87,12 +87,23 @@ def note_arrivals(patch: pytest.MonkeyPatch) -> Arrived:
 
 
 class Crew:
-    """Workers on this loop, by name, with their events; a client and a store of the same Redis."""
+    """Workers on this loop, by name, with their events; a client and a store of the same Redis.
 
-    def __init__(self, url: str, namespace: str, buckets: int = BUCKETS) -> None:
+    ledger: the URL of the ledger's database, if there is one.
+    """
+
+    def __init__(
+        self, url: str, namespace: str, buckets: int = BUCKETS, *, ledger: str | None = None
+    ) -> None:
         self.url, self.namespace = url, namespace
         brokers = {"memory": "memory://"}
-        self.client = AsyncClient(url, namespace=namespace, brokers=brokers, buckets=buckets)
+        self._kept: dict[str, Any] = {}
+        if ledger is not None:
+            self._kept = {"durability": "ledger", "ledger": {"url": ledger}}
+        self.client = AsyncClient(
+            url, namespace=namespace, brokers=brokers, buckets=buckets, ledger=ledger,
+            durability=self._kept.get("durability", "memory"),
+        )  # fmt: skip
         self.store = AsyncStore(url)
         self.workers: dict[str, Worker] = {}
         self.tasks: dict[str, asyncio.Task[None]] = {}
@@ -107,6 +118,9 @@ class Crew:
         instance: str | None = None,
         **sections: dict[str, Any],
     ) -> asyncio.Task[None]:
+        if self._kept:
+            own = {**self._kept["ledger"], **sections.get("ledger", {})}
+            sections = {**self._kept, **sections, "ledger": own}
         lease = {"ttl_ms": TTL_MS, "renew_ms": TTL_MS // 3, **sections.pop("lease", {})}
         settings = Settings.load(
             overrides={

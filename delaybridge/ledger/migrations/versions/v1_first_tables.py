@@ -2,6 +2,7 @@
 
 import sqlalchemy as sa
 from alembic import op
+from sqlalchemy.dialects.mysql import LONGBLOB
 
 revision = "1"
 down_revision = None
@@ -9,7 +10,7 @@ down_revision = None
 _NUMBER = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 _ID = sa.String(255).with_variant(sa.String(255, "utf8mb4_bin"), "mysql", "mariadb")
 _NAME = sa.String(64).with_variant(sa.String(64, "utf8mb4_bin"), "mysql", "mariadb")
-_BYTES = sa.LargeBinary().with_variant(sa.LargeBinary(2**32 - 1), "mysql", "mariadb")
+_BYTES = sa.LargeBinary().with_variant(LONGBLOB, "mysql", "mariadb")
 
 
 def upgrade() -> None:

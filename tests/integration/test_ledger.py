@@ -1,0 +1,197 @@
+"""What is written to the ledger before a caller has its answer, in each kind of database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from sqlalchemy import create_engine
+
+from delaybridge import AsyncClient, Client, Message
+from delaybridge.errors import ConfigError, LedgerUnavailable, MessageConflict
+from delaybridge.ledger.database import upgrade
+from delaybridge.ledger.tables import VERSION_TABLE, metadata
+from delaybridge.message import Answer
+from tests.rigs.command_line import runner
+from tests.rigs.ledgers import LedgerProbe
+from tests.servers.redis import RedisServer
+
+TO = "memory:q"
+BROKERS = {"memory": "memory://"}
+MANY = 3000
+
+
+@pytest.fixture
+def client(redis_url: str, namespace: str, ledger_url: str) -> Iterator[Client]:
+    found = Client(
+        redis_url, namespace=namespace, brokers=BROKERS, durability="ledger", ledger=ledger_url
+    )
+    with found:
+        yield found
+
+
+@pytest.fixture
+def alone(redis_url: str, namespace: str) -> Iterator[Client]:
+    """A client of the same namespace without the ledger: what Redis has."""
+    with Client(redis_url, namespace=namespace, brokers=BROKERS) as found:
+        yield found
+
+
+def test_a_message_is_a_row_with_all_that_it_has(client: Client, ledger: LedgerProbe) -> None:
+    receipt = client.schedule(TO, b"body", delay="1h", id="x", priority=7, ttl="5m")
+    ((bucket, due_ms, priority, destination, payload, tier),) = ledger.ask(
+        "SELECT bucket, due_ms, priority, destination, payload, tier FROM message"
+    )
+    assert (bucket, due_ms) == (receipt.bucket, receipt.due_ms)
+    assert (priority, destination, tier) == (7, TO, 1)
+    assert b"body" in bytes(payload)
+
+
+def test_each_answer_is_in_the_ledger(client: Client, ledger: LedgerProbe) -> None:
+    client.schedule(TO, b"1", delay="1h", id="x")
+    assert client.schedule(TO, b"1", delay="1h", id="x") == Answer.DUPLICATE
+    with pytest.raises(MessageConflict):
+        client.schedule(TO, b"2", delay="1h", id="x")
+    assert ledger.states() == {"delayed": 1}
+    assert client.schedule(TO, b"3", delay="1h", id="x", on_conflict="replace") == Answer.REPLACED
+    assert ledger.states() == {"delayed": 1, "cancelled": 1}
+    assert client.reschedule("x", at="2030-01-01T00:00:00Z") is Answer.RESCHEDULED
+    assert ledger.due_ms("x") == 1_893_456_000_000
+    assert client.cancel("x") is Answer.CANCELLED
+    assert client.cancel("x") is Answer.UNKNOWN
+    assert ledger.states() == {"cancelled": 2}
+
+
+def test_many_messages_and_one_id_twice_in_a_call(client: Client, ledger: LedgerProbe) -> None:
+    messages = [Message(TO, b"%d" % n, delay="1h") for n in range(MANY)]
+    receipts = client.schedule_many(messages)
+    assert ledger.states() == {"delayed": MANY}
+    twice = [Message(TO, b"x", delay="1h", id="twice")] * 2
+    assert client.schedule_many(twice) == [Answer.CREATED, Answer.DUPLICATE]
+    assert ledger.states() == {"delayed": MANY + 1}
+    answers = client.cancel_many([receipt.id for receipt in receipts[:500]])
+    assert {*answers} == {Answer.CANCELLED}
+    assert ledger.states() == {"delayed": MANY - 499, "cancelled": 500}
+
+
+async def test_concurrent_calls_are_recorded(
+    redis_url: str, namespace: str, ledger_url: str, ledger: LedgerProbe
+) -> None:
+    import asyncio
+
+    async with AsyncClient(
+        redis_url, namespace=namespace, brokers=BROKERS, durability="ledger", ledger=ledger_url
+    ) as client:
+        calls = [client.schedule(TO, b"x", delay="1h", id=f"m{n}") for n in range(200)]
+        await asyncio.gather(*calls)
+        assert await client.cancel("m7") is Answer.CANCELLED
+    assert ledger.states() == {"delayed": 199, "cancelled": 1}
+
+
+def test_what_redis_lost_can_be_cancelled(
+    client: Client, alone: Client, ledger: LedgerProbe
+) -> None:
+    client.schedule(TO, b"1", delay="1h", id="x")
+    alone.cancel("x")  # by somebody without the ledger: it is the same as if Redis had lost it
+    assert client.cancel("x") is Answer.CANCELLED
+    assert client.cancel("x") is Answer.UNKNOWN
+    assert ledger.states() == {"cancelled": 1}
+
+
+def test_rows_of_another_namespace_are_not_touched(
+    client: Client, redis_url: str, namespace: str, ledger_url: str, ledger: LedgerProbe
+) -> None:
+    other = Client(
+        redis_url, namespace=f"{namespace}x", brokers=BROKERS, durability="ledger",
+        ledger=ledger_url,
+    )  # fmt: skip
+    with other:
+        client.schedule(TO, b"1", delay="1h", id="x")
+        other.schedule(TO, b"1", delay="1h", id="x")
+        assert client.cancel("x") is Answer.CANCELLED
+        assert ledger.states() == {"cancelled": 1, "delayed": 1}
+        assert other.cancel("x") is Answer.CANCELLED
+
+
+def test_the_tables_are_those_of_the_code(ledger_url: str) -> None:
+    assert upgrade(ledger_url, 10) == ("1", "1")
+    engine = create_engine(ledger_url)
+    with engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE})
+        differ = compare_metadata(context, metadata)
+    engine.dispose()
+    assert differ == []
+
+
+def test_another_version_of_the_tables_is_refused(
+    client: Client, alone: Client, ledger: LedgerProbe
+) -> None:
+    ledger.ask(f"UPDATE {VERSION_TABLE} SET version_num = '77'")
+    with pytest.raises(ConfigError, match="version 77.*install a newer delaybridge"):
+        client.schedule(TO, b"1", delay="1h", id="x")
+    ledger.ask(f"DELETE FROM {VERSION_TABLE}")
+    with pytest.raises(ConfigError, match="run: delaybridge ledger upgrade"):
+        client.schedule(TO, b"1", delay="1h", id="x")
+    assert alone.get("x") is None
+
+
+def test_without_a_database_nothing_is_accepted(
+    redis_url: str, namespace: str, alone: Client, tmp_path: Path
+) -> None:
+    url = f"sqlite:///{tmp_path / 'missing' / 'ledger.db'}"
+    with Client(
+        redis_url, namespace=namespace, brokers=BROKERS, durability="ledger", ledger=url
+    ) as client:
+        with pytest.raises(LedgerUnavailable, match="nothing was written"):
+            client.schedule(TO, b"1", delay="1h", id="x")
+    assert alone.get("x") is None
+
+
+@pytest.mark.parametrize("url", ["", "oracle://x/y", "postgresql://x", "sqlite://"])
+def test_a_url_that_is_none_is_refused(url: str) -> None:
+    with pytest.raises(ConfigError, match="ledger"):
+        Client(durability="ledger", ledger=url)
+
+
+def test_restore_brings_back_what_redis_lost(
+    namespace: str,
+    ledger_url: str,
+    ledger: LedgerProbe,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with RedisServer() as server:
+        monkeypatch.setenv("DELAYBRIDGE_LEDGER__URL", ledger_url)
+        monkeypatch.setenv("DELAYBRIDGE_DURABILITY", "ledger")
+        monkeypatch.setenv("DELAYBRIDGE_BUCKETS", "4")
+        run = runner(["--redis", server.url, "--namespace", namespace], capsys, monkeypatch)
+        with Client(
+            server.url, namespace=namespace, brokers=BROKERS, durability="ledger",
+            ledger=ledger_url, buckets=4,
+        ) as client:  # fmt: skip
+            client.schedule_many([Message(TO, b"x", delay="1h", id=f"m{n}") for n in range(50)])
+            client.schedule(TO, b"x", delay="0s", id="due")
+            client.cancel("m0")
+            import redis
+
+            redis.Redis.from_url(server.url).flushall()
+        asked = run("--json", "restore", "--dry-run")
+        assert asked.code == 0, asked
+        (said,) = asked.objects
+        assert (said["restored"], said["rows"]) == (50, 50)
+        assert run("--json", "restore", "--no-expired").objects[0]["restored"] == 49
+        assert run("--json", "restore", "--id", "due").objects[0]["restored"] == 1
+        assert run("--json", "restore").objects[0]["restored"] == 0
+        shown = run("--json", "message", "show", "m7").objects[0]
+        assert (shown["state"], shown["body"]) == ("delayed", "x")
+        assert shown["life"]["calls"][0]["state"] == "delayed"
+        assert run("message", "show", "m0").out.count("cancelled") == 2
+        assert len(run("--json", "bucket", "ls").objects) == 4  # as many as before
+        refused = run("purge", "--destination", TO, "--confirm", "memory:other")
+        assert refused.code == 2
+        done = run("--json", "purge", "--destination", TO, "--confirm", TO).objects[0]
+        assert done["answers"] == {"cancelled": 50}
+        assert ledger.states() == {"cancelled": 51}

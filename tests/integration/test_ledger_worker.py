@@ -1,0 +1,174 @@
+"""Workers keep the ledger and Redis in agreement: what left is told, what is lost comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+import redis as redis_py
+
+from delaybridge.events import LeaseAcquired
+from delaybridge.message import Answer
+from tests.rigs.crew import BUCKETS, DEADLINE_S, Arrived, Crew
+from tests.rigs.ledgers import LedgerProbe
+from tests.rigs.waiting import wait_until_async
+from tests.servers.postgres import PostgresServer
+from tests.servers.redis import RedisServer
+
+TO = "memory:q"
+SOON = {"reconcile_s": 1.0}
+
+
+@pytest.fixture
+def server() -> Iterator[RedisServer]:
+    with RedisServer() as server:
+        yield server
+
+
+@pytest.fixture
+async def crew(
+    server: RedisServer, namespace: str, arrived: Arrived, ledger_url: str
+) -> AsyncIterator[Crew]:
+    crew = Crew(server.url, namespace, ledger=ledger_url)
+    yield crew
+    await crew.close()
+
+
+def admin(server: RedisServer) -> redis_py.Redis:
+    return redis_py.Redis.from_url(server.url)
+
+
+async def states_are(ledger: LedgerProbe, **wanted: int) -> None:
+    await wait_until_async(lambda: ledger.states() == wanted, DEADLINE_S, lambda: f"{wanted}")
+
+
+async def delayed_are(crew: Crew, count: int) -> None:
+    async def are() -> bool:
+        return (await crew.client.stats()).delayed == count
+
+    await wait_until_async(are, DEADLINE_S, f"{count} messages are in Redis")
+
+
+async def test_what_left_is_told(crew: Crew, arrived: Arrived, ledger: LedgerProbe) -> None:
+    crew.start()
+    ids = await crew.schedule(300, seconds=0.5)
+    await crew.client.schedule(TO, b"x", delay="1h", id="later")
+    await arrived.all(ids)
+    await states_are(ledger, published=300, delayed=1)
+    steps = ledger.ask("SELECT worker, count(*) FROM transition GROUP BY worker")
+    assert steps == [("w", 300)]
+    await crew.stop()
+
+
+async def test_a_wiped_redis_is_rebuilt(
+    crew: Crew, server: RedisServer, arrived: Arrived, ledger: LedgerProbe
+) -> None:
+    crew.start()
+    first = await crew.schedule(50, seconds=0.2)
+    await arrived.all(first)
+    await states_are(ledger, published=50)
+    ids = await crew.schedule(200, seconds=0.5, first_s=6)
+    await crew.client.cancel(ids[0])
+    with admin(server) as connection:
+        connection.flushall()
+    assert await crew.client.cancel(ids[1]) is Answer.CANCELLED
+    await delayed_are(crew, 198)
+    stats = await crew.client.stats()
+    assert stats.ledger is not None and not stats.ledger.silent
+    await arrived.all(ids[2:])
+    await states_are(ledger, published=248, cancelled=2)
+    assert arrived.twice == []
+    assert not {*ids[:2]} & arrived.at_ms.keys()
+    await crew.stop()
+
+
+async def test_an_older_past_is_put_right_before_anything_goes_out(
+    crew: Crew, server: RedisServer, arrived: Arrived, ledger: LedgerProbe
+) -> None:
+    crew.start()
+    ids = await crew.schedule(100, seconds=0.2, first_s=1.5)
+    cancelled = await crew.schedule(20, seconds=0.2, first_s=4)
+    with admin(server) as connection:
+        connection.save()
+    kept = server.folder / "kept.rdb"
+    await asyncio.to_thread(shutil.copy, server.folder / "dump.rdb", kept)
+    answers = [await crew.client.cancel(id) for id in cancelled]
+    assert {*answers} == {Answer.CANCELLED}
+    late = await crew.schedule(50, seconds=0.2, first_s=5)
+    await arrived.all(ids)
+    await states_are(ledger, published=100, cancelled=20, delayed=50)
+    await asyncio.to_thread(server.kill)
+    await asyncio.to_thread(shutil.copy, kept, server.folder / "dump.rdb")
+    await asyncio.to_thread(server.start)
+    await arrived.all(late)
+    await states_are(ledger, published=150, cancelled=20)
+    assert not {*cancelled} & arrived.at_ms.keys()
+    assert arrived.twice == []
+    await crew.stop()
+
+
+async def test_deleted_keys_come_back(
+    crew: Crew, server: RedisServer, namespace: str, ledger: LedgerProbe
+) -> None:
+    await crew.client.schedule(TO, b"x", delay="1h", id="first")
+    crew.start(ledger=SOON)
+    await crew.schedule(100, seconds=1, first_s=3600)
+    ledger.ask("UPDATE message SET created_ms = created_ms - 60000")
+    with admin(server) as connection:
+        for kind in ("due", "messages"):
+            connection.delete(f"{{{namespace}:1}}:{kind}", f"{{{namespace}:2}}:{kind}")
+    await delayed_are(crew, 101)
+    await crew.stop()
+
+
+async def test_messages_without_a_row_are_counted(
+    crew: Crew, redis_url: str, ledger: LedgerProbe
+) -> None:
+    crew.start(ledger=SOON)
+    await crew.client.schedule(TO, b"x", delay="1h")
+    ledger.ask("DELETE FROM message")
+
+    async def are_counted() -> bool:
+        drift = (await crew.client.stats()).ledger
+        return drift is not None and drift.without_row == 1
+
+    await wait_until_async(are_counted, DEADLINE_S, "it is counted")
+    await crew.stop()
+
+
+async def test_while_the_database_is_down_messages_go_out(
+    server: RedisServer, namespace: str, arrived: Arrived
+) -> None:
+    from delaybridge.errors import LedgerUnavailable
+    from tests.rigs.ledgers import made
+
+    with PostgresServer() as database:
+        crew = Crew(server.url, namespace, ledger=made(database.url))
+        try:
+            crew.start()
+            await wait_until_async(
+                lambda: sum(1 for _ in crew.heard(LeaseAcquired)) == BUCKETS, DEADLINE_S
+            )
+            ids = await crew.schedule(50, seconds=1, first_s=3)
+            await asyncio.to_thread(database.pause)
+            with pytest.raises(LedgerUnavailable):
+                await crew.client.schedule(TO, b"x", delay="1h", id="refused")
+            await arrived.all(ids)
+            assert min(arrived.late_ms) >= 0
+            assert not await crew.client.get("refused")
+
+            async def is_told() -> bool:
+                drift = (await crew.client.stats()).ledger
+                return drift is not None and bool(drift.silent)
+
+            await wait_until_async(is_told, DEADLINE_S, "workers say that it is silent")
+            await asyncio.to_thread(database.resume)
+            probe = LedgerProbe(database.url)
+            await wait_until_async(lambda: probe.states()["published"] == 50, DEADLINE_S)
+            probe.close()
+            await crew.client.schedule(TO, b"x", delay="1h", id="accepted")
+            await crew.stop()
+        finally:
+            await crew.close()
