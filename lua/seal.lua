@@ -8,7 +8,7 @@
 -- ARGV[2]  ttl          ms
 -- ARGV[3]  known        the ledger has all generations up to this one; empty: not known
 -- ARGV[4]  healed       run id of the server under which the bucket was compared with the ledger as a
---                       whole; empty: it stays as it is
+--                       whole, and the name of that comparison; empty: it stays as it is
 -- returns  false if the lease is lost; else {sealed generation, entries of `gone`, healed or empty}
 -- cost     O(log n) and the entries that are forgotten
 

@@ -90,7 +90,8 @@ class Records:
     def withdraw(self, on: Connection, names: Sequence[RowName]) -> None:
         """Remove rows of calls that scheduled nothing."""
         for some in _parts(on, names):
-            on.execute(delete(message).where(self._own, _named(on, some)))
+            live = message.c.tier > 0
+            on.execute(delete(message).where(self._own, live, _named(on, some)))
 
     def change(
         self,

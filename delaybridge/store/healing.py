@@ -23,12 +23,17 @@ _HOWS = {1: "published", 2: "cancelled"}
 class Sealed(NamedTuple):
     """What left a bucket so far. generation: sealed with this call; entries: kept at all.
 
-    healed: the run of the server under which the bucket was compared with the ledger as a whole.
+    healed: the run of the server under which the bucket was compared with the ledger as a whole, a
+    colon and that comparison's own name; after a question mark while it is under way.
     """
 
     generation: int
     entries: int
     healed: str
+
+    def is_healed_under(self, run: str) -> bool:
+        """Whether the bucket was compared under this run of the server."""
+        return bool(run) and self.healed.partition(":")[0] == run
 
 
 class Left(NamedTuple):
@@ -77,7 +82,7 @@ def seal(
     """Seal what left the bucket so far; forget what the ledger knew at the last seal but one.
 
     owner: token and ttl of the lease. known: the ledger has everything up to this generation.
-    healed: the run of the server under which the bucket was compared with the ledger as a whole.
+    healed: as in `Sealed`, if it has changed.
     """
     args: list[Arg] = [*owner, "" if known is None else known, healed]
     return RedisCommand("seal", _keys(bucket, "seal"), args, _read_sealed)
@@ -94,7 +99,12 @@ def left(
 
 def standing(bucket: Bucket) -> RedisCommand[Standing]:
     """To be read before the ledger is, and then passed to `restore`."""
-    return plain("HMGET", bucket.key("marks"), "generation", "healed", parse=_read_standing)
+    return standing_at(bucket.key("marks"))
+
+
+def standing_at(marks: str) -> RedisCommand[Standing]:
+    """The same of the bucket with this key `marks`."""
+    return plain("HMGET", marks, "generation", "healed", parse=_read_standing)
 
 
 def restore(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -19,14 +19,16 @@ import msgspec
 from delaybridge import failpoints
 from delaybridge.errors import ConfigError, LedgerUnavailable, StoreDenied, StoreFull
 from delaybridge.ledger import open_ledger
-from delaybridge.ledger.rows import CANCELLED, DELAYED, PUBLISHED, LedgerRow
+from delaybridge.ledger.rows import LedgerRow
 from delaybridge.ledger.work import Ledger, Work
 from delaybridge.message import Answer
 from delaybridge.settings.durability import Durability, Keeping
 from delaybridge.settings.urls import check_ledger_url
 from delaybridge.store import keys, registry, replies
 from delaybridge.store.command import RedisCommand
-from delaybridge.store.told import STAMP_BYTES, bucket_in, due_ms, rows_of
+from delaybridge.store.effects import Effects
+from delaybridge.store.healing import Standing, standing_at
+from delaybridge.store.told import STAMP_BYTES, bucket_in, marks_of, rows_of
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -43,8 +45,8 @@ result, or the answers, errors among them."""
 
 _STORING = frozenset(("schedule", "quarantine"))
 _CHANGING = frozenset(("cancel", "reschedule", "kick", "discard"))
-_CANCELLED = (Answer.CANCELLED, Answer.CANCELLED_MAYBE_DELIVERED)
-_RESCHEDULED = (Answer.RESCHEDULED, Answer.RESCHEDULED_MAYBE_DELIVERED)
+_WENT_BACK = "ledger: Redis went back, or was wiped, meanwhile; the outcome is unknown: call again"
+_TRIES = 3  # of a call during which workers begin to compare its bucket
 # Places of arguments.
 _NOW, _ID, _SOURCE, _RECEIPT, _ROW = 0, 2, 3, 7, 8
 
@@ -162,6 +164,7 @@ class _Recording:
         self._rows: dict[int, list[LedgerRow]] = {}
         self._added: set[Any] = set()
         self._words: dict[int, list[Answer]] = {}  # what Redis said of each message
+        self._standing: dict[str, Standing] = {}  # of buckets, by the key `marks`
         self._now_ms = 0
 
     def read_clocks(self, places: Sequence[int], node_of: Callable[[str], str]) -> Steps:
@@ -225,72 +228,77 @@ class _Recording:
         return msgspec.structs.replace(command, parse=parse) if i in self._rows else command
 
     def run(self, places: Sequence[int]) -> Steps:
-        """Run the commands that have no answer yet."""
+        """Run the commands that have no answer yet; first look how their buckets stand."""
         left = [i for i in places if self.answers[i] is None]
+        marks = dict.fromkeys(filter(None, (marks_of(self._asked[i]) for i in left)))
+        looks = [standing_at(name) for name in marks if name not in self._standing]
         if left:
-            answers = yield [self._heard(i) for i in left]
-            for i, answer in zip(left, answers, strict=True):
+            answers = yield [*looks, *(self._heard(i) for i in left)]
+            for look, answer in zip(looks, answers, strict=False):
+                known = Standing() if isinstance(answer, Exception) else answer
+                self._standing[str(look.args[0])] = known
+            for i, answer in zip(left, answers[len(looks) :], strict=True):
                 self.answers[i] = answer
         if failpoints.ARE_SET:
             failpoints.reach("ledger.answered")
 
-    def take_answers(self, places: Sequence[int]) -> Steps:
+    def take_answers(self, places: Sequence[int], tries: int = _TRIES) -> Steps:
         """Commit what Redis has answered; whose answer cannot be committed gets the error."""
-        effects: dict[int, list[Callable[[Connection], None]]] = {}
+        effects = Effects(self._records, self._now_ms)
         for i in places:
-            if own := [*self._effects(i)]:
-                effects[i] = own
-        if not effects:
-            return
-        yield from self._commit(effects)
+            answer = self.answers[i]
+            if self._asked[i].name not in _STORING:
+                effects.take(i, self._asked[i], answer)
+            elif not isinstance(answer, Exception) or isinstance(answer, StoreFull | StoreDenied):
+                # After another error they may have been stored: so they are to be delivered.
+                rows, words = self._rows.get(i, ()), self._words.get(i, ())
+                effects.take_stored(i, rows, words, self._added)
+        if effects.places:
+            yield from self._commit(effects, tries)
 
-    def _commit(self, effects: dict[int, list[Callable[[Connection], None]]]) -> Steps:
-        def run(on: Connection) -> None:
-            for own in effects.values():
-                for effect in own:
-                    effect(on)
-
+    def _commit(self, effects: Effects, tries: int) -> Steps:
         try:
-            yield Work(run)
+            yield Work(effects.run)
         except Exception as exc:
-            for i in effects:
+            for i in effects.places:
                 if not isinstance(self.answers[i], Exception):
                     self.answers[i] = exc
+            return
+        if again := (yield from self._in_doubt(sorted(effects.undoable))):
+            yield from self._once_more(again, tries - 1)
 
-    def _effects(self, i: int) -> Iterator[Callable[[Connection], None]]:
-        command, answer = self._asked[i], self.answers[i]
-        if command.name in _STORING:
-            yield from self._stored(i, answer)
-        elif command.name == "cancel" and answer in _CANCELLED:
-            yield self._change(i, PUBLISHED if command.args[_RECEIPT] else CANCELLED)
-        elif command.name == "reschedule" and answer in _RESCHEDULED:
-            if not command.args[9]:  # no receipt
-                yield self._change(i, DELAYED, due_ms=due_ms(command))
-        elif command.name == "kick" and answer is Answer.KICKED:
-            yield self._change(i, DELAYED, due_ms=int(command.args[_NOW]) + int(command.args[3]))
-        elif command.name == "discard" and answer is Answer.DISCARDED:
-            yield self._change(i, CANCELLED, error="discarded")
+    def _in_doubt(self, places: Sequence[int]) -> Generator[Asked, Any, list[int]]:
+        """Those whose bucket somebody began to compare before the commit.
 
-    def _change(self, i: int, state: str, **to: Any) -> Callable[[Connection], None]:
-        """Change all live rows of a command's message."""
-        command, now_ms = self._asked[i], self._now_ms
-        names = [(bucket_in(command, self._records.namespace), str(command.args[_ID]))]
-        return lambda on: self._records.change(on, names, state, now_ms, **to)
+        He may have read the ledger before it, too, and undo what was done if Redis forgot it.
+        """
+        marks = {i: marks_of(self._asked[i]) for i in places}
+        names = [*dict.fromkeys(marks.values())]
+        if not names:
+            return []
+        found = yield [standing_at(name) for name in names]
+        now = dict(zip(names, found, strict=True))
+        stand = {name: self._stands(name, now[name]) for name in names}
+        return [i for i in places if not stand[marks[i]]]
 
-    def _stored(self, i: int, answer: Any) -> Iterator[Callable[[Connection], None]]:
-        """What is to be done with the rows of messages that were to be stored."""
-        rows, records = self._rows.get(i, []), self._records
-        if isinstance(answer, Exception) and not isinstance(answer, StoreFull | StoreDenied):
-            return  # they may have been stored: so they are to be delivered
-        words = self._words.get(i, [])
-        words += [Answer.UNKNOWN] * (len(rows) - len(words))  # not looked at
-        kept = (Answer.CREATED, Answer.REPLACED)
-        absent = [row.name for row, word in zip(rows, words, strict=True) if word not in kept]
-        if withdrawn := [name for name in absent if name in self._added]:
-            yield lambda on: records.withdraw(on, withdrawn)
-        for row, word in zip(rows, words, strict=True):
-            if word is Answer.REPLACED:
-                yield partial(_replaced, records, row, self._now_ms)
+    def _stands(self, marks: str, now: Any) -> bool:
+        before = self._standing[marks]
+        self._standing[marks] = now if isinstance(now, Standing) else Standing()
+        return isinstance(now, Standing) and now.healed == before.healed
+
+    def _once_more(self, places: Sequence[int], tries: int) -> Steps:
+        """The same calls again: Redis knows them by their stamps, unless it has forgotten them."""
+        if tries:
+            before = {i: self.answers[i] for i in places}
+            for i in places:
+                self.answers[i] = None
+            yield from self.run(places)
+            same = [i for i in places if self.answers[i] == before[i]]
+            yield from self.take_answers(same, tries)
+            places = [i for i in places if i not in same]
+        for i in places:
+            if not isinstance(self.answers[i], Exception):
+                self.answers[i] = LedgerUnavailable(_WENT_BACK)
 
     def _unknown(self, places: Sequence[int]) -> dict[tuple[Any, Any], list[int]]:
         """Cancels that no bucket knew a message for: stamp and id -> their places."""
@@ -336,14 +344,11 @@ class _Recording:
             self._asked[i] = msgspec.structs.replace(self._asked[i], args=args)
             self.answers[i] = None
             yield from self.run([i])
-            if self.answers[i] in _CANCELLED:
-                yield from self._commit({i: [self._change(i, CANCELLED)]})
+            effects = Effects(self._records, self._now_ms)
+            effects.take(i, self._asked[i], self.answers[i])
+            if effects.places:
+                yield from self._commit(effects, _TRIES)
 
 
 def _settled(records: Records, buckets: int, on: Connection) -> int:
     return records.settle_buckets(on, buckets)
-
-
-def _replaced(records: Records, row: LedgerRow, now_ms: int, on: Connection) -> None:
-    names = [row.name[:2]]
-    records.change(on, names, CANCELLED, now_ms, error="replaced", replaced_by=row.stamp)

@@ -9,13 +9,13 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from delaybridge.ledger.rows import DEAD, DELAYED, LedgerRow
+from delaybridge.ledger.rows import DEAD, DELAYED, LedgerRow, Name
 from delaybridge.message import destination_text
 from delaybridge.store.command import RedisCommand
 
 STAMP_BYTES = 4
 _LOWEST = 255  # priority
-_NOW, _WHEN, _COUNT, _FIRST_ID = 0, 3, 9, 10  # places of arguments
+_NOW, _ID, _WHEN, _COUNT, _FIRST_ID = 0, 2, 3, 9, 10  # places of arguments
 
 
 def rows_of(command: RedisCommand[Any], namespace: str) -> Iterator[LedgerRow]:
@@ -57,6 +57,21 @@ def due_ms(command: RedisCommand[Any]) -> int:
     """The time in epoch milliseconds that `reschedule` names."""
     when = str(command.args[_WHEN])
     return int(when) + (int(command.args[_NOW]) if when.startswith("+") else 0)
+
+
+def kick_due_ms(command: RedisCommand[Any]) -> int:
+    """When a message that `kick` brings back is due, in epoch milliseconds."""
+    return int(command.args[_NOW]) + int(command.args[_WHEN])
+
+
+def named(command: RedisCommand[Any], namespace: str) -> Name:
+    """The message that a command by id names."""
+    return bucket_in(command, namespace), str(command.args[_ID])
+
+
+def marks_of(command: RedisCommand[Any]) -> str:
+    """The key `marks` of a command's bucket; empty if it does not use it."""
+    return next((key for key in command.keys if key.endswith(":marks")), "")
 
 
 def bucket_in(command: RedisCommand[Any], namespace: str) -> int:

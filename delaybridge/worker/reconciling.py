@@ -91,8 +91,12 @@ class Reconciling:
 
     async def _verify(self, session: Session, began_s: float) -> None:
         sealed = await self._seal(session)
-        if sealed is None or (session.server and sealed.healed == session.server):
+        if sealed is None or sealed.is_healed_under(session.server):
             return  # what left is told later: the ledger may not answer now
+        # From now on nobody restores by what he read before.
+        begun = healing.seal(session.bucket, session.owner, healed=f"?{session.token}")
+        if (sealed := await self._store.run_one(begun)) is None:
+            return
         await self._tell_sealed(session, sealed)
         bucket, now_ms = session.bucket, time.time_ns() // 1_000_000
         how = Comparing(now_ms, session.owner)
@@ -100,10 +104,8 @@ class Reconciling:
         if compared is None:
             return
         looked = await self._store.complete(restore_missing(bucket, self._records))
-        known = self._known[session]
-        sealed = await self._store.run_one(
-            healing.seal(bucket, session.owner, known=known, healed=session.server)
-        )
+        known, name = self._known[session], f"{session.server}:{session.token}"
+        await self._store.run_one(healing.seal(bucket, session.owner, known=known, healed=name))
         self._found(bucket.number, looked, compared, time.monotonic() - began_s)
 
     def _found(self, bucket: int, looked: Looked, compared: Compared, took_s: float) -> None:

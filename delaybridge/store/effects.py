@@ -1,0 +1,87 @@
+"""What Redis answered, as it is to be written into the ledger: all of a pipeline at once."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from delaybridge.ledger.rows import CANCELLED, DELAYED, PUBLISHED, LedgerRow, Name, RowName
+from delaybridge.message import Answer
+from delaybridge.store.command import RedisCommand
+from delaybridge.store.told import due_ms, kick_due_ms, named
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from delaybridge.ledger.records import Records
+
+_CANCELLED = (Answer.CANCELLED, Answer.CANCELLED_MAYBE_DELIVERED)
+_RESCHEDULED = (Answer.RESCHEDULED, Answer.RESCHEDULED_MAYBE_DELIVERED)
+_STORED = (Answer.CREATED, Answer.REPLACED)
+_RECEIPT_OF = {"cancel": 7, "reschedule": 9}  # places of arguments
+_Kind = tuple[str, str, int | None]  # state, error, due time
+
+
+class Effects:
+    """Gathers what answers mean for rows.
+
+    places: of the commands whose answers are to be written. undoable: of those that a Redis with an
+    older past would undo: their callers are told only if it has none.
+    """
+
+    def __init__(self, records: Records, now_ms: int) -> None:
+        self._records, self._now_ms = records, now_ms
+        self._changes: dict[_Kind, list[Name]] = defaultdict(list)
+        self._withdrawn: list[RowName] = []
+        self._replaced: list[LedgerRow] = []
+        self.places: set[int] = set()
+        self.undoable: set[int] = set()
+
+    def take(self, place: int, command: RedisCommand[Any], answer: Any) -> None:
+        """The answer of a command that changes messages."""
+        kind = self._kind(command, answer)
+        if kind is not None:
+            self._changes[kind].append(named(command, self._records.namespace))
+            self.places.add(place)
+            self.undoable.add(place)
+
+    def _kind(self, command: RedisCommand[Any], answer: Any) -> _Kind | None:
+        receipt = command.args[_RECEIPT_OF.get(command.name, 0)]
+        if command.name == "cancel" and answer in _CANCELLED:
+            return (PUBLISHED if receipt else CANCELLED), "", None
+        if command.name == "reschedule" and answer in _RESCHEDULED and not receipt:
+            return DELAYED, "", due_ms(command)
+        if command.name == "kick" and answer is Answer.KICKED:
+            return DELAYED, "", kick_due_ms(command)
+        if command.name == "discard" and answer is Answer.DISCARDED:
+            return CANCELLED, "discarded", None
+        return None
+
+    def take_stored(
+        self, place: int, rows: Sequence[LedgerRow], words: Sequence[Answer], added: set[RowName]
+    ) -> None:
+        """The answers of a command that stores messages; those without one were not looked at.
+
+        added: rows that were not there before.
+        """
+        every = [*words, *[Answer.UNKNOWN] * (len(rows) - len(words))]
+        for row, word in zip(rows, every, strict=True):
+            if word not in _STORED and row.name in added:
+                self._withdrawn.append(row.name)
+                self.places.add(place)
+            elif word is Answer.REPLACED:
+                self._replaced.append(row)
+                self.places.add(place)
+                self.undoable.add(place)
+
+    def run(self, on: Connection) -> None:
+        """Write all of it."""
+        records, now_ms = self._records, self._now_ms
+        if self._withdrawn:
+            records.withdraw(on, self._withdrawn)
+        for (state, error, due), names in self._changes.items():
+            records.change(on, names, state, now_ms, error=error, due_ms=due)
+        for row in self._replaced:
+            name = [row.name[:2]]
+            records.change(on, name, CANCELLED, now_ms, error="replaced", replaced_by=row.stamp)

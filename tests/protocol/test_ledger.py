@@ -1,0 +1,50 @@
+"""The ledger's rule holds in every order of steps; without any part of it a promise breaks."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.protocol.ledger import LedgerModel, LedgerRules, explore_ledger
+
+BOUNDS = {
+    "wiped": {"faults": 1, "restores": 0, "seals": 2},
+    "restored by others": {"faults": 0, "restores": 1, "seals": 4},
+    "wiped, restored by others": {"faults": 1, "restores": 1, "seals": 2},
+    "an older past": {"faults": 1, "restores": 0, "seals": 2, "goes_back": True},
+    "an older past, restored by others": {
+        "faults": 1, "restores": 1, "seals": 1, "goes_back": True,
+    },
+}  # fmt: skip
+# A rule -> where it is needed, and the promise that breaks without it.
+MUTANTS = {
+    "row_first": ("wiped", 1),
+    "answer_last": ("wiped", 3),
+    "gone": ("restored by others", 5),
+    "generations": ("restored by others", 5),
+    "kept_longer": ("restored by others", 5),
+    "verified": ("wiped", 1),
+    "server_checked": ("an older past", 3),
+    "healed_named": ("wiped, restored by others", 3),
+    "begun_named": ("wiped", 3),
+    "each_named": ("wiped", 3),
+    "confirmed": ("wiped", 3),
+}
+
+
+@pytest.mark.parametrize("name", BOUNDS)
+def test_nothing_is_violated(name: str) -> None:
+    states, violated = explore_ledger(LedgerModel(LedgerRules(), **BOUNDS[name]))
+    assert violated == {}
+    assert states > 1000
+
+
+def test_every_rule_has_a_mutant() -> None:
+    assert MUTANTS.keys() == set(LedgerRules._fields)
+
+
+@pytest.mark.parametrize("rule", MUTANTS)
+def test_without_a_rule_a_promise_breaks(rule: str) -> None:
+    name, promise = MUTANTS[rule]
+    rules = LedgerRules()._replace(**{rule: False})
+    _, violated = explore_ledger(LedgerModel(rules, **BOUNDS[name]))
+    assert [int(what[0]) for what in violated] == [promise]
