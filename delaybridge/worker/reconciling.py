@@ -195,17 +195,17 @@ class Reconciling:
         self._known[session], self._left[session] = sealed.generation, sealed.entries
 
     def _over(self, bucket: int, found: list[Left], *, may_be_told: bool) -> Work[None]:
-        now_ms, times, worker = time.time_ns() // 1_000_000, self._times, self._worker
-        names = [(bucket, each.id, int.from_bytes(each.stamp, "big")) for each in found]
-        states = [each.state for each in found]
-        at_ms = [times.pop(name[:2], now_ms) for name in names]
+        now_ms, worker = time.time_ns() // 1_000_000, self._worker
+        left = {(bucket, each.id, int.from_bytes(each.stamp, "big")): each.state for each in found}
+        at_ms = [self._times.pop(name[:2], now_ms) for name in left]
 
         def run(on: Any) -> None:
-            known = self._records.states(on, names) if may_be_told else {}
+            known = self._records.states(on, [*left]) if may_be_told else {}
+            told = {name for name, (state, _) in known.items() if state in OVER}
             by_state = defaultdict[str, list[tuple[int, str, int]]](list)
             steps = []
-            for name, state, ms in zip(names, states, at_ms, strict=True):
-                if known.get(name, ("",))[0] not in OVER:
+            for (name, state), ms in zip(left.items(), at_ms, strict=True):
+                if name not in told:
                     by_state[state].append(name)
                     before = IN_FLIGHT if state == PUBLISHED else DELAYED
                     steps.append(Step(name[1], before, state, ms, worker, bucket))

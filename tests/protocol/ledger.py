@@ -1,8 +1,8 @@
 """The ledger's rule as a model of its own: one id, its rows, its bucket, and whoever touches them.
 
-Every order of single steps is tried: of a client that schedules and one that cancels, of the bucket's
-owner, who verifies, publishes and tells, of somebody who restores; each may die before any step,
-and a restore may be executed late. Redis may be wiped, or come back with an older past. What a
+Every order of single steps is tried: of a client that schedules and one that cancels, of the
+bucket's owner, who verifies, publishes and tells, of somebody who restores; each may die before any
+step, and a restore may be executed late. Redis may be wiped, or come back with an older past. What a
 script does is one step; what is read from the ledger and written there are steps of their own.
 
 Promises:
@@ -60,7 +60,7 @@ class Doing(NamedTuple):
 
 
 class LedgerState(NamedTuple):
-    """Everything. run: of the server. session: the run that its owner works under, if it may publish.
+    """Everything. run: of the server. session: that under which its owner may publish, or -1.
 
     known: the last generation that the owner knows the ledger to have. answered: to both clients.
     delivered: how often; forgot: Redis went back, so a message may come twice.
