@@ -38,7 +38,7 @@ _OWNS = (
     "acquire", "renew", "release", "claim", "fire", "settle", "retry", "park", "offer", "unpark",
     "page",
     "bury", "reclaim", "trim", "announce", "allow", "schedule", "cancel", "define", "recur",
-    "fence", "record",
+    "fence", "record", "seal", "restore", "drop",
 )  # fmt: skip
 ROLES = {
     "producer": Role(_PRODUCES, (*_OPENS, *_LOOKS)),

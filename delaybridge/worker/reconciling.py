@@ -13,7 +13,7 @@ import asyncio
 import logging
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -195,25 +195,31 @@ class Reconciling:
         self._known[session], self._left[session] = sealed.generation, sealed.entries
 
     def _over(self, bucket: int, found: list[Left], *, may_be_told: bool) -> Work[None]:
-        now_ms, worker = time.time_ns() // 1_000_000, self._worker
+        now_ms = time.time_ns() // 1_000_000
         left = {(bucket, each.id, int.from_bytes(each.stamp, "big")): each.state for each in found}
         at_ms = [self._times.pop(name[:2], now_ms) for name in left]
 
-        def run(on: Any) -> None:
-            known = self._records.states(on, [*left]) if may_be_told else {}
-            told = {name for name, (state, _) in known.items() if state in OVER}
-            by_state = defaultdict[str, list[tuple[int, str, int]]](list)
-            steps = []
-            for (name, state), ms in zip(left.items(), at_ms, strict=True):
-                if name not in told:
-                    by_state[state].append(name)
-                    before = IN_FLIGHT if state == PUBLISHED else DELAYED
-                    steps.append(Step(name[1], before, state, ms, worker, bucket))
-            for state, own in by_state.items():
-                self._records.change(on, own, state, now_ms)
-            self._records.note(on, steps)
+        return Work(partial(self._write_over, left, at_ms, may_be_told))
 
-        return Work(run)
+    def _write_over(
+        self,
+        left: Mapping[tuple[int, str, int], str],
+        at_ms: Sequence[int],
+        may_be_told: bool,
+        on: Any,
+    ) -> None:
+        known = self._records.states(on, [*left]) if may_be_told else {}
+        told = {name for name, (state, _) in known.items() if state in OVER}
+        by_state = defaultdict[str, list[tuple[int, str, int]]](list)
+        steps = []
+        for (name, state), ms in zip(left.items(), at_ms, strict=True):
+            if name not in told:
+                by_state[state].append(name)
+                before = IN_FLIGHT if state == PUBLISHED else DELAYED
+                steps.append(Step(name[1], before, state, ms, self._worker, name[0]))
+        for state, own in by_state.items():
+            self._records.change(on, own, state, time.time_ns() // 1_000_000)
+        self._records.note(on, steps)
 
     async def _tell_history(self) -> None:
         steps, dead = self._steps, self._dead

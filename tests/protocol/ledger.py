@@ -1,9 +1,9 @@
 """The ledger's rule as a model of its own: one id, its rows, its bucket, and whoever touches them.
 
 Every order of single steps is tried: of a client that schedules and one that cancels, of the
-bucket's owner, who verifies, publishes and tells, of somebody who restores; each may die before any
-step, and a restore may be executed late. Redis may be wiped, or come back with an older past. What a
-script does is one step; what is read from the ledger and written there are steps of their own.
+bucket's owner, who verifies, publishes and tells, of somebody who restores; each may die before
+any step, and a restore may be executed late. Redis may be wiped, or come back with an older past.
+What a script does is one step; what is read from the ledger and written there are other steps.
 
 Promises:
 
