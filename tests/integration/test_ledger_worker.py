@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 import redis as redis_py
 
 from delaybridge.events import LeaseAcquired
-from delaybridge.message import Answer
+from delaybridge.message import Answer, Limits
+from delaybridge.store.calls import Calls
+from delaybridge.store.command import plain
 from tests.rigs.crew import BUCKETS, DEADLINE_S, Arrived, Crew
-from tests.rigs.ledgers import LedgerProbe
+from tests.rigs.ledgers import LedgerProbe, made
 from tests.rigs.waiting import wait_until_async
 from tests.servers.postgres import PostgresServer
-from tests.servers.redis import RedisServer
+from tests.servers.redis import ON_EVERY_REDIS, RedisServer
 
 TO = "memory:q"
 SOON = {"reconcile_s": 1.0}
@@ -142,7 +145,6 @@ async def test_while_the_database_is_down_messages_go_out(
     server: RedisServer, namespace: str, arrived: Arrived
 ) -> None:
     from delaybridge.errors import LedgerUnavailable
-    from tests.rigs.ledgers import made
 
     with PostgresServer() as database:
         crew = Crew(server.url, namespace, ledger=made(database.url))
@@ -172,3 +174,25 @@ async def test_while_the_database_is_down_messages_go_out(
             await crew.stop()
         finally:
             await crew.close()
+
+
+@ON_EVERY_REDIS
+async def test_on_every_redis(
+    redis_url: str, namespace: str, arrived: Arrived, tmp_path: Path
+) -> None:
+    url = made(f"sqlite:///{tmp_path / 'ledger.db'}")
+    crew, probe = Crew(redis_url, namespace, ledger=url), LedgerProbe(url)
+    try:
+        ids = await crew.schedule(64, seconds=0.2, first_s=4)
+        calls = Calls(namespace, None, None, Limits())
+        for bucket in (await crew.store.complete(calls.open()))[:8]:
+            await crew.store.run([plain("DEL", bucket.key(key)) for key in ("due", "messages")])
+        crew.start(ledger=SOON)
+        assert await crew.client.cancel(ids[0]) is Answer.CANCELLED
+        await arrived.all(ids[1:])
+        await states_are(probe, published=63, cancelled=1)
+        assert arrived.twice == []
+        await crew.stop()
+    finally:
+        await crew.close()
+        probe.close()

@@ -28,7 +28,8 @@ OUTAGE_S = 10  # how long a server does not answer
 class Bridge:
     """Workers are real `delaybridge scan` processes; consumers import only their client library.
 
-    brokers: name -> URL. Everything ends with `close`, whatever happened.
+    brokers: name -> URL. ledger: the URL of the ledger's database. Everything ends with `close`,
+    whatever happened.
     """
 
     def __init__(
@@ -40,11 +41,18 @@ class Bridge:
         *,
         lease_ttl_ms: int = 2000,
         settings: Mapping[str, str] | None = None,
+        ledger: str | None = None,
     ) -> None:
         self.folder, self.redis_url, self.namespace, self.brokers = (
             *(folder, redis_url, namespace, dict(brokers)),
         )
-        self.client = Client(redis_url, namespace=namespace, brokers=brokers, timeout_s=10)
+        self.client = Client(
+            redis_url, namespace=namespace, brokers=brokers, timeout_s=10, ledger=ledger,
+            durability="memory" if ledger is None else "ledger",
+        )  # fmt: skip
+        if ledger is not None:
+            kept = {"DELAYBRIDGE_DURABILITY": "ledger", "DELAYBRIDGE_LEDGER__URL": ledger}
+            settings = {**kept, **(settings or {})}
         self.environment = {
             **os.environ,
             "DELAYBRIDGE_LEASE__TTL_MS": str(lease_ttl_ms),

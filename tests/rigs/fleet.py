@@ -123,10 +123,11 @@ class Fleet:
         settled: bool = True,
         stderr: IO[bytes] | None = None,
         instead: Path | None = None,
+        failpoints: str = "",
     ) -> Process:
         """Start a worker; `settled`: wait until it holds a bucket. stderr: instead of its log.
 
-        instead: a folder whose modules are imported before any other.
+        instead: a folder whose modules are imported before any other. failpoints: of this one.
         """
         command = [sys.executable, "-m", "delaybridge", "--redis", self._redis_url]
         command += ["--namespace", self._namespace, "--broker", f"file={self._broker}"]
@@ -136,6 +137,8 @@ class Fleet:
         if instead is not None:
             path = os.pathsep.join([str(instead), environment["PYTHONPATH"]])
             environment = {**environment, "PYTHONPATH": path}
+        if failpoints:
+            environment = {**environment, "DELAYBRIDGE_FAILPOINTS": failpoints}
         process = Process(name, command, environment, log, stderr, instead or ROOT)
         self._processes.append(process)
         if settled:

@@ -1,0 +1,118 @@
+"""A process is killed between two steps: nothing is lost, and both sides agree afterwards."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from delaybridge import Client
+from tests.rigs.fleet import Fleet
+from tests.rigs.ledgers import LedgerProbe, made
+from tests.rigs.waiting import wait_until
+from tests.servers.redis import RedisServer
+
+TO = "file:q"
+DEADLINE_S = 30.0
+ROOT = Path(__file__).parents[2]
+# Schedules and cancels until it dies; prints each answer.
+PROGRAM = """
+import sys
+from delaybridge import Client
+url, namespace, ledger = sys.argv[1:]
+client = Client(url, namespace=namespace, brokers={"file": "memory://"}, durability="ledger",
+                ledger=ledger)
+for n in range(6):
+    print(client.schedule("file:q", b"x", delay=2, id=f"m{n}").answer, f"m{n}", flush=True)
+    if n % 3 == 2:
+        print(client.cancel(f"m{n}").value, f"m{n}", flush=True)
+"""
+
+
+@pytest.fixture
+def server() -> Iterator[RedisServer]:
+    with RedisServer() as server:
+        yield server
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return made(f"sqlite:///{tmp_path / 'ledger.db'}")
+
+
+@pytest.fixture
+def probe(url: str) -> Iterator[LedgerProbe]:
+    probe = LedgerProbe(url)
+    yield probe
+    probe.close()
+
+
+def fleet(tmp_path: Path, server: RedisServer, namespace: str, url: str) -> Fleet:
+    return Fleet(
+        tmp_path, server.url, namespace, DURABILITY="ledger", LEDGER__URL=url,
+        LEDGER__RECONCILE_S="1",
+    )  # fmt: skip
+
+
+def ages(probe: LedgerProbe) -> None:
+    """Calls of half a minute ago are not under way any more."""
+    probe.ask("UPDATE message SET created_ms = created_ms - 60000")
+
+
+@pytest.mark.parametrize("place", ["ledger.added", "ledger.answered"])
+@pytest.mark.parametrize("time", [1, 4, 7])
+def test_a_caller_dies(
+    place: str, time: int, tmp_path: Path, server: RedisServer, namespace: str, url: str,
+    probe: LedgerProbe,
+) -> None:  # fmt: skip
+    program = [sys.executable, "-c", PROGRAM, server.url, namespace, url]
+    points = {"DELAYBRIDGE_FAILPOINTS": f"{place}=exit:{time}"}
+    done = subprocess.run(
+        program, env={**os.environ, **points}, capture_output=True, text=True, cwd=ROOT
+    )
+    said = [line.split() for line in done.stdout.splitlines()]
+    cancelled = {id for answer, id in said if answer == "cancelled"}
+    accepted = {id for answer, id in said if answer == "created"} - cancelled
+    unanswered = {row.id for row in probe.ask("SELECT id FROM message")} - accepted - cancelled
+    ages(probe)
+    with fleet(tmp_path, server, namespace, url) as workers:
+        workers.start("w")
+        wait_until(lambda: not probe.states()["delayed"], DEADLINE_S, lambda: f"{probe.states()}")
+        published = [record.id for record in workers.published()]
+        assert len(published) == len(set(published))
+        assert accepted - unanswered <= set(published)
+        assert not cancelled & set(published)
+
+
+@pytest.mark.parametrize("place", ["ledger.sealed", "ledger.told", "ledger.restored"])
+@pytest.mark.parametrize("time", [1, 20])
+def test_a_worker_dies(
+    place: str, time: int, tmp_path: Path, server: RedisServer, namespace: str, url: str,
+    probe: LedgerProbe,
+) -> None:  # fmt: skip
+    with Client(
+        server.url, namespace=namespace, brokers={"file": "memory://"}, durability="ledger",
+        ledger=url,
+    ) as client:  # fmt: skip
+        ids = [client.schedule(TO, b"x", delay=3, id=f"m{n}").id for n in range(40)]
+        if place == "ledger.restored":
+            import redis
+
+            redis.Redis.from_url(server.url).flushall()
+        assert client.cancel(ids[0]) == "cancelled"
+    with fleet(tmp_path, server, namespace, url) as workers:
+        dying = workers.start("dies", settled=False, failpoints=f"{place}=exit:{time}")
+        wait_until(lambda: not dying.running or not probe.states()["delayed"], DEADLINE_S)
+        workers.start("w")
+        wait_until(
+            lambda: probe.states() == {"published": 39, "cancelled": 1}, DEADLINE_S,
+            lambda: f"{probe.states()}",
+        )  # fmt: skip
+        published = [record.id for record in workers.published()]
+        assert sorted(published) == sorted(ids[1:])
+    steps = probe.ask("SELECT id FROM transition WHERE \"to\" = 'published'")
+    assert len(steps) == 39
