@@ -72,9 +72,13 @@ end
 local t = redis.call('TIME')
 local now = tonumber(ARGV[1]) or t[1] * 1000 + math.floor(t[2] / 1000)
 
+local generation = redis.call('HGET', KEYS[8], 'generation') -- if there is a ledger
+if generation then
+  redis.call('ZCARD', KEYS[12]) -- fails here, before the first write, if it is not a zset
+end
+
 -- Keep it for the ledger; and if its schedule is sent again, it must not revive the message.
 local function forget(row, how)
-  local generation = redis.call('HGET', KEYS[8], 'generation')
   if generation then
     redis.call('ZADD', KEYS[12], string.format('%.17g', generation + how / 256), row .. id)
   end

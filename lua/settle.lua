@@ -61,7 +61,8 @@ local function keep(ids)
   for i, record in ipairs(redis.call('HMGET', KEYS[3], unpack(ids))) do
     if record then
       entries[#entries + 1] = string.format('%.17g', generation + PUBLISHED / 256)
-      entries[#entries + 1] = string.sub(record, 10, 13) .. ids[i]
+      local stamp = string.sub(record, 10, 13)
+      entries[#entries + 1] = stamp .. ids[i]
     end
   end
   if #entries > 0 then

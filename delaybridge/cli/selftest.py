@@ -13,7 +13,7 @@ from delaybridge.accept.accept import accept
 from delaybridge.errors import StoreDamaged, StoreError
 from delaybridge.message import Limits, Message, State
 from delaybridge.settings.namespace import MAX_BUCKETS
-from delaybridge.store import keys, pulling, record, recurring, registry, verbs
+from delaybridge.store import healing, keys, pulling, record, recurring, registry, verbs
 from delaybridge.store.command import RedisCommand
 from delaybridge.store.keys import SCRIPT_KEYS
 from delaybridge.store.placement import at
@@ -110,7 +110,17 @@ def _life(bucket: Bucket, namespace: str) -> Generator[RedisCommand[Any], Any, N
     yield recurring.recur(namespace, 0)
     yield registry.record(namespace, who, who, 0, b"")
     yield recurring.fence(bucket, ["doctor"])
+    yield from _healed(bucket, token)
     yield bucket.release(token)
+
+
+def _healed(bucket: Bucket, token: str) -> Generator[RedisCommand[Any], Any, None]:
+    """What a worker with a ledger does."""
+    yield healing.seal(bucket, (token, _TTL_MS))
+    as_of = yield healing.standing(bucket)
+    stamp = verbs.new_stamp()
+    yield healing.restore(bucket, as_of, [healing.Lacking(_ID, stamp, 1.0, b"x")])
+    yield healing.drop(bucket, (token, _TTL_MS), [(_ID, stamp)])
 
 
 def _schedule(bucket: Bucket) -> RedisCommand[Any]:

@@ -18,6 +18,7 @@ from delaybridge.store.verbs import Bucket
 TYPES = {
     **dict.fromkeys(("messages", "attempts", "dead_reason", "sources"), "hash"),
     **dict.fromkeys(("due", "parked", "dead", "calls", "mirror", "revoked", "ready"), "zset"),
+    "gone": "zset",
     "lease": "string",
     "marks": "hash",
 }

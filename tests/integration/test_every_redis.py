@@ -89,6 +89,9 @@ ELSEWHERE = {  # what runs until it is stopped, or asks no Redis
     "ingest kafka": "test_ingest_kafka.py",
     "demo": "acceptance/test_demo.py",
     "completion": "asks no Redis",
+    "ledger upgrade": "asks no Redis",
+    "restore": "test_ledger.py",
+    "purge": "test_ledger.py",
 }
 
 
