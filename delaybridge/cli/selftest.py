@@ -103,8 +103,7 @@ def _life(bucket: Bucket, namespace: str) -> Generator[RedisCommand[Any], Any, N
     yield bucket.trim(token, _TTL_MS, keep=None, age_ms=None)
     yield bucket.discard(verbs.new_stamp(), _ID)
     yield registry.announce(namespace, who, who, 0)
-    # For nothing: these have no bucket of their own.
-    yield registry.allow(namespace, [])
+    yield registry.allow(namespace, [])  # this and the next for nothing: they have no bucket
     yield registry.set_rule(namespace, who, b"", b"", limit=0)
     yield recurring.define(namespace, recurring.read_entry(who, b""), b"", b"", None)
     yield recurring.recur(namespace, 0)
