@@ -29,6 +29,7 @@ from delaybridge.cli.invocation import Invocation
 from delaybridge.cli.output import FAIL, OK, WARN
 from delaybridge.cli.servers import servers
 from delaybridge.message import PULL
+from delaybridge.settings.durability import Keeping
 from delaybridge.store import damage, gate, keys, registry, setbacks
 from delaybridge.store.described import unowned
 from delaybridge.store.unseen import numbers
@@ -89,6 +90,7 @@ def _findings(settings: Settings) -> Iterator[Finding]:
                 found = yield from _namespace(store, settings)
         except errors.DelayBridgeError as exc:
             yield Finding(FAIL, "redis", f"{_reason(exc)} ({settings.redis.url})")
+    yield from _ledger(settings)
     if not settings.brokers:
         remedy = "Add --broker amqp://HOST or [brokers]"
         yield Finding(WARN, "brokers", "none is configured: workers serve pull topics only", remedy)
@@ -150,6 +152,25 @@ def _rights(store: Store, settings: Settings) -> Iterator[Finding]:
         yield Finding(FAIL, "redis", _reason(exc))
     except errors.StoreError as exc:
         yield Finding(FAIL, "redis", _reason(exc), "Check the version and the user's rights")
+
+
+def _ledger(settings: Settings) -> Iterator[Finding]:
+    """Whether the ledger's database answers, and has the tables of this version."""
+    if not settings.ledger.url:
+        return
+    from delaybridge.ledger import Work, open_ledger
+
+    try:
+        ledger = open_ledger(settings.ledger.url, timeout_s=settings.redis.timeout_s)
+        ledger.run(Work(lambda on: None))
+        ledger.close()
+    except (errors.ConfigError, errors.StoreError) as exc:
+        yield Finding(FAIL, "ledger", str(exc).removeprefix("ledger: "))
+        return
+    yield Finding(OK, "ledger", f"{settings.ledger.url} answers, and has the tables it needs")
+    if settings.durability != Keeping.LEDGER:
+        what = f"durability is {settings.durability}: messages are not recorded"
+        yield Finding(WARN, "ledger", what, "Set: durability = ledger")
 
 
 def _namespace(

@@ -23,6 +23,8 @@ def make(url: str, timeout_s: float, connections: int) -> Engine:
         pool_use_lifo=True,
         pool_pre_ping=parsed.get_backend_name() != "sqlite",  # the server may have been restarted
         hide_parameters=True,
+        # Of MySQL: by default a transaction would not see what another one has just committed.
+        **({"isolation_level": "READ COMMITTED"} if parsed.get_backend_name() == "mysql" else {}),
     )
     if parsed.get_backend_name() == "sqlite":
         event.listen(engine, "connect", _prepare_sqlite)

@@ -15,7 +15,8 @@ from delaybridge.errors import ConfigError, LedgerUnavailable, MessageConflict
 from delaybridge.ledger.database import upgrade
 from delaybridge.ledger.tables import VERSION_TABLE, metadata
 from delaybridge.message import Answer
-from tests.rigs.command_line import runner
+from tests.rigs.command_line import Run, runner
+from tests.rigs.crew import Crew
 from tests.rigs.ledgers import LedgerProbe
 from tests.servers.redis import RedisServer
 
@@ -195,3 +196,25 @@ def test_restore_brings_back_what_redis_lost(
         done = run("--json", "purge", "--destination", TO, "--confirm", TO).objects[0]
         assert done["answers"] == {"cancelled": 50}
         assert ledger.states() == {"cancelled": 51}
+
+
+async def test_nothing_starts_with_tables_of_another_version(
+    redis_url: str, namespace: str, ledger_url: str, ledger: LedgerProbe
+) -> None:
+    ledger.ask(f"UPDATE {VERSION_TABLE} SET version_num = '77'")
+    crew = Crew(redis_url, namespace, ledger=ledger_url)
+    with pytest.raises(ConfigError, match="version 77"):
+        await crew.start()
+    await crew.close()
+
+
+def test_doctor_looks_at_the_ledger(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"sqlite:///{tmp_path / 'ledger.db'}"
+    monkeypatch.setenv("DELAYBRIDGE_LEDGER__URL", url)
+    assert "run: delaybridge ledger upgrade" in run("doctor").out
+    assert run("ledger", "upgrade").code == 0
+    said = run("doctor").out
+    assert "answers, and has the tables" in said
+    assert "messages are not recorded" in said
