@@ -15,9 +15,9 @@ from delaybridge.worker.eventlog import say
 async def open_namespace(store: AsyncStore, calls: Calls, role: str) -> None:
     """Open the namespace, as a `role` of `rights.ROLES`.
 
-    Raises ConfigError if a setting of Redis contradicts `durability`, or if the ledger's tables have
-    another version, and StoreDenied if the user lacks rights. What is lacking besides is logged: it
-    may pass, and what is stored can be delivered meanwhile.
+    Raises ConfigError if a setting of Redis contradicts `durability`, or the tables of the ledger
+    have another version, and StoreDenied if the user lacks rights. What is lacking besides is
+    logged: it may pass, and what is stored can be delivered meanwhile.
     """
     if store.recorder is not None:
         await _check_ledger(store.recorder.ledger)
