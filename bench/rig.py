@@ -68,12 +68,21 @@ def _given_or(
 
 
 class Bench:
-    """A namespace of its own, with a client and the processes that work on it."""
+    """A namespace of its own, with a client and the processes that work on it.
 
-    def __init__(self, redis_url: str, brokers: Mapping[str, str], folder: Path) -> None:
+    ledger: the URL of the ledger's database, if there is one.
+    """
+
+    def __init__(
+        self, redis_url: str, brokers: Mapping[str, str], folder: Path, ledger: str | None = None
+    ) -> None:
         self.namespace = f"bench-{uuid.uuid4().hex[:8]}"
         self.redis_url, self.brokers, self._folder = redis_url, brokers, folder
-        self.client = Client(redis_url, namespace=self.namespace, brokers=brokers, timeout_s=20)
+        self._kept = {} if ledger is None else {"DURABILITY": "ledger", "LEDGER__URL": ledger}
+        self.client = Client(
+            redis_url, namespace=self.namespace, brokers=brokers, timeout_s=20, ledger=ledger,
+            durability="memory" if ledger is None else "ledger",
+        )  # fmt: skip
         self._store = Store(redis_url, timeout_s=20)
         self._calls = Calls(self.namespace, brokers, None, Limits())
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -92,7 +101,8 @@ class Bench:
 
     def start(self, *arguments: str, **settings: str) -> int:
         """Start a delaybridge command and return its pid. settings: as in `start_worker`."""
-        environment = {f"DELAYBRIDGE_{name}": value for name, value in settings.items()}
+        given = {**self._kept, **settings}
+        environment = {f"DELAYBRIDGE_{name}": value for name, value in given.items()}
         brokers = [f"--broker={name}={url}" for name, url in self.brokers.items()]
         log = self._folder / f"{len(self._processes)}.log"
         with log.open("wb") as sink:
@@ -180,10 +190,13 @@ class Bench:
 
 
 @contextmanager
-def open_bench(redis_url: str, **brokers: str) -> Iterator[Bench]:
-    """Create a namespace with these brokers (name=URL); it is closed when the block ends."""
+def open_bench(redis_url: str, *, ledger: str | None = None, **brokers: str) -> Iterator[Bench]:
+    """Create a namespace with these brokers (name=URL); it is closed when the block ends.
+
+    ledger: as of `Bench`.
+    """
     with tempfile.TemporaryDirectory() as folder:
-        bench = Bench(redis_url, brokers, Path(folder))
+        bench = Bench(redis_url, brokers, Path(folder), ledger)
         try:
             bench.client.stats()  # creates the namespace
             yield bench

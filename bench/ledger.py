@@ -1,0 +1,151 @@
+"""B22: what the ledger costs: schedule, drain, and how fast a wiped Redis is rebuilt.
+
+    python -m bench.ledger [MESSAGES] [RUNS]
+
+Schedule is compared with plain INSERTs into the same table of the same database, a thousand rows in
+a commit, in the same run. Drain is compared with the same drain without a ledger. `told` is how
+long after the last message had left Redis the ledger had all of them as published.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+
+from sqlalchemy import create_engine, delete, func, insert, select
+
+from bench.rig import BODY, POLL_S, Table, open_bench, open_rabbitmq, open_redis, quorum_queue
+from delaybridge import Message
+from delaybridge.ledger.database import upgrade
+from delaybridge.ledger.tables import message
+from tests.servers.postgres import PostgresServer
+
+CALL = 1000
+TO = "kafka:orders"
+UNUSED = {"kafka": "kafka://127.0.0.1:1"}  # never connected
+
+
+@contextmanager
+def databases() -> Iterator[dict[str, str]]:
+    """A PostgreSQL and an SQLite with the ledger's tables: name -> URL."""
+    with tempfile.TemporaryDirectory() as folder, PostgresServer() as server:
+        found = {"PostgreSQL": server.url, "SQLite": f"sqlite:///{Path(folder) / 'ledger.db'}"}
+        for url in found.values():
+            upgrade(url, 20)
+        yield found
+
+
+def plain_inserts(url: str, count: int) -> float:
+    """Rows per second of INSERTs, a thousand in a commit; the table is emptied afterwards."""
+    engine = create_engine(url)
+    columns = {
+        "namespace": "plain", "bucket": 1, "state": "delayed", "tier": 1, "due_ms": 2**40,
+        "priority": 0, "destination": TO, "payload": BODY, "created_ms": 0, "updated_ms": 0,
+    }  # fmt: skip
+    rows = [{**columns, "id": f"{n:026}", "stamp": n} for n in range(count)]
+    began_s = time.monotonic()
+    for first in range(0, count, CALL):
+        with engine.begin() as connection:
+            connection.execute(insert(message), rows[first : first + CALL])
+    rate = count / (time.monotonic() - began_s)
+    empty(url)
+    return rate
+
+
+def empty(url: str) -> None:
+    """Delete all messages."""
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        connection.execute(delete(message))
+    engine.dispose()
+
+
+def scheduled(redis_url: str, url: str | None, count: int) -> float:
+    """Messages per second of `schedule_many`, a thousand in a call."""
+    with open_bench(redis_url, ledger=url, **UNUSED) as bench:
+        messages = [Message(TO, BODY, delay="1d")] * CALL
+        bench.client.schedule_many(messages[:10])
+        began_s = time.monotonic()
+        for first in range(0, count, CALL):
+            bench.client.schedule_many(messages[: min(CALL, count - first)])
+        rate = count / (time.monotonic() - began_s)
+    if url is not None:
+        empty(url)
+    return rate
+
+
+def drained(redis_url: str, broker: str, url: str | None, count: int) -> tuple[float, float, float]:
+    """Messages per second and microseconds of CPU of one worker; seconds until all was told."""
+    with open_bench(redis_url, ledger=url, rabbitmq=broker) as bench, quorum_queue(broker) as queue:
+        bench.fill(f"rabbitmq:{queue}/key", count)
+        rate, cpu_us = bench.measure_drain(count, [bench.start_worker()])
+        if url is None:
+            return rate, cpu_us, 0.0
+        began_s = time.monotonic()
+        while in_state(url, "published") < count:
+            time.sleep(POLL_S)
+        told_s = time.monotonic() - began_s
+    empty(url)
+    return rate, cpu_us, told_s
+
+
+def in_state(url: str, state: str) -> int:
+    """How many rows are in a state."""
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        asked = select(func.count()).select_from(message).where(message.c.state == state)
+        found = int(connection.scalar(asked) or 0)
+    engine.dispose()
+    return found
+
+
+def rebuilt(redis_url: str, url: str, count: int) -> float:
+    """Seconds from a FLUSHALL until one worker has restored all messages."""
+    with open_bench(redis_url, ledger=url, **UNUSED) as bench:
+        bench.fill(TO, count, delay="1d")
+        bench.start_worker()
+        bench.wait_until_owned()
+        began_s = time.monotonic()
+        bench.redis.flushall()
+        while sum(bench.redis.zcard(name) for name in bench.redis.scan_iter("*:due")) < count:
+            time.sleep(POLL_S)
+        took_s = time.monotonic() - began_s
+    empty(url)
+    return took_s
+
+
+def table(redis_url: str, broker: str, urls: dict[str, str], count: int, runs: int) -> None:
+    """Measure and print B22."""
+    out = Table(f"B22 ledger: {count:,} messages of 100 bytes, {runs} runs")
+    for name, url in urls.items():
+        pairs = [(plain_inserts(url, count), scheduled(redis_url, url, count)) for _ in range(runs)]
+        limit, rate = median(p for p, _ in pairs), median(r for _, r in pairs)
+        ratio = median(r / p for p, r in pairs)
+        out.line(f"schedule, {name}", f"{rate:,.0f}/s", f"of {limit:,.0f} INSERTs", f"{ratio:.2f}")
+    for name, url in urls.items():
+        found = [
+            (drained(redis_url, broker, None, count), drained(redis_url, broker, url, count))
+            for _ in range(runs)
+        ]
+        rate, cpu_us, told_s = (median(own[i] for _, own in found) for i in range(3))
+        ratio = median(own[0] / without[0] for without, own in found)
+        limit = median(without[0] for without, _ in found)
+        figures = f"{rate:,.0f}/s", f"of {limit:,.0f}/s", f"{ratio:.2f}", f"{cpu_us:.1f} us CPU"
+        out.line(f"drain, {name}", *figures, f"told in {told_s:.1f} s")
+    seconds = median(rebuilt(redis_url, urls["PostgreSQL"], count) for _ in range(runs))
+    out.line("rebuild after FLUSHALL, PostgreSQL", f"{seconds:.1f} s")
+
+
+def main(count: int = 40_000, runs: int = 3) -> None:
+    """Print the table."""
+    with open_redis() as redis, open_rabbitmq() as broker, databases() as urls:
+        table(redis.url, broker.url, urls, count, runs)
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))
