@@ -21,7 +21,7 @@ from delaybridge.settings.urls import redact_text
 
 T = TypeVar("T")
 _GRACE_S = 1.0  # for the database to say itself that its time is up
-_NOTHING = "nothing was written"
+_NOTHING = "nothing was written to it"
 _UNKNOWN = "whether it was written is unknown: call again"
 
 

@@ -22,10 +22,12 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import IntegrityError
 
+from delaybridge.errors import printable
 from delaybridge.ledger.rows import OVER, LedgerRow, Life, Name, RowName, Step
 from delaybridge.ledger.tables import FINISHED, HOT, message, namespace, transition
 
 T = TypeVar("T")
+_CHARS = 1000
 _AT_ONCE = 400  # names in one statement
 _ARRAYS = {"bucket": "integer", "id": "text", "stamp": "bigint"}
 _COLUMNS = {
@@ -108,7 +110,7 @@ class Records:
 
         replaced_by: the stamp of the call whose row stays.
         """
-        values: dict[str, Any] = {"state": state, "error": error, "updated_ms": now_ms}
+        values: dict[str, Any] = {"state": state, "error": _shown(error), "updated_ms": now_ms}
         if state in OVER:
             values["tier"] = FINISHED
         if due_ms is not None:
@@ -121,7 +123,8 @@ class Records:
 
     def note(self, on: Connection, steps: Sequence[Step]) -> None:
         """Add to the history."""
-        self._insert(on, "transition", _STEPS, steps)
+        clean = [step._replace(error=_shown(step.error)) if step.error else step for step in steps]
+        self._insert(on, "transition", _STEPS, clean)
 
     # read
 
@@ -212,6 +215,11 @@ class Records:
     @property
     def _own(self) -> ColumnElement[bool]:
         return message.c.namespace == self.namespace
+
+
+def _shown(error: str) -> str:
+    """An error of a broker may hold what a database does not take as text."""
+    return printable(error)[:_CHARS]
 
 
 def _named(on: Connection, names: Sequence[tuple[Any, ...]]) -> ColumnElement[bool]:

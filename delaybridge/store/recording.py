@@ -17,7 +17,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from delaybridge import failpoints
-from delaybridge.errors import ConfigError, LedgerUnavailable, StoreDenied, StoreFull
+from delaybridge.errors import (
+    ConfigError,
+    LedgerUnavailable,
+    StoreDenied,
+    StoreError,
+    StoreFull,
+)
 from delaybridge.ledger import open_ledger
 from delaybridge.ledger.rows import LedgerRow
 from delaybridge.ledger.work import Ledger, Work
@@ -207,7 +213,7 @@ class _Recording:
             return
         try:
             self._added = yield Work(lambda on: self._records.add(on, rows))
-        except Exception as exc:  # nothing is stored without its row
+        except StoreError as exc:  # nothing is stored without its row
             for i in self._rows:
                 self.answers[i] = exc
             self._rows = {}
@@ -259,7 +265,7 @@ class _Recording:
     def _commit(self, effects: Effects, tries: int) -> Steps:
         try:
             yield Work(effects.run)
-        except Exception as exc:
+        except StoreError as exc:
             for i in effects.places:
                 if not isinstance(self.answers[i], Exception):
                     self.answers[i] = exc
@@ -321,7 +327,7 @@ class _Recording:
         ids = [str(id) for _, id in named]
         try:
             rows = yield Work(lambda on: self._records.live(on, ids))
-        except Exception as exc:
+        except StoreError as exc:
             for i in (i for own in named.values() for i in own):
                 self.answers[i] = exc
             return

@@ -139,6 +139,18 @@ def test_another_version_of_the_tables_is_refused(
     assert alone.get("x") is None
 
 
+def test_tables_that_are_dropped_later_are_named(client: Client, ledger: LedgerProbe) -> None:
+    client.schedule(TO, b"1", delay="1h", id="first")
+    ledger.ask("DROP TABLE message")
+    for call in (
+        lambda: client.schedule(TO, b"1", delay="1h", id="x"),
+        lambda: client.schedule_many([Message(TO, b"1", delay="1h")] * 2),
+        lambda: client.cancel("first"),
+    ):
+        with pytest.raises(LedgerUnavailable, match="message"):
+            call()
+
+
 def test_without_a_database_nothing_is_accepted(
     redis_url: str, namespace: str, alone: Client, tmp_path: Path
 ) -> None:
