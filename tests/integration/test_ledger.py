@@ -17,7 +17,7 @@ from delaybridge.ledger.tables import VERSION_TABLE, metadata
 from delaybridge.message import Answer
 from tests.rigs.command_line import Run, runner
 from tests.rigs.crew import Crew
-from tests.rigs.ledgers import LedgerProbe
+from tests.rigs.ledgers import LedgerProbe, made
 from tests.servers.redis import RedisServer
 
 TO = "memory:q"
@@ -230,3 +230,27 @@ def test_doctor_looks_at_the_ledger(
     said = run("doctor").out
     assert "answers, and has the tables" in said
     assert "messages are not recorded" in said
+
+
+def test_the_user_of_the_page_needs_no_more_rights(
+    redis_url: str, namespace: str, postgres_url: str
+) -> None:
+    made(postgres_url)
+    owner = LedgerProbe(postgres_url)
+    page = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
+    user = f"u{namespace.replace('-', '')[:12]}"
+    owner.ask(f"CREATE USER {user}")
+    for line in page.split("## The ledger's database")[1].split("## ")[0].splitlines():
+        if line.startswith("    GRANT"):
+            owner.ask(line.replace("TO delaybridge;", f"TO {user}"))
+    url = postgres_url.replace("delaybridge@", f"{user}@")
+    with Client(
+        redis_url, namespace=namespace, brokers=BROKERS, durability="ledger", ledger=url
+    ) as client:
+        client.schedule(TO, b"1", delay="1h", id="x")
+        assert client.reschedule("x", delay="2h") is Answer.RESCHEDULED
+        assert client.cancel("x") is Answer.CANCELLED
+    assert owner.states() == {"cancelled": 1}
+    owner.ask(f"DROP OWNED BY {user}")
+    owner.ask(f"DROP USER {user}")
+    owner.close()
