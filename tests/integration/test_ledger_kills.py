@@ -113,6 +113,6 @@ def test_a_worker_dies(
             lambda: f"{probe.states()}",
         )  # fmt: skip
         published = [record.id for record in workers.published()]
-        assert sorted(published) == sorted(ids[1:])
+        assert set(published) == set(ids[1:])  # what was in flight then comes again
     steps = probe.ask("SELECT id FROM transition WHERE \"to\" = 'published'")
     assert len(steps) == 39
