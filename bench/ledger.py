@@ -53,6 +53,7 @@ def plain_inserts(url: str, count: int) -> float:
         with engine.begin() as connection:
             connection.execute(insert(message), rows[first : first + CALL])
     rate = count / (time.monotonic() - began_s)
+    engine.dispose()
     empty(url)
     return rate
 

@@ -93,7 +93,7 @@ class Records:
         """Remove rows of calls that scheduled nothing."""
         for some in _parts(on, names):
             live = message.c.tier > 0
-            on.execute(delete(message).where(self._own, live, _named(on, some)))
+            on.execute(delete(message).where(live, self._named(on, some)))
 
     def change(
         self,
@@ -115,11 +115,11 @@ class Records:
             values["tier"] = FINISHED
         if due_ms is not None:
             values["due_ms"] = due_ms
-        which = [self._own, message.c.tier > 0]
+        which = [message.c.tier > 0]
         if replaced_by is not None:
             which.append(message.c.stamp != replaced_by)
         for some in _parts(on, names):
-            on.execute(update(message).where(*which, _named(on, some)).values(values))
+            on.execute(update(message).where(*which, self._named(on, some)).values(values))
 
     def note(self, on: Connection, steps: Sequence[Step]) -> None:
         """Add to the history."""
@@ -133,7 +133,7 @@ class Records:
         columns = [message.c[name] for name in (*_ARRAYS, "state", "due_ms")]
         found: dict[RowName, tuple[str, int]] = {}
         for some in _parts(on, names):
-            for row in on.execute(select(*columns).where(self._own, _named(on, some))):
+            for row in on.execute(select(*columns).where(self._named(on, some))):
                 found[row.bucket, row.id, row.stamp] = row.state, row.due_ms
         return found
 
@@ -156,7 +156,7 @@ class Records:
         found: dict[Name, int] = {}
         columns = [message.c[name] for name in _ARRAYS]
         for some in _parts(on, names):
-            query = select(*columns).where(self._own, message.c.tier > 0, _named(on, some))
+            query = select(*columns).where(message.c.tier > 0, self._named(on, some))
             for row in on.execute(query.order_by(message.c.number.desc())):
                 found[row.bucket, row.id] = row.stamp
         return found
@@ -221,16 +221,25 @@ def _shown(error: str) -> str:
     """An error of a broker may hold what a database does not take as text."""
     return printable(error)[:_CHARS]
 
+    def _named(self, on: Connection, names: Sequence[tuple[Any, ...]]) -> ColumnElement[bool]:
+        """Whether a row is one of these in this namespace; names of one length.
 
-def _named(on: Connection, names: Sequence[tuple[Any, ...]]) -> ColumnElement[bool]:
-    """Whether a row is one of these; names of one length."""
-    columns = [*_ARRAYS][: len(names[0])]
-    if on.dialect.name != "postgresql":
-        return tuple_(*(message.c[column] for column in columns)).in_(names)
-    values = dict(zip(columns, map(list, zip(*names, strict=True)), strict=True))
-    rows = ", ".join(f"CAST(:of_{column} AS {_ARRAYS[column]}[])" for column in columns)
-    clause = text(f"({', '.join(columns)}) IN (SELECT * FROM unnest({rows}))")
-    return clause.bindparams(**_arguments(values))  # type: ignore[return-value]
+        PostgreSQL looks each name up. With a join it would read the whole namespace, as long as its
+        statistics are older than a burst; OFFSET 0 keeps it from making one.
+        """
+        columns = [*_ARRAYS][: len(names[0])]
+        if on.dialect.name != "postgresql":
+            return self._own & tuple_(*(message.c[column] for column in columns)).in_(names)
+        values = dict(zip(columns, map(list, zip(*names, strict=True)), strict=True))
+        arrays = ", ".join(f"CAST(:of_{column} AS {_ARRAYS[column]}[])" for column in columns)
+        same = " AND ".join(f"m.{column} = given.{column}" for column in columns)
+        clause = text(
+            f"number = ANY(ARRAY(SELECT found.number FROM unnest({arrays}) "
+            f"AS given({', '.join(columns)}), LATERAL (SELECT m.number FROM message AS m "
+            f"WHERE m.namespace = :of_namespace AND {same} OFFSET 0) AS found))"
+        )
+        own: dict[str, Any] = {**_arguments(values), "of_namespace": self.namespace}
+        return clause.bindparams(**own)  # type: ignore[return-value]
 
 
 def _inserted(table: str, names: Sequence[str], columns: Mapping[str, str]) -> str:
