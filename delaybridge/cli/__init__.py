@@ -43,6 +43,7 @@ COMMANDS = {
     "ledger": ("ledger", "The ledger's database: make its tables, or bring them up to date."),
     "restore": ("ledger", "Bring messages of the ledger back that Redis lacks."),
     "purge": ("ledger", "Cancel all unfinished messages of a destination, by the ledger's record."),
+    "outbox": ("outbox", "Messages of an application's own transactions: move them into Redis."),
     "scripts": ("scripts", "Load the Lua scripts where workers may not."),
     "config": ("config", "Show and check the settings."),
     "completion": ("completion", "Print the script that makes a shell complete commands."),

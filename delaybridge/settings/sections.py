@@ -103,6 +103,16 @@ class LedgerSettings(Section):
     """How often one worker compares the ledger with Redis, and mends what differs."""
 
 
+class OutboxSettings(Section):
+    """An application's database with the table of `delaybridge.outbox`: see docs/outbox.md."""
+
+    url: Annotated[SecretUrl, BeforeValidator(check_ledger_url)] = SecretUrl("")
+    """The same forms as for ledger.url. It is used by `delaybridge outbox` only."""
+    poll_ms: Annotated[int, whole(1, 60_000)] = 20
+    """How often the pump looks for rows. On PostgreSQL it is told of them, and looks every
+    second."""
+
+
 class LeaseSettings(Section):
     """The right of one worker to scan one bucket."""
 

@@ -30,6 +30,7 @@ from delaybridge.settings.sections import (
     LedgerSettings,
     LimitsSettings,
     MetricsSettings,
+    OutboxSettings,
     PublishSettings,
     RedisSettings,
     RetrySettings,
@@ -67,6 +68,7 @@ class Settings(Section, BaseSettings):
     the caller gets an error."""
     redis: RedisSettings = RedisSettings()
     ledger: LedgerSettings = LedgerSettings()
+    outbox: OutboxSettings = OutboxSettings()
     brokers: dict[
         Annotated[str, AfterValidator(_broker_name)],
         Annotated[SecretUrl, BeforeValidator(check_broker_url)],
@@ -169,6 +171,7 @@ class Settings(Section, BaseSettings):
         urls = [("redis.url", self.redis.url)]
         urls += [(f"brokers.{name}", url) for name, url in self.brokers.items()]
         urls += [("ledger.url", self.ledger.url)] if self.ledger.url else []
+        urls += [("outbox.url", self.outbox.url)] if self.outbox.url else []
         found = [f"{path}: {text}" for path, url in urls for text in cautions(url)]
         if self.publish.heartbeat_s < LOW_HEARTBEAT_S:
             found.append(

@@ -92,6 +92,9 @@ ELSEWHERE = {  # what runs until it is stopped, or asks no Redis
     "ledger upgrade": "asks no Redis",
     "restore": "test_ledger.py",
     "purge": "test_ledger.py",
+    "outbox run": "test_outbox.py",
+    "outbox create-table": "asks no Redis",
+    "outbox ls": "asks no Redis",
 }
 
 

@@ -16,7 +16,7 @@ ROOMS = (
     *("errors", "events", "times", "backoff", "message", "sql_connection"),
     *("failpoints", "tracing", "recurring"),
     *("amqp", "accept", "settings", "ledger", "store", "dedup", "metrics", "publish", "client"),
-    *("intercept", "scan", "ingest", "worker", "web", "demo", "cli", "__main__"),
+    *("outbox", "intercept", "scan", "ingest", "worker", "web", "demo", "cli", "__main__"),
 )
 LEVEL = {room: level for level, room in enumerate(ROOMS)}
 LEVEL["demo"] = LEVEL["cli"]  # `demo` is one of the commands, and prints as they do

@@ -1,0 +1,60 @@
+"""Hears from PostgreSQL that rows were committed, on a connection of its own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import psycopg
+from sqlalchemy import make_url
+
+from delaybridge.backoff import Backoff
+from delaybridge.outbox import table
+
+_WAIT_S = 0.5  # so that it ends soon after it was closed
+_RECONNECT_S = (0.1, 5.0)
+
+
+class Listener:
+    """Calls `on_news` when somebody has committed rows. It reconnects by itself, silently.
+
+    is_listening: False while it hears nothing; ask the table more often then.
+    """
+
+    def __init__(self, url: str, on_news: Callable[[], None], *, timeout_s: float) -> None:
+        self.is_listening = False
+        made = make_url(str.__str__(url)).set(drivername="postgresql")
+        self._conninfo = made.render_as_string(hide_password=False)
+        self._on_news, self._timeout_s = on_news, max(2, round(timeout_s))
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="outbox-listener", daemon=True)
+
+    def start(self) -> None:
+        """Begin to listen, in a thread."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop, and wait for the thread to end."""
+        self._ended.set()
+        self._thread.join(self._timeout_s + _WAIT_S)
+
+    def _run(self) -> None:
+        backoff = Backoff(*_RECONNECT_S)
+        while not self._ended.is_set():
+            try:
+                self._listen()
+            except psycopg.Error:
+                pass  # the pump, which has the same database, says so
+            self.is_listening = False
+            self._ended.wait(backoff.next_s())
+
+    def _listen(self) -> None:
+        with psycopg.connect(
+            self._conninfo, autocommit=True, connect_timeout=self._timeout_s
+        ) as connection:
+            connection.execute(table.LISTEN)
+            self.is_listening = True
+            self._on_news()  # of what was committed before
+            while not self._ended.is_set():
+                for _ in connection.notifies(timeout=_WAIT_S, stop_after=1):
+                    self._on_news()

@@ -1,0 +1,165 @@
+"""The pump: moves committed rows of the outbox into Redis."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
+from delaybridge.backoff import Backoff
+from delaybridge.client.client import Client
+from delaybridge.errors import ConfigError, StoreError, StoreWiped
+from delaybridge.message import Answer, OnConflict
+from delaybridge.outbox.database import Call, OutboxTable
+from delaybridge.outbox.table import MOST_ROWS
+from delaybridge.store.scheduling import Receipt
+
+Say = Callable[..., None]  # called with a level, an event's name and its fields
+Outcome = Receipt | Answer | Exception
+_RETRY_S = (0.1, 2.0)  # pause after a failure: first, longest
+_STEADY_S = 10.0
+_HEARD_POLL_S = 1.0  # while a listener tells of new rows
+
+
+class Pump:
+    """Moves the committed rows of one namespace into Redis, in the order in which they were made.
+
+    A row is deleted after Redis has its message, both before the next batch. If the process dies in
+    between, the row is sent again with the same stamp: a message that is still pending is not
+    doubled; one that was published meanwhile comes a second time. Nothing is lost.
+
+    A transaction has at most one call for each id. So a call that is sent again is never later
+    than another one for its id. One pump works at a time; further ones take over when it ends.
+
+    If Redis or the database fails, it says so once, and tries again until stopped. is_told: while
+    it returns True, somebody calls `look` when rows were committed.
+    """
+
+    def __init__(
+        self,
+        rows: OutboxTable,
+        client: Client,
+        say: Say,
+        *,
+        poll_s: float,
+        is_told: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._rows, self._client, self._say = rows, client, say
+        self._poll_s, self._is_told = poll_s, is_told
+        self._bell, self._stopping = threading.Event(), threading.Event()
+        self._silent: set[str] = set()  # what has failed, and was said
+
+    def look(self) -> None:
+        """Look for rows now. From any thread."""
+        self._bell.set()
+
+    def stop(self) -> None:
+        """End after the batch under way. From any thread."""
+        self._stopping.set()
+        self._bell.set()
+
+    def run(self) -> None:
+        """Move rows until stopped. StoreWiped, ConfigError: a restart is needed."""
+        backoff = Backoff(*_RETRY_S, _STEADY_S)
+        began_s = time.monotonic()
+        while not self._stopping.is_set():
+            self._bell.clear()
+            try:
+                if "store_silent" in self._silent:
+                    self._client.run(lambda calls: calls.now_ms())  # before rows are locked again
+                is_more = self._rows.has_any() and self._batch()
+            except (ConfigError, StoreWiped):
+                raise
+            except (StoreError, SQLAlchemyError) as exc:
+                self._fail("store_silent" if isinstance(exc, StoreError) else "outbox_silent", exc)
+                self._stopping.wait(backoff.next_s(time.monotonic() - began_s))
+                began_s = time.monotonic()
+                continue
+            self._succeed()
+            if not is_more:
+                self._bell.wait(_HEARD_POLL_S if self._is_told() else self._poll_s)
+
+    def _batch(self) -> bool:
+        """Move one batch; whether there may be more to do at once.
+
+        StoreError: of some calls Redis gave no answer, or refused them; they stay, the others are
+        done.
+        """
+        failure: Exception | None = None
+        with self._rows.batch() as batch:
+            if batch is None:  # another pump does it
+                return False
+            calls = _first_of_each_id(batch.calls)
+            done, refused = list[int](), dict[int, str]()
+            for call, outcome in self._sent(calls):
+                if isinstance(outcome, Exception):
+                    failure = failure or outcome
+                elif outcome == Answer.CONFLICT:
+                    refused[call.number] = "conflict: the id is pending with other content"
+                else:
+                    done.append(call.number)
+            batch.finish(done, refused)
+        for number, reason in refused.items():
+            self._say(logging.WARNING, "outbox_refused", number=number, reason=reason)
+        if done:
+            self._say(logging.DEBUG, "outbox_moved", n=len(done))
+        if failure is not None:
+            raise failure
+        return len(batch.calls) == MOST_ROWS or len(calls) < len(batch.calls)
+
+    def _sent(self, calls: Iterable[Call]) -> Iterable[tuple[Call, Outcome]]:
+        """Each call with its outcome. Their ids differ, so their order does not matter."""
+        by_policy, by_key = defaultdict[str, list[Call]](list), defaultdict[Any, list[Call]](list)
+        for call in calls:
+            if call.accepted is None:
+                by_key[call.key].append(call)
+            else:
+                by_policy[call.policy].append(call)
+        for policy, some in by_policy.items():
+            yield from zip(some, self._schedule(some, OnConflict(policy)), strict=True)
+        for key, some in by_key.items():
+            yield from zip(some, self._cancel(some, key), strict=True)
+
+    def _schedule(self, calls: Iterable[Call], policy: OnConflict) -> Iterable[Outcome]:
+        messages = [(call.stamp, call.accepted) for call in calls if call.accepted is not None]
+        return self._client.run(lambda on: on.schedule_each(messages, policy))
+
+    def _cancel(self, calls: Iterable[Call], key: bytes | None) -> Iterable[Outcome]:
+        ids = [call.id for call in calls]
+        answers = self._client.cancel_many(ids, key=key)
+        late = [id for id, each in zip(ids, answers, strict=True) if each is Answer.IN_FLIGHT]
+        if late:
+            shown = ",".join(late)
+            self._say(logging.WARNING, "outbox_cancel_too_late", n=len(late), ids=shown)
+        return answers
+
+    def _fail(self, event: str, exc: Exception) -> None:
+        if event in self._silent:
+            return
+        self._silent.add(event)
+        own = exc.orig if isinstance(exc, DBAPIError) and exc.orig is not None else exc
+        text = " ".join(str(own).split()) or type(own).__name__  # no parameters: they are messages
+        self._say(logging.WARNING, event, reason=text, hint="it tries again; no row is lost")
+
+    def _succeed(self) -> None:
+        for event in sorted(self._silent):
+            what = "redis" if event == "store_silent" else "the database"
+            self._say(logging.INFO, "outbox_goes_on", reason=f"{what} answers again")
+        self._silent.clear()
+
+
+def _first_of_each_id(calls: Iterable[Call]) -> list[Call]:
+    """The calls whose order does not matter; the others wait for the next transaction.
+
+    Two for one id in one transaction, sent again after a crash, would undo each other: a cancel
+    would hit the message that was scheduled after it.
+    """
+    first: dict[str, Call] = {}
+    for call in calls:
+        first.setdefault(call.id, call)
+    return list(first.values())

@@ -1,0 +1,78 @@
+"""The process of `delaybridge outbox run`: the pump in a thread, and a listener on PostgreSQL."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import ExitStack, closing
+from typing import TYPE_CHECKING
+
+from delaybridge.client.client import Client
+from delaybridge.errors import ConfigError
+from delaybridge.settings.settings import Settings
+from delaybridge.sql_connection import POSTGRESQL
+from delaybridge.worker.eventlog import say
+from delaybridge.worker.service import Service, run
+
+if TYPE_CHECKING:
+    from delaybridge.outbox.database import OutboxTable
+
+_EXTRAS = {"psycopg": "postgres", "pymysql": "mysql"}
+
+
+class Pumping(Service):
+    """One pump, from start to the end of its last batch."""
+
+    left_behind = "rows stay in the outbox until a pump moves them"
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__()
+        self._settings = settings
+
+    async def work(self) -> None:
+        """Move rows until stopped. Raises only errors that need a restart."""
+        from delaybridge.outbox.pump import Pump
+
+        s, timeout_s = self._settings, self._settings.redis.timeout_s
+        with ExitStack() as stack:
+            rows = stack.enter_context(closing(open_table(s)))
+            client = stack.enter_context(Client.from_settings(s))
+            pump = Pump(
+                rows, client, say, poll_s=s.outbox.poll_ms / 1000,
+                is_told=lambda: listener is not None and listener.is_listening,
+            )  # fmt: skip
+            listener = None
+            if rows.dialect == POSTGRESQL:
+                from delaybridge.outbox.listener import Listener
+
+                listener = Listener(s.outbox.url, pump.look, timeout_s=timeout_s)
+                stack.enter_context(closing(listener)).start()
+            moving = asyncio.create_task(asyncio.to_thread(pump.run))
+            stopped = asyncio.create_task(self.stopping.wait())
+            await asyncio.wait([moving, stopped], return_when=asyncio.FIRST_COMPLETED)
+            pump.stop()
+            stopped.cancel()
+            await moving
+
+
+def open_table(settings: Settings) -> OutboxTable:
+    """The table of the outbox; nothing is connected yet.
+
+    ConfigError: `outbox.url` is not set, or SQLAlchemy or the driver is not installed.
+    """
+    url = settings.outbox.url
+    if not url:
+        what = "no database is configured; set it, as postgresql+psycopg://HOST/DATABASE"
+        raise ConfigError(f"outbox.url: {what}")
+    try:
+        from delaybridge.outbox.database import OutboxTable
+
+        return OutboxTable(url, settings.namespace, timeout_s=settings.redis.timeout_s)
+    except ModuleNotFoundError as exc:
+        extra = _EXTRAS.get(exc.name or "", "ledger")
+        what = f"{exc.name} is not installed; pip install 'delaybridge[{extra}]'"
+        raise ConfigError(f"outbox.url: {what}") from None
+
+
+def run_outbox(settings: Settings) -> None:
+    """Pump in this process until SIGTERM or Ctrl-C; a second one ends it at once."""
+    run(Pumping(settings))

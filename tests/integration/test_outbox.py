@@ -1,0 +1,432 @@
+"""The outbox on real databases and a real Redis: exactly what was committed is scheduled."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pymysql
+import pytest
+from sqlalchemy import URL, Connection, Engine, create_engine, make_url, text
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import Session
+
+from delaybridge import Client, Message, outbox
+from delaybridge.outbox.database import Batch, OutboxTable
+from delaybridge.outbox.pump import Pump
+from delaybridge.store.selection import Selection
+from tests.rigs.command_line import Run
+from tests.rigs.fleet import ROOT, Process
+from tests.rigs.waiting import wait_until
+from tests.servers.postgres import PostgresServer
+from tests.servers.redis import RedisServer
+
+TO = "rabbitmq:orders/close"
+MANY = 5000
+DEADLINE_S = 30.0
+PAGE = ROOT / "docs" / "outbox.md"
+# A test of many transactions need not wait for the disk.
+FAST = {"sqlite": "PRAGMA synchronous = OFF", "postgresql": "SET synchronous_commit = off"}
+
+
+class Killed(Exception):
+    """The pump died before its commit."""
+
+
+class Dying(OutboxTable):
+    """A table whose batches are rolled back at their end, as by the death of the process."""
+
+    @contextmanager
+    def batch(self) -> Iterator[Batch | None]:
+        with super().batch() as batch:
+            yield batch
+            raise Killed
+
+
+@pytest.fixture(params=["sqlite", "postgres", "mariadb"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A database of the test's own, with the table."""
+    if request.param == "sqlite":
+        found = f"sqlite:///{tmp_path / 'app.db'}"
+    else:
+        found = request.getfixturevalue(f"{request.param}_url")
+    with closing(OutboxTable(found, "x", timeout_s=5)) as table:
+        table.create()
+    return found
+
+
+@pytest.fixture
+def engine(url: str) -> Iterator[Engine]:
+    """The application's."""
+    made = create_engine(url)
+    yield made
+    made.dispose()
+
+
+@pytest.fixture
+def client(redis_url: str, namespace: str) -> Iterator[Client]:
+    with Client(redis_url, namespace=namespace) as client:
+        yield client
+
+
+@pytest.fixture
+def box(namespace: str) -> outbox.Outbox:
+    return outbox.Outbox(namespace=namespace)
+
+
+Start = Callable[[], Process]
+
+
+@pytest.fixture
+def start(url: str, flags: list[str], tmp_path: Path) -> Iterator[Start]:
+    """Starts pumps, as processes."""
+    with ExitStack() as stack:
+        logs = iter(range(100))
+
+        def one() -> Process:
+            environment = {**os.environ, "DELAYBRIDGE_OUTBOX__URL": url}
+            environment["DELAYBRIDGE_REDIS__TIMEOUT_S"] = "2"
+            command = [sys.executable, "-m", "delaybridge", *flags, "outbox", "run"]
+            process = Process("pump", command, environment, tmp_path / f"pump-{next(logs)}")
+            stack.callback(process.close)
+            return process
+
+        yield one
+
+
+def ids(client: Client) -> list[str]:
+    """The ids of all messages in Redis."""
+    return [one.id for page in client.select(Selection()) for one in page]
+
+
+def message(id: str | None = None, body: str = "x") -> Message:
+    return Message(TO, body, delay="1h", id=id)
+
+
+def wait_ids(client: Client, expected: set[str]) -> None:
+    wait_until(lambda: {*ids(client)} == expected, DEADLINE_S, lambda: f"{len(ids(client))} ids")
+
+
+def rows(engine: Engine) -> list[Any]:
+    with engine.connect() as connection:
+        asked = text("SELECT number, verb, id, error FROM delaybridge_outbox ORDER BY number")
+        return [*connection.execute(asked)]
+
+
+@contextmanager
+def pumping(url: str, client: Client, namespace: str) -> Iterator[list[str]]:
+    """A pump in a thread of this process; yields the names of what it says."""
+    said: list[str] = []
+    with closing(OutboxTable(url, namespace, timeout_s=5)) as table:
+        pump = Pump(table, client, lambda level, event, **_: said.append(event), poll_s=0.01)
+        thread = threading.Thread(target=pump.run)
+        thread.start()
+        try:
+            yield said
+        finally:
+            pump.stop()
+            thread.join(DEADLINE_S)
+            assert not thread.is_alive()
+
+
+def driver(url: URL) -> Any:
+    """A connection of the database's own library."""
+    if url.get_backend_name() == "sqlite":
+        return sqlite3.connect(str(url.database))
+    if url.get_backend_name() == "postgresql":
+        plain = url.set(drivername="postgresql")
+        return psycopg.connect(plain.render_as_string(hide_password=False))
+    return pymysql.connect(host=url.host, port=url.port, user=url.username, database=url.database)
+
+
+@pytest.mark.parametrize("library", ["driver", "connection", "session"])
+def test_a_rollback_schedules_nothing_and_a_commit_does(
+    url: str, engine: Engine, client: Client, box: outbox.Outbox, namespace: str, library: str
+) -> None:
+    made: Any = driver(make_url(url)) if library == "driver" else engine.connect()
+    if library == "session":
+        made.close()
+        made = Session(engine)
+    with pumping(url, client, namespace), closing(made):
+        box.schedule(made, message("gone"))
+        made.rollback()
+        before = [box.schedule(made, message(f"é-{n}")) for n in range(3)]
+        assert ids(client) == []  # not before the commit
+        made.commit()
+        wait_ids(client, {*before})
+        wait_until(lambda: not rows(engine), DEADLINE_S)
+    found = client.get(before[0])
+    assert found is not None
+    assert found.body == b"x"
+
+
+def transactions(engine: Engine, box: outbox.Outbox, count: int) -> set[str]:
+    """Many transactions, every third of them rolled back; the ids of the others."""
+    committed = set()
+    with engine.connect() as connection:
+        if (fast := FAST.get(engine.dialect.name)) is not None:
+            connection.execute(text(fast))
+            connection.commit()
+        for number in range(count):
+            id = box.schedule(connection, message(f"order-{number}"))
+            if number % 3:
+                connection.commit()
+                committed.add(id)
+            else:
+                connection.rollback()
+    return committed
+
+
+def test_exactly_the_committed_ones_arrive_although_the_pump_is_killed(
+    engine: Engine, client: Client, box: outbox.Outbox, start: Start
+) -> None:
+    pump = start()
+    found: list[set[str]] = []
+    writer = threading.Thread(target=lambda: found.append(transactions(engine, box, MANY)))
+    writer.start()
+    for share in (0.1, 0.3, 0.6):  # each time while rows come in
+        wait_until(lambda share=share: client.stats().delayed > share * MANY * 2 / 3, DEADLINE_S)
+        pump.kill()
+        pump = start()
+    writer.join(DEADLINE_S)
+    wait_until(lambda: not rows(engine), DEADLINE_S, lambda: f"{len(rows(engine))} rows")
+    arrived = ids(client)
+    assert len(arrived) == len({*arrived})
+    assert {*arrived} == found[0]
+    assert len(arrived) == MANY - len(range(0, MANY, 3))
+    pump.signal(signal.SIGTERM)
+    assert pump.wait() == 0
+
+
+def test_a_batch_that_is_sent_again_changes_nothing(
+    url: str, engine: Engine, client: Client, box: outbox.Outbox, namespace: str
+) -> None:
+    """As after a kill between Redis' answer and the commit; also with several calls for an id."""
+    with engine.begin() as connection:
+        client.schedule_message(message("old"))
+        box.cancel(connection, "old")
+        box.schedule(connection, message("old", "new"))
+        box.schedule(connection, message("one"))
+        box.schedule(connection, message("two"))
+        box.cancel(connection, "two")
+    for _ in range(3):
+        with closing(Dying(url, namespace, timeout_s=5)) as table, pytest.raises(Killed):
+            Pump(table, client, lambda *_, **__: None, poll_s=0.01).run()
+        assert {*ids(client)} == {"one", "two"}
+    assert len(rows(engine)) == 5
+    with pumping(url, client, namespace) as said:
+        wait_until(lambda: not rows(engine), DEADLINE_S)
+    assert sorted(ids(client)) == ["old", "one"]
+    found = client.get("old")
+    assert found is not None
+    assert found.body == b"new"
+    assert "outbox_refused" not in said
+
+
+def test_a_cancel_takes_effect_after_the_call_that_it_follows(
+    url: str, engine: Engine, client: Client, box: outbox.Outbox, namespace: str
+) -> None:
+    def both(connection: Connection, id: str) -> None:
+        box.schedule(connection, Message(TO, b"x", delay="1h", id=id, key="eu"))
+        box.cancel(connection, id, key="eu")
+
+    with engine.begin() as connection:
+        both(connection, "same transaction")
+        box.schedule(connection, message("later transaction"))
+        for n in range(50):
+            both(connection, f"many-{n}")
+            both(connection, f"many-{n}")
+        box.schedule(connection, message("stays"))
+    with engine.begin() as connection:
+        box.cancel(connection, "later transaction")
+    with pumping(url, client, namespace):
+        wait_until(lambda: not rows(engine), DEADLINE_S)
+        assert ids(client) == ["stays"]
+        with engine.begin() as connection:
+            box.cancel(connection, "stays")
+            box.cancel(connection, "never was there")
+        wait_ids(client, set())
+        wait_until(lambda: not rows(engine), DEADLINE_S)
+
+
+def test_a_refused_row_blocks_no_other(
+    url: str,
+    engine: Engine,
+    client: Client,
+    box: outbox.Outbox,
+    namespace: str,
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client.schedule_message(message("taken", "first"))
+    with engine.begin() as connection:
+        box.schedule(connection, message("taken", "other"))
+        box.schedule(connection, message("taken", "kept"), on_conflict="keep")
+        box.schedule(connection, message("free"))
+    with pumping(url, client, namespace) as said:
+        wait_ids(client, {"taken", "free"})
+        wait_until(lambda: len(rows(engine)) == 1, DEADLINE_S)
+    assert said.count("outbox_refused") == 1
+    monkeypatch.setenv("DELAYBRIDGE_OUTBOX__URL", url)
+    (row,) = run("--json", "outbox", "ls").objects
+    assert (row["id"], row["verb"]) == ("taken", "schedule")
+    assert row["error"].startswith("conflict: ")
+    result = run("outbox", "ls")
+    assert "taken" in result.out
+    assert "0 wait for the pump; 1 refused" in result.err
+    with engine.begin() as connection:
+        box.schedule(connection, message("taken", "wins"), on_conflict="replace")
+        box.cancel(connection, "free")
+    assert "2 wait for the pump, the oldest for " in run("outbox", "ls").err
+    with pumping(url, client, namespace):
+        wait_until(lambda: len(rows(engine)) == 1, DEADLINE_S)
+    assert ids(client) == ["taken"]
+
+
+def test_the_rows_of_another_namespace_are_left_alone(
+    url: str, engine: Engine, client: Client, box: outbox.Outbox, namespace: str
+) -> None:
+    with engine.begin() as connection:
+        outbox.schedule(connection, message("theirs"), namespace=f"{namespace}-2")
+        box.schedule(connection, message("ours"))
+    with pumping(url, client, namespace):
+        wait_until(lambda: len(rows(engine)) == 1, DEADLINE_S)
+    assert ids(client) == ["ours"]
+
+
+def test_two_pumps(engine: Engine, client: Client, box: outbox.Outbox, start: Start) -> None:
+    one, other = start(), start()
+    committed = transactions(engine, box, 300)
+    wait_ids(client, committed)
+    one.kill()
+    with engine.begin() as connection:
+        committed.add(box.schedule(connection, message("after the kill")))
+    wait_ids(client, committed)
+    wait_until(lambda: not rows(engine), DEADLINE_S)
+    other.signal(signal.SIGTERM)
+    assert other.wait() == 0
+    assert "WARNING" not in one.log + other.log
+
+
+def test_an_open_transaction_holds_up_nobody(
+    url: str, engine: Engine, client: Client, box: outbox.Outbox, namespace: str
+) -> None:
+    if engine.dialect.name == "sqlite":
+        pytest.skip("one writer at a time")
+    with pumping(url, client, namespace), engine.connect() as slow:
+        box.schedule(slow, message("slow"))
+        with engine.begin() as connection:
+            box.schedule(connection, message("quick"))
+        wait_ids(client, {"quick"})
+        wait_until(lambda: not rows(engine), DEADLINE_S)
+        slow.commit()
+        wait_ids(client, {"quick", "slow"})
+
+
+def test_redis_is_away_for_a_while(
+    url: str, engine: Engine, box: outbox.Outbox, namespace: str
+) -> None:
+    with (
+        RedisServer(["--appendonly", "yes"]) as server,
+        Client(server.url, namespace=namespace, timeout_s=0.3) as client,
+        pumping(url, client, namespace) as said,
+    ):
+        server.kill()
+        with engine.begin() as connection:
+            box.schedule(connection, message("one"))
+        wait_until(lambda: "store_silent" in said, DEADLINE_S)
+        with engine.begin() as connection:  # which the pump does not hold up
+            box.schedule(connection, message("two"))
+        assert len(rows(engine)) == 2
+        server.start()
+        wait_until(lambda: not rows(engine), DEADLINE_S)
+        assert sorted(ids(client)) == ["one", "two"]
+    assert said.count("store_silent") == said.count("outbox_goes_on") == 1
+
+
+def test_the_database_is_away_for_a_while(
+    client: Client, box: outbox.Outbox, namespace: str, flags: list[str], tmp_path: Path
+) -> None:
+    with PostgresServer(["-c", "fsync=off"]) as server, ExitStack() as stack:
+        engine = create_engine(server.url, pool_pre_ping=True)
+        stack.callback(engine.dispose)
+        with engine.begin() as connection:
+            outbox.create_table(connection)
+        environment = {**os.environ, "DELAYBRIDGE_OUTBOX__URL": server.url}
+        command = [sys.executable, "-m", "delaybridge", *flags, "outbox", "run"]
+        pump = Process("pump", command, environment, tmp_path / "pump")
+        stack.callback(pump.close)
+        with engine.begin() as connection:
+            box.schedule(connection, message("before"))
+        wait_ids(client, {"before"})
+        server.kill()
+        wait_until(lambda: "outbox_silent" in pump.log, DEADLINE_S, lambda: pump.log)
+        server.start()
+
+        def scheduled() -> bool:
+            try:
+                with engine.begin() as connection:
+                    box.schedule(connection, message("after"))
+            except OperationalError:
+                return False
+            return True
+
+        wait_until(scheduled, DEADLINE_S)
+        wait_ids(client, {"before", "after"})
+        assert pump.log.count("outbox_silent") == 1
+        pump.signal(signal.SIGTERM)
+        assert pump.wait() == 0
+
+
+def test_the_command_makes_the_table_and_says_what_is_missing(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for verb in ("run", "create-table", "ls"):
+        result = run("outbox", verb)
+        assert (result.code, result.out) == (2, "")
+        assert "outbox.url: no database is configured" in result.err
+    monkeypatch.setenv("DELAYBRIDGE_OUTBOX__URL", f"sqlite:///{tmp_path / 'new.db'}")
+    assert run("outbox", "ls").code == run("outbox", "run").code == 5
+    for _ in range(2):
+        assert run("outbox", "create-table").code == 0
+    assert run("outbox", "ls").code == 0
+
+
+# --- The examples of the page
+
+
+def example(title: str, changes: dict[str, str]) -> str:
+    """The program below a title, with other names of databases."""
+    program = PAGE.read_text().partition(f"## {title}\n")[2].split("```python\n")[1].split("```")[0]
+    for old, new in changes.items():
+        assert old in program
+        program = program.replace(old, new)
+    return program
+
+
+@pytest.mark.parametrize("title", ["With SQLAlchemy", "With Django"])
+def test_the_examples_of_the_page(
+    title: str, redis_url: str, namespace: str, postgres_url: str, tmp_path: Path
+) -> None:
+    named = make_url(postgres_url)
+    changes = {
+        "With SQLAlchemy": {"postgresql+psycopg://localhost/shop": postgres_url},
+        "With Django": {
+            '"NAME": "shop"': f'"NAME": "{named.database}", "HOST": "{named.host}", '
+            f'"PORT": {named.port}, "USER": "{named.username}"'
+        },
+    }[title]
+    program = example(title, {**changes, 'namespace="shop"': f'namespace="{namespace}"'})
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT, timeout=DEADLINE_S)
+    with Client(redis_url, namespace=namespace) as client:
+        with pumping(postgres_url, client, namespace):
+            wait_ids(client, {"order-42-timeout"})

@@ -1,0 +1,187 @@
+"""Calls of an application as rows of its own transaction: what is checked, what is written."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from delaybridge import ConfigError, Limits, Message, MessageError, outbox
+from delaybridge.message import decode_record
+from delaybridge.sql_connection import MYSQL, POSTGRESQL, SQLITE
+
+TO = "rabbitmq:orders/close"
+LAZY = ("sqlalchemy", "psycopg", "pymysql", "django", "aiosqlite")
+NAMES = "namespace, verb, id, shard_key, due_ms, due_rank, policy, stamp, created_ms, error"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    with closing(sqlite3.connect(tmp_path / "app.db")) as made:
+        outbox.create_table(made)
+    return tmp_path / "app.db"
+
+
+@pytest.fixture
+def connection(path: Path) -> Iterator[sqlite3.Connection]:
+    with closing(sqlite3.connect(path)) as made:
+        made.row_factory = sqlite3.Row
+        yield made
+
+
+def rows(connection: sqlite3.Connection) -> list[sqlite3.Row]:
+    return connection.execute(f"SELECT {NAMES} FROM delaybridge_outbox ORDER BY number").fetchall()
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def test_it_imports_no_library_of_a_database() -> None:
+    program = f"import sys, delaybridge.outbox; print([n for n in {LAZY} if n in sys.modules])"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert ended.stdout == b"[]\n"
+
+
+def test_a_call_is_one_row_of_the_transaction(connection: sqlite3.Connection) -> None:
+    before_ms = now_ms()
+    message = Message(TO, b"42", delay="15m", id="order-42", key="eu", priority=9)
+    assert outbox.schedule(connection, message, on_conflict="keep") == "order-42"
+    after_ms = now_ms() + 1
+    assert connection.in_transaction
+    (row,) = rows(connection)
+    named = row["namespace"], row["verb"], row["id"], row["shard_key"], row["policy"]
+    assert named == ("delaybridge", "schedule", "order-42", b"eu", "keep")
+    assert row["due_rank"] == 255 - 9
+    assert before_ms <= row["created_ms"] <= after_ms
+    assert row["due_ms"] == row["created_ms"] + 900_000
+    assert len(row["stamp"]) == 4
+    assert row["error"] is None
+    connection.rollback()
+    assert rows(connection) == []
+
+
+def test_the_record_is_the_one_of_a_client(connection: sqlite3.Connection) -> None:
+    outbox.schedule(connection, Message(TO, "é", delay=1, headers={"a": "b"}))
+    (payload,) = connection.execute("SELECT payload FROM delaybridge_outbox").fetchone()
+    record = decode_record(payload)
+    assert (record.destination, record.body) == (TO, "é".encode())
+
+
+def test_a_time_stays_as_it_is(connection: sqlite3.Connection) -> None:
+    outbox.schedule(connection, Message(TO, b"", at=datetime(2027, 1, 15, 8, tzinfo=UTC)))
+    assert rows(connection)[0]["due_ms"] == 1_800_000_000_000
+
+
+def test_ids_are_drawn_and_differ_as_stamps_do(connection: sqlite3.Connection) -> None:
+    ids = [outbox.schedule(connection, Message(TO, b"", delay=1)) for _ in range(200)]
+    assert [row["id"] for row in rows(connection)] == ids
+    assert len({*ids}) == 200
+    assert len({row["stamp"] for row in rows(connection)}) == 200
+
+
+def test_a_cancel_is_a_row_too(connection: sqlite3.Connection) -> None:
+    outbox.cancel(connection, "order-42")
+    outbox.cancel(connection, "order-43", key="eu")
+    found = [(row["verb"], row["id"], row["shard_key"]) for row in rows(connection)]
+    assert found == [("cancel", "order-42", None), ("cancel", "order-43", b"eu")]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Message("elsewhere:orders", b"", delay=1),
+        Message(TO, b"", delay="-1s"),
+        Message(TO, b""),
+        Message(TO, b"x" * 300_000, delay=1),
+        Message(TO, b"", delay=1, id=" "),
+        Message(TO, b"", delay="11y"),
+    ],
+)
+def test_a_wrong_message_raises_at_once_and_writes_nothing(
+    connection: sqlite3.Connection, message: Message
+) -> None:
+    with pytest.raises(MessageError):
+        outbox.schedule(connection, message)
+    with pytest.raises(MessageError, match="bad_id"):
+        outbox.cancel(connection, "")
+    with pytest.raises(MessageError, match="bad_key"):
+        outbox.cancel(connection, "order-42", key=42)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="on_conflict"):
+        outbox.schedule(connection, Message(TO, b"", delay=1), on_conflict="maybe")
+    assert not connection.in_transaction
+    assert rows(connection) == []
+
+
+def test_an_outbox_has_its_own_namespace_brokers_and_limits(
+    connection: sqlite3.Connection,
+) -> None:
+    own = outbox.Outbox(
+        namespace="billing", brokers={"eu": "amqp://eu"}, limits=Limits(body_bytes=3)
+    )
+    own.schedule(connection, Message("eu:orders/close", b"abc", delay=1))
+    with pytest.raises(MessageError, match="unknown_destination"):
+        own.schedule(connection, Message(TO, b"", delay=1))
+    with pytest.raises(MessageError, match="body_too_large"):
+        own.schedule(connection, Message("eu:orders/close", b"abcd", delay=1))
+    outbox.cancel(connection, "order-42", namespace="shipping")
+    assert [row["namespace"] for row in rows(connection)] == ["billing", "shipping"]
+    with pytest.raises(ConfigError, match="namespace"):
+        outbox.schedule(connection, Message(TO, b"", delay=1), namespace="a b")
+
+
+def test_without_a_transaction_it_is_refused(path: Path) -> None:
+    with closing(sqlite3.connect(path, isolation_level=None)) as made:
+        with pytest.raises(MessageError, match="connection: no_transaction: "):
+            outbox.schedule(made, Message(TO, b"", delay=1))
+        with pytest.raises(MessageError, match="no_transaction"):
+            outbox.cancel(made, "order-42")
+        made.execute("BEGIN")
+        outbox.schedule(made, Message(TO, b"", delay=1))
+        made.rollback()
+        assert made.execute("SELECT count(*) FROM delaybridge_outbox").fetchone() == (0,)
+
+
+@pytest.mark.parametrize("other", [None, "sqlite:///app.db", object()])
+def test_what_is_no_connection_is_refused(other: Any) -> None:
+    with pytest.raises(MessageError, match="bad_connection"):
+        outbox.schedule(other, Message(TO, b"", delay=1))
+    with pytest.raises(MessageError, match="bad_connection"):
+        outbox.create_table(other)
+
+
+async def test_the_async_twins(path: Path, connection: sqlite3.Connection) -> None:
+    import aiosqlite
+
+    async with aiosqlite.connect(path) as made:
+        await outbox.create_table_async(made)
+        id = await outbox.schedule_async(made, Message(TO, b"", delay=1))
+        await outbox.cancel_async(made, id)
+        await made.rollback()
+        assert rows(connection) == []
+        id = await outbox.schedule_async(made, Message(TO, b"", delay=1))
+        await outbox.cancel_async(made, id)
+        await made.commit()
+        with pytest.raises(MessageError, match="asynchronous"):
+            outbox.schedule(made, Message(TO, b"", delay=1))
+    assert [(row["verb"], row["id"]) for row in rows(connection)] == [
+        ("schedule", id),
+        ("cancel", id),
+    ]
+    async with aiosqlite.connect(path, isolation_level=None) as made:
+        with pytest.raises(MessageError, match="no_transaction"):
+            await outbox.schedule_async(made, Message(TO, b"", delay=1))
+
+
+@pytest.mark.parametrize("dialect", [POSTGRESQL, MYSQL, SQLITE])
+def test_the_statements_are_for_a_migration_of_ones_own(dialect: str) -> None:
+    (statement,) = outbox.statements(dialect)
+    assert statement.startswith("CREATE TABLE IF NOT EXISTS delaybridge_outbox")
