@@ -216,11 +216,6 @@ class Records:
     def _own(self) -> ColumnElement[bool]:
         return message.c.namespace == self.namespace
 
-
-def _shown(error: str) -> str:
-    """An error of a broker may hold what a database does not take as text."""
-    return printable(error)[:_CHARS]
-
     def _named(self, on: Connection, names: Sequence[tuple[Any, ...]]) -> ColumnElement[bool]:
         """Whether a row is one of these in this namespace; names of one length.
 
@@ -240,6 +235,11 @@ def _shown(error: str) -> str:
         )
         own: dict[str, Any] = {**_arguments(values), "of_namespace": self.namespace}
         return clause.bindparams(**own)  # type: ignore[return-value]
+
+
+def _shown(error: str) -> str:
+    """An error of a broker may hold what a database does not take as text."""
+    return printable(error)[:_CHARS]
 
 
 def _inserted(table: str, names: Sequence[str], columns: Mapping[str, str]) -> str:

@@ -16,7 +16,7 @@ from delaybridge.sql_connection import MYSQL, SQLITE
 _DELETE = text(table.DELETE).bindparams(bindparam("numbers", expanding=True))
 
 
-class Call(NamedTuple):
+class OutboxCall(NamedTuple):
     """A row: a call that an application made. accepted: the message, of a `schedule`."""
 
     number: int
@@ -28,7 +28,7 @@ class Call(NamedTuple):
     accepted: Accepted | None
 
 
-class Waiting(NamedTuple):
+class OutboxRow(NamedTuple):
     """A row for people. error: why it was refused; None while it waits for the pump."""
 
     number: int
@@ -78,7 +78,7 @@ class OutboxTable:
             return connection.execute(text(table.ANY), self._named).first() is not None
 
     @contextmanager
-    def batch(self) -> Iterator[Batch | None]:
+    def batch(self) -> Iterator[OutboxBatch | None]:
         """The first rows, in a transaction that is committed at the end; rolled back by an error.
 
         None if another pump has a batch of this namespace under way.
@@ -89,12 +89,12 @@ class OutboxTable:
                 yield None
                 return
             try:
-                yield Batch(connection, self._taken(connection))
+                yield OutboxBatch(connection, self._taken(connection))
                 connection.commit()
             finally:
                 self._unlock(connection)
 
-    def _taken(self, connection: Connection) -> list[Call]:
+    def _taken(self, connection: Connection) -> list[OutboxCall]:
         found = connection.execute(text(table.TAKE[self.dialect]), self._named)
         return [_call(row) for row in found]
 
@@ -112,11 +112,11 @@ class OutboxTable:
             rows, refused, oldest = connection.execute(text(table.COUNT), self._named).one()
         return Counted(int(rows), int(refused), None if oldest is None else int(oldest))
 
-    def listed(self, most: int) -> list[Waiting]:
+    def listed(self, most: int) -> list[OutboxRow]:
         """The oldest rows, in order."""
         with self._looking.connect() as connection:
             found = connection.execute(text(table.LIST), {**self._named, "most": most}).all()
-        return [Waiting(row[0], row[1], _text(row[2]), *row[3:]) for row in found]
+        return [OutboxRow(row[0], row[1], _text(row[2]), *row[3:]) for row in found]
 
     def close(self) -> None:
         """Close every connection."""
@@ -124,10 +124,10 @@ class OutboxTable:
         self._looking.dispose()
 
 
-class Batch:
+class OutboxBatch:
     """The rows of a transaction under way."""
 
-    def __init__(self, connection: Connection, calls: Sequence[Call]) -> None:
+    def __init__(self, connection: Connection, calls: Sequence[OutboxCall]) -> None:
         self.calls, self._connection = calls, connection
 
     def finish(self, done: Iterable[int], refused: Mapping[int, str]) -> None:
@@ -153,13 +153,13 @@ def _begin(connection: Connection) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 
-def _call(row: Sequence[Any]) -> Call:
+def _call(row: Sequence[Any]) -> OutboxCall:
     number, verb, id, key, due_ms, rank, policy, payload, stamp = row
     id, key = _text(id), None if key is None else bytes(key)
     if verb == table.CANCEL:
-        return Call(number, verb, id, key, "", bytes(stamp), None)
+        return OutboxCall(number, verb, id, key, "", bytes(stamp), None)
     accepted = Accepted(id, key or b"", str(due_ms), rank, bytes(payload))
-    return Call(number, verb, id, key, policy, bytes(stamp), accepted)
+    return OutboxCall(number, verb, id, key, policy, bytes(stamp), accepted)
 
 
 def _text(id: str | bytes) -> str:

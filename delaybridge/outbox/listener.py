@@ -15,7 +15,7 @@ _WAIT_S = 0.5  # so that it ends soon after it was closed
 _RECONNECT_S = (0.1, 5.0)
 
 
-class Listener:
+class CommitListener:
     """Calls `on_news` when somebody has committed rows. It reconnects by itself, silently.
 
     is_listening: False while it hears nothing; ask the table more often then.

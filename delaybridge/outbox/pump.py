@@ -15,7 +15,7 @@ from delaybridge.backoff import Backoff
 from delaybridge.client.client import Client
 from delaybridge.errors import ConfigError, StoreError, StoreWiped
 from delaybridge.message import Answer, OnConflict
-from delaybridge.outbox.database import Call, OutboxTable
+from delaybridge.outbox.database import OutboxCall, OutboxTable
 from delaybridge.outbox.table import MOST_ROWS
 from delaybridge.store.scheduling import Receipt
 
@@ -70,9 +70,7 @@ class Pump:
         while not self._stopping.is_set():
             self._bell.clear()
             try:
-                if "store_silent" in self._silent:
-                    self._client.run(lambda calls: calls.now_ms())  # before rows are locked again
-                is_more = self._rows.has_any() and self._batch()
+                is_more = self._look()
             except (ConfigError, StoreWiped):
                 raise
             except (StoreError, SQLAlchemyError) as exc:
@@ -83,6 +81,12 @@ class Pump:
             self._succeed()
             if not is_more:
                 self._bell.wait(_HEARD_POLL_S if self._is_told() else self._poll_s)
+
+    def _look(self) -> bool:
+        """Move what is there; whether there may be more to do at once."""
+        if "store_silent" in self._silent:
+            self._client.run(lambda calls: calls.now_ms())  # before rows are locked again
+        return self._rows.has_any() and self._batch()
 
     def _batch(self) -> bool:
         """Move one batch; whether there may be more to do at once.
@@ -112,9 +116,12 @@ class Pump:
             raise failure
         return len(batch.calls) == MOST_ROWS or len(calls) < len(batch.calls)
 
-    def _sent(self, calls: Iterable[Call]) -> Iterable[tuple[Call, Outcome]]:
+    def _sent(self, calls: Iterable[OutboxCall]) -> Iterable[tuple[OutboxCall, Outcome]]:
         """Each call with its outcome. Their ids differ, so their order does not matter."""
-        by_policy, by_key = defaultdict[str, list[Call]](list), defaultdict[Any, list[Call]](list)
+        by_policy, by_key = (
+            defaultdict[str, list[OutboxCall]](list),
+            defaultdict[Any, list[OutboxCall]](list),
+        )
         for call in calls:
             if call.accepted is None:
                 by_key[call.key].append(call)
@@ -125,11 +132,11 @@ class Pump:
         for key, some in by_key.items():
             yield from zip(some, self._cancel(some, key), strict=True)
 
-    def _schedule(self, calls: Iterable[Call], policy: OnConflict) -> Iterable[Outcome]:
+    def _schedule(self, calls: Iterable[OutboxCall], policy: OnConflict) -> Iterable[Outcome]:
         messages = [(call.stamp, call.accepted) for call in calls if call.accepted is not None]
         return self._client.run(lambda on: on.schedule_each(messages, policy))
 
-    def _cancel(self, calls: Iterable[Call], key: bytes | None) -> Iterable[Outcome]:
+    def _cancel(self, calls: Iterable[OutboxCall], key: bytes | None) -> Iterable[Outcome]:
         ids = [call.id for call in calls]
         answers = self._client.cancel_many(ids, key=key)
         late = [id for id, each in zip(ids, answers, strict=True) if each is Answer.IN_FLIGHT]
@@ -153,13 +160,13 @@ class Pump:
         self._silent.clear()
 
 
-def _first_of_each_id(calls: Iterable[Call]) -> list[Call]:
+def _first_of_each_id(calls: Iterable[OutboxCall]) -> list[OutboxCall]:
     """The calls whose order does not matter; the others wait for the next transaction.
 
     Two for one id in one transaction, sent again after a crash, would undo each other: a cancel
     would hit the message that was scheduled after it.
     """
-    first: dict[str, Call] = {}
+    first: dict[str, OutboxCall] = {}
     for call in calls:
         first.setdefault(call.id, call)
     return list(first.values())

@@ -170,8 +170,8 @@ class Settings(Section, BaseSettings):
         """Warnings about settings that are accepted but risky; without secrets."""
         urls = [("redis.url", self.redis.url)]
         urls += [(f"brokers.{name}", url) for name, url in self.brokers.items()]
-        urls += [("ledger.url", self.ledger.url)] if self.ledger.url else []
-        urls += [("outbox.url", self.outbox.url)] if self.outbox.url else []
+        databases = [("ledger.url", self.ledger.url), ("outbox.url", self.outbox.url)]
+        urls += [(path, url) for path, url in databases if url]
         found = [f"{path}: {text}" for path, url in urls for text in cautions(url)]
         if self.publish.heartbeat_s < LOW_HEARTBEAT_S:
             found.append(
@@ -187,12 +187,7 @@ class Settings(Section, BaseSettings):
         for file in sorted(filter(None, secret_files)):
             if _others_may_read(file):
                 found.append(f"{file}: holds a password and others may read it; chmod 600")
-        if self.serve.token_file and _others_may_read(self.serve.token_file):
-            found.append(
-                f"serve.token_file: others may read {self.serve.token_file}; "
-                "chmod 600, or write sha256:HEX instead of tokens"
-            )
-        return found
+        return found + _token_cautions(self.serve.token_file)
 
 
 def descriptions() -> dict[str, str]:
@@ -220,6 +215,13 @@ def duration(ms: int) -> str:
         count, ms = divmod(ms, size)
         parts.append(f"{count}{unit}" if count else "")
     return "".join(parts) or "0ms"
+
+
+def _token_cautions(file: str) -> list[str]:
+    if not file or not _others_may_read(file):
+        return []
+    what = "chmod 600, or write sha256:HEX instead of tokens"
+    return [f"serve.token_file: others may read {file}; {what}"]
 
 
 def _is_local(host: str) -> bool:

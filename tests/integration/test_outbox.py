@@ -21,7 +21,7 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from delaybridge import Client, Message, outbox
-from delaybridge.outbox.database import Batch, OutboxTable
+from delaybridge.outbox.database import OutboxBatch, OutboxTable
 from delaybridge.outbox.pump import Pump
 from delaybridge.store.selection import Selection
 from tests.rigs.command_line import Run
@@ -46,7 +46,7 @@ class Dying(OutboxTable):
     """A table whose batches are rolled back at their end, as by the death of the process."""
 
     @contextmanager
-    def batch(self) -> Iterator[Batch | None]:
+    def batch(self) -> Iterator[OutboxBatch | None]:
         with super().batch() as batch:
             yield batch
             raise Killed
