@@ -50,17 +50,23 @@ class Records:
 
     # written before Redis
 
-    def settle_buckets(self, on: Connection, buckets: int) -> int:
-        """The number of buckets that the namespace has; this many, if it is new."""
-        found = select(namespace.c.buckets).where(namespace.c.namespace == self.namespace)
-        if (known := on.scalar(found)) is not None:
-            return int(known)
-        try:
-            with on.begin_nested():
-                on.execute(insert(namespace), {"namespace": self.namespace, "buckets": buckets})
-        except IntegrityError:  # another process was faster
-            return int(on.scalar(found) or buckets)
-        return buckets
+    def settle(self, on: Connection, buckets: int, birth: str) -> tuple[int, str]:
+        """The number of buckets and the birth id that the namespace has; these, if it is new."""
+        own = namespace.c.namespace == self.namespace
+        found = select(namespace.c.buckets, namespace.c.birth).where(own)
+        if (known := on.execute(found).first()) is None:
+            values = {"namespace": self.namespace, "buckets": buckets, "birth": birth}
+            try:
+                with on.begin_nested():
+                    on.execute(insert(namespace), values)
+            except IntegrityError:  # another process was faster
+                known = on.execute(found).one()
+            else:
+                return buckets, birth
+        if _spread(known.birth) != _spread(birth):  # it has moved to another kind of Redis
+            on.execute(update(namespace).where(own).values(birth=birth))
+            return int(known.buckets), birth
+        return int(known.buckets), str(known.birth)
 
     def add(self, on: Connection, rows: Sequence[LedgerRow]) -> set[RowName]:
         """Add rows; the names of those that were not there before."""
@@ -235,6 +241,12 @@ class Records:
         )
         own: dict[str, Any] = {**_arguments(values), "of_namespace": self.namespace}
         return clause.bindparams(**own)  # type: ignore[return-value]
+
+
+def _spread(birth: str) -> tuple[str, bool]:
+    """How the keys of a namespace with this birth id are spread over a Cluster, if it is one."""
+    parts = birth.partition(":")
+    return parts[1], parts[2].endswith("s")
 
 
 def _shown(error: str) -> str:

@@ -34,8 +34,9 @@ namespace = Table(
     metadata,
     Column("namespace", _name, primary_key=True),
     Column("buckets", Integer, nullable=False),
+    Column("birth", String(64), nullable=False),
 )
-"""How many buckets a namespace has: a Redis that was wiped does not know it any more."""
+"""How many buckets a namespace has, and its birth id: a Redis that was wiped does not know them."""
 
 message = Table(
     "message",

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from typing import Any, NamedTuple
 
+from delaybridge.errors import StoreWiped
 from delaybridge.message import State
 from delaybridge.store.command import Arg, RedisCommand, as_received, plain
 from delaybridge.store.keys import SCRIPT_KEYS
@@ -112,7 +113,8 @@ def restore(
 ) -> RedisCommand[list[Presence] | None]:
     """Bring messages of the ledger back that the bucket lacks, unless they left it.
 
-    as_of: read before the ledger was. Answers None if the ledger has to be read again.
+    as_of: read before the ledger was. Answers None if the ledger has to be read again; StoreWiped
+    if the namespace was made again with another birth id.
     """
     now: Arg = "" if now_ms is None else now_ms
     args: list[Arg] = [bucket.birth, *as_of, bucket.wake, bucket.number, now]
@@ -176,7 +178,9 @@ def _read_calls(reply: Sequence[Any]) -> tuple[list[StoredCall], bool]:
 
 
 def _read_presence(reply: Sequence[int]) -> list[Presence] | None:
-    return None if [*reply[:1]] in ([-1], [-2]) else [*map(Presence, reply)]
+    if [*reply[:1]] == [-1]:
+        raise StoreWiped
+    return None if [*reply[:1]] == [-2] else [*map(Presence, reply)]
 
 
 def _text(value: object) -> str:

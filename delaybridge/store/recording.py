@@ -99,7 +99,7 @@ class Recorder:
         asked = [*commands]
         places = [i for i, command in enumerate(asked) if self._is_recorded(command)]
         yield from recording.read_clocks([i for i in places if not asked[i].is_plain], node_of)
-        yield from recording.settle_buckets([i for i in places if asked[i].is_plain])
+        yield from recording.settle_namespaces([i for i in places if asked[i].is_plain])
         yield from recording.add_rows([i for i in places if asked[i].name in _STORING])
         yield from recording.run(range(len(asked)))
         yield from recording.take_answers(places)
@@ -190,17 +190,20 @@ class _Recording:
             args[_NOW] = args[_NOW] or self._now_ms
             self._asked[i] = msgspec.structs.replace(self._asked[i], args=args)
 
-    def settle_buckets(self, places: Sequence[int]) -> Steps:
-        """A namespace that is made again has the buckets that it had."""
+    def settle_namespaces(self, places: Sequence[int]) -> Steps:
+        """A namespace that is made again has the buckets and the birth id that it had.
+
+        Whoever was restoring messages when Redis was wiped goes on: his are those of the new one.
+        """
         for i in places:
             name, text, *rest = self._asked[i].args
             count, _, birth = str(text).partition(":")
             try:
-                known = yield Work(partial(_settled, self._records, int(count)))
+                known = yield Work(partial(_settled, self._records, int(count), birth))
             except LedgerUnavailable as exc:
                 self.answers[i] = exc
                 continue
-            args = (name, f"{known}:{birth}", *rest)
+            args = (name, "{}:{}".format(*known), *rest)
             self._asked[i] = msgspec.structs.replace(self._asked[i], args=args)
 
     def add_rows(self, places: Sequence[int]) -> Steps:
@@ -356,5 +359,5 @@ class _Recording:
                 yield from self._commit(effects, _TRIES)
 
 
-def _settled(records: Records, buckets: int, on: Connection) -> int:
-    return records.settle_buckets(on, buckets)
+def _settled(records: Records, buckets: int, birth: str, on: Connection) -> tuple[int, str]:
+    return records.settle(on, buckets, birth)

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from delaybridge import failpoints
-from delaybridge.errors import ConfigError, LedgerUnavailable, StoreError, StoreUnavailable
+from delaybridge.errors import ConfigError, StoreError, StoreUnavailable
 from delaybridge.ledger.rows import DEAD, DELAYED, EXPIRED, IN_FLIGHT, OVER, PUBLISHED, Step
 from delaybridge.ledger.work import Work
 from delaybridge.scan.exits import ExitReport
@@ -83,9 +83,7 @@ class Reconciling:
                 await self._verify(session, began_s)
                 self._answers()
                 return
-            except LedgerUnavailable as exc:
-                self._fails(exc)
-            except (StoreUnavailable, ConfigError) as exc:
+            except (StoreError, ConfigError) as exc:
                 self._fails(exc)
             await asyncio.sleep(_AGAIN_S)
 

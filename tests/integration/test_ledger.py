@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import redis
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import create_engine
@@ -15,6 +16,7 @@ from delaybridge.errors import ConfigError, LedgerUnavailable, MessageConflict
 from delaybridge.ledger.database import upgrade
 from delaybridge.ledger.tables import VERSION_TABLE, metadata
 from delaybridge.message import Answer
+from delaybridge.store.keys import birth
 from tests.rigs.command_line import Run, runner
 from tests.rigs.crew import Crew
 from tests.rigs.ledgers import LedgerProbe, made
@@ -188,9 +190,9 @@ def test_restore_brings_back_what_redis_lost(
             client.schedule_many([Message(TO, b"x", delay="1h", id=f"m{n}") for n in range(50)])
             client.schedule(TO, b"x", delay="0s", id="due")
             client.cancel("m0")
-            import redis
-
-            redis.Redis.from_url(server.url).flushall()
+            on = redis.Redis.from_url(server.url)
+            born = on.get(birth(namespace))
+            on.flushall()
         asked = run("--json", "restore", "--dry-run")
         assert asked.code == 0, asked
         (said,) = asked.objects
@@ -203,6 +205,7 @@ def test_restore_brings_back_what_redis_lost(
         assert shown["life"]["calls"][0]["state"] == "delayed"
         assert run("message", "show", "m0").out.count("cancelled") == 2
         assert len(run("--json", "bucket", "ls").objects) == 4  # as many as before
+        assert born and on.get(birth(namespace)) == born  # whoever was restoring it may go on
         refused = run("purge", "--destination", TO, "--confirm", "memory:other")
         assert refused.code == 2
         done = run("--json", "purge", "--destination", TO, "--confirm", TO).objects[0]

@@ -21,6 +21,7 @@ def upgrade() -> None:
         "namespace",
         sa.Column("namespace", _NAME, primary_key=True),
         sa.Column("buckets", sa.Integer, nullable=False),
+        sa.Column("birth", sa.String(64), nullable=False),
     )
 
 
