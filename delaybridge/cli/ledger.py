@@ -23,7 +23,7 @@ from delaybridge.settings.durability import Keeping
 if TYPE_CHECKING:
     from delaybridge.ledger.records import Records
     from delaybridge.store.agreement import Looked, WantedRows
-    from delaybridge.store.recording import LedgerSteps
+    from delaybridge.store.command import LedgerSteps
 
 _AT_ONCE = 250  # cancelled in one round trip
 

@@ -30,10 +30,10 @@ from delaybridge.message import (
     Retry,
     State,
 )
-from delaybridge.settings.durability import check_durability
+from delaybridge.settings.durability import HOT_WINDOW_S, check_durability
 from delaybridge.store.calls import Calls
 from delaybridge.store.command import Steps
-from delaybridge.store.recording import recorder_of
+from delaybridge.store.recorder import recorder_of
 from delaybridge.store.scheduling import Receipt, receipts
 from delaybridge.store.selection import Selected, Selection, Walk
 from delaybridge.store.stats import Stats
@@ -74,11 +74,12 @@ class AsyncClient(AsyncOverview, AsyncSteers, AsyncPulls):
         timeout_s: float = 5.0,
         durability: str = "memory",
         ledger: str | None = None,
+        hot_window_s: float = HOT_WINDOW_S,
     ) -> None:
         kept = check_durability(durability)
         calls = Calls(namespace, brokers, buckets, limits or Limits(), kept)
         self._requests = Requests(calls)
-        recorder = recorder_of(kept, ledger, namespace, timeout_s)
+        recorder = recorder_of(kept, ledger, namespace, timeout_s, hot_window_s)
         self._store = AsyncStore(redis_url, timeout_s=timeout_s, durability=kept, recorder=recorder)
         calls.placement = self._store
         self._batching = Batching(self._requests.calls, self._store)

@@ -28,10 +28,10 @@ from delaybridge.message import (
     Retry,
     State,
 )
-from delaybridge.settings.durability import check_durability
+from delaybridge.settings.durability import HOT_WINDOW_S, check_durability
 from delaybridge.store.calls import Calls
 from delaybridge.store.command import Steps
-from delaybridge.store.recording import recorder_of
+from delaybridge.store.recorder import recorder_of
 from delaybridge.store.scheduling import Receipt
 from delaybridge.store.stats import Stats
 from delaybridge.store.store import Store
@@ -67,6 +67,8 @@ class Client(Many, Overview, Steers, Pulls):
         durability: `memory`, `aof`, `aof-fsync`, `replicated:N` or `ledger`: what has to have
             happened to a change before a method returns; see docs/delivery.md.
         ledger: the URL of the ledger's database, if durability is `ledger`.
+        hot_window_s: with a ledger, messages due later than this stay in it alone, until a worker
+            brings them into Redis in time. 0: none do.
 
     Raises:
         ConfigError: an argument is wrong. The first call raises it if the namespace has another
@@ -90,11 +92,12 @@ class Client(Many, Overview, Steers, Pulls):
         timeout_s: float = 5.0,
         durability: str = "memory",
         ledger: str | None = None,
+        hot_window_s: float = HOT_WINDOW_S,
     ) -> None:
         kept = check_durability(durability)
         calls = Calls(namespace, brokers, buckets, limits or Limits(), kept)
         self._requests = Requests(calls)
-        recorder = recorder_of(kept, ledger, namespace, timeout_s)
+        recorder = recorder_of(kept, ledger, namespace, timeout_s, hot_window_s)
         self._store = Store(redis_url, timeout_s=timeout_s, durability=kept, recorder=recorder)
         calls.placement = self._store
 

@@ -211,6 +211,7 @@ def arguments_of(settings: Settings | None) -> dict[str, Any]:
         "timeout_s": chosen.redis.timeout_s,
         "durability": chosen.durability,
         "ledger": chosen.ledger.url,
+        "hot_window_s": chosen.ledger.hot_window_s,
     }
 
 

@@ -23,8 +23,17 @@ from sqlalchemy import (
 from sqlalchemy.exc import IntegrityError
 
 from delaybridge.errors import printable
-from delaybridge.ledger.rows import OVER, LedgerRow, Life, Name, RowName, Step
-from delaybridge.ledger.tables import FINISHED, HOT, message, namespace, transition
+from delaybridge.ledger.rows import (
+    FINISHED,
+    HOT,
+    OVER,
+    LedgerRow,
+    Life,
+    Name,
+    RowName,
+    Step,
+)
+from delaybridge.ledger.tables import message, namespace, transition
 
 T = TypeVar("T")
 _CHARS = 1000
@@ -33,13 +42,13 @@ _ARRAYS = {"bucket": "integer", "id": "text", "stamp": "bigint"}
 _COLUMNS = {
     **_ARRAYS, "due_ms": "bigint", "priority": "smallint", "destination": "text",
     "payload": "bytea", "state": "text", "error": "text", "created_ms": "bigint",
-    "updated_ms": "bigint",
+    "updated_ms": "bigint", "tier": "smallint",
 }  # fmt: skip
 _STEPS = {
     "id": "text", "from": "text", "to": "text", "at_ms": "bigint", "worker": "text",
     "bucket": "integer", "attempt": "integer", "error": "text",
 }  # fmt: skip
-_ROW = [message.c[name] for name in (*_COLUMNS, "number")]
+ROW = [message.c[name] for name in (*_COLUMNS, "number")]
 
 
 class Records:
@@ -84,8 +93,8 @@ class Records:
     ) -> None:
         if not rows:
             return
-        names = ["namespace", *(["tier"] if table == "message" else []), *columns]
-        given = {"namespace": self.namespace, "tier": HOT}
+        names = ["namespace", *columns]
+        given = {"namespace": self.namespace}
         if on.dialect.name == "postgresql":
             values = dict(zip(columns, map(list, zip(*rows, strict=False)), strict=False))
             on.execute(text(_inserted(table, names, columns)), given | _arguments(values))
@@ -97,9 +106,9 @@ class Records:
 
     def withdraw(self, on: Connection, names: Sequence[RowName]) -> None:
         """Remove rows of calls that scheduled nothing."""
-        for some in _parts(on, names):
+        for some in parts(on, names):
             live = message.c.tier > 0
-            on.execute(delete(message).where(live, self._named(on, some)))
+            on.execute(delete(message).where(live, self.named(on, some)))
 
     def change(
         self,
@@ -124,8 +133,8 @@ class Records:
         which = [message.c.tier > 0]
         if replaced_by is not None:
             which.append(message.c.stamp != replaced_by)
-        for some in _parts(on, names):
-            on.execute(update(message).where(*which, self._named(on, some)).values(values))
+        for some in parts(on, names):
+            on.execute(update(message).where(*which, self.named(on, some)).values(values))
 
     def note(self, on: Connection, steps: Sequence[Step]) -> None:
         """Add to the history."""
@@ -138,8 +147,8 @@ class Records:
         """The state and the due time in ms of each of these rows that there is."""
         columns = [message.c[name] for name in (*_ARRAYS, "state", "due_ms")]
         found: dict[RowName, tuple[str, int]] = {}
-        for some in _parts(on, names):
-            for row in on.execute(select(*columns).where(self._named(on, some))):
+        for some in parts(on, names):
+            for row in on.execute(select(*columns).where(self.named(on, some))):
                 found[row.bucket, row.id, row.stamp] = row.state, row.due_ms
         return found
 
@@ -150,7 +159,7 @@ class Records:
         starts = message.c.destination.startswith(f"{place}/", autoescape=True)
         if ":" not in place:
             starts = message.c.destination.startswith(f"{place}:", autoescape=True)
-        which = self._own, message.c.tier > 0, message.c.number > after
+        which = self.own, message.c.tier > 0, message.c.number > after
         query = select(message.c.bucket, message.c.id, message.c.number).where(
             *which, (message.c.destination == place) | starts
         )
@@ -161,8 +170,8 @@ class Records:
         """The stamp of the first live row of each message: the others wait until it has ended."""
         found: dict[Name, int] = {}
         columns = [message.c[name] for name in _ARRAYS]
-        for some in _parts(on, names):
-            query = select(*columns).where(message.c.tier > 0, self._named(on, some))
+        for some in parts(on, names):
+            query = select(*columns).where(message.c.tier > 0, self.named(on, some))
             for row in on.execute(query.order_by(message.c.number.desc())):
                 found[row.bucket, row.id] = row.stamp
         return found
@@ -170,9 +179,9 @@ class Records:
     def live(self, on: Connection, ids: Iterable[str]) -> list[LedgerRow]:
         """The live rows of these ids in any bucket, in the order of their calls."""
         found: list[LedgerRow] = []
-        for some in _parts(on, list(ids), 1):
+        for some in parts(on, list(ids), 1):
             which = message.c.id.in_(some), message.c.tier > 0
-            found += self._rows(on, select(*_ROW).where(self._own, *which))
+            found += self.read(on, select(*ROW).where(self.own, *which))
         return found
 
     def page(
@@ -180,24 +189,23 @@ class Records:
     ) -> list[LedgerRow]:
         """Live rows of a bucket that are to be in Redis, by due time and call, after these two."""
         place = tuple_(message.c.due_ms, message.c.number)
-        which = self._own, text(f"tier = {HOT}"), message.c.bucket == bucket, place > tuple_(*after)
-        query = select(*_ROW).where(*which).order_by(message.c.due_ms, message.c.number)
-        return self._rows(on, query.limit(limit), in_order=False)
+        which = self.own, text(f"tier = {HOT}"), message.c.bucket == bucket, place > tuple_(*after)
+        query = select(*ROW).where(*which).order_by(message.c.due_ms, message.c.number)
+        return self.read(on, query.limit(limit), in_order=False)
 
     def life(self, on: Connection, id: str, limit: int = 1000) -> Life:
         """What is known of an id: the latest rows and steps."""
-        rows = select(*_ROW).where(self._own, message.c.id == id)
+        rows = select(*ROW).where(self.own, message.c.id == id)
         columns = [transition.c[name] for name in _STEPS]
         steps = select(*columns).where(
             transition.c.namespace == self.namespace, transition.c.id == id
         )
         latest = on.execute(steps.order_by(transition.c.number.desc()).limit(limit))
         found = [Step(*row)._replace(error=row.error or "") for row in latest]
-        return Life(self._rows(on, rows)[-limit:], found[::-1])
+        return Life(self.read(on, rows)[-limit:], found[::-1])
 
-    def _rows(
-        self, on: Connection, query: Select[Any], *, in_order: bool = True
-    ) -> list[LedgerRow]:
+    def read(self, on: Connection, query: Select[Any], *, in_order: bool = True) -> list[LedgerRow]:
+        """The rows that a query of the columns ROW finds; by call, unless it has its own order."""
         found = on.execute(query.order_by(message.c.number) if in_order else query)
         return [LedgerRow(*row)._replace(error=row.error or "") for row in found]
 
@@ -208,10 +216,10 @@ class Records:
         """
         order = select(message.c.number, message.c.tier, message.c.updated_ms, message.c.id)
         looked = on.execute(
-            order.where(self._own, message.c.number > after).order_by(message.c.number).limit(limit)
+            order.where(self.own, message.c.number > after).order_by(message.c.number).limit(limit)
         ).all()
         old = [row for row in looked if row.tier == FINISHED and row.updated_ms < before_ms]
-        for some in _parts(on, old, 1):
+        for some in parts(on, old, 1):
             ids = [row.id for row in some]
             which = transition.c.namespace == self.namespace, transition.c.id.in_(ids)
             on.execute(delete(transition).where(*which, transition.c.at_ms < before_ms))
@@ -219,10 +227,11 @@ class Records:
         return looked[-1].number if looked else None
 
     @property
-    def _own(self) -> ColumnElement[bool]:
+    def own(self) -> ColumnElement[bool]:
+        """Whether a row is of this namespace."""
         return message.c.namespace == self.namespace
 
-    def _named(self, on: Connection, names: Sequence[tuple[Any, ...]]) -> ColumnElement[bool]:
+    def named(self, on: Connection, names: Sequence[tuple[Any, ...]]) -> ColumnElement[bool]:
         """Whether a row is one of these in this namespace; names of one length.
 
         PostgreSQL looks each name up. With a join it would read the whole namespace, as long as its
@@ -230,7 +239,7 @@ class Records:
         """
         columns = [*_ARRAYS][: len(names[0])]
         if on.dialect.name != "postgresql":
-            return self._own & tuple_(*(message.c[column] for column in columns)).in_(names)
+            return self.own & tuple_(*(message.c[column] for column in columns)).in_(names)
         values = dict(zip(columns, map(list, zip(*names, strict=True)), strict=True))
         arrays = ", ".join(f"CAST(:of_{column} AS {_ARRAYS[column]}[])" for column in columns)
         same = " AND ".join(f"m.{column} = given.{column}" for column in columns)
@@ -270,7 +279,7 @@ def _arguments(values: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
     return {f"of_{name}": column for name, column in values.items()}
 
 
-def _parts(on: Connection, names: Sequence[T], at_once: int = 0) -> Iterator[Sequence[T]]:
+def parts(on: Connection, names: Sequence[T], at_once: int = 0) -> Iterator[Sequence[T]]:
     """Names for one statement each. at_once: 1 if they are not passed as arrays."""
     size = _AT_ONCE if at_once or on.dialect.name != "postgresql" else max(1, len(names))
     return (names[i : i + size] for i in range(0, len(names), size))

@@ -10,6 +10,9 @@ DEAD, CANCELLED, EXPIRED = "dead", "cancelled", "expired"
 OVER = (PUBLISHED, CANCELLED)
 """The states of finished rows. An expired message is in the dead set."""
 
+FINISHED, HOT, COLD = 0, 1, 2
+"""Tiers: nothing is left to do; it is in Redis, or is to be; it is in the ledger alone."""
+
 Name = tuple[int, str]  # bucket and id: a message
 RowName = tuple[int, str, int]  # and the stamp of the call that scheduled it: a row
 
@@ -31,6 +34,7 @@ class LedgerRow(NamedTuple):
     error: str = ""
     created_ms: int = 0
     updated_ms: int = 0
+    tier: int = HOT
     number: int = 0
 
     @property

@@ -19,8 +19,6 @@ from sqlalchemy import (
 from sqlalchemy.dialects.mysql import LONGBLOB
 
 VERSION_TABLE = "delaybridge_version"
-FINISHED, HOT, COLD = 0, 1, 2
-"""`message.tier`: nothing is left to do; it is in Redis, or is to be; it is here alone."""
 
 metadata = MetaData()
 _number = BigInteger().with_variant(Integer, "sqlite")

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from delaybridge.errors import ConfigError, printable, shown
 
+HOT_WINDOW_S, LEAST_HOT_WINDOW_S = 3600.0, 10.0
 DURABILITY_FORM = "memory, aof, aof-fsync, ledger, or replicated:N with N from 1 to 9"
 _REPLICATED = re.compile(r"replicated:([1-9])")
 
@@ -56,3 +57,10 @@ def check_durability(text: object) -> Durability:
     if found is None:
         raise ConfigError(f"durability: got {printable(shown(text))}; use {DURABILITY_FORM}")
     return found
+
+
+def check_hot_window(seconds: float) -> float:
+    """The setting; ValueError names the accepted values."""
+    if seconds and not LEAST_HOT_WINDOW_S <= seconds <= 10**9:
+        raise ValueError(f"0, or a number from {LEAST_HOT_WINDOW_S:g} to 1e9")
+    return seconds

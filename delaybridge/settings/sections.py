@@ -9,10 +9,11 @@ from __future__ import annotations
 from typing import Annotated, Self
 from urllib.parse import quote
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from delaybridge.message import Limits
 from delaybridge.settings import password_file
+from delaybridge.settings.durability import HOT_WINDOW_S, check_hot_window
 from delaybridge.settings.urls import SecretUrl, check_ledger_url, check_redis_url
 from delaybridge.settings.values import delay, number, switch, texts, whole
 
@@ -96,6 +97,11 @@ class LedgerSettings(Section):
     url: Annotated[SecretUrl, BeforeValidator(check_ledger_url)] = SecretUrl("")
     """postgresql+psycopg://USER@HOST[:PORT]/DATABASE, mysql+pymysql://USER@HOST[:PORT]/DATABASE, or
     sqlite:////PATH for one machine; in a password @ as %40 and / as %2F."""
+    hot_window_s: Annotated[float, AfterValidator(check_hot_window), number(0, 10**9)] = (
+        HOT_WINDOW_S
+    )
+    """Messages due later than this stay in the database alone; a worker brings them into Redis in
+    time. 0: all go into Redis at once; else 10 or more."""
     retention_s: Annotated[float, number(0, 10**9)] = 604_800.0
     """How long rows of messages are kept that were published, cancelled or have expired. 0: for
     ever."""

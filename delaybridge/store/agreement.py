@@ -14,6 +14,7 @@ from delaybridge import failpoints
 from delaybridge.ledger.rows import DEAD, DELAYED, EXPIRED, OVER, LedgerRow
 from delaybridge.ledger.work import Work
 from delaybridge.message import State
+from delaybridge.store.command import LedgerSteps
 from delaybridge.store.healing import (
     Lacking,
     Presence,
@@ -24,7 +25,6 @@ from delaybridge.store.healing import (
     standing,
     stored_calls,
 )
-from delaybridge.store.recording import LedgerSteps
 from delaybridge.store.verbs import Bucket
 
 if TYPE_CHECKING:
@@ -127,14 +127,17 @@ def _restore(
     names = [row.name[:2] for row in absent]
     first = yield Work(lambda on: records.first_calls(on, names))
     return (
-        yield from _bring(
+        yield from bring(
             bucket, as_of, [row for row in absent if first.get(row.name[:2]) == row.stamp]
         )
     )
 
 
-def _bring(bucket: Bucket, as_of: Standing, rows: Sequence[LedgerRow]) -> LedgerSteps[int | None]:
-    """How many of these rows were restored; None: they have to be read again."""
+def bring(bucket: Bucket, as_of: Standing, rows: Sequence[LedgerRow]) -> LedgerSteps[int | None]:
+    """Restore these rows: how many Redis lacked; None: they have to be read again.
+
+    as_of: read before the rows were.
+    """
     count = 0
     for some in _parts(rows):
         (found,) = yield [restore(bucket, as_of, map(_whole, some))]

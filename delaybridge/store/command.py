@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from delaybridge.errors import StoreDenied, StoreError, StoreMisnamed, StoreUnavailable
+from delaybridge.ledger.work import Work
 
 T = TypeVar("T")
 Arg = str | bytes | int | float
@@ -51,6 +52,10 @@ Steps = Generator[Sequence[RedisCommand[Any]], list[Any], T]
 
 The first error among the replies ends it, unless the commands were yielded as `Each`.
 """
+
+
+LedgerSteps = Generator[Work[Any] | Sequence[RedisCommand[Any]], Any, T]
+"""A call that also asks the ledger: `Steps` that yields `Work`, and is sent its result."""
 
 
 class Each(Sequence[RedisCommand[Any]]):

@@ -1,4 +1,4 @@
-"""Recording: what a store does with commands that change messages, where there is a ledger.
+"""Recording: commands that change messages, step by step, and the ledger beside them.
 
 A row is committed before Redis is told of its message, and what Redis answered is committed before
 the caller has the answer. So whatever was answered is in the ledger. Between the two a process may
@@ -9,164 +9,72 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from delaybridge import failpoints
 from delaybridge.errors import (
-    ConfigError,
     LedgerUnavailable,
     StoreDenied,
     StoreError,
     StoreFull,
+    StoreWiped,
 )
-from delaybridge.ledger import open_ledger
-from delaybridge.ledger.rows import LedgerRow
-from delaybridge.ledger.work import Ledger, Work
+from delaybridge.ledger.rows import COLD, HOT, LedgerRow, Name, RowName
+from delaybridge.ledger.work import Work
 from delaybridge.message import Answer
-from delaybridge.settings.durability import Durability, Keeping
-from delaybridge.settings.urls import check_ledger_url
-from delaybridge.store import keys, registry, replies
-from delaybridge.store.command import RedisCommand
+from delaybridge.store import registry, replies, tiers
+from delaybridge.store.command import LedgerSteps, RedisCommand
 from delaybridge.store.effects import Effects
 from delaybridge.store.healing import Standing, standing_at
-from delaybridge.store.told import STAMP_BYTES, bucket_in, marks_of, rows_of
+from delaybridge.store.promotion import promote
+from delaybridge.store.told import STAMP_BYTES, bucket_in, due_ms, marks_of, named, rows_of
+from delaybridge.store.verbs import Bucket
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
+    from delaybridge.ledger.cold import ColdRecords
     from delaybridge.ledger.records import Records
 
-T = TypeVar("T")
-Asked = Work[Any] | Sequence[RedisCommand[Any]]
-LedgerSteps = Generator[Asked, Any, T]
-"""A call that also asks the ledger: `Steps` that yields `Work`, and is sent its result."""
 Steps = LedgerSteps[None]
-"""Yields work for the ledger, whose error is thrown into it, and commands for Redis; is sent the
-result, or the answers, errors among them."""
-
-_STORING = frozenset(("schedule", "quarantine"))
-_CHANGING = frozenset(("cancel", "reschedule", "kick", "discard"))
-_WENT_BACK = "ledger: Redis went back, or was wiped, meanwhile; the outcome is unknown: call again"
+_UNKNOWN = "the outcome is unknown: call again"
+_WENT_BACK = f"ledger: Redis went back, or was wiped, meanwhile; {_UNKNOWN}"
 _TRIES = 3  # of a call during which workers begin to compare its bucket
 # Places of arguments.
-_NOW, _ID, _SOURCE, _RECEIPT, _ROW = 0, 2, 3, 7, 8
+_NOW, _ID, _REACH, _ROW = 0, 2, 8, 8
+_SOURCE_OF = {"cancel": 3, "reschedule": 6}
+_RECEIPT_OF = {"cancel": 7, "reschedule": 9}
+_RESCHEDULED = 8
+_STORING = frozenset(("schedule", "quarantine"))
+_CHANGING = frozenset(("cancel", "reschedule", "kick", "discard"))
+_NEVER_MS = 2**53
 
 
-class Recorder:
-    """Records the commands of one namespace."""
-
-    def __init__(self, ledger: Ledger, namespace: str) -> None:
-        from delaybridge.ledger.records import Records  # imports SQLAlchemy
-
-        self.ledger, self.records = ledger, Records(namespace)
-        self._birth = keys.birth(namespace)
-
-    def concerns(self, commands: Sequence[RedisCommand[Any]]) -> bool:
-        """Whether the ledger is to know of any of these commands."""
-        return any(map(self._is_recorded, commands))
-
-    def _is_recorded(self, command: RedisCommand[Any]) -> bool:
-        if command.is_plain:
-            return self._creates(command)
-        return command.name in _STORING or command.name in _CHANGING
-
-    def _creates(self, command: RedisCommand[Any]) -> bool:
-        """Whether it makes the namespace, unless there is one."""
-        args = command.args
-        return command.name == "SET" and args[0] == self._birth and args[-1] == "NX"
-
-    def record(
-        self, commands: Sequence[RedisCommand[Any]], node_of: Callable[[str], str]
-    ) -> Recorded:
-        """Run these commands, and have the ledger know of them.
-
-        node_of: the server of a key, as a store says it.
-        """
-        recording = _Recording(self.records, commands)
-        return Recorded(recording.answers, self._record(recording, commands, node_of))
-
-    def _record(
-        self,
-        recording: _Recording,
-        commands: Sequence[RedisCommand[Any]],
-        node_of: Callable[[str], str],
-    ) -> Steps:
-        asked = [*commands]
-        places = [i for i, command in enumerate(asked) if self._is_recorded(command)]
-        yield from recording.read_clocks([i for i in places if not asked[i].is_plain], node_of)
-        yield from recording.settle_namespaces([i for i in places if asked[i].is_plain])
-        yield from recording.add_rows([i for i in places if asked[i].name in _STORING])
-        yield from recording.run(range(len(asked)))
-        yield from recording.take_answers(places)
-        yield from recording.withdraw_absent([i for i in places if asked[i].name == "cancel"])
+def stores(command: RedisCommand[Any]) -> bool:
+    """Whether a command stores messages."""
+    return command.name in _STORING
 
 
-def recorder_of(
-    durability: Durability, url: str | None, namespace: str, timeout_s: float
-) -> Recorder | None:
-    """The recorder of a store; None: there is no ledger. ConfigError: it has no URL, or no driver.
-
-    url: of the database, as in the settings.
-    """
-    if durability.mode is not Keeping.LEDGER:
-        return None
-    try:
-        checked = check_ledger_url(str.__str__(url or ""))
-    except ValueError as exc:
-        raise ConfigError(f"ledger: {exc}") from None
-    if not checked:
-        raise ConfigError("durability: ledger needs the URL of a database: ledger.url")
-    return Recorder(open_ledger(checked, timeout_s=timeout_s), namespace)
+def is_recorded(command: RedisCommand[Any]) -> bool:
+    """Whether the ledger is to know of a script call."""
+    return command.name in _STORING or command.name in _CHANGING
 
 
-def ledger_of(recorder: Recorder | None) -> Ledger:
-    """The ledger of a store; ConfigError if it has none."""
-    if recorder is None:
-        raise ConfigError("ledger: not configured; set durability to ledger, and ledger.url")
-    return recorder.ledger
-
-
-class Recorded:
-    """Commands that are being recorded, step by step.
-
-    asked: what is to be done next; None: it is done. answers: of each command, errors among them.
-    """
-
-    def __init__(self, answers: list[Any], steps: Steps) -> None:
-        self.answers, self._steps = answers, steps
-        self.asked: Asked | None = next(steps, None)
-
-    def take(self, result: Any) -> None:
-        """The result of what was asked."""
-        self.asked = None
-        with suppress(StopIteration):
-            self.asked = self._steps.send(result)
-
-    def fail(self, error: Exception) -> None:
-        """The ledger could not do what was asked."""
-        self.asked = None
-        with suppress(StopIteration):
-            self.asked = self._steps.throw(error)
-
-    def result(self) -> list[Any]:
-        """The answers; raises the first error."""
-        for answer in self.answers:
-            if isinstance(answer, Exception):
-                raise answer
-        return self.answers
-
-
-class _Recording:
+class Recording:
     """The commands of one pipeline, and what is known of each."""
 
-    def __init__(self, records: Records, asked: Sequence[RedisCommand[Any]]) -> None:
+    def __init__(
+        self, cold: ColdRecords, hot_window_ms: int, asked: Sequence[RedisCommand[Any]]
+    ) -> None:
+        """hot_window_ms: messages due later stay in the ledger alone; 0: none do."""
         self.answers: list[Any] = [None] * len(asked)
-        self._records, self._asked = records, [*asked]
+        self._cold, self._records, self._asked = cold, cold.records, [*asked]
+        self._hot_window_ms = hot_window_ms or _NEVER_MS
         self._rows: dict[int, list[LedgerRow]] = {}
         self._added: set[Any] = set()
         self._words: dict[int, list[Answer]] = {}  # what Redis said of each message
@@ -210,39 +118,96 @@ class _Recording:
         """Commit the rows of all messages that are to be stored."""
         for i in places:
             if self.answers[i] is None:
-                self._rows[i] = [*rows_of(self._asked[i], self._records.namespace)]
+                command = self._asked[i]
+                own = [*rows_of(command, self._records.namespace)]
+                hot_until_ms = int(command.args[_NOW] or 0) + self._hot_window_ms
+                self._rows[i] = tiers.with_tiers(command, own, hot_until_ms)
         rows = [row for own in self._rows.values() for row in own]
         if not rows:
             return
         try:
             self._added = yield Work(lambda on: self._records.add(on, rows))
         except StoreError as exc:  # nothing is stored without its row
-            for i in self._rows:
-                self.answers[i] = exc
-            self._rows = {}
+            self._refuse(exc)
+            return
         if failpoints.ARE_SET:
             failpoints.reach("ledger.added")
+        try:
+            yield from self._separate(rows)
+        except StoreError as exc:  # the rows are there: they are to be delivered
+            self._refuse(LedgerUnavailable(f"{str(exc).partition(';')[0]}; {_UNKNOWN}"))
+
+    def _refuse(self, error: StoreError) -> None:
+        for i in self._rows:
+            self.answers[i] = error
+        self._rows = {}
+
+    def _separate(self, rows: Sequence[LedgerRow]) -> Steps:
+        """Of each message, all calls are to be in Redis, or one is in the ledger alone.
+
+        Two processes that schedule one id at a time have both committed their rows before they look
+        for others: so at least one of them sees both. Redis then decides between them.
+        """
+        hot = [*dict.fromkeys(row.name[:2] for row in rows if row.tier != COLD)]
+        cold = {row.name for row in rows if row.tier == COLD}
+        others, own = yield Work(partial(_tiers, self._cold, hot, cold))
+        warm = {name for name in cold if own.get(name[:2]) != [(name[2], COLD)]}
+        if warm:
+            yield Work(lambda on: self._cold.warm(on, [*warm]))
+            for i, mine in self._rows.items():
+                self._rows[i] = [
+                    row._replace(tier=HOT) if row.name in warm else row for row in mine
+                ]
+        yield from self._promote({*others, *(name[:2] for name in warm)})
+
+    def _promote(self, names: Iterable[Name], tier: int = COLD) -> Steps:
+        """Bring messages into Redis, so that it may decide."""
+        by_bucket = defaultdict[int, list[Name]](list)
+        for name in names:
+            by_bucket[name[0]].append(name)
+        if not by_bucket:
+            return
+        namespace = self._records.namespace
+        (record,) = yield [registry.read_birth(namespace)]
+        if isinstance(record, StoreError):
+            raise record
+        if record is None:
+            raise StoreWiped
+        for number, own in by_bucket.items():
+            bucket = Bucket(namespace, number, record[1])
+            yield from _raising(promote(bucket, self._cold, own, tier=tier))
 
     def _heard(self, i: int) -> RedisCommand[Any]:
-        """The command; its reply is also read for the rows of the messages that it stores."""
-        command = self._asked[i]
+        """The command, without cold messages; its reply is also read for the rows of the others."""
+        command, rows = self._asked[i], self._rows.get(i)
+        if rows is None:
+            return command
+        hot = [place for place, row in enumerate(rows) if row.tier != COLD]
+        is_part = len(hot) < len(rows)
 
         def parse(reply: Any) -> Any:
             if command.name == "schedule":
+                reply = tiers.whole_reply(rows, hot, reply) if is_part else reply
                 self._words[i] = [word for word, _ in replies.read_scheduled(reply) or ()]
             else:
                 self._words[i] = replies.read_answers(reply) or []
             return command.parse(reply)
 
-        return msgspec.structs.replace(command, parse=parse) if i in self._rows else command
+        if not hot and rows:
+            self.answers[i] = parse([])
+        sent = tiers.only(command, hot) if is_part else command
+        return msgspec.structs.replace(sent, parse=parse)
 
     def run(self, places: Sequence[int]) -> Steps:
         """Run the commands that have no answer yet; first look how their buckets stand."""
         left = [i for i in places if self.answers[i] is None]
-        marks = dict.fromkeys(filter(None, (marks_of(self._asked[i]) for i in left)))
+        heard = {i: self._heard(i) for i in left}
+        left = [i for i in left if self.answers[i] is None]  # not if all its messages are cold
+        recorded = [self._asked[i] for i in left if is_recorded(self._asked[i])]
+        marks = dict.fromkeys(filter(None, map(marks_of, recorded)))
         looks = [standing_at(name) for name in marks if name not in self._standing]
         if left:
-            answers = yield [*looks, *(self._heard(i) for i in left)]
+            answers = yield [*looks, *(heard[i] for i in left)]
             for look, answer in zip(looks, answers, strict=False):
                 known = Standing() if isinstance(answer, Exception) else answer
                 self._standing[str(look.args[0])] = known
@@ -276,7 +241,7 @@ class _Recording:
         if again := (yield from self._in_doubt(sorted(effects.undoable))):
             yield from self._once_more(again, tries - 1)
 
-    def _in_doubt(self, places: Sequence[int]) -> Generator[Asked, Any, list[int]]:
+    def _in_doubt(self, places: Sequence[int]) -> LedgerSteps[list[int]]:
         """Those whose bucket somebody began to compare before the commit.
 
         He may have read the ledger before it, too, and undo what was done if Redis forgot it.
@@ -310,15 +275,16 @@ class _Recording:
                 self.answers[i] = LedgerUnavailable(_WENT_BACK)
 
     def _unknown(self, places: Sequence[int]) -> dict[tuple[Any, Any], list[int]]:
-        """Cancels that no bucket knew a message for: stamp and id -> their places."""
-        named: dict[tuple[Any, Any], list[int]] = defaultdict(list)
+        """Calls that no bucket knew a message for: stamp and id -> their places."""
+        asked: dict[tuple[Any, Any], list[int]] = defaultdict(list)
         for i in places:
-            args = self._asked[i].args
-            if not (args[_SOURCE] or args[_RECEIPT]):
-                named[args[1], args[_ID]].append(i)
+            command = self._asked[i]
+            args = command.args
+            if not (args[_SOURCE_OF[command.name]] or args[_RECEIPT_OF[command.name]]):
+                asked[args[1], args[_ID]].append(i)
         return {
             name: own
-            for name, own in named.items()
+            for name, own in asked.items()
             if all(self.answers[i] is Answer.UNKNOWN for i in own)
         }
 
@@ -353,10 +319,70 @@ class _Recording:
             self._asked[i] = msgspec.structs.replace(self._asked[i], args=args)
             self.answers[i] = None
             yield from self.run([i])
-            effects = Effects(self._records, self._now_ms)
-            effects.take(i, self._asked[i], self.answers[i])
-            if effects.places:
-                yield from self._commit(effects, _TRIES)
+            yield from self.take_answers([i])
+
+    def promote_sourced(self, places: Sequence[int]) -> Steps:
+        """Bring cold messages into Redis that a call read from a source names: it is made once."""
+        asked = [i for i in places if self._asked[i].args[_SOURCE_OF[self._asked[i].name]]]
+        names = {i: named(self._asked[i], self._records.namespace) for i in asked}
+        if not names:
+            return
+        try:
+            found = yield Work(lambda on: self._cold.calls(on, [*names.values()]))
+            yield from self._promote(found)
+        except StoreError as exc:
+            for i in asked:
+                self.answers[i] = exc
+
+    def move_absent(self, places: Sequence[int]) -> Steps:
+        """Reschedule messages that are cold, or that Redis lacks."""
+        unknown = self._unknown(places)
+        for own in unknown.values():
+            names = {named(self._asked[i], self._records.namespace): i for i in own}
+            try:
+                found = yield Work(partial(_live, self._cold, [*names]))
+                for name in found:
+                    yield from self._move(names[name], name)
+            except StoreError as exc:
+                for i in own:
+                    self.answers[i] = exc
+
+    def _move(self, i: int, name: Name) -> Steps:
+        command, at_ms = self._asked[i], due_ms(self._asked[i])
+        stays = not command.args[_REACH] and at_ms > self._now_ms + self._hot_window_ms
+        if stays and (yield Work(lambda on: self._cold.reschedule(on, name, at_ms, self._now_ms))):
+            self.answers[i] = command.parse(_RESCHEDULED)
+            return
+        yield from self._promote([name], HOT)
+        self.answers[i] = None
+        yield from self.run([i])
+        yield from self.take_answers([i])
+
+
+def _tiers(cold: ColdRecords, hot: Sequence[Name], names: Iterable[RowName], on: Connection) -> Any:
+    """The cold calls of the messages `hot`; the live ones of those named."""
+    own = [*dict.fromkeys(name[:2] for name in names)]
+    return cold.calls(on, hot), cold.calls(on, own, tier=HOT)
+
+
+def _live(cold: ColdRecords, names: Sequence[Name], on: Connection) -> list[Name]:
+    return [*cold.calls(on, names, tier=HOT)]
+
+
+def _raising(steps: LedgerSteps[Any]) -> Steps:
+    """A call within a recording: here errors are answers, and the first one ends the call."""
+    with suppress(StopIteration):
+        asked = next(steps)
+        while True:
+            result = yield asked
+            if not isinstance(asked, Work):
+                for error in filter(_is_error, result):
+                    raise error
+            asked = steps.send(result)
+
+
+def _is_error(answer: object) -> bool:
+    return isinstance(answer, Exception)
 
 
 def _settled(records: Records, buckets: int, birth: str, on: Connection) -> tuple[int, str]:

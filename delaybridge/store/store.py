@@ -22,11 +22,11 @@ from delaybridge.events import Emit, StoreSilent
 from delaybridge.ledger.work import Work
 from delaybridge.settings.durability import MEMORY, Durability
 from delaybridge.settings.redis_servers import Address
-from delaybridge.store.command import Each, RedisCommand, Steps, store_wide_error
+from delaybridge.store.command import Each, LedgerSteps, RedisCommand, Steps, store_wide_error
 from delaybridge.store.connection import NotAsked
 from delaybridge.store.durability import assurance_of
 from delaybridge.store.pipeline import Pipeline, Portion, translate
-from delaybridge.store.recording import LedgerSteps, Recorded, Recorder, ledger_of
+from delaybridge.store.recorder import Recorded, Recorder, ledger_of
 from delaybridge.store.redis_client import connect
 from delaybridge.store.servers import Servers, servers_of
 from delaybridge.store.wire import AsyncWire, Wire

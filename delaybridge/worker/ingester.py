@@ -27,7 +27,7 @@ from delaybridge.settings.settings import Settings
 from delaybridge.settings.urls import kinds_of
 from delaybridge.store import command, keys, registry, replies
 from delaybridge.store.calls import Calls
-from delaybridge.store.recording import recorder_of
+from delaybridge.store.recorder import recorder_of
 from delaybridge.store.store import AsyncStore
 from delaybridge.worker.broadcast import Broadcast
 from delaybridge.worker.eventlog import say
@@ -117,7 +117,9 @@ class Ingester(Service):
     async def work(self) -> None:
         """Read until stopped. Raises only errors that a restart cannot mend."""
         s = self.settings
-        recorder = recorder_of(s.kept, s.ledger.url, s.namespace, s.redis.timeout_s)
+        recorder = recorder_of(
+            s.kept, s.ledger.url, s.namespace, s.redis.timeout_s, s.ledger.hot_window_s
+        )
         self._store = AsyncStore(
             s.redis.url, timeout_s=s.redis.timeout_s, durability=s.kept, recorder=recorder
         )

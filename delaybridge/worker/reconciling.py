@@ -4,6 +4,7 @@
   past; then the bucket is compared with the ledger as a whole. Messages that were cancelled would
   be published otherwise.
 - **Tell**: once a second, what left the buckets, for good: published or cancelled; and the history.
+- **Promote**: cold messages, which are in the ledger alone, go into Redis before they are due.
 - **Reconcile**: one bucket after another, each once in `ledger.reconcile_s`.
 """
 
@@ -33,9 +34,11 @@ from delaybridge.store.agreement import (
     compare,
     restore_missing,
 )
+from delaybridge.store.command import LedgerSteps
 from delaybridge.store.healing import Left, Sealed
 from delaybridge.store.marks import Marks
-from delaybridge.store.recording import LedgerSteps, Recorder
+from delaybridge.store.promotion import promote_due
+from delaybridge.store.recorder import Recorder
 from delaybridge.store.store import AsyncStore
 from delaybridge.worker.eventlog import say
 
@@ -46,6 +49,8 @@ _MOST_STEPS = 100_000  # history that waits for the ledger; more is left out
 _YOUNG_MS = 30_000  # a call may be under way: its row is there, its message not yet
 _FORGET_S = 3600.0
 _FORGET_ROWS = 1000
+_LOOKS, _LEAST_LOOK_S, _MOST_LOOK_S = 20, 1.0, 30.0  # for cold messages, in a hot window
+_NEVER_MS = 2**53
 
 
 class Drift(NamedTuple):
@@ -60,6 +65,7 @@ class Reconciling:
 
     def __init__(self, store: AsyncStore, recorder: Recorder, worker: str) -> None:
         self._store, self._records, self._worker = store, recorder.records, worker
+        self._cold = recorder.cold
         self._ledger = recorder.ledger
         self.marks: Callable[[], Mapping[int, Marks]] = dict
         self.sessions: Callable[[], Iterable[Session]] = tuple
@@ -286,9 +292,31 @@ class Reconciling:
     def _forget_some(self, before_ms: int, after: int, on: Any) -> int | None:
         return self._records.forget(on, before_ms, after, _FORGET_ROWS)
 
+    async def promote(self, hot_window_s: float) -> None:
+        """Bring cold messages of held buckets into Redis in time. Never ends."""
+        window_ms = round(hot_window_s * 1000) or _NEVER_MS
+        while True:
+            for session in [*self.sessions()]:
+                if session.alive and session.ready:
+                    await self._promote(session, time.time_ns() // 1_000_000 + window_ms)
+            await asyncio.sleep(min(max(hot_window_s / _LOOKS, _LEAST_LOOK_S), _MOST_LOOK_S))
+
+    async def _promote(self, session: Session, until_ms: int) -> None:
+        began_s = time.monotonic()
+        try:
+            found = await self._store.complete(promote_due(session.bucket, self._cold, until_ms))
+        except (StoreError, ConfigError) as exc:
+            self._fails(exc)
+            return
+        if found:
+            seconds = round(time.monotonic() - began_s, 3)
+            number = session.bucket.number
+            say(logging.DEBUG, "promoted", bucket=number, n=found, seconds=seconds)
+
     def tasks(self, settings: LedgerSettings) -> list[Coroutine[Any, Any, None]]:
         """What runs as long as the worker does."""
         return [
+            self.promote(settings.hot_window_s),
             self.keep_told(),
             self.reconcile(settings.reconcile_s),
             self.forget(settings.retention_s),

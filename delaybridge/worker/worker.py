@@ -16,7 +16,7 @@ from delaybridge.scan.fleet import NameTaken
 from delaybridge.scan.lease import OnToken
 from delaybridge.settings.settings import Settings
 from delaybridge.store.calls import Calls
-from delaybridge.store.recording import recorder_of
+from delaybridge.store.recorder import recorder_of
 from delaybridge.store.store import AsyncStore
 from delaybridge.worker.broadcast import Broadcast
 from delaybridge.worker.destinations import Destinations
@@ -74,7 +74,9 @@ class Worker(Service):
         if not s.brokers:
             hint = "add --broker amqp://HOST, DELAYBRIDGE_BROKERS__RABBITMQ or [brokers]"
             say(logging.WARNING, "no_brokers", serves="pull topics only", hint=hint)
-        recorder = recorder_of(s.kept, s.ledger.url, s.namespace, s.redis.timeout_s)
+        recorder = recorder_of(
+            s.kept, s.ledger.url, s.namespace, s.redis.timeout_s, s.ledger.hot_window_s
+        )
         store = AsyncStore(
             s.redis.url, timeout_s=s.redis.timeout_s, durability=s.kept, recorder=recorder
         )

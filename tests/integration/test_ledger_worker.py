@@ -117,7 +117,7 @@ async def test_deleted_keys_come_back(
 ) -> None:
     await crew.client.schedule(TO, b"x", delay="1h", id="first")
     crew.start(ledger=SOON)
-    await crew.schedule(100, seconds=1, first_s=3600)
+    await crew.schedule(100, seconds=1, first_s=3000)
     ledger.ask("UPDATE message SET created_ms = created_ms - 60000")
     with admin(server) as connection:
         for kind in ("due", "messages"):
@@ -159,7 +159,8 @@ async def test_while_the_database_is_down_messages_go_out(
                 await crew.client.schedule(TO, b"x", delay="1h", id="refused")
             await arrived.all(ids)
             assert min(arrived.late_ms) >= 0
-            assert not await crew.client.get("refused")
+            with pytest.raises(LedgerUnavailable):  # who knows
+                await crew.client.get("refused")
 
             async def is_told() -> bool:
                 drift = (await crew.client.stats()).ledger
@@ -170,6 +171,7 @@ async def test_while_the_database_is_down_messages_go_out(
             probe = LedgerProbe(database.url)
             await wait_until_async(lambda: probe.states()["published"] == 50, DEADLINE_S)
             probe.close()
+            assert not await crew.client.get("refused")
             await crew.client.schedule(TO, b"x", delay="1h", id="accepted")
             await crew.stop()
         finally:

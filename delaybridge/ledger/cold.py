@@ -1,0 +1,202 @@
+"""The cold tier: rows of messages that are in the ledger alone, because they are due much later."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    String,
+    and_,
+    collate,
+    func,
+    or_,
+    select,
+    text,
+    type_coerce,
+    update,
+)
+
+from delaybridge.ledger.records import ROW, Records, parts
+from delaybridge.ledger.rows import COLD, HOT, LedgerRow, Name, RowName
+from delaybridge.ledger.tables import message
+
+_AT_ONCE = 200  # spans in one statement
+
+
+class Span(NamedTuple):
+    """Messages of a bucket due from `low_ms` on and before `high_ms`; None: without a bound."""
+
+    bucket: int
+    low_ms: int | None = None
+    high_ms: int | None = None
+
+
+class Counted(NamedTuple):
+    """How many cold messages a span has, and when the first is due, in epoch milliseconds."""
+
+    messages: int = 0
+    first_ms: int | None = None
+
+
+class ColdSlice(NamedTuple):
+    """Which part of a bucket's cold messages is read, in the order of score and id.
+
+    low, high: bounds of the score, both included. after: the (score, id) to begin after.
+    """
+
+    bucket: int
+    limit: int
+    low: float | None = None
+    high: float | None = None
+    after: tuple[float, str] | None = None
+
+
+class ColdRecords:
+    """What is read and changed of the cold tier, in transactions of the caller."""
+
+    def __init__(self, records: Records) -> None:
+        self.records = records
+
+    @property
+    def _own(self) -> ColumnElement[bool]:
+        return and_(self.records.own, text(f"tier = {COLD}"))
+
+    def calls(
+        self, on: Connection, names: Sequence[Name], *, tier: int = COLD
+    ) -> dict[Name, list[tuple[int, int]]]:
+        """(stamp, tier) of the live rows of these messages, of this tier or a higher one."""
+        found = defaultdict[Name, list[tuple[int, int]]](list)
+        columns = [message.c[name] for name in ("bucket", "id", "stamp", "tier")]
+        for some in parts(on, names):
+            which = message.c.tier >= tier, self.records.named(on, some)
+            for row in on.execute(select(*columns).where(*which)):
+                found[row.bucket, row.id].append((row.stamp, row.tier))
+        return dict(found)
+
+    def warm(self, on: Connection, names: Sequence[RowName]) -> None:
+        """These rows are to be in Redis from now on."""
+        for some in parts(on, names):
+            which = message.c.tier == COLD, self.records.named(on, some)
+            on.execute(update(message).where(*which).values(tier=HOT))
+
+    def take(self, on: Connection, names: Sequence[Name], *, tier: int = COLD) -> list[LedgerRow]:
+        """The live rows of these messages of this tier, or a higher one.
+
+        They are to be in Redis from now on.
+        """
+        found: list[LedgerRow] = []
+        for some in parts(on, names):
+            live = select(*ROW).where(message.c.tier >= tier, self.records.named(on, some))
+            found += self.records.read(on, live.with_for_update())
+        self._heat(on, found)
+        return found
+
+    def take_due(self, on: Connection, bucket: int, until_ms: int, limit: int) -> list[LedgerRow]:
+        """Cold rows of a bucket due by then, the first ones; others may take them side by side.
+
+        They are to be in Redis from now on: if the caller dies, workers restore them.
+        """
+        which = self._own, message.c.bucket == bucket, message.c.due_ms <= until_ms
+        order = message.c.due_ms, message.c.number
+        query = select(*ROW).where(*which).order_by(*order).limit(limit)
+        found = self.records.read(on, query.with_for_update(skip_locked=True), in_order=False)
+        self._heat(on, found)
+        return found
+
+    def _heat(self, on: Connection, rows: Sequence[LedgerRow]) -> None:
+        cold = [row.number for row in rows if row.tier == COLD]
+        for some in parts(on, cold, 1):
+            on.execute(update(message).where(message.c.number.in_(some)).values(tier=HOT))
+
+    def reschedule(self, on: Connection, name: Name, due_ms: int, now_ms: int) -> bool:
+        """Give a cold message another due time; whether there was one."""
+        which = message.c.tier == COLD, self.records.named(on, [name])
+        values = {"due_ms": due_ms, "updated_ms": now_ms}
+        return on.execute(update(message).where(*which).values(values)).rowcount > 0
+
+    def is_empty(self, on: Connection) -> bool:
+        """Whether there is no cold message."""
+        return on.execute(select(message.c.number).where(self._own).limit(1)).first() is None
+
+    def counted(self, on: Connection, spans: Sequence[Span]) -> list[Counted]:
+        """How many messages are in each span: one look into the index each."""
+        found: list[Counted] = []
+        for first in range(0, len(spans), _AT_ONCE):
+            asked = [self._counting(span) for span in spans[first : first + _AT_ONCE]]
+            columns = [each.scalar_subquery() for pair in asked for each in pair]
+            row = on.execute(select(*columns)).one()
+            found += [Counted(*pair) for pair in zip(row[::2], row[1::2], strict=True)]
+        return found
+
+    def _counting(self, span: Span) -> list[Any]:
+        which = [self._own, message.c.bucket == span.bucket]
+        if span.low_ms is not None:
+            which.append(message.c.due_ms >= span.low_ms)
+        if span.high_ms is not None:
+            which.append(message.c.due_ms < span.high_ms)
+        return [select(what).where(*which) for what in (func.count(), func.min(message.c.due_ms))]
+
+    def slice(
+        self, on: Connection, asked: ColdSlice, max_bytes: int
+    ) -> tuple[list[LedgerRow], bool]:
+        """A part of a bucket, at most this many bytes of records (one at least); and if more is."""
+        id = _bytewise(on)
+        which = [self._own, message.c.bucket == asked.bucket]
+        if asked.low is not None:
+            which.append(message.c.due_ms >= int(asked.low))
+        if asked.high is not None:
+            which.append(message.c.due_ms <= int(asked.high))
+        if asked.after is not None:
+            which.append(_behind(asked.after, id))
+        order = message.c.due_ms, message.c.priority.desc(), id
+        sizes = select(message.c.number, func.length(message.c.payload)).where(*which)
+        found = on.execute(sizes.order_by(*order).limit(asked.limit + 1)).all()
+        size, numbers = 0, list[int]()
+        for number, length in found[: asked.limit]:
+            size += length
+            if numbers and size > max_bytes:
+                break
+            numbers.append(number)
+        rows: list[LedgerRow] = []
+        for some in parts(on, numbers, 1):
+            rows += self.records.read(on, select(*ROW).where(message.c.number.in_(some)))
+        place = {number: i for i, number in enumerate(numbers)}
+        rows.sort(key=lambda row: place[row.number])
+        return rows, len(numbers) < len(found)
+
+    def drawn(self, on: Connection, bucket: int, numbers: Sequence[int]) -> list[LedgerRow]:
+        """The cold messages of a bucket among the rows with these numbers."""
+        found: list[LedgerRow] = []
+        for some in parts(on, numbers, 1):
+            which = self._own, message.c.bucket == bucket, message.c.number.in_(some)
+            found += self.records.read(on, select(*ROW).where(*which))
+        return found
+
+    def numbers(self, on: Connection) -> tuple[int, int]:
+        """Between which numbers all rows of the database are."""
+        first, last = on.execute(
+            select(func.min(message.c.number), func.max(message.c.number))
+        ).one()
+        return int(first or 0), int(last or 0)
+
+
+def _bytewise(on: Connection) -> ColumnElement[str]:
+    """Ids in the order of their bytes, as in Redis; PostgreSQL goes by the database's locale."""
+    if on.dialect.name != "postgresql":
+        return type_coerce(message.c.id, String)
+    return collate(message.c.id, "C")
+
+
+def _behind(after: tuple[float, str], id: ColumnElement[str]) -> ColumnElement[bool]:
+    score, last = after
+    due_ms, priority = int(score), 255 - round(score % 1 * 256)
+    at = message.c.due_ms == due_ms
+    return or_(
+        message.c.due_ms > due_ms,
+        and_(at, message.c.priority < priority),
+        and_(at, message.c.priority == priority, id > last),
+    )

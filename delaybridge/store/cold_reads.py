@@ -1,0 +1,272 @@
+"""What Redis answers about delayed messages, with those of the cold tier among them.
+
+Each command that reads `due` gets the ledger's part: a page in the order of score and id, a count,
+a sample in proportion. The ledger is read first: a message that is promoted meanwhile may be seen
+twice, but not missed; on a page it is once. While the ledger does not answer, pages and counts are
+of what Redis has; a single message that Redis does not know is then neither there nor not.
+
+Counts of many cold messages take the database a while: they are read again after twenty times as
+long as they took.
+"""
+
+from __future__ import annotations
+
+import random
+import struct
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from delaybridge.errors import LedgerUnavailable, StoreError
+from delaybridge.ledger.rows import COLD, LedgerRow
+from delaybridge.ledger.work import Work
+from delaybridge.store.command import LedgerSteps, RedisCommand
+from delaybridge.store.told import STAMP_BYTES, bucket_in
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from delaybridge.ledger.cold import ColdRecords, Counted, Span
+
+_DUE = ":due"
+_BRIEF = 1  # a page: only where messages are bound for
+_HEAD = struct.Struct(">Bd")
+_DRAWN = 2000  # numbers of rows that are looked up for a sample
+_READ_AGAIN = 20  # times as long as a count took
+_SLOW_S = 0.05
+_RANGES = ("ZCARD", "ZCOUNT", "ZRANGE")
+_Reply = Any
+
+
+def reads_cold(command: RedisCommand[Any]) -> bool:
+    """Whether the cold tier has a part in the answer."""
+    if command.is_plain:
+        return command.name in _RANGES and str(command.args[0]).endswith(_DUE)
+    if command.name == "page":
+        return command.keys[0].endswith(_DUE) and int(command.args[6]) <= _BRIEF
+    if command.name == "tally":
+        return command.keys[0].endswith(_DUE)
+    return command.name in ("get", "sample")
+
+
+@dataclass(slots=True)
+class ColdCounts:
+    """The last counts, as long as they are good enough. Of one process."""
+
+    known: dict[Span, Counted] = field(default_factory=dict)
+    until_s: float = 0.0
+
+
+class ColdReads:
+    """Adds the ledger's part to the commands of one pipeline."""
+
+    def __init__(
+        self, cold: ColdRecords, counts: ColdCounts, commands: Sequence[RedisCommand[Any]]
+    ) -> None:
+        self._cold, self._counts = cold, counts
+        self.commands = [*commands]
+        self._namespace = cold.records.namespace
+        self._places = [i for i, command in enumerate(self.commands) if reads_cold(command)]
+
+    def look(self) -> LedgerSteps[None]:
+        """Read the ledger; `commands` then add what it has to their replies."""
+        places = [i for i in self._places if self.commands[i].name != "get"]
+        if not places:
+            return
+        try:
+            merges = yield Work(partial(self._merges, places))
+        except LedgerUnavailable:
+            return
+        for i, merge in merges.items():
+            command = self.commands[i]
+            parse = partial(_parse_merged, command.parse, merge)
+            self.commands[i] = msgspec.structs.replace(command, parse=parse)
+
+    def find(self, answers: list[Any]) -> LedgerSteps[None]:
+        """Look for messages that no bucket knew, and give them to the one that asked for them."""
+        asked: dict[str, list[int]] = {}
+        for i in self._places:
+            if self.commands[i].name == "get":
+                asked.setdefault(str(self.commands[i].args[0]), []).append(i)
+        absent = {id: own for id, own in asked.items() if all(answers[i] is None for i in own)}
+        if not absent:
+            return
+        try:
+            rows = yield Work(lambda on: self._cold.records.live(on, [*absent]))
+        except StoreError as exc:
+            for i in (i for own in absent.values() for i in own):
+                answers[i] = exc
+            return
+        for row in rows:
+            for i in absent[row.id]:
+                command = self.commands[i]
+                if bucket_in(command, self._namespace) != row.bucket:
+                    continue
+                if row.tier == COLD:
+                    answers[i] = command.parse([0, _record(row), b"", b"", b"", 0])
+                else:  # it was promoted meanwhile; or Redis has lost it
+                    (answers[i],) = yield [command]
+
+    def _merges(
+        self, places: Sequence[int], on: Connection
+    ) -> Mapping[int, Callable[[_Reply], _Reply]]:
+        if self._cold.is_empty(on):
+            return {}
+        counts = self._counted(on, places)
+        return {i: self._merge(on, self.commands[i], counts[i]) for i in places}
+
+    def _counted(self, on: Connection, places: Sequence[int]) -> dict[int, Counted]:
+        """Of each command: how many cold messages are in its span, and when the first is due."""
+        spans = {i: _span(self.commands[i], self._namespace) for i in places}
+        now_s = time.monotonic()
+        known = {**self._counts.known} if now_s < self._counts.until_s else {}
+        unknown = [span for span in dict.fromkeys(spans.values()) if span not in known]
+        known.update(zip(unknown, self._cold.counted(on, unknown), strict=True))
+        took_s = time.monotonic() - now_s
+        if took_s > _SLOW_S:
+            self._counts.known, self._counts.until_s = known, now_s + _READ_AGAIN * took_s
+        return {i: known[span] for i, span in spans.items()}
+
+    def _merge(
+        self, on: Connection, command: RedisCommand[Any], counted: Counted
+    ) -> Callable[[_Reply], _Reply]:
+        if command.name in ("ZCARD", "ZCOUNT"):
+            return lambda reply: int(reply) + counted.messages
+        if command.name == "ZRANGE":
+            return lambda reply: _first(reply, counted.first_ms)
+        if not counted.messages:
+            return lambda reply: reply
+        if command.name == "page":
+            return self._page(on, command)
+        drawn, listed = self._drawn(on, command, counted)
+        if command.name == "tally":
+            return lambda reply: _tallied(reply, drawn, listed)
+        return lambda reply: _sampled(reply, drawn, listed, int(command.args[1]))
+
+    def _page(self, on: Connection, command: RedisCommand[Any]) -> Callable[[_Reply], _Reply]:
+        from delaybridge.ledger.cold import ColdSlice
+
+        low, high, score, id, limit, most_bytes, brief = command.args
+        after = (float(score), _text(id)) if score != "" else None
+        asked = ColdSlice(
+            bucket_in(command, self._namespace), int(limit),
+            None if low == "-inf" else float(low), None if high == "+inf" else float(high), after,
+        )  # fmt: skip
+        rows, more = self._cold.slice(on, asked, int(most_bytes))
+        entries = [_entry(row, brief=bool(brief)) for row in rows]
+        return lambda reply: _paged(reply, entries, int(limit), more=more)
+
+    def _drawn(
+        self, on: Connection, command: RedisCommand[Any], counted: Counted
+    ) -> tuple[list[LedgerRow], int]:
+        """Some cold messages of the bucket at random, all if there are few; how many there are."""
+        from delaybridge.ledger.cold import ColdSlice
+
+        bucket = bucket_in(command, self._namespace)
+        limit = int(command.args[0])
+        if counted.messages <= limit:
+            rows, _ = self._cold.slice(on, ColdSlice(bucket, limit), 2**62)
+            return rows, len(rows)
+        first, last = self._cold.numbers(on)
+        draw = random.Random(int(command.args[2]) if command.name == "tally" else None)
+        numbers = {draw.randint(first, last) for _ in range(_DRAWN)}
+        rows = self._cold.drawn(on, bucket, [*numbers])
+        if not rows:  # there are many others
+            rows, _ = self._cold.slice(on, ColdSlice(bucket, limit), 2**62)
+        return rows[:limit], counted.messages
+
+
+def _parse_merged(
+    parse: Callable[[_Reply], Any], merge: Callable[[_Reply], _Reply], reply: _Reply
+) -> Any:
+    return parse(merge(reply))
+
+
+def _span(command: RedisCommand[Any], namespace: str) -> Span:
+    """The messages that a command counts, or is about."""
+    from delaybridge.ledger.cold import Span
+
+    if not command.is_plain:
+        return Span(bucket_in(command, namespace))
+    key, *args = command.args
+    bucket = bucket_in(msgspec.structs.replace(command, keys=(str(key),)), namespace)
+    if command.name == "ZCOUNT":
+        return Span(bucket, _bound(args[0]), _bound(args[1]))
+    return Span(bucket, _bound(args[0]) if "BYSCORE" in args else None)
+
+
+def _bound(text: object) -> int | None:
+    plain = str(text).removeprefix("(")
+    return None if plain.endswith("inf") else int(plain)
+
+
+def _first(reply: Sequence[bytes], first_ms: int | None) -> Sequence[bytes]:
+    if first_ms is None or (reply and float(reply[1]) <= first_ms):
+        return reply
+    return [b"", str(first_ms).encode()]
+
+
+def _record(row: LedgerRow) -> bytes:
+    """The row as Redis would have it."""
+    return _HEAD.pack(1, row.score) + row.stamp.to_bytes(STAMP_BYTES, "big") + row.payload
+
+
+def _entry(row: LedgerRow, *, brief: bool) -> list[Any]:
+    """The row as a page has it: id, score, and the rest."""
+    front = [row.id.encode(), repr(row.score).encode()]
+    return [*front, row.destination.encode()] if brief else [*front, _record(row), b"", b"", 0]
+
+
+def _paged(reply: list[Any], cold: list[list[Any]], limit: int, *, more: bool) -> list[Any]:
+    """One page of both, by score and id, up to where one that has more was cut off."""
+    if not cold:
+        return reply
+    size = len(cold[0])
+    hot = [reply[i : i + size] for i in range(1, len(reply), size)]
+    known = {each[0] for each in hot}
+    merged = sorted([*hot, *(each for each in cold if each[0] not in known)], key=_place)
+    ends = [_place(each[-1]) for each, cut in ((hot, reply[0] == 1), (cold, more)) if cut and each]
+    page = [each for each in merged if not ends or _place(each) <= min(ends)][:limit]
+    is_part = len(page) < len(merged) or bool(ends)
+    return [int(is_part), *(value for each in page for value in each)]
+
+
+def _place(entry: Sequence[Any]) -> tuple[float, bytes]:
+    return float(entry[1]), entry[0]
+
+
+def _tallied(reply: list[Any], cold: Sequence[LedgerRow], listed: int) -> list[Any]:
+    """The tally of both: the one that was read in smaller part decides how much counts."""
+    size, read = reply[0], reply[1]
+    share = min(read / size if size else 1.0, len(cold) / listed)
+    counts: dict[bytes, list[float]] = {}
+    for i in range(2, len(reply), 3):
+        counts[reply[i]] = [reply[i + 1] * share * size / read, float(reply[i + 2])]
+    for row in cold:
+        found = counts.setdefault(row.destination.encode(), [0.0, row.score])
+        found[0] += share * listed / len(cold)
+        found[1] = min(found[1], row.score)
+    rounded = [(name, max(1, round(many)), first) for name, (many, first) in counts.items()]
+    total = sum(many for _, many, _ in rounded)
+    flat: Iterable[Any] = (
+        value for name, many, first in rounded for value in (name, many, repr(first).encode())
+    )
+    return [size + listed, size + listed if share == 1.0 else total, *flat]
+
+
+def _sampled(reply: list[Any], cold: Sequence[LedgerRow], listed: int, most: int) -> list[Any]:
+    """The sample of both: as many of each as they have messages, in proportion."""
+    hot = [reply[i : i + 3] for i in range(1, len(reply), 3)]
+    share = min(len(hot) / reply[0] if reply[0] else 1.0, len(cold) / listed)
+    found = hot[: max(1, round(share * reply[0]))] if hot else []
+    for row in cold[: max(1, round(share * listed))]:
+        found.append([row.payload[:most], len(row.payload), repr(row.score).encode()])
+    return [reply[0] + listed, *(value for each in found for value in each)]
+
+
+def _text(value: object) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
