@@ -37,7 +37,12 @@ def contradictions(settings: Settings) -> Iterator[str]:
     kinds = kinds_of(settings.brokers)
     if PULL in kinds:
         yield f"brokers.{PULL}: the name is that of pull topics; choose another"
-    if settings.kept.mode is Keeping.LEDGER and not settings.ledger.url:
+    ledger = settings.ledger
+    if ledger.hot_window_s and ledger.hot_window_s < 2 * ledger.reconcile_s:
+        where = settings.sources()["ledger.hot_window_s"]
+        what = f"0, or twice ledger.reconcile_s ({ledger.reconcile_s}) or more"
+        yield f"{where}: ledger.hot_window_s ({ledger.hot_window_s}): allowed: {what}"
+    if settings.kept.mode is Keeping.LEDGER and not ledger.url:
         yield f"{settings.sources()['durability']}: durability: ledger needs ledger.url"
     yield from _numbers(settings)
     yield from _routes(settings, kinds)

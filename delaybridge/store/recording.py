@@ -69,11 +69,11 @@ class Recording:
     """The commands of one pipeline, and what is known of each."""
 
     def __init__(
-        self, cold: ColdRecords, hot_window_ms: int, asked: Sequence[RedisCommand[Any]]
+        self, cold: ColdRecords, hot_window_ms: int, asked: list[RedisCommand[Any]]
     ) -> None:
-        """hot_window_ms: messages due later stay in the ledger alone; 0: none do."""
+        """asked: is changed. hot_window_ms: messages due later stay in the ledger; 0: none do."""
         self.answers: list[Any] = [None] * len(asked)
-        self._cold, self._records, self._asked = cold, cold.records, [*asked]
+        self._cold, self._records, self._asked = cold, cold.records, asked
         self._hot_window_ms = hot_window_ms or _NEVER_MS
         self._rows: dict[int, list[LedgerRow]] = {}
         self._added: set[Any] = set()

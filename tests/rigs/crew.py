@@ -93,7 +93,13 @@ class Crew:
     """
 
     def __init__(
-        self, url: str, namespace: str, buckets: int = BUCKETS, *, ledger: str | None = None
+        self,
+        url: str,
+        namespace: str,
+        buckets: int = BUCKETS,
+        *,
+        ledger: str | None = None,
+        hot_window_s: float = 3600.0,
     ) -> None:
         self.url, self.namespace = url, namespace
         brokers = {"memory": "memory://"}
@@ -102,7 +108,7 @@ class Crew:
             self._kept = {"durability": "ledger", "ledger": {"url": ledger}}
         self.client = AsyncClient(
             url, namespace=namespace, brokers=brokers, buckets=buckets, ledger=ledger,
-            durability=self._kept.get("durability", "memory"),
+            durability=self._kept.get("durability", "memory"), hot_window_s=hot_window_s,
         )  # fmt: skip
         self.store = AsyncStore(url)
         self.workers: dict[str, Worker] = {}

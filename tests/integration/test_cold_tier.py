@@ -1,0 +1,315 @@
+"""The cold tier: messages that are in the ledger alone are answered for as those in Redis are."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+import redis
+
+from delaybridge import Client, Message, Stored
+from delaybridge.errors import ConfigError, LedgerUnavailable, MessageConflict
+from delaybridge.events import LeaseAcquired
+from delaybridge.message import Answer, State
+from delaybridge.store.promotion import promote_due
+from delaybridge.store.recorder import recorder_of
+from delaybridge.store.selection import Selection, Walk
+from tests.rigs.crew import Arrived, Crew, note_arrivals
+from tests.rigs.ledgers import LedgerProbe
+from tests.rigs.waiting import wait_until_async
+
+TO = ("memory:a", "memory:b")
+BROKERS = {"memory": "memory://"}
+BUCKETS = 4
+WINDOW_S = 10.0
+DEADLINE_S = 30.0
+IDS = [f"m{n}" for n in range(12)]
+SPAN_S = 4000
+
+Made = Callable[[], Client]
+
+
+def at(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+@pytest.fixture
+def made(redis_url: str, namespace: str, ledger_url: str) -> Iterator[Made]:
+    """Makes clients whose messages are cold if they are due in more than ten seconds."""
+    found: list[Client] = []
+
+    def make() -> Client:
+        found.append(
+            Client(
+                redis_url,
+                namespace=namespace,
+                brokers=BROKERS,
+                durability="ledger",
+                ledger=ledger_url,
+                hot_window_s=WINDOW_S,
+                buckets=BUCKETS,
+            )  # fmt: skip
+        )
+        return found[-1]
+
+    yield make
+    for client in found:
+        client.close()
+
+
+@pytest.fixture
+def client(made: Made) -> Client:
+    return made()
+
+
+@pytest.fixture
+def alone(redis_url: str, namespace: str) -> Iterator[Client]:
+    """A client of the same namespace without the ledger: what Redis has."""
+    with Client(redis_url, namespace=namespace, brokers=BROKERS) as found:
+        yield found
+
+
+@pytest.fixture
+def plain(redis_url: str, namespace: str) -> Iterator[Client]:
+    """A client of another namespace, without a ledger."""
+    with Client(redis_url, namespace=f"{namespace}-2", brokers=BROKERS, buckets=BUCKETS) as found:
+        yield found
+
+
+def promote(client: Client, until_ms: int) -> int:
+    """Promote what is due by then, as a worker does."""
+    store = client._store
+    assert store.recorder is not None
+    cold = store.recorder.cold
+    buckets = client.run(lambda calls: calls.open())
+    return sum(store.complete(promote_due(bucket, cold, until_ms)) for bucket in buckets)
+
+
+def shown(found: Stored | None) -> object:
+    if found is None:
+        return None
+    return found.id, found.state, found.due_ms, found.body, found.priority, found.destination
+
+
+def pages(client: Client, limit: int, **what: Any) -> list[object]:
+    """All pending messages, page by page."""
+    cursor, found = None, []
+    while True:
+        page = client.pending(limit=limit, cursor=cursor, **what)
+        found += page.items
+        cursor = page.cursor
+        if cursor is None:
+            return [shown(each) for each in found]
+
+
+def selected(client: Client, selection: Selection) -> list[str]:
+    """What a bulk verb would act on."""
+
+    def steps(calls: Any) -> Any:
+        walk, found = Walk(calls, selection), list[str]()
+        while (page := (yield from walk.page())) is not None:
+            found += [each.id for each in page]
+        return sorted(found)
+
+    return client.run(steps)
+
+
+def counted(client: Client) -> object:
+    stats = client.stats()
+    by_bucket = [(each.bucket, each.delayed, each.next_due_ms) for each in stats.buckets]
+    by_place = client.run(lambda calls: calls.counts_by_destination())
+    return stats.delayed, stats.next_due_ms, by_bucket, by_place
+
+
+def outlook(client: Client, destination: str | None) -> object:
+    """The horizon, but for the first and the last cell, which begin and end with the call."""
+    found = client.run(lambda calls: calls.horizon(SPAN_S * 1000, 600_000, destination))
+    return [cell for cell in found.cells[1:-1]], found.messages + found.overdue + found.later
+
+
+def acted(client: Client, verb: str, *args: Any, **options: Any) -> object:
+    try:
+        found = getattr(client, verb)(*args, **options)
+    except MessageConflict:
+        return "conflict"
+    return (str.__str__(found), found.due_ms) if verb == "schedule" else found
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_answers_are_those_of_one_tier(client: Client, plain: Client, seed: int) -> None:
+    draw = random.Random(seed)
+    base_s = round(time.time())
+    for _ in range(120):
+        id, due = draw.choice(IDS), at(base_s + draw.choice([5, draw.randrange(300, SPAN_S)]))
+        match draw.randrange(8):
+            case 0 | 1 | 2:
+                body, to = draw.choice([b"1", b"2"]), draw.choice(TO)
+                policy = draw.choice(["fail", "keep", "replace"])
+                options = {
+                    "at": due, "id": id, "on_conflict": policy, "priority": draw.choice([0, 9]),
+                }  # fmt: skip
+                call: Any = ("schedule", to, body), options
+            case 3:
+                call = ("cancel", id), {}
+            case 4:
+                call = ("reschedule", id), {"at": due}
+            case 5:
+                promote(client, (base_s + draw.randrange(SPAN_S)) * 1000)
+                continue
+            case 6:
+                messages = [Message(TO[0], b"1", at=due, id=draw.choice(IDS)) for _ in range(4)]
+                call = ("schedule_many", messages), {"on_conflict": "keep"}
+            case _:
+                limit = draw.randrange(1, 5)
+                assert pages(client, limit) == pages(plain, limit)
+                span = {"due_from_ms": (base_s + 600) * 1000, "due_to_ms": (base_s + 2000) * 1000}
+                assert pages(client, limit, **span) == pages(plain, limit, **span)
+                assert counted(client) == counted(plain)
+                continue
+        args, options = call
+        assert acted(client, *args, **options) == acted(plain, *args, **options), call
+        assert shown(client.get(id)) == shown(plain.get(id))
+    assert outlook(client, None) == outlook(plain, None)
+    assert outlook(client, "memory:a") == outlook(plain, "memory:a")
+    late = Selection(due_from_ms=(base_s + 1000) * 1000)
+    for selection in (Selection(destination=TO[0]), Selection(id_prefix="m1"), late):
+        assert selected(client, selection) == selected(plain, selection)
+
+
+def test_redis_has_nothing_of_them(
+    client: Client, alone: Client, redis_url: str, namespace: str, ledger: LedgerProbe
+) -> None:
+    client.stats()
+    with redis.Redis.from_url(redis_url) as connection:
+        before = {*connection.scan_iter(f"*{namespace}*")}
+        receipts = client.schedule_many(
+            [Message(TO[0], b"x", delay="1d", id=f"m{n}") for n in range(500)]
+        )
+        assert {*receipts} == {Answer.CREATED}
+        assert {*connection.scan_iter(f"*{namespace}*")} == before
+    assert alone.stats().delayed == 0
+    assert client.stats().delayed == 500
+    soon = client.schedule(TO[0], b"x", delay=WINDOW_S - 1)
+    assert alone.stats().delayed == 1
+    assert ledger.ask("SELECT tier, count(*) FROM message GROUP BY tier ORDER BY tier") == [
+        (1, 1), (2, 500)
+    ]  # fmt: skip
+    assert client.cancel_many([receipt.id for receipt in receipts]) == [Answer.CANCELLED] * 500
+    assert client.get(receipts[7].id) is None
+    assert client.cancel(soon.id) is Answer.CANCELLED
+    assert client.stats().delayed == 0
+    assert promote(client, 2**50) == 0
+
+
+def test_the_same_call_again_is_the_same_call(client: Client) -> None:
+    from delaybridge.store.verbs import new_stamp
+
+    sent = [(new_stamp(), client.accept(Message(TO[0], b"x", delay="1d", id="x")))]
+    first = client.schedule_accepted(sent)
+    assert client.schedule_accepted(sent) == first == [Answer.CREATED]
+    promote(client, 2**50)
+    assert client.schedule_accepted(sent) == [Answer.CREATED]
+    assert client.cancel("x") is Answer.CANCELLED
+    client.schedule_accepted(sent)
+    assert client.get("x") is None
+    assert promote(client, 2**50) == 0
+
+
+def test_many_at_once_agree_on_one_message(made: Made, ledger: LedgerProbe) -> None:
+    """Of each id there is one message at most, however schedulers and promoters meet."""
+    seen: list[Counter[tuple[str, str]]] = []
+    errors: list[Exception] = []
+
+    def work(client: Client, seed: int) -> None:
+        draw, mine = random.Random(seed), Counter[tuple[str, str]]()
+        try:
+            for _ in range(60):
+                id = draw.choice(IDS[:4])
+                match draw.randrange(5):
+                    case 0:
+                        promote(client, 2**50)
+                    case 1:
+                        mine[id, client.cancel(id).value] += 1
+                    case 2:
+                        client.reschedule(id, delay=draw.choice(["1h", "2h"]))
+                    case _:
+                        delay = draw.choice([5, 3600, 7200])
+                        answer = client.schedule(
+                            TO[0], b"x", delay=delay, id=id, on_conflict="keep"
+                        )
+                        mine[id, str.__str__(answer)] += 1
+        except Exception as exc:
+            errors.append(exc)
+        seen.append(mine)
+
+    threads = [threading.Thread(target=work, args=(made(), seed)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    client, total = made(), sum(seen, Counter[tuple[str, str]]())
+    promote(client, 2**50)
+    for id in IDS[:4]:
+        stored = total[id, "created"] - total[id, "cancelled"]
+        assert stored in (0, 1), total
+        assert (client.get(id) is not None) == bool(stored)
+    live = ledger.ask("SELECT id FROM message WHERE tier > 0")
+    assert len(live) == len({*live}) == client.stats().delayed
+
+
+def test_while_the_database_is_silent(client: Client, ledger: LedgerProbe) -> None:
+    hot = client.schedule(TO[0], b"x", delay=5).id
+    cold = client.schedule(TO[0], b"x", delay="1d").id
+    ledger.ask("ALTER TABLE message RENAME TO hidden")
+    try:
+        assert client.get(hot) is not None
+        assert client.stats().delayed == 1
+        for ask in (client.get, client.cancel):
+            with pytest.raises((LedgerUnavailable, ConfigError)):
+                ask(cold)
+    finally:
+        ledger.ask("ALTER TABLE hidden RENAME TO message")
+    assert client.get(cold) is not None
+
+
+@pytest.mark.parametrize("window", [-1, 9.9, float("nan"), "1h"])
+def test_a_window_that_is_none_is_refused(tmp_path: Any, window: Any) -> None:
+    from delaybridge.settings.durability import check_durability
+
+    with pytest.raises(ConfigError, match="hot_window_s"):
+        recorder_of(check_durability("ledger"), f"sqlite:///{tmp_path}/x", "n", 1, window)
+
+
+async def test_a_worker_promotes_and_delivers_in_time(
+    redis_url: str, namespace: str, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from delaybridge.ledger.database import upgrade
+
+    upgrade(postgres_url, 10)
+    arrived: Arrived = note_arrivals(monkeypatch)
+    settings = {"hot_window_s": WINDOW_S, "reconcile_s": 5.0}
+    async with Crew(redis_url, namespace, ledger=postgres_url, hot_window_s=WINDOW_S) as crew:
+        crew.start(ledger=settings)
+        await wait_until_async(lambda: any(crew.heard(LeaseAcquired)), DEADLINE_S)
+        ids = await crew.schedule(300, seconds=2, first_s=WINDOW_S + 1)
+        assert (await crew.client.pending(state=State.DELAYED)).items
+        probe = LedgerProbe(postgres_url)
+        assert probe.ask("SELECT count(*) FROM message WHERE tier = 2") == [(300,)]
+        gone = ids[::10]
+        assert {*await crew.client.cancel_many(gone)} == {Answer.CANCELLED}
+        left = [id for id in ids if id not in gone]
+        await arrived.all(left)
+        assert len(arrived.late_ms) == len(left)
+        assert min(arrived.late_ms) >= 0
+        await wait_until_async(
+            lambda: probe.states() == {"published": len(left), "cancelled": len(gone)}, DEADLINE_S
+        )
+        probe.close()
+        await crew.stop()
