@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +16,7 @@ from delaybridge.store import pulling
 from delaybridge.store.verbs import SourceOffsets
 from tests.rigs.bucket import TTL_MS, Owner, World
 from tests.rigs.crew import DEADLINE_S, Arrived, Crew
+from tests.rigs.ledgers import LedgerProbe, made
 from tests.rigs.waiting import wait_until_async
 from tests.servers.redis import ON_EVERY_REDIS
 
@@ -250,6 +252,31 @@ async def test_after_its_window_an_id_is_delivered_again(crew: Crew, arrived: Ar
     assert len(answers) > 2
     await crew.settled()
     assert [id for id, _ in arrived.attempts] == ["x", "x"]
+
+
+async def test_the_row_of_a_duplicate_does_not_come_back_from_the_ledger(
+    redis_url: str, namespace: str, arrived: Arrived, tmp_path: Path
+) -> None:
+    url = made(f"sqlite:///{tmp_path / 'ledger.db'}")
+    crew, probe = Crew(redis_url, namespace, ledger=url), LedgerProbe(url)
+    try:
+        crew.start("a", publish={"dedup_window_s": LONG_S})
+        assert await crew.client.schedule("memory:q", b"1", delay=0, id="x") == CREATED
+        await arrived.all(["x"])
+        await crew.settled()
+        assert await crew.client.schedule("memory:q", b"2", delay=0, id="x") == DUPLICATE
+        await wait_until_async(
+            lambda: probe.states() == {"published": 1}, DEADLINE_S, lambda: f"{probe.states()}"
+        )
+        await crew.stop("a")
+        crew.start("b", publish={"dedup_window_s": LONG_S})  # compares the bucket with the ledger
+        await crew.shared("b")
+        assert await crew.client.schedule("memory:q", b"3", delay=0, id="last") == CREATED
+        await arrived.all(["last"])
+        assert arrived.twice == []
+    finally:
+        await crew.close()
+        probe.close()
 
 
 @ON_EVERY_REDIS
