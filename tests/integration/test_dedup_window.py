@@ -18,7 +18,7 @@ from tests.rigs.bucket import TTL_MS, Owner, World
 from tests.rigs.crew import DEADLINE_S, Arrived, Crew
 from tests.rigs.ledgers import LedgerProbe, made
 from tests.rigs.waiting import wait_until_async
-from tests.servers.redis import ON_EVERY_REDIS
+from tests.servers.redis import ON_EVERY_REDIS, RedisServer
 
 CREATED, DUPLICATE, CONFLICT = Answer.CREATED, Answer.DUPLICATE, Answer.CONFLICT
 WINDOW_MS = 60_000
@@ -199,6 +199,19 @@ def test_a_bucket_that_settles_nothing_forgets_too_also_when_it_is_off(world: Wo
         )
         assert world.run(trimming) == (0,)
         assert len(noted(world)) == left
+
+
+def test_a_full_redis_still_settles_and_knows_what_was_delivered(
+    namespace: str, now_ms: int
+) -> None:
+    with RedisServer() as server, World(server.url, namespace, now_ms) as world:
+        owner = due(world, "x")
+        world.redis.config_set("maxmemory", 1)
+        owner.settle(*owner.wheel)
+        assert world.place("x") is None
+        assert world.schedule("x", world.now_ms) == DUPLICATE
+        world.redis.config_set("maxmemory", 0)
+        assert noted(world) == {"x"}
 
 
 def test_a_damaged_key_refuses_before_anything_is_written(world: World) -> None:
