@@ -54,7 +54,7 @@ class Answer(StrEnum):
     """The answer to a call. The words are the same in Lua, Python and on the command line."""
 
     CREATED = "created"
-    DUPLICATE = "duplicate"  # the id is pending; with `fail`, with the same content
+    DUPLICATE = "duplicate"  # pending (with `fail`: same content), or delivered within the window
     CONFLICT = "conflict"  # the id is pending with other content; nothing was changed
     REPLACED = "replaced"
     IN_FLIGHT = "in_flight"  # too late: handed to the broker, or about to be

@@ -6,6 +6,7 @@
 -- ARGV[1]  owner        worker name, colon, a random part that is new for each taking
 -- ARGV[2]  ttl          ms
 -- ARGV[3]  birth        the namespace's birth id
+-- ARGV[4]  dedup        ms: how long an id that this owner settles is not scheduled again; 0: it may be
 -- returns  {1, turn} taken, now or when this call was first executed; the token is owner:turn, and
 --          turn 1 is the bucket's first. {0, ms left, holder} held by another.
 --          {-1} if the bucket has another birth id
@@ -36,5 +37,10 @@ end
 redis.call('DEL', KEYS[3])
 local turn = redis.call('HINCRBY', KEYS[2], 'turn', 1)
 redis.call('HSET', KEYS[2], 'claimed', turn, 'birth', ARGV[3], 'ttl', ARGV[2])
+if ARGV[4] == '0' then
+  redis.call('HDEL', KEYS[2], 'dedup_ms')
+else
+  redis.call('HSET', KEYS[2], 'dedup_ms', ARGV[4])
+end
 redis.call('SET', KEYS[1], ARGV[1] .. ':' .. turn, 'PX', ARGV[2])
 return {1, turn}

@@ -12,6 +12,7 @@
 -- KEYS[10] calls        zset
 -- KEYS[11] sources      hash
 -- KEYS[12] gone         zset
+-- KEYS[13] delivered    zset
 -- ARGV[1]  now          ms, empty = the store's clock
 -- ARGV[2]  stamp        4 bytes, one for each call; a call sent again keeps its stamp
 -- ARGV[3]  id
@@ -72,9 +73,14 @@ end
 local t = redis.call('TIME')
 local now = tonumber(ARGV[1]) or t[1] * 1000 + math.floor(t[2] / 1000)
 
-local generation = redis.call('HGET', KEYS[8], 'generation') -- if there is a ledger
+local marks = redis.call('HMGET', KEYS[8], 'generation', 'dedup_ms')
+local generation = marks[1] -- if there is a ledger
 if generation then
   redis.call('ZCARD', KEYS[12]) -- fails here, before the first write, if it is not a zset
+end
+local window = receipt ~= '' and tonumber(marks[2]) -- if delivered ids are kept
+if window then
+  redis.call('ZCARD', KEYS[13]) -- the same
 end
 
 -- Keep it for the ledger; and if its schedule is sent again, it must not revive the message.
@@ -133,4 +139,11 @@ if #old_calls > 0 then
 end
 redis.call('ZADD', KEYS[10], string.format('%.17g', now + answer / 256), stamp .. id)
 forget(string.sub(old, 10, 13), receipt ~= '' and PUBLISHED or WITHDRAWN)
+if window then -- its consumer has finished it
+  local expired = redis.call('ZRANGEBYSCORE', KEYS[13], '-inf', now, 'LIMIT', 0, 100)
+  if #expired > 0 then
+    redis.call('ZREM', KEYS[13], unpack(expired))
+  end
+  redis.call('ZADD', KEYS[13], string.format('%.0f', now + window), id)
+end
 return answer

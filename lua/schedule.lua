@@ -12,6 +12,7 @@
 -- KEYS[10] calls        zset
 -- KEYS[11] sources      hash
 -- KEYS[12] gone         zset
+-- KEYS[13] delivered    zset
 -- ARGV[1]  now          ms, empty = the store's clock
 -- ARGV[2]  policy       0 fail, 1 keep, 2 replace; 3 wait: as fail, but a fired message is in flight;
 --                       4: as 3, and a copy of each message may have been delivered already;
@@ -30,20 +31,21 @@
 --                       rank / 256; or + and the same with a delay in ms), how many messages
 -- returns  {-1} if the bucket has another birth id; else three numbers for each run of equal answers:
 --          answer, due ms (of the pending message of that id, else as asked for), how many messages;
+--          an id delivered within the bucket's window is a duplicate, unless the policy is replace;
 --          with a source they end with the first conflict, foreign or in flight, which does not
 --          count as read; nothing if the source had to be known and is not
 -- cost     O(log n) per message
 local CREATED, DUPLICATE, CONFLICT, REPLACED, IN_FLIGHT, CANCELLED = 1, 2, 3, 4, 5, 6
 local FOREIGN = 14
 local WITHDRAWN = 2 -- in `gone`
-local KEEP, KNOWN_SOURCE = 1, 5 -- policies
+local KEEP, REPLACE, KNOWN_SOURCE = 1, 2, 5 -- policies
 local BACKDATED = 2 -- the head's version if the time of acceptance follows the payload
 local KEEP_CALLS_MS = 600000
 local MOST_AT_ONCE = 2000 -- Lua's stack bounds the words of one command
 local messages, due, mirror, attempts, calls = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[10]
 local policy, count, argv = tonumber(ARGV[2]), tonumber(ARGV[10]), ARGV
 
-local marks = redis.call('HMGET', KEYS[8], 'birth', 'look')
+local marks = redis.call('HMGET', KEYS[8], 'birth', 'look', 'dedup_ms')
 if marks[1] ~= ARGV[3] and (marks[1] or ARGV[4] ~= '1') then
   return {-1}
 end
@@ -62,6 +64,15 @@ if source ~= '' then
   read = read or -1
 end
 policy = policy == KNOWN_SOURCE and KEEP or policy
+local delivered = nil -- ids, each as a key, if there are such
+if marks[3] and policy ~= REPLACE then
+  for i = 11, 10 + count do
+    if tonumber(redis.call('ZSCORE', KEYS[13], argv[i]) or 0) > now then
+      delivered = delivered or {}
+      delivered[argv[i]] = true
+    end
+  end
+end
 if not marks[1] then
   redis.call('ZCARD', due) -- fails here, before the first write, if it is not a zset
   redis.call('HSET', KEYS[8], 'birth', ARGV[3])
@@ -95,7 +106,7 @@ local function run_at(at)
 end
 
 -- The usual case: all messages are new. Then three calls store them.
-local all_new = count > 0 and count <= MOST_AT_ONCE and policy ~= 4
+local all_new = count > 0 and count <= MOST_AT_ONCE and policy ~= 4 and not delivered
   and not (read and struct.unpack('>I8', ARGV[8]) <= read)
 local checked = 10
 if all_new and count == 1 then -- cheaper than the general way
@@ -335,6 +346,9 @@ if not all_new then
     if past then
       local mine = redis.call('HGET', messages, id) or ''
       return past % 1 * 256, string.sub(mine, 10, 13) == stamp and score_of(mine) or nil
+    end
+    if delivered and delivered[id] and redis.call('HEXISTS', messages, id) == 0 then
+      return DUPLICATE
     end
     local record = front .. entry .. back
     if redis.call('HSETNX', messages, id, record) == 1 then

@@ -7,6 +7,7 @@
 -- KEYS[5]  calls        zset
 -- KEYS[6]  marks        hash
 -- KEYS[7]  gone         zset
+-- KEYS[8]  delivered    zset
 -- ARGV[1]  token
 -- ARGV[2]  ttl          ms
 -- ARGV[3]  now          ms, empty = the store's clock
@@ -24,10 +25,12 @@ end
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
 local once = ARGV[4] == '1'
 local tried = redis.call('HLEN', KEYS[4]) > 0
-local generation = redis.call('HGET', KEYS[6], 'generation') -- if there is a ledger
+local marks = redis.call('HMGET', KEYS[6], 'generation', 'dedup_ms')
+local generation = marks[1] -- if there is a ledger
+local window = tonumber(marks[2]) -- if delivered ids are kept
 local settled, count = {}, 0
 local now = tonumber(ARGV[3])
-if once and not now then
+if (once or window) and not now then
   local t = redis.call('TIME')
   now = t[1] * 1000 + math.floor(t[2] / 1000)
 end
@@ -70,6 +73,15 @@ local function keep(ids)
   end
 end
 
+-- Note that they were delivered, and until when that counts.
+local function note_delivered(ids)
+  local entries, until_ms = {}, string.format('%.0f', now + window)
+  for i, id in ipairs(ids) do
+    entries[2 * i - 1], entries[2 * i] = until_ms, id
+  end
+  redis.call('ZADD', KEYS[8], unpack(entries))
+end
+
 local function errors_of(ids)
   local fields = {}
   for i, id in ipairs(ids) do
@@ -99,6 +111,9 @@ while at < #ARGV do
       if generation then
         keep(ids)
       end
+      if window then
+        note_delivered(ids)
+      end
       redis.call('HDEL', KEYS[3], unpack(ids))
       redis.call('ZREM', KEYS[2], unpack(ids))
       if tried then
@@ -109,5 +124,12 @@ while at < #ARGV do
     end
   end
   at = at + 2 + size
+end
+if window and count > 0 then
+  local expired = redis.call('ZRANGEBYSCORE', KEYS[8], '-inf', now,
+    'LIMIT', 0, 100 + math.min(2 * count, 3000))
+  if #expired > 0 then
+    redis.call('ZREM', KEYS[8], unpack(expired))
+  end
 end
 return once and settled or count

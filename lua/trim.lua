@@ -1,5 +1,5 @@
--- Drop the oldest messages of the dead set that are beyond its bounds, and entries of `ready` that mean
--- nothing any more, a few at a time.
+-- Drop the oldest messages of the dead set that are beyond its bounds, and entries of `ready` and of
+-- `delivered` that mean nothing any more, some at a time.
 --
 -- KEYS[1]  lease        string
 -- KEYS[2]  messages     hash
@@ -11,6 +11,7 @@
 -- KEYS[8]  parked       zset
 -- KEYS[9]  ready        zset
 -- KEYS[10] gone         zset
+-- KEYS[11] delivered    zset
 -- ARGV[1]  token
 -- ARGV[2]  ttl          ms
 -- ARGV[3]  now          ms, empty = the store's clock
@@ -18,10 +19,11 @@
 -- ARGV[5]  age          ms since they were buried at most, empty = any
 -- ARGV[6]  limit        messages dropped by this call
 -- returns  false if the lease is lost; else how many were dropped
--- cost     O(log n) per message
+-- cost     O(log n) per message and id
 local CANCELLED = 6
 local WITHDRAWN = 2 -- in `gone`
 local KEEP_CALLS_MS = 600000
+local MOST_FORGOTTEN = 1000 -- ids delivered long ago
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then
   return false
 end
@@ -39,13 +41,19 @@ for _, entry in ipairs(redis.call('ZRANGE', KEYS[9], first, first + ARGV[6] - 1)
   end
 end
 
+-- Of a bucket that settles nothing: the settles of others forget enough.
+local expired = redis.call('ZRANGEBYSCORE', KEYS[11], '-inf', now, 'LIMIT', 0, MOST_FORGOTTEN)
+if #expired > 0 then
+  redis.call('ZREM', KEYS[11], unpack(expired))
+end
+
 local beyond = 0
 if ARGV[4] ~= '' then
   beyond = redis.call('ZCARD', KEYS[4]) - ARGV[4]
 end
 if ARGV[5] ~= '' then
-  local past = redis.call('ZCOUNT', KEYS[4], '-inf', '(' .. string.format('%.0f', now - ARGV[5]))
-  beyond = math.max(beyond, past)
+  local old = redis.call('ZCOUNT', KEYS[4], '-inf', '(' .. string.format('%.0f', now - ARGV[5]))
+  beyond = math.max(beyond, old)
 end
 local count = math.min(beyond, tonumber(ARGV[6]))
 if count <= 0 then

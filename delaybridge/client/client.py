@@ -160,8 +160,9 @@ class Client(Many, Overview, Steers, Pulls):
                 content is the same; `keep` keeps the pending message; `replace` replaces it.
 
         Returns:
-            `created`, `duplicate` (the message was pending already and nothing changed),
-            `replaced`, or `in_flight` (too late to replace it).
+            `created`, `duplicate` (the message was pending already, or was delivered within
+            `publish.dedup_window_s`; nothing changed), `replaced`, or `in_flight` (too late to
+            replace it).
 
         Raises:
             MessageError: an argument is wrong; `field` names it.

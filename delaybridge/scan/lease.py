@@ -54,13 +54,15 @@ class Holder(Protocol):
 class LeaseOwner:
     """A worker as the owner of leases.
 
-    on_token: called with bucket and token of each lease taken, with None when it ends.
+    on_token: called with bucket and token of each lease taken, with None when it ends. dedup_ms:
+    for how long an id that was delivered is not scheduled again.
     """
 
     name: str
     ttl_ms: int
     renew_ms: int
     on_token: OnToken
+    dedup_ms: int = 0
 
 
 class Leases:
@@ -246,8 +248,10 @@ class Leases:
             return
         now_s = self._clock.monotonic()
         owners = [f"{self._owner.name}:{secrets.token_hex(8)}" for _ in wanted]
+        ttl_ms, dedup_ms = self._owner.ttl_ms, self._owner.dedup_ms
+        pairs = zip(wanted, owners, strict=True)
         answers: list[Acquired | StoreError] = await self._store.run_isolated(
-            [b.acquire(o, self._owner.ttl_ms) for b, o in zip(wanted, owners, strict=True)]
+            [b.acquire(o, ttl_ms, dedup_ms=dedup_ms) for b, o in pairs]
         )
         self._blocked_s = {}
         for bucket, answer in zip(wanted, answers, strict=True):
@@ -259,7 +263,7 @@ class Leases:
             if answer.token is None:
                 self._blocked_s[bucket.number] = now_s + (answer.left_ms + _BLOCKED_RETRY_MS) / 1000
                 continue
-            self._begin(Session(bucket, answer.token, answer.turn, self._owner.ttl_ms, now_s))
+            self._begin(Session(bucket, answer.token, answer.turn, ttl_ms, now_s))
 
     def _begin(self, session: Session) -> None:
         bucket = session.bucket.number

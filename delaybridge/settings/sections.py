@@ -166,6 +166,10 @@ class PublishSettings(Section):
     """RabbitMQ: heartbeat; below 5 s it gives false alarms."""
     blocked_connection_timeout_s: Annotated[float, number(0.1, 3600)] = 20.0
     """RabbitMQ: how long it may block this connection (memory or disk alarm)."""
+    dedup_window_s: Annotated[float, number(0, 10**9)] = 0.0
+    """How long a schedule of an id that was delivered is answered `duplicate`; the same for all
+    workers. Each id takes about 130 bytes of Redis for that time: see docs/effectively-once.md.
+    0: the id is free at once."""
     linger_ms: Annotated[int, whole(0, 1000)] = 0
     """Kafka: how long to wait for more messages to send together. 0: only while a topic has
     hundreds of messages in flight, 5 ms."""

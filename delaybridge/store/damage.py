@@ -18,7 +18,7 @@ from delaybridge.store.verbs import Bucket
 TYPES = {
     **dict.fromkeys(("messages", "attempts", "dead_reason", "sources"), "hash"),
     **dict.fromkeys(("due", "parked", "dead", "calls", "mirror", "revoked", "ready"), "zset"),
-    "gone": "zset",
+    **dict.fromkeys(("gone", "delivered"), "zset"),
     "lease": "string",
     "marks": "hash",
 }
@@ -125,7 +125,7 @@ def _odd_scores(
 
 def _odd_score(bucket: Bucket, key: str, member: bytes, score: float) -> Damage:
     name, entry = bucket.key(key), _shown(member)
-    if key in ("revoked", "calls"):
+    if key in ("revoked", "calls", "delivered"):
         remedy = f"redis-cli ZREM '{name}' {entry}"
     else:  # due long ago; in the mirror, claimed by a dead owner, so the next one reclaims it
         remedy = f"redis-cli ZADD '{name}' 1 {entry}"

@@ -31,14 +31,15 @@ BUCKET_KEYS = (
     "sources",
     "ready",
     "gone",
+    "delivered",
 )
 
 _WHOLE = ("messages", "due", "mirror", "attempts", "parked", "dead", "dead_reason", "marks")
 # fmt: off
 SCRIPT_KEYS: dict[str, tuple[str, ...]] = {
-    "schedule": (*_WHOLE, "revoked", "calls", "sources", "gone"),
+    "schedule": (*_WHOLE, "revoked", "calls", "sources", "gone", "delivered"),
     "quarantine": ("messages", "dead", "dead_reason", "marks"),
-    "cancel": (*_WHOLE, "revoked", "calls", "sources", "gone"),
+    "cancel": (*_WHOLE, "revoked", "calls", "sources", "gone", "delivered"),
     "reschedule": (
         "messages", "due", "mirror", "attempts", "parked", "dead", "marks", "revoked", "calls",
         "sources",
@@ -56,7 +57,9 @@ SCRIPT_KEYS: dict[str, tuple[str, ...]] = {
         "lease", "due", "mirror", "messages", "attempts", "dead", "dead_reason", "marks", "calls",
     ),
     "fire": ("lease", "marks", "revoked"),
-    "settle": ("lease", "mirror", "messages", "attempts", "calls", "marks", "gone"),
+    "settle": (
+        "lease", "mirror", "messages", "attempts", "calls", "marks", "gone", "delivered",
+    ),
     "retry": ("lease", "due", "mirror", "messages", "attempts"),
     "park": ("lease", "mirror", "parked"),
     "unpark": ("lease", "parked", "due"),
@@ -65,7 +68,7 @@ SCRIPT_KEYS: dict[str, tuple[str, ...]] = {
     "bury": ("lease", "mirror", "attempts", "dead", "dead_reason"),
     "reclaim": ("lease", "due", "mirror", "messages", "attempts", "dead", "dead_reason", "marks"),
     "trim": ("lease", "messages", "attempts", "dead", "dead_reason", "marks", "calls", "parked",
-             "ready", "gone"),
+             "ready", "gone", "delivered"),
     "seal": ("lease", "marks", "gone"),
     "drop": ("lease", "messages", "due", "parked", "dead", "dead_reason", "attempts"),
     "restore": ("messages", "due", "dead", "dead_reason", "marks", "calls", "gone"),

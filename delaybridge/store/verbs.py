@@ -19,6 +19,7 @@ from delaybridge.store.keys import LISTED, SCRIPT_KEYS
 from delaybridge.store.runs import runs_of
 
 T = TypeVar("T")
+_Groups = Iterable[tuple[int, Sequence[str]]]
 _POLICIES = {OnConflict.FAIL: 0, OnConflict.KEEP: 1, OnConflict.REPLACE: 2, WAIT: 3, KNOWN: 5}
 _WAIT_MAYBE = 4  # as WAIT, and an earlier publish of the message may have arrived
 _DESTINATION_BYTES = 1100  # a record begins with its destination, which is never longer than this
@@ -214,9 +215,14 @@ class Bucket:
 
     # the lease
 
-    def acquire(self, owner: str, ttl_ms: int) -> RedisCommand[replies.Acquired]:
-        """Take the lease if it is free. owner: `worker:random`, a new random part each time."""
-        args = (owner, ttl_ms, self.birth)
+    def acquire(
+        self, owner: str, ttl_ms: int, *, dedup_ms: int = 0
+    ) -> RedisCommand[replies.Acquired]:
+        """Take the lease if it is free. owner: `worker:random`, a new random part each time.
+
+        dedup_ms: for how long an id that was delivered is not scheduled again; 0: it may be.
+        """
+        args = (owner, ttl_ms, self.birth, dedup_ms)
         return self._call("acquire", args, lambda reply: replies.read_acquired(owner, reply))
 
     def renew(self, token: str, ttl_ms: int, known: Arg = "") -> RedisCommand[replies.Renewed]:
@@ -275,18 +281,13 @@ class Bucket:
         return self._call("fire", args, replies.read_fired)
 
     def settle(
-        self, token: str, ttl_ms: int, groups: Iterable[tuple[int, Sequence[str]]]
+        self, token: str, ttl_ms: int, groups: _Groups, *, now_ms: int | None = None
     ) -> RedisCommand[replies.Held]:
         """Remove confirmed messages. groups: (claim number, ids)."""
-        return self._call("settle", _groups(token, ttl_ms, None, 0, groups), replies.read_held)
+        return self._call("settle", _groups(token, ttl_ms, now_ms, 0, groups), replies.read_held)
 
     def settle_once(
-        self,
-        token: str,
-        ttl_ms: int,
-        groups: Iterable[tuple[int, Sequence[str]]],
-        *,
-        now_ms: int | None = None,
+        self, token: str, ttl_ms: int, groups: _Groups, *, now_ms: int | None = None
     ) -> RedisCommand[set[str] | None]:
         """Remove messages before they are published at most once; answers with the ids to publish.
 
@@ -386,13 +387,7 @@ def _now(now_ms: int | None) -> Arg:
     return "" if now_ms is None else now_ms
 
 
-def _groups(
-    token: str,
-    ttl_ms: int,
-    now_ms: int | None,
-    once: int,
-    groups: Iterable[tuple[int, Sequence[str]]],
-) -> list[Arg]:
+def _groups(token: str, ttl_ms: int, now_ms: int | None, once: int, groups: _Groups) -> list[Arg]:
     args: list[Arg] = [token, ttl_ms, _now(now_ms), once]
     for claim, ids in groups:
         args += (claim, len(ids), *ids)

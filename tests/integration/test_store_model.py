@@ -49,6 +49,7 @@ POLICIES = st.sampled_from([OnConflict.FAIL, OnConflict.KEEP, OnConflict.REPLACE
 REACHES = st.sampled_from(["", "", '["^kafka:here$"]', '["^kafka:here$", "^kafka:the"]', "[]"])
 ERRORS = st.sampled_from(["a:q\nnack: 1", "a:q\nunroutable"])
 LIMITS = st.sampled_from([100, 2, 1])
+WINDOWS_MS = st.sampled_from([0, 2000, 60_000])
 REPLY = st.sampled_from(["arrives", "arrives", "late", "lost"])
 LOSABLE = st.sampled_from(["arrives", "arrives", "arrives", "lost"])
 
@@ -229,11 +230,13 @@ class BucketMachine(RuleBasedStateMachine):
     # leases
 
     def acquire(self, data: st.DataObject) -> None:
-        self.take_lease(arrives=data.draw(LOSABLE) == "arrives")
+        self.take_lease(arrives=data.draw(LOSABLE) == "arrives", dedup_ms=data.draw(WINDOWS_MS))
 
-    def take_lease(self, *, arrives: bool) -> None:
+    def take_lease(self, *, arrives: bool, dedup_ms: int = 0) -> None:
         self.drawn += 1
-        acquired: Acquired = self.call("acquire", f"w:{self.drawn}", TTL_MS, timed=False)
+        acquired: Acquired = self.call(
+            "acquire", f"w:{self.drawn}", TTL_MS, timed=False, dedup_ms=dedup_ms
+        )
         if acquired.token is not None and arrives:
             self.sessions = [*self.sessions[-1:], Session(acquired.token, acquired.turn)]
 
@@ -352,7 +355,7 @@ class BucketMachine(RuleBasedStateMachine):
 
     def settle(self, data: st.DataObject, session: Session) -> None:
         copy = data.draw(st.sampled_from(session.out))
-        self.end(data, session, copy, "settle", grouped([copy.plain]), UNTIMED)
+        self.end(data, session, copy, "settle", grouped([copy.plain]))
 
     def settle_once(self, data: st.DataObject, session: Session) -> None:
         copy = data.draw(st.sampled_from(session.once))
@@ -409,7 +412,7 @@ class BucketMachine(RuleBasedStateMachine):
         if ripe := self.ripe(session):
             self.send_fire(session, ripe[-1], "arrives")
         out = [copy.plain for copy in session.out + session.once]
-        self.ask(session, "settle", grouped(out), timed=False)
+        self.ask(session, "settle", grouped(out))
         self.the_bucket_is_the_models()
         assert not (self.model.due or self.model.mirror or self.model.parked)
 
@@ -452,14 +455,14 @@ RARELY: Table = [
     ("claim", 1, lambda m, s: s.ready and not s.late_claim),
     ("renew", 1, lambda m, s: True),
     ("give_up", 1, lambda m, s: s.ready),
-    ("trim", 2, lambda m, s: bool(m.model.dead)),
+    ("trim", 2, lambda m, s: bool(m.model.dead or m.model.delivered)),
     ("acquire", 1, lambda m, _: bool(m.model.lease)),
     ("lease_runs_out", 1, lambda m, _: bool(m.model.lease)),
 ]
 OF_A_SESSION = {name for name, _, _ in OWNERS} | {"renew", "give_up", "trim"}
 
 _KEYS = ("due", "messages", "mirror", "attempts", "parked", "dead", "dead_reason", "lease",
-         "marks", "revoked", "calls")  # fmt: skip
+         "marks", "revoked", "calls", "delivered")  # fmt: skip
 
 
 def comparable(answer: Any) -> Any:

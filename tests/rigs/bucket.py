@@ -138,10 +138,11 @@ class World:
 
     # owners
 
-    def owner(self, name: str = "worker") -> Owner:
+    def owner(self, name: str = "worker", *, dedup_ms: int = 0) -> Owner:
         """A new owner of the lease, which must be free."""
         self._owners += 1
-        acquired = self.run(self.bucket.acquire(f"{name}:{self._owners:016x}", TTL_MS))
+        who = f"{name}:{self._owners:016x}"
+        acquired = self.run(self.bucket.acquire(who, TTL_MS, dedup_ms=dedup_ms))
         assert acquired.token is not None, "the lease is held"
         return Owner(self, acquired.token, acquired.turn)
 
@@ -286,7 +287,7 @@ class Owner:
     # exits
 
     def settling(self, *copies: Copy) -> RedisCommand[Any]:
-        return self.bucket.settle(self.token, TTL_MS, grouped(copies))
+        return self.bucket.settle(self.token, TTL_MS, grouped(copies), now_ms=self.world.now_ms)
 
     def settling_once(self, *copies: Copy) -> RedisCommand[Any]:
         return self.bucket.settle_once(

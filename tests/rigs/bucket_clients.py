@@ -50,6 +50,8 @@ class ClientVerbs(Content):
         mine = old is not None and old.stamp == new.stamp
         if past := self.calls.get(new.stamp + id.encode()):
             return past.answer, old.score if old is not None and mine else None
+        if old is None and policy is not OnConflict.REPLACE and self._was_delivered(id, now_ms):
+            return Answer.DUPLICATE, None
         if old is None:
             self.messages[id], self.due[id] = new, new.score
             self.marks.scheduled = (self.marks.scheduled or 0) + 1

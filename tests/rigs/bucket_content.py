@@ -62,6 +62,7 @@ class Marks:
     cancelled: int | None = None
     rescheduled: int | None = None
     kicked: int | None = None
+    dedup_ms: int | None = None
 
     @property
     def content(self) -> dict[bytes, float | bytes]:
@@ -90,6 +91,7 @@ class Content:
     failing: dict[str, tuple[int, str]] = field(default_factory=dict)
     revoked: dict[str, int] = field(default_factory=dict)
     calls: dict[bytes, Call] = field(default_factory=dict)
+    delivered: dict[str, int] = field(default_factory=dict)
     lease: str | None = None
     marks: Marks = field(default_factory=Marks)
     fired: set[tuple[str, int]] = field(default_factory=set)
@@ -143,6 +145,17 @@ class Content:
         assert len(self.calls) - len(kept) <= 100
         self.calls = kept
 
+    def _note_delivered(self, id: str, now_ms: int) -> None:
+        if self.marks.dedup_ms is not None:
+            self._forget_delivered(now_ms)
+            self.delivered[id] = now_ms + self.marks.dedup_ms
+
+    def _was_delivered(self, id: str, now_ms: int) -> bool:
+        return self.marks.dedup_ms is not None and self.delivered.get(id, 0) > now_ms
+
+    def _forget_delivered(self, now_ms: int) -> None:
+        self.delivered = {id: until for id, until in self.delivered.items() if until > now_ms}
+
     def state(self) -> dict[str, Any]:
         """The bucket as `World.state` reads it, its marks as numbers."""
         found = {
@@ -159,6 +172,7 @@ class Content:
             "lease": None if self.lease is None else self.lease.encode(),
             "marks": self.marks.content,
             "revoked": raw(self.revoked),
+            "delivered": raw(self.delivered),
             "calls": {k: c.at_ms + NUMBERS[c.answer] / 256 for k, c in self.calls.items()},
         }
         return {name: content for name, content in found.items() if content}

@@ -24,7 +24,7 @@ class Model(ClientVerbs):
 
     # the lease
 
-    def acquire(self, owner: str, ttl_ms: int) -> Acquired:
+    def acquire(self, owner: str, ttl_ms: int, *, dedup_ms: int = 0) -> Acquired:
         if self.lease is not None:
             name, _, turn = self.lease.rpartition(":")
             if name == owner:
@@ -33,6 +33,7 @@ class Model(ClientVerbs):
         turn = self._next_turn()
         self.revoked.clear()
         self.marks.claimed, self.marks.birth, self.marks.ttl = turn, self.birth, ttl_ms
+        self.marks.dedup_ms = dedup_ms or None
         self.lease = f"{owner}:{turn}"
         return Acquired(self.lease, turn, fresh=turn == 1)
 
@@ -119,7 +120,12 @@ class Model(ClientVerbs):
         return Fired(marks.claimed, revoked, now_ms * 1000)
 
     def settle(
-        self, token: str, ttl_ms: int, groups: Sequence[tuple[int, Sequence[str]]]
+        self,
+        token: str,
+        ttl_ms: int,
+        groups: Sequence[tuple[int, Sequence[str]]],
+        *,
+        now_ms: int,
     ) -> bool | None:
         if self.lease != token:
             return None
@@ -128,6 +134,7 @@ class Model(ClientVerbs):
                 if self._ends(id, claim):
                     del self.messages[id]
                     self._forget_attempts(id)
+                    self._note_delivered(id, now_ms)
         return True
 
     def settle_once(
@@ -147,6 +154,7 @@ class Model(ClientVerbs):
                 if self._ends(id, claim):
                     stamp = self.messages.pop(id).stamp
                     self._forget_attempts(id)
+                    self._note_delivered(id, now_ms)
                     self._forget_calls(now_ms)
                     self._remember(stamp, id, Answer.CREATED, now_ms)
                     self.calls[note] = Call(now_ms, Answer.CREATED)
@@ -243,6 +251,7 @@ class Model(ClientVerbs):
     ) -> Trimmed | None:
         if self.lease != token:
             return None
+        self._forget_delivered(now_ms)
         oldest = sorted((at_ms, id) for id, (at_ms, _) in self.dead.items())
         kept = len(oldest) if keep is None else keep
         past = [id for at_ms, id in oldest if age_ms is not None and at_ms < now_ms - age_ms]
