@@ -25,9 +25,11 @@
 -- ARGV[8]  receipt      of a pull topic: the message is removed only if it was given out last with
 --                       this one, and wherever it is; empty: any
 -- ARGV[9]  row          stamp of the ledger's row, if the message is to be cancelled though it is not
---                       here; then nobody brings it here any more; empty: none
+--                       here; then nobody brings it here any more; ?: only answer with the stamp of
+--                       the one that is removed; empty: neither
 -- returns  answer: 0 unknown, 5 in flight, 6 cancelled, 7 cancelled, may have been delivered, 14
---          foreign: bound for a destination outside the reach
+--          foreign: bound for a destination outside the reach; with ARGV[9] a list: the answer, and
+--          the stamp of the call that scheduled the message, empty if none was removed now
 -- cost     O(log n)
 local UNKNOWN, IN_FLIGHT, CANCELLED, CANCELLED_MAYBE, FOREIGN = 0, 5, 6, 7, 14
 local PUBLISHED, WITHDRAWN = 1, 2 -- in `gone`
@@ -48,18 +50,22 @@ local function is_foreign(record)
   return true
 end
 
+local function with_stamp(answer, row)
+  return ARGV[9] == '' and answer or {answer, row or ''}
+end
+
 local past = redis.call('ZSCORE', KEYS[10], stamp .. id)
 if past then
-  return past % 1 * 256
+  return with_stamp(past % 1 * 256)
 end
 local read = source ~= '' and redis.call('HGET', KEYS[11], source)
 if ARGV[5] == '' then
   if not read then
-    return UNKNOWN
+    return with_stamp(UNKNOWN)
   end
   source = ''
 elseif source ~= '' and (tonumber(read) or -1) >= tonumber(ARGV[5]) then
-  return UNKNOWN
+  return with_stamp(UNKNOWN)
 end
 local old = redis.call('HGET', KEYS[1], id)
 local is_free = old and not is_foreign(old)
@@ -91,26 +97,31 @@ local function forget(row, how)
   redis.call('ZADD', KEYS[10], string.format('%.17g', now + CANCELLED / 256), row .. id)
 end
 
-if not old and ARGV[9] ~= '' and not redis.call('ZSCORE', KEYS[12], ARGV[9] .. id) then
+local function has_left(row)
+  local known = redis.call('ZSCORE', KEYS[10], row .. id)
+  return redis.call('ZSCORE', KEYS[12], row .. id) or known and known % 1 * 256 == CANCELLED
+end
+
+if not old and #ARGV[9] == 4 and not has_left(ARGV[9]) then
   forget(ARGV[9], WITHDRAWN)
   redis.call('ZADD', KEYS[10], string.format('%.17g', now + CANCELLED / 256), stamp .. id)
-  return CANCELLED
+  return with_stamp(CANCELLED, ARGV[9])
 elseif not is_free then
   count_as_read()
-  return old and FOREIGN or UNKNOWN
+  return with_stamp(old and FOREIGN or UNKNOWN)
 end
 local claim = tonumber(redis.call('ZSCORE', KEYS[3], id) or '')
 local tried = redis.call('HGET', KEYS[4], id)
 if receipt ~= '' then -- only `receive` delivers it: also a fired copy can be removed
   if string.match(tried or '', '^%d+:%d:%d*:(%d+)$') ~= receipt then
-    return UNKNOWN
+    return with_stamp(UNKNOWN)
   end
 elseif claim then
   local fired = redis.call('HMGET', KEYS[8], 'fired_score', 'fired_claim')
   local score = struct.unpack('>d', old, 2)
   if claim <= tonumber(fired[2] or -1) and score <= tonumber(fired[1] or -1) then
     count_as_read()
-    return IN_FLIGHT
+    return with_stamp(IN_FLIGHT)
   end
 end
 local answer = tried and string.match(tried, ':(%d)') ~= '0' and CANCELLED_MAYBE or CANCELLED
@@ -146,4 +157,4 @@ if window then -- its consumer has finished it
   end
   redis.call('ZADD', KEYS[13], string.format('%.0f', now + window), id)
 end
-return answer
+return with_stamp(answer, string.sub(old, 10, 13))

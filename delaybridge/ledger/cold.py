@@ -84,37 +84,41 @@ class ColdRecords:
             on.execute(update(message).where(*which).values(tier=HOT))
 
     def take(self, on: Connection, names: Sequence[Name], *, tier: int = COLD) -> list[LedgerRow]:
-        """The live rows of these messages of this tier, or a higher one.
-
-        They are to be in Redis from now on.
-        """
+        """The live rows of these messages of this tier, or a higher one; they are on their way."""
         found: list[LedgerRow] = []
         for some in parts(on, names):
             live = select(*ROW).where(message.c.tier >= tier, self.records.named(on, some))
             found += self.records.read(on, live.with_for_update())
-        self._heat(on, found)
+        self._mark(on, found)
         return found
 
     def take_due(self, on: Connection, bucket: int, until_ms: int, limit: int) -> list[LedgerRow]:
-        """Cold rows of a bucket due by then, the first ones; others may take them side by side.
+        """Cold rows of a bucket due by then, the first ones; they are on their way into Redis.
 
-        They are to be in Redis from now on: if the caller dies, workers restore them.
+        Others may do so side by side; and again, if the caller dies.
         """
         which = self._own, message.c.bucket == bucket, message.c.due_ms <= until_ms
         order = message.c.due_ms, message.c.number
         query = select(*ROW).where(*which).order_by(*order).limit(limit)
         found = self.records.read(on, query.with_for_update(skip_locked=True), in_order=False)
-        self._heat(on, found)
+        self._mark(on, found)
         return found
 
-    def _heat(self, on: Connection, rows: Sequence[LedgerRow]) -> None:
+    def _mark(self, on: Connection, rows: Sequence[LedgerRow]) -> None:
         cold = [row.number for row in rows if row.tier == COLD]
         for some in parts(on, cold, 1):
-            on.execute(update(message).where(message.c.number.in_(some)).values(tier=HOT))
+            on.execute(update(message).where(message.c.number.in_(some)).values(promoting=1))
+
+    def arrived(self, on: Connection, rows: Sequence[LedgerRow]) -> None:
+        """These are in Redis."""
+        cold = [row.number for row in rows if row.tier == COLD]
+        for some in parts(on, cold, 1):
+            which = message.c.number.in_(some), message.c.tier == COLD
+            on.execute(update(message).where(*which).values(tier=HOT, promoting=0))
 
     def reschedule(self, on: Connection, name: Name, due_ms: int, now_ms: int) -> bool:
-        """Give a cold message another due time; whether there was one."""
-        which = message.c.tier == COLD, self.records.named(on, [name])
+        """Give a cold message another due time; whether there was one, and not on its way."""
+        which = message.c.tier == COLD, message.c.promoting == 0, self.records.named(on, [name])
         values = {"due_ms": due_ms, "updated_ms": now_ms}
         return on.execute(update(message).where(*which).values(values)).rowcount > 0
 

@@ -20,6 +20,7 @@ from delaybridge.ledger.work import Work
 from delaybridge.settings.urls import redact_text
 
 T = TypeVar("T")
+_TRIES = 3
 _GRACE_S = 1.0  # for the database to say itself that its time is up
 _NOTHING = "nothing was written to it"
 _UNKNOWN = "whether it was written is unknown: call again"
@@ -77,10 +78,16 @@ class Database:
                 schema.check(connection)
                 connection.rollback()
                 self._is_checked = True
-            with connection.begin() as transaction:
-                found = attempt.work.run(connection)
-                attempt.begin_commit()
-                transaction.commit()
+            for tries_left in reversed(range(_TRIES)):
+                try:
+                    with connection.begin() as transaction:
+                        found = attempt.work.run(connection)
+                        attempt.begin_commit()
+                        transaction.commit()
+                    break
+                except DBAPIError as exc:  # another transaction won: this one was rolled back
+                    if not (tries_left and engines.is_deadlock(exc)):
+                        raise
             attempt.on(None)
             return found
 

@@ -8,6 +8,9 @@ from contextlib import suppress
 from typing import Any
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
+from sqlalchemy.exc import DBAPIError
+
+_MYSQL_DEADLOCK = 1213
 
 
 def make(url: str, timeout_s: float, connections: int) -> Engine:
@@ -62,6 +65,12 @@ def _postgresql(url: URL, timeout_s: float) -> dict[str, Any]:
 def _mysql(url: URL, timeout_s: float) -> dict[str, Any]:
     seconds = max(1, round(timeout_s))
     return {"connect_timeout": seconds, "read_timeout": seconds, "write_timeout": seconds}
+
+
+def is_deadlock(error: DBAPIError) -> bool:
+    """Whether the database rolled a transaction back that may succeed if it is repeated."""
+    state, args = getattr(error.orig, "sqlstate", None), getattr(error.orig, "args", ())
+    return state in ("40P01", "40001") or bool(args and args[0] == _MYSQL_DEADLOCK)
 
 
 def cut(connection: Connection) -> None:

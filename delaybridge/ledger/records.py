@@ -24,6 +24,7 @@ from sqlalchemy.exc import IntegrityError
 
 from delaybridge.errors import printable
 from delaybridge.ledger.rows import (
+    DELAYED,
     FINISHED,
     HOT,
     OVER,
@@ -135,6 +136,12 @@ class Records:
             which.append(message.c.stamp != replaced_by)
         for some in parts(on, names):
             on.execute(update(message).where(*which, self.named(on, some)).values(values))
+
+    def revive(self, on: Connection, name: RowName, *, error: str) -> None:
+        """A row that another call has ended for this reason is live after all: it came later."""
+        which = message.c.state.in_(OVER), message.c.error == error, self.named(on, [name])
+        values = {"state": DELAYED, "tier": HOT, "error": ""}
+        on.execute(update(message).where(*which).values(values))
 
     def note(self, on: Connection, steps: Sequence[Step]) -> None:
         """Add to the history."""

@@ -61,6 +61,7 @@ def check_durability(text: object) -> Durability:
 
 def check_hot_window(seconds: float) -> float:
     """The setting; ValueError names the accepted values."""
-    if seconds and not LEAST_HOT_WINDOW_S <= seconds <= 10**9:
+    is_number = isinstance(seconds, int | float)
+    if not is_number or (seconds and not LEAST_HOT_WINDOW_S <= seconds <= 10**9):
         raise ValueError(f"0, or a number from {LEAST_HOT_WINDOW_S:g} to 1e9")
     return seconds

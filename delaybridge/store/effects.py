@@ -16,10 +16,11 @@ if TYPE_CHECKING:
 
     from delaybridge.ledger.records import Records
 
-_CANCELLED = (Answer.CANCELLED, Answer.CANCELLED_MAYBE_DELIVERED)
+CANCELLED_NOW = (Answer.CANCELLED, Answer.CANCELLED_MAYBE_DELIVERED)
 _RESCHEDULED = (Answer.RESCHEDULED, Answer.RESCHEDULED_MAYBE_DELIVERED)
 _STORED = (Answer.CREATED, Answer.REPLACED)
 _RECEIPT_OF = {"cancel": 7, "reschedule": 9}  # places of arguments
+_REPLACED = "replaced"
 _Kind = tuple[str, str, int | None]  # state, error, due time
 
 
@@ -33,22 +34,31 @@ class Effects:
     def __init__(self, records: Records, now_ms: int) -> None:
         self._records, self._now_ms = records, now_ms
         self._changes: dict[_Kind, list[Name]] = defaultdict(list)
+        self._ended: dict[_Kind, list[RowName]] = defaultdict(list)
         self._withdrawn: list[RowName] = []
         self._replaced: list[LedgerRow] = []
         self.places: set[int] = set()
         self.undoable: set[int] = set()
 
-    def take(self, place: int, command: RedisCommand[Any], answer: Any) -> None:
-        """The answer of a command that changes messages."""
+    def take(self, place: int, command: RedisCommand[Any], answer: Any, stamp: int | None) -> None:
+        """The answer of a command that changes messages.
+
+        stamp: of the call that scheduled the message, if it is known: another one for its id may be
+        under way, whose row is there already.
+        """
         kind = self._kind(command, answer)
         if kind is not None:
-            self._changes[kind].append(named(command, self._records.namespace))
+            name = named(command, self._records.namespace)
+            if stamp is None:
+                self._changes[kind].append(name)
+            else:
+                self._ended[kind].append((*name, stamp))
             self.places.add(place)
             self.undoable.add(place)
 
     def _kind(self, command: RedisCommand[Any], answer: Any) -> _Kind | None:
         receipt = command.args[_RECEIPT_OF.get(command.name, 0)]
-        if command.name == "cancel" and answer in _CANCELLED:
+        if command.name == "cancel" and answer in CANCELLED_NOW:
             return (PUBLISHED if receipt else CANCELLED), "", None
         if command.name == "reschedule" and answer in _RESCHEDULED and not receipt:
             return DELAYED, "", due_ms(command)
@@ -82,6 +92,9 @@ class Effects:
             records.withdraw(on, self._withdrawn)
         for (state, error, due), names in self._changes.items():
             records.change(on, names, state, now_ms, error=error, due_ms=due)
+        for (state, error, _), calls in self._ended.items():
+            records.change(on, calls, state, now_ms, error=error)
         for row in self._replaced:
             name = [row.name[:2]]
-            records.change(on, name, CANCELLED, now_ms, error="replaced", replaced_by=row.stamp)
+            records.change(on, name, CANCELLED, now_ms, error=_REPLACED, replaced_by=row.stamp)
+            records.revive(on, row.name, error=_REPLACED)

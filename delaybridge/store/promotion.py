@@ -1,8 +1,9 @@
 """Promotion: messages of the cold tier, which are in the ledger alone, go into Redis in time.
 
-A row is first marked as one that is to be in Redis, and then restored as any other that Redis
-lacks: if the process dies in between, the next comparison restores it. So promoters may work side
-by side, and while callers cancel, reschedule and schedule the same ids.
+A row is marked as on its way, restored as any other that Redis lacks, and then counts as one that
+is in Redis. Until then it stays cold for everyone else: whoever schedules its id brings it himself.
+From the mark on nobody reschedules it in the ledger. If the process dies in between, the next one
+begins again. So promoters may work side by side.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from delaybridge import failpoints
 from delaybridge.ledger.rows import COLD, HOT, LedgerRow, Name
 from delaybridge.ledger.work import Work
 from delaybridge.store.agreement import bring
@@ -30,6 +32,8 @@ def promote_due(bucket: Bucket, cold: ColdRecords, until_ms: int) -> LedgerSteps
     while True:
         (as_of,) = yield [standing(bucket)]
         rows = yield Work(partial(_take_due, cold, bucket.number, until_ms))
+        if failpoints.ARE_SET:
+            failpoints.reach("ledger.promoting")
         yield from _bring(bucket, cold, as_of, rows)
         total += len(rows)
         if len(rows) < _PAGE:
@@ -56,6 +60,8 @@ def _bring(
         names = [row.name[:2] for row in rows]
         (as_of,) = yield [standing(bucket)]
         rows = yield Work(partial(_take, cold, names))
+    if rows:
+        yield Work(lambda on: cold.arrived(on, rows))
 
 
 def _take_due(cold: ColdRecords, bucket: int, until_ms: int, on: Any) -> list[LedgerRow]:

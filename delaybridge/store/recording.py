@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence, Set
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -22,18 +21,17 @@ from delaybridge.errors import (
     StoreDenied,
     StoreError,
     StoreFull,
-    StoreWiped,
 )
 from delaybridge.ledger.rows import COLD, HOT, LedgerRow, Name, RowName
 from delaybridge.ledger.work import Work
 from delaybridge.message import Answer
 from delaybridge.store import registry, replies, tiers
 from delaybridge.store.command import LedgerSteps, RedisCommand
-from delaybridge.store.effects import Effects
+from delaybridge.store.effects import CANCELLED_NOW, Effects
 from delaybridge.store.healing import Standing, standing_at
-from delaybridge.store.promotion import promote
+from delaybridge.store.tiering import delivered_lately, promote_named, separate
 from delaybridge.store.told import STAMP_BYTES, bucket_in, due_ms, marks_of, named, rows_of
-from delaybridge.store.verbs import Bucket
+from delaybridge.store.verbs import new_stamp
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -46,13 +44,14 @@ _UNKNOWN = "the outcome is unknown: call again"
 _WENT_BACK = f"ledger: Redis went back, or was wiped, meanwhile; {_UNKNOWN}"
 _TRIES = 3  # of a call during which workers begin to compare its bucket
 # Places of arguments.
-_NOW, _ID, _REACH, _ROW = 0, 2, 8, 8
+_NOW, _STAMP, _ID, _REACH, _ROW = 0, 1, 2, 8, 8
 _SOURCE_OF = {"cancel": 3, "reschedule": 6}
 _RECEIPT_OF = {"cancel": 7, "reschedule": 9}
 _RESCHEDULED = 8
 _STORING = frozenset(("schedule", "quarantine"))
 _CHANGING = frozenset(("cancel", "reschedule", "kick", "discard"))
 _NEVER_MS = 2**53
+_WITH_STAMP = "?"
 
 
 def stores(command: RedisCommand[Any]) -> bool:
@@ -77,6 +76,7 @@ class Recording:
         self._hot_window_ms = hot_window_ms or _NEVER_MS
         self._rows: dict[int, list[LedgerRow]] = {}
         self._added: set[Any] = set()
+        self._stamps: dict[int, int | None] = {}  # of the calls whose messages were cancelled
         self._words: dict[int, list[Answer]] = {}  # what Redis said of each message
         self._standing: dict[str, Standing] = {}  # of buckets, by the key `marks`
         self._now_ms = 0
@@ -96,6 +96,8 @@ class Recording:
             self._now_ms = math.ceil(times[node] / 1000)
             args = [*self._asked[i].args]
             args[_NOW] = args[_NOW] or self._now_ms
+            if self._asked[i].name == "cancel":
+                args[_ROW] = _WITH_STAMP
             self._asked[i] = msgspec.structs.replace(self._asked[i], args=args)
 
     def settle_namespaces(self, places: Sequence[int]) -> Steps:
@@ -120,8 +122,10 @@ class Recording:
             if self.answers[i] is None:
                 command = self._asked[i]
                 own = [*rows_of(command, self._records.namespace)]
-                hot_until_ms = int(command.args[_NOW] or 0) + self._hot_window_ms
+                hot_until_ms = int(command.args[_NOW]) + self._hot_window_ms
                 self._rows[i] = tiers.with_tiers(command, own, hot_until_ms)
+        asked = [(self._asked[i], rows) for i, rows in self._rows.items()]
+        self._heat((yield from delivered_lately(asked)))
         rows = [row for own in self._rows.values() for row in own]
         if not rows:
             return
@@ -133,59 +137,32 @@ class Recording:
         if failpoints.ARE_SET:
             failpoints.reach("ledger.added")
         try:
-            yield from self._separate(rows)
+            self._heat((yield from separate(self._cold, rows)))
         except StoreError as exc:  # the rows are there: they are to be delivered
             self._refuse(LedgerUnavailable(f"{str(exc).partition(';')[0]}; {_UNKNOWN}"))
+
+    def _heat(self, names: Set[RowName]) -> None:
+        """These are to be in Redis after all."""
+        for i, rows in self._rows.items() if names else ():
+            self._rows[i] = [row._replace(tier=HOT) if row.name in names else row for row in rows]
 
     def _refuse(self, error: StoreError) -> None:
         for i in self._rows:
             self.answers[i] = error
         self._rows = {}
 
-    def _separate(self, rows: Sequence[LedgerRow]) -> Steps:
-        """Of each message, all calls are to be in Redis, or one is in the ledger alone.
-
-        Two processes that schedule one id at a time have both committed their rows before they look
-        for others: so at least one of them sees both. Redis then decides between them.
-        """
-        hot = [*dict.fromkeys(row.name[:2] for row in rows if row.tier != COLD)]
-        cold = {row.name for row in rows if row.tier == COLD}
-        others, own = yield Work(partial(_tiers, self._cold, hot, cold))
-        warm = {name for name in cold if own.get(name[:2]) != [(name[2], COLD)]}
-        if warm:
-            yield Work(lambda on: self._cold.warm(on, [*warm]))
-            for i, mine in self._rows.items():
-                self._rows[i] = [
-                    row._replace(tier=HOT) if row.name in warm else row for row in mine
-                ]
-        yield from self._promote({*others, *(name[:2] for name in warm)})
-
-    def _promote(self, names: Iterable[Name], tier: int = COLD) -> Steps:
-        """Bring messages into Redis, so that it may decide."""
-        by_bucket = defaultdict[int, list[Name]](list)
-        for name in names:
-            by_bucket[name[0]].append(name)
-        if not by_bucket:
-            return
-        namespace = self._records.namespace
-        (record,) = yield [registry.read_birth(namespace)]
-        if isinstance(record, StoreError):
-            raise record
-        if record is None:
-            raise StoreWiped
-        for number, own in by_bucket.items():
-            bucket = Bucket(namespace, number, record[1])
-            yield from _raising(promote(bucket, self._cold, own, tier=tier))
-
     def _heard(self, i: int) -> RedisCommand[Any]:
         """The command, without cold messages; its reply is also read for the rows of the others."""
         command, rows = self._asked[i], self._rows.get(i)
+        if command.name == "cancel":
+            parse = partial(self._take_stamp, i, command.parse)
+            return msgspec.structs.replace(command, parse=parse)
         if rows is None:
             return command
         hot = [place for place, row in enumerate(rows) if row.tier != COLD]
         is_part = len(hot) < len(rows)
 
-        def parse(reply: Any) -> Any:
+        def parse_whole(reply: Any) -> Any:
             if command.name == "schedule":
                 reply = tiers.whole_reply(rows, hot, reply) if is_part else reply
                 self._words[i] = [word for word, _ in replies.read_scheduled(reply) or ()]
@@ -194,9 +171,14 @@ class Recording:
             return command.parse(reply)
 
         if not hot and rows:
-            self.answers[i] = parse([])
+            self.answers[i] = parse_whole([])
         sent = tiers.only(command, hot) if is_part else command
-        return msgspec.structs.replace(sent, parse=parse)
+        return msgspec.structs.replace(sent, parse=parse_whole)
+
+    def _take_stamp(self, i: int, parse: Callable[[Any], Any], reply: Any) -> Any:
+        answer, stamp = reply
+        self._stamps[i] = int.from_bytes(stamp, "big") if stamp else None
+        return parse(answer)
 
     def run(self, places: Sequence[int]) -> Steps:
         """Run the commands that have no answer yet; first look how their buckets stand."""
@@ -222,7 +204,7 @@ class Recording:
         for i in places:
             answer = self.answers[i]
             if self._asked[i].name not in _STORING:
-                effects.take(i, self._asked[i], answer)
+                effects.take(i, self._asked[i], answer, self._stamps.get(i))
             elif not isinstance(answer, Exception) or isinstance(answer, StoreFull | StoreDenied):
                 # After another error they may have been stored: so they are to be delivered.
                 rows, words = self._rows.get(i, ()), self._words.get(i, ())
@@ -310,16 +292,31 @@ class Recording:
             for (_, id), own in named.items()
             for i in own
         }
+        left = defaultdict[int, list[LedgerRow]](list)
         for row in rows:
-            i = places.get(row.name[:2])
-            if i is None:
-                continue
-            args = [*self._asked[i].args]
-            args[_ROW] = row.stamp.to_bytes(STAMP_BYTES, "big")
-            self._asked[i] = msgspec.structs.replace(self._asked[i], args=args)
-            self.answers[i] = None
-            yield from self.run([i])
-            yield from self.take_answers([i])
+            if (i := places.get(row.name[:2])) is not None:
+                left[i].append(row)
+        # Of several rows one was accepted: the other calls are under way. Most likely a cold one.
+        for own in left.values():
+            own.sort(key=lambda row: row.tier)
+        while left:
+            before = {i: self.answers[i] for i in left}
+            for i, own in left.items():
+                self._cancel_row(i, own.pop())
+            yield from self.run([*left])
+            yield from self.take_answers([*left])
+            for i, answer in before.items():
+                if self.answers[i] is Answer.UNKNOWN:
+                    self.answers[i] = answer
+            for i in [i for i, own in left.items() if not own or self.answers[i] in CANCELLED_NOW]:
+                del left[i]
+
+    def _cancel_row(self, i: int, row: LedgerRow) -> None:
+        """Make it a call of its own for this row."""
+        args = [*self._asked[i].args]
+        args[_STAMP], args[_ROW] = new_stamp(), row.stamp.to_bytes(STAMP_BYTES, "big")
+        self._asked[i] = msgspec.structs.replace(self._asked[i], args=args)
+        self.answers[i] = None
 
     def promote_sourced(self, places: Sequence[int]) -> Steps:
         """Bring cold messages into Redis that a call read from a source names: it is made once."""
@@ -329,7 +326,7 @@ class Recording:
             return
         try:
             found = yield Work(lambda on: self._cold.calls(on, [*names.values()]))
-            yield from self._promote(found)
+            yield from promote_named(self._cold, found)
         except StoreError as exc:
             for i in asked:
                 self.answers[i] = exc
@@ -353,36 +350,14 @@ class Recording:
         if stays and (yield Work(lambda on: self._cold.reschedule(on, name, at_ms, self._now_ms))):
             self.answers[i] = command.parse(_RESCHEDULED)
             return
-        yield from self._promote([name], HOT)
+        yield from promote_named(self._cold, [name], tier=HOT)
         self.answers[i] = None
         yield from self.run([i])
         yield from self.take_answers([i])
 
 
-def _tiers(cold: ColdRecords, hot: Sequence[Name], names: Iterable[RowName], on: Connection) -> Any:
-    """The cold calls of the messages `hot`; the live ones of those named."""
-    own = [*dict.fromkeys(name[:2] for name in names)]
-    return cold.calls(on, hot), cold.calls(on, own, tier=HOT)
-
-
 def _live(cold: ColdRecords, names: Sequence[Name], on: Connection) -> list[Name]:
     return [*cold.calls(on, names, tier=HOT)]
-
-
-def _raising(steps: LedgerSteps[Any]) -> Steps:
-    """A call within a recording: here errors are answers, and the first one ends the call."""
-    with suppress(StopIteration):
-        asked = next(steps)
-        while True:
-            result = yield asked
-            if not isinstance(asked, Work):
-                for error in filter(_is_error, result):
-                    raise error
-            asked = steps.send(result)
-
-
-def _is_error(answer: object) -> bool:
-    return isinstance(answer, Exception)
 
 
 def _settled(records: Records, buckets: int, birth: str, on: Connection) -> tuple[int, str]:

@@ -14,8 +14,9 @@ import msgspec
 from delaybridge.ledger.rows import COLD, LedgerRow
 from delaybridge.store.command import Arg, RedisCommand
 
-_POLICY, _SOURCE, _COUNT, _FIRST_ID = 1, 6, 9, 10  # places of arguments
-_MAYBE_DELIVERED = 4  # a policy
+NOW, POLICY = 0, 1  # places of arguments
+_SOURCE, _COUNT, _FIRST_ID = 6, 9, 10
+REPLACE, _MAYBE_DELIVERED = 2, 4  # policies
 CREATED = 1
 
 
@@ -28,7 +29,7 @@ def with_tiers(
     which a copy may have been delivered.
     """
     args = command.args
-    if command.name != "schedule" or args[_SOURCE] or int(args[_POLICY]) == _MAYBE_DELIVERED:
+    if command.name != "schedule" or args[_SOURCE] or int(args[POLICY]) == _MAYBE_DELIVERED:
         return [*rows]
     return [row._replace(tier=COLD) if row.due_ms > hot_until_ms else row for row in rows]
 

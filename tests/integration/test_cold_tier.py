@@ -130,7 +130,7 @@ def counted(client: Client) -> object:
 def outlook(client: Client, destination: str | None) -> object:
     """The horizon, but for the first and the last cell, which begin and end with the call."""
     found = client.run(lambda calls: calls.horizon(SPAN_S * 1000, 600_000, destination))
-    return [cell for cell in found.cells[1:-1]], found.messages + found.overdue + found.later
+    return found.cells[1:-1], found.messages + found.overdue + found.later
 
 
 def acted(client: Client, verb: str, *args: Any, **options: Any) -> object:
@@ -243,7 +243,7 @@ def test_many_at_once_agree_on_one_message(made: Made, ledger: LedgerProbe) -> N
                         answer = client.schedule(
                             TO[0], b"x", delay=delay, id=id, on_conflict="keep"
                         )
-                        mine[id, str.__str__(answer)] += 1
+                        mine[id, f"schedule {str.__str__(answer)}"] += 1
         except Exception as exc:
             errors.append(exc)
         seen.append(mine)
@@ -257,11 +257,13 @@ def test_many_at_once_agree_on_one_message(made: Made, ledger: LedgerProbe) -> N
     client, total = made(), sum(seen, Counter[tuple[str, str]]())
     promote(client, 2**50)
     for id in IDS[:4]:
-        stored = total[id, "created"] - total[id, "cancelled"]
-        assert stored in (0, 1), total
-        assert (client.get(id) is not None) == bool(stored)
+        stored = total[id, "schedule created"] - total[id, "cancelled"]
+        # Two that cancel may both be told so, if a third one schedules the same id meanwhile.
+        assert stored <= (client.get(id) is not None), (id, total)
     live = ledger.ask("SELECT id FROM message WHERE tier > 0")
     assert len(live) == len({*live}) == client.stats().delayed
+    client.cancel_many(IDS[:4])
+    assert promote(client, 2**50) == client.stats().delayed == 0
 
 
 def test_while_the_database_is_silent(client: Client, ledger: LedgerProbe) -> None:

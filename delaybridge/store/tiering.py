@@ -1,0 +1,119 @@
+"""Hot or cold: how calls for one id agree, although messages of both tiers may have it.
+
+These steps are part of a recording: the errors of their commands are answers.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence, Set
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from delaybridge.errors import StoreError, StoreWiped
+from delaybridge.ledger.rows import COLD, HOT, LedgerRow, Name, RowName
+from delaybridge.ledger.work import Work
+from delaybridge.store import registry
+from delaybridge.store.command import LedgerSteps, RedisCommand, plain
+from delaybridge.store.promotion import promote
+from delaybridge.store.tiers import NOW, POLICY, REPLACE
+from delaybridge.store.told import marks_of
+from delaybridge.store.verbs import Bucket
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from delaybridge.ledger.cold import ColdRecords
+
+_Asked = Sequence[tuple[RedisCommand[Any], Sequence[LedgerRow]]]
+
+
+def separate(cold: ColdRecords, rows: Sequence[LedgerRow]) -> LedgerSteps[Set[RowName]]:
+    """Of each message, all calls are to be in Redis, or one is in the ledger alone.
+
+    Two processes that schedule one id at a time have both committed their rows before they look
+    for others: so at least one of them sees both. It brings the other one's message into Redis,
+    which then decides between them. Answers with the cold rows that are to go there, too.
+    """
+    hot = [*dict.fromkeys(row.name[:2] for row in rows if row.tier != COLD)]
+    names = {row.name for row in rows if row.tier == COLD}
+    others, own = yield Work(partial(_tiers, cold, hot, [*{name[:2] for name in names}]))
+    warm = {name for name in names if own.get(name[:2]) != [(name[2], COLD)]}
+    if warm:
+        yield Work(lambda on: cold.warm(on, [*warm]))
+    yield from promote_named(cold, {*others, *(name[:2] for name in warm)})
+    return warm
+
+
+def _tiers(
+    cold: ColdRecords, hot: Sequence[Name], names: Sequence[Name], on: Connection
+) -> tuple[Any, Any]:
+    """The cold calls of the messages `hot`; all live ones of the others."""
+    return cold.calls(on, hot), cold.calls(on, names, tier=HOT)
+
+
+def promote_named(
+    cold: ColdRecords, names: Iterable[Name], *, tier: int = COLD
+) -> LedgerSteps[None]:
+    """Bring messages into Redis. HOT: also those that it should have, but may lack.
+
+    StoreWiped: the namespace is not there.
+    """
+    by_bucket = defaultdict[int, list[Name]](list)
+    for name in names:
+        by_bucket[name[0]].append(name)
+    if not by_bucket:
+        return
+    namespace = cold.records.namespace
+    (record,) = yield [registry.read_birth(namespace)]
+    if isinstance(record, StoreError):
+        raise record
+    if record is None:
+        raise StoreWiped
+    for number, own in by_bucket.items():
+        bucket = Bucket(namespace, number, record[1])
+        yield from _raising(promote(bucket, cold, own, tier=tier))
+
+
+def delivered_lately(asked: _Asked) -> LedgerSteps[Set[RowName]]:
+    """The cold ones among these rows whose ids were delivered within the dedup window.
+
+    Redis is to answer for them.
+    """
+    cold = [
+        (command, [row for row in rows if row.tier == COLD])
+        for command, rows in asked
+        if command.name == "schedule" and int(command.args[POLICY]) != REPLACE
+    ]
+    cold = [(command, rows) for command, rows in cold if rows]
+    if not cold:
+        return set()
+    windows = yield [plain("HGET", marks_of(command), "dedup_ms") for command, _ in cold]
+    looked: list[tuple[LedgerRow, int, RedisCommand[Any]]] = [
+        (row, int(command.args[NOW]), plain("ZSCORE", command.keys[-1], row.id))
+        for (command, rows), window in zip(cold, windows, strict=True)
+        if window is not None
+        for row in rows
+    ]
+    if not looked:
+        return set()
+    until_ms = yield [look for _, _, look in looked]
+    return {
+        row.name
+        for (row, now_ms, _), until in zip(looked, until_ms, strict=True)
+        if isinstance(until, Exception) or float(until or 0) > now_ms
+    }
+
+
+def _raising(steps: LedgerSteps[Any]) -> LedgerSteps[None]:
+    """A call within a recording: the first error among its answers ends it."""
+    try:
+        asked = next(steps)
+        while True:
+            result = yield asked
+            if not isinstance(asked, Work):
+                for error in (each for each in result if isinstance(each, Exception)):
+                    raise error
+            asked = steps.send(result)
+    except StopIteration:
+        return
