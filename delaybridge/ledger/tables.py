@@ -57,7 +57,8 @@ message = Table(
     UniqueConstraint("namespace", "id", "bucket", "stamp", name="message_call"),
 )
 """A row for each call that scheduled a message. stamp: of that call, as in Redis. payload: the
-whole message, MessagePack. promoting: 1 while a cold one is on its way into Redis. error: the reason, if it is dead, expired or cancelled by another."""
+whole message, MessagePack. promoting: 1 while a cold one is on its way into Redis.
+error: the reason, if it is dead, expired or cancelled by another."""
 
 Index(
     "message_live",

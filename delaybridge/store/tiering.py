@@ -49,7 +49,8 @@ def _tiers(
     cold: ColdRecords, hot: Sequence[Name], names: Sequence[Name], on: Connection
 ) -> tuple[Any, Any]:
     """The cold calls of the messages `hot`; all live ones of the others."""
-    return cold.calls(on, hot), cold.calls(on, names, tier=HOT)
+    others = {} if not names and cold.is_empty(on) else cold.calls(on, hot)
+    return others, cold.calls(on, names, tier=HOT)
 
 
 def promote_named(
