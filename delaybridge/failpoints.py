@@ -25,6 +25,7 @@ NAMES = (
     "ledger.answered",  # Redis has answered, and the row does not say it
     "ledger.sealed",  # a worker has read what left a bucket
     "ledger.told",  # the ledger has it, and Redis does not know that
+    "ledger.promoting",  # cold messages are marked as on their way into Redis
     "ledger.restored",  # a part of what a bucket lacked is there
 )
 

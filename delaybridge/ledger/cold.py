@@ -27,7 +27,7 @@ from delaybridge.ledger.tables import message
 _AT_ONCE = 200  # spans in one statement
 
 
-class Span(NamedTuple):
+class ColdSpan(NamedTuple):
     """Messages of a bucket due from `low_ms` on and before `high_ms`; None: without a bound."""
 
     bucket: int
@@ -35,7 +35,7 @@ class Span(NamedTuple):
     high_ms: int | None = None
 
 
-class Counted(NamedTuple):
+class ColdCount(NamedTuple):
     """How many cold messages a span has, and when the first is due, in epoch milliseconds."""
 
     messages: int = 0
@@ -126,17 +126,17 @@ class ColdRecords:
         """Whether there is no cold message."""
         return on.execute(select(message.c.number).where(self._own).limit(1)).first() is None
 
-    def counted(self, on: Connection, spans: Sequence[Span]) -> list[Counted]:
+    def counted(self, on: Connection, spans: Sequence[ColdSpan]) -> list[ColdCount]:
         """How many messages are in each span: one look into the index each."""
-        found: list[Counted] = []
+        found: list[ColdCount] = []
         for first in range(0, len(spans), _AT_ONCE):
             asked = [self._counting(span) for span in spans[first : first + _AT_ONCE]]
             columns = [each.scalar_subquery() for pair in asked for each in pair]
             row = on.execute(select(*columns)).one()
-            found += [Counted(*pair) for pair in zip(row[::2], row[1::2], strict=True)]
+            found += [ColdCount(*pair) for pair in zip(row[::2], row[1::2], strict=True)]
         return found
 
-    def _counting(self, span: Span) -> list[Any]:
+    def _counting(self, span: ColdSpan) -> list[Any]:
         which = [self._own, message.c.bucket == span.bucket]
         if span.low_ms is not None:
             which.append(message.c.due_ms >= span.low_ms)

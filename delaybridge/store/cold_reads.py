@@ -30,7 +30,7 @@ from delaybridge.store.told import STAMP_BYTES, bucket_in
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-    from delaybridge.ledger.cold import ColdRecords, Counted, Span
+    from delaybridge.ledger.cold import ColdCount, ColdRecords, ColdSpan
 
 _DUE = ":due"
 _BRIEF = 1  # a page: only where messages are bound for
@@ -57,7 +57,7 @@ def reads_cold(command: RedisCommand[Any]) -> bool:
 class ColdCounts:
     """The last counts, as long as they are good enough. Of one process."""
 
-    known: dict[Span, Counted] = field(default_factory=dict)
+    known: dict[ColdSpan, ColdCount] = field(default_factory=dict)
     until_s: float = 0.0
 
 
@@ -88,11 +88,7 @@ class ColdReads:
 
     def find(self, answers: list[Any]) -> LedgerSteps[None]:
         """Look for messages that no bucket knew, and give them to the one that asked for them."""
-        asked: dict[str, list[int]] = {}
-        for i in self._places:
-            if self.commands[i].name == "get":
-                asked.setdefault(str(self.commands[i].args[0]), []).append(i)
-        absent = {id: own for id, own in asked.items() if all(answers[i] is None for i in own)}
+        absent = self._absent(answers)
         if not absent:
             return
         try:
@@ -102,14 +98,26 @@ class ColdReads:
                 answers[i] = exc
             return
         for row in rows:
-            for i in absent[row.id]:
-                command = self.commands[i]
-                if bucket_in(command, self._namespace) != row.bucket:
-                    continue
-                if row.tier == COLD:
-                    answers[i] = command.parse([0, _record(row), b"", b"", b"", 0])
-                else:  # it was promoted meanwhile; or Redis has lost it
-                    (answers[i],) = yield [command]
+            asking = (i for i in absent[row.id] if self._bucket(i) == row.bucket)
+            for i in asking:
+                answers[i] = yield from self._given(self.commands[i], row)
+
+    def _bucket(self, i: int) -> int:
+        return bucket_in(self.commands[i], self._namespace)
+
+    def _given(self, command: RedisCommand[Any], row: LedgerRow) -> LedgerSteps[Any]:
+        if row.tier == COLD:
+            return command.parse([0, _record(row), b"", b"", b"", 0])
+        (answer,) = yield [command]  # it was promoted meanwhile; or Redis has lost it
+        return answer
+
+    def _absent(self, answers: Sequence[Any]) -> dict[str, list[int]]:
+        """Ids that no bucket knew -> the places of the commands that asked for them."""
+        asked: dict[str, list[int]] = {}
+        for i in self._places:
+            if self.commands[i].name == "get":
+                asked.setdefault(str(self.commands[i].args[0]), []).append(i)
+        return {id: own for id, own in asked.items() if all(answers[i] is None for i in own)}
 
     def _merges(
         self, places: Sequence[int], on: Connection
@@ -119,7 +127,7 @@ class ColdReads:
         counts = self._counted(on, places)
         return {i: self._merge(on, self.commands[i], counts[i]) for i in places}
 
-    def _counted(self, on: Connection, places: Sequence[int]) -> dict[int, Counted]:
+    def _counted(self, on: Connection, places: Sequence[int]) -> dict[int, ColdCount]:
         """Of each command: how many cold messages are in its span, and when the first is due."""
         spans = {i: _span(self.commands[i], self._namespace) for i in places}
         now_s = time.monotonic()
@@ -132,7 +140,7 @@ class ColdReads:
         return {i: known[span] for i, span in spans.items()}
 
     def _merge(
-        self, on: Connection, command: RedisCommand[Any], counted: Counted
+        self, on: Connection, command: RedisCommand[Any], counted: ColdCount
     ) -> Callable[[_Reply], _Reply]:
         if command.name in ("ZCARD", "ZCOUNT"):
             return lambda reply: int(reply) + counted.messages
@@ -161,7 +169,7 @@ class ColdReads:
         return lambda reply: _paged(reply, entries, int(limit), more=more)
 
     def _drawn(
-        self, on: Connection, command: RedisCommand[Any], counted: Counted
+        self, on: Connection, command: RedisCommand[Any], counted: ColdCount
     ) -> tuple[list[LedgerRow], int]:
         """Some cold messages of the bucket at random, all if there are few; how many there are."""
         from delaybridge.ledger.cold import ColdSlice
@@ -186,17 +194,17 @@ def _parse_merged(
     return parse(merge(reply))
 
 
-def _span(command: RedisCommand[Any], namespace: str) -> Span:
+def _span(command: RedisCommand[Any], namespace: str) -> ColdSpan:
     """The messages that a command counts, or is about."""
-    from delaybridge.ledger.cold import Span
+    from delaybridge.ledger.cold import ColdSpan
 
     if not command.is_plain:
-        return Span(bucket_in(command, namespace))
+        return ColdSpan(bucket_in(command, namespace))
     key, *args = command.args
     bucket = bucket_in(msgspec.structs.replace(command, keys=(str(key),)), namespace)
     if command.name == "ZCOUNT":
-        return Span(bucket, _bound(args[0]), _bound(args[1]))
-    return Span(bucket, _bound(args[0]) if "BYSCORE" in args else None)
+        return ColdSpan(bucket, _bound(args[0]), _bound(args[1]))
+    return ColdSpan(bucket, _bound(args[0]) if "BYSCORE" in args else None)
 
 
 def _bound(text: object) -> int | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +30,7 @@ from delaybridge.store.command import LedgerSteps, RedisCommand
 from delaybridge.store.effects import CANCELLED_NOW, Effects
 from delaybridge.store.healing import Standing, standing_at
 from delaybridge.store.tiering import delivered_lately, promote_named, separate
-from delaybridge.store.told import STAMP_BYTES, bucket_in, due_ms, marks_of, named, rows_of
+from delaybridge.store.told import STAMP_BYTES, due_ms, marks_of, named, rows_of
 from delaybridge.store.verbs import new_stamp
 
 if TYPE_CHECKING:
@@ -160,20 +160,22 @@ class Recording:
         if rows is None:
             return command
         hot = [place for place, row in enumerate(rows) if row.tier != COLD]
-        is_part = len(hot) < len(rows)
-
-        def parse_whole(reply: Any) -> Any:
-            if command.name == "schedule":
-                reply = tiers.whole_reply(rows, hot, reply) if is_part else reply
-                self._words[i] = [word for word, _ in replies.read_scheduled(reply) or ()]
-            else:
-                self._words[i] = replies.read_answers(reply) or []
-            return command.parse(reply)
-
+        parse = partial(self._take_words, i, hot, command.parse)
         if not hot and rows:
-            self.answers[i] = parse_whole([])
-        sent = tiers.only(command, hot) if is_part else command
-        return msgspec.structs.replace(sent, parse=parse_whole)
+            self.answers[i] = parse([])
+        sent = tiers.only(command, hot) if len(hot) < len(rows) else command
+        return msgspec.structs.replace(sent, parse=parse)
+
+    def _take_words(
+        self, i: int, hot: Sequence[int], parse: Callable[[Any], Any], reply: Any
+    ) -> Any:
+        rows = self._rows[i]
+        if self._asked[i].name == "schedule":
+            reply = tiers.whole_reply(rows, hot, reply) if len(hot) < len(rows) else reply
+            self._words[i] = [word for word, _ in replies.read_scheduled(reply) or ()]
+        else:
+            self._words[i] = replies.read_answers(reply) or []
+        return parse(reply)
 
     def _take_stamp(self, i: int, parse: Callable[[Any], Any], reply: Any) -> Any:
         answer, stamp = reply
@@ -182,13 +184,10 @@ class Recording:
 
     def run(self, places: Sequence[int]) -> Steps:
         """Run the commands that have no answer yet; first look how their buckets stand."""
-        left = [i for i in places if self.answers[i] is None]
-        heard = {i: self._heard(i) for i in left}
-        left = [i for i in left if self.answers[i] is None]  # not if all its messages are cold
-        recorded = [self._asked[i] for i in left if is_recorded(self._asked[i])]
-        marks = dict.fromkeys(filter(None, map(marks_of, recorded)))
-        looks = [standing_at(name) for name in marks if name not in self._standing]
+        heard = {i: self._heard(i) for i in places if self.answers[i] is None}
+        left = [i for i in heard if self.answers[i] is None]  # not if all its messages are cold
         if left:
+            looks = self._looks(left)
             answers = yield [*looks, *(heard[i] for i in left)]
             for look, answer in zip(looks, answers, strict=False):
                 known = Standing() if isinstance(answer, Exception) else answer
@@ -197,6 +196,11 @@ class Recording:
                 self.answers[i] = answer
         if failpoints.ARE_SET:
             failpoints.reach("ledger.answered")
+
+    def _looks(self, places: Sequence[int]) -> list[RedisCommand[Standing]]:
+        recorded = [self._asked[i] for i in places if is_recorded(self._asked[i])]
+        marks = dict.fromkeys(filter(None, map(marks_of, recorded)))
+        return [standing_at(name) for name in marks if name not in self._standing]
 
     def take_answers(self, places: Sequence[int], tries: int = _TRIES) -> Steps:
         """Commit what Redis has answered; whose answer cannot be committed gets the error."""
@@ -285,31 +289,38 @@ class Recording:
         yield from self._withdraw(named, rows)
 
     def _withdraw(
-        self, named: dict[tuple[Any, Any], list[int]], rows: Sequence[LedgerRow]
+        self, unknown: dict[tuple[Any, Any], list[int]], rows: Sequence[LedgerRow]
     ) -> Steps:
-        places = {
-            (bucket_in(self._asked[i], self._records.namespace), str(id)): i
-            for (_, id), own in named.items()
-            for i in own
-        }
-        left = defaultdict[int, list[LedgerRow]](list)
-        for row in rows:
-            if (i := places.get(row.name[:2])) is not None:
-                left[i].append(row)
-        # Of several rows one was accepted: the other calls are under way. Most likely a cold one.
-        for own in left.values():
-            own.sort(key=lambda row: row.tier)
+        left = self._by_place(unknown, rows)
         while left:
             before = {i: self.answers[i] for i in left}
             for i, own in left.items():
                 self._cancel_row(i, own.pop())
             yield from self.run([*left])
             yield from self.take_answers([*left])
-            for i, answer in before.items():
-                if self.answers[i] is Answer.UNKNOWN:
-                    self.answers[i] = answer
-            for i in [i for i, own in left.items() if not own or self.answers[i] in CANCELLED_NOW]:
+            self._keep_known(before)
+            done = [i for i, own in left.items() if not own or self.answers[i] in CANCELLED_NOW]
+            for i in done:
                 del left[i]
+
+    def _by_place(
+        self, unknown: dict[tuple[Any, Any], list[int]], rows: Sequence[LedgerRow]
+    ) -> dict[int, list[LedgerRow]]:
+        """The rows that each command is about.
+
+        Of several one was accepted, most likely a cold one: the last. The others are under way.
+        """
+        namespace, found = self._records.namespace, defaultdict[int, list[LedgerRow]](list)
+        places = {named(self._asked[i], namespace): i for own in unknown.values() for i in own}
+        for row in sorted(rows, key=lambda row: row.tier):
+            if row.name[:2] in places:
+                found[places[row.name[:2]]].append(row)
+        return found
+
+    def _keep_known(self, before: Mapping[int, Any]) -> None:
+        for i, answer in before.items():
+            if self.answers[i] is Answer.UNKNOWN:
+                self.answers[i] = answer
 
     def _cancel_row(self, i: int, row: LedgerRow) -> None:
         """Make it a call of its own for this row."""

@@ -81,29 +81,33 @@ def delivered_lately(asked: _Asked) -> LedgerSteps[Set[RowName]]:
 
     Redis is to answer for them.
     """
-    cold = [
+    cold = _to_look_up(asked)
+    if not cold:
+        return set()
+    windows = yield [plain("HGET", marks_of(command), "dedup_ms") for command, _ in cold]
+    open_ = [each for each, window in zip(cold, windows, strict=True) if window is not None]
+    looked: list[tuple[LedgerRow, int, RedisCommand[Any]]] = [
+        (row, int(command.args[NOW]), plain("ZSCORE", command.keys[-1], row.id))
+        for command, rows in open_
+        for row in rows
+    ]
+    until_ms = (yield [look for *_, look in looked]) if looked else []
+    ends = zip(looked, until_ms, strict=True)
+    return {row.name for (row, now_ms, _), until in ends if _is_later(until, now_ms)}
+
+
+def _to_look_up(asked: _Asked) -> list[tuple[RedisCommand[Any], list[LedgerRow]]]:
+    """The commands that have cold rows, with these; not those that replace what was."""
+    found = [
         (command, [row for row in rows if row.tier == COLD])
         for command, rows in asked
         if command.name == "schedule" and int(command.args[POLICY]) != REPLACE
     ]
-    cold = [(command, rows) for command, rows in cold if rows]
-    if not cold:
-        return set()
-    windows = yield [plain("HGET", marks_of(command), "dedup_ms") for command, _ in cold]
-    looked: list[tuple[LedgerRow, int, RedisCommand[Any]]] = [
-        (row, int(command.args[NOW]), plain("ZSCORE", command.keys[-1], row.id))
-        for (command, rows), window in zip(cold, windows, strict=True)
-        if window is not None
-        for row in rows
-    ]
-    if not looked:
-        return set()
-    until_ms = yield [look for _, _, look in looked]
-    return {
-        row.name
-        for (row, now_ms, _), until in zip(looked, until_ms, strict=True)
-        if isinstance(until, Exception) or float(until or 0) > now_ms
-    }
+    return [each for each in found if each[1]]
+
+
+def _is_later(until_ms: Any, now_ms: int) -> bool:
+    return isinstance(until_ms, Exception) or float(until_ms or 0) > now_ms
 
 
 def _raising(steps: LedgerSteps[Any]) -> LedgerSteps[None]:
