@@ -12,24 +12,23 @@ from delaybridge.store.command import LedgerSteps
 
 if TYPE_CHECKING:
     from delaybridge.ledger.records import Records
+    from delaybridge.ledger.rows import LedgerRow
 
 
 def restore_all(
     calls: Calls, records: Records, wanted: WantedRows, on_page: OnPage
 ) -> LedgerSteps[Looked]:
     """Restore the messages that Redis lacks; how many rows were looked at, and were missing."""
-    total = Looked()
-    numbers: set[int] | None = None
     buckets = yield from calls.open()
     if (ids := wanted.ids) is not None:
-        rows = yield Work(lambda on: records.live(on, ids))
-        rows = [row for row in rows if row.tier == HOT and wanted.has(row)]
-        if not rows:
-            return total
-        numbers, dues = {row.bucket for row in rows}, [row.due_ms for row in rows]
-        wanted = wanted._replace(from_ms=min(dues), to_ms=max(dues))
+        rows: list[LedgerRow] = yield Work(lambda on: records.live(on, ids))
+        kept = [r for r in rows if r.tier == HOT and r.due_ms >= wanted.from_ms and wanted.has(r)]
+        numbers, dues = {row.bucket for row in kept}, [row.due_ms for row in kept]
+        buckets = [bucket for bucket in buckets if bucket.number in numbers]
+        if dues:
+            wanted = wanted._replace(from_ms=min(dues), to_ms=max(dues))
+    total = Looked()
     for bucket in buckets:
-        if numbers is None or bucket.number in numbers:
-            one = yield from restore_missing(bucket, records, wanted, on_page)
-            total = Looked(total.rows + one.rows, total.absent + one.absent)
+        one = yield from restore_missing(bucket, records, wanted, on_page)
+        total = Looked(total.rows + one.rows, total.absent + one.absent)
     return total

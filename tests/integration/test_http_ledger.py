@@ -15,7 +15,7 @@ import redis as redis_py
 from delaybridge.ledger.tables import VERSION_TABLE
 from tests.rigs.api import api
 from tests.rigs.api_process import ApiProcess
-from tests.rigs.crew import Arrived, Crew
+from tests.rigs.crew import BUCKETS, Arrived, Crew
 from tests.rigs.ledgers import LedgerProbe, made
 from tests.rigs.waiting import wait_until_async
 from tests.servers.redis import RedisServer
@@ -30,8 +30,8 @@ def database(tmp_path: Path) -> str:
     return made(f"sqlite:///{tmp_path / 'ledger.db'}")
 
 
-def with_ledger(url: str) -> dict[str, Any]:
-    return {"top": {"durability": "ledger", "buckets": 4}, "ledger": {"url": url}}
+def with_ledger(url: str, *, buckets: int = 1) -> dict[str, Any]:
+    return {"top": {"durability": "ledger", "buckets": buckets}, "ledger": {"url": url}}
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ async def test_a_message_is_shown_with_its_life_also_after_its_end(
     await http.delete("/v1/messages/a")
     ended = (await http.get("/v1/messages/a")).json()
     assert (ended["state"], ended["life"]["calls"][0]["state"]) == ("cancelled", "cancelled")
-    same = ("id", "destination", "due", "due_ms", "body", "body_bytes", "headers", "bucket")
+    same = ("id", "destination", "due", "due_ms", "body", "body_bytes", "headers")
     assert {name: ended[name] for name in same} == {name: found[name] for name in same}
     missing = await http.get("/v1/messages/b")
     assert (missing.status_code, missing.json()["code"]) == (404, "unknown")
@@ -82,7 +82,8 @@ async def test_a_published_message_has_its_worker(
         crew.start()
         (id,) = await crew.schedule(1, seconds=0.1)
         await arrived.all([id])
-        async with api(redis_url, namespace, brokers=BROKERS, **with_ledger(database)) as http:
+        given = with_ledger(database, buckets=BUCKETS)
+        async with api(redis_url, namespace, brokers=BROKERS, **given) as http:
 
             async def is_told() -> bool:
                 shown = (await http.get(f"/v1/messages/{id}")).json()
