@@ -1,0 +1,176 @@
+"""Cells with a ledger: Redis is lost, the database is, or the two disagree."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+from tests.chaos.cell import Cell, Setup
+from tests.chaos.cells_redis import roll_back
+from tests.chaos.site import WINDOW, Site
+from tests.rigs.waiting import wait_until
+
+KEPT = Setup(redis="own", ledger=True)
+WIPED = Setup(redis="own", redis_args=("--save", ""), ledger=True)
+PROXIED = Setup(ledger=True, through=("ledger",))
+TOLD_S = 1  # so often workers tell the ledger what left
+YOUNG_S = 30  # a row without a message may be of a call under way for so long
+# What left and was not told yet, at 150/s, and what was in flight.
+TWICE = 2 * TOLD_S * 150 + 2 * WINDOW
+
+
+def vanish(site: Site) -> None:
+    with site.fault(after_s=5):
+        site.redis.kill()
+        site.redis.start()
+    must_be_rebuilt(site)
+
+
+def be_flushed(site: Site) -> None:
+    with site.fault(after_s=5):
+        site.direct.flushall()
+    must_be_rebuilt(site)
+
+
+def must_be_rebuilt(site: Site) -> None:
+    """A worker says within 5 s that data was gone; all of them go on."""
+    words = ("store_wiped", "store_went_back", "ledger_differs")  # by who made the namespace again
+    began_s = time.monotonic()
+    with suppress(AssertionError):
+        wait_until(
+            lambda: any(word in log for log in site.logs().values() for word in words), 10,
+            interval_s=0.05,
+        )  # fmt: skip
+    took_s = time.monotonic() - began_s
+    site.notes.append(f"said after {took_s:.1f} s")
+    site.expect("I14", "a worker says within 5 s that data was gone", took_s <= 5)
+
+
+def be_away(site: Site) -> None:
+    with meanwhile_messages_go_out(site):
+        site.database.kill()
+        site.wait(5)
+        site.database.start()
+
+
+def be_silent(site: Site) -> None:
+    with meanwhile_messages_go_out(site):
+        site.database.pause()
+        site.wait(5)
+        site.database.resume()
+
+
+def be_read_only(site: Site) -> None:
+    """As after a fail-over, if the address still leads to the old primary."""
+
+    def set_it(value: str) -> None:
+        url = f"{site.database.url}?options=-c%20default_transaction_read_only%3Doff"
+        ask(url, f"ALTER SYSTEM SET default_transaction_read_only = {value}")
+        ask(url, "SELECT pg_reload_conf()")
+
+    with meanwhile_messages_go_out(site):
+        set_it("on")
+        site.wait(5)
+        set_it("off")
+
+
+def ask(url: str, statement: str) -> None:
+    from sqlalchemy import create_engine, text
+
+    engine = create_engine(url, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.execute(text(statement))
+    engine.dispose()
+
+
+@contextmanager
+def meanwhile_messages_go_out(site: Site) -> Iterator[None]:
+    """Calls are refused in this block, and what was accepted goes out on time."""
+    site.wait(2)  # something is to be due
+    began_us = time.time_ns() // 1000
+    with site.fault():
+        yield
+    ended_us = time.time_ns() // 1000
+    refused = [line for line in site.history.read_text().splitlines() if "LedgerUnavai" in line]
+    site.expect("I1", "schedule was refused with LedgerUnavailable", refused)
+    site.wait(1)
+    came = [d for d in site.bridge.deliveries() if began_us < d.due_ms * 1000 < ended_us]
+    late_ms = [d.at_us / 1000 - d.due_ms for d in came if d.at_us < ended_us]
+    latest_ms = max(late_ms, default=9e9)
+    site.notes.append(f"meanwhile {len(late_ms)} came, up to {latest_ms:.0f} ms late")
+    site.expect("I16", f"they are on time: {latest_ms:.0f} ms late", latest_ms < 1000)
+
+
+def be_slow(site: Site) -> None:
+    with site.fault():
+        site.ledger_proxy.delay_s = 0.1  # in each direction
+        site.wait(site.seconds - 2)
+        site.ledger_proxy.delay_s = 0
+
+
+def lose_half(site: Site) -> None:
+    """Somebody deletes the messages of every other bucket."""
+    site.finish_load(60)
+    with site.fault(after_s=YOUNG_S + 5):
+        for key in site.direct.scan_iter(f"{{{site.namespace}:*}}:*"):
+            tag, _, name = key.decode().rpartition(":")
+            if name in ("due", "messages") and int(tag.rpartition(":")[2].rstrip("}")) % 2:
+                site.direct.delete(key)
+    began_s = time.monotonic()
+    live = lambda: site.ledger.states()["delayed"] + site.ledger.states()["in_flight"]  # noqa: E731
+    site.notes.append(f"{live()} messages were left")
+    wait_until(lambda: not live(), 90, lambda: f"{site.ledger.states()}", interval_s=0.5)
+    site.notes.append(f"all were delivered after {time.monotonic() - began_s:.0f} s")
+
+
+def cell(id: str, fault: str, expects: str, run: Callable[[Site], None], **more: object) -> Cell:
+    return Cell(id=id, fault=fault, expects=expects, run=run, **more)  # type: ignore[arg-type]
+
+
+REBUILT = (
+    "workers rebuild it: nothing is lost, nothing cancelled goes out; what was published in "
+    "the last seconds may come twice, also if it was to come at most once"
+)
+LOST = {"component": "Redis with a ledger", "cancels_delivered": True, "cannot_hold": ("I11",)}
+DATABASE = {"component": "ledger"}
+REFUSED = "calls are refused with LedgerUnavailable; what was accepted goes out on time, once"
+CELLS = [
+    cell(
+        "F11", "killed and started again under load, nothing on disk", REBUILT, vanish,
+        setup=WIPED, duplicates=TWICE, in_ci=True, **LOST,
+    ),
+    cell(
+        "F26-ledger", "FLUSHALL under load", REBUILT, be_flushed,
+        setup=WIPED, duplicates=TWICE, **LOST,
+    ),
+    cell(
+        "F74-ledger", "restored from files that are two seconds older, under load",
+        REBUILT, roll_back, setup=KEPT, duplicates=2 * TWICE, in_ci=True, **LOST,
+    ),
+    cell(
+        "F57", "its database is killed, and away for 5 s", REFUSED, be_away,
+        setup=Setup(ledger=True), in_ci=True, **DATABASE,
+    ),
+    cell(
+        "F57b", "its database does not answer for 5 s", REFUSED, be_silent,
+        setup=Setup(ledger=True), **DATABASE,
+    ),
+    cell(
+        "F57c", "its database is read-only for 5 s", REFUSED, be_read_only,
+        setup=Setup(ledger=True), **DATABASE,
+    ),
+    cell(
+        "F57d", "200 ms for each round trip to its database",
+        "nothing is lost or repeated; calls take as long", be_slow, setup=PROXIED, **DATABASE,
+    ),
+    cell(
+        "F58", "the keys `due` and `messages` of every other bucket are deleted",
+        f"within ledger.reconcile_s (here 2 s) and {YOUNG_S} s the messages are restored",
+        lose_half,
+        setup=Setup(
+            redis="own", ledger=True, settings={"LEDGER__RECONCILE_S": "2"}, load={"first_s": 4.0}
+        ),
+        duplicates=2 * WINDOW, back_off_ms=YOUNG_S * 1000, **DATABASE,
+    ),
+]  # fmt: skip
