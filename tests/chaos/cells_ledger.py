@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 
 from tests.chaos.cell import Cell, Setup
 from tests.chaos.cells_redis import roll_back
+from tests.chaos.cells_sites import fail_over_behind, split_brain
 from tests.chaos.site import WINDOW, Site
 from tests.rigs.waiting import wait_until
 
@@ -93,7 +94,7 @@ def meanwhile_messages_go_out(site: Site) -> Iterator[None]:
         yield
     ended_us = time.time_ns() // 1000
     refused = [line for line in site.history.read_text().splitlines() if "LedgerUnavai" in line]
-    site.expect("I1", "schedule was refused with LedgerUnavailable", refused)
+    site.expect("I1", "calls were refused with LedgerUnavailable", refused)
     site.wait(1)
     came = [d for d in site.bridge.deliveries() if began_us < d.due_ms * 1000 < ended_us]
     late_ms = [d.at_us / 1000 - d.due_ms for d in came if d.at_us < ended_us]
@@ -109,19 +110,36 @@ def be_slow(site: Site) -> None:
         site.ledger_proxy.delay_s = 0
 
 
-def lose_half(site: Site) -> None:
-    """Somebody deletes the messages of every other bucket."""
+def lose_buckets(site: Site) -> None:
+    """Somebody deletes every other bucket."""
+    with site.fault(after_s=5):
+        lose(site, lambda name: True)
     site.finish_load(60)
+
+
+def lose_messages(site: Site) -> None:
+    """Somebody deletes the messages of every other bucket, and leaves what belongs to them."""
     with site.fault(after_s=YOUNG_S + 5):
-        for key in site.direct.scan_iter(f"{{{site.namespace}:*}}:*"):
-            tag, _, name = key.decode().rpartition(":")
-            if name in ("due", "messages") and int(tag.rpartition(":")[2].rstrip("}")) % 2:
-                site.direct.delete(key)
+        lose(site, lambda name: name in ("due", "messages"))
+    live = lambda: sum(site.ledger.states()[state] for state in ("delayed", "in_flight"))  # noqa: E731
     began_s = time.monotonic()
-    live = lambda: site.ledger.states()["delayed"] + site.ledger.states()["in_flight"]  # noqa: E731
-    site.notes.append(f"{live()} messages were left")
+    site.finish_load(60)
     wait_until(lambda: not live(), 90, lambda: f"{site.ledger.states()}", interval_s=0.5)
     site.notes.append(f"all were delivered after {time.monotonic() - began_s:.0f} s")
+
+
+def lose(site: Site, is_lost: Callable[[str], bool]) -> None:
+    """Delete these keys of every other bucket, each bucket's at once."""
+    site.wait(4)
+    lost: dict[int, list[bytes]] = {}
+    for key in site.direct.scan_iter(f"{{{site.namespace}:*}}:*"):
+        tag, _, name = key.decode().rpartition(":")
+        number = int(tag.rpartition(":")[2].rstrip("}"))
+        if number % 2 and is_lost(name):
+            lost.setdefault(number, []).append(key)
+    for keys in lost.values():
+        site.direct.delete(*keys)
+    site.notes.append(f"deleted {sum(map(len, lost.values()))} keys of {len(lost)} buckets")
 
 
 def cell(id: str, fault: str, expects: str, run: Callable[[Site], None], **more: object) -> Cell:
@@ -139,6 +157,16 @@ CELLS = [
     cell(
         "F11", "killed and started again under load, nothing on disk", REBUILT, vanish,
         setup=WIPED, duplicates=TWICE, in_ci=True, **LOST,
+    ),
+    cell(
+        "F15-ledger", "a master dies while its replicas, of which one follows it, are cut off for 2 s",
+        REBUILT, fail_over_behind, setup=Setup(redis="sentinel", ledger=True),
+        duplicates=8 * WINDOW, back_off_ms=10_000, **LOST,
+    ),
+    cell(
+        "F16-ledger", "a master is cut from all servers for 5 s, not from workers: two masters",
+        REBUILT, split_brain, setup=Setup(redis="sentinel", ledger=True),
+        duplicates=8 * WINDOW, back_off_ms=10_000, **LOST,
     ),
     cell(
         "F26-ledger", "FLUSHALL under load", REBUILT, be_flushed,
@@ -165,12 +193,19 @@ CELLS = [
         "nothing is lost or repeated; calls take as long", be_slow, setup=PROXIED, **DATABASE,
     ),
     cell(
-        "F58", "the keys `due` and `messages` of every other bucket are deleted",
-        f"within ledger.reconcile_s (here 2 s) and {YOUNG_S} s the messages are restored",
-        lose_half,
+        "F58", "every other bucket is deleted under load", REBUILT, lose_buckets,
+        setup=KEPT, duplicates=TWICE, **{**LOST, **DATABASE},
+    ),
+    cell(
+        "F58b", "the keys `due` and `messages` of every other bucket are deleted under load",
+        f"within ledger.reconcile_s (here 2 s) and {YOUNG_S} s the messages are restored. What a "
+        "worker had claimed goes out all the same, although a cancel is answered `cancelled`, and "
+        "may come twice",
+        lose_messages,
         setup=Setup(
             redis="own", ledger=True, settings={"LEDGER__RECONCILE_S": "2"}, load={"first_s": 4.0}
         ),
-        duplicates=2 * WINDOW, back_off_ms=YOUNG_S * 1000, **DATABASE,
+        duplicates=TWICE, back_off_ms=YOUNG_S * 1000,
+        cannot_hold=("I3", "I11"), **DATABASE,
     ),
 ]  # fmt: skip
