@@ -49,6 +49,11 @@ def must_be_rebuilt(site: Site) -> None:
     site.expect("I14", "a worker says within 5 s that data was gone", took_s <= 5)
 
 
+def be_rolled_back(site: Site) -> None:
+    with site.fault(after_s=site.lease_s):
+        roll_back(site)
+
+
 def have_two_masters(site: Site) -> None:
     with site.fault(after_s=YOUNG_S + 5):
         split_brain(site)
@@ -197,7 +202,7 @@ CELLS = [
     ),
     cell(
         "F74-ledger", "restored from files that are two seconds older, under load",
-        STALE, roll_back, setup=KEPT, duplicates=2 * TWICE, **OLDER,
+        STALE, be_rolled_back, setup=KEPT, duplicates=2 * TWICE, **OLDER,
     ),
     cell(
         "F57", "its database is killed, and away for 5 s", REFUSED, be_away,
