@@ -22,7 +22,7 @@ from delaybridge.settings.durability import Keeping
 
 if TYPE_CHECKING:
     from delaybridge.ledger.records import Records
-    from delaybridge.store.agreement import Looked, WantedRows
+    from delaybridge.store.agreement import Looked
     from delaybridge.store.command import LedgerSteps
 
 _AT_ONCE = 250  # cancelled in one round trip
@@ -71,6 +71,7 @@ def restore(
     run. What was published, cancelled or moved meanwhile is not brought back.
     """
     from delaybridge.store.agreement import WantedRows
+    from delaybridge.store.restoring import restore_all
 
     began_s, now_ms = time.monotonic(), time.time_ns() // 1_000_000
     first_ms = max(from_ms or 0, 0 if expired else now_ms)
@@ -85,22 +86,12 @@ def restore(
             advance(looked.rows)
 
         records = _records(call)
-        found = client.run(lambda calls: _restore(calls, records, wanted, on_page))  # type: ignore[arg-type,return-value]
+        found = client.run(lambda calls: restore_all(calls, records, wanted, on_page))  # type: ignore[arg-type,return-value]
     seconds = round(time.monotonic() - began_s, 1)
     data = {"rows": found.rows, "restored": found.absent, "dry_run": dry_run, "seconds": seconds}
     verb = "to be restored" if dry_run else "restored"
     text = f"{found.absent:,} of {found.rows:,} messages {verb} in {seconds} s"
     call.output.result(data, text)
-
-
-def _restore(calls: Any, records: Records, wanted: WantedRows, on_page: Any) -> LedgerSteps[Looked]:
-    from delaybridge.store.agreement import Looked, restore_missing
-
-    total = Looked()
-    for bucket in (yield from calls.open()):
-        one = yield from restore_missing(bucket, records, wanted, on_page)
-        total = Looked(total.rows + one.rows, total.absent + one.absent)
-    return total
 
 
 @click.command("purge", cls=Command)

@@ -10,7 +10,7 @@ from delaybridge.cli.output import Output
 from delaybridge.store.described import moment
 
 if TYPE_CHECKING:
-    from delaybridge.ledger.rows import LedgerRow, Life, Step
+    from delaybridge.ledger.rows import Life, Step
 
 
 def life_of(call: Invocation, id: str) -> Life | None:
@@ -48,34 +48,12 @@ def show_life(output: Output, life: Life) -> None:
 
 def described_life(life: Life) -> dict[str, Any]:
     """The same as JSON."""
-    return {
-        "calls": [_row(row) for row in life.rows],
-        "transitions": [
-            {
-                "from": step.before,
-                "to": step.after,
-                "at": moment(step.at_ms),
-                "at_ms": step.at_ms,
-                "worker": step.worker,
-                "bucket": step.bucket,
-                "error": step.error,
-            }
-            for step in life.steps
-        ],
-    }
+    import msgspec
 
+    from delaybridge.store.lives import recorded_life
 
-def _row(row: LedgerRow) -> dict[str, Any]:
-    return {
-        "state": row.state,
-        "due_ms": row.due_ms,
-        "destination": row.destination,
-        "bucket": row.bucket,
-        "error": row.error,
-        "created": moment(row.created_ms),
-        "created_ms": row.created_ms,
-        "updated_ms": row.updated_ms,
-    }
+    found: dict[str, Any] = msgspec.to_builtins(recorded_life(life))
+    return found
 
 
 def _told(step: Step) -> str:

@@ -18,8 +18,8 @@ class Job(msgspec.Struct, omit_defaults=True):
     """A bulk verb and how far it is. Times in epoch ms, by the clock of its process.
 
     state: running, done, failed (then `error` says why), stopped, or interrupted: its process has
-    gone; the same request again does the rest. matched: messages found so far. answers: how many of
-    them got each answer.
+    gone; the same request again does the rest. matched: messages found so far (by a restore: looked
+    at). answers: how many of them got each answer.
     """
 
     id: str

@@ -56,6 +56,11 @@ def split_record(record: bytes) -> tuple[float, bytes]:
     raise DecodeError("undecodable", "record", "the head has another format version")
 
 
+def joined_record(score: float, stamp: int, payload: bytes) -> bytes:
+    """A record as it is stored: what `split_record` takes apart."""
+    return _HEAD.pack(HEAD_VERSION, score) + stamp.to_bytes(HEAD_SIZE - _HEAD.size) + payload
+
+
 def since_ms(record: bytes) -> int:
     """The time a record is late from: its due time, or when it was accepted if that is later.
 

@@ -6,7 +6,8 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
 
 import msgspec
 
@@ -27,15 +28,22 @@ _log = logging.getLogger("delaybridge")
 Named = str | Selected
 Verb = Callable[[Sequence[Named]], Awaitable[list[Answer]]]
 """A method of the client for many messages, with its other arguments."""
+Progress = AsyncGenerator[tuple[int, Mapping[str, int]], None]
+"""What a job has done since the item before: messages found, and how many got each answer."""
 
 
 async def start(call: Call, verb: str, pages: AsyncIterator[Sequence[Named]], do: Verb) -> Job:
     """Begin to apply `do` to all pages; the job as it is now."""
+    return await begin(call, verb, _applied(pages, do))
+
+
+async def begin(call: Call, verb: str, progress: Progress) -> Job:
+    """Begin a job, whose work is done while its progress is iterated; the job as it is now."""
     now_ms = _now_ms()
     job = Job(new_id(), verb, RUNNING, now_ms, now_ms)
     site = call.site
     await site.client.run(lambda calls: _begin(calls, job))
-    task = asyncio.create_task(_work(site, job, pages, do, call.who), name=f"job {job.id}")
+    task = asyncio.create_task(_work(site, job, progress, call.who), name=f"job {job.id}")
     site.tasks[job.id] = task
     task.add_done_callback(lambda _: site.tasks.pop(job.id, None))
     return job
@@ -56,17 +64,22 @@ async def stop(site: Site, id: str) -> bool:
     return True
 
 
-async def _work(
-    site: Site, job: Job, pages: AsyncIterator[Sequence[Named]], do: Verb, who: str
-) -> None:
+async def _applied(pages: AsyncIterator[Sequence[Named]], do: Verb) -> Progress:
+    async for page in pages:
+        yield len(page), {}
+        for at in range(0, len(page), BATCH_MESSAGES):
+            answers = await asyncio.shield(do(page[at : at + BATCH_MESSAGES]))
+            yield 0, Counter(answer.value for answer in answers)
+
+
+async def _work(site: Site, job: Job, progress: Progress, who: str) -> None:
     answers = Counter[str]()
     told_s = time.monotonic()
     try:
-        async for page in pages:
-            job.matched += len(page)
-            for at in range(0, len(page), BATCH_MESSAGES):
-                some = page[at : at + BATCH_MESSAGES]
-                answers.update(answer.value for answer in await asyncio.shield(do(some)))
+        async with aclosing(progress):
+            async for found, answered in progress:
+                job.matched += found
+                answers.update(answered)
                 job.answers = dict(answers)
                 if time.monotonic() - told_s > _TELL_S:
                     told_s = time.monotonic()

@@ -8,6 +8,7 @@ from delaybridge.client.requests import Requests
 from delaybridge.message import Answer, State
 from delaybridge.web.endpoint import Call, Endpoint, Reply, Scope
 from delaybridge.web.idempotency import HEADER, schedule_once
+from delaybridge.web.ledger import shown
 from delaybridge.web.paging import PageOfState, PageQuery
 from delaybridge.web.problems import Problem
 from delaybridge.web.raw import is_raw, raw_message
@@ -51,12 +52,14 @@ async def schedule(call: Call) -> Reply:
 async def get(call: Call) -> Reply:
     """One message with its body and state; 404 once it is delivered or cancelled.
 
-    A token that may only read gets the size of the body.
+    With a ledger also its `life`, and then a message that has ended is found, too: with the state
+    `published` or `cancelled`. A token that may only read gets the size of the body.
     """
-    found = await call.site.client.get(call.path["id"], key=call.query.key)
-    if found is None:
-        raise _unknown(call.path["id"])
-    return Reply(shape_of(found, with_body=call.may_read_bodies))
+    id = call.path["id"]
+    made = await shown(call, id, await call.site.client.get(id, key=call.query.key))
+    if made is None:
+        raise _unknown(id)
+    return Reply(made)
 
 
 async def pages(call: Call) -> Reply:

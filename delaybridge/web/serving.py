@@ -15,6 +15,8 @@ import uvicorn
 
 from delaybridge.client.async_client import AsyncClient
 from delaybridge.errors import ConfigError
+from delaybridge.ledger import open_ledger
+from delaybridge.settings.durability import Keeping
 from delaybridge.settings.settings import Settings
 from delaybridge.web.access import Access
 from delaybridge.web.app import App
@@ -26,6 +28,7 @@ from delaybridge.web.site import Site
 from delaybridge.web.table import ENDPOINTS
 from delaybridge.web.transport import bounded, sweep
 from delaybridge.worker.eventlog import say
+from delaybridge.worker.opening import check_ledger
 from delaybridge.worker.service import loop_factory
 
 _BACKLOG = 2048
@@ -37,9 +40,10 @@ _REDIS_S = 1.8
 def serve(settings: Settings, prepare: Callable[[], None]) -> None:
     """Answer until SIGTERM or Ctrl-C. prepare: sets up the log of a process; it is pickled.
 
-    ConfigError: the port or the tokens cannot be used.
+    ConfigError: the port or the tokens cannot be used, or the ledger's tables.
     """
     Access(settings.serve)
+    _check_ledger(settings)
     host = settings.serve.host
     with listener(host, settings.serve.port) as sock:
         # What a name stands for is known only now.
@@ -54,6 +58,15 @@ def serve(settings: Settings, prepare: Callable[[], None]) -> None:
             one(sock)
         else:
             serve_together(sock, settings.serve.processes, one)
+
+
+def _check_ledger(settings: Settings) -> None:
+    if settings.kept.mode is Keeping.LEDGER:
+        ledger = open_ledger(settings.ledger.url, timeout_s=settings.redis.timeout_s)
+        try:
+            asyncio.run(check_ledger(ledger))
+        finally:
+            ledger.close()
 
 
 def _run(settings: Settings, prepare: Callable[[], None], sock: socket.socket) -> None:

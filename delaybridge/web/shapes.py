@@ -13,6 +13,7 @@ from msgspec import UNSET, UnsetType
 
 from delaybridge.errors import MessageError
 from delaybridge.message import Message, OnConflict
+from delaybridge.store.lives import RecordedLife
 from delaybridge.store.scheduling import Receipt
 from delaybridge.store.stored import Stored
 from delaybridge.times import epoch_ms, format_time
@@ -97,7 +98,10 @@ class ChangedMessage(msgspec.Struct, omit_defaults=True):
 
 
 class StoredMessage(msgspec.Struct, omit_defaults=True):
-    """A message in the store. Bytes that are no UTF-8 are in the fields that end in `_base64`."""
+    """A message in the store. Bytes that are no UTF-8 are in the fields that end in `_base64`.
+
+    life: only with a ledger, which also shows messages that have ended.
+    """
 
     id: str
     state: str
@@ -126,6 +130,7 @@ class StoredMessage(msgspec.Struct, omit_defaults=True):
     dead: str | None = None
     dead_ms: int | None = None
     bucket: int = 0
+    life: RecordedLife | None = None
 
 
 class MessagePage(msgspec.Struct):

@@ -20,14 +20,14 @@ async def open_namespace(store: AsyncStore, calls: Calls, role: str) -> None:
     logged: it may pass, and what is stored can be delivered meanwhile.
     """
     if store.recorder is not None:
-        await _check_ledger(store.recorder.ledger)
+        await check_ledger(store.recorder.ledger)
     await store.complete(calls.open())
     await store.complete(rights.check(calls.namespace, role, calls.placement))
     for each in await store.complete(gate.look(calls.durability, calls.placement)):
         say(logging.WARNING, "not_durable", reason=str(each), hint=each.remedy)
 
 
-async def _check_ledger(ledger: Ledger) -> None:
+async def check_ledger(ledger: Ledger) -> None:
     """ConfigError if its tables are missing or have another version; its silence is logged."""
     try:
         await ledger.run_async(Work(lambda on: None))

@@ -16,8 +16,9 @@ class Setup:
 
     broker: what the faults are done to: "rabbitmq" or "kafka" (shared), "own-" and its name.
 
-    through: which of redis, broker are reached through a proxy that the cell can break.
-    other: a second RabbitMQ, whose messages no fault concerns.
+    through: which of redis, broker, ledger are reached through a proxy that the cell can break.
+    ledger: an own PostgreSQL, and durability ledger for all. other: a second RabbitMQ, whose
+    messages no fault concerns.
     """
 
     redis: str = "shared"
@@ -25,6 +26,7 @@ class Setup:
     broker: str = "rabbitmq"  # or "own-rabbitmq", "kafka", "own-kafka"
     broker_config: str = ""  # of an own RabbitMQ
     through: tuple[str, ...] = ()
+    ledger: bool = False
     other: bool = False
     workers: int = 2
     lease_ms: int = 2000
@@ -54,4 +56,5 @@ class Cell:
     seconds: float = 0.0  # how long the load lasts, if this cell needs longer
     late_ms: int = 1000  # of destinations that no fault concerns
     cannot_hold: tuple[str, ...] = ()  # invariants that nobody could keep; said in `expects`
+    cancels_delivered: bool = False  # see Terms
     not_run: str = ""

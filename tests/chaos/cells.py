@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.chaos import (
     cells_brokers,
     cells_clock,
+    cells_ledger,
     cells_not_run,
     cells_random,
     cells_redis,
@@ -18,6 +19,7 @@ _FILES = (
     cells_redis,
     cells_brokers,
     cells_clock,
+    cells_ledger,
     cells_sites,
     cells_random,
     cells_not_run,

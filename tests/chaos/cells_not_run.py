@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from tests.chaos.cell import Cell
 
-LEDGER = "there is no ledger"
 THREE = "three brokers with replicas do not fit on the machine of the tests"
 
 
@@ -13,7 +12,6 @@ def not_run(id: str, component: str, fault: str, why: str) -> Cell:
 
 
 CELLS = [
-    not_run("F11", "Redis", "killed, nothing on disk, with a ledger", LEDGER),
     not_run("F40", "RabbitMQ", "two of three nodes of a quorum queue are down", THREE),
     not_run(
         "F45", "Kafka", "refuses records: too few replicas, authorization, size",
@@ -29,7 +27,5 @@ CELLS = [
         "F50", "Kafka", "the queue of the producer is full",
         "tests/integration/test_publish_kafka_pace.py does it",
     ),
-    not_run("F57", "ledger", "its database is down or slow", LEDGER),
-    not_run("F58", "ledger", "it and Redis disagree", LEDGER),
     not_run("F60", "HTTP server", "killed while it answers", "test_http.py does it"),
 ]  # fmt: skip

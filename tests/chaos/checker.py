@@ -40,14 +40,16 @@ class Terms:
 
     clock: (epoch us, by how many ms the store's clock was ahead from then on). settle_ms: after
     the last fault, or after its due time, a message may take so long. may_lose_s: what the store
-    answered so shortly before a fault, or during it, it may have forgotten. others: destinations
-    that no fault concerns; late_ms: the 99th percentile of their lateness.
+    answered so shortly before a fault, or during it, it may have forgotten. cancels_delivered: it
+    may have forgotten deliveries, so that `cancelled` is only true of later ones. others:
+    destinations that no fault concerns; late_ms: the 99th percentile of their lateness.
     """
 
     duplicates: int = 0
     clock: Sequence[tuple[int, int]] = ()
     settle_ms: int | None = None
     may_lose_s: float = 0.0
+    cancels_delivered: bool = False
     others: Sequence[str] = ()
     late_ms: int = 1000
     faults: list[tuple[int, int]] = field(default_factory=list)  # from, to
@@ -150,7 +152,7 @@ def check(fates: dict[str, Fate], dead: set[str], terms: Terms) -> Found:
     found: Found = {
         "I1": [f.id for f in owed if not f.deliveries and f.id not in dead],
         "I2": [f.id for f in known if _is_early(f, terms)],
-        "I3": [f.id for f in gone if f.deliveries],
+        "I3": [f.id for f in gone if _came_although_cancelled(f, terms)],
         "I4": [f.id for f in known if _came_before_its_new_time(f, terms)],
         "I5": [
             f.id for f in known if any((d.sha, d.mark) != (f.sha, f.mark) for d in f.deliveries)
@@ -182,6 +184,11 @@ def _is_early(fate: Fate, terms: Terms) -> bool:
         if not terms.clock and d.due_ms < min(fate.dues):
             return True
     return False
+
+
+def _came_although_cancelled(fate: Fate, terms: Terms) -> bool:
+    since_us = fate.cancelled_us if terms.cancels_delivered else 0
+    return any(d.at_us > since_us for d in fate.deliveries)
 
 
 def _came_before_its_new_time(fate: Fate, terms: Terms) -> bool:

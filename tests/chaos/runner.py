@@ -117,6 +117,7 @@ def judged(site: Site) -> tuple[Found, dict[str, float], dict[str, Fate]]:
         late_ms=cell.late_ms,
         settle_ms=cell.setup.lease_ms + cell.back_off_ms + SLACK_MS,
         may_lose_s=cell.may_lose_s,
+        cancels_delivered=cell.cancels_delivered,
         others=[site.other] if cell.setup.other else [],
         faults=site.faults,
     )

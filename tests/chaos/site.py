@@ -21,11 +21,13 @@ from tests.chaos.load import Load
 from tests.chaos.proxies import Proxies
 from tests.rigs.bridge import ROOT, Bridge
 from tests.rigs.fault_proxy import FaultProxy
+from tests.rigs.ledgers import LedgerProbe, made
 from tests.rigs.waiting import wait_s, wait_until
 from tests.servers.clock import ClockedRedis
 from tests.servers.cluster import ClusterSite
 from tests.servers.kafka import KafkaNode
 from tests.servers.network import Network
+from tests.servers.postgres import PostgresServer
 from tests.servers.power import PoweredRedis
 from tests.servers.process import free_port
 from tests.servers.rabbitmq import RabbitMQNode
@@ -40,7 +42,8 @@ Shared = Callable[[str], str]  # "redis", "rabbitmq" or "kafka" -> URL of a serv
 class Site:
     """Everything of one run of a cell. main, other: destinations.
 
-    redis, broker: the private servers, if the cell has such; redis_proxy, broker_proxy: likewise.
+    redis, broker, database: the private servers, if the cell has such; redis_proxy, broker_proxy,
+    ledger_proxy: likewise.
     """
 
     redis: RedisServer
@@ -49,6 +52,9 @@ class Site:
     network: Network  # between those
     redis_proxy: FaultProxy
     broker_proxy: FaultProxy
+    database: PostgresServer  # of the ledger
+    ledger: LedgerProbe
+    ledger_proxy: FaultProxy
 
     def __init__(
         self,
@@ -100,6 +106,7 @@ class Site:
         self.bridge = Bridge(
             self.folder, url, self.namespace, brokers,
             lease_ttl_ms=setup.lease_ms, settings={**settings, **self.environment, **path},
+            ledger=self._ledger_url(),
         )  # fmt: skip
         self._stack.callback(self.bridge.close)
         self._through_proxies(url, main)
@@ -133,6 +140,18 @@ class Site:
         server = servers[setup.redis]()
         self.redis = self._stack.enter_context(server)
         return self.redis.url
+
+    def _ledger_url(self) -> str | None:
+        """The URL for everyone but `ledger`, which looks at the database beside the product."""
+        if not self.cell.setup.ledger:
+            return None
+        self.database = self.enter(PostgresServer())
+        self.ledger = LedgerProbe(made(self.database.url))
+        self._stack.callback(self.ledger.close)
+        if "ledger" not in self.cell.setup.through:
+            return self.database.url
+        self.ledger_proxy = self.proxies.start(self.database.port)
+        return with_port(self.database.url, self.ledger_proxy.port)
 
     def _broker_url(self, kind: str) -> str:
         if not kind.startswith("own-"):
@@ -189,6 +208,7 @@ class Site:
             "history": str(self.history),
             "seconds": self.seconds,
             "wall_s": time.time() - time.monotonic(),
+            **self._recorded(),
             **self.cell.setup.load,
             **changes,
         }
@@ -199,6 +219,11 @@ class Site:
             )
         self._loads.append(process)
         self._stack.callback(process.kill)
+
+    def _recorded(self) -> dict[str, Any]:
+        """Settings of the client of a producer."""
+        url = self.bridge.environment.get("DELAYBRIDGE_LEDGER__URL")
+        return {"settings": {"durability": "ledger", "ledger": url}} if url else {}
 
     def finish_load(self, deadline_s: float) -> None:
         """Wait until every producer has sent all."""

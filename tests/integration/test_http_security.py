@@ -237,7 +237,7 @@ async def test_s33_a_fault_of_ours_shows_an_incident_and_no_more(
     def broken(*args: Any, **kwargs: Any) -> Any:
         raise RuntimeError("the inner state")
 
-    monkeypatch.setattr("delaybridge.web.messages.shape_of", broken)
+    monkeypatch.setattr("delaybridge.web.ledger.shape_of", broken)
     assert (await http.post("/v1/messages", json=MESSAGE, headers=bearer(WRITE))).is_success
     answer = await http.get("/v1/messages/m1", headers=bearer(READ))
     assert (answer.status_code, answer.json()["code"]) == (500, "internal")

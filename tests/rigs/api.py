@@ -17,12 +17,13 @@ from delaybridge.web.serving import answer_on, listener
 async def api(redis_url: str, namespace: str, **serve: Any) -> AsyncIterator[httpx.AsyncClient]:
     """A client of the API.
 
-    serve: settings of the section [serve], and others by their section; transport: limits of
-    connections.
+    serve: settings of the section [serve], and others by their section, those without one as `top`;
+    transport: limits of connections.
     """
     transport = {"redis_s": 10.0, **serve.pop("transport", {})}  # a busy machine may be slow
+    top = serve.pop("top", {})
     others = {name: serve.pop(name) for name in list(serve) if isinstance(serve[name], dict)}
-    given = {"redis": {"url": redis_url}, "namespace": namespace, "serve": serve, **others}
+    given = {"redis": {"url": redis_url}, "namespace": namespace, "serve": serve, **others, **top}
     settings = Settings.load(overrides=given)
     with listener("127.0.0.1", 0) as sock:
         url = f"http://127.0.0.1:{sock.getsockname()[1]}"

@@ -71,5 +71,12 @@ def test_what_the_store_may_have_forgotten_is_not_lost() -> None:
     assert not check(fold(scheduled(), []), set(), terms)["I1"]
 
 
+def test_what_came_before_its_forgetful_cancel_breaks_nothing() -> None:
+    terms = Terms(cancels_delivered=True)
+    late = event("cancel", "ok", DUE_MS + 9, say="cancelled")
+    assert not any(check(fold([*scheduled(), late], [came()]), set(), terms).values())
+    assert check(fold([*scheduled(), CANCELLED], [came()]), set(), terms)["I3"]
+
+
 def test_mutations_name_cells_that_exist() -> None:
     assert {cell for each in MUTATIONS.values() for cell in each.cells} <= CELLS.keys()
