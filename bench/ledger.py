@@ -1,10 +1,11 @@
-"""B22: what the ledger costs: schedule, drain, and how fast a wiped Redis is rebuilt.
+"""B22: what the ledger costs: schedule, drain, promotion, and how fast a wiped Redis is rebuilt.
 
     python -m bench.ledger [MESSAGES] [RUNS]
 
 Schedule is compared with plain INSERTs into the same table of the same database, a thousand rows in
 a commit, in the same run. Drain is compared with the same drain without a ledger. `told` is how
-long after the last message had left Redis the ledger had all of them as published.
+long after the last message had left Redis the ledger had all of them as published. `cold`: messages
+that stay in the database alone; one worker promotes them, from the first to the last.
 """
 
 from __future__ import annotations
@@ -66,18 +67,35 @@ def empty(url: str) -> None:
     engine.dispose()
 
 
-def scheduled(redis_url: str, url: str | None, count: int) -> float:
+def scheduled(redis_url: str, url: str, count: int, delay: str) -> float:
     """Messages per second of `schedule_many`, a thousand in a call."""
     with open_bench(redis_url, ledger=url, **UNUSED) as bench:
-        messages = [Message(TO, BODY, delay="1d")] * CALL
+        messages = [Message(TO, BODY, delay=delay)] * CALL
         bench.client.schedule_many(messages[:10])
         began_s = time.monotonic()
         for first in range(0, count, CALL):
             bench.client.schedule_many(messages[: min(CALL, count - first)])
         rate = count / (time.monotonic() - began_s)
-    if url is not None:
-        empty(url)
+    empty(url)
     return rate
+
+
+def promoted(redis_url: str, url: str, count: int) -> tuple[float, float]:
+    """Cold messages per second that a worker promotes; bytes of Redis for each before that."""
+    with open_bench(redis_url, ledger=url, **UNUSED) as bench:
+        bench.client.stats()  # makes the namespace
+        before = int(bench.redis.info("memory")["used_memory"])
+        bench.fill(TO, count, delay="2h")
+        each = (int(bench.redis.info("memory")["used_memory"]) - before) / count
+        bench.start_worker(LEDGER__HOT_WINDOW_S="86400")
+        while not bench.count_in("due"):
+            time.sleep(POLL_S)
+        began_s, first = time.monotonic(), bench.count_in("due")
+        while (found := bench.count_in("due")) < count:
+            time.sleep(POLL_S)
+        rate = (found - first) / (time.monotonic() - began_s)
+    empty(url)
+    return rate, each
 
 
 def drained(redis_url: str, broker: str, url: str | None, count: int) -> tuple[float, float, float]:
@@ -108,7 +126,7 @@ def in_state(url: str, state: str) -> int:
 def rebuilt(redis_url: str, url: str, count: int) -> float:
     """Seconds from a FLUSHALL until one worker has restored all messages."""
     with open_bench(redis_url, ledger=url, **UNUSED) as bench:
-        bench.fill(TO, count, delay="1d")
+        bench.fill(TO, count, delay="30m")
         bench.start_worker()
         bench.wait_until_owned()
         began_s = time.monotonic()
@@ -124,10 +142,19 @@ def table(redis_url: str, broker: str, urls: dict[str, str], count: int, runs: i
     """Measure and print B22."""
     out = Table(f"B22 ledger: {count:,} messages of 100 bytes, {runs} runs")
     for name, url in urls.items():
-        pairs = [(plain_inserts(url, count), scheduled(redis_url, url, count)) for _ in range(runs)]
-        limit, rate = median(p for p, _ in pairs), median(r for _, r in pairs)
-        ratio = median(r / p for p, r in pairs)
-        out.line(f"schedule, {name}", f"{rate:,.0f}/s", f"of {limit:,.0f} INSERTs", f"{ratio:.2f}")
+        for what, delay in (("schedule", "30m"), ("schedule, cold", "1d")):
+            pairs = [
+                (plain_inserts(url, count), scheduled(redis_url, url, count, delay))
+                for _ in range(runs)
+            ]
+            limit, rate = median(p for p, _ in pairs), median(r for _, r in pairs)
+            ratio = median(r / p for p, r in pairs)
+            of = f"of {limit:,.0f} INSERTs"
+            out.line(f"{what}, {name}", f"{rate:,.0f}/s", of, f"{ratio:.2f}")
+    for name, url in urls.items():
+        rates = [promoted(redis_url, url, count) for _ in range(runs)]
+        rate, each = (median(one[i] for one in rates) for i in range(2))
+        out.line(f"promotion, {name}", f"{rate:,.0f}/s", f"{each:.1f} bytes of Redis before")
     for name, url in urls.items():
         found = [
             (drained(redis_url, broker, None, count), drained(redis_url, broker, url, count))

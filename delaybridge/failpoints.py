@@ -25,7 +25,7 @@ NAMES = (
     "ledger.answered",  # Redis has answered, and the row does not say it
     "ledger.sealed",  # a worker has read what left a bucket
     "ledger.told",  # the ledger has it, and Redis does not know that
-    "ledger.promoting",  # cold messages are marked as on their way into Redis
+    "ledger.promoted",  # cold messages are in Redis, and their rows do not say it
     "ledger.restored",  # a part of what a bucket lacked is there
 )
 

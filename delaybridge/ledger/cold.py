@@ -16,11 +16,12 @@ from sqlalchemy import (
     or_,
     select,
     text,
+    tuple_,
     type_coerce,
     update,
 )
 
-from delaybridge.ledger.records import ROW, Records, parts
+from delaybridge.ledger.records import ROW, Records, numbered, parts
 from delaybridge.ledger.rows import COLD, HOT, LedgerRow, Name, RowName
 from delaybridge.ledger.tables import message
 
@@ -83,44 +84,29 @@ class ColdRecords:
             which = message.c.tier == COLD, self.records.named(on, some)
             on.execute(update(message).where(*which).values(tier=HOT))
 
-    def take(self, on: Connection, names: Sequence[Name], *, tier: int = COLD) -> list[LedgerRow]:
-        """The live rows of these messages of this tier, or a higher one; they are on their way."""
+    def live(self, on: Connection, names: Sequence[Name], *, tier: int = COLD) -> list[LedgerRow]:
+        """The live rows of these messages of this tier, or a higher one, by call."""
         found: list[LedgerRow] = []
         for some in parts(on, names):
-            live = select(*ROW).where(message.c.tier >= tier, self.records.named(on, some))
-            found += self.records.read(on, live.with_for_update())
-        self._mark(on, found)
+            which = message.c.tier >= tier, self.records.named(on, some)
+            found += self.records.read(on, select(*ROW).where(*which))
         return found
 
-    def take_due(self, on: Connection, bucket: int, until_ms: int, limit: int) -> list[LedgerRow]:
-        """Cold rows of a bucket due by then, the first ones; they are on their way into Redis.
-
-        Others may do so side by side; and again, if the caller dies.
-        """
-        which = self._own, message.c.bucket == bucket, message.c.due_ms <= until_ms
-        order = message.c.due_ms, message.c.number
-        query = select(*ROW).where(*which).order_by(*order).limit(limit)
-        found = self.records.read(on, query.with_for_update(skip_locked=True), in_order=False)
-        self._mark(on, found)
-        return found
-
-    def _mark(self, on: Connection, rows: Sequence[LedgerRow]) -> None:
-        cold = [row.number for row in rows if row.tier == COLD]
-        for some in parts(on, cold, 1):
-            on.execute(update(message).where(message.c.number.in_(some)).values(promoting=1))
+    def due(
+        self, on: Connection, bucket: int, until_ms: int, after: tuple[int, int], limit: int
+    ) -> list[LedgerRow]:
+        """Cold rows of a bucket due by then, by due time and call, after these two."""
+        place = tuple_(message.c.due_ms, message.c.number)
+        which = message.c.bucket == bucket, message.c.due_ms <= until_ms, place > tuple_(*after)
+        query = select(*ROW).where(self._own, *which)
+        order = query.order_by(message.c.due_ms, message.c.number).limit(limit)
+        return self.records.read(on, order, in_order=False)
 
     def arrived(self, on: Connection, rows: Sequence[LedgerRow]) -> None:
         """These are in Redis."""
-        cold = [row.number for row in rows if row.tier == COLD]
-        for some in parts(on, cold, 1):
-            which = message.c.number.in_(some), message.c.tier == COLD
-            on.execute(update(message).where(*which).values(tier=HOT, promoting=0))
-
-    def reschedule(self, on: Connection, name: Name, due_ms: int, now_ms: int) -> bool:
-        """Give a cold message another due time; whether there was one, and not on its way."""
-        which = message.c.tier == COLD, message.c.promoting == 0, self.records.named(on, [name])
-        values = {"due_ms": due_ms, "updated_ms": now_ms}
-        return on.execute(update(message).where(*which).values(values)).rowcount > 0
+        for some in parts(on, [row.number for row in rows if row.tier == COLD]):
+            which = numbered(on, some), message.c.tier == COLD
+            on.execute(update(message).where(*which).values(tier=HOT))
 
     def is_empty(self, on: Connection) -> bool:
         """Whether there is no cold message."""
@@ -166,8 +152,8 @@ class ColdRecords:
                 break
             numbers.append(number)
         rows: list[LedgerRow] = []
-        for some in parts(on, numbers, 1):
-            rows += self.records.read(on, select(*ROW).where(message.c.number.in_(some)))
+        for some in parts(on, numbers):
+            rows += self.records.read(on, select(*ROW).where(numbered(on, some)))
         place = {number: i for i, number in enumerate(numbers)}
         rows.sort(key=lambda row: place[row.number])
         return rows, len(numbers) < len(found)
@@ -175,8 +161,8 @@ class ColdRecords:
     def drawn(self, on: Connection, bucket: int, numbers: Sequence[int]) -> list[LedgerRow]:
         """The cold messages of a bucket among the rows with these numbers."""
         found: list[LedgerRow] = []
-        for some in parts(on, numbers, 1):
-            which = self._own, message.c.bucket == bucket, message.c.number.in_(some)
+        for some in parts(on, numbers):
+            which = self._own, message.c.bucket == bucket, numbered(on, some)
             found += self.records.read(on, select(*ROW).where(*which))
         return found
 

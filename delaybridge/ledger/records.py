@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from sqlalchemy import (
     ColumnElement,
     Connection,
+    Row,
     Select,
     delete,
     insert,
@@ -228,7 +229,7 @@ class Records:
     def read(self, on: Connection, query: Select[Any], *, in_order: bool = True) -> list[LedgerRow]:
         """The rows that a query of the columns ROW finds; by call, unless it has its own order."""
         found = on.execute(query.order_by(message.c.number) if in_order else query)
-        return [LedgerRow(*row)._replace(error=row.error or "") for row in found]
+        return [_row(row) for row in found]
 
     def forget(self, on: Connection, before_ms: int, after: int, limit: int) -> int | None:
         """Delete finished rows, and the history of their ids, that have not changed since then.
@@ -244,7 +245,7 @@ class Records:
             ids = [row.id for row in some]
             which = transition.c.namespace == self.namespace, transition.c.id.in_(ids)
             on.execute(delete(transition).where(*which, transition.c.at_ms < before_ms))
-            on.execute(delete(message).where(message.c.number.in_([row.number for row in some])))
+            on.execute(delete(message).where(numbered(on, [row.number for row in some])))
         return looked[-1].number if looked else None
 
     @property
@@ -276,6 +277,23 @@ class Records:
         same = " AND ".join(f"m.{c} = {part}" for c, part in zip(columns, parts, strict=True))
         clause = text(_LOOKUPS[on.dialect.name].format(source=source, same=same))
         return clause.bindparams(**given)  # type: ignore[return-value]
+
+
+def _row(found: Row[Any]) -> LedgerRow:
+    row = LedgerRow._make(found)
+    return row if row.error else row._replace(error="")
+
+
+def numbered(on: Connection, numbers: Sequence[int]) -> ColumnElement[bool]:
+    """Whether a row has one of these numbers; any number of them but on MySQL: see `parts`."""
+    if on.dialect.name == "postgresql":
+        clause = text("number = ANY(CAST(:of_numbers AS bigint[]))").bindparams(of_numbers=numbers)
+    elif on.dialect.name == "sqlite":
+        found = "number IN (SELECT value FROM json_each(:of_numbers))"
+        clause = text(found).bindparams(of_numbers=json.dumps(numbers))
+    else:
+        return message.c.number.in_(numbers)
+    return clause  # type: ignore[return-value]
 
 
 def _spread(birth: str) -> tuple[str, bool]:

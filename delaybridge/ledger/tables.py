@@ -46,7 +46,6 @@ message = Table(
     Column("stamp", BigInteger, nullable=False),
     Column("state", String(12), nullable=False),
     Column("tier", SmallInteger, nullable=False),
-    Column("promoting", SmallInteger, nullable=False, server_default="0"),
     Column("due_ms", BigInteger, nullable=False),
     Column("priority", SmallInteger, nullable=False),
     Column("destination", Text, nullable=False),
@@ -57,8 +56,7 @@ message = Table(
     UniqueConstraint("namespace", "id", "bucket", "stamp", name="message_call"),
 )
 """A row for each call that scheduled a message. stamp: of that call, as in Redis. payload: the
-whole message, MessagePack. promoting: 1 while a cold one is on its way into Redis.
-error: the reason, if it is dead, expired or cancelled by another."""
+whole message, MessagePack. error: the reason, if it is dead, expired or cancelled by another."""
 
 Index(
     "message_live",

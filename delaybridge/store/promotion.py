@@ -1,9 +1,9 @@
 """Promotion: messages of the cold tier, which are in the ledger alone, go into Redis in time.
 
-A row is marked as on its way, restored as any other that Redis lacks, and then counts as one that
-is in Redis. Until then it stays cold for everyone else: whoever schedules its id brings it himself.
-From the mark on nobody reschedules it in the ledger. If the process dies in between, the next one
-begins again. So promoters may work side by side.
+A row is restored as any other that Redis lacks, and then counts as one that is there. Until then it
+stays cold: whoever schedules, cancels or reschedules its id brings it, or ends it, himself, and the
+promoter finds it here, or gone. So promoters may work side by side, and begin again after a crash;
+each bucket has one anyway, the worker that holds it. No row is locked.
 """
 
 from __future__ import annotations
@@ -28,16 +28,15 @@ _PAGE = 1000
 
 def promote_due(bucket: Bucket, cold: ColdRecords, until_ms: int) -> LedgerSteps[int]:
     """Bring a bucket's cold messages that are due by then into Redis; how many there were."""
-    total = 0
+    total, after = 0, (-1, -1)
     while True:
         (as_of,) = yield [standing(bucket)]
-        rows = yield Work(partial(_take_due, cold, bucket.number, until_ms))
-        if failpoints.ARE_SET:
-            failpoints.reach("ledger.promoting")
+        rows = yield Work(partial(_due, cold, bucket.number, until_ms, after))
         yield from _bring(bucket, cold, as_of, rows)
         total += len(rows)
         if len(rows) < _PAGE:
             return total
+        after = rows[-1].due_ms, rows[-1].number
 
 
 def promote(
@@ -48,7 +47,7 @@ def promote(
     HOT: also those that Redis should have, but may lack.
     """
     (as_of,) = yield [standing(bucket)]
-    rows = yield Work(lambda on: cold.take(on, names, tier=tier))
+    rows = yield Work(partial(_live, cold, names, tier))
     yield from _bring(bucket, cold, as_of, rows)
     return len(rows)
 
@@ -56,17 +55,25 @@ def promote(
 def _bring(
     bucket: Bucket, cold: ColdRecords, as_of: Any, rows: Sequence[LedgerRow]
 ) -> LedgerSteps[None]:
+    names = [row.name[:2] for row in rows]
     while rows and (yield from bring(bucket, as_of, rows)) is None:
-        names = [row.name[:2] for row in rows]
         (as_of,) = yield [standing(bucket)]
-        rows = yield Work(partial(_take, cold, names))
+        rows = yield Work(partial(_live, cold, names, HOT))
+    if failpoints.ARE_SET:
+        failpoints.reach("ledger.promoted")
     if rows:
-        yield Work(lambda on: cold.arrived(on, rows))
+        yield Work(partial(_arrived, cold, rows))
 
 
-def _take_due(cold: ColdRecords, bucket: int, until_ms: int, on: Any) -> list[LedgerRow]:
-    return cold.take_due(on, bucket, until_ms, _PAGE)
+def _due(
+    cold: ColdRecords, bucket: int, until_ms: int, after: tuple[int, int], on: Any
+) -> list[LedgerRow]:
+    return cold.due(on, bucket, until_ms, after, _PAGE)
 
 
-def _take(cold: ColdRecords, names: Sequence[Name], on: Any) -> list[LedgerRow]:
-    return cold.take(on, names, tier=HOT)
+def _live(cold: ColdRecords, names: Sequence[Name], tier: int, on: Any) -> list[LedgerRow]:
+    return cold.live(on, names, tier=tier)
+
+
+def _arrived(cold: ColdRecords, rows: Sequence[LedgerRow], on: Any) -> None:
+    cold.arrived(on, rows)

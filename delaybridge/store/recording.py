@@ -30,7 +30,7 @@ from delaybridge.store.command import LedgerSteps, RedisCommand
 from delaybridge.store.effects import CANCELLED_NOW, Effects
 from delaybridge.store.healing import Standing, standing_at
 from delaybridge.store.tiering import delivered_lately, promote_named, separate
-from delaybridge.store.told import STAMP_BYTES, due_ms, marks_of, named, rows_of
+from delaybridge.store.told import STAMP_BYTES, marks_of, named, rows_of
 from delaybridge.store.verbs import new_stamp
 
 if TYPE_CHECKING:
@@ -44,10 +44,9 @@ _UNKNOWN = "the outcome is unknown: call again"
 _WENT_BACK = f"ledger: Redis went back, or was wiped, meanwhile; {_UNKNOWN}"
 _TRIES = 3  # of a call during which workers begin to compare its bucket
 # Places of arguments.
-_NOW, _STAMP, _ID, _REACH, _ROW = 0, 1, 2, 8, 8
+_NOW, _STAMP, _ID, _ROW = 0, 1, 2, 8
 _SOURCE_OF = {"cancel": 3, "reschedule": 6}
 _RECEIPT_OF = {"cancel": 7, "reschedule": 9}
-_RESCHEDULED = 8
 _STORING = frozenset(("schedule", "quarantine"))
 _CHANGING = frozenset(("cancel", "reschedule", "kick", "discard"))
 _NEVER_MS = 2**53
@@ -343,7 +342,7 @@ class Recording:
                 self.answers[i] = exc
 
     def move_absent(self, places: Sequence[int]) -> Steps:
-        """Reschedule messages that are cold, or that Redis lacks."""
+        """Reschedule messages that are cold, or that Redis lacks: they go into it first."""
         unknown = self._unknown(places)
         for own in unknown.values():
             names = {named(self._asked[i], self._records.namespace): i for i in own}
@@ -356,11 +355,6 @@ class Recording:
                     self.answers[i] = exc
 
     def _move(self, i: int, name: Name) -> Steps:
-        command, at_ms = self._asked[i], due_ms(self._asked[i])
-        stays = not command.args[_REACH] and at_ms > self._now_ms + self._hot_window_ms
-        if stays and (yield Work(lambda on: self._cold.reschedule(on, name, at_ms, self._now_ms))):
-            self.answers[i] = command.parse(_RESCHEDULED)
-            return
         yield from promote_named(self._cold, [name], tier=HOT)
         self.answers[i] = None
         yield from self.run([i])

@@ -50,6 +50,7 @@ _YOUNG_MS = 30_000  # a call may be under way: its row is there, its message not
 _FORGET_S = 3600.0
 _FORGET_ROWS = 1000
 _LOOKS, _LEAST_LOOK_S, _MOST_LOOK_S = 20, 1.0, 30.0  # for cold messages, in a hot window
+_AT_ONCE = 4  # buckets: while Redis stores messages of one, the ledger is read for others
 _NEVER_MS = 2**53
 
 
@@ -296,9 +297,10 @@ class Reconciling:
         """Bring cold messages of held buckets into Redis in time. Never ends."""
         window_ms = round(hot_window_s * 1000) or _NEVER_MS
         while True:
-            for session in [*self.sessions()]:
-                if session.alive and session.ready:
-                    await self._promote(session, time.time_ns() // 1_000_000 + window_ms)
+            held = [session for session in self.sessions() if session.alive and session.ready]
+            for some in (held[i : i + _AT_ONCE] for i in range(0, len(held), _AT_ONCE)):
+                until_ms = time.time_ns() // 1_000_000 + window_ms
+                await asyncio.gather(*(self._promote(session, until_ms) for session in some))
             await asyncio.sleep(min(max(hot_window_s / _LOOKS, _LEAST_LOOK_S), _MOST_LOOK_S))
 
     async def _promote(self, session: Session, until_ms: int) -> None:

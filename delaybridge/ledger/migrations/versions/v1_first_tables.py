@@ -35,7 +35,6 @@ def _message() -> None:
         sa.Column("stamp", sa.BigInteger, nullable=False),
         sa.Column("state", sa.String(12), nullable=False),
         sa.Column("tier", sa.SmallInteger, nullable=False),
-        sa.Column("promoting", sa.SmallInteger, nullable=False, server_default="0"),
         sa.Column("due_ms", sa.BigInteger, nullable=False),
         sa.Column("priority", sa.SmallInteger, nullable=False),
         sa.Column("destination", sa.Text, nullable=False),
