@@ -172,7 +172,8 @@ def _parts(rows: Sequence[LedgerRow]) -> Iterator[Sequence[LedgerRow]]:
 class Comparing(NamedTuple):
     """What is done with what is found.
 
-    owner: token and ttl of the lease, for a new session: what has ended by the ledger is dropped.
+    owner: token and ttl of the lease, for a new session: what has ended by the ledger is dropped;
+    also what is due later by the ledger, to be restored with that time.
     differed: rows that differed in the same way long ago are mended: no call is changing them now.
     """
 
@@ -215,7 +216,7 @@ def _compare_page(
     ended = [
         (each.id, each.stamp)
         for each, name in zip(calls, names, strict=True)
-        if known.get(name, ("",))[0] in OVER
+        if _is_past(state, each, *known.get(name, (DELAYED, 0)))
     ]
     dropped = 0
     if ended and how.owner is not None:
@@ -233,6 +234,13 @@ def _compare_page(
         yield Work(lambda on: _mend(records, on, mended, how.now_ms))
     example = strangers[0] if strangers else ""
     return Compared(len(calls), len(strangers), example, dropped, len(mended), differing - mended)
+
+
+def _is_past(state: State, call: StoredCall, said: str, due_ms: int) -> bool:
+    """Whether a message has ended since, or has a later due time now."""
+    # After an attempt Redis has the time of the next one.
+    is_waiting = state is not State.DEAD and said == DELAYED and not call.tried
+    return said in OVER or (is_waiting and int(call.score) < due_ms)
 
 
 def _differs(state: State, call: StoredCall, said: str, due_ms: int) -> bool:

@@ -250,7 +250,7 @@ class Recording:
         if tries:
             before = {i: self.answers[i] for i in places}
             for i in places:
-                self.answers[i] = None
+                self._ask_again(i)
             yield from self.run(places)
             same = [i for i in places if self.answers[i] == before[i]]
             yield from self.take_answers(same, tries)
@@ -258,6 +258,13 @@ class Recording:
         for i in places:
             if not isinstance(self.answers[i], Exception):
                 self.answers[i] = LedgerUnavailable(_WENT_BACK)
+
+    def _ask_again(self, i: int) -> None:
+        command, self.answers[i] = self._asked[i], None
+        if command.name == "reschedule":  # the comparison may have given it its old time again
+            args = [*command.args]
+            args[_STAMP] = new_stamp()
+            self._asked[i] = msgspec.structs.replace(command, args=args)
 
     def _unknown(self, places: Sequence[int]) -> dict[tuple[Any, Any], list[int]]:
         """Calls that no bucket knew a message for: stamp and id -> their places."""

@@ -93,21 +93,27 @@ async def test_an_older_past_is_put_right_before_anything_goes_out(
     crew.start()
     ids = await crew.schedule(100, seconds=0.2, first_s=1.5)
     cancelled = await crew.schedule(20, seconds=0.2, first_s=4)
+    moved = await crew.schedule(20, seconds=0.2, first_s=4)
     with admin(server) as connection:
         connection.save()
     kept = server.folder / "kept.rdb"
     await asyncio.to_thread(shutil.copy, server.folder / "dump.rdb", kept)
     answers = [await crew.client.cancel(id) for id in cancelled]
     assert {*answers} == {Answer.CANCELLED}
+    for id in moved:
+        assert await crew.client.reschedule(id, delay="1h") is Answer.RESCHEDULED
     late = await crew.schedule(50, seconds=0.2, first_s=5)
     await arrived.all(ids)
-    await states_are(ledger, published=100, cancelled=20, delayed=50)
+    await states_are(ledger, published=100, cancelled=20, delayed=70)
     await asyncio.to_thread(server.kill)
     await asyncio.to_thread(shutil.copy, kept, server.folder / "dump.rdb")
     await asyncio.to_thread(server.start)
     await arrived.all(late)
-    await states_are(ledger, published=150, cancelled=20)
-    assert not {*cancelled} & arrived.at_ms.keys()
+    await states_are(ledger, published=150, cancelled=20, delayed=20)
+    assert not {*cancelled, *moved} & arrived.at_ms.keys()
+    assert {(await crew.client.get(id)).due_ms for id in moved} == {
+        ledger.due_ms(id) for id in moved
+    }
     assert arrived.twice == []
     await crew.stop()
 
