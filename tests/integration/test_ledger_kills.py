@@ -54,7 +54,7 @@ def probe(url: str) -> Iterator[LedgerProbe]:
 def fleet(tmp_path: Path, server: RedisServer, namespace: str, url: str) -> Fleet:
     return Fleet(
         tmp_path, server.url, namespace, DURABILITY="ledger", LEDGER__URL=url,
-        LEDGER__RECONCILE_S="1",
+        LEDGER__RECONCILE_S="1", LEDGER__HOT_WINDOW_S="0",
     )  # fmt: skip
 
 
@@ -88,7 +88,9 @@ def test_a_caller_dies(
         assert not cancelled & set(published)
 
 
-@pytest.mark.parametrize("place", ["ledger.sealed", "ledger.told", "ledger.restored"])
+@pytest.mark.parametrize(
+    "place", ["ledger.sealed", "ledger.told", "ledger.restored", "ledger.promoted"]
+)
 @pytest.mark.parametrize("time", [1, 20])
 def test_a_worker_dies(
     place: str, time: int, tmp_path: Path, server: RedisServer, namespace: str, url: str,
@@ -96,9 +98,10 @@ def test_a_worker_dies(
 ) -> None:  # fmt: skip
     with Client(
         server.url, namespace=namespace, brokers={"file": "memory://"}, durability="ledger",
-        ledger=url,
+        ledger=url, hot_window_s=10,
     ) as client:  # fmt: skip
-        ids = [client.schedule(TO, b"x", delay=3, id=f"m{n}").id for n in range(40)]
+        delay_s = 11 if place == "ledger.promoted" else 3  # cold, or not
+        ids = [client.schedule(TO, b"x", delay=delay_s, id=f"m{n}").id for n in range(40)]
         if place == "ledger.restored":
             import redis
 
