@@ -45,7 +45,7 @@ local MOST_AT_ONCE = 2000 -- Lua's stack bounds the words of one command
 local messages, due, mirror, attempts, calls = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[10]
 local policy, count, argv = tonumber(ARGV[2]), tonumber(ARGV[10]), ARGV
 
-local marks = redis.call('HMGET', KEYS[8], 'birth', 'look', 'dedup_ms')
+local marks = redis.call('HMGET', KEYS[8], 'birth', 'look', 'dedup_ms', 'generation')
 if marks[1] ~= ARGV[3] and (marks[1] or ARGV[4] ~= '1') then
   return {-1}
 end
@@ -339,16 +339,27 @@ if not all_new then
     return REPLACED
   end
 
+  -- With a ledger the call has a row, which somebody may have read before it is withdrawn: `restore` is
+  -- to know that it was refused. One that is read from a source, or waits, is made again.
+  local function refuse(stamp, id, answer)
+    if marks[4] and policy < 3 and not read then
+      remember(stamp, id, answer)
+      undone = true
+    end
+    return answer
+  end
+
   -- Accept one message. entry: its stamp and payload; front, back: what its record has around them.
   local function schedule(id, entry, score, front, back)
     local stamp = string.sub(entry, 1, 4)
     local past = undone and redis.call('ZSCORE', calls, stamp .. id)
     if past then
-      local mine = redis.call('HGET', messages, id) or ''
-      return past % 1 * 256, string.sub(mine, 10, 13) == stamp and score_of(mine) or nil
+      local answer, mine = past % 1 * 256, redis.call('HGET', messages, id) or ''
+      local is_known = string.sub(mine, 10, 13) == stamp or answer == DUPLICATE or answer == CONFLICT
+      return answer, is_known and mine ~= '' and score_of(mine) or nil
     end
     if delivered and delivered[id] and redis.call('HEXISTS', messages, id) == 0 then
-      return DUPLICATE
+      return refuse(stamp, id, DUPLICATE)
     end
     local record = front .. entry .. back
     if redis.call('HSETNX', messages, id, record) == 1 then
@@ -361,16 +372,16 @@ if not all_new then
     if string.sub(old, 10, 13) == stamp then
       return CREATED, score_of(old)
     elseif policy >= 2 and is_fired(id, score_of(old)) then
-      return IN_FLIGHT, score_of(old)
+      return refuse(stamp, id, IN_FLIGHT), score_of(old)
     elseif is_foreign(old) then
       return FOREIGN, score_of(old)
     elseif policy == 2 then
       return replace(stamp, id, old, score, record)
     elseif policy == 1
       or is_same(string.sub(old, 14, string.byte(old) == BACKDATED and -9 or -1), string.sub(entry, 5)) then
-      return DUPLICATE, score_of(old)
+      return refuse(stamp, id, DUPLICATE), score_of(old)
     end
-    return CONFLICT, score_of(old)
+    return refuse(stamp, id, CONFLICT), score_of(old)
   end
 
   -- Whether to go on with the next message: an answer that the caller must act on may never arrive.

@@ -126,27 +126,27 @@ def _restore(
         return len(absent)
     names = [row.name[:2] for row in absent]
     first = yield Work(lambda on: records.first_calls(on, names))
-    return (
-        yield from bring(
-            bucket, as_of, [row for row in absent if first.get(row.name[:2]) == row.stamp]
-        )
-    )
+    wanted = [row for row in absent if first.get(row.name[:2]) == row.stamp]
+    brought = yield from bring(bucket, as_of, wanted)
+    return None if brought is None else brought.count(Presence.ABSENT)
 
 
-def bring(bucket: Bucket, as_of: Standing, rows: Sequence[LedgerRow]) -> LedgerSteps[int | None]:
-    """Restore these rows: how many Redis lacked; None: they have to be read again.
+def bring(
+    bucket: Bucket, as_of: Standing, rows: Sequence[LedgerRow]
+) -> LedgerSteps[list[Presence] | None]:
+    """Restore these rows: where each message was; None: they have to be read again.
 
     as_of: read before the rows were.
     """
-    count = 0
+    total: list[Presence] = []
     for some in _parts(rows):
         (found,) = yield [restore(bucket, as_of, map(_whole, some))]
         if found is None:
             return None
-        count += sum(where is Presence.ABSENT for where in found)
+        total += found
         if failpoints.ARE_SET:
             failpoints.reach("ledger.restored")
-    return count
+    return total
 
 
 def _named(row: LedgerRow) -> Lacking:

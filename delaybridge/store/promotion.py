@@ -4,6 +4,9 @@ A row is restored as any other that Redis lacks, and then counts as one that is 
 stays cold: whoever schedules, cancels or reschedules its id brings it, or ends it, himself, and the
 promoter finds it here, or gone. So promoters may work side by side, and begin again after a crash;
 each bucket has one anyway, the worker that holds it. No row is locked.
+
+Of several calls for an id only the first that is live is brought: the others may not have been
+answered yet. tests/protocol explores it.
 """
 
 from __future__ import annotations
@@ -13,21 +16,22 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from delaybridge import failpoints
-from delaybridge.ledger.rows import COLD, HOT, LedgerRow, Name
+from delaybridge.ledger.rows import COLD, LedgerRow, Name
 from delaybridge.ledger.work import Work
 from delaybridge.store.agreement import bring
 from delaybridge.store.command import LedgerSteps
-from delaybridge.store.healing import standing
+from delaybridge.store.healing import Presence, standing
 from delaybridge.store.verbs import Bucket
 
 if TYPE_CHECKING:
     from delaybridge.ledger.cold import ColdRecords
 
 _PAGE = 1000
+_THERE = (Presence.ABSENT, Presence.HERE)  # restored now, or before
 
 
 def promote_due(bucket: Bucket, cold: ColdRecords, until_ms: int) -> LedgerSteps[int]:
-    """Bring a bucket's cold messages that are due by then into Redis; how many there were."""
+    """Bring a bucket's cold messages that are due by then into Redis; how many were looked at."""
     total, after = 0, (-1, -1)
     while True:
         (as_of,) = yield [standing(bucket)]
@@ -41,28 +45,29 @@ def promote_due(bucket: Bucket, cold: ColdRecords, until_ms: int) -> LedgerSteps
 
 def promote(
     bucket: Bucket, cold: ColdRecords, names: Sequence[Name], *, tier: int = COLD
-) -> LedgerSteps[int]:
-    """Bring these messages of a bucket into Redis; how many are live, of this tier or a higher one.
+) -> LedgerSteps[None]:
+    """Bring these messages of a bucket into Redis, those that are live and of this tier.
 
     HOT: also those that Redis should have, but may lack.
     """
     (as_of,) = yield [standing(bucket)]
-    rows = yield Work(partial(_live, cold, names, tier))
-    yield from _bring(bucket, cold, as_of, rows)
-    return len(rows)
+    rows = yield Work(partial(_first, cold, names))
+    yield from _bring(bucket, cold, as_of, [row for row in rows if row.tier >= tier])
 
 
 def _bring(
     bucket: Bucket, cold: ColdRecords, as_of: Any, rows: Sequence[LedgerRow]
 ) -> LedgerSteps[None]:
     names = [row.name[:2] for row in rows]
-    while rows and (yield from bring(bucket, as_of, rows)) is None:
+    while (found := (yield from bring(bucket, as_of, rows))) is None:
         (as_of,) = yield [standing(bucket)]
-        rows = yield Work(partial(_live, cold, names, HOT))
+        rows = yield Work(partial(_first, cold, names))
     if failpoints.ARE_SET:
         failpoints.reach("ledger.promoted")
-    if rows:
-        yield Work(partial(_arrived, cold, rows))
+    # Another message may have the id, or it has just left: then the row stays as it is.
+    there = [row for row, where in zip(rows, found, strict=True) if where in _THERE]
+    if there:
+        yield Work(partial(_arrived, cold, there))
 
 
 def _due(
@@ -71,8 +76,8 @@ def _due(
     return cold.due(on, bucket, until_ms, after, _PAGE)
 
 
-def _live(cold: ColdRecords, names: Sequence[Name], tier: int, on: Any) -> list[LedgerRow]:
-    return cold.live(on, names, tier=tier)
+def _first(cold: ColdRecords, names: Sequence[Name], on: Any) -> list[LedgerRow]:
+    return cold.first(on, names)
 
 
 def _arrived(cold: ColdRecords, rows: Sequence[LedgerRow], on: Any) -> None:

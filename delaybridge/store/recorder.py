@@ -70,7 +70,7 @@ class Recorder:
             yield from recording.read_clocks([i for i in places if not asked[i].is_plain], node_of)
             yield from recording.settle_namespaces([i for i in places if asked[i].is_plain])
             yield from recording.add_rows([i for i in places if stores(asked[i])])
-            yield from recording.promote_sourced([i for i in places if asked[i].name in _BY_ID])
+            yield from recording.promote_first([i for i in places if asked[i].name in _BY_ID])
         yield from recording.run(range(len(asked)))
         yield from recording.take_answers(places)
         yield from recording.withdraw_absent([i for i in places if asked[i].name == "cancel"])

@@ -46,6 +46,7 @@ _TRIES = 3  # of a call during which workers begin to compare its bucket
 # Places of arguments.
 _NOW, _STAMP, _ID, _ROW = 0, 1, 2, 8
 _SOURCE_OF = {"cancel": 3, "reschedule": 6}
+_REACH_OF = {"cancel": 6, "reschedule": 8}
 _RECEIPT_OF = {"cancel": 7, "reschedule": 9}
 _STORING = frozenset(("schedule", "quarantine"))
 _CHANGING = frozenset(("cancel", "reschedule", "kick", "discard"))
@@ -259,6 +260,10 @@ class Recording:
             if not isinstance(self.answers[i], Exception):
                 self.answers[i] = LedgerUnavailable(_WENT_BACK)
 
+    def _needs_redis(self, i: int) -> bool:
+        name, args = self._asked[i].name, self._asked[i].args
+        return bool(args[_SOURCE_OF[name]] or args[_REACH_OF[name]])
+
     def _ask_again(self, i: int) -> None:
         command, self.answers[i] = self._asked[i], None
         if command.name == "reschedule":  # the comparison may have given it its old time again
@@ -272,7 +277,7 @@ class Recording:
         for i in places:
             command = self._asked[i]
             args = command.args
-            if not (args[_SOURCE_OF[command.name]] or args[_RECEIPT_OF[command.name]]):
+            if not (self._needs_redis(i) or args[_RECEIPT_OF[command.name]]):
                 asked[args[1], args[_ID]].append(i)
         return {
             name: own
@@ -300,21 +305,23 @@ class Recording:
         left = self._by_place(unknown, rows)
         while left:
             before = {i: self.answers[i] for i in left}
-            for i, own in left.items():
-                self._cancel_row(i, own.pop())
+            tried = {i: own.pop() for i, own in left.items()}
+            for i, row in tried.items():
+                self._cancel_row(i, row)
             yield from self.run([*left])
             yield from self.take_answers([*left])
+            for i, row in tried.items():
+                if not left[i] or (row.tier == COLD and self.answers[i] in CANCELLED_NOW):
+                    del left[i]
             self._keep_known(before)
-            done = [i for i, own in left.items() if not own or self.answers[i] in CANCELLED_NOW]
-            for i in done:
-                del left[i]
 
     def _by_place(
         self, unknown: dict[tuple[Any, Any], list[int]], rows: Sequence[LedgerRow]
     ) -> dict[int, list[LedgerRow]]:
         """The rows that each command is about.
 
-        Of several one was accepted, most likely a cold one: the last. The others are under way.
+        Of several one was accepted: a cold one, the last here, if there is one. The others are
+        under way, or had no answer.
         """
         namespace, found = self._records.namespace, defaultdict[int, list[LedgerRow]](list)
         places = {named(self._asked[i], namespace): i for own in unknown.values() for i in own}
@@ -335,9 +342,12 @@ class Recording:
         self._asked[i] = msgspec.structs.replace(self._asked[i], args=args)
         self.answers[i] = None
 
-    def promote_sourced(self, places: Sequence[int]) -> Steps:
-        """Bring cold messages into Redis that a call read from a source names: it is made once."""
-        asked = [i for i in places if self._asked[i].args[_SOURCE_OF[self._asked[i].name]]]
+    def promote_first(self, places: Sequence[int]) -> Steps:
+        """Bring cold messages into Redis that some calls name: only it can decide.
+
+        A call that is read from a source is made once; one with a reach depends on the destination.
+        """
+        asked = [i for i in places if self._needs_redis(i)]
         names = {i: named(self._asked[i], self._records.namespace) for i in asked}
         if not names:
             return

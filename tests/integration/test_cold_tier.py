@@ -20,6 +20,7 @@ from delaybridge.message import Answer, State
 from delaybridge.store.promotion import promote_due
 from delaybridge.store.recorder import recorder_of
 from delaybridge.store.selection import Selection, Walk
+from delaybridge.store.verbs import new_stamp
 from tests.rigs.crew import Arrived, Crew, note_arrivals
 from tests.rigs.ledgers import LedgerProbe
 from tests.rigs.waiting import wait_until_async
@@ -208,8 +209,6 @@ def test_redis_has_nothing_of_them(
 
 
 def test_the_same_call_again_is_the_same_call(client: Client) -> None:
-    from delaybridge.store.verbs import new_stamp
-
     sent = [(new_stamp(), client.accept(Message(TO[0], b"x", delay="1d", id="x")))]
     first = client.schedule_accepted(sent)
     assert client.schedule_accepted(sent) == first == [Answer.CREATED]
@@ -219,6 +218,28 @@ def test_the_same_call_again_is_the_same_call(client: Client) -> None:
     client.schedule_accepted(sent)
     assert client.get("x") is None
     assert promote(client, 2**50) == 0
+
+
+def test_calls_that_ingest_reads(client: Client) -> None:
+    """They are made once, or depend on the destination: Redis decides."""
+    for id in ("a", "b", "c"):
+        client.schedule(TO[0], b"x", delay="1d", id=id, key="k")
+    (bucket,) = {client.get(id).bucket for id in ("a", "b", "c")}  # type: ignore[union-attr]
+    verbs = client.run(lambda calls: calls.open())[bucket]
+    mine, other = '["^memory:a$"]', '["^memory:b$"]'
+
+    def run(command: Any) -> Answer:
+        (answer,) = client._store.run([command])
+        return Answer(answer)
+
+    assert run(verbs.cancel(new_stamp(), "a", reach=other)) is Answer.FOREIGN
+    assert run(verbs.cancel(new_stamp(), "a", reach=mine)) is Answer.CANCELLED
+    assert run(verbs.cancel(new_stamp(), "b", source="s", offset=1)) is Answer.CANCELLED
+    due = str(round((time.time() + 7200) * 1000))
+    assert run(verbs.reschedule(new_stamp(), "c", due, reach=other)) is Answer.FOREIGN
+    assert run(verbs.reschedule(new_stamp(), "c", due, source="s", offset=2)) is Answer.RESCHEDULED
+    assert run(verbs.cancel(new_stamp(), "c", source="s", offset=2)) is Answer.UNKNOWN
+    assert client.stats().delayed == 1
 
 
 def test_many_at_once_agree_on_one_message(made: Made, ledger: LedgerProbe) -> None:

@@ -1,0 +1,40 @@
+"""Hot and cold calls for one id agree in every order of steps; without a rule a promise breaks."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.protocol.tiers import TierModel, TierRules, explore_tiers
+
+CALLS = {"both cold": (True, True), "cold, hot": (True, False), "both hot": (False, False)}
+# A rule -> where it is needed, and a promise that breaks without it.
+MUTANTS = {
+    "row_first": ("both cold", 2),
+    "others_brought": ("cold, hot", 2),
+    "cold_until_there": ("cold, hot", 2),
+    "gone_checked": ("both cold", 3),
+    "refused_kept": ("both cold", 3),
+    "first_only": ("both cold", 2),
+    "only_arrived": ("both cold", 1),
+    "ended_by_stamp": ("both cold", 4),
+    "ledger_looked": ("both cold", 3),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_nothing_is_broken(name: str) -> None:
+    states, broken = explore_tiers(TierModel(TierRules(), cold=CALLS[name], promotions=2))
+    assert broken == {}
+    assert states > 500
+
+
+def test_every_rule_has_a_mutant() -> None:
+    assert MUTANTS.keys() == set(TierRules._fields)
+
+
+@pytest.mark.parametrize("rule", MUTANTS)
+def test_without_a_rule_a_promise_breaks(rule: str) -> None:
+    name, promise = MUTANTS[rule]
+    rules = TierRules()._replace(**{rule: False})
+    _, broken = explore_tiers(TierModel(rules, cold=CALLS[name], promotions=2))
+    assert promise in {int(what[0]) for what in broken}

@@ -1,0 +1,264 @@
+"""Hot and cold as a model of its own: one id, two that schedule it, one that cancels, a promoter.
+
+Every order of single steps is tried. A call commits its row, then looks for others of its id; what
+is cold it brings into Redis, which decides. A script, or a transaction, is one step.
+
+Promises, once nobody has anything left to do:
+
+1. A message that was accepted is there, unless it was cancelled.
+2. There is one at most, and it was accepted once.
+3. After a cancel that began when all was answered, there is none.
+4. What Redis has is live in the ledger: it would not be restored otherwise.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+COLD, HOT, OVER = "cold", "hot", "over"
+Stamp = int
+
+
+class TierRules(NamedTuple):
+    """What can be taken out, to see what it is for."""
+
+    row_first: bool = True  # a call looks for others only when its own row is committed
+    others_brought: bool = True  # what is cold of the id is brought into Redis first
+    cold_until_there: bool = True  # a row is cold until Redis has its message
+    gone_checked: bool = True  # what was cancelled is not brought
+    refused_kept: bool = True  # nor is what Redis has refused: it keeps that, too
+    first_only: bool = True  # of several calls, only the first that is live is brought
+    only_arrived: bool = True  # a row that was not brought stays cold
+    ended_by_stamp: bool = True  # a cancel ends the row of the message that it removed, no other
+    ledger_looked: bool = True  # a cancel that Redis knows nothing of looks at the ledger
+
+
+class Task(NamedTuple):
+    """What somebody is in the middle of. at: its next step; read: the calls that it knows of, or
+    the rows."""
+
+    at: str
+    read: tuple[Any, ...] = ()
+
+
+class TierState(NamedTuple):
+    """Everything. rows: of the calls 1 and 2; order: in which they were committed.
+
+    has: the call whose message is in Redis. undone: calls that were cancelled or refused, as Redis
+    has them. answers: of the calls 1 and 2, and of the cancel. late: both calls were answered when
+    the cancel began.
+    """
+
+    rows: tuple[str, str] = ("", "")
+    order: tuple[Stamp, ...] = ()
+    has: Stamp = 0
+    undone: frozenset[Stamp] = frozenset()
+    calls: tuple[Task | None, Task | None] = (Task("first"), Task("first"))
+    cancel: Task | None = Task("redis")
+    promoter: Task | None = Task("read")
+    promotions: int = 0
+    answers: tuple[str, str, str] = ("", "", "")
+    late: bool = False
+
+
+class TierModel:
+    """The steps from a state. cold: whether the calls are due late. promotions: how many."""
+
+    def __init__(self, rules: TierRules, *, cold: tuple[bool, bool], promotions: int) -> None:
+        self.rules, self.cold, self.promotions = rules, cold, promotions
+
+    def steps(self, now: TierState) -> Iterator[TierState]:
+        for n in (0, 1):
+            if (task := now.calls[n]) is not None:
+                yield self._call(now, n, task)
+                if task.at == "first":  # or it is never made
+                    yield _doing(now, n, None)
+        if now.cancel is not None:
+            yield self._cancel(now, now.cancel)
+        if now.promoter is not None and now.promotions < self.promotions:
+            yield self._promote(now, now.promoter)
+
+    # one that schedules
+
+    def _call(self, now: TierState, n: int, task: Task) -> TierState:
+        mine = n + 1
+        match task.at:
+            case "first":
+                if self.rules.row_first:
+                    return _doing(self._with_row(now, n), n, Task("look"))
+                return _doing(now, n, Task("look", (*now.rows,)))
+            case "look":
+                found = now.rows[1 - n]
+                if not self.rules.row_first:
+                    found, now = task.read[1 - n], self._with_row(now, n)
+                return self._look(now, n, found)
+            case "bring":
+                return _doing(self._brought(now, task), n, task._replace(at="arrived"))
+            case "arrived":
+                return _doing(self._arrived(now, task), n, Task("redis"))
+            case "redis":
+                return self._ask_redis(now, n)
+            case _:  # nothing was stored: withdraw
+                row = "" if now.rows[n] in (COLD, HOT) else now.rows[n]
+                return _doing(_row(now, mine, row), n, None)
+
+    def _with_row(self, now: TierState, n: int) -> TierState:
+        now = _row(now, n + 1, COLD if self.cold[n] else HOT)
+        return now._replace(order=(*now.order, n + 1))
+
+    def _look(self, now: TierState, n: int, found: str) -> TierState:
+        """found: the other call's row."""
+        mine, other = n + 1, 2 - n
+        if now.rows[n] == COLD and found not in (COLD, HOT):
+            return _doing(_answer(now, n, "created"), n, None)
+        if now.rows[n] == COLD:
+            now = _row(now, mine, HOT)
+        if found == COLD and self.rules.others_brought:
+            return _doing(now, n, Task("bring", (other,)))
+        return _doing(now, n, Task("redis"))
+
+    def _ask_redis(self, now: TierState, n: int) -> TierState:
+        mine = n + 1
+        if mine in now.undone:
+            return _doing(_answer(now, n, "cancelled"), n, None)
+        if now.has in (0, mine):
+            return _doing(_answer(now._replace(has=mine), n, "created"), n, None)
+        if self.rules.refused_kept:
+            now = now._replace(undone=now.undone | {mine})
+        return _doing(_answer(now, n, "duplicate"), n, Task("withdraw"))
+
+    # promotion
+
+    def _promote(self, now: TierState, task: Task) -> TierState:
+        match task.at:
+            case "read":
+                latest_first = now.order[::-1]  # by their due times it may be so
+                read = tuple(stamp for stamp in latest_first if self._is_to_come(now, stamp))
+                now = now if self.rules.cold_until_there else _warm(now, Task("", read))
+                return now._replace(promoter=Task("bring", read))
+            case "bring":
+                return self._brought(now, task)._replace(promoter=task._replace(at="arrived"))
+            case _:
+                after = self._arrived(now, task)
+                return after._replace(promoter=Task("read"), promotions=now.promotions + 1)
+
+    def _is_to_come(self, now: TierState, stamp: Stamp) -> bool:
+        live = [each for each in now.order if now.rows[each - 1] in (COLD, HOT)]
+        is_first = live[:1] == [stamp] or not self.rules.first_only
+        return is_first and now.rows[stamp - 1] == COLD
+
+    def _arrived(self, now: TierState, task: Task) -> TierState:
+        read = tuple(each for each in task.read if each == now.has or not self.rules.only_arrived)
+        return _warm(now, Task("", read))
+
+    def _brought(self, now: TierState, task: Task) -> TierState:
+        for stamp in task.read:
+            is_gone = self.rules.gone_checked and stamp in now.undone
+            if not (now.has or is_gone):
+                now = now._replace(has=stamp)
+        return now
+
+    # one that cancels
+
+    def _cancel(self, now: TierState, task: Task) -> TierState:
+        match task.at:
+            case "redis":
+                now = now._replace(late=all(call is None for call in now.calls))
+                if now.has:
+                    return self._removed(now, now.has)
+                if not self.rules.ledger_looked:
+                    return _answer(now, 2, "unknown")._replace(cancel=None)
+                return now._replace(cancel=Task("read"))
+            case "read":
+                live = [stamp for stamp in (1, 2) if now.rows[stamp - 1] in (COLD, HOT)]
+                live.sort(key=lambda stamp: now.rows[stamp - 1] != COLD)
+                return now._replace(cancel=Task("rows", tuple(live)))
+            case "rows":
+                return self._cancel_row(now, task)
+            case _:  # the row
+                stamps = task.read[:1] if self.rules.ended_by_stamp else (1, 2)
+                was_cold = now.rows[task.read[0] - 1] == COLD
+                for stamp in stamps:
+                    if now.rows[stamp - 1] in (COLD, HOT):
+                        now = _row(now, stamp, OVER)
+                left = () if was_cold else task.read[1:]
+                now = _answer(now, 2, "cancelled")
+                return now._replace(cancel=Task("rows", left) if left else None)
+
+    def _cancel_row(self, now: TierState, task: Task) -> TierState:
+        if not task.read:
+            return _answer(now, 2, now.answers[2] or "unknown")._replace(cancel=None)
+        stamp = task.read[0]
+        if now.has:
+            return self._removed(now, now.has)
+        if stamp in now.undone:
+            return now._replace(cancel=Task("rows", task.read[1:]))
+        undone = now.undone | {stamp}
+        return now._replace(undone=undone, cancel=Task("commit", task.read))
+
+    def _removed(self, now: TierState, stamp: Stamp) -> TierState:
+        after = now._replace(has=0, undone=now.undone | {stamp})
+        return after._replace(cancel=Task("commit", (stamp,)))
+
+    # in the end
+
+    def broken(self, now: TierState) -> str:
+        """The promise that is broken in a state where nobody has anything left to do."""
+        tasks = (*now.calls, now.cancel)
+        if any(tasks) or (now.promoter is not None and now.promoter.at != "read"):
+            return ""
+        cold = [s for s in (1, 2) if now.rows[s - 1] == COLD and s not in now.undone]
+        there = {*cold, *([now.has] if now.has else ())}
+        created = now.answers[:2].count("created")
+        cancelled = now.answers[2] == "cancelled"
+        if created - cancelled > 0 and not there:
+            return "1 an accepted message is lost"
+        if len(there) > 1 or created - cancelled > 1:
+            return "2 there are two"
+        if now.late and there:
+            return "3 it was cancelled and is there"
+        if now.has and now.rows[now.has - 1] not in (COLD, HOT):
+            return "4 its row says that it has ended"
+        return ""
+
+
+def _row(now: TierState, stamp: Stamp, state: str) -> TierState:
+    rows = [*now.rows]
+    rows[stamp - 1] = state
+    return now._replace(rows=(rows[0], rows[1]))
+
+
+def _warm(now: TierState, task: Task) -> TierState:
+    for stamp in task.read:
+        if now.rows[stamp - 1] == COLD:
+            now = _row(now, stamp, HOT)
+    return now
+
+
+def _doing(now: TierState, n: int, task: Task | None) -> TierState:
+    calls = [*now.calls]
+    calls[n] = task
+    return now._replace(calls=(calls[0], calls[1]))
+
+
+def _answer(now: TierState, n: int, answer: str) -> TierState:
+    answers = [*now.answers]
+    answers[n] = answer
+    return now._replace(answers=(answers[0], answers[1], answers[2]))
+
+
+def explore_tiers(model: TierModel) -> tuple[int, dict[str, TierState]]:
+    """How many states there are, and one that breaks each promise."""
+    todo, seen = deque([TierState()]), {TierState()}
+    broken: dict[str, TierState] = {}
+    while todo:
+        now = todo.popleft()
+        if what := model.broken(now):
+            broken.setdefault(what, now)
+        for after in model.steps(now):
+            if after not in seen:
+                seen.add(after)
+                todo.append(after)
+    return len(seen), broken
