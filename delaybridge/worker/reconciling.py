@@ -78,13 +78,30 @@ class Reconciling:
         self._steps: list[Step] = []
         self._dead: list[Step] = []
         self.drift: dict[int, Drift] = {}
+        self._verifying: set[Session] = set()
+        self._began_s, self._restored = 0.0, 0  # of the sessions that are verified together
         self.silent = ""  # why the ledger does not answer
 
     # before a session claims
 
     async def verify(self, session: Session) -> None:
-        """Return when the bucket agrees with the ledger, or the session is over."""
+        """Return when the bucket agrees with the ledger, or the session is over.
+
+        When that is so of all buckets that were looked at together, it says what was restored.
+        """
         began_s = time.monotonic()
+        if not self._verifying:
+            self._began_s, self._restored = began_s, 0
+        self._verifying.add(session)
+        try:
+            await self._verify_until_done(session, began_s)
+        finally:
+            self._verifying.discard(session)
+            if self._restored and not self._verifying:
+                seconds = round(time.monotonic() - self._began_s, 1)
+                say(logging.WARNING, "ledger_rebuilt", restored=self._restored, seconds=seconds)
+
+    async def _verify_until_done(self, session: Session, began_s: float) -> None:
         while session.alive:
             try:
                 await self._verify(session, began_s)
@@ -111,6 +128,7 @@ class Reconciling:
         looked = await self._store.complete(restore_missing(bucket, self._records))
         known, name = self._known[session], f"{session.server}:{session.token}"
         await self._store.run_one(healing.seal(bucket, session.owner, known=known, healed=name))
+        self._restored += looked.absent
         self._found(bucket.number, looked, compared, time.monotonic() - began_s)
 
     def _found(self, bucket: int, looked: Looked, compared: Compared, took_s: float) -> None:

@@ -66,7 +66,11 @@ async def test_what_left_is_told(crew: Crew, arrived: Arrived, ledger: LedgerPro
 
 
 async def test_a_wiped_redis_is_rebuilt(
-    crew: Crew, server: RedisServer, arrived: Arrived, ledger: LedgerProbe
+    crew: Crew,
+    server: RedisServer,
+    arrived: Arrived,
+    ledger: LedgerProbe,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     crew.start()
     first = await crew.schedule(50, seconds=0.2)
@@ -80,6 +84,7 @@ async def test_a_wiped_redis_is_rebuilt(
     await delayed_are(crew, 198)
     stats = await crew.client.stats()
     assert stats.ledger is not None and not stats.ledger.silent
+    assert "ledger_rebuilt restored=198 seconds=" in caplog.text
     await arrived.all(ids[2:])
     await states_are(ledger, published=248, cancelled=2)
     assert arrived.twice == []
