@@ -208,6 +208,26 @@ def test_redis_has_nothing_of_them(
     assert promote(client, 2**50) == 0
 
 
+@pytest.mark.parametrize("promoted", [0.0, 0.3, 0.9])
+def test_many_are_estimated_by_a_sample_of_both(client: Client, promoted: float) -> None:
+    count, minority = 6000, 1500
+    base_ms = (round(time.time()) + 3600) * 1000
+    messages = [Message(TO[n % 4 == 0], b"x", at=at(base_ms / 1000 + n)) for n in range(count)]
+    client.schedule_many(messages)
+    promote(client, base_ms + round(promoted * count) * 1000)
+    assert client.stats().delayed == count
+    found = {
+        each.destination: each.delayed for each in client.run(lambda c: c.counts_by_destination())
+    }
+    assert sum(each.messages for each in found.values()) == pytest.approx(count, rel=0.01)
+    (few, error) = min(found.values())
+    assert error > 0
+    assert abs(few - minority) < 3 * error
+    ahead = client.run(lambda calls: calls.horizon(4 * 3_600_000, 4 * 3_600_000, TO[1]))
+    cell = ahead.cells[-1] if len(ahead.cells) == 1 else max(ahead.cells, key=lambda c: c.messages)
+    assert sum(each.messages for each in ahead.cells) == pytest.approx(minority, abs=3 * cell.error)
+
+
 def test_the_same_call_again_is_the_same_call(client: Client) -> None:
     sent = [(new_stamp(), client.accept(Message(TO[0], b"x", delay="1d", id="x")))]
     first = client.schedule_accepted(sent)
