@@ -16,6 +16,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
+from math import inf
 from typing import Any, NamedTuple
 
 from delaybridge import failpoints
@@ -49,7 +50,7 @@ _MOST_STEPS = 100_000  # history that waits for the ledger; more is left out
 _YOUNG_MS = 30_000  # a call may be under way: its row is there, its message not yet
 _FORGET_S = 3600.0
 _FORGET_ROWS = 1000
-_LOOKS, _LEAST_LOOK_S, _MOST_LOOK_S = 20, 1.0, 30.0  # for cold messages, in a hot window
+_LOOKS, _LOOK_S, _MOST_LOOK_S = 20, 1.0, 30.0  # for cold messages, in a hot window
 _AT_ONCE = 4  # buckets: while Redis stores messages of one, the ledger is read for others
 _NEVER_MS = 2**53
 
@@ -312,14 +313,23 @@ class Reconciling:
         return self._records.forget(on, before_ms, after, _FORGET_ROWS)
 
     async def promote(self, hot_window_s: float) -> None:
-        """Bring cold messages of held buckets into Redis in time. Never ends."""
+        """Bring cold messages of held buckets into Redis in time. Never ends.
+
+        A bucket that was just taken is looked at within a second.
+        """
         window_ms = round(hot_window_s * 1000) or _NEVER_MS
+        every_s = min(hot_window_s / _LOOKS, _MOST_LOOK_S)
+        looked_s: dict[Session, float] = {}
         while True:
+            now_s = time.monotonic()
             held = [session for session in self.sessions() if session.alive and session.ready]
-            for some in (held[i : i + _AT_ONCE] for i in range(0, len(held), _AT_ONCE)):
+            looked_s = {each: looked_s.get(each, -inf) for each in held}
+            todo = [each for each in held if now_s - looked_s[each] >= every_s]
+            for some in (todo[i : i + _AT_ONCE] for i in range(0, len(todo), _AT_ONCE)):
                 until_ms = time.time_ns() // 1_000_000 + window_ms
                 await asyncio.gather(*(self._promote(session, until_ms) for session in some))
-            await asyncio.sleep(min(max(hot_window_s / _LOOKS, _LEAST_LOOK_S), _MOST_LOOK_S))
+            looked_s |= dict.fromkeys(todo, now_s)
+            await asyncio.sleep(_LOOK_S)
 
     async def _promote(self, session: Session, until_ms: int) -> None:
         began_s = time.monotonic()
