@@ -51,7 +51,7 @@ _YOUNG_MS = 30_000  # a call may be under way: its row is there, its message not
 _FORGET_S = 3600.0
 _FORGET_ROWS = 1000
 _LOOKS, _LOOK_S, _MOST_LOOK_S = 20, 1.0, 30.0  # for cold messages, in a hot window
-_AT_ONCE = 4  # buckets: while Redis stores messages of one, the ledger is read for others
+_AT_ONCE = 2  # buckets: while Redis stores messages of one, the ledger is read for others
 _NEVER_MS = 2**53
 
 
